@@ -40,6 +40,10 @@ class ConfigError(VerlHpcError):
     """A setting, or a combination of settings, that cannot be honoured."""
 
 
+class InUseError(ConfigError):
+    """Another process holds the run directory."""
+
+
 class LayoutError(VerlHpcError):
     """A model, or a pair of layouts, that cannot be sharded or resharded as asked."""
 

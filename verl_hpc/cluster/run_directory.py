@@ -21,6 +21,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,30 @@ def make_directories(request: Request) -> None:
     Raises:
         ConfigError: they cannot be made.
     """
-    run = request.run_directory
-    with _writing(request):
-        run.parent.mkdir(parents=True, exist_ok=True)
-        with _umask(request.profile.site):
+    run, site = request.run_directory, request.profile.site
+    with writing(request, run):
+        make_directory(run, site)
+        with site_umask(site):
             # Slurm silently drops the output of a job whose log directory is missing.
             (run / "job/attempts").mkdir(parents=True, exist_ok=True)
+
+
+def make_directory(directory: Path, site: Site) -> None:
+    """Make a directory for those whom the site's umask lets in; new ones above it are also open to
+    those whom the login's umask lets in.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with site_umask(site, or_login=True):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+    with site_umask(site):
+        directory.mkdir(exist_ok=True)
+
+
+def missing(directory: Path) -> list[Path]:
+    """A directory and those above it that are not there, the innermost first."""
+    return list(takewhile(lambda path: not path.exists(), [directory, *directory.parents]))
 
 
 def write_job(request: Request, script: str, report: str) -> Path:
@@ -61,7 +80,7 @@ def write_job(request: Request, script: str, report: str) -> Path:
     make_directories(request)
     job = request.run_directory / "job"
     site = request.profile.site
-    with _writing(request), _umask(site):
+    with writing(request, request.run_directory), site_umask(site):
         (job / ENDED).unlink(missing_ok=True)
         if request.program == "train":
             header = "" if request.record is None else request.record.header()
@@ -78,19 +97,32 @@ def write_job(request: Request, script: str, report: str) -> Path:
 
 
 @contextmanager
-def _writing(request: Request) -> Iterator[None]:
+def writing(request: Request, directory: Path) -> Iterator[None]:
+    """Around what writes into the directory of a run or of a sweep.
+
+    Raises:
+        ConfigError: the body cannot write there, or cannot read what is there.
+    """
     try:
         yield
     except OSError as error:
         raise ConfigError(
-            f"directory = {request.config.directory}: cannot write {request.run_directory}: "
+            f"directory = {request.config.directory}: cannot write {directory}: "
             f"{error}; choose another with directory=..."
         ) from None
 
 
 @contextmanager
-def _umask(site: Site) -> Iterator[None]:
-    before = os.umask(int(site.umask, 8))
+def site_umask(site: Site, or_login: bool = False) -> Iterator[None]:
+    """Let files of the body be read by those whom the site's umask lets in.
+
+    Args:
+        or_login: also by those whom the umask of this process lets in.
+    """
+    mask = int(site.umask, 8)
+    before = os.umask(mask)
+    if or_login:
+        os.umask(mask & before)
     try:
         yield
     finally:
@@ -119,8 +151,13 @@ def _copy_package(target: Path) -> None:
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
     package = Path(verl_hpc.__file__).parent
-    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    shutil.copytree(package, fresh / package.name, ignore=ignored)
+    for path in package.rglob("*"):
+        name = path.relative_to(package)
+        if path.suffix == ".pyc" or "__pycache__" in name.parts or not path.is_file():
+            continue
+        copy = fresh / package.name / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)  # not its mode, which is that of the user's own files
     if target.exists():
         target.replace(old)
     fresh.replace(target)

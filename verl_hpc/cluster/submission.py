@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,19 +13,35 @@ from verl_hpc.cluster.checks import check_passed, check_paths
 from verl_hpc.cluster.inherited import job_environment
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
-from verl_hpc.cluster.run_directory import make_directories, write_job
+from verl_hpc.cluster.run_directory import (
+    make_directories,
+    make_directory,
+    missing,
+    site_umask,
+    write_job,
+    writing,
+)
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.sweep import Sweep, array_directives
-from verl_hpc.errors import ClusterError, ConfigError
-from verl_hpc.runs.jobs import read_jobs, record_job
+from verl_hpc.errors import ClusterError, ConfigError, InUseError
+from verl_hpc.runs.jobs import JOBS, cluster_of, read_jobs, record_job
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.slurm.tools import Runner, my_scripts, on_cluster, scancel
+
+_LOST_ANSWERS = ("timed out", "Zero Bytes were transmitted", "Message receive failure")
+"""Words of sbatch where the controller's answer is missing, as in Slurm's slurm_errno.c."""
+
+
+class _UnclearError(ClusterError):
+    """sbatch does not say whether Slurm has taken the job."""
 
 
 def submit(
     request: Request, job: Job, script: str, report: str, run: Runner | None = None
 ) -> list[str]:
     """Write the run directory and submit the job, or all jobs of its chain.
+
+    A submission that is refused leaves no directory that was not there before.
 
     Returns:
         Job ids, the first to start first.
@@ -36,17 +52,22 @@ def submit(
     """
     _check(job)
     check_paths(request, job)
-    restarts = job.restarts
+    restarts, place, site = job.restarts, request.run_directory, request.profile.site
     links = restarts.most + 1 if restarts is not None and restarts.by == "chain" else 1
     ids: list[str] = []
-    make_directories(request)
-    with only_submission(request.run_directory, request.run_directory / "job"):
-        refuse_two_jobs(request, run)
-        directory = write_job(request, script, report)
-        for _ in range(links):
-            after = [Setting("dependency", f"afterany:{ids[-1]}", DEFAULT)] if ids else []
-            ids.append(_sbatch(directory, script, [*job.directives, *after], job))
-            _record(directory, request, ids[-1])
+    with writing(request, place):
+        new = missing(place)
+        make_directories(request)
+        with site_umask(site), only_submission(place, place / "job"):
+            refuse_two_jobs([request], run)
+            with _removed_if_refused(new):
+                directory = write_job(request, script, report)
+                ids.append(_sbatch(directory, script, job.directives, job))
+            _record(directory, request, ids[-1], site.cluster)
+            for _ in range(links - 1):
+                after = Setting("dependency", f"afterany:{ids[-1]}", DEFAULT)
+                ids.append(_sbatch(directory, script, [*job.directives, after], job))
+                _record(directory, request, ids[-1], site.cluster)
     return ids
 
 
@@ -71,17 +92,28 @@ def submit_sweep(
     Raises:
         ConfigError, ClusterError: as `submit`.
     """
-    _check(sweep.runs[0].job)
+    first, place = sweep.runs[0], sweep.directory
+    _check(first.job)
     for one in sweep.runs:
         check_paths(one.request, one.job)
-        make_directories(one.request)
-    with only_submission(sweep.directory, sweep.directory):
-        for one in sweep.runs:
-            refuse_two_jobs(one.request, run)
-        return _submit_array(sweep, array, scripts, reports)
+    site = first.request.profile.site
+    with writing(first.request, place):
+        new = missing(place)
+        make_directory(place, site)
+        with site_umask(site), only_submission(place, place):
+            refuse_two_jobs([one.request for one in sweep.runs], run)
+            runs = [missing(one.request.run_directory) for one in sweep.runs]
+            with _removed_if_refused(*runs, new):
+                jobs, array_id = _submit_array(sweep, array, scripts, reports)
+            for index, (directory, one) in enumerate(zip(jobs, sweep.runs, strict=True)):
+                _record(directory, one.request, f"{array_id}_{index}", site.cluster)
+    return array_id
 
 
-def _submit_array(sweep: Sweep, array: str, scripts: Sequence[str], reports: Sequence[str]) -> str:
+def _submit_array(
+    sweep: Sweep, array: str, scripts: Sequence[str], reports: Sequence[str]
+) -> tuple[list[Path], str]:
+    """The job/ of each run, and the array's job id."""
     made = zip(sweep.runs, scripts, reports, strict=True)
     jobs = [write_job(one.request, script, report) for one, script, report in made]
     (sweep.directory / "goal").unlink(missing_ok=True)
@@ -89,10 +121,34 @@ def _submit_array(sweep: Sweep, array: str, scripts: Sequence[str], reports: Seq
     given = [{"run": str(index), "given": one.words} for index, one in enumerate(sweep.runs)]
     (sweep.directory / "sweep.json").write_text(json.dumps(given, indent=1) + "\n", "utf-8")
     directives = array_directives(sweep)
-    array_id = _sbatch(sweep.directory, array, directives, sweep.runs[0].job)
-    for index, (directory, one) in enumerate(zip(jobs, sweep.runs, strict=True)):
-        _record(directory, one.request, f"{array_id}_{index}")
-    return array_id
+    return jobs, _sbatch(sweep.directory, array, directives, sweep.runs[0].job)
+
+
+@contextmanager
+def _removed_if_refused(*new: Sequence[Path]) -> Iterator[None]:
+    """Take directories away if the body is refused; not if Slurm may have the job all the same.
+
+    Args:
+        new: for each directory, itself and those above it that were not there, as `missing` lists
+            them. Those above are left to whoever else has put something into them.
+    """
+    fresh = [found for found in new if found and not _is_submitted(found[0])]
+    try:
+        yield
+    except _UnclearError:
+        raise
+    except (ClusterError, ConfigError):
+        for inner, *above in fresh:
+            shutil.rmtree(inner, ignore_errors=True)
+            with suppress(OSError):
+                for directory in above:
+                    directory.rmdir()
+        raise
+
+
+def _is_submitted(directory: Path) -> bool:
+    """Whether somebody has submitted a run, or a sweep, meanwhile."""
+    return any((directory / name).exists() for name in ("job/job.sbatch", "sweep.sbatch"))
 
 
 def _check(job: Job) -> None:
@@ -114,10 +170,12 @@ def only_submission(run: Path, place: Path) -> Iterator[None]:
 
     Raises:
         ClusterError: another process is submitting it.
+        ConfigError: the lock's file cannot be read.
+        OSError: the directory cannot be written.
     """
     try:
         lock = RunLock(place)
-    except ConfigError:
+    except InUseError:
         raise ClusterError(
             f"{run}: another process is submitting this run right now; look at it with `python -m "
             f"verl_hpc status {run}`, or choose another name=..."
@@ -126,34 +184,56 @@ def only_submission(run: Path, place: Path) -> Iterator[None]:
         yield
 
 
-def _record(directory: Path, request: Request, job_id: str) -> None:
+def _record(directory: Path, request: Request, job_id: str, cluster: str | None) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     facts = {"job_id": job_id, "submitted": now, "nodes": request.nodes}
-    if (cluster := request.profile.site.cluster) is not None:
-        facts |= {"cluster": cluster}
-    record_job(directory, {**facts, "ranks": request.num_ranks, "time": request.time})
+    facts |= {} if cluster is None else {"cluster": cluster}
+    try:
+        record_job(directory, {**facts, "ranks": request.num_ranks, "time": request.time})
+    except OSError as error:
+        raise ClusterError(
+            f"job {job_id} is submitted, but {directory / JOBS} cannot be written ({error}), so "
+            f"that `status` would not know of it; end it with `{scancel(cluster, job_id)}`, put "
+            "that right, and submit again"
+        ) from None
 
 
-def refuse_two_jobs(request: Request, run: Runner | None = None) -> None:
+def refuse_two_jobs(requests: Sequence[Request], run: Runner | None = None) -> None:
     """Two jobs that train into one run directory would destroy each other's checkpoints.
 
-    A submission that was cut off between sbatch and its record leaves a job that only Slurm knows;
-    it is told by where its script lies, and recorded.
+    Slurm is asked once for all runs, once more for each other cluster that has had their last jobs,
+    and not at all about runs that nobody has submitted. A submission that was cut off between
+    sbatch and its record leaves a job that only Slurm knows; it is told by where its script lies,
+    and recorded.
+
+    Args:
+        requests: runs, all of one site.
 
     Raises:
-        ClusterError: an earlier job of this run is still in the queue.
+        ClusterError: an earlier job of one of the runs is still in the queue.
     """
+    earlier = [one for one in requests if (one.run_directory / "job/job.sbatch").is_file()]
+    clusters = [one.profile.site.cluster for one in earlier]
+    clusters += [cluster_of(one.run_directory / "job") for one in earlier]
+    for cluster in dict.fromkeys(clusters):
+        jobs = my_scripts(run or on_cluster(cluster))
+        for request in earlier:
+            _refuse_one_of(jobs, cluster, request)
+
+
+def _refuse_one_of(
+    jobs: Mapping[str, tuple[str, str]], cluster: str | None, request: Request
+) -> None:
+    """Raises: ClusterError: one of a cluster's jobs is the run's."""
     directory = request.run_directory / "job"
-    if not (directory / "job.sbatch").is_file():  # nobody has submitted it
-        return
-    recorded = {facts["job_id"] for facts in read_jobs(directory)}
-    cluster = request.profile.site.cluster
-    for job_id, (state, script) in my_scripts(run or on_cluster(cluster)).items():
+    known = [facts for facts in read_jobs(directory) if facts.get("cluster") == cluster]
+    recorded = {facts["job_id"] for facts in known}
+    for job_id, (state, script) in jobs.items():
         if job_id not in recorded and not _is_ours(request, job_id, Path(script)):
             continue
         note = ""
         if job_id not in recorded:
-            _record(directory, request, job_id)
+            _record(directory, request, job_id, cluster)
             note = " (the submission that made it was cut off; it is recorded now)"
         raise ClusterError(
             f"{request.run_directory}: its job {job_id} is {state}{note}; wait for it, end it "
@@ -188,7 +268,11 @@ def _sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Jo
     try:
         with job_environment({setting.name for setting in job.passed}):
             return str(ScriptExecutor(directory)._submit_command("").job_id)
-    except (FailedJobError, FailedSubmissionError) as error:
+    except FailedSubmissionError as error:
+        raise _unclear(error) from None
+    except FailedJobError as error:
+        if any(words in str(error) for words in _LOST_ANSWERS):
+            raise _unclear(error) from None
         hint = ""
         if "Invalid node name" in str(error):
             hint = (
@@ -196,3 +280,10 @@ def _sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Jo
                 "lists them, and --forget NODE takes one off the list"
             )
         raise ClusterError(f"sbatch refuses: {error}{hint}") from None
+
+
+def _unclear(error: Exception) -> _UnclearError:
+    return _UnclearError(
+        f"sbatch does not say whether Slurm has taken the job: {error}; look with `squeue --me`, "
+        "or submit again later: a job that Slurm has taken is found then"
+    )

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Self
 
 from verl_hpc.config.regular_file import open_regular, read_json
-from verl_hpc.errors import ClusterError, ConfigError
+from verl_hpc.errors import ClusterError, ConfigError, InUseError
 from verl_hpc.runs.heartbeat import slurm_job
 from verl_hpc.runs.queue import ACTIVE, WAITING
 from verl_hpc.slurm.tools import Runner, job_details, run_tool
@@ -79,7 +79,8 @@ class RunLock:
         run_tool: asks Slurm.
 
     Raises:
-        ConfigError: another process holds it, or its file cannot be read.
+        InUseError: another process holds it.
+        ConfigError: its file cannot be read.
         OSError: the directory cannot be written.
     """
 
@@ -97,22 +98,25 @@ class RunLock:
         """Make sure that nobody has taken the directory over.
 
         Raises:
-            ConfigError: somebody has, or has deleted the file.
+            InUseError: somebody has, or has deleted the file.
         """
         found = _read(self._path)
         if found is None or found.token != self._me.token:
             raise self._refusal(found)
 
     def release(self) -> None:
-        """Let the directory go."""
+        """Let the directory go; a file that cannot be removed is nobody's after two minutes."""
         if self._over.is_set():
             return
         self._over.set()
         self._beats.join()
-        os.close(self._descriptor)
-        found = _read(self._path)
-        if found is not None and found.token == self._me.token:
-            self._path.unlink(missing_ok=True)
+        try:
+            os.close(self._descriptor)
+            found = _read(self._path)
+            if found is not None and found.token == self._me.token:
+                self._path.unlink(missing_ok=True)
+        except OSError as error:  # what the run has done counts all the same
+            _logger.warning("%s cannot be removed: %s", self._path, error)
 
     def __enter__(self) -> Self:
         return self
@@ -132,7 +136,7 @@ class RunLock:
     def _take(self) -> int:
         while True:
             try:
-                descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+                descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             except FileExistsError:
                 found = _read(self._path)
                 if self._wait_until_gone(found):
@@ -154,7 +158,8 @@ class RunLock:
         """True once the holder is gone for sure; False if the file is, or is another one's.
 
         Raises:
-            ConfigError: the holder lives, or the file cannot be read.
+            InUseError: the holder lives.
+            ConfigError: the file cannot be read.
         """
         first = _renewed(self._path)
         begin = time.monotonic()
@@ -186,7 +191,7 @@ class RunLock:
         """Take a stale file away, and no other: one process at a time looks and removes."""
         guard = self._path.with_name(f".{FILE}.taking")
         try:
-            os.close(os.open(guard, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            os.close(os.open(guard, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         except FileExistsError:
             since = _renewed(guard)
             if since is not None and time.time() - since > STALE_S:
@@ -199,8 +204,8 @@ class RunLock:
         finally:
             guard.unlink(missing_ok=True)
 
-    def _refusal(self, holder: Holder | None) -> ConfigError:
-        return ConfigError(
+    def _refusal(self, holder: Holder | None) -> InUseError:
+        return InUseError(
             f"{self._run}: in use by {holder or 'another process'}; two runs in one directory "
             "would spoil each other's checkpoints. Give this run another name, or end that one "
             f"first: python -m verl_hpc stop {self._run}"

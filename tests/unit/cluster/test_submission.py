@@ -18,7 +18,10 @@ echo $((count + 1)) >"$LAB/count"
 echo "$*" >>"$LAB/calls"
 env >"$LAB/environ"
 cp "${!#}" "$LAB/script.$((count + 1))"
-if [ -n "$REFUSES" ]; then echo "sbatch: error: $REFUSES" >&2; exit 1; fi
+if [ -n "$REFUSES" ] && [ "$count" -ge "$ACCEPTED" ]; then
+    echo "sbatch: error: $REFUSES" >&2
+    exit 1
+fi
 echo "Submitted batch job $((count + 1))"
 """
 
@@ -34,6 +37,7 @@ def cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{lab}:{os.environ['PATH']}")
     monkeypatch.setenv("LAB", str(lab))
     monkeypatch.setenv("REFUSES", "")
+    monkeypatch.setenv("ACCEPTED", "0")
     (tmp_path / "model").mkdir()
     return lab
 
@@ -43,10 +47,14 @@ def queue(script="/elsewhere/x.sh", **jobs):
     return lambda words: text
 
 
+ASK = object()
+"""For `send`: the squeue on PATH is asked, as it is by users."""
+
+
 def send(directory, *overrides, run=None, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
     job = plan_job(asked)
-    return submit(asked, job, render_script(job), "report", run or queue())
+    return submit(asked, job, render_script(job), "report", None if run is ASK else run or queue())
 
 
 def test_a_job(cluster, tmp_path):
@@ -91,6 +99,81 @@ def test_sbatch_that_refuses_says_why(cluster, tmp_path, monkeypatch):
     with pytest.raises(ClusterError, match="invalid partition specified: x"):
         send(tmp_path)
     assert read_jobs(tmp_path / "runs/run/job") == []
+
+
+def test_a_refusal_leaves_nothing_behind(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("REFUSES", "invalid partition specified: x")
+    with pytest.raises(ClusterError):
+        send(tmp_path, code="installed")
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "runs/other").mkdir(parents=True)
+    with pytest.raises(ClusterError):
+        send(tmp_path, code="installed")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["other"]
+
+
+def test_a_refusal_leaves_what_was_there_before(cluster, tmp_path, monkeypatch):
+    run = tmp_path / "runs/run"
+    run.mkdir(parents=True)
+    monkeypatch.setenv("REFUSES", "invalid partition specified: x")
+    with pytest.raises(ClusterError):
+        send(tmp_path, code="installed")
+    assert run.is_dir()
+
+
+def test_a_chain_of_which_one_link_is_in_the_queue_keeps_its_directory(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("REFUSES", "Job violates accounting/QOS policy")
+    monkeypatch.setenv("ACCEPTED", "41")
+    with pytest.raises(ClusterError, match="accounting/QOS"):
+        send(tmp_path, code="installed", restarts={"by": "chain", "most": 2})
+    assert [facts["job_id"] for facts in read_jobs(tmp_path / "runs/run/job")] == ["41"]
+
+
+@pytest.mark.parametrize(
+    "lost", ["Socket timed out on send/recv operation", "Zero Bytes were transmitted or received"]
+)
+def test_a_job_that_slurm_may_have_taken_keeps_its_directory(cluster, tmp_path, monkeypatch, lost):
+    monkeypatch.setenv("REFUSES", f"Batch job submission failed: {lost}")
+    with pytest.raises(ClusterError, match=r"does not say whether Slurm has taken the job.*--me"):
+        send(tmp_path, code="installed")
+    job = tmp_path / "runs/run/job"
+    monkeypatch.setenv("REFUSES", "")
+    with pytest.raises(ClusterError, match=r"its job 41 is PENDING.*was cut off"):
+        send(tmp_path, code="installed", run=queue(job / ".submission_file_0123.sh", j41="PENDING"))
+
+
+def test_an_answer_that_names_no_job_keeps_the_directory(cluster, tmp_path):
+    (cluster / "sbatch").write_text("#!/bin/sh\necho accepted\n")
+    with pytest.raises(ClusterError, match="does not say whether Slurm has taken the job"):
+        send(tmp_path, code="installed")
+    assert (tmp_path / "runs/run/job/job.sbatch").is_file()
+
+
+def test_a_job_that_cannot_be_recorded_is_named(cluster, tmp_path):
+    (tmp_path / "runs/run/job/submitted.jsonl").mkdir(parents=True)
+    with pytest.raises(ClusterError, match=r"job 41 is submitted, but .* end it with `scancel 41`"):
+        send(tmp_path, code="installed")
+
+
+@pytest.mark.parametrize(("login", "site"), [(0o077, "027"), (0o022, "077"), (0o022, "007")])
+def test_who_may_read_what_a_submission_writes(cluster, tmp_path, login, site):
+    before = os.umask(login)
+    try:
+        send(tmp_path, umask=site)
+        assert os.umask(login) == login
+    finally:
+        os.umask(before)
+    run = tmp_path / "runs/run"
+    written = [run, *(path for path in run.rglob("*") if not path.is_symlink())]
+    assert {run / "job/submitted.jsonl", run / "job/41_submission.sh"} <= set(written)
+    full = {True: 0o777, False: 0o666}
+    for path in written:
+        assert path.stat().st_mode & 0o777 == full[path.is_dir()] & ~int(site, 8), path
+    assert run.parent.stat().st_mode & 0o777 == 0o777 & ~(login & int(site, 8)), (
+        "others have runs there, too"
+    )
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING"])
@@ -161,13 +244,48 @@ def test_what_is_asked_for_beats_the_environment(cluster, tmp_path):
 
 def test_the_callers_job_does_not_travel(cluster, tmp_path, monkeypatch):
     left = ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SBATCH_GRES", "PMIX_RANK", "CUDA_VISIBLE_DEVICES")
-    for name in (*left, "SLURM_CONF", "OMP_PLACES", "MY_OWN"):
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "OMP_PLACES", "MY_OWN")
+    for name in (*left, *kept):
         monkeypatch.setenv(name, "7")
     send(tmp_path, pass_environment=["OMP_PLACES"])
     seen = (cluster / "environ").read_text().splitlines()
-    assert {"SLURM_CONF=7", "OMP_PLACES=7", "MY_OWN=7"} <= set(seen)
+    assert {f"{name}=7" for name in kept} <= set(seen), "sbatch itself needs the first three"
     assert not [name for name in left if f"{name}=7" in seen]
     assert os.environ["SLURM_JOB_ID"] == "7", "the process keeps its own"
+
+
+def test_the_job_of_another_cluster_is_seen(cluster, tmp_path):
+    """The run was submitted to c1, and is submitted to c2, whose own job 41 is none of it."""
+    asks = cluster / "squeue"
+    asks.write_text('#!/bin/sh\necho "CLUSTER: $SLURM_CLUSTERS"; cat "$LAB/on_$SLURM_CLUSTERS"\n')
+    asks.chmod(0o755)
+    for name in ("c1", "c2"):
+        (cluster / f"on_{name}").write_text("41|RUNNING|/elsewhere/x.sh\n")
+    assert send(tmp_path, code="installed", run=ASK, cluster="c1") == ["41"]
+    with pytest.raises(ClusterError, match=r"its job 41 is RUNNING.*scancel --clusters=c1 41"):
+        send(tmp_path, code="installed", run=ASK, cluster="c2")
+    (cluster / "on_c1").write_text("")
+    assert send(tmp_path, code="installed", run=ASK, cluster="c2") == ["42"]
+
+
+def test_the_directory_of_another_user(cluster, tmp_path, monkeypatch):
+    # Root may write everywhere, and tests run as root in containers.
+    def open_file(path, *rest):
+        if str(path).endswith("lock.json"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *rest)
+
+    opened = os.open
+    monkeypatch.setattr("verl_hpc.runs.lock.os.open", open_file)
+    with pytest.raises(ConfigError, match=r"cannot write .*runs/run: .*Permission denied"):
+        send(tmp_path, code="installed")
+    assert not (cluster / "calls").exists()
+
+
+def test_a_lock_that_cannot_be_read_is_no_submission(cluster, tmp_path):
+    (tmp_path / "runs/run/job/lock.json").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"lock\.json: cannot be read .*delete it"):
+        send(tmp_path, code="installed")
 
 
 def test_two_submissions_at_once(cluster, tmp_path):

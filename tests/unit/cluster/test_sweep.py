@@ -26,6 +26,8 @@ GOAL = [
     "data.evaluation={kind: reasoning_gym, task: a, size: 1}",
 ]
 
+NO_COPY = "site.code=installed"
+
 
 @pytest.fixture
 def submit(tmp_path, monkeypatch):
@@ -120,7 +122,7 @@ def test_runs_are_runs_like_any_other(submit, cluster, tmp_path, monkeypatch):  
 def test_after_the_goal_no_other_run_starts(submit, cluster, tmp_path, monkeypatch):  # noqa: F811
     (cluster / "squeue").write_text("#!/bin/sh\n")
     (cluster / "squeue").chmod(0o755)
-    assert submit(*SWEEP, "--until-goal", *GOAL) == 0
+    assert submit(*SWEEP, "--until-goal", *GOAL, NO_COPY) == 0
     sweep = tmp_path / "runs/run"
     assert shellcheck(sweep / "sweep.sbatch") == ""
     for index, state in enumerate(("finished", "goal reached", "finished")):
@@ -146,9 +148,65 @@ def test_after_the_goal_no_other_run_starts(submit, cluster, tmp_path, monkeypat
     assert time.strptime(said_at, TIME_FORMAT)
 
 
+def ask_squeue(lab, text=""):
+    """A squeue on PATH that prints a text and counts its calls."""
+    (lab / "squeue").write_text(f"#!/bin/sh\necho asked >>$LAB/asked\nprintf '{text}'\n")
+    (lab / "squeue").chmod(0o755)
+
+
+def directories(place):
+    return sorted(str(path) for path in place.rglob("*") if path.is_dir())
+
+
+def test_slurm_is_asked_once_for_all_runs(submit, cluster):  # noqa: F811
+    ask_squeue(cluster)
+    assert submit(*SWEEP, NO_COPY) == 0
+    assert not (cluster / "asked").exists()
+    assert submit(*SWEEP, NO_COPY) == 0
+    assert (cluster / "asked").read_text().count("asked") == 1
+
+
+@pytest.mark.parametrize("why", ["sbatch refuses", "a run is in the queue", "a model is missing"])
+def test_a_sweep_that_is_refused_leaves_nothing_behind(
+    submit,
+    cluster,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    why,
+):
+    ask_squeue(cluster)
+    assert submit("--sweep", "seed=4,5", NO_COPY) == 0
+    before = directories(tmp_path / "runs")
+    words = ["--sweep", "seed=4,5,6,7"]
+    if why == "sbatch refuses":
+        monkeypatch.setenv("REFUSES", "invalid partition specified: x")
+    elif why == "a run is in the queue":
+        ask_squeue(cluster, "41_1|PENDING|/elsewhere\\n")
+    else:
+        words = ["--sweep", "model.path=model,nowhere"]
+    assert submit(*words, NO_COPY) == 1
+    assert directories(tmp_path / "runs") == before
+    if why != "a run is in the queue":  # a sweep that is new has none
+        assert submit(*words, NO_COPY, "name=new") == 1
+        assert directories(tmp_path / "runs") == before
+
+
+@pytest.mark.parametrize(("login", "site"), [(0o077, "027"), (0o022, "077")])
+def test_who_may_read_a_sweep(submit, cluster, tmp_path, login, site):  # noqa: F811
+    before = os.umask(login)
+    try:
+        assert submit(*SWEEP, NO_COPY, f'site.umask="{site}"') == 0
+    finally:
+        os.umask(before)
+    sweep = tmp_path / "runs/run"
+    for path in (sweep, *(path for path in sweep.rglob("*") if not path.is_symlink())):
+        full = 0o777 if path.is_dir() else 0o666
+        assert path.stat().st_mode & 0o777 == full & ~int(site, 8), path
+
+
 @pytest.mark.parametrize("goal", [[], ["--until-goal", *GOAL]])
 def test_a_login_shell_runs_each_run(submit, cluster, tmp_path, goal):  # noqa: F811
-    assert submit(*SWEEP, *goal, "site.login_shell=true") == 0
+    assert submit(*SWEEP, *goal, NO_COPY, "site.login_shell=true") == 0
     sweep = tmp_path / "runs/run"
     assert shellcheck(sweep / "sweep.sbatch") == ""
     (tmp_path / ".bash_profile").write_text("module() { echo module $*; }\n")

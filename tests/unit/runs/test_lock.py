@@ -186,6 +186,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, hurried, monkeypatch, nam
         within(3, RunLock, tmp_path, never)
 
 
+def test_a_lock_that_cannot_be_removed_spoils_no_run(tmp_path, monkeypatch, caplog):
+    def denied(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with RunLock(tmp_path, never):
+        monkeypatch.setattr(run_lock.Path, "unlink", denied)
+    monkeypatch.undo()
+    assert f"{tmp_path / FILE} cannot be removed: " in caplog.text
+
+
 def denied_for(path):
     """To open files as another user, from whom one is kept."""
 

@@ -98,7 +98,7 @@ class TensorFile:
             OSError: it cannot be written.
         """
         layout = self._layout
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
             for place, piece in layout.pieces:
                 _write_all(descriptor, memoryview(piece), place)

@@ -24,6 +24,8 @@ _NO_SECTION = ("model_type", "model_attributes_type", "union_tag_not_found")
 _BRANCH = re.compile(r"[A-Z]\w*Config|literal\[.*\]")
 """What pydantic puts into a location for each alternative to a section that has no tag."""
 
+_KIND = {bool: "true or false", int: "a number (027 is 27)", float: "a number"}
+
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
 _repr.maxlong = 40
@@ -93,6 +95,11 @@ def _explanation(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
         return message
     if not is_value:
         return f"{name}: {message}"
+    if detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float):
+        message = (
+            f"must be text, and without quotes it is {_KIND[type(detail['input'])]}; put it in "
+            "quotes, on a command line in another pair around them"
+        )
     return f"{name} = {shown(detail['input'])}: {message}"
 
 

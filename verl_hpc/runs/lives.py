@@ -88,7 +88,7 @@ class LifeRecord:
         self._written = float("-inf")
         self._reported = False
         directory = run_directory / DIRECTORY
-        directory.mkdir(mode=0o700, exist_ok=True)
+        directory.mkdir(exist_ok=True)
         numbers = [int(path.stem) for path in directory.glob("*.json") if path.stem.isdecimal()]
         self._path = directory / f"{max(numbers, default=-1) + 1}.json"
         gpus, now = _gpus_of_job(), clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,6 +16,7 @@ from verl_hpc.errors import CheckpointError, ConfigError
 from verl_hpc.metrics.log import FILE_NAME as METRICS
 from verl_hpc.metrics.log import read_metrics, seconds_after
 from verl_hpc.metrics.sinks import check_sinks
+from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.lives import LifeRecord
 from verl_hpc.runs.lock import RunLock
@@ -168,13 +170,7 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
     @_writing(directory)
     def hold() -> RunLock:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if directory.stat().st_mode & 0o077:
-            _logger.warning(
-                "other users may enter %s, which has prompts and responses in it; "
-                "`chmod 700 %s` closes it",
-                directory,
-                directory,
-            )
+        _tell_who_may_enter(directory)
         return RunLock(directory)
 
     @_writing(directory)
@@ -188,6 +184,24 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
     with lock or nullcontext():
         together(lambda: begin() if leads else None)
         yield lock
+
+
+def _tell_who_may_enter(directory: Path) -> None:
+    """Warn of a run directory that is open to others whom no umask of a site profile lets in."""
+    closed = 0o077
+    if ATTEMPT in os.environ:  # the batch script has set the profile's umask
+        umask = os.umask(closed)
+        os.umask(umask)
+        closed &= umask
+    mode = directory.stat().st_mode & 0o777
+    if mode & closed:
+        _logger.warning(
+            "other users may enter %s, which has prompts and responses in it; `chmod %o %s` closes "
+            "it",
+            directory,
+            mode & ~closed,
+            directory,
+        )
 
 
 @contextmanager

@@ -108,6 +108,8 @@ def test_every_field_says_what_it_is():
         ({"gpu_request": "gpus"}, ["gpu_request = 'gpus'", "'gpus-per-node', 'gres' or 'none'"]),
         ({"node_address": "ib0"}, ["node_address = 'ib0'", "{node"]),
         ({"umask": "rwx"}, ["umask = 'rwx'"]),
+        ({"umask": 27}, ["umask = 27: must be text", "a number (027 is 27); put it in quotes"]),
+        ({"environment": {"A": True}}, ["environment.A = True", "true or false; put it in quotes"]),
         ({"gpus_per_node": -1}, ["gpus_per_node = -1", "greater than or equal to 0"]),
         ({"gpus_per_node": 0}, ["gpus_per_node = 0 needs tasks_per_node"]),
         ({"tasks_per_node": 8}, ["tasks_per_node = 8 is more than the 4 GPUs"]),
@@ -132,7 +134,7 @@ def test_every_field_says_what_it_is():
         ({"setup": ["a", "b --url db://me:pw@host/"]}, ["setup, line 2: looks like a secret"]),
         ({"container": {**CONTAINERS["pyxis"], "mounts": ["a:b:c:d"]}}, ["container.mounts.0",
                                                                         "SOURCE[:TARGET[:ro]]"]),
-        ({"memory": 900}, ["memory = 900", "string"]),
+        ({"memory": 900}, ["memory = 900", "put it in quotes"]),
     ],
 )  # fmt: skip
 def test_what_a_mistake_is_answered_with(tmp_path, fields, words):

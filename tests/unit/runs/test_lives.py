@@ -25,6 +25,16 @@ def test_a_start_without_slurm_counts_ranks_from_its_own_beginning(tmp_path, clo
     assert (read.began, read.hours, read.unit, read.outcome) == (began, 2.0, "rank", "finished")
 
 
+def test_a_group_may_read_hours_where_the_umask_lets_it(tmp_path):
+    before = os.umask(0o027)
+    try:
+        LifeRecord(tmp_path, 1, on_gpus=False)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"lives": 0o750, "0.json": 0o640}
+
+
 def test_a_start_that_is_killed_leaves_its_last_sign_of_life(tmp_path, clock):
     life = LifeRecord(tmp_path, 1, on_gpus=True, clock=clock)
     for _ in range(7):

@@ -36,6 +36,27 @@ def test_a_run_directory_that_others_may_enter_is_told_about(tmp_path, caplog, m
     assert caplog.text.count("chmod 700") == told
 
 
+@pytest.mark.parametrize(
+    ("umask", "mode", "advice"),
+    [(0o027, 0o750, None), (0o027, 0o755, "750"), (0o007, 0o770, None), (0o077, 0o750, "700")],
+)
+def test_those_whom_the_site_profile_lets_in_may_enter(
+    tmp_path, caplog, monkeypatch, umask, mode, advice
+):
+    config = parse(directory=str(tmp_path))
+    config.run_directory.mkdir()
+    config.run_directory.chmod(mode)
+    monkeypatch.setenv("VERL_HPC_ATTEMPT", str(tmp_path / "attempts/0"))
+    before = os.umask(umask)
+    try:
+        with _run_directory(alone(), config):
+            assert os.umask(umask) == umask, "looking changes nothing"
+    finally:
+        os.umask(before)
+    told = [word for word in ("700", "750", "770") if f"chmod {word} " in caplog.text]
+    assert told == ([] if advice is None else [advice])
+
+
 @pytest.mark.parametrize("kind", ["pipe", "directory", "link"])
 @pytest.mark.parametrize(
     "name",

@@ -17,7 +17,7 @@ def write_stacks_on_signal(run_directory: Path, rank: int) -> None:
     Raises:
         OSError: the run directory cannot be written.
     """
-    (run_directory / DIRECTORY).mkdir(mode=0o700, exist_ok=True)
+    (run_directory / DIRECTORY).mkdir(exist_ok=True)
     # Open for as long as the process lives: a rank that hangs may not be able to open a file.
     path = stack_file(run_directory, rank)
     path.unlink(missing_ok=True)  # a pipe of this name would wait for a reader

@@ -52,8 +52,8 @@ def follow(run, done):
 
 def test_from_within_an_allocation_by_a_login_nodes_limits(lab, show):
     """salloc leaves SLURM_MEM_PER_NODE and the like, srun --pty a binding to one core."""
-    inner = "ulimit -Sn 128; ulimit -v 8000000; " + shlex.join(
-        command(show, "site.partition=debug")
+    inner = "umask 077; ulimit -Sn 128; ulimit -v 8000000; " + shlex.join(
+        command(show, "site.partition=debug", 'site.umask="027"')
     )
     words = ["salloc", "--nodes=1", "--ntasks=1", "--mem=500", "--quiet", "bash", "-c", inner]
     odd = {
@@ -82,6 +82,11 @@ def test_from_within_an_allocation_by_a_login_nodes_limits(lab, show):
     assert variables["RANK"] == "1", "as the ranks themselves have announced it"
     assert variables["TMPDIR"] == "/tmp"
     assert "MPLBACKEND" not in variables
+    written = [show.directory, *show.directory.rglob("*")]
+    assert show.directory / f"job/slurm-{show.job}.log" in written
+    for path in (path for path in written if not path.is_symlink()):
+        allowed = 0o750 if path.is_dir() else 0o640
+        assert path.stat().st_mode & 0o777 == allowed, "a group reads all that its run writes"
 
 
 @pytest.mark.parametrize("passed", [True, False])

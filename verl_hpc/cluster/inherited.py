@@ -12,7 +12,14 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from verl_hpc.cluster.profile import FROM_ENVIRONMENT
-from verl_hpc.runs.contract import ATTEMPT, CACHE_DIRECTORY, CACHES, GPUS_PER_NODE, NODE_ADDRESS
+from verl_hpc.runs.contract import (
+    ATTEMPT,
+    CACHE_DIRECTORY,
+    CACHES,
+    END_TIME,
+    GPUS_PER_NODE,
+    NODE_ADDRESS,
+)
 from verl_hpc.slurm.programs import FILTERS, WHICH_SLURM
 
 _LAUNCHERS = (
@@ -39,6 +46,7 @@ _LAUNCHERS = (
 _PLACES = (
     ATTEMPT,
     CACHE_DIRECTORY,
+    END_TIME,
     GPUS_PER_NODE,
     NODE_ADDRESS,
     "RANK",

@@ -30,6 +30,10 @@ that compile at once would get stale handles, or wait for the lock of a job that
 NODE_ADDRESS = "VERL_HPC_NODE_ADDRESS"
 """Variable of script and ranks: the name at which a node is reached, {node} being its own."""
 
+END_TIME = "VERL_HPC_END_TIME"
+"""Variable of script and ranks: when the allocation ends, in seconds since the epoch, where Slurm
+does not say so."""
+
 OUTCOME = "job/outcome"
 """File of a run directory: rank 0's last word, which makes status 0 of the ranks a success."""
 

@@ -19,7 +19,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from verl_hpc.config.requests import KINDS, Request, read_requests, withdraw
+from verl_hpc.errors import ConfigError
 from verl_hpc.flow import Abandoned
+from verl_hpc.runs.contract import END_TIME
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.log_lines import stamped
 
@@ -134,8 +136,8 @@ class Signals:
 class StopFlag:
     """This rank's wish, and the agreement of all.
 
-    The allocation's end is read from SLURM_JOB_END_TIME: a step that would not be over in time is
-    not begun. Nor is one that would pass the ceiling of the run's hours.
+    The allocation's end is read from SLURM_JOB_END_TIME and VERL_HPC_END_TIME: a step that would
+    not be over in time is not begun. Nor is one that would pass the ceiling of the run's hours.
 
     Args:
         control: of the whole world.
@@ -143,6 +145,9 @@ class StopFlag:
         signals: noted so far, and from now on.
         clock: seconds since the epoch.
         ceiling: when the run has used runtime.max_gpu_hours, in seconds since the epoch.
+
+    Raises:
+        ConfigError: VERL_HPC_END_TIME is not a number of seconds.
     """
 
     def __init__(
@@ -157,7 +162,7 @@ class StopFlag:
         self._directory = run_directory
         self._signals = signals
         self._clock = clock
-        self._end = float(os.environ.get("SLURM_JOB_END_TIME", "inf"))
+        self._end = _end_of_allocation()
         self._ceiling = ceiling
         self._pace = _Pace()
         self._file_due = 0.0
@@ -247,6 +252,18 @@ class StopFlag:
             self._asked = _wish_of(strongest)
             self.reason = f"asked to {strongest.kind} by {strongest.by}"
         return self._asked
+
+
+def _end_of_allocation() -> float:
+    """Seconds since the epoch; infinite where no variable says."""
+    by_slurm, by_site = (os.environ.get(name, "inf") for name in ("SLURM_JOB_END_TIME", END_TIME))
+    try:
+        return min(float(by_slurm), float(by_site))
+    except ValueError:
+        raise ConfigError(
+            f"{END_TIME}={by_site}: expected the end of the allocation in seconds since the epoch, "
+            'as `date +%s -d "+12 hours"` prints it; set it so, or unset it'
+        ) from None
 
 
 def _wish_of(request: Request) -> Wish:

@@ -34,6 +34,7 @@ from verl_hpc.cluster.inherited import job_environment, stays_behind, unused_opt
         "LD_PRELOAD",
         "TRITON_CACHE_DIR",
         "VERL_HPC_ATTEMPT",
+        "VERL_HPC_END_TIME",
     ],
 )
 def test_what_is_true_of_another_job_stays_behind(name):

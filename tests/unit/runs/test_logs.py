@@ -48,6 +48,13 @@ def test_times():
     assert parse_line("n0", b"2026-11-22T06:30:19 srun\n").time == ""
 
 
+def test_a_log_of_one_rank_has_no_labels():
+    line = parse_line("x1000.site.rank12", b"2026-11-22T06:30:19 3: step\n")
+    assert line == Line("x1000.site", 12, "3: step", "2026-11-22T06:30:19")
+    assert parse_line("n0.rank1", b"native\n") == Line("n0", 1, "native")
+    assert parse_line("n0.rank", b"1: x\n") == Line("n0.rank", 1, "x")
+
+
 def test_a_line_as_it_is_shown():
     assert str(Line("n0", 3, "hello")) == "n0 3: hello"
     assert str(Line("n0", None, "srun: error")) == "n0: srun: error"

@@ -173,6 +173,15 @@ def test_a_container_that_does_not_start(attempt, words):
     assert (failure.rank, failure.lines[0]) == (1, words)
 
 
+def test_a_log_of_one_rank_names_its_node(attempt):
+    write(attempt, "n0.rank0", "step 1")
+    write(attempt, "n1.rank5", "2026-11-22T12:00:02 ConfigError: no such file")
+    failure = first_error(attempt)
+    assert (failure.node, failure.rank, failure.time) == ("n1", 5, "2026-11-22T12:00:02")
+    assert failure.lines == ("ConfigError: no such file",)
+    assert first_error(attempt, rank=0) is None
+
+
 def test_logs_without_an_error(attempt):
     assert first_error(attempt) is None
     write(attempt, "n0", (0, "ValueError: is no start of a line of ours"), (1, "ConfigError"))

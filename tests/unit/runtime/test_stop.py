@@ -2,11 +2,13 @@
 
 import os
 import signal
+from itertools import permutations
 
 import pytest
 
 from verl_hpc.config.requests import Request, leave_request, read_requests, withdraw
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.contract import END_TIME
 from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, Wish
 
 
@@ -87,8 +89,10 @@ def test_the_strongest_wish_of_all_ranks_counts(run, others):
     assert flag.agree(1) is max(others)
 
 
-def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_END_TIME", "2000")
+@pytest.mark.parametrize("later, earlier", permutations(["SLURM_JOB_END_TIME", END_TIME]))
+def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch, later, earlier):
+    monkeypatch.setenv(later, "2001")
+    monkeypatch.setenv(earlier, "2000")
     flag = StopFlag(Others(), run, Signals(), clock)
     flag.took(step=100.0, save=50.0)
     flag.took(step=80.0)
@@ -98,6 +102,12 @@ def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch)
     assert flag.wish() is Wish.CONTINUE, "in the middle of a step it is too late to ask"
     assert flag.wish(2) is Wish.RESTART
     assert "the allocation ends" in flag.reason
+
+
+def test_an_end_that_is_no_number_is_refused(run, monkeypatch):
+    monkeypatch.setenv(END_TIME, "12:00:00")
+    with pytest.raises(ConfigError, match=r"VERL_HPC_END_TIME=12:00:00: .* seconds since"):
+        StopFlag(Others(), run, Signals())
 
 
 def test_a_step_that_would_pass_the_ceiling_is_not_begun_and_the_run_stops_for_good(run, clock):

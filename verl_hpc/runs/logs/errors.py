@@ -76,8 +76,10 @@ def _failures(log: Path, start: re.Pattern[str], rank: int | None) -> list[Failu
     """Each rank's first failure; what others say in between is left out."""
     reports: dict[int | None, list[str]] = {}
     times: dict[int | None, str] = {}
+    node = log.stem
     whole: set[int | None] = set()
     for line in read_lines(log, rank):
+        node = line.node
         report = reports.get(line.rank)
         if report is None:
             if start.match(line.text):
@@ -88,7 +90,7 @@ def _failures(log: Path, start: re.Pattern[str], rank: int | None) -> list[Failu
                 whole.add(line.rank)
             else:
                 report.append(line.text)
-    return [Failure(log.stem, who, _cut(lines), times[who]) for who, lines in reports.items()]
+    return [Failure(node, who, _cut(lines), times[who]) for who, lines in reports.items()]
 
 
 def _cut(lines: Sequence[str]) -> tuple[str, ...]:

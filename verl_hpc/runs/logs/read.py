@@ -1,5 +1,6 @@
-"""Logs of a run's starts: job/attempts/K/NODE.log. srun puts a rank before each line, and the rank
-itself a time."""
+"""Logs of a run's starts: job/attempts/K/NODE.log, in which srun puts a rank before each line, or
+NODE.rankR.log for each rank that launch/mpiexec.sh has started. The rank itself puts a time before
+its lines."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 _BATCH_BYTES = 4096
 """So much of the end of a batch script's log has its last words."""
+_OF_RANK = re.compile(r"(.+)\.rank(\d+)")
 _LABEL = re.compile(r"^ *(\d+): ")
 _TIME = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ")
 
@@ -93,15 +95,15 @@ def _without_logs(run: Path) -> str:
 
 
 def node_logs(attempt: Path) -> list[Path]:
-    """The log of each node, in the order of their names: n2 before n10."""
+    """The log of each node, or of each rank, in the order of their names: n2 before n10."""
     return sorted(filter(is_regular, attempt.glob("*.log")), key=_natural)
 
 
 def read_lines(log: Path, rank: int | None = None) -> Iterator[Line]:
-    """The lines of one node's log.
+    """The lines of one log.
 
     Args:
-        log: the file; its name is the node's.
+        log: the file; its name is the node's, or has the node's and the rank.
         rank: only this rank's lines.
     """
     with open_regular(log) as file:
@@ -111,20 +113,25 @@ def read_lines(log: Path, rank: int | None = None) -> Iterator[Line]:
                 yield parsed
 
 
-def parse_line(node: str, line: bytes) -> Line:
+def parse_line(name: str, line: bytes) -> Line:
     """Take srun's label and the time off a line.
+
+    Args:
+        name: of the file, without its ending: NODE, or NODE.rankR, whose lines have no label.
+        line: with or without its end.
 
     Bytes that are no UTF-8 are replaced, and so are control characters: a terminal would obey them.
     """
     text = line.decode("utf-8", errors="replace").rstrip("\r\n").translate(_PICTURES)
-    match = _LABEL.match(text)
-    if match is None:
-        return Line(node, None, text)
-    text = text[match.end() :]
-    time = _TIME.match(text)
+    node, rank = name, None
+    if (owner := _OF_RANK.fullmatch(name)) is not None:
+        node, rank = owner.group(1), int(owner.group(2))
+    elif (label := _LABEL.match(text)) is not None:
+        rank, text = int(label.group(1)), text[label.end() :]
+    time = None if rank is None else _TIME.match(text)
     if time is None:
-        return Line(node, int(match.group(1)), text)
-    return Line(node, int(match.group(1)), text[time.end() :], time.group(1))
+        return Line(node, rank, text)
+    return Line(node, rank, text[time.end() :], time.group(1))
 
 
 def _natural(path: Path) -> list[tuple[bool, int, str]]:

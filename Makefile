@@ -54,7 +54,7 @@ check: test
 lint: $(READY_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/shellcheck launch/*.sh launch/*.sbatch containers/*.sh .ci/run
+	$(BIN)/shellcheck launch/*.sh launch/*.sbatch launch/*.pbs containers/*.sh .ci/run
 
 types: $(READY_DEV)
 	$(BIN)/mypy

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# A run on the hosts of a file, started by mpiexec: for sites with PBS, or without any scheduler.
+# usage: launch/mpiexec.sh CONFIG [SETTING...]
+#   HOSTFILE      a host a line, once for each of its ranks (default: $PBS_NODEFILE)
+#   PPN           ranks of each host (default: how often the file names each)
+#   PYTHON        interpreter of the environment that has verl_hpc, after the words that enter a
+#                 container, if any (default: python)
+#   MPIEXEC       mpiexec of the MPI library that ranks use, and options for it (default: mpiexec)
+#   MPIEXEC_KIND  mpich, intel, openmpi or pals (default: what `mpiexec --version` says)
+#   VERL_HPC_GPUS_PER_NODE  GPUs of each host: a rank that cannot use one ends the run
+#   VERL_HPC_END_TIME       when the hosts must be given back, in seconds since the epoch: the run
+#                           saves and leaves before that
+# Exit status: 0, the run is over; 85, all ranks have saved, and the next start goes on from there;
+# any other, the run has failed. TERM and Ctrl-C make the ranks save and leave.
+# What ranks say is in RUN/job/attempts/K/HOST.rankR.log, and what mpiexec says in mpiexec.log there.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+say() { echo "$(date +%FT%T) $*"; }
+fail() {
+    say "$*" >&2
+    exit 1
+}
+config=${1:?usage: launch/mpiexec.sh CONFIG [SETTING...]}
+read -ra python <<<"${PYTHON:-python}"
+read -ra mpiexec <<<"${MPIEXEC:-mpiexec}"
+
+file=${HOSTFILE:-${PBS_NODEFILE:-}}
+[ -r "$file" ] || fail "HOSTFILE=$file: cannot be read; set it to a file with a host a line"
+hosts=$(awk 'NF && !/^#/ && !seen[$1]++ { print $1 }' "$file")
+[ -n "$hosts" ] || fail "HOSTFILE=$file: names no host; write one a line"
+counts=$(awk 'NF && !/^#/ { n[$1]++ } END { for (host in n) print n[host] }' "$file" | sort -un)
+ppn=${PPN:-$counts}
+[[ $ppn =~ ^[1-9][0-9]*$ ]] || fail "PPN=${ppn//$'\n'/ or }: every host has the same number of" \
+    "ranks; set PPN to it, or name each host in $file that often"
+
+version=$("${mpiexec[0]}" --version 2>&1)
+case ${MPIEXEC_KIND:-$version} in
+mpich | *HYDRA*) kind=mpich ;;
+intel | *Intel*) kind=intel ;;
+openmpi | *"Open MPI"* | *OpenRTE*) kind=openmpi ;;
+pals | *PALS*) kind=pals ;;
+*) fail "MPIEXEC_KIND=${MPIEXEC_KIND-}: '${mpiexec[0]} --version' says '${version%%$'\n'*}';" \
+    "set MPIEXEC_KIND to mpich, intel, openmpi or pals" ;;
+esac
+
+run=$("${python[@]}" - "$@" <<'PY'
+import sys
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import VerlHpcError
+from verl_hpc.migration.translate import load_run
+try:
+    found = load_run(sys.argv[1], sys.argv[2:])
+    config = found if isinstance(found, RunConfig) else found.config()
+except VerlHpcError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+print(config.run_directory)
+PY
+) || exit 1
+
+# Every start has its own logs.
+umask 077
+shopt -s nullglob
+attempts=("$run"/job/attempts/[0-9]*)
+shopt -u nullglob
+export VERL_HPC_ATTEMPT="$run/job/attempts/${#attempts[@]}"
+mkdir -p "$VERL_HPC_ATTEMPT" && rm -f "$run/job/outcome" || exit 1
+ln -sfn "${VERL_HPC_ATTEMPT##*/}" "$run/job/attempts/latest"
+say "attempt ${VERL_HPC_ATTEMPT##*/}: $ppn ranks on each of" "${hosts//$'\n'/ }"
+
+export PYTHONUNBUFFERED=1 PYTHONUTF8=1 PYTHONSAFEPATH=1 PYTHONHASHSEED=0 \
+    HDF5_USE_FILE_LOCKING=FALSE PYTHONNOUSERSITE=1 PYTHONPATH="$PWD"
+total=$(($(wc -l <<<"$hosts") * ppn))
+each_once=$VERL_HPC_ATTEMPT/hosts
+leave=TERM
+case $kind in
+mpich | intel)
+    # Below a scheduler Intel's mpiexec takes its count of ranks otherwise.
+    export I_MPI_JOB_RESPECT_PROCESS_PLACEMENT=disable
+    words=(-f "$each_once" -ppn "$ppn")
+    ;;
+openmpi)
+    hosts="${hosts//$'\n'/ slots=$ppn$'\n'} slots=$ppn"
+    words=(--hostfile "$each_once" --map-by "ppr:$ppn:node" --bind-to none)
+    # The other kinds hand on all variables by themselves.
+    for name in $(compgen -e); do
+        [[ $name =~ ^(PBS_|OMPI_|PMIX_|PRTE_|HOSTNAME$|PWD$|OLDPWD$|SHLVL$|_$) ]] ||
+            words+=(-x "$name")
+    done
+    leave=USR2 # TERM would end the ranks at once.
+    ;;
+pals) words=(--hostfile "$each_once" --ppn "$ppn" --cpu-bind none) ;;
+esac
+echo "$hosts" >"$each_once"
+
+# What runs on each host in the place of a rank, until it becomes the rank. The TMPDIR of another
+# host may not be there.
+# shellcheck disable=SC2016
+rank='[ -d "${TMPDIR-}" ] || export TMPDIR=/tmp
+export VERL_HPC_CACHE="${VERL_HPC_CACHE:-$TMPDIR/verl_hpc-$(id -u)}"
+exec "$@" >"$VERL_HPC_ATTEMPT/$(uname -n).rank${PMI_RANK:-$PMIX_RANK}.log" 2>&1'
+"${mpiexec[0]}" -n "$total" "${words[@]}" "${mpiexec[@]:1}" bash -c "$rank" rank \
+    "${python[@]}" -m verl_hpc train --config "$config" "${@:2}" \
+    >"$VERL_HPC_ATTEMPT/mpiexec.log" 2>&1 &
+child=$!
+# A signal ends the wait, but not mpiexec.
+trap 'told=1; kill -"$leave" "$child"' TERM INT USR2
+told=1
+while [ -n "$told" ]; do
+    told=
+    wait "$child"
+    rc=$?
+done
+
+# Some mpiexec make one status of all ranks' by OR, and one rank's 1 and another's 85 are 85.
+outcome=$(cat "$run/job/outcome" 2>/dev/null)
+if [ "$rc" -eq 0 ] && [ -z "$outcome" ]; then
+    rc=1
+elif [ "$rc" -eq 85 ] && [ "$outcome" != restart ]; then
+    rc=1
+fi
+case $rc in
+0) say "the run is over: $outcome" ;;
+85) say "saved, and the run is not over: the next start goes on from there" ;;
+*)
+    say "failed with status $rc; mpiexec said:" >&2
+    tail -n 20 "$VERL_HPC_ATTEMPT/mpiexec.log" >&2
+    say "the ranks' own words: python -m verl_hpc logs $run --first-error" >&2
+    ;;
+esac
+exit "$rc"

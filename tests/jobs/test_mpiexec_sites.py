@@ -1,0 +1,311 @@
+"""Runs on sites with PBS, or with mpiexec and a list of hosts: launch/mpiexec.sh and its PBS script.
+
+MPICH's mpiexec is real, and starts ranks of several hosts by names that all mean this machine. PBS
+is a stub, and so is every mpiexec of another MPI library, which cannot be beside ours: it notes
+what it is asked for, in the words that the real ones took when they were tried by hand.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.launch import MPIEXEC, differing, train, wait_until, write_config
+from tests.pbs_stub import Pbs
+from tests.unit.cluster.shellcheck import shellcheck
+from tests.unit.waiting import within
+from verl_hpc.cli.main import main
+from verl_hpc.metrics.log import read_metrics
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "launch/mpiexec.sh"
+PBS_SCRIPT = ROOT / "launch/grpo_8b.pbs"
+RESTART = 85
+VERSIONS = {
+    "mpich": "HYDRA build details:\n    Version:   5.0.2",
+    "intel": "Intel(R) MPI Library for Linux* OS, Version 2021.19.0 Build 20260929",
+    "openmpi": "mpiexec (Open MPI) 5.0.11",
+    "pals": "PALS 1.4",
+}
+WORDS = {
+    "mpich": "-f ATTEMPT/hosts -ppn 2",
+    "intel": "-f ATTEMPT/hosts -ppn 2",
+    "openmpi": "--hostfile ATTEMPT/hosts --map-by ppr:2:node --bind-to none",
+    "pals": "--hostfile ATTEMPT/hosts --ppn 2 --cpu-bind none",
+}
+
+
+class Site:
+    """A directory with a host file and stubs of mpiexec and of Python, for starts without ranks."""
+
+    def __init__(self, directory):
+        self.directory, self.run = directory, directory / "run"
+        self.attempt = self.run / "job/attempts/0"
+        self.hosts = directory / "hosts"
+        self.hosts.write_text("n1\nn1\n# spare: n3\n\nn0\nn0\n")
+        self.mpiexec("restart", RESTART)
+        # Only where the run directory is asks the interpreter; that of a test is known.
+        self.write("python", f"cat >/dev/null; echo {self.run}")
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOSTFILE": str(self.hosts),
+            "MPIEXEC": str(directory / "mpiexec"),
+            "PYTHON": str(directory / "python"),
+        }
+
+    def write(self, name, text):
+        (self.directory / name).write_text(f"#!/bin/bash\n{text}\n")
+        (self.directory / name).chmod(0o755)
+
+    def mpiexec(self, outcome, status, version=VERSIONS["mpich"], before=""):
+        """An mpiexec whose ranks leave so, after `before`."""
+        said = outcome and f"echo {outcome} >{self.run}/job/outcome"
+        self.write(
+            "mpiexec",
+            f"""if [ "$1" = --version ]; then echo "{version}"; exit; fi
+printf '%s\\n' "$@" >{self.directory}/words
+env >{self.directory}/environ
+{before}
+{said}
+exit {status}""",
+        )
+
+    def start(self, *words, **environ):
+        return subprocess.Popen(
+            [SCRIPT, "run.yaml", *words],
+            env=self.environ | environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def launch(self, *words, **environ):
+        job = self.start(*words, **environ)
+        output, _ = job.communicate(timeout=60)
+        return job.returncode, output
+
+    def words(self):
+        return (self.directory / "words").read_text().splitlines()
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+def pbs_script(path, config, **exports):
+    """launch/grpo_8b.pbs as a user edits it, for two hosts with a rank each and a second of time: a
+    run that may begin no step which would not end before, and begins one all the same."""
+    text = PBS_SCRIPT.read_text()
+    changes = {
+        r"(?m)^#PBS -l select=.*": "#PBS -l select=2:ncpus=1:mpiprocs=1",
+        r"(?m)^#PBS -l walltime=.*": "#PBS -l walltime=00:00:01",
+        r"(?m)^SCRIPT=.*": f"SCRIPT={path}",
+        r"(?m)^CONFIG=.*": f"CONFIG={config}",
+        r"(?m)^export VERL_HPC_GPUS_PER_NODE=.*": "\n".join(
+            f"export {name}='{value}'" for name, value in exports.items()
+        ),
+    }
+    for pattern, line in changes.items():
+        text, count = re.subn(pattern, lambda _, line=line: line, text)
+        assert count == 1, pattern
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def pbs(tmp_path):
+    return Pbs(tmp_path / "pbs", os.environ["PATH"])
+
+
+@pytest.mark.parametrize("script", [SCRIPT, PBS_SCRIPT], ids=lambda path: path.name)
+def test_scripts_are_clean(script):
+    assert shellcheck(script) == ""
+
+
+def test_a_job_of_pbs_saves_before_its_limit_and_submits_itself_until_the_run_is_over(
+    tree, tmp_path, pbs, capsys
+):
+    config = write_config(tmp_path / "config.yaml", tree | {"steps": 2})
+    run = tmp_path / "run"
+    script = pbs_script(
+        tmp_path / "run.pbs",
+        config,
+        PYTHON=sys.executable,
+        MPIEXEC=f"{MPIEXEC} -launcher fork",
+    )
+    pbs.qsub(script, ROOT)
+    ends = []
+    while pbs.queued():
+        ends.append(pbs.start().finish())
+    assert [status for status, _ in ends] == [0, 0], ends
+    assert "saved; job 1.stub goes on" in ends[0][1]
+    assert "the run is over: finished" in ends[1][1]
+    assert [row["step"] for row in read_metrics(run)] == [1, 2]
+    for number, step in enumerate((1, 2)):
+        attempt = run / f"job/attempts/{number}"
+        logs = {f"{os.uname().nodename}.rank{rank}.log" for rank in range(2)}
+        assert {path.name for path in attempt.iterdir()} == logs | {"hosts", "mpiexec.log"}
+        assert (attempt / "hosts").read_text() == "n0\nn1\n"
+        assert main(["logs", str(run), "--rank", "0", "--attempt", str(number)]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"{os.uname().nodename} 0: 20")
+        left = f"left after step {step}, which is saved: the allocation ends before another step"
+        assert (left in out) == (step == 1)
+
+
+def test_a_job_that_is_deleted_saves_and_does_not_come_back(site, pbs):
+    site.mpiexec("restart", RESTART, before="trap : TERM; touch $0.up; sleep 600 & wait; kill $!")
+    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ)
+    pbs.qsub(script, ROOT)
+    job = pbs.start()
+    assert within(60, (site.directory / "mpiexec.up").exists)
+    status, output = job.terminate()
+    assert status == RESTART
+    assert "the job was told to leave" in output
+    assert pbs.queued() == []
+
+
+def test_restarts_are_bounded(site, pbs):
+    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ)
+    script.write_text(script.read_text().replace("RESTARTS=8", "RESTARTS=2", 1))
+    pbs.qsub(script, ROOT)
+    ends = []
+    while pbs.queued():
+        ends.append(pbs.start().finish(60))
+    assert [status for status, _ in ends] == [0, 0, RESTART]
+    assert "its 2 restarts are used up" in ends[-1][1]
+
+
+@pytest.mark.parametrize("outcome, status", [("finished", 0), ("", 3)])
+def test_a_run_that_is_over_or_has_failed_is_not_submitted_again(site, pbs, outcome, status):
+    site.mpiexec(outcome, status)
+    pbs.qsub(pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ), ROOT)
+    assert pbs.start().finish(60)[0] == status
+    assert pbs.queued() == []
+
+
+@pytest.mark.parametrize("qstat", ["answers", "is not on the node"])
+def test_the_end_of_the_allocation_is_the_start_and_the_walltime(site, pbs, qstat):
+    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ)
+    text = script.read_text().replace("walltime=00:00:01", "walltime=01:02:03")
+    script.write_text(text)
+    pbs.qsub(script, ROOT)
+    if qstat == "answers":  # as if the limit had been given on qsub's command line
+        script.write_text(text.replace("walltime=01:02:03", "walltime=09:00:00"))
+    else:
+        (pbs.bin / "qstat").unlink()
+    earliest = int(time.time())
+    pbs.start().finish(60)
+    latest = int(time.time())
+    (end,) = re.findall(r"^VERL_HPC_END_TIME=(\d+)$", (site.directory / "environ").read_text(), re.M)
+    assert earliest <= int(end) - (3600 + 2 * 60 + 3) <= latest
+
+
+def test_a_job_without_a_limit_does_not_start(site, pbs):
+    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ)
+    pbs.qsub(script, ROOT)
+    script.write_text(script.read_text().replace("#PBS -l walltime", "# walltime"))
+    (pbs.bin / "qstat").unlink()
+    status, output = pbs.start().finish(60)
+    assert status == 1
+    assert "no walltime in qstat -f" in output
+    assert not site.run.exists()
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_each_kind_of_mpiexec_is_asked_in_its_own_words(site, kind):
+    site.mpiexec("finished", 0, version=VERSIONS[kind])
+    status, output = site.launch("seed=1", MPIEXEC=f"{site.environ['MPIEXEC']} -mine 2")
+    assert status == 0, output
+    words = site.words()
+    options = WORDS[kind].replace("ATTEMPT", str(site.attempt)).split()
+    assert words[: 2 + len(options)] == ["-n", "4", *options]
+    command = words.index("bash")
+    assert words[command - 2 : command] == ["-mine", "2"]
+    train = f"{site.environ['PYTHON']} -m verl_hpc train --config run.yaml seed=1"
+    assert words[-7:] == train.split()
+    slots = " slots=2" if kind == "openmpi" else ""
+    assert (site.attempt / "hosts").read_text() == f"n1{slots}\nn0{slots}\n"
+
+
+def test_open_mpi_is_told_which_variables_travel(site):
+    site.mpiexec("finished", 0, version=VERSIONS["openmpi"])
+    site.launch(VERL_HPC_GPUS_PER_NODE="8", PBS_JOBID="1.s", NCCL_DEBUG="INFO", HOSTNAME="n1")
+    words = site.words()
+    told = {after for word, after in zip(words, words[1:], strict=False) if word == "-x"}
+    assert {"PATH", "VERL_HPC_ATTEMPT", "VERL_HPC_GPUS_PER_NODE", "NCCL_DEBUG"} <= told
+    assert not told & {"PBS_JOBID", "HOSTNAME", "PWD"}
+
+
+@pytest.mark.parametrize("kind", ["mpich", "openmpi"])
+def test_term_is_handed_on_as_what_makes_ranks_save(site, kind):
+    waits = "trap 'echo TERM' TERM; trap 'echo USR2' USR2; touch $0.up; sleep 600 & wait; kill $!"
+    site.mpiexec("restart", RESTART, VERSIONS[kind], before=waits)
+    job = site.start()
+    assert wait_until((site.directory / "mpiexec.up").exists, job, 60)
+    job.send_signal(signal.SIGTERM)
+    output, _ = job.communicate(timeout=60)
+    assert job.returncode == RESTART, output
+    said = (site.attempt / "mpiexec.log").read_text()
+    assert said == {"mpich": "TERM\n", "openmpi": "USR2\n"}[kind]
+
+
+@pytest.mark.parametrize(
+    "outcome, left, status",
+    [
+        ("finished", 0, 0),
+        ("stopped", 0, 0),
+        ("restart", RESTART, RESTART),
+        ("", 0, 1),  # rank 0 has not said that the run is over
+        ("", RESTART, 1),  # MPICH makes 85 of one rank's 1 and another's 85
+        ("finished", RESTART, 1),
+        ("", 137, 137),
+    ],
+)
+def test_the_status_tells_what_to_do_next(site, outcome, left, status):
+    site.mpiexec(outcome, left, before="echo what mpiexec says")
+    found, output = site.launch()
+    assert found == status
+    assert ("what mpiexec says" in output) == (status not in (0, RESTART))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"HOSTFILE": "/none"}, "HOSTFILE=/none: cannot be read"),
+        ({"HOSTFILE": ""}, "HOSTFILE=: cannot be read"),
+        ({"HOSTFILE": "/dev/null"}, "HOSTFILE=/dev/null: names no host"),
+        ({"PPN": "x"}, "PPN=x: every host has the same number of ranks"),
+        ({"MPIEXEC": "/none"}, "set MPIEXEC_KIND to mpich, intel, openmpi or pals"),
+        ({"MPIEXEC_KIND": "mpi"}, "MPIEXEC_KIND=mpi: "),
+        ({"PYTHON": sys.executable}, "ConfigError: run.yaml"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_before_anything_is(site, changes, message):
+    status, output = site.launch(**changes)
+    assert status != 0
+    assert message in output
+    assert not (site.directory / "words").exists()
+
+
+def test_hosts_of_several_sizes_are_refused_unless_told_one(site):
+    site.hosts.write_text("n0\nn0\nn1\n")
+    status, output = site.launch()
+    assert status == 1
+    assert "PPN=1 or 2: " in output
+    assert site.launch(PPN="8")[0] == RESTART
+    assert site.words()[:2] == ["-n", "16"]
+
+
+def test_each_start_has_its_own_logs_and_forgets_the_outcome_before(site):
+    assert site.launch()[0] == RESTART
+    site.mpiexec("", 0)
+    assert site.launch()[0] == 1
+    assert (site.run / "job/attempts/latest").resolve() == site.run / "job/attempts/1"

@@ -89,7 +89,7 @@ class Job:
         spooled = self.file.with_suffix(".SC")
         spooled.write_text(self._job["script"])
         with self.output.open("w") as output:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 ["/bin/bash", spooled],
                 cwd=pbs.home,
                 stdin=subprocess.DEVNULL,
@@ -112,7 +112,7 @@ class Job:
     def finish(self, timeout: float = 240) -> tuple[int, str]:
         """Wait for its end; its status and output."""
         try:
-            status = self._process.wait(timeout)
+            status = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGKILL)
             raise AssertionError(f"the job hangs: {self.output.read_text()}") from None
@@ -130,7 +130,7 @@ class Job:
     def _signal(self, number: int) -> None:
         for directory in Path("/proc").iterdir():
             try:
-                if directory.name.isdigit() and os.getsid(int(directory.name)) == self._process.pid:
+                if directory.name.isdigit() and os.getsid(int(directory.name)) == self.process.pid:
                     os.kill(int(directory.name), number)
             except ProcessLookupError:
                 continue

@@ -1,4 +1,4 @@
-"""Runs on sites with PBS, or with mpiexec and a list of hosts: launch/mpiexec.sh and its PBS script.
+"""Runs on sites with PBS, or with mpiexec and a list of hosts: launch/mpiexec.sh, grpo_8b.pbs.
 
 MPICH's mpiexec is real, and starts ranks of several hosts by names that all mean this machine. PBS
 is a stub, and so is every mpiexec of another MPI library, which cannot be beside ours: it notes
@@ -7,19 +7,18 @@ what it is asked for, in the words that the real ones took when they were tried 
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.jobs.launch import MPIEXEC, differing, train, wait_until, write_config
+from tests.jobs.launch import MPIEXEC, wait_until, write_config
 from tests.pbs_stub import Pbs
 from tests.unit.cluster.shellcheck import shellcheck
-from tests.unit.waiting import within
 from verl_hpc.cli.main import main
 from verl_hpc.metrics.log import read_metrics
 
@@ -52,12 +51,8 @@ class Site:
         self.mpiexec("restart", RESTART)
         # Only where the run directory is asks the interpreter; that of a test is known.
         self.write("python", f"cat >/dev/null; echo {self.run}")
-        self.environ = {
-            "PATH": os.environ["PATH"],
-            "HOSTFILE": str(self.hosts),
-            "MPIEXEC": str(directory / "mpiexec"),
-            "PYTHON": str(directory / "python"),
-        }
+        self.programs = {name.upper(): str(directory / name) for name in ("mpiexec", "python")}
+        self.environ = {"PATH": os.environ["PATH"], "HOSTFILE": str(self.hosts), **self.programs}
 
     def write(self, name, text):
         (self.directory / name).write_text(f"#!/bin/bash\n{text}\n")
@@ -160,12 +155,34 @@ def test_a_job_of_pbs_saves_before_its_limit_and_submits_itself_until_the_run_is
         assert (left in out) == (step == 1)
 
 
-def test_a_job_that_is_deleted_saves_and_does_not_come_back(site, pbs):
-    site.mpiexec("restart", RESTART, before="trap : TERM; touch $0.up; sleep 600 & wait; kill $!")
-    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ)
+@pytest.mark.slow
+def test_ranks_of_a_deleted_job_save_and_a_start_by_hand_goes_on(tree, tmp_path, pbs):
+    config = write_config(tmp_path / "config.yaml", tree | {"steps": 30, "checkpoint": {}})
+    metrics = tmp_path / "run/metrics.jsonl"
+    exports = {"PYTHON": sys.executable, "MPIEXEC": f"{MPIEXEC} -launcher fork"}
+    script = pbs_script(tmp_path / "run.pbs", config, **exports)
+    script.write_text(script.read_text().replace("walltime=00:00:01", "walltime=01:00:00"))
     pbs.qsub(script, ROOT)
     job = pbs.start()
-    assert within(60, (site.directory / "mpiexec.up").exists)
+    assert wait_until(lambda: metrics.exists() and metrics.read_text(), job.process)
+    status, output = job.terminate(240)
+    assert status == RESTART, output
+    assert "the job was told to leave" in output
+    hosts = tmp_path / "hosts"
+    hosts.write_text("n0\nn1\n")
+    done = subprocess.run(
+        [SCRIPT, config], env=os.environ | exports | {"HOSTFILE": str(hosts)}, check=False
+    )
+    assert done.returncode == 0
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == list(range(1, 31))
+
+
+def test_a_job_that_is_deleted_saves_and_does_not_come_back(site, pbs):
+    site.mpiexec("restart", RESTART, before="trap : TERM; touch $0.up; sleep 600 & wait; kill $!")
+    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
+    pbs.qsub(script, ROOT)
+    job = pbs.start()
+    assert wait_until((site.directory / "mpiexec.up").exists, job.process, 60)
     status, output = job.terminate()
     assert status == RESTART
     assert "the job was told to leave" in output
@@ -173,7 +190,7 @@ def test_a_job_that_is_deleted_saves_and_does_not_come_back(site, pbs):
 
 
 def test_restarts_are_bounded(site, pbs):
-    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ)
+    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
     script.write_text(script.read_text().replace("RESTARTS=8", "RESTARTS=2", 1))
     pbs.qsub(script, ROOT)
     ends = []
@@ -186,14 +203,14 @@ def test_restarts_are_bounded(site, pbs):
 @pytest.mark.parametrize("outcome, status", [("finished", 0), ("", 3)])
 def test_a_run_that_is_over_or_has_failed_is_not_submitted_again(site, pbs, outcome, status):
     site.mpiexec(outcome, status)
-    pbs.qsub(pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ), ROOT)
+    pbs.qsub(pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs), ROOT)
     assert pbs.start().finish(60)[0] == status
     assert pbs.queued() == []
 
 
 @pytest.mark.parametrize("qstat", ["answers", "is not on the node"])
 def test_the_end_of_the_allocation_is_the_start_and_the_walltime(site, pbs, qstat):
-    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ)
+    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
     text = script.read_text().replace("walltime=00:00:01", "walltime=01:02:03")
     script.write_text(text)
     pbs.qsub(script, ROOT)
@@ -204,12 +221,14 @@ def test_the_end_of_the_allocation_is_the_start_and_the_walltime(site, pbs, qsta
     earliest = int(time.time())
     pbs.start().finish(60)
     latest = int(time.time())
-    (end,) = re.findall(r"^VERL_HPC_END_TIME=(\d+)$", (site.directory / "environ").read_text(), re.M)
+    (end,) = re.findall(
+        r"^VERL_HPC_END_TIME=(\d+)$", (site.directory / "environ").read_text(), re.M
+    )
     assert earliest <= int(end) - (3600 + 2 * 60 + 3) <= latest
 
 
 def test_a_job_without_a_limit_does_not_start(site, pbs):
-    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.environ)
+    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
     pbs.qsub(script, ROOT)
     script.write_text(script.read_text().replace("#PBS -l walltime", "# walltime"))
     (pbs.bin / "qstat").unlink()
@@ -239,7 +258,7 @@ def test_open_mpi_is_told_which_variables_travel(site):
     site.mpiexec("finished", 0, version=VERSIONS["openmpi"])
     site.launch(VERL_HPC_GPUS_PER_NODE="8", PBS_JOBID="1.s", NCCL_DEBUG="INFO", HOSTNAME="n1")
     words = site.words()
-    told = {after for word, after in zip(words, words[1:], strict=False) if word == "-x"}
+    told = {after for word, after in pairwise(words) if word == "-x"}
     assert {"PATH", "VERL_HPC_ATTEMPT", "VERL_HPC_GPUS_PER_NODE", "NCCL_DEBUG"} <= told
     assert not told & {"PBS_JOBID", "HOSTNAME", "PWD"}
 

@@ -25,6 +25,7 @@ from verl_hpc.metrics.log import read_metrics
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "launch/mpiexec.sh"
 PBS_SCRIPT = ROOT / "launch/grpo_8b.pbs"
+PAGE = ROOT / "docs/mpiexec_sites.md"
 RESTART = 85
 VERSIONS = {
     "mpich": "HYDRA build details:\n    Version:   5.0.2",
@@ -117,6 +118,16 @@ def pbs_script(path, config, **exports):
 @pytest.fixture
 def pbs(tmp_path):
     return Pbs(tmp_path / "pbs", os.environ["PATH"])
+
+
+def test_the_page_has_the_scripts_variables_and_leads_somewhere():
+    page = PAGE.read_text()
+    names = re.findall(r"^#   ([A-Z_]+)  ", SCRIPT.read_text(), re.M)
+    assert re.findall(r"^\| `([A-Z_]+)` \|", page, re.M) == names
+    for file in re.findall(r"\]\(([\w.]+)", page):
+        assert (PAGE.parent / file).exists()
+    for file in re.findall(r"`((?:launch|tests)/[\w./]+)`", page):
+        assert (ROOT / file).exists()
 
 
 @pytest.mark.parametrize("script", [SCRIPT, PBS_SCRIPT], ids=lambda path: path.name)

@@ -65,7 +65,7 @@ shopt -u nullglob
 export VERL_HPC_ATTEMPT="$run/job/attempts/${#attempts[@]}"
 mkdir -p "$VERL_HPC_ATTEMPT" && rm -f "$run/job/outcome" || exit 1
 ln -sfn "${VERL_HPC_ATTEMPT##*/}" "$run/job/attempts/latest"
-say "attempt ${VERL_HPC_ATTEMPT##*/}: $ppn ranks on each of" "${hosts//$'\n'/ }"
+say "attempt ${VERL_HPC_ATTEMPT##*/}: ranks of each host: $ppn, hosts:" "${hosts//$'\n'/ }"
 
 export PYTHONUNBUFFERED=1 PYTHONUTF8=1 PYTHONSAFEPATH=1 PYTHONHASHSEED=0 \
     HDF5_USE_FILE_LOCKING=FALSE PYTHONNOUSERSITE=1 PYTHONPATH="$PWD"

@@ -1,8 +1,9 @@
 """Runs on sites with PBS, or with mpiexec and a list of hosts: launch/mpiexec.sh, grpo_8b.pbs.
 
-MPICH's mpiexec is real, and starts ranks of several hosts by names that all mean this machine. PBS
-is a stub, and so is every mpiexec of another MPI library, which cannot be beside ours: it notes
-what it is asked for, in the words that the real ones took when they were tried by hand.
+MPICH's mpiexec is real. It forks the ranks of all hosts of a file, or reaches each host by a stub
+of ssh, which gives this machine another host name. PBS is a stub, and so is every mpiexec of
+another MPI library, which cannot be beside ours: it notes what it is asked for, in the words that
+the real ones took when they were tried by hand.
 """
 
 import os
@@ -95,6 +96,31 @@ def site(tmp_path):
     return Site(tmp_path)
 
 
+_SSH = """\
+#!/bin/bash
+# usage: ssh -x HOST WORD...
+host=$2
+exec unshare --uts bash -c 'hostname "$0" && eval "$*"' "$host" "${@:3}"
+"""
+
+
+@pytest.fixture
+def two_hosts(tmp_path):
+    """Variables with which ranks start on hosts of other names than this machine has."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives this machine another host name")
+    ssh = tmp_path / "ssh"
+    ssh.write_text(_SSH)
+    ssh.chmod(0o755)
+    return {
+        "PYTHON": sys.executable,
+        "MPIEXEC": f"{MPIEXEC} -launcher ssh -launcher-exec {ssh}",
+        # Nobody else knows these names.
+        "VERL_HPC_NODE_ADDRESS": "localhost",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
 def pbs_script(path, config, **exports):
     """launch/grpo_8b.pbs as a user edits it, for two hosts with a rank each and a second of time: a
     run that may begin no step which would not end before, and begins one all the same."""
@@ -167,11 +193,10 @@ def test_a_job_of_pbs_saves_before_its_limit_and_submits_itself_until_the_run_is
 
 
 @pytest.mark.slow
-def test_ranks_of_a_deleted_job_save_and_a_start_by_hand_goes_on(tree, tmp_path, pbs):
-    config = write_config(tmp_path / "config.yaml", tree | {"steps": 30, "checkpoint": {}})
+def test_ranks_of_a_deleted_job_save_and_a_start_by_hand_goes_on(tree, tmp_path, pbs, two_hosts):
+    config = write_config(tmp_path / "config.yaml", tree | {"steps": 8, "checkpoint": {}})
     metrics = tmp_path / "run/metrics.jsonl"
-    exports = {"PYTHON": sys.executable, "MPIEXEC": f"{MPIEXEC} -launcher fork"}
-    script = pbs_script(tmp_path / "run.pbs", config, **exports)
+    script = pbs_script(tmp_path / "run.pbs", config, **two_hosts)
     script.write_text(script.read_text().replace("walltime=00:00:01", "walltime=01:00:00"))
     pbs.qsub(script, ROOT)
     job = pbs.start()
@@ -182,10 +207,12 @@ def test_ranks_of_a_deleted_job_save_and_a_start_by_hand_goes_on(tree, tmp_path,
     hosts = tmp_path / "hosts"
     hosts.write_text("n0\nn1\n")
     done = subprocess.run(
-        [SCRIPT, config], env=os.environ | exports | {"HOSTFILE": str(hosts)}, check=False
+        [SCRIPT, config], env=os.environ | two_hosts | {"HOSTFILE": str(hosts)}, check=False
     )
     assert done.returncode == 0
-    assert [row["step"] for row in read_metrics(tmp_path / "run")] == list(range(1, 31))
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == list(range(1, 9))
+    logs = {path.name for path in (tmp_path / "run/job/attempts/1").glob("*.log")}
+    assert logs == {"n0.rank0.log", "n1.rank1.log", "mpiexec.log"}
 
 
 def test_a_job_that_is_deleted_saves_and_does_not_come_back(site, pbs):

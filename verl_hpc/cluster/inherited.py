@@ -18,6 +18,7 @@ from verl_hpc.runs.contract import (
     CACHES,
     END_TIME,
     GPUS_PER_NODE,
+    KEPT_CACHES,
     NODE_ADDRESS,
 )
 from verl_hpc.slurm.programs import FILTERS, WHICH_SLURM
@@ -48,6 +49,7 @@ _PLACES = (
     CACHE_DIRECTORY,
     END_TIME,
     GPUS_PER_NODE,
+    KEPT_CACHES,
     NODE_ADDRESS,
     "RANK",
     "WORLD_SIZE",

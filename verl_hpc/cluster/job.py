@@ -10,7 +10,7 @@ from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import check_path, expandable, literal, required
 from verl_hpc.cluster.site import RestartConfig
-from verl_hpc.cluster.variables import CACHE, passed_names, rank_environment
+from verl_hpc.cluster.variables import ARCHIVES, CACHE, passed_names, rank_environment
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import ATTEMPT
 
@@ -26,7 +26,7 @@ class Job:
     umask: str
     directives: tuple[Setting, ...]
     variables: tuple[Setting, ...]
-    """Of the script itself: RUN, CONFIG, IMAGE and CACHE."""
+    """Of the script itself: RUN, CONFIG, IMAGE, CACHES and CACHE."""
     setup: tuple[str, ...]
     environment: tuple[Setting, ...]
     passed: tuple[Setting, ...]
@@ -105,6 +105,9 @@ def _script_variables(request: Request) -> list[Setting]:
     if site.container.image is not None:
         image = _required("container.image", site.container.image)
         variables.append(Setting("IMAGE", image, profile.origin("container.image")))
+    if site.caches is not None:
+        archives = _required("caches", site.caches)
+        variables.append(Setting("CACHES", archives, profile.origin("caches")))
     cache = f"{_required('node_scratch', site.node_scratch)}/verl_hpc-$SLURM_JOB_ID"
     return [*variables, Setting("CACHE", cache, profile.origin("node_scratch"))]
 
@@ -122,6 +125,8 @@ def _mounts(request: Request) -> list[Mount]:
     origin = profile.origin("container.mounts")
     mounts += [parse_mount(text, origin) for text in site.container.mounts]
     # Mounted last, so that they win over a site's mount of a parent directory.
+    if site.caches is not None:
+        mounts.append(Mount(ARCHIVES, ARCHIVES, False, profile.origin("caches")))
     mounts.append(Mount("$PWD", "$PWD", False, DEFAULT))
     if request.runs_elsewhere:
         mounts.append(Mount("$RUN", "$RUN", False, request.origin("directory")))

@@ -146,8 +146,16 @@ def _attempt(job: Job) -> list[str]:
         *_alone(),
         f'mkdir -p "${ATTEMPT}" && rm -f "$RUN/{OUTCOME}" || exit 1',
         f'ln -sfn "${{{ATTEMPT}##*/}}" "$RUN/job/attempts/latest"',
+        *_archives(job),
         f'say "attempt ${{{ATTEMPT}##*/}}: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST"',
     ]
+
+
+def _archives(job: Job) -> list[str]:
+    """Make the directory of kept compile caches, which a container needs to mount it."""
+    if not any(variable.name == "CACHES" for variable in job.variables):
+        return []
+    return ['mkdir -p "$CACHES" || say "caches: compile caches are not kept" >&2']
 
 
 def _alone() -> list[str]:

@@ -163,6 +163,9 @@ class Site(Section):
     node_scratch: str = "/tmp"  # noqa: S108
     """Node-local directory for compile caches, which break on network file systems; $NAME is
     expanded on the first node of the job."""
+    caches: Annotated[str, Field(pattern=r"^[/$]")] | None = None
+    """Directory of shared storage in which compile caches are kept from one start to the next, for
+    whoever may write there; $NAME is expanded on the first node of the job. null keeps none."""
     offline: bool = True
     """Compute nodes reach no network: keep libraries from trying."""
     environment: dict[VariableName, str] = {}

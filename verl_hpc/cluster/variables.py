@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import DEFAULT, Setting, merge
-from verl_hpc.runs.contract import CACHE_DIRECTORY, GPUS_PER_NODE, NODE_ADDRESS
+from verl_hpc.runs.contract import CACHE_DIRECTORY, GPUS_PER_NODE, KEPT_CACHES, NODE_ADDRESS
 
 CACHE = "$CACHE"
 """The script's variable that holds the job's directory on each node."""
+ARCHIVES = "$CACHES"
+"""The script's variable that holds the directory in which compile caches are kept."""
 
 _ALWAYS = {
     "PYTHONUNBUFFERED": "1",
@@ -49,6 +51,8 @@ def rank_environment(request: Request) -> list[Setting]:
         address = profile.origin("node_address")
         settings.append(Setting(NODE_ADDRESS, site.node_address, address))
     settings.append(Setting(CACHE_DIRECTORY, CACHE, profile.origin("node_scratch")))
+    if site.caches is not None:
+        settings.append(Setting(KEPT_CACHES, ARCHIVES, profile.origin("caches")))
     if site.offline:
         origin = profile.origin("offline")
         settings += [Setting(name, value, origin) for name, value in _OFFLINE.items()]

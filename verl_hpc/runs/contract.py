@@ -27,6 +27,10 @@ CACHES = {
 """Variables that name such a directory, and what it is called. On a network file system the ranks
 that compile at once would get stale handles, or wait for the lock of a job that was killed."""
 
+KEPT_CACHES = "VERL_HPC_KEPT_CACHES"
+"""Variable of script and ranks: the directory of shared storage in which archives of compile caches
+wait for the next start."""
+
 NODE_ADDRESS = "VERL_HPC_NODE_ADDRESS"
 """Variable of script and ranks: the name at which a node is reached, {node} being its own."""
 

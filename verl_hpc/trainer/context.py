@@ -26,6 +26,7 @@ from verl_hpc.runtime.stop import StopFlag
 from verl_hpc.trainer.ahead import Ahead
 from verl_hpc.trainer.exchange import Controls, Exchange
 from verl_hpc.trainer.kept import KeptResponses
+from verl_hpc.trainer.kept_caches import KeptCaches
 from verl_hpc.trainer.number import Number
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import Problems
@@ -68,6 +69,8 @@ class RunContext:
     """Of the run directory; rank 0 has it."""
     kept: KeptResponses | None = None
     """None where finished responses of an interrupted rollout are dropped."""
+    caches: KeptCaches | None = None
+    """None where compile caches end with the job."""
     own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
     """As `hf_files`, of trained roles that have a model of their own, by role."""
     kl: KlController = field(default_factory=lambda: KlController(0.0))

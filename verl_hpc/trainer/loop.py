@@ -119,6 +119,8 @@ class Loop:
                 self.stop.honoured(wish)
             if self._owes_evaluation(step) and not wish.at_once:
                 metrics |= self._evaluate(step)
+            if not wish.leaves:
+                self._keep_caches()
             outcome = self._outcome(progress, metrics, wish)
             if outcome == "goal reached":
                 self._save_for_good(progress)
@@ -198,6 +200,12 @@ class Loop:
         self._saves.finish()
         self._save(progress)
         self._saves.finish()
+
+    def _keep_caches(self) -> None:
+        """For the next start: of this one nobody knows whether it has time at its end."""
+        if self.run.caches is not None and self.run.caches.is_due():
+            self._enter("keep_caches")
+            self.run.caches.pack()
 
     def _keep_responses(self, saved: int) -> None:
         """Beside the step whose weights they are of: without one nothing resumes."""

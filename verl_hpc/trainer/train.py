@@ -33,6 +33,7 @@ from verl_hpc.sources.local import found_models, use_models
 from verl_hpc.trainer.build import plan_run
 from verl_hpc.trainer.build_roles import build_engines
 from verl_hpc.trainer.facts import placements, run_facts
+from verl_hpc.trainer.kept_caches import open_caches
 from verl_hpc.trainer.loop import Loop
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 from verl_hpc.trainer.records import CONFIG, Result, check_files, open_records
@@ -101,6 +102,12 @@ def _train(
         heartbeat.expect(run.num_steps)
     # What is wrong with a recipe is found before engines take their time.
     recipe = session.control.together(lambda: make_recipe(run, find))
+    run.caches = open_caches(session, run.arch, run.layouts)
+    if run.caches is not None:
+        enter("unpack compile caches")
+        found = run.caches.unpack()
+        if leads:
+            announce(found, config.metrics.terminal)
     build_engines(builder, run, enter, resumes)
     if heartbeat is not None:
         heartbeat.place(placements(run))

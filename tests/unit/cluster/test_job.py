@@ -119,6 +119,22 @@ def test_caches_are_node_local_and_the_jobs_own(tmp_path):
     assert values(job.environment)["VERL_HPC_CACHE"] == "$CACHE"
 
 
+def test_compile_caches_are_kept_where_the_site_says(tmp_path):
+    assert "VERL_HPC_KEPT_CACHES" not in values(plan(tmp_path).environment)
+    job = plan(tmp_path, caches="$PROJECT/caches", container=CONTAINERS["apptainer"])
+    kept = values(job.variables)["CACHES"]
+    assert re.fullmatch(r"\$\{PROJECT:\?caches of the site profile .*\}/caches", kept)
+    assert values(job.environment)["VERL_HPC_KEPT_CACHES"] == "$CACHES"
+    assert ("$CACHES", SITE) in [
+        (mount.text.partition(":")[0], mount.origin) for mount in job.mounts
+    ]
+
+
+def test_a_relative_directory_of_caches_would_be_another_with_every_submission(tmp_path):
+    with pytest.raises(ConfigError, match=r"caches = 'mine'"):
+        plan(tmp_path, caches="mine")
+
+
 def test_offline_is_a_choice(tmp_path):
     assert values(plan(tmp_path).environment)["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in values(plan(tmp_path, offline=False).environment)

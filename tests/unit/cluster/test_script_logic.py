@@ -304,6 +304,21 @@ def test_the_environment_of_the_ranks(tmp_path):
     assert seen["PYTHONPATH"] == f"{batch.run_directory}/job/code:/elsewhere"
 
 
+@pytest.mark.parametrize("can_be_made", [True, False])
+def test_the_directory_of_kept_caches_is_made_if_it_can_be(tmp_path, can_be_made):
+    batch = Batch(tmp_path, caches="$PROJECT/a b/caches", umask="027")
+    project = tmp_path / "project"
+    if not can_be_made:
+        project.write_text("in the way")
+    status, out, err = batch.run(PROJECT=str(project))
+    assert status == 0, "a run does not end for want of a cache"
+    kept = project / "a b/caches"
+    assert batch.seen_by_ranks()["VERL_HPC_KEPT_CACHES"] == str(kept)
+    if can_be_made:
+        assert kept.stat().st_mode & 0o777 == 0o750
+    assert ("compile caches are not kept" in out + err) is not can_be_made
+
+
 def test_a_variable_that_is_to_be_passed_must_be_there(tmp_path):
     batch = Batch(tmp_path, pass_environment=["HF_TOKEN"])
     status, _, err = batch.run()

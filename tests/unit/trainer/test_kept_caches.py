@@ -1,0 +1,148 @@
+"""Which compile caches a start finds, which it leaves, and that nothing of it ends a run."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.config.trees import parse
+from tests.unit.layout.models import architecture
+from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.runtime import cache_archive
+from verl_hpc.testing.local_run import local_session
+from verl_hpc.trainer import kept_caches
+from verl_hpc.trainer.kept_caches import open_caches
+
+MODEL = architecture(vocab_size=128, max_positions=1024)
+KERNEL = "inductor/3g/c3g.so"
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """The first rank of each node of a job, on a node with empty caches of its own."""
+    monkeypatch.setenv("VERL_HPC_KEPT_CACHES", str(tmp_path / "kept"))
+    num_started = 0
+
+    def start(node=0, num_nodes=1, per_node=1, arch=MODEL, **changes):
+        nonlocal num_started
+        num_started += 1
+        local = tmp_path / f"local{num_started}"
+        monkeypatch.setenv("VERL_HPC_CACHE", str(local))
+        size = num_nodes * per_node
+        node_of = tuple(rank // per_node for rank in range(size))
+        session = local_session()
+        world = replace(session.world, node=node, node_of=node_of)
+        layouts = run_layouts(parse(**changes), arch, size, ranks_per_node=per_node)
+        caches = open_caches(replace(session, world=world), arch, layouts)
+        caches.unpack()
+        return caches, local
+
+    return start
+
+
+def compile_one(local, name=KERNEL):
+    path = local / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"machine code")
+
+
+def archives(tmp_path):
+    return sorted(path.name for path in (tmp_path / "kept").iterdir())
+
+
+def test_none_are_kept_where_the_site_wants_none(monkeypatch):
+    layouts = run_layouts(parse(), MODEL, 1)
+    monkeypatch.setenv("VERL_HPC_CACHE", "/tmp/job")
+    assert open_caches(local_session(), MODEL, layouts) is None
+
+
+def test_the_next_start_finds_what_this_one_compiled(start, tmp_path):
+    caches, local = start()
+    compile_one(local)
+    caches.pack()
+    again, other = start()
+    assert (other / KERNEL).read_bytes() == b"machine code"
+    (name,) = archives(tmp_path)
+    assert name.startswith("llama-")
+    assert again.unpack() == f"1 files of compile caches from {tmp_path / 'kept' / name}"
+
+
+def test_it_is_due_after_fewer_and_fewer_steps(start):
+    caches, _ = start()
+    assert [step for step in range(1, 100) if caches.is_due()] == [1, 2, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arch": replace(MODEL, hidden_size=2 * MODEL.hidden_size)},
+        {"per_node": 2, "parallel__tensor_parallel": 2, "rollout__tensor_parallel": 2},
+    ],
+)
+def test_another_model_or_layout_has_another_archive(start, tmp_path, changes):
+    caches, local = start()
+    compile_one(local)
+    caches.pack()
+    other, local = start(**changes)
+    assert not (local / KERNEL).exists()
+    compile_one(local)
+    other.pack()
+    assert len(archives(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("name", ["_version", "_processor", "_gpu"])
+def test_another_environment_or_device_has_another_archive(start, monkeypatch, name):
+    caches, local = start()
+    compile_one(local)
+    caches.pack()
+    monkeypatch.setattr(kept_caches, name, lambda _=None: "another")
+    _, local = start()
+    assert not (local / KERNEL).exists()
+
+
+@pytest.mark.parametrize(
+    "changes, num_archives",
+    [({}, 1), ({"parallel__pipeline_parallel": 2, "parallel__tensor_parallel": 2}, 2)],
+)
+def test_one_of_the_nodes_with_the_same_work_writes(start, tmp_path, changes, num_archives):
+    """Four nodes of data-parallel ranks; or the two stages of two pipelines."""
+    for node in range(4):
+        caches, local = start(node, num_nodes=4, per_node=2, **changes)
+        compile_one(local, f"inductor/of_node{node}.so")
+        caches.pack()
+    assert len(archives(tmp_path)) == num_archives
+    _, local = start(3, num_nodes=4, per_node=2, **changes)
+    assert len(list((local / "inductor").iterdir())) == 1
+
+
+@pytest.mark.parametrize("trouble", ["damaged", "open to all", "no directory", "no room"])
+def test_trouble_is_a_line_and_the_run_goes_on(start, tmp_path, monkeypatch, caplog, trouble):
+    caches, local = start()
+    compile_one(local)
+    caches.pack()
+    (name,) = archives(tmp_path)
+    archive = tmp_path / "kept" / name
+    if trouble == "damaged":
+        archive.write_bytes(archive.read_bytes()[:100])
+    elif trouble == "open to all":
+        archive.parent.chmod(0o777)
+    elif trouble == "no directory":
+        archive.unlink()
+        archive.parent.rmdir()
+        archive.parent.write_text("in the way")
+    else:
+        monkeypatch.setattr(cache_archive.tempfile, "mkdtemp", _no_room)
+    caplog.set_level("WARNING")
+    caches, local = start()
+    assert f"compile caches: {archive} is not used: " in caplog.text
+    assert not (local / KERNEL).exists()
+    compile_one(local)
+    caches.pack()
+    if trouble in ("damaged", "no room"):
+        monkeypatch.undo()
+        assert cache_archive.unpack(archive, tmp_path / "replaced") == {KERNEL}
+    else:
+        assert f"{archive} is not written: " in caplog.text
+
+
+def _no_room(**_):
+    raise OSError(28, "No space left on device")

@@ -76,7 +76,7 @@ class KeptCaches:
         if self._leads:
             self._attempt(self._unpack, "not used")
         self._control.barrier()
-        return f"{len(self._known)} files of compile caches from {self._archive}"
+        return f"files of compile caches: {len(self._known)}, from {self._archive}"
 
     def is_due(self) -> bool:
         """Whether to pack now: after steps 1, 2, 4, 8 ... of this start, since an evaluation or a

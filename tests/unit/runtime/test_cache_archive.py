@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.compile_caches import measure
 from verl_hpc.errors import ClusterError
 from verl_hpc.runtime import cache_archive
 from verl_hpc.runtime.cache_archive import check_directory, pack, remove_oldest, unpack
@@ -246,3 +247,12 @@ def test_a_directory_into_which_anybody_may_write(tmp_path):
     tmp_path.chmod(0o1777)
     with pytest.raises(ClusterError, match=r"anybody may write into .*; `chmod o-w"):
         check_directory(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_start_with_an_archive_compiles_nothing(tmp_path):
+    found = measure(tmp_path)
+    assert found["cold"]["compiled"] > 0
+    assert found["kept"]["compiled"] == 0
+    assert found["kept"]["found"] == found["cold"]["compiled"]
+    assert found["kept"]["new files"] == 0

@@ -63,7 +63,7 @@ def test_the_next_start_finds_what_this_one_compiled(start, tmp_path):
     assert (other / KERNEL).read_bytes() == b"machine code"
     (name,) = archives(tmp_path)
     assert name.startswith("llama-")
-    assert again.unpack() == f"1 files of compile caches from {tmp_path / 'kept' / name}"
+    assert again.unpack() == f"files of compile caches: 1, from {tmp_path / 'kept' / name}"
 
 
 def test_it_is_due_after_fewer_and_fewer_steps(start):

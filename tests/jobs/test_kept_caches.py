@@ -1,5 +1,7 @@
 """Compile caches in whole jobs: the life after a kill has what the one before compiled."""
 
+import pytest
+
 from tests.jobs.launch import finish, kill_rank, start, wait_until, write_config
 
 REWARD = """
@@ -20,6 +22,7 @@ def compute_score(**_):
 """It stands in for a compiler, since ranks on CPUs compile nothing."""
 
 
+@pytest.mark.slow
 def test_the_life_after_a_kill_has_what_the_one_before_compiled(tree, tmp_path):
     (tmp_path / "reward.py").write_text(REWARD)
     changes = {"steps": 2, "runtime": {"reward_processes": 0}}

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import h5py
 import pytest
@@ -22,9 +23,16 @@ RESTART = 85
 STEPS = 4
 
 
-def launch(config):
+def launch(config, **environment):
     words = ["-m", "verl_hpc", "train", "--config", config]
-    return start(2, words, PYTHONUNBUFFERED="1")
+    return start(2, words, PYTHONUNBUFFERED="1", **environment)
+
+
+def on_a_node(local):
+    """Variables of a job on a node with that directory of compile caches. vLLM's stays where it
+    is, since it would read all its models anew."""
+    kept = {"VERL_HPC_CACHE": str(local), "VERL_HPC_KEPT_CACHES": str(local.parent / "kept")}
+    return kept | {"VLLM_CACHE_ROOT": str(Path.home() / ".cache/vllm")}
 
 
 def steps_done(run):
@@ -61,8 +69,10 @@ def test_a_signal_saves_and_the_next_start_ends_as_if_nothing_had_been(
     model, tmp_path, undisturbed, number
 ):
     config = write_config(tmp_path / "config.yaml", grpo(model, tmp_path))
-    run = tmp_path / "run"
-    job = launch(config)
+    run, kernel = tmp_path / "run", "inductor/3g/c3g.so"
+    (tmp_path / "first" / kernel).parent.mkdir(parents=True)
+    (tmp_path / "first" / kernel).write_bytes(b"machine code")
+    job = launch(config, **on_a_node(tmp_path / "first"))
     assert wait_until(lambda: steps_done(run) >= 1, job)
     for rank in ranks_of(job):
         os.kill(rank, number)
@@ -72,8 +82,9 @@ def test_a_signal_saves_and_the_next_start_ends_as_if_nothing_had_been(
     assert 1 <= done < STEPS
     assert f"left after step {done}, which is saved: signal {number.name}" in output
     assert (run / f"checkpoints/step_{done:08d}").is_dir()
-    status, output = finish(launch(config))
+    status, output = finish(launch(config, **on_a_node(tmp_path / "second")))
     assert status == 0, output
+    assert (tmp_path / "second" / kernel).read_bytes() == b"machine code"
     assert differing(undisturbed, run / "checkpoints" / undisturbed.name) == []
 
 

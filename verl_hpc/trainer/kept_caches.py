@@ -92,16 +92,15 @@ class KeptCaches:
         self._control.barrier()
 
     def _unpack(self) -> None:
-        self._archive.parent.mkdir(parents=True, exist_ok=True)
-        cache_archive.check_directory(self._archive.parent)
         self._known = cache_archive.unpack(self._archive, self._local)
 
     def _pack(self) -> None:
-        cache_archive.check_directory(self._archive.parent)
         self._known = cache_archive.pack(self._local, self._archive, self._known)
 
     def _attempt(self, work: Callable[[], None], outcome: str) -> None:
         try:
+            self._archive.parent.mkdir(parents=True, exist_ok=True)
+            cache_archive.check_directory(self._archive.parent)
             work()
         except Exception as error:  # A file of others makes tarfile raise whatever it has in it.
             what = f"{type(error).__name__}: {error}"

@@ -11,9 +11,11 @@ from tests.unit.config.trees import GAE
 from tests.unit.ranks import on_ranks
 from tests.unit.trainer.runs import PROMPTS, loop, small_run
 from verl_hpc.checkpoint.schema import step_name
+from verl_hpc.runtime.cache_archive import unpack
 from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, Wish
 from verl_hpc.testing.local_run import engine_of
 from verl_hpc.trainer.facts import run_facts
+from verl_hpc.trainer.kept_caches import open_caches
 from verl_hpc.trainer.loop import Loop
 
 OPERATORS = [
@@ -78,6 +80,34 @@ def test_a_step_is_saved_before_its_weights_generate(tmp_path):
     assert [line["step"] for line in lines] == [0, 1, 2]
     assert all("val/score/mean" in line for line in lines)
     assert "actor/loss" in lines[1] and "actor/loss" not in lines[0]
+
+
+def test_compile_caches_are_kept_after_fewer_and_fewer_steps(tmp_path, monkeypatch):
+    monkeypatch.setenv("VERL_HPC_CACHE", str(tmp_path / "node"))
+    monkeypatch.setenv("VERL_HPC_KEPT_CACHES", str(tmp_path / "kept"))
+    (tmp_path / "node/triton").mkdir(parents=True)
+    (tmp_path / "node/triton/kernel.cubin").write_bytes(b"machine code")
+    run = small_run(tmp_path, steps=5)
+    run.caches = open_caches(run.session, run.arch, run.layouts)
+    loop(run)
+    found = [stage for stage in stages(run) if stage[1] in ("keep_caches", "save_checkpoint")]
+    kept = [(step, "keep_caches") for step in (1, 2, 4)]
+    assert found == [*kept, (5, "save_checkpoint")]
+    (archive,) = (tmp_path / "kept").iterdir()
+    assert unpack(archive, tmp_path / "other") == {"triton/kernel.cubin"}
+
+
+def test_a_run_that_is_told_to_leave_keeps_no_caches(tmp_path, monkeypatch):
+    """Slurm may kill it before it has left."""
+    monkeypatch.setenv("VERL_HPC_CACHE", str(tmp_path / "node"))
+    monkeypatch.setenv("VERL_HPC_KEPT_CACHES", str(tmp_path / "kept"))
+    signals = Signals()
+    run = small_run(tmp_path, signals, steps=5)
+    run.caches = open_caches(run.session, run.arch, run.layouts)
+    tell(run, signals, Wish.RESTART, "rollout", 1)
+    loop(run)
+    assert (1, "save_checkpoint") in stages(run)
+    assert "keep_caches" not in [name for _, name in stages(run)]
 
 
 def test_without_an_evaluation_weights_go_out_before_each_step(tmp_path):

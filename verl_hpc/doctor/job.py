@@ -19,10 +19,10 @@ from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ClusterError, ConfigError
 from verl_hpc.runs.logs.errors import Failure, first_error
 from verl_hpc.runs.queue import WAITING
-from verl_hpc.runs.reasons import explained, needs_its_owner
+from verl_hpc.runs.reasons import explained, never_passes
 from verl_hpc.runs.verdict import Verdict, failing_nodes, from_data
 from verl_hpc.slurm.steps import is_task_of_srun
-from verl_hpc.slurm.tools import Runner, job_details, my_jobs, run_tool
+from verl_hpc.slurm.tools import Runner, cancel, job_details, my_jobs, run_tool
 
 NAME = "doctor"
 """Of the run whose directory has the results."""
@@ -67,7 +67,8 @@ def wait_for_result(
         job_id: of its job.
 
     Raises:
-        ClusterError: the job has ended and left no result, or cannot start by itself.
+        ClusterError: the job has ended and left no result, or could not start by itself and is
+            cancelled.
     """
     path = result_of(directory, job_id)
     waited, gone_since = 0.0, None
@@ -75,8 +76,8 @@ def wait_for_result(
         if waited % _ASK_EVERY_S < _LOOK_EVERY_S and gone_since is None and waited:
             states = my_jobs(run)
             gone_since = None if job_id in states else waited
-            if states.get(job_id) in WAITING and (why := _held(job_id, run)) is not None:
-                raise ClusterError(f"job {job_id} does not start by itself: {why}")
+            if states.get(job_id) in WAITING:
+                _give_up_held(job_id, run)
         if gone_since is not None and waited - gone_since > _GRACE_S:
             raise ClusterError(_no_result(directory, job_id, run))
         sleep(_LOOK_EVERY_S)
@@ -120,14 +121,23 @@ def _reason(job_id: str, run: Runner) -> str:
     return f" ({state}, {explained(reason if reason != 'None' else state, job_id)})"
 
 
-def _held(job_id: str, run: Runner) -> str | None:
-    """Why a job that waits cannot start by itself; None if it can, or Slurm does not say."""
+def _give_up_held(job_id: str, run: Runner) -> None:
+    """Cancel a job that waits for somebody's command: nobody would look at its result any more.
+
+    Raises:
+        ClusterError: it waits for one, or scancel is refused.
+    """
     try:
         reason = job_details(job_id, run).get("Reason", "")
-    except ClusterError:
-        return None
-    reason = reason.replace("_", " ")
-    return explained(reason, job_id) if needs_its_owner(reason) else None
+    except ClusterError:  # the next question may be answered
+        return
+    if (why := never_passes(reason)) is None:
+        return
+    cancel(job_id, run)
+    raise ClusterError(
+        f"job {job_id} does not start by itself, and is cancelled ({why}); start the doctor again "
+        "when the cause is gone"
+    )
 
 
 def _in_a_line(failure: Failure) -> str:

@@ -2,50 +2,103 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class _Told(NamedTuple):
+    meaning: str
+    todo: str = ""
+    passes: bool = True
+    """Whether a job that waits for it starts without anybody's command."""
+
+
+_RELEASE = "`scontrol release {job}` lets it start"
+_CANCEL = "`scancel {job}`"
 _TOLD = {
-    "JobLaunchFailure": "Slurm could not start the batch script on its node; can nodes write the "
-    "run directory, and is there room in your quota? `python -m verl_hpc doctor --nodes 1` looks",
-    "launch failed requeued held": "it could not be started and is held: `scontrol release {job}` "
-    "lets it start again, once its cause is gone",
-    "JobHeldUser": "you hold it: `scontrol release {job}` lets it start",
-    "JobHeldAdmin": "an administrator holds it, and has to release it",
-    "JobHoldMaxRequeue": "it was requeued too often and is held: `scontrol release {job}`",
-    "SpecialExit": "it is held in a special state: `scontrol release {job}`",
-    "DependencyNeverSatisfied": "what it waits for cannot happen any more: `scancel {job}`",
-    "BadConstraints": "no node has what it asks for: `scancel {job}`, and correct the site profile",
-    "PartitionTimeLimit": "it asks for more time than the partition gives: `scancel {job}`, and "
-    "submit with less --time",
-    "PartitionNodeLimit": "it asks for more nodes than the partition gives: `scancel {job}`, and "
-    "submit with fewer --nodes",
-    "InvalidAccount": "there is no such account: `scancel {job}`, and submit with --account",
-    "InvalidQOS": "there is no such QOS: `scancel {job}`, and submit with --qos",
-    "QOSMinCpuNotSatisfied": "its QOS is for larger jobs: `scancel {job}`, and submit with another "
-    "--qos",
-    "ReqNodeNotAvail": "a node that it needs is down or reserved; it starts when that is back",
-    "OUT_OF_MEMORY": "the job took more memory than its nodes gave it: raise memory in the site "
-    "profile, or take fewer reward processes",
-    "NODE_FAIL": "a node of it failed",
-    "TIMEOUT": "its time was up before it had saved: raise signal_lead_s in the site profile",
-    "PREEMPTED": "another job took its nodes",
+    "JobLaunchFailure": _Told(
+        "Slurm could not start the batch script on its node",
+        "can nodes write the run directory, and is there room in your quota? "
+        "`python -m verl_hpc doctor --nodes 1` looks",
+    ),
+    "launch failed requeued held": _Told(
+        "it could not be started and is held", f"{_RELEASE} again, once its cause is gone", False
+    ),
+    "JobHeldUser": _Told("you hold it", _RELEASE, False),
+    "JobHeldAdmin": _Told("an administrator holds it", "ask yours to release it", False),
+    "JobHoldMaxRequeue": _Told("it was requeued too often and is held", _RELEASE, False),
+    "SpecialExit": _Told("it is held in a special state", _RELEASE, False),
+    "DependencyNeverSatisfied": _Told("what it waits for cannot happen any more", _CANCEL, False),
+    "BadConstraints": _Told(
+        "no node has what it asks for", f"{_CANCEL}, and correct the site profile", False
+    ),
+    "PartitionTimeLimit": _Told(
+        "it asks for more time than the partition gives",
+        f"{_CANCEL}, and submit with less --time",
+        False,
+    ),
+    "PartitionNodeLimit": _Told(
+        "it asks for more nodes than the partition gives",
+        f"{_CANCEL}, and submit with fewer --nodes",
+        False,
+    ),
+    "InvalidAccount": _Told(
+        "there is no such account", f"{_CANCEL}, and submit with --account", False
+    ),
+    "AccountNotAllowed": _Told(
+        "the partition does not serve its account", f"{_CANCEL}, and submit with another", False
+    ),
+    "InvalidQOS": _Told("there is no such QOS", f"{_CANCEL}, and submit with --qos", False),
+    "QOSNotAllowed": _Told(
+        "the partition does not serve its QOS", f"{_CANCEL}, and submit with another --qos", False
+    ),
+    "QOSMinCpuNotSatisfied": _Told(
+        "its QOS is for larger jobs", f"{_CANCEL}, and submit with another --qos", False
+    ),
+    "ReqNodeNotAvail": _Told(
+        "a node that it needs is down or reserved; it starts when that is back"
+    ),
+    "OUT_OF_MEMORY": _Told(
+        "the job took more memory than its nodes gave it",
+        "raise memory in the site profile, or take fewer reward processes",
+    ),
+    "NODE_FAIL": _Told("a node of it failed"),
+    "TIMEOUT": _Told(
+        "its time was up before it had saved", "raise signal_lead_s in the site profile"
+    ),
+    "PREEMPTED": _Told("another job took its nodes"),
 }
 _LIMITS = ("Assoc", "QOSGrp", "QOSMax", "MaxCpuPer", "MaxGRESPer", "MaxJobsPer", "MaxNodePer")
+_USED_UP = _Told("a limit of your account or QOS is used up; it starts when that is free")
+_TOO_LARGE = _Told(
+    "it asks for more than your account or QOS gives one job",
+    f"{_CANCEL}, and submit with less --time, fewer --nodes, or another --qos",
+    False,
+)
 
 
 def explained(reason: str, job_id: str) -> str:
     """A reason, or a state that a job has ended in, with what it means; itself if not known."""
-    key = _key(reason)
-    if key in _TOLD:
-        return f"{reason}: {_TOLD[key].format(job=job_id)}"
-    if key.startswith(_LIMITS):
-        return f"{reason}: a limit of your account or QOS is used up; it starts when that is free"
-    return reason
+    told = _told(reason)
+    if told is None:
+        return reason
+    todo = f": {told.todo.format(job=job_id)}" if told.todo else ""
+    return f"{reason}: {told.meaning}{todo}"
 
 
-def needs_its_owner(reason: str) -> bool:
-    """Whether a job waits for a command of its owner, which `explained` names."""
-    return "{job}" in _TOLD.get(_key(reason), "")
+def never_passes(reason: str) -> str | None:
+    """A reason with what it means, where a job with it waits for somebody's command.
+
+    Returns:
+        None where the job starts by itself, as far as is known.
+    """
+    told = _told(reason)
+    return None if told is None or told.passes else f"{reason}: {told.meaning}"
 
 
-def _key(reason: str) -> str:
-    # squeue writes the nodes of some reasons behind them.
-    return reason.strip("()").split(",")[0]
+def _told(reason: str) -> _Told | None:
+    # squeue writes the nodes of some reasons behind them, scontrol underscores between words.
+    key = reason.strip("()").split(",")[0]
+    found = _TOLD.get(key) or _TOLD.get(key.replace("_", " "))
+    if found is None and key.startswith(_LIMITS):
+        return _TOO_LARGE if "PerJob" in key or "WallDuration" in key else _USED_UP
+    return found

@@ -16,6 +16,7 @@ from typing import Any
 from verl_hpc.errors import ClusterError
 from verl_hpc.runs.contract import GPUS_PER_NODE
 from verl_hpc.runs.verdict import listed
+from verl_hpc.runtime import limits
 
 MASKS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that show a process some of its node's GPUs, or none."""
@@ -82,7 +83,8 @@ def find_device(
         promise = promise_of_gpus(environ)
         trouble = None
         if promise is not None:
-            trouble = f"{promise} promises GPUs, but {_why_none(torch)}{_masks(environ)}"
+            why = f"{_why_none(torch)}{_masks(environ)}{limits.space_note()}"
+            trouble = f"{promise} promises GPUs, but {why}"
         return Device(host, trouble=trouble)
     count = torch.cuda.device_count()
     # A launcher that narrows CUDA_VISIBLE_DEVICES leaves each rank one device, its own.
@@ -99,7 +101,8 @@ def find_device(
         ones = torch.ones(16, 16, device=name)
         computes = (ones @ ones).sum().item() == 16.0**3
     except RuntimeError as error:
-        return Device(host, trouble=f"{name} cannot be used: {_first_line(error)}")
+        why = f"{_first_line(error)}{limits.space_note()}"
+        return Device(host, trouble=f"{name} cannot be used: {why}")
     model, uuid = str(properties.name), str(properties.uuid)
     if not computes:
         return Device(host, trouble=f"{name} ({model}, {uuid}) multiplies matrices wrongly")
@@ -121,6 +124,16 @@ def check_devices(found: Sequence[Device]) -> None:
     models = sorted({device.model for device in found if device.model})
     if len(models) > 1:
         _LOG.warning("the job has GPUs of several kinds, and the slowest decides: %s", models)
+
+
+def gpu_bytes() -> int:
+    """Memory of all GPUs that this process sees; 0 without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return 0
+    indices = range(torch.cuda.device_count())
+    return sum(int(torch.cuda.get_device_properties(i).total_memory) for i in indices)
 
 
 def driver_version() -> str | None:

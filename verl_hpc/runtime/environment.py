@@ -204,6 +204,11 @@ def require_infiniband() -> None:
     os.environ["NCCL_NET"] = "IB"
 
 
+def take_tcp() -> None:
+    """Have NCCL use TCP, where InfiniBand would end it. Before NCCL starts, as above."""
+    os.environ["NCCL_NET"] = "Socket"
+
+
 def log_nccl(file: Path) -> Path:
     """Have NCCL write down what it uses. Before NCCL starts.
 

@@ -59,32 +59,33 @@ def trouble(fabric: Fabric) -> str | None:
     return f"{names} up, but cannot be opened: is /dev/infiniband there, also in the container?"
 
 
-def use_infiniband(control: Control, read: Callable[[], Fabric] = read_fabric) -> bool:
-    """Have NCCL use InfiniBand where a node has it, or fail; every rank of several nodes calls it.
+def wanted_infiniband(
+    control: Control, num_nodes: int, read: Callable[[], Fabric] = read_fabric
+) -> Fabric | None:
+    """This node's adapters, if NCCL is to use InfiniBand; every rank calls it.
 
-    Another network that the environment chooses for NCCL is left alone.
+    It is to, where ranks are on several nodes, one of these has an adapter that is up, and the
+    environment chooses no other network for NCCL.
 
     Returns:
-        Whether NCCL is to use it.
+        None on every rank, or on none; adapters of a node that has none are empty.
+    """
+    if num_nodes < 2 or environment.uses_other_network():
+        return None
+    mine = read()
+    return mine if control.any(bool(mine.active)) else None
+
+
+def check_fabric(fabric: Fabric) -> None:
+    """Refuse a node whose adapters are up and cannot be used.
 
     Raises:
-        ClusterError: a rank cannot use the adapters of its node.
+        ClusterError: naming what is missing.
     """
-    if environment.uses_other_network():
-        return False
-
-    def check() -> bool:
-        fabric = read()
-        if (why := trouble(fabric)) is not None:
-            raise ClusterError(
-                f"{environment.node_name()}: InfiniBand {why}. Or set NCCL_NET=Socket to use TCP"
-            )
-        return bool(fabric.active)
-
-    found = control.any(control.together(check))
-    if found:
-        environment.require_infiniband()
-    return found
+    if (why := trouble(fabric)) is not None:
+        raise ClusterError(
+            f"{environment.node_name()}: InfiniBand {why}. Or set NCCL_NET=Socket to use TCP"
+        )
 
 
 def network_of(log: str) -> str | None:

@@ -33,7 +33,12 @@ def keep_freed() -> bool:
 def most_bytes() -> int:
     """What processes of this job can have together: the machine's memory, or the least limit of
     the control groups that this process is in."""
-    return min([_meminfo("MemTotal"), *_group_limits(Path("/proc/self/cgroup").read_text())])
+    return min([machine_bytes(), *_group_limits(Path("/proc/self/cgroup").read_text())])
+
+
+def machine_bytes() -> int:
+    """The memory of this machine."""
+    return _meminfo("MemTotal")
 
 
 def _group_limits(groups: str, root: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:

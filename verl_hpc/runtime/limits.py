@@ -6,12 +6,17 @@ import resource
 from contextlib import suppress
 
 from verl_hpc.errors import ClusterError
+from verl_hpc.runtime.host_memory import machine_bytes
 
 _RAISED = ("NOFILE", "NPROC", "MEMLOCK", "AS")
 """Open files, processes, locked memory and address space (getrlimit(2)). The stack is not among
 them: without a limit of it the kernel lays memory out differently."""
 _LEAST_LOCKED = 2**30
 """Bytes that NCCL's buffers for InfiniBand may take together; the kernel locks them in memory."""
+
+
+PAGE = "docs/site_profile.md, Limits of processes"
+"""Where a user reads on."""
 
 
 def raise_limits() -> None:
@@ -29,31 +34,50 @@ def limit_of(name: str) -> float:
     return float("inf") if soft == resource.RLIM_INFINITY else soft
 
 
-def trouble(*, with_infiniband: bool) -> str | None:
+def trouble(*, with_infiniband: bool, gpu_bytes: int) -> str | None:
     """What keeps a rank on a GPU from working; None if nothing does.
+
+    CUDA lays the memory of the host and of every GPU that a process sees into one range of its
+    address space (CUDA C++ Programming Guide, "Unified Virtual Address Space"), so that it needs
+    the sum at least.
 
     Args:
         with_infiniband: whether NCCL is to use it.
+        gpu_bytes: memory of all GPUs that the process sees; 0 where it sees none.
     """
-    if limit_of("AS") != float("inf"):
+    space, least = limit_of("AS"), machine_bytes() + gpu_bytes
+    if space < least:
         return (
-            f"the address space is limited to {limit_of('AS') / 2**30:.1f} GiB, and CUDA reserves "
-            "more than that; take `ulimit -v` away (docs/site_profile.md)"
+            f"the address space is limited to {space / 2**30:.1f} GiB, and CUDA reserves as much "
+            f"as the host and its GPUs have memory, {least / 2**30:.1f} GiB; take `ulimit -v` away "
+            f"({PAGE})"
         )
     if with_infiniband and limit_of("MEMLOCK") < _LEAST_LOCKED:
         return (
             f"only {limit_of('MEMLOCK') / 2**10:.0f} KiB may be locked in memory, and InfiniBand "
             "registers gigabytes; have the administrators set LimitMEMLOCK=infinity for slurmd, "
-            "or PropagateResourceLimitsExcept=MEMLOCK"
+            f"or PropagateResourceLimitsExcept=MEMLOCK ({PAGE})"
         )
     return None
 
 
-def check_limits(host: str, *, with_infiniband: bool) -> None:
+def space_note() -> str:
+    """Words behind the complaint of a rank that cannot use its GPU; none without such a limit."""
+    if limit_of("AS") == float("inf"):
+        return ""
+    return f" (the address space is limited to {limit_of('AS') / 2**30:.1f} GiB: too little?)"
+
+
+def check_limits(host: str, *, with_infiniband: bool, gpu_bytes: int) -> None:
     """Refuse limits that a rank on a GPU cannot work with.
+
+    Args:
+        host: the node, for messages.
+        with_infiniband: as of `trouble`.
+        gpu_bytes: as of `trouble`.
 
     Raises:
         ClusterError: naming the limit, and what to do about it.
     """
-    if (why := trouble(with_infiniband=with_infiniband)) is not None:
+    if (why := trouble(with_infiniband=with_infiniband, gpu_bytes=gpu_bytes)) is not None:
         raise ClusterError(f"{host}: {why}")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from verl_hpc.runtime import environment, fabric, gloo, host_memory, limits
 from verl_hpc.runtime.bootstrap import Bootstrap, Kind, check_address, choose
 from verl_hpc.runtime.control import Control
+from verl_hpc.runtime.device import gpu_bytes
+from verl_hpc.runtime.fabric import Fabric
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
 from verl_hpc.runtime.supervise import Note
 from verl_hpc.runtime.watchdog import Watchdog
@@ -34,6 +36,8 @@ class Session:
     watchdog: Watchdog
     reporter: FailureReporter
     job: Bootstrap
+    infiniband: Fabric | None = None
+    """Adapters of this node, if NCCL is to use InfiniBand: as `fabric.wanted_infiniband`."""
 
     @property
     def device(self) -> torch.device:
@@ -72,12 +76,13 @@ def session(
         late_after_s: how far behind a rank may be before it is reported.
         threads_per_rank: CPU threads; None takes this rank's cores, shared evenly with the
             ranks that may run on them, too.
-        device: as of `read_world`; "cpu" hides the GPUs from every library of this process.
+        device: as of `read_world`; "cpu" hides the GPUs from every library of this process, and
+            "any" takes TCP where InfiniBand or limits of the node would end NCCL.
         bootstrap: "mpi", or "slurm" for ranks of srun that find each other without MPI.
         note: for this process's parent, if it has one.
 
     Raises:
-        LaunchError, ClusterError: as `choose`, `read_world` and `start_torch`.
+        LaunchError, ClusterError: as `choose`, `read_world`, `choose_network` and `start_torch`.
         ConfigError: more threads than a node has cores.
     """
     job = choose(bootstrap, collective_timeout_s)
@@ -92,16 +97,51 @@ def session(
         control = Control(job.connect(), collective_timeout_s)
         control.together(lambda: environment.check_threads(threads))
         world = read_world(control, job.library, device)
+        infiniband = None
+        if world.device != "cpu":
+            infiniband = choose_network(world, control, refuse=device != "any")
         stores = start_torch(world, control, threads, collective_timeout_s)
         reporter.store = stores()
         watchdog = Watchdog(world.rank, world.size, world.host, late_after_s, waits=control)
         watchdog.start(stores())
         try:
-            yield Session(world, control, watchdog, reporter, job)
+            yield Session(world, control, watchdog, reporter, job, infiniband)
         finally:
             watchdog.stop()
         control.barrier()
         stop_torch()
+
+
+def choose_network(world: World, control: Control, *, refuse: bool) -> Fabric | None:
+    """Have NCCL use InfiniBand where a node has it, before it starts; every rank on a GPU calls it.
+
+    Args:
+        refuse: adapters that cannot be used and limits that GPUs cannot work with; otherwise NCCL
+            gets TCP in their place, and who called can say what is wrong.
+
+    Returns:
+        As `fabric.wanted_infiniband`.
+
+    Raises:
+        ClusterError: naming the node, and what is wrong with it.
+    """
+    mine = fabric.wanted_infiniband(control, world.num_nodes)
+
+    def check() -> None:
+        if mine is not None:
+            fabric.check_fabric(mine)
+        limits.check_limits(world.host, with_infiniband=mine is not None, gpu_bytes=gpu_bytes())
+
+    if refuse:
+        control.together(check)
+    if mine is None:
+        return None
+    limited = limits.trouble(with_infiniband=True, gpu_bytes=gpu_bytes())
+    if control.any(bool(fabric.trouble(mine) or limited)):
+        environment.take_tcp()
+    else:
+        environment.require_infiniband()
+    return mine
 
 
 def start_torch(
@@ -114,8 +154,6 @@ def start_torch(
 
     Raises:
         LaunchError: rank 0's node has no address on one of the others.
-        ClusterError: a node of several has InfiniBand that its ranks cannot use, or limits that
-            GPUs cannot work with.
     """
     import torch
     import torch.distributed as dist
@@ -146,8 +184,6 @@ def start_torch(
     backend = "gloo"
     if world.device != "cpu":
         torch.cuda.set_device(world.device)
-        uses_infiniband = world.num_nodes > 1 and fabric.use_infiniband(control)
-        control.together(lambda: limits.check_limits(world.host, with_infiniband=uses_infiniband))
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(
         backend, store=master or connect(), rank=world.rank, world_size=world.size, timeout=timeout

@@ -65,6 +65,11 @@ def scancel(cluster: str | None, *job_ids: str) -> str:
     return " ".join(["scancel", *where, *job_ids])
 
 
+def cancel(job_id: str, run: Runner = run_tool) -> None:
+    """End a job, which may still wait in the queue."""
+    run(["scancel", job_id])
+
+
 def my_jobs(run: Runner = run_tool) -> dict[str, str]:
     """State of each of the user's jobs in the queue, by job id: {"4711": "PENDING"}.
 

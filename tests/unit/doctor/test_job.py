@@ -114,12 +114,36 @@ def test_a_job_that_could_not_be_started(tmp_path):
         wait_for_result(tmp_path, "7", slurm, lambda seconds: None)
 
 
-def test_a_job_that_is_held_is_not_waited_for(tmp_path):
-    def slurm(words):
-        held = "JobState=PENDING Reason=launch_failed_requeued_held"
-        return held if words[0] == "scontrol" else "7 PENDING\n"
+@pytest.mark.parametrize(
+    "reason, words",
+    [
+        ("launch_failed_requeued_held", "it could not be started and is held"),
+        ("JobHeldAdmin", "JobHeldAdmin: an administrator holds it"),
+        ("JobHeldUser", "JobHeldUser: you hold it"),
+        ("QOSMaxNodePerJobLimit", "more than your account or QOS gives one job"),
+    ],
+)
+def test_a_job_that_never_starts_is_cancelled(tmp_path, reason, words):
+    asked = []
 
-    with pytest.raises(ClusterError, match=r"does not start by itself: .*`scontrol release 7`"):
+    def slurm(command):
+        asked.append(command)
+        held = f"JobState=PENDING Reason={reason}"
+        return held if command[0] == "scontrol" else "7 PENDING\n"
+
+    with pytest.raises(ClusterError, match=f"job 7 does not start .*, and is cancelled .*{words}"):
+        wait_for_result(tmp_path, "7", slurm, lambda seconds: None)
+    assert asked[-1] == ["scancel", "7"]
+
+
+def test_a_job_that_waits_for_its_turn_is_waited_for(tmp_path):
+    states = iter(["7 PENDING\n", "7 PENDING\n", ""])
+
+    def slurm(command):
+        assert command[0] != "scancel"
+        return "Reason=Priority" if command[0] == "scontrol" else next(states, "")
+
+    with pytest.raises(ClusterError, match="has ended without a result"):
         wait_for_result(tmp_path, "7", slurm, lambda seconds: None)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_hpc.runs.reasons import explained
+from verl_hpc.runs.reasons import explained, never_passes
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,28 @@ def test_what_to_do(reason, words):
 @pytest.mark.parametrize("reason", ["Priority", "Resources", "BeginTime", "CANCELLED", ""])
 def test_what_speaks_for_itself_is_left_as_it_is(reason):
     assert explained(reason, "45") == reason
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "JobHeldAdmin",
+        "JobHeldUser",
+        "launch_failed_requeued_held",
+        "(JobHoldMaxRequeue)",
+        "BadConstraints",
+        "QOSNotAllowed",
+        "QOSMaxWallDurationPerJobLimit",
+        "AssocMaxNodePerJobLimit",
+        "DependencyNeverSatisfied",
+    ],
+)
+def test_what_waits_for_a_command(reason):
+    assert never_passes(reason).startswith(f"{reason}: ")
+
+
+@pytest.mark.parametrize(
+    "reason", ["Priority", "Resources", "ReqNodeNotAvail", "AssocGrpGRESMinutes", "", "BeginTime"]
+)
+def test_what_passes_by_itself(reason):
+    assert never_passes(reason) is None

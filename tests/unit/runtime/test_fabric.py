@@ -7,8 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from verl_hpc.errors import ClusterError
-from verl_hpc.runtime import environment
-from verl_hpc.runtime.fabric import Fabric, network_of, read_fabric, trouble, use_infiniband
+from verl_hpc.runtime import environment, session
+from verl_hpc.runtime.fabric import (
+    Fabric,
+    check_fabric,
+    network_of,
+    read_fabric,
+    trouble,
+    wanted_infiniband,
+)
 
 VERBS = """
 #include <string.h>
@@ -139,26 +146,46 @@ GOOD, BAD = Fabric(("mlx5_0",), ("mlx5_0",), ("mlx5_0",)), Fabric(("mlx5_0",), (
 
 
 @pytest.mark.parametrize(
-    "chosen, fabric, network",
+    "chosen, fabric, num_nodes, wanted",
     [
-        ({}, GOOD, "IB"),
-        ({}, Fabric(), None),
-        ({"NCCL_NET": "IB"}, Fabric(), "IB"),
-        ({"NCCL_NET": "Socket"}, BAD, "Socket"),
-        ({"NCCL_IB_DISABLE": "1"}, BAD, None),
-        ({"NCCL_NET_PLUGIN": "ofi"}, BAD, None),
-        ({"NCCL_NET_PLUGIN": "none"}, GOOD, "IB"),
-        ({"NCCL_NET_PLUGIN": ""}, GOOD, "IB"),
+        ({}, GOOD, 2, True),
+        ({}, GOOD, 1, False),
+        ({}, Fabric(), 2, False),
+        ({"NCCL_NET": "IB"}, Fabric(), 2, False),
+        ({"NCCL_NET": "IB"}, BAD, 2, True),
+        ({"NCCL_NET": "Socket"}, BAD, 2, False),
+        ({"NCCL_IB_DISABLE": "1"}, BAD, 2, False),
+        ({"NCCL_NET_PLUGIN": "ofi"}, BAD, 2, False),
+        ({"NCCL_NET_PLUGIN": "none"}, GOOD, 2, True),
+        ({"NCCL_NET_PLUGIN": ""}, GOOD, 2, True),
     ],
 )
-def test_nccl_takes_infiniband_or_fails_unless_the_site_chose(environ, chosen, fabric, network):
+def test_infiniband_is_wanted_between_nodes_unless_the_site_chose(
+    environ, chosen, fabric, num_nodes, wanted
+):
     environ |= chosen
-    use_infiniband(OneRank(), lambda: fabric)
-    assert environ.get("NCCL_NET") == network
+    found = wanted_infiniband(OneRank(), num_nodes, lambda: fabric)
+    assert found == (fabric if wanted else None)
 
 
-@pytest.mark.parametrize("chosen", [{}, {"NCCL_NET": "IB"}, {"NCCL_NET_PLUGIN": "none"}])
-def test_a_node_whose_adapters_cannot_be_used_is_refused(environ, chosen):
-    environ |= chosen
+def test_a_node_whose_adapters_cannot_be_used_is_refused(environ):
+    check_fabric(GOOD)
     with pytest.raises(ClusterError, match="n7: InfiniBand mlx5_0 up, but .*ibverbs-providers"):
-        use_infiniband(OneRank(), lambda: BAD)
+        check_fabric(BAD)
+
+
+@pytest.mark.parametrize(
+    "fabric, limited, network",
+    [(GOOD, None, "IB"), (BAD, None, "Socket"), (GOOD, "64 KiB", "Socket")],
+)
+def test_the_doctor_takes_tcp_where_a_run_is_refused(
+    environ, monkeypatch, fabric, limited, network
+):
+    monkeypatch.setattr(session.fabric, "wanted_infiniband", lambda *_: fabric)
+    monkeypatch.setattr(session.limits, "trouble", lambda **_: limited)
+    world = SimpleNamespace(num_nodes=2, host="n7")
+    if network == "Socket":
+        with pytest.raises(ClusterError, match="n7: "):
+            session.choose_network(world, OneRank(), refuse=True)
+    assert session.choose_network(world, OneRank(), refuse=False) == fabric
+    assert environ["NCCL_NET"] == network

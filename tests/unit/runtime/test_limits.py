@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.unit.cluster.requests import ROOT
 from verl_hpc.errors import ClusterError
 from verl_hpc.runtime import limits
 
@@ -22,16 +23,40 @@ def test_soft_limits_rise_to_the_hard_ones():
     assert subprocess.check_output(words, text=True).split() == ["5000", str(4096 * 1024)]
 
 
+HOST, GPUS = 512 * 2**30, 320 * 2**30
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """Limits of a node of 512 GiB; what is not named is without limit."""
+    found = {}
+    monkeypatch.setattr(limits, "machine_bytes", lambda: HOST)
+    monkeypatch.setattr(limits, "limit_of", lambda name: found.get(name, float("inf")))
+    return found
+
+
 @pytest.mark.parametrize(
     "found, words",
     [
-        ({"AS": 6e9}, "address space is limited to 5.6 GiB"),
+        ({"AS": 6e9}, "address space is limited to 5.6 GiB, .*, 832.0 GiB; take `ulimit -v` away"),
+        ({"AS": HOST + GPUS - 1}, "address space is limited to 832.0 GiB"),
         ({"MEMLOCK": 65536}, "only 64 KiB may be locked in memory"),
     ],
 )
-def test_what_gpus_cannot_work_with(monkeypatch, found, words):
-    monkeypatch.setattr(limits, "limit_of", lambda name: found.get(name, float("inf")))
+def test_what_gpus_cannot_work_with(limited, found, words):
+    limited |= found
     with pytest.raises(ClusterError, match=f"n3: .*{words}"):
-        limits.check_limits("n3", with_infiniband=True)
+        limits.check_limits("n3", with_infiniband=True, gpu_bytes=GPUS)
     if "MEMLOCK" in found:
-        limits.check_limits("n3", with_infiniband=False)
+        limits.check_limits("n3", with_infiniband=False, gpu_bytes=GPUS)
+
+
+@pytest.mark.parametrize("found", [{"AS": HOST + GPUS}, {"AS": 2**47}, {"MEMLOCK": 2**30}, {}])
+def test_limits_above_what_gpus_need(limited, found):
+    limited |= found
+    limits.check_limits("n3", with_infiniband=True, gpu_bytes=GPUS)
+
+
+def test_the_page_that_limits_point_to_has_the_paragraph():
+    page, _, heading = limits.PAGE.partition(", ")
+    assert f"## {heading}\n" in (ROOT / page).read_text()

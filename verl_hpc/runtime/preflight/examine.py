@@ -65,7 +65,7 @@ def examine(
         *judge_nearness(bindings, here.control.allgather(_near_cores(here, gpus))),
         judge_memory(found),
         *check_fabric(here, hosts),
-        check_limits(here, hosts),
+        check_limits(here, hosts, wanted_gpus),
         check_clocks(here, hosts, wanted.max_clock_skew_s),
         check_writing(here, hosts, "run directory", directory, wanted.min_write_gb_s),
         check_writing(here, hosts, "scratch", scratch, None),

@@ -6,17 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from verl_hpc.runs.verdict import Verdict, fails, listed, ok, unknown
-from verl_hpc.runtime.fabric import Fabric, network_of, read_fabric, trouble
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.fabric import Fabric, network_of, trouble
 from verl_hpc.runtime.session import Session
 
 
 def check_fabric(here: Session, hosts: Sequence[str]) -> list[Verdict]:
-    """The adapters of every node; all ranks call it. Ranks on cores use TCP, adapters or not."""
+    """The adapters of every node, if NCCL is to use them; all ranks call it.
+
+    Ranks on cores use TCP, adapters or not.
+    """
     if here.world.device == "cpu":
         return []
-    mine = read_fabric() if here.world.local_rank == 0 else None
-    said = here.control.allgather((here.world.node, mine))
-    return [judge_fabric({hosts[node]: found for node, found in said if found is not None})]
+    if here.infiniband is None:
+        return [ok("infiniband", _why_unused(here.world.num_nodes))]
+    said = here.control.allgather((here.world.node, here.infiniband))
+    return [judge_fabric({hosts[node]: found for node, found in said})]
 
 
 def check_network(here: Session, hosts: Sequence[str], log: Path) -> list[Verdict]:
@@ -27,16 +32,26 @@ def check_network(here: Session, hosts: Sequence[str], log: Path) -> list[Verdic
     """
     if here.world.device == "cpu" or here.world.num_nodes < 2:
         return []
+    if here.infiniband is not None and environment.uses_other_network():
+        found = "TCP was taken, since a run could not use the InfiniBand of these nodes"
+        return [unknown("nccl", found, "mend that first")]
     mine = network_of(log.read_text(errors="replace")) if log.is_file() else None
-    said = here.control.allgather((hosts[here.world.node], mine, bool(read_fabric().active)))
+    is_up = here.infiniband is not None and bool(here.infiniband.active)
+    said = here.control.allgather((hosts[here.world.node], mine, is_up))
     return [judge_network(said)]
 
 
+def _why_unused(num_nodes: int) -> str:
+    if num_nodes < 2:
+        return "not needed: all ranks are on one node"
+    if environment.uses_other_network():
+        return "not needed: the environment chooses another network for NCCL"
+    return "no adapter is up on any node"
+
+
 def judge_fabric(by_node: Mapping[str, Fabric]) -> Verdict:
-    """Nodes whose InfiniBand cannot be used, or that have none while others do."""
+    """Nodes whose InfiniBand cannot be used, or that have none while others do; one has some."""
     with_adapters = {node: f for node, f in sorted(by_node.items()) if f.active}
-    if not with_adapters:
-        return ok("infiniband", "no adapter is up on any node")
     troubles = {node: why for node, f in with_adapters.items() if (why := trouble(f))}
     without = sorted(set(by_node) - set(with_adapters))
     texts = [f"{node}: {why}" for node, why in troubles.items()]
@@ -56,7 +71,7 @@ def judge_network(said: Sequence[tuple[str, str | None, bool]]) -> Verdict:
     """Compare what NCCL uses with what there is.
 
     Args:
-        said: of each rank, its node, NCCL's network, and whether InfiniBand is up there.
+        said: of each rank, its node, NCCL's network, and whether InfiniBand is wanted and up there.
     """
     slow = sorted({node for node, network, up in said if network == "Socket" and up})
     if slow:

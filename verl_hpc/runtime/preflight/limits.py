@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from verl_hpc.runs.verdict import Verdict, fails, listed, ok
-from verl_hpc.runtime.fabric import read_fabric
-from verl_hpc.runtime.limits import limit_of, trouble
+from verl_hpc.runtime.device import gpu_bytes
+from verl_hpc.runtime.limits import PAGE, limit_of, trouble
 from verl_hpc.runtime.session import Session
 
 _FEWEST_FILES = 4096
 """Sockets and files of a rank in a world of some hundred."""
 
 
-def check_limits(here: Session, hosts: Sequence[str]) -> Verdict:
-    """The limits of one rank of each node; all ranks call it."""
+def check_limits(here: Session, hosts: Sequence[str], wanted: int | None) -> Verdict:
+    """The limits of one rank of each node, as a run judges them; all ranks call it.
+
+    Args:
+        hosts: name of each node.
+        wanted: GPUs that a node should have; limits may be why its ranks have none.
+    """
     mine = None
     if here.world.local_rank == 0:
-        on_gpu = here.world.device != "cpu"
-        why = trouble(with_infiniband=bool(read_fabric().active)) if on_gpu else None
+        why = None
+        if wanted or here.world.device != "cpu":
+            with_infiniband = here.infiniband is not None
+            why = trouble(with_infiniband=with_infiniband, gpu_bytes=gpu_bytes())
         mine = (limit_of("NOFILE"), limit_of("MEMLOCK"), why)
     said = here.control.allgather((here.world.node, mine))
     return judge_limits({hosts[node]: found for node, found in said if found is not None})
@@ -28,7 +35,7 @@ def judge_limits(by_node: Mapping[str, tuple[float, float, str | None]]) -> Verd
     """Judge open files, bytes of locked memory and what is in the way of GPUs, by node."""
     troubles = [f"{node}: {why}" for node, (_, _, why) in sorted(by_node.items()) if why]
     if troubles:
-        return fails("limits", listed(troubles, 4), "see docs/site_profile.md")
+        return fails("limits", listed(troubles, 4), f"see {PAGE}")
     files = min(files for files, _, _ in by_node.values())
     locked = min(locked for _, locked, _ in by_node.values())
     found = f"{files:.0f} open files, {_bytes(locked)} locked memory"

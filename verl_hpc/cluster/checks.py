@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from verl_hpc.cluster.job import Job
+from verl_hpc.cluster.job import Job, plan_job
 from verl_hpc.cluster.own_code import check_defines
 from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.site import Site
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
@@ -132,12 +133,37 @@ def check_packages(request: Request) -> str:
     )
 
 
+_ENTERED = frozenset({"environment", "container-image", "container-name", "uenv"})
+"""Options of Slurm with which a job, or a step, sees another file system than login nodes."""
+
+
+def other_python(site: Site, job: Job) -> str | None:
+    """Why the ranks' Python is not what its name is on this login node; None if it is."""
+    if site.container.image is not None:
+        return "inside the container"
+    entered = _ENTERED & {setting.name for setting in (*job.directives, *job.srun)}
+    if entered:
+        return f"in what --{min(entered)} enters"
+    if is_path(site.python):
+        return None
+    if site.setup:
+        return "the job's setup may choose another than this login node has"
+    if "PATH" in site.environment:
+        return "PATH of the profile's environment chooses it"
+    return None
+
+
+def is_path(python: str) -> bool:
+    """Whether an interpreter, perhaps with arguments, is found without PATH."""
+    return "/" in os.path.expandvars(python).split()[0]
+
+
 def _ranks_have_this_python(request: Request) -> bool:
     """Whether ranks run in the environment of this process: no container, no lines of setup that
     could choose another, and the same interpreter."""
     site = request.profile.site
     found = shutil.which(os.path.expandvars(site.python))
-    if site.container.image is not None or site.setup or "PATH" in site.environment or not found:
+    if other_python(site, plan_job(request)) is not None or site.setup or not found:
         return False
     return Path(found).absolute().parent == Path(sys.executable).absolute().parent
 
@@ -159,8 +185,8 @@ def check_paths(request: Request, job: Job) -> None:
         if not found.exists():
             raise _missing(f"{name} = {path}", found)
     check_own_code(request, job)
-    image = request.profile.site.container.image or ""
-    if is_file(image) and not (request.directory / image).exists():
+    image = image_path(request)
+    if image is not None and "$" not in str(image) and not image.exists():
         raise ConfigError(f"container.image = {image}: does not exist; build it with containers/")
 
 
@@ -211,9 +237,17 @@ def _missing(setting: str, found: Path) -> ConfigError:
     )
 
 
-def is_file(image: str) -> bool:
-    """Whether a container's image is a path, and not a name in a registry."""
-    return image.startswith(("/", ".")) or image.endswith((".sif", ".sqsh"))
+def image_path(request: Request) -> Path | None:
+    """Where a container's image is; None without one, and for a name in a registry.
+
+    A variable that is not set here stays in the path.
+    """
+    container = request.profile.site.container
+    image = os.path.expandvars(container.image or "")
+    if container.kind == "edf":
+        return None
+    is_file = image.startswith(("/", ".", "$")) or image.endswith((".sif", ".sqsh"))
+    return request.directory / image if is_file else None
 
 
 def check_passed(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""What a run needs on disk, looked for on the login node: room, image, model, data, Python."""
+"""What a run needs on disk, looked for on the login node: room, model, data, Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import verl_hpc
-from verl_hpc.cluster.checks import inputs, is_file, model_directory, outside
+from verl_hpc.cluster.checks import inputs, is_path, model_directory, other_python, outside
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.run import RunConfig
@@ -111,26 +111,11 @@ def check_inputs(request: Request, job: Job) -> Iterator[Verdict]:
             yield _model(name, found) if is_model else ok(name, str(found))
 
 
-def check_image(request: Request) -> Verdict:
-    """The container's image is a file that can be read, where it is a file."""
-    container = request.profile.site.container
-    if container.image is None:
-        return ok("container", f"{container.kind}: ranks run in the node's own file system")
-    image = request.directory / container.image
-    if not is_file(container.image):
-        return unknown("container", f"{container.image} is in a registry; nodes must reach it")
-    if not image.exists():
-        return fails("container", f"{image} does not exist", "build it with containers/")
-    if not os.access(image, os.R_OK):
-        return fails("container", f"{image} cannot be read", "ask its owner for permission")
-    return ok("container", f"{container.kind}: {image}")
-
-
-def check_python(request: Request, *, has_config: bool) -> Verdict:
+def check_python(request: Request, job: Job, *, has_config: bool) -> Verdict:
     """The interpreter of the ranks can import this package, and has the others installed."""
     site = request.profile.site
-    if site.container.image is not None:
-        return unknown("python", f"{site.python} is inside the container; --nodes tries it")
+    if (why := other_python(site, job)) is not None:
+        return unknown("python", f"{site.python}: {why}; --nodes tries it")
     environ = dict(os.environ)
     if site.code == "snapshot":
         environ["PYTHONPATH"] = str(Path(verl_hpc.__file__).parents[1])
@@ -148,6 +133,8 @@ def check_python(request: Request, *, has_config: bool) -> Verdict:
             timeout=_PYTHON_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
+        if is_path(python) and not site.check_paths and isinstance(error, FileNotFoundError):
+            return unknown("python", f"{python} is not seen from here, and check_paths is false")
         return fails("python", f"{python}: {error}", "set python in the site profile")
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

@@ -10,7 +10,8 @@ from verl_hpc.cluster.job import Job, plan_job
 from verl_hpc.cluster.profile import Profile
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.time_limit import parse_time
-from verl_hpc.doctor.files import check_image, check_inputs, check_python, check_room
+from verl_hpc.doctor.container import check_container
+from verl_hpc.doctor.files import check_inputs, check_python, check_room
 from verl_hpc.doctor.slurm import (
     check_account,
     check_mpi,
@@ -50,9 +51,9 @@ def check_login(
         return
     job = plan_job(request)
     if tools.state == "ok":
-        yield from _ask_slurm(request, run)
-    yield check_image(request)
-    yield check_python(request, has_config=has_config)
+        yield from _ask_slurm(request, job, run)
+    yield check_container(request)
+    yield check_python(request, job, has_config=has_config)
     yield check_room(request, job, has_config=has_config)
     yield _check_excluded(request)
     yield _expectations(request.profile)
@@ -61,11 +62,11 @@ def check_login(
         yield _check_layout(request, job, has_nodes)
 
 
-def _ask_slurm(request: Request, run: Runner) -> Iterator[Verdict]:
-    yield check_mpi(request.profile, run)
+def _ask_slurm(request: Request, job: Job, run: Runner) -> Iterator[Verdict]:
+    yield check_mpi(job, run)
     yield from check_partition(request, run)
     yield from check_account(request, run)
-    yield check_submission(plan_job(request), run)
+    yield check_submission(job, run)
     if (plugin := check_plugin(request.profile, run)) is not None:
         yield plugin
 

@@ -6,6 +6,7 @@ import getpass
 import shutil
 from collections.abc import Iterator
 
+from verl_hpc.cluster.inherited import job_environment
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.profile import Profile
 from verl_hpc.cluster.request import Request
@@ -23,7 +24,9 @@ from verl_hpc.slurm.tools import (
 )
 
 _TOOLS = ("sbatch", "srun", "scontrol", "squeue", "sinfo", "scancel")
-_NO_ACCOUNTING = "sbatch's own answer, below, decides"
+_SBATCH_DECIDES = "sbatch's own answer, below, decides"
+_OPTIONS = {"pyxis": "--container-image", "edf": "--environment"}
+"""Of srun, by which its plugin for a kind of container is known."""
 
 
 def check_tools(run: Runner = run_tool) -> Verdict:
@@ -38,15 +41,18 @@ def check_tools(run: Runner = run_tool) -> Verdict:
         return fails("slurm", last_line(error), "is SLURM_CONF right?")
 
 
-def check_mpi(profile: Profile, run: Runner = run_tool) -> Verdict:
-    """srun has the plugin that the profile names."""
-    wanted = f"mpi: {profile.site.mpi}"
+def check_mpi(job: Job, run: Runner = run_tool) -> Verdict:
+    """srun has the plugin that it is given."""
+    mpi = next((setting.value for setting in job.srun if setting.name == "mpi"), None)
+    if mpi is None:
+        return ok("mpi", "drop_directives takes --mpi away: srun's own default")
+    wanted = f"mpi: {mpi}"
     try:
         plugins = mpi_plugins(run)
     except ClusterError as error:
         return unknown("mpi", last_line(error))
     offered = f"srun --mpi=list offers {', '.join(plugins)}"
-    if profile.site.mpi in plugins:
+    if mpi in plugins:
         return ok("mpi", f"{wanted}; {offered}")
     todo = "choose one that the MPI library of the ranks speaks (docs/site_profile.md), or none"
     return fails("mpi", f"{wanted}, but {offered}", todo)
@@ -64,10 +70,19 @@ def check_partition(request: Request, run: Runner = run_tool) -> Iterator[Verdic
     if not chosen:
         names = listed([p["PartitionName"] for p in known])
         wanted = "the cluster has no default partition" if name is None else f"{name}: none such"
-        yield fails("partition", wanted, f"set partition in the site profile: {names}")
+        todo = f"set partition in the site profile: {names}"
+        yield _unless_chosen(name, fails("partition", wanted, todo))
         return
-    yield _fits(request, chosen[0])
-    yield _nodes_fit(request.profile, chosen[0]["PartitionName"], run)
+    yield _unless_chosen(name, _fits(request, chosen[0]))
+    yield _unless_chosen(name, _nodes_fit(request.profile, chosen[0]["PartitionName"], run))
+
+
+def _unless_chosen(name: str | None, verdict: Verdict) -> Verdict:
+    """What is wrong with Slurm's default partition is no failure: where nobody names one, a site's
+    own plugin of sbatch may choose by QOS, constraint or kind of GPU."""
+    if name is not None or verdict.state != "fails":
+        return verdict
+    return unknown(verdict.check, f"{verdict.found} (Slurm's default)", _SBATCH_DECIDES)
 
 
 def check_account(request: Request, run: Runner = run_tool) -> Iterator[Verdict]:
@@ -76,11 +91,11 @@ def check_account(request: Request, run: Runner = run_tool) -> Iterator[Verdict]
     try:
         rows = associations(getpass.getuser(), run)
     except ClusterError as error:
-        yield unknown("account", last_line(error), _NO_ACCOUNTING)
+        yield unknown("account", last_line(error), _SBATCH_DECIDES)
         return
     accounts = sorted({account for account, _ in rows})
     if not rows:
-        yield unknown("account", "accounting knows no account of yours", _NO_ACCOUNTING)
+        yield unknown("account", "accounting knows no account of yours", _SBATCH_DECIDES)
     elif site.account is None:
         yield ok("account", f"Slurm's default; yours are {listed(accounts)}")
     elif site.account not in accounts:
@@ -93,16 +108,18 @@ def check_account(request: Request, run: Runner = run_tool) -> Iterator[Verdict]
 
 
 def check_plugin(profile: Profile, run: Runner = run_tool) -> Verdict | None:
-    """srun knows pyxis, for containers that need it."""
-    if profile.site.container.kind != "pyxis":
+    """srun has the plugin by which it enters containers, for kinds that need one."""
+    kind = profile.site.container.kind
+    option = _OPTIONS.get(kind)
+    if option is None:
         return None
     try:
         text = run(["srun", "--help"])
     except ClusterError as error:
-        return unknown("pyxis", last_line(error))
-    if "--container-image" in text:
-        return ok("pyxis", "srun takes --container-image")
-    return fails("pyxis", "srun has no --container-image", "choose another container.kind")
+        return unknown(kind, last_line(error))
+    if option in text:
+        return ok(kind, f"srun takes {option}")
+    return fails(kind, f"srun has no {option}", "choose another container.kind")
 
 
 def check_submission(job: Job, run: Runner = run_tool) -> Verdict:
@@ -111,7 +128,9 @@ def check_submission(job: Job, run: Runner = run_tool) -> Verdict:
     command = ["sbatch", "--test-only", "--output=/dev/null", *words, "--wrap=true"]
     shown = " ".join(words)
     try:
-        run(command)
+        # As the job is submitted: nothing of the job or the shell that this is typed in.
+        with job_environment({setting.name for setting in job.passed}):
+            run(command)
     except ClusterError as error:
         reason = last_line(error).removeprefix(f"{' '.join(command)}: ")
         return fails("sbatch", f"{reason}, with {shown}", "correct the site profile")
@@ -148,18 +167,23 @@ def _nodes_fit(profile: Profile, partition: str, run: Runner) -> Verdict:
         kinds = node_kinds(partition, run)
     except (ClusterError, ValueError) as error:
         return unknown("nodes", f"{wanted}; {error}")
-    shown = [f"{cores} cores and {gpus} GPUs" for cores, gpus in kinds]
+    shown = [f"{cores} cores and {there} GPUs" for cores, there in kinds]
     found = f"{wanted}; nodes of {partition} have {' or '.join(shown) or 'nothing known'}"
-    if any(c >= site.cores_per_node and g >= site.gpus_per_node for c, g in kinds):
+    # Where nobody asks Slurm for GPUs it need not know of them.
+    gpus = 0 if site.gpu_option is None else site.gpus_per_node
+    if any(c >= site.cores_per_node and g >= gpus for c, g in kinds):
         return ok("nodes", found)
     return fails("nodes", found, "correct the numbers in the site profile")
 
 
 def _qos(request: Request, name: str, rows: list[tuple[str, list[str]]], run: Runner) -> Verdict:
-    yours = sorted({qos for _, names in rows for qos in names})
+    account = request.profile.site.account
+    of_account = [names for owner, names in rows if owner == account]
+    yours = sorted({qos for names in of_account or [n for _, n in rows] for qos in names})
     if name not in yours:
-        todo = f"yours are {listed(yours) or 'none'}; set qos, or --qos"
-        return fails("qos", f"{name} is not among those of your accounts", todo)
+        whose = f"account {account}" if of_account else "your accounts"
+        todo = f"there are {listed(yours) or 'none'}; set qos, or --qos"
+        return fails("qos", f"{name} is not among those of {whose}", todo)
     try:
         limit = longest_of_qos(name, run)
     except ClusterError as error:

@@ -10,7 +10,8 @@ import pytest
 from tests.unit.cluster.requests import profile, request
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.doctor import files as doctor_files
-from verl_hpc.doctor.files import check_image, check_inputs, check_python, check_room
+from verl_hpc.doctor.container import check_container
+from verl_hpc.doctor.files import check_inputs, check_python, check_room
 from verl_hpc.doctor.quota import Quota
 from verl_hpc.errors import ClusterError
 from verl_hpc.layout.architecture import read_architecture
@@ -211,8 +212,8 @@ def test_room_where_nobody_may_write(tmp_path, monkeypatch):
 def test_images(tmp_path, image, state):
     (tmp_path / "a.sif").write_text("")
     site = profile(tmp_path, container={"kind": "pyxis", "image": image})
-    assert check_image(request(tmp_path, site=site)).state == state
-    assert check_image(request(tmp_path)).state == "ok"
+    assert check_container(request(tmp_path, site=site)).state == state
+    assert check_container(request(tmp_path)).state == "ok"
 
 
 def fake_python(directory: Path, text: str) -> str:
@@ -224,7 +225,7 @@ def fake_python(directory: Path, text: str) -> str:
 
 def python_verdict(directory: Path, *overrides, has_config=True, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
-    return check_python(asked, has_config=has_config)
+    return check_python(asked, plan_job(asked), has_config=has_config)
 
 
 def test_this_python(tmp_path):

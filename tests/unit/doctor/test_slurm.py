@@ -55,18 +55,27 @@ def test_plugins_and_their_versions():
     "mpi, state", [("pmi2", "ok"), ("pmix_v4", "ok"), ("cray_shasta", "fails")]
 )
 def test_the_mpi_of_the_profile(tmp_path, mpi, state):
-    verdict = check_mpi(profile(tmp_path, mpi=mpi), answers(srun=MPI))
+    job = plan_job(request(tmp_path, site=profile(tmp_path, mpi=mpi)))
+    verdict = check_mpi(job, answers(srun=MPI))
     assert verdict.state == state
     assert f"mpi: {mpi}" in verdict.found
     assert "pmix, none, pmi2" in verdict.found
     assert bool(verdict.todo) == (state == "fails")
 
 
+def test_an_srun_that_is_given_no_plugin_takes_its_own(tmp_path):
+    """JSC's psslurm, for one, has plugins of other names, and knows which it wants."""
+    site = profile(tmp_path, mpi="cray_shasta", drop_directives=["mpi"])
+    assert check_mpi(plan_job(request(tmp_path, site=site)), answers(srun=MPI)).state == "ok"
+    site = profile(tmp_path, mpi="pmi2", srun_args=["--mpi=pspmi"])
+    assert check_mpi(plan_job(request(tmp_path, site=site)), answers(srun=MPI)).state == "fails"
+
+
 def test_a_question_without_an_answer_is_unknown(tmp_path):
     asked = request(tmp_path)
     silent = answers()
     verdicts = [
-        check_mpi(asked.profile, silent),
+        check_mpi(plan_job(asked), silent),
         *check_partition(asked, silent),
         *check_account(asked, silent),
     ]
@@ -116,8 +125,8 @@ def test_a_partition_that_fits(tmp_path):
     [
         ({"partition": "gup"}, "gup: none such; set partition in the site profile: gpu, down"),
         ({"partition": "down"}, "DRAIN"),
-        ({"nodes": 65}, "ask for fewer than --nodes 65"),
-        ({"time": "25:00:00"}, "ask for less than --time 25:00:00"),
+        ({"partition": "gpu", "nodes": 65}, "ask for fewer than --nodes 65"),
+        ({"partition": "gpu", "time": "25:00:00"}, "ask for less than --time 25:00:00"),
     ],
 )
 def test_a_partition_that_does_not(tmp_path, fields, words):
@@ -128,7 +137,10 @@ def test_a_partition_that_does_not(tmp_path, fields, words):
 
 @pytest.mark.parametrize("sinfo", ["16|gpu:8\n", "64|gpu:2\n", "64|(null)\n16|gpu:8\n", ""])
 def test_nodes_that_are_not_like_the_profiles(tmp_path, sinfo):
-    assert states(partition(tmp_path, sinfo))[1] == ("nodes", "fails")
+    assert states(partition(tmp_path, sinfo, partition="gpu"))[1] == ("nodes", "fails")
+    by_default = partition(tmp_path, sinfo)[1]
+    assert (by_default.check, by_default.state) == ("nodes", "unknown")
+    assert "sbatch's own answer" in by_default.todo
 
 
 def accounting(words):

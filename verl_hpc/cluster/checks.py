@@ -163,7 +163,9 @@ def _ranks_have_this_python(request: Request) -> bool:
     could choose another, and the same interpreter."""
     site = request.profile.site
     found = shutil.which(os.path.expandvars(site.python))
-    if other_python(site, plan_job(request)) is not None or site.setup or not found:
+    if site.setup or "PATH" in site.environment or not found:
+        return False
+    if other_python(site, plan_job(request)) is not None:
         return False
     return Path(found).absolute().parent == Path(sys.executable).absolute().parent
 

@@ -16,6 +16,7 @@ from verl_hpc.runtime import environment
 from verl_hpc.runtime.control import Control
 
 _ADAPTERS = Path("/sys/class/infiniband")
+_SLINGSHOT = Path("/sys/class/cxi")
 _LIBRARY = "libibverbs.so.1"
 
 
@@ -86,6 +87,11 @@ def check_fabric(fabric: Fabric) -> None:
         raise ClusterError(
             f"{environment.node_name()}: InfiniBand {why}. Or set NCCL_NET=Socket to use TCP"
         )
+
+
+def has_slingshot(directory: Path = _SLINGSHOT) -> bool:
+    """Whether this node has an adapter of HPE's Slingshot, by the class of its driver."""
+    return any(directory.glob("cxi*"))
 
 
 def network_of(log: str) -> str | None:

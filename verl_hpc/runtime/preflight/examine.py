@@ -160,7 +160,7 @@ def _check_gpus(
 ) -> Verdict:
     said = here.control.allgather((here.world.node, gpus if here.world.local_rank == 0 else None))
     by_node = {hosts[node]: found for node, found in said if found is not None}
-    return judge_gpus(by_node, wanted)
+    return judge_gpus(by_node, wanted, on_gpus=here.world.device != "cpu")
 
 
 def _near_cores(here: Session, gpus: list[Gpu] | str) -> frozenset[int] | None:

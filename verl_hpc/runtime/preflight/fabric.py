@@ -7,8 +7,15 @@ from pathlib import Path
 
 from verl_hpc.runs.verdict import Verdict, fails, listed, ok, unknown
 from verl_hpc.runtime import environment
-from verl_hpc.runtime.fabric import Fabric, network_of, trouble
+from verl_hpc.runtime.fabric import Fabric, has_slingshot, network_of, trouble
 from verl_hpc.runtime.session import Session
+
+_TODO = {
+    "InfiniBand": "set NCCL_NET=IB in the profile's environment: NCCL then says what is missing",
+    "Slingshot": "bring the site's aws-ofi-nccl into the image, and set NCCL_NET=AWS Libfabric in "
+    "the profile's environment: NCCL then says what is missing",
+}
+"""What to do where NCCL leaves a network of this name unused."""
 
 
 def check_fabric(here: Session, hosts: Sequence[str]) -> list[Verdict]:
@@ -36,9 +43,15 @@ def check_network(here: Session, hosts: Sequence[str], log: Path) -> list[Verdic
         found = "TCP was taken, since a run could not use the InfiniBand of these nodes"
         return [unknown("nccl", found, "mend that first")]
     mine = network_of(log.read_text(errors="replace")) if log.is_file() else None
-    is_up = here.infiniband is not None and bool(here.infiniband.active)
-    said = here.control.allgather((hosts[here.world.node], mine, is_up))
+    said = here.control.allgather((hosts[here.world.node], mine, _better_than_tcp(here)))
     return [judge_network(said)]
+
+
+def _better_than_tcp(here: Session) -> str | None:
+    """The network that this node has for NCCL besides TCP; None if the environment chooses."""
+    if here.infiniband is not None and here.infiniband.active:
+        return "InfiniBand"
+    return "Slingshot" if not environment.uses_other_network() and has_slingshot() else None
 
 
 def _why_unused(num_nodes: int) -> str:
@@ -67,16 +80,16 @@ def judge_fabric(by_node: Mapping[str, Fabric]) -> Verdict:
     return ok("infiniband", f"at least {fewest} adapters a node are up and can be opened")
 
 
-def judge_network(said: Sequence[tuple[str, str | None, bool]]) -> Verdict:
+def judge_network(said: Sequence[tuple[str, str | None, str | None]]) -> Verdict:
     """Compare what NCCL uses with what there is.
 
     Args:
-        said: of each rank, its node, NCCL's network, and whether InfiniBand is wanted and up there.
+        said: of each rank, its node, NCCL's network, and the better network that the node has.
     """
-    slow = sorted({node for node, network, up in said if network == "Socket" and up})
+    slow = sorted({node for node, network, better in said if network == "Socket" and better})
     if slow:
-        todo = "set NCCL_NET=IB in the profile's environment: NCCL then says what is missing"
-        return fails("nccl", f"uses TCP beside InfiniBand: {listed(slow)}", todo)
+        better = next(name for node, _, name in said if node == slow[0] and name)
+        return fails("nccl", f"uses TCP beside {better}: {listed(slow)}", _TODO[better])
     names = sorted({network for _, network, _ in said if network})
     if not names:
         return unknown("nccl", "has not said which network it uses", "is NCCL_DEBUG_FILE set?")

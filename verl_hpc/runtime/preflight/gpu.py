@@ -81,7 +81,8 @@ def _read_amd(index: int, device: Path) -> Gpu:
     used, total = (_file_number(device / f"mem_info_vram_{name}") for name in ("used", "total"))
     milli = [_file_number(path) for path in sorted(device.glob("hwmon/hwmon*/temp*_input"))]
     hottest = max((value for value in milli if value is not None), default=None)
-    errors = [_uncorrected(path) for path in sorted(device.glob("ras/*_err_count"))]
+    told = [_uncorrected(path) for path in sorted(device.glob("ras/*_err_count"))]
+    errors = [number for number in told if number is not None]
     share = None if used is None or not total else used / total
     return Gpu(
         index,
@@ -93,10 +94,10 @@ def _read_amd(index: int, device: Path) -> Gpu:
     )
 
 
-def _uncorrected(path: Path) -> int:
+def _uncorrected(path: Path) -> int | None:
     """Uncorrected errors of a block of the GPU, whose file has lines `ue: 0` and `ce: 1`."""
     found = re.search(r"ue:\s*(\d+)", _text(path))
-    return int(found[1]) if found else 0
+    return int(found[1]) if found else None
 
 
 def _file_number(path: Path) -> int | None:
@@ -134,14 +135,20 @@ def judge_nearness(
     return [fails("gpu cores", f"far from their GPUs: {found}", todo)]
 
 
-def judge_gpus(by_node: dict[str, list[Gpu] | str], wanted: int | None) -> Verdict:
+def judge_gpus(
+    by_node: dict[str, list[Gpu] | str], wanted: int | None, on_gpus: bool = False
+) -> Verdict:
     """The GPUs of all nodes.
 
     Args:
         by_node: GPUs, or why they could not be read, by node.
         wanted: GPUs that a node should have; None if no profile says.
+        on_gpus: whether torch computes on GPUs; their health is all that is missing then.
     """
     if not any(by_node.values()):
+        if on_gpus:
+            found = "ranks compute on GPUs, but nvidia-smi is not there to tell their health"
+            return unknown("gpus", found, "does the image have it?")
         if wanted:
             seen = "neither nvidia-smi nor AMD's driver on any node"
             return fails("gpus", seen, f"gpus_per_node is {wanted}: does the container bring them?")

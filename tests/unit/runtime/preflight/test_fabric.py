@@ -34,13 +34,18 @@ def test_one_node_that_differs_is_blamed(bad, words):
 @pytest.mark.parametrize(
     "said, state, words",
     [
-        ([("n0", "IB", True), ("n1", "IB", True)], "ok", "uses IB between nodes"),
-        ([("n0", "Socket", False), ("n1", "Socket", False)], "ok", "uses Socket"),
-        ([("n0", "IB", True), ("n1", "Socket", True)], "fails", "TCP beside InfiniBand: n1"),
-        ([("n0", None, True), ("n1", None, True)], "unknown", "has not said"),
+        ([("n0", "IB", "InfiniBand"), ("n1", "IB", "InfiniBand")], "ok", "uses IB between nodes"),
+        ([("n0", "Socket", None), ("n1", "Socket", None)], "ok", "uses Socket"),
+        (
+            [("n0", "IB", "InfiniBand"), ("n1", "Socket", "InfiniBand")],
+            "fails",
+            "TCP beside InfiniBand: n1",
+        ),
+        ([("n0", "Socket", "Slingshot")], "fails", "TCP beside Slingshot: n0; bring the site's"),
+        ([("n0", None, "InfiniBand"), ("n1", None, "InfiniBand")], "unknown", "has not said"),
     ],
 )
 def test_what_nccl_uses(said, state, words):
     verdict = judge_network(said)
     assert verdict.state == state
-    assert words in verdict.found
+    assert words in str(verdict)

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.slurm.runs import ROOT, write_run
 
 SIZES = ["site.tasks_per_node=1", "site.cores_per_node=1", f"site.python={sys.executable}"]
@@ -82,6 +84,17 @@ def test_a_sick_node_is_found_and_left_out(lab, verl_hpc, model, tmp_path):
     assert {phase["limit_bytes"] for phase in told["phases"]} == {limit}
     assert f"network {found['network_gb_s']:.2f} GB/s a rank" in " ".join(told["assumptions"])
     assert verl_hpc("doctor", "--forget", "n1").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_job_that_is_held_is_told_and_cancelled(lab, verl_hpc):
+    """Slurm is asked every 30 s."""
+    held = "--directive=--hold"
+    done = verl_hpc("doctor", *SITE, "--nodes", "1", *SIZES, held)
+    assert done.returncode != 0, done.stdout + done.stderr
+    assert "does not start by itself, and is cancelled (JobHeldUser: you hold it)" in done.stderr
+    job = done.stderr.partition("job ")[2].partition(":")[0]
+    assert "JobState=CANCELLED " in lab.run("scontrol", "--oneliner", "show", "job", job)
 
 
 def test_inside_a_step_and_a_floor_that_no_pair_reaches(lab, verl_hpc, tmp_path):

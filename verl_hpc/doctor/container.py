@@ -85,8 +85,8 @@ def _places(name: str) -> list[Path]:
     """Where srun looks for an environment: a path, or a name below EDF_PATH or ~/.edf."""
     if "/" in name:
         return [Path(os.path.expandvars(name))]
-    directories = [*filter(None, os.environ.get("EDF_PATH", "").split(":"))]
-    return [Path(place, f"{name}.toml") for place in (*directories, Path.home() / ".edf")]
+    directories = [Path(place) for place in os.environ.get("EDF_PATH", "").split(":") if place]
+    return [place / f"{name}.toml" for place in (*directories, Path.home() / ".edf")]
 
 
 def _targets(tree: dict[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from verl_hpc.runtime import environment, session
 from verl_hpc.runtime.fabric import (
     Fabric,
     check_fabric,
+    has_slingshot,
     network_of,
     read_fabric,
     trouble,
@@ -189,3 +190,9 @@ def test_the_doctor_takes_tcp_where_a_run_is_refused(
             session.choose_network(world, OneRank(), refuse=True)
     assert session.choose_network(world, OneRank(), refuse=False) == fabric
     assert environ["NCCL_NET"] == network
+
+
+def test_slingshot_is_known_by_the_class_of_its_driver(tmp_path):
+    assert not has_slingshot(tmp_path / "class")
+    (tmp_path / "class/cxi0").mkdir(parents=True)
+    assert has_slingshot(tmp_path / "class")

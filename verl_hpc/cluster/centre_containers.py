@@ -21,7 +21,8 @@ class ShifterConfig(Section):
     mounts: list[MountText] = []
     """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
     modules: list[str] = ["gpu"]
-    """What the site adds to the image: gpu is the driver, nccl-plugin the network's libraries."""
+    """What the site adds to the image: gpu is the driver, nccl-plugin the network's libraries.
+    Without any, the site's default modules are left out, too."""
 
     takes_mounts: ClassVar[bool] = True
 
@@ -34,7 +35,7 @@ class ShifterConfig(Section):
 
     def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         del names
-        words = ["shifter", f"--image={IMAGE}", f"--module={','.join(self.modules)}"]
+        words = ["shifter", f"--image={IMAGE}", f"--module={','.join(self.modules) or 'none'}"]
         words += [f"--volume={mount.text}" for mount in mounts]
         return [expandable(word) for word in [*words, "--workdir=$PWD"]]
 

@@ -100,7 +100,7 @@ class PyxisConfig(Section):
 
     def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
         home = "container-mount-home" if self.mount_home else "no-container-mount-home"
-        return [
+        options = [
             Setting("container-image", IMAGE, SITE),
             Setting("container-mounts", ",".join(mount.text for mount in mounts), SITE),
             Setting("container-workdir", "$PWD", DEFAULT),
@@ -108,6 +108,7 @@ class PyxisConfig(Section):
             # Without it, a value that the image sets wins over the job's.
             Setting("container-env", ",".join(names), DEFAULT),
         ]
+        return [option for option in options if option.value != ""]
 
     def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         del mounts, names

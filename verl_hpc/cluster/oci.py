@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
 from verl_hpc.cluster.setting import Setting
@@ -57,10 +59,13 @@ class _OciConfig(Section):
         del mounts, names
         return []
 
+    def _gpu_options(self) -> Sequence[str]:
+        return self._devices[self.gpu]
+
     def _prefix(self, program: str, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         # Ranks of a node share memory and see each other's processes, as MPI and NCCL need it.
         words = ["--rm", "--network=host", "--ipc=host", "--pid=host", "--entrypoint="]
-        words += ["--gpu"] if program == "podman-hpc" else self._devices[self.gpu]
+        words += self._gpu_options()
         words += [f"--volume={mount.text}" for mount in mounts]
         words += [f"--env={name}" for name in names]
         words += ["--workdir=$PWD", *self.options, IMAGE]
@@ -72,13 +77,24 @@ class PodmanConfig(_OciConfig):
 
     kind: Literal["podman"]
     program: Literal["podman", "podman-hpc"] = "podman"
-    """podman-hpc is NERSC's, whose --gpu brings in the devices and the driver."""
+    """podman-hpc is NERSC's, whose --gpu brings in NVIDIA's devices and driver."""
 
     _devices = {
         "nvidia": ("--device=nvidia.com/gpu=all",),
         "amd": (*_AMD, "--group-add=keep-groups"),
         "none": (),
     }
+
+    @model_validator(mode="after")
+    def _check_gpu(self) -> Self:
+        if self.program == "podman-hpc" and self.gpu == "amd":
+            raise ValueError("podman-hpc brings in no gpu 'amd'; write nvidia or none")
+        return self
+
+    def _gpu_options(self) -> Sequence[str]:
+        if self.program == "podman-hpc" and self.gpu == "nvidia":
+            return ("--gpu",)
+        return super()._gpu_options()
 
     def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         return self._prefix(self.program, mounts, names)

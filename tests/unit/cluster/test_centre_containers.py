@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+from pydantic import ValidationError
+
 from tests.unit.cluster.requests import CONTAINERS, profile, request
+from verl_hpc.cluster.centre_containers import ShifterConfig
 from verl_hpc.cluster.containers import PodmanConfig
 from verl_hpc.cluster.explain import explain
 from verl_hpc.cluster.job import plan_job
@@ -23,6 +27,11 @@ def test_shifter(tmp_path):
     assert '--workdir=$PWD" python -m verl_hpc train' in words
 
 
+def test_shifter_without_modules_leaves_out_the_sites_default_ones_too():
+    words = ShifterConfig(kind="shifter", image="x", modules=[]).prefix([], [])
+    assert [word for word in words if word.startswith("--module")] == ["--module=none"]
+
+
 def test_the_engine_of_cscs_mounts_what_its_file_says(tmp_path):
     asked, job = plan(tmp_path, "edf")
     assert '--environment="$IMAGE"' in render_step(job)
@@ -36,3 +45,13 @@ def test_nerscs_podman(tmp_path):
     assert words[3:5] == ["podman-hpc", "podman-hpc"]
     assert "--gpu" in words
     assert not [word for word in words if word.startswith("--device")]
+
+
+def test_nerscs_podman_without_gpus():
+    words = PodmanConfig(kind="podman", image="x", program="podman-hpc", gpu="none").prefix([], [])
+    assert "--gpu" not in words
+
+
+def test_nerscs_podman_has_no_option_for_gpus_of_amd():
+    with pytest.raises(ValidationError, match="podman-hpc.*gpu 'amd'.*nvidia or none"):
+        PodmanConfig(kind="podman", image="x", program="podman-hpc", gpu="amd")

@@ -8,7 +8,11 @@ import signal
 import subprocess
 import time
 
-from verl_hpc.cluster.containers import BwrapConfig
+import pytest
+from pydantic import TypeAdapter
+
+from tests.unit.cluster.requests import CONTAINERS
+from verl_hpc.cluster.containers import BwrapConfig, ContainerConfig
 
 RUNS = 60
 
@@ -36,3 +40,16 @@ def test_a_ranks_status_is_kept_while_signals_come(tmp_path):
         process.stdout.close()
         found[process.wait()] += 1
     assert found == {85: RUNS}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_what_is_empty_gives_no_empty_option(kind):
+    """`--entrypoint=` is meant: it takes the image's own away."""
+    empty = {"mounts": [], "modules": [], "options": [], "gpu": "none"}
+    config = TypeAdapter(ContainerConfig).validate_python(CONTAINERS[kind])
+    fields = type(config).model_fields
+    config = config.model_copy(update={name: empty[name] for name in empty if name in fields})
+    words = [*config.prefix([], []), *(setting.text for setting in config.srun_options([], []))]
+    assert [word for word in words if word.endswith("=")] == (
+        ["--entrypoint="] if kind in ("podman", "docker") else []
+    )

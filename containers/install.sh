@@ -10,8 +10,11 @@
 # On aarch64 pip must find torch's wheel with CUDA; check.sh fails where it took the one without.
 # Not proven: no image has been built by us, neither Transformer Engine nor Apex compiled.
 set -euo pipefail
+umask 022 # so that every user can read the image
 
-MPICH=4.3.2
+PYTHON=3.11.18 # of the version that the tests run; AMD's image keeps its own
+UV=0.13.9      # knows builds of this Python for both architectures, and their hashes
+MPICH=5.0.2    # as the tests: the first series that tells PMI2 from PMIx when it starts
 TRANSFORMER_ENGINE=2.11.0 # the newest that this megatron-core declares
 # A commit of NVIDIA's repository, which stopped making tags in 2025; PyPI's `apex` is another project.
 APEX=6424da3b4faa6c8f062da4a48c424fff3f02d42d
@@ -41,12 +44,19 @@ say() { printf '== %s\n' "$*"; }
 say "compilers and libraries"
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends build-essential ca-certificates curl git \
-    ibverbs-providers ibverbs-utils libibverbs1 librdmacm1 libnuma1 ninja-build python3-dev \
-    python3-venv
+    ibverbs-providers ibverbs-utils libibverbs1 libpmix-dev librdmacm1 libnuma1 ninja-build \
+    python3-dev python3-venv
 rm -rf /var/lib/apt/lists/*
-own=()
-[ "$gpu" = nvidia ] || own=(--system-site-packages)
-python3 -m venv "${own[@]}" "$venv"
+if [ "$gpu" = nvidia ]; then
+    say "Python $PYTHON"
+    python3 -m venv "$scratch/uv"
+    "$scratch/uv/bin/pip" install --quiet "uv==$UV"
+    export UV_PYTHON_INSTALL_DIR=/opt/python
+    "$scratch/uv/bin/uv" python install --no-bin "$PYTHON"
+    "$("$scratch/uv/bin/uv" python find --managed-python "$PYTHON")" -m venv "$venv"
+else
+    python3 -m venv --system-site-packages "$venv"
+fi
 pip=("$venv/bin/pip" install --quiet)
 
 if [ "$gpu" = nvidia ]; then
@@ -58,7 +68,8 @@ if [ "$gpu" = nvidia ]; then
     git -C "$scratch/apex" submodule --quiet update --init --recursive --depth 1
 fi
 
-# Ubuntu's own MPICH is built for PMIx only and starts one world per rank under srun --mpi=pmi2.
+# Ubuntu's own MPICH is built for PMIx only and starts one world per rank under srun --mpi=pmi2. This
+# one has its own PMI2 (--with-pmilib=mpich) and Ubuntu's PMIx, and takes the one that srun speaks.
 # MPI carries no weights here, so that TCP and shared memory do; a site that wants its own fabric
 # mounts its MPICH-compatible libmpi.so.12 over this one.
 say "MPICH $MPICH"
@@ -66,8 +77,9 @@ curl -fsSL "https://www.mpich.org/static/downloads/$MPICH/mpich-$MPICH.tar.gz" |
     tar -xz -C "$scratch"
 (
     cd "$scratch/mpich-$MPICH"
-    ./configure --prefix=/opt/mpich --with-device=ch4:ofi --with-pm=hydra --disable-fortran \
-        --enable-fast=O2 >"$scratch/mpich.log"
+    ./configure --prefix=/opt/mpich --with-device=ch4:ofi --with-pm=hydra --with-pmilib=mpich \
+        --with-pmix="/usr/lib/$(uname -m)-linux-gnu/pmix2" --disable-fortran --enable-fast=O2 \
+        >"$scratch/mpich.log"
     make -s -j "$MAX_JOBS" >>"$scratch/mpich.log"
     make -s install >>"$scratch/mpich.log"
 )
@@ -87,10 +99,13 @@ MPI4PY_BUILD_MPICC=/opt/mpich/bin/mpicc "${pip[@]}" --no-deps --no-binary=mpi4py
     --requirement "$kept"
 
 if [ "$gpu" = nvidia ]; then
-    "${pip[@]}" wheel ninja cmake pybind11 "cython>=3"
+    # The compilers of the base image, not those of NVIDIA's wheels in the lock.
+    export CUDA_HOME=/usr/local/cuda
+    # Its core is a wheel; only the part for PyTorch is compiled. What they need is in the lock.
     say "Transformer Engine $TRANSFORMER_ENGINE"
-    NVTE_FRAMEWORK=pytorch "${pip[@]}" --no-build-isolation --constraint "$lock" \
-        "transformer_engine[core-cu13,pytorch]==$TRANSFORMER_ENGINE"
+    NVTE_FRAMEWORK=pytorch NVTE_PYTORCH_FORCE_BUILD=TRUE "${pip[@]}" --no-build-isolation --no-deps \
+        "transformer_engine==$TRANSFORMER_ENGINE" "transformer_engine_cu13==$TRANSFORMER_ENGINE" \
+        "transformer_engine_torch==$TRANSFORMER_ENGINE"
     say "NVIDIA Apex"
     APEX_CPP_EXT=1 APEX_CUDA_EXT=1 "${pip[@]}" --no-build-isolation --no-deps "$scratch/apex"
 fi

@@ -25,7 +25,7 @@ def main_ppo(words):
 
 def numbers_of(run):
     """What a run computed, by step: all metrics but times, rates and memory."""
-    told = ("perf/", "timing_s/", "cpu_s/")
+    told = ("perf/", "timing_s/", "cpu_s/", "energy_j/")
     return [
         {k: v for k, v in row.items() if not (k == "time" or "seconds" in k or k.startswith(told))}
         for row in read_metrics(run)

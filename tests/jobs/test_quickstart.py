@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "launch/quickstart.sh"
 
 
 ROOT = SCRIPT.parents[1]
-MEASURED = ("time", "timing_s/", "cpu_s/", "perf/", "memory/", "reshard/seconds")
+MEASURED = ("time", "timing_s/", "cpu_s/", "energy_j/", "perf/", "memory/", "reshard/seconds")
 """Beginnings of what a step's seconds and bytes are told by."""
 
 

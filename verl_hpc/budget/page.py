@@ -124,12 +124,11 @@ def _waits(runs: Iterable[RunUse]) -> Iterator[str]:
 
 def _energy(report: Report) -> Iterator[str]:
     spent = added(run.kwh_by_operator for run in report.runs)
-    if spent:
+    if whole := sum(spent.values()):
         yield "## Energy by operator"
         yield ""
         yield "| operator | kWh | share |"
         yield "|---|---:|---:|"
-        whole = sum(spent.values())
         yield from (f"| {n} | {_small(kwh)} | {kwh / whole:.1%} |" for n, kwh in spent.items())
 
 
@@ -151,20 +150,47 @@ def _notes(report: Report) -> Iterator[str]:
             "Work lost is the time of steps that no checkpoint has, by the run's own records: "
             "after a kill they were done again, or are missing."
         )
-    if any(run.joules for run in runs):
-        meter = report.meter or "not known"
-        yield f"Energy is sacct's ConsumedEnergy, of whole nodes; the meter is {meter}."
-        yield "An operator's share of it is its share of the run's time, not a measurement."
-        part = [f"{x.name} {x.metered_share:.0%}" for x in runs if 0 < x.metered_share < 0.995]
-        if part:
-            yield f"Only a part of the time of these runs was metered: {', '.join(part)}."
-    elif runs:
-        yield "Energy is not known: sacct has none, and nothing else is asked."
+    yield from _energy_notes(report)
     if report.co2_g_per_kwh is not None:
         yield f"CO2 is {report.co2_g_per_kwh:g} g for a kWh, as the site profile says."
     if report.account is not None:
         yield f"The account's hours are by {report.account.source}."
     yield from report.problems
+
+
+def _energy_notes(report: Report) -> Iterator[str]:
+    runs = report.runs
+    by_sacct = [run for run in runs if run.joules is not None]
+    measured = [run for run in runs if run.measured]
+    if by_sacct:
+        meter = report.meter or "not known"
+        yield f"Energy of runs is sacct's ConsumedEnergy, of whole nodes; the meter is {meter}."
+        part = [f"{x.name} {x.metered_share:.0%}" for x in by_sacct if 0 < x.metered_share < 0.995]
+        if part:
+            yield f"Only a part of the time of these runs was metered: {', '.join(part)}."
+    own = [run.name for run in measured if run.joules is None]
+    if own:
+        yield (
+            f"Energy of {', '.join(own)} is what the ranks' own meters counted in steps that were "
+            "kept: starts, lost work, fans, power supplies and the network are not in it."
+        )
+    found = {name.partition("/")[0] for run in measured for name in run.measured}
+    if "nvml" in found:
+        yield "An operator's energy has that of the run's GPUs (NVML), counted while it ran."
+    if "rapl" in found:
+        yield (
+            "An operator's energy has that of CPUs and memory (RAPL), counted while it ran. RAPL "
+            "counts whole nodes: on shared ones, the jobs of others are in it."
+        )
+    elif "nvml" in found:
+        yield "CPUs and memory are not in it: RAPL was not there, or is for root alone to read."
+    if any(not run.measured for run in by_sacct):
+        yield (
+            "In a run without meters of its own, an operator's energy is its share of the run's "
+            "time, not a measurement."
+        )
+    if runs and not by_sacct and not measured:
+        yield "Energy is not known: sacct has none, and ranks found no meter (NVML, RAPL)."
 
 
 def _hours(hours: float | None) -> str:

@@ -26,6 +26,8 @@ class RunRecords:
     lives: tuple[RunLife, ...] = ()
     operators: Mapping[str, float] = field(default_factory=dict)
     """Seconds by operator of all steps that were kept."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Joules that ranks' own meters counted in those steps, as `nvml/rollout`."""
     unsaved_s: float | None = 0.0
     """Seconds of whole steps after the newest checkpoint; None while the run is under way."""
 
@@ -46,19 +48,34 @@ class RunUse:
     lost_s: float | None
     """Seconds of steps that were done and not saved, or given up; None without records."""
     joules: float | None
+    """Joules of whole nodes by sacct; None where Slurm meters nothing."""
     metered_share: float
-    """Part of the run's seconds for which energy is known."""
+    """Part of the run's seconds for which sacct has joules."""
     operators: Mapping[str, float]
     """Share of the run's time by operator, and OUTSIDE of them; empty without metrics."""
+    measured: Mapping[str, float]
+    """Joules that ranks' own meters counted, as `nvml/rollout`; empty without such meters."""
+
+    @property
+    def meters(self) -> tuple[str, ...]:
+        """Who counted `kwh`: sacct, or the ranks' own meters; nobody if it is empty."""
+        if self.joules is not None:
+            return ("sacct",)
+        return tuple(sorted({name.partition("/")[0] for name in self.measured}))
 
     @property
     def kwh(self) -> float | None:
-        return None if self.joules is None else self.joules / JOULES_PER_KWH
+        """Energy of the run by `meters`; None if nobody has counted it."""
+        joules = sum(self.measured.values()) if self.joules is None else self.joules
+        return joules / JOULES_PER_KWH if self.meters else None
 
     @property
     def kwh_by_operator(self) -> dict[str, float]:
-        kwh = self.kwh
-        return {name: kwh * share for name, share in self.operators.items()} if kwh else {}
+        """Measured energy, where ranks have meters; else shares of `kwh` by time."""
+        if self.measured:
+            parts = ({name.partition("/")[2]: j} for name, j in self.measured.items())
+            return {name: joules / JOULES_PER_KWH for name, joules in added(parts).items()}
+        return {name: (self.kwh or 0.0) * share for name, share in self.operators.items()}
 
     def as_json(self, co2_g_per_kwh: float | None) -> dict[str, Any]:
         """Plain values; seconds, hours, kWh and kg."""
@@ -74,8 +91,10 @@ class RunUse:
             "wait_s_by_reason": dict(self.waits),
             "lost_s": self.lost_s,
             "kwh": kwh,
+            "kwh_by": list(self.meters),
             "metered_share": self.metered_share,
             "kwh_by_operator": self.kwh_by_operator,
+            "operators_by": sorted({name.partition("/")[0] for name in self.measured}) or ["time"],
             "co2_kg": co2,
         }
 
@@ -93,7 +112,6 @@ def use_of(run: RunRecords, accounts: Iterable[Life] | None, now: float) -> RunU
     started = [life for life in told if life.started is not None and life.elapsed_s > 0]
     elapsed = sum(life.elapsed_s for life in started) or sum(x.seen - x.began for x in own)
     metered = [life for life in started if life.joules is not None]
-    shares = _shares(run.operators, elapsed)
     unit, hours, source = _hours(started, own) if started else _own_hours(own)
     return RunUse(
         name=run.name,
@@ -107,7 +125,8 @@ def use_of(run: RunRecords, accounts: Iterable[Life] | None, now: float) -> RunU
         lost_s=lost_seconds(own, run.unsaved_s) if own else None,
         joules=sum(life.joules or 0.0 for life in metered) if metered else None,
         metered_share=sum(life.elapsed_s for life in metered) / elapsed if elapsed else 0.0,
-        operators=shares,
+        operators=_shares(run.operators, elapsed),
+        measured=run.measured,
     )
 
 

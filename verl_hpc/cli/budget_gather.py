@@ -19,7 +19,7 @@ from verl_hpc.cluster.site import Site
 from verl_hpc.config.explain import explain
 from verl_hpc.errors import ClusterError, ConfigError, DataError
 from verl_hpc.metrics.log import Row, read_metrics, seconds_after
-from verl_hpc.metrics.series import operator_seconds
+from verl_hpc.metrics.series import operator_joules, operator_seconds
 from verl_hpc.runs.heartbeat import FAILED
 from verl_hpc.runs.jobs import by_cluster, read_jobs
 from verl_hpc.runs.lives import RunLife, read_lives
@@ -137,8 +137,9 @@ def records_of(name: str, path: Path, now: float) -> RunRecords:
     started = [life.job_id for life in lives if life.job_id is not None]
     rows = _rows(path)
     job_ids = tuple(dict.fromkeys([*submitted, *started]))
-    operators = added(map(operator_seconds, rows))
-    return RunRecords(name, job_ids, lives, operators, _unsaved_s(path, lives, rows, now))
+    operators, measured = (added(map(by, rows)) for by in (operator_seconds, operator_joules))
+    unsaved_s = _unsaved_s(path, lives, rows, now)
+    return RunRecords(name, job_ids, lives, operators, measured, unsaved_s)
 
 
 def parse_day(text: str, option: str) -> float:

@@ -75,6 +75,9 @@ STEP_SECONDS = "timing_s/step"
 CPU = "cpu_s/"
 """Prefix of CPU seconds by operator, of all threads of the rank's process; names as with
 `timing_s/`. Waiting for other ranks takes next to none, so that they are the rank's own work."""
+ENERGY = "energy_j/"
+"""Prefix of joules that all ranks' meters counted, by meter and operator: `energy_j/nvml/rollout`.
+They are sums over ranks, and absent where no meter can be read."""
 WAIT = "wait"
 """The stage of a rank that waits at the end of a step for the others; split runs alone have it."""
 OVERLAP = "longest of all ranks; they overlap"

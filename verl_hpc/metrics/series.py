@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from verl_hpc.metrics.log import Row
-from verl_hpc.metrics.names import STEP_SECONDS, TIMING, WAIT, Chart
+from verl_hpc.metrics.names import ENERGY, STEP_SECONDS, TIMING, WAIT, Chart
 
 Point = tuple[int, float]
 """Step and value."""
@@ -93,6 +93,15 @@ def operator_seconds(values: Mapping[str, float | None]) -> dict[str, float]:
     step = seconds.pop(STEP_SECONDS.removeprefix(TIMING), 0.0)
     rest = step - sum(seconds.values())
     return {**seconds, OTHER: rest} if rest > 0.01 * step else seconds
+
+
+def operator_joules(values: Mapping[str, float | None]) -> dict[str, float]:
+    """Joules of one step by meter and operator, as `nvml/rollout`; empty without meters."""
+    return {
+        name.removeprefix(ENERGY): value
+        for name, value in values.items()
+        if name.startswith(ENERGY) and value is not None
+    }
 
 
 def overlaps(rows: Iterable[Mapping[str, float | None]]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -12,6 +12,8 @@ from verl_hpc.errors import VerlHpcError
 from verl_hpc.flow import Abandoned, Pipeline
 from verl_hpc.flow.picture import flow_mermaid, flow_text
 from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
+from verl_hpc.metrics.meters import Counter, Meters, find_counters
+from verl_hpc.metrics.names import ENERGY
 from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.metrics.traces import Traces
 from verl_hpc.planner.bases import told_bases
@@ -45,6 +47,7 @@ class Loop:
         self.recipe, self.records, self.heartbeat = recipe, records, heartbeat
         self._life = life
         self.timers = Timers()
+        self.meters = Meters(_counters(run))
         self._traces = Traces(
             run.config.runtime.profile, run.config.run_directory, run.rank, str(run.session.device)
         )
@@ -219,7 +222,7 @@ class Loop:
 
     def _record(self, step: int, metrics: dict[str, float]) -> None:
         self._stages.close()
-        metrics |= self._most(self.timers.drain() | memory_metrics())
+        metrics |= self._of_all(self.timers.drain() | memory_metrics() | self.meters.drain())
         if "perf/total_num_tokens" in metrics:
             seconds = metrics["timing_s/step"]
             of_a_rank = metrics["perf/total_num_tokens"] / self.run.session.world.size
@@ -235,12 +238,9 @@ class Loop:
             self._enter("write_profile")
             self._traces.write()
 
-    def _most(self, mine: dict[str, float]) -> dict[str, float]:
-        """Take the largest seconds and memory of all ranks, on rank 0; elsewhere the rank's own."""
-        gathered = self.run.session.control.gather(mine)
-        names = {name for of_rank in gathered for name in of_rank}
-        found = {name: max(g[name] for g in gathered if name in g) for name in names}
-        return found or mine
+    def _of_all(self, mine: dict[str, float]) -> dict[str, float]:
+        """Figures of all ranks as one, on rank 0; elsewhere the rank's own."""
+        return combined(self.run.session.control.gather(mine)) or mine
 
     def _enter_operator(self, pipeline: Pipeline, step: int, name: str, place: str) -> None:
         """The boundary between two operators: where all ranks meet at each, they may leave here
@@ -262,6 +262,7 @@ class Loop:
             torch.cuda.synchronize()
         self._stages.close()
         self.run.session.enter(name)
+        self.meters.enter(name)
         self.records.stage(self._step_now if step is None else step, name, place)
         if self.heartbeat is not None:
             self.heartbeat.beat(name, self._step_now)
@@ -277,3 +278,22 @@ class Loop:
             is_due = settings.every > 0 and step % settings.every == 0
             is_due = is_due or (settings.wanted and step == self.run.num_steps)
         return is_due and self._evaluated < step
+
+
+def combined(gathered: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Take the largest seconds and memory of ranks by name, and the sum of their joules."""
+    found: dict[str, list[float]] = {}
+    for of_rank in gathered:
+        for name, value in of_rank.items():
+            found.setdefault(name, []).append(value)
+    return {
+        name: (sum if name.startswith(ENERGY) else max)(values) for name, values in found.items()
+    }
+
+
+def _counters(run: RunContext) -> list[Counter]:
+    """This rank's GPU; on the first rank of a node, its CPUs, too."""
+    world = run.session.world
+    on_gpu = world.device != "cpu"
+    uuid = str(torch.cuda.get_device_properties(world.device).uuid) if on_gpu else None
+    return find_counters(uuid, reads_node=world.local_rank == 0)

@@ -130,7 +130,9 @@ def _train(
         rows = read_metrics(run_directory) if (run_directory / METRICS).exists() else []
         life.resume(step, seconds_after(rows, step))
     with open_records(run, restored) as records:
-        result = Loop(run, recipe, records, heartbeat, life).to_the_end(restored or START)
+        loop = Loop(run, recipe, records, heartbeat, life)
+        session.watchdog.errands.append(loop.meters.tick)
+        result = loop.to_the_end(restored or START)
         records.finish(run_facts(run, result))
     if heartbeat is not None:
         heartbeat.end(result.outcome)

@@ -75,6 +75,38 @@ def test_a_report_in_a_file_with_co2(cluster, tmp_path, capsys):
     assert "--report no/such/use.md: No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "meters, told",
+    [
+        (
+            {"nvml": 3.0},
+            ["of the run's GPUs (NVML), counted", "CPUs and memory are not in it: RAPL"],
+        ),
+        (
+            {"nvml": 3.0, "rapl": 1.0},
+            ["of the run's GPUs (NVML), counted", "whole nodes: on shared ones"],
+        ),
+        ({}, ["sacct has none, and ranks found no meter (NVML, RAPL)"]),
+    ],
+)
+def test_energy_that_ranks_measured(tmp_path, monkeypatch, capsys, meters, told):
+    """Nobody but the ranks has metered: three steps, of kilowatt-hours by meter."""
+    run = make_run(tmp_path)
+    rows = [
+        {"step": step, **{f"energy_j/{name}/rollout": 3.6e6 * kwh for name, kwh in meters.items()}}
+        for step in (1, 2, 3)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    without_slurm(tmp_path, monkeypatch)
+    assert main(["budget", str(run)]) == 0
+    page = capsys.readouterr().out
+    kwh = 3 * sum(meters.values())
+    assert (f"| rollout | {kwh:g} | 100.0% |" in page) == bool(meters)
+    assert ("An operator's energy has" in page) == bool(meters)
+    for words in told:
+        assert words in page
+
+
 def test_json(cluster, capsys):
     assert main(["budget", str(cluster), "--json", "--since", "2026-10-01"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -1,20 +1,24 @@
 """When a chain of jobs will be done, and how many steps fit into hours and before a date.
 
-Waits in the queue are drawn from those that jobs of a like size had lately. What is forecast is a
-sum of waits, whose middle is near the sum of the means, however long the longest of them are.
+The chain is replayed in the queue's recent past: from a hundred moments of it, each link waits as
+long as the next job of its kind did that could start. So an array of a thousand jobs counts as
+often as a link would have met it, and not a thousand times; weeks of a full queue stay together.
 """
 
 from __future__ import annotations
 
-import random
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from verl_hpc.slurm.accounting import Life
 
 FEWEST_WAITS = 10
 """From fewer waits nothing is forecast."""
-_DRAWS = 400
+REPLAYS = 100
+_MOST_LINKS = 200
+"""A longer chain waits in proportion."""
 _MOST_STEPS = 1_000_000
 
 
@@ -48,50 +52,60 @@ class Chain:
     hours: float
     """GPU-hours."""
     waits_s: tuple[float, float, float]
-    """Seconds in the queue: one of ten chains waits less, half of them, nine of ten."""
+    """Seconds in the queue: of the quickest replay, of the middle one, of the slowest."""
 
     def ends(self, now: float) -> tuple[float, float, float]:
-        """When it is done, seconds since the epoch, in the same three cases."""
+        """When it is done, seconds since the epoch, as in the same three replays."""
         early, middle, late = (now + self.busy_s + wait for wait in self.waits_s)
         return early, middle, late
 
 
-def waits_like(history: Iterable[Life], nodes: int) -> list[float]:
-    """Seconds from when a job could have started to when it did, of jobs on half to twice as many
-    nodes; of all jobs where there are too few of those.
+class Wait(NamedTuple):
+    """How long a job waited in the queue."""
+
+    eligible: float
+    """When it could have started, seconds since the epoch."""
+    seconds: float
+    """From then until it did."""
+
+
+def waits_like(history: Iterable[Life], nodes: int, on_gpus: bool) -> list[Wait]:
+    """Waits of jobs with GPUs (or without any) on half to twice as many nodes, in the order in
+    which they could have started; of all jobs where there are too few of those.
 
     Jobs that a limit of their owner kept waiting tell nothing about the queue.
     """
-    known = [
-        (life.nodes, max(life.started - life.eligible, 0.0))
+    known = sorted(
+        (Wait(life.eligible, max(life.started - life.eligible, 0.0)), life.nodes, life.gpus > 0)
         for life in history
         if life.started is not None
         and life.eligible is not None
         and life.elapsed_s > 0
         and not life.reason.startswith(("QOS", "Assoc"))
-    ]
-    like = [wait for size, wait in known if nodes / 2 <= size <= 2 * nodes]
-    return like if len(like) >= FEWEST_WAITS else [wait for _, wait in known]
+    )
+    like = [wait for wait, n, gpus in known if nodes / 2 <= n <= 2 * nodes and gpus == on_gpus]
+    return like if len(like) >= FEWEST_WAITS else [wait for wait, *_ in known]
 
 
-def chain_of(steps: int, links: Links, waits: Sequence[float]) -> Chain:
+def chain_of(steps: int, links: Links, waits: Sequence[Wait]) -> Chain:
     """So many steps as a chain; without enough waits it has none.
 
     Args:
         steps: from 1 up.
         links: with time for a step.
-        waits: of other jobs, in seconds.
+        waits: of other jobs, in the order in which they could have started.
     """
     assert links.most_steps >= 1
     number = -(-steps // links.most_steps)
     busy_s = number * links.start_s + steps * links.step_s
-    return Chain(steps, number, busy_s, links.devices * busy_s / 3600, _summed(waits, number))
+    waits_s = _replayed(waits, number, links.usable_s)
+    return Chain(steps, number, busy_s, links.devices * busy_s / 3600, waits_s)
 
 
 def most_steps(
     wanted: int | None,
     links: Links,
-    waits: Sequence[float],
+    waits: Sequence[Wait],
     hours: float | None,
     seconds: float | None,
 ) -> Chain | None:
@@ -100,9 +114,9 @@ def most_steps(
     Args:
         wanted: None takes all that fit.
         links: that it consists of.
-        waits: of other jobs, in seconds.
+        waits: of other jobs, in the order in which they could have started.
         hours: GPU-hours that it may use.
-        seconds: from now, within which nine of ten such chains are to be done.
+        seconds: from now, within which the slowest replay is to be done.
     """
 
     def fits(steps: int) -> bool:
@@ -117,13 +131,21 @@ def most_steps(
     return chain_of(low, links, waits) if low else None
 
 
-def _summed(waits: Sequence[float], number: int) -> tuple[float, float, float]:
+def _replayed(waits: Sequence[Wait], links: int, link_s: float) -> tuple[float, float, float]:
+    """Seconds that a chain waits: in the quickest replay, in the middle one, in the slowest."""
     if len(waits) < FEWEST_WAITS:
         return 0.0, 0.0, 0.0
-    # Not for secrets; the same question gets the same answer.
-    draw = random.Random(0)  # noqa: S311
-    if number > _DRAWS:  # by then the mean alone decides
-        total = number * sum(waits) / len(waits)
-        return total, total, total
-    sums = sorted(sum(draw.choices(waits, k=number)) for _ in range(_DRAWS))
-    return sums[_DRAWS // 10], sums[_DRAWS // 2], sums[9 * _DRAWS // 10]
+    eligible = [wait.eligible for wait in waits]
+    first, span = eligible[0], max(eligible[-1] - eligible[0], 1.0)
+    played = min(links, _MOST_LINKS)
+    sums = []
+    for replay in range(REPLAYS):
+        then, waited = span * replay / REPLAYS, 0.0
+        for _ in range(played):
+            # The past is a ring: after its end comes its beginning.
+            wait = waits[bisect_left(eligible, first + then % span)].seconds
+            waited += wait
+            then += wait + link_s
+        sums.append(waited * links / played)
+    sums.sort()
+    return sums[0], sums[REPLAYS // 2], sums[-1]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from verl_hpc.budget.days import day_of
 from verl_hpc.budget.use import RunUse, added
-
-DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
@@ -202,6 +200,4 @@ def _small(value: float | None) -> str:
 
 
 def _date(time: float | None) -> str:
-    if time is None:
-        return "-"
-    return datetime.fromtimestamp(time, UTC).astimezone().strftime("%Y-%m-%d")
+    return "-" if time is None else day_of(time)

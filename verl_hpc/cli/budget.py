@@ -31,15 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.budget.days import parse_day
     from verl_hpc.budget.page import render_page
     from verl_hpc.cli.budget_gather import gather
     from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.runs.find import RUNS, find_run, named_runs
 
+    since = None if arguments.since is None else parse_day(arguments.since, "--since")
     runs = {word: find_run(word) for word in arguments.runs} or named_runs(RUNS)
-    report = gather(
-        runs, time.time(), arguments.account, arguments.cluster, _day(arguments.since, "--since")
-    )
+    report = gather(runs, time.time(), arguments.account, arguments.cluster, since)
     if arguments.report is not None:
         try:
             arguments.report.write_text(render_page(report), encoding="utf-8")
@@ -50,12 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
     with reader_may_leave():
         print(json.dumps(report.as_json(), indent=1) if arguments.json else render_page(report))
     return 0
-
-
-def _day(text: str | None, option: str) -> float | None:
-    from verl_hpc.cli.budget_gather import parse_day
-
-    return None if text is None else parse_day(text, option)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ import getpass
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from verl_hpc.budget.days import DAY_S, parse_day
 from verl_hpc.budget.page import Account, Report
 from verl_hpc.budget.use import RunRecords, added, use_of
 from verl_hpc.cluster.profile import load_profile
@@ -142,18 +143,6 @@ def records_of(name: str, path: Path, now: float) -> RunRecords:
     return RunRecords(name, job_ids, lives, operators, measured, unsaved_s)
 
 
-def parse_day(text: str, option: str) -> float:
-    """The first moment of a day here, in seconds since the epoch.
-
-    Raises:
-        ConfigError: it is no date.
-    """
-    try:
-        return datetime.combine(date.fromisoformat(text), time()).astimezone().timestamp()
-    except ValueError:
-        raise ConfigError(f"{option} {text}: expected a date such as 2027-01-31") from None
-
-
 def _unsaved_s(
     path: Path, lives: Sequence[RunLife], rows: Sequence[Row], now: float
 ) -> float | None:
@@ -175,7 +164,7 @@ def _earliest(runs: Mapping[str, Path], records: Iterable[RunRecords]) -> float:
     """Just before the first job: the clock of whoever wrote it down may have been ahead."""
     told = [job.get("submitted") for path in runs.values() for job in read_jobs(path / "job")]
     times = [datetime.fromisoformat(text).timestamp() for text in told if isinstance(text, str)]
-    times += [life.began - 86400 for record in records for life in record.lives if not told]
+    times += [life.began - DAY_S for record in records for life in record.lives if not told]
     return max(min(times, default=0.0) - 60, 0.0)
 
 

@@ -6,11 +6,19 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from verl_hpc.budget.forecast import FEWEST_WAITS, Chain, Links, most_steps, waits_like
-from verl_hpc.cli.budget_gather import parse_day
+from verl_hpc.budget.days import DAY_S, day_of, parse_day
+from verl_hpc.budget.forecast import (
+    FEWEST_WAITS,
+    REPLAYS,
+    Chain,
+    Links,
+    Wait,
+    most_steps,
+    waits_like,
+)
 from verl_hpc.cli.logs_pipe import reader_may_leave
 from verl_hpc.cli.plan_inputs import planner_of
 from verl_hpc.cli.plan_runs import ranks_of
@@ -37,18 +45,16 @@ _SKIP = 3
 
 @dataclass(frozen=True)
 class Choice:
-    """A number of nodes, the chain that fits on them, and what decides."""
+    """A number of nodes, and the chain that fits on them; None where not one step does."""
 
-    nodes: int
     layouts: str
     links: Links
     chain: Chain | None
-    """None where not one step fits."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is to fit into what."""
+    """What is to fit into what, and what has to be said with the answer."""
 
     config: RunConfig
     site: Site
@@ -56,16 +62,34 @@ class Question:
     hours: float | None
     until: float | None
     now: float
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def on_gpus(self) -> bool:
+        return bool(self.site.gpus_per_node)
 
     @property
     def unit(self) -> str:
-        return "GPU-hours" if self.site.gpus_per_node else "core-hours"
+        return "GPU-hours" if self.on_gpus else "core-hours"
 
     def links(self, nodes: int, step_s: float, start_s: float) -> Links:
+        """Jobs of the chain. Raises: ConfigError: none has time for a step."""
         limit_s = parse_time(self.limit)
         lead_s, _ = signal_lead(limit_s, self.site.signal_lead_s)
         devices = nodes * (self.site.gpus_per_node or self.site.cores_per_node)
-        return Links(nodes, devices, step_s, start_s, limit_s - lead_s)
+        links = Links(nodes, devices, step_s, start_s, limit_s - lead_s)
+        if links.most_steps < 1:
+            raise ConfigError(
+                f"--time {self.limit}: a job has {links.usable_s:.0f} s until it is told to stop; "
+                f"it starts in {start_s:.0f} s, and a step takes {step_s:.0f} s; give more"
+            )
+        return links
+
+    def choose(self, layouts: str, links: Links, history: Sequence[Life]) -> Choice:
+        seconds = None if self.until is None else self.until - self.now
+        waits = waits_like(history, links.nodes, self.on_gpus)
+        chain = most_steps(self.config.steps, links, waits, self.hours, seconds)
+        return Choice(layouts, links, chain)
 
 
 def run_budget(
@@ -80,63 +104,49 @@ def run_budget(
         now: seconds since the epoch; None asks the clock.
         run: starts sacct; None asks the cluster of the site profile.
     """
-    now = time.time() if now is None else now
-    question, notes = _question(arguments, now), list[str]()
-    sizes = list(_measured(arguments, question, notes) or _planned(arguments, question, notes))
-    site = question.site
-    history = _history(site.partition, now, run or accounts_of(site.cluster), notes)
-    choices = [_choice(question, size, history or []) for size in sizes]
+    question = _question(arguments, time.time() if now is None else now)
+    sizes = [_measured(arguments.like, question)] if arguments.like is not None else None
+    sizes = sizes or list(_planned(arguments, question))
+    history = _history(question, run or accounts_of(question.site.cluster))
+    choices = [question.choose(*size, history or []) for size in sizes]
     best = max((c for c in choices if c.chain), key=_worth, default=None)
-    waits = waits_like(history or [], best.nodes) if best else []
-    if len(waits) >= FEWEST_WAITS:
-        mean = duration(sum(waits) / len(waits))
-        notes.append(f"Waits are those of {len(waits)} jobs of the last {_DAYS} days: {mean} each.")
-    elif history is not None:
-        notes.append("Too few jobs have waited lately to forecast the queue: waits are left out.")
+    if best and history is not None:
+        question.notes.append(_told(waits_like(history, best.links.nodes, question.on_gpus)))
     with reader_may_leave():
         tell = _as_json if arguments.json else _as_text
-        print("\n".join(tell(question, choices, best, notes)))
-    wanted = question.config.steps
-    return 0 if best and best.chain and best.chain.steps >= (wanted or 1) else 1
+        print("\n".join(tell(question, choices, best)))
+    return 0 if best and best.chain and best.chain.steps >= (question.config.steps or 1) else 1
 
 
 def _question(arguments: argparse.Namespace, now: float) -> Question:
     ours = [word for word in arguments.words if word.startswith(PREFIX)]
     words = [word for word in arguments.words if not word.startswith(PREFIX)]
-    until = None if arguments.until is None else parse_day(arguments.until, "--until") + 86400
+    until = None if arguments.until is None else parse_day(arguments.until, "--until") + DAY_S
     if until is not None and until <= now:
         raise ConfigError(f"--until {arguments.until}: that day is over")
     if arguments.budget is not None and arguments.budget <= 0:
         raise ConfigError(f"--budget {arguments.budget:g}: a number of hours above 0")
-    profile = load_profile(arguments.cluster, map(parse_site_override, ours))
+    site = load_profile(arguments.cluster, map(parse_site_override, ours)).site
     config = load_config(arguments.config, words)
-    limit = arguments.time or TIME
-    return Question(config, profile.site, limit, arguments.budget, until, now)
+    return Question(config, site, arguments.time or TIME, arguments.budget, until, now)
 
 
-def _measured(
-    arguments: argparse.Namespace, question: Question, notes: list[str]
-) -> list[tuple[str, Links]]:
-    """Take seconds and nodes from the run that --like names; without it there are none."""
-    if arguments.like is None:
-        return []
-    path: Path = arguments.like
+def _measured(path: Path, question: Question) -> tuple[str, Links]:
+    """Seconds and nodes of a run."""
     rows = [row for row in read_metrics(path) if row["step"] > _SKIP and row.get(STEP_SECONDS)]
     if not rows:
         raise ConfigError(f"--like {path}: no step after the first {_SKIP}; let it do a few more")
     step_s = sum(row[STEP_SECONDS] for row in rows) / len(rows)
     ready = [x.ready - x.began for x in read_lives(path) if x.ready is not None]
     start_s = ready[-1] if ready else _START_S
-    notes.append(
+    question.notes.append(
         f"A step takes {step_s:.1f} s, as {len(rows)} steps of {path} did with their saves and "
         f"evaluations, and a start {start_s:.0f} s."
     )
-    return [("as it is", question.links(ranks_of(path)[1], step_s, start_s))]
+    return "as it is", question.links(ranks_of(path)[1], step_s, start_s)
 
 
-def _planned(
-    arguments: argparse.Namespace, question: Question, notes: list[str]
-) -> Iterator[tuple[str, Links]]:
+def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tuple[str, Links]]:
     """Ask the time model about every number of nodes that is worth comparing and fits."""
     planner = planner_of(arguments)
     if arguments.nodes is not None:
@@ -145,8 +155,8 @@ def _planned(
         counts = node_counts(arguments.max_nodes)
     else:
         counts = [planner.on_fewest().num_nodes]
-    refused: VerlHpcError | None = None
-    found = False
+    refused: VerlHpcError = ConfigError("it fits on no number of nodes")
+    found = 0
     for nodes in counts:
         try:
             plan = planner.search([nodes]) if arguments.search else planner.on(nodes)
@@ -156,41 +166,39 @@ def _planned(
         if not plan.fits:
             refused = ConfigError(f"{nodes} nodes: {plan.why_not()}")
             continue
-        if not found:
-            notes.append(
-                f"Seconds of a step are the time model's, without evaluations and saves, and a "
-                f"start takes {_START_S:.0f} s; --like RUN takes what a run has measured."
-            )
-        found = True
-        sizes = layouts_of(plan.layouts)
+        found += 1
         text = "; ".join(
             f"{name} " + " ".join(f"{axis}={n}" for axis, n in axes.items() if n != 1)
-            for name, axes in sizes.items()
+            for name, axes in layouts_of(plan.layouts).items()
         )
         yield text, question.links(nodes, plan.step.seconds, _START_S)
     if not found:
-        raise refused or ConfigError("it fits on no number of nodes")
+        raise refused
+    question.notes.append(
+        f"Seconds of a step are the time model's, without evaluations and saves, and a start takes "
+        f"{_START_S:.0f} s; --like RUN takes what a run has measured."
+    )
 
 
-def _history(partition: str | None, now: float, run: Runner, notes: list[str]) -> list[Life] | None:
+def _history(question: Question, run: Runner) -> list[Life] | None:
+    """Jobs of the partition lately; without Slurm's accounts a note says so."""
     try:
-        return partition_lives(partition, now - 86400 * _DAYS, run)
+        return partition_lives(question.site.partition, question.now - DAY_S * _DAYS, run)
     except ClusterError as error:
-        notes.append(f"Nothing is known of the queue ({shortly(error)}): waits are left out.")
+        why = shortly(error)
+        question.notes.append(f"Nothing is known of the queue ({why}): waits are left out.")
         return None
 
 
-def _choice(question: Question, size: tuple[str, Links], history: Sequence[Life]) -> Choice:
-    layouts, links = size
-    if links.most_steps < 1:
-        raise ConfigError(
-            f"--time {question.limit}: a job has {links.usable_s:.0f} s until it is told to stop; "
-            f"it starts in {links.start_s:.0f} s, and a step takes {links.step_s:.0f} s; give more"
-        )
-    seconds = None if question.until is None else question.until - question.now
-    waits, wanted = waits_like(history, links.nodes), question.config.steps
-    chain = most_steps(wanted, links, waits, question.hours, seconds)
-    return Choice(links.nodes, layouts, links, chain)
+def _told(waits: Sequence[Wait]) -> str:
+    if len(waits) < FEWEST_WAITS:
+        return "Too few jobs have waited lately to forecast the queue: waits are left out."
+    mean = duration(sum(wait.seconds for wait in waits) / len(waits))
+    return (
+        f"The chain was replayed from {REPLAYS} moments of the last {_DAYS} days, in which "
+        f"{len(waits)} such jobs waited {mean} each: half of the replays are done by the first "
+        "date, all of them by the second. A queue that is fuller than it was then takes longer."
+    )
 
 
 def _worth(choice: Choice) -> tuple[int, float]:
@@ -199,52 +207,44 @@ def _worth(choice: Choice) -> tuple[int, float]:
     return choice.chain.steps, -choice.chain.hours
 
 
-def _as_text(
-    question: Question, choices: Sequence[Choice], best: Choice | None, notes: Sequence[str]
-) -> Iterator[str]:
+def _as_text(question: Question, choices: Sequence[Choice], best: Choice | None) -> Iterator[str]:
     wanted = question.config.steps
     within = [] if question.hours is None else [f"{question.hours:,g} {question.unit}"]
-    within += [] if question.until is None else [f"until {_day(question.until - 1)}"]
+    within += [] if question.until is None else [f"until {day_of(question.until - 1)}"]
     steps = "as many steps as fit" if wanted is None else f"{wanted} steps"
     yield f"{question.config.name}: {steps}, {' and '.join(within)}, in jobs of {question.limit}"
     head = f"  nodes  s a step   steps  jobs  {question.unit:>10}"
-    yield f"{head}  done by half  by nine of ten  layout"
+    yield f"{head}     likely by  at the latest  layout"
     for one in choices:
-        start = f"  {one.nodes:>5}  {one.links.step_s:>8.1f}"
+        start = f"  {one.links.nodes:>5}  {one.links.step_s:>8.1f}"
         if one.chain is None:
             yield f"{start}  not one step fits"
             continue
-        _, middle, late = one.chain.ends(question.now)
+        _, middle, late = map(day_of, one.chain.ends(question.now))
         figures = f"{one.chain.steps:>6}  {one.chain.links:>4}  {one.chain.hours:>10,.1f}"
-        dates = f"{_day(middle):>12}  {_day(late):>14}"
-        yield f"{start}  {figures}  {dates}  {one.layouts}"
+        yield f"{start}  {figures}  {middle:>12}  {late:>13}  {one.layouts}"
     if best is not None and best.chain is not None:
-        if wanted and best.chain.steps < wanted:
-            yield f"not all steps fit: {best.chain.steps} of {wanted} do, on {best.nodes} nodes"
-        hours = question.hours if question.site.gpus_per_node else None
+        nodes, chain = best.links.nodes, best.chain
+        if wanted and chain.steps < wanted:
+            yield f"not all steps fit: {chain.steps} of {wanted} do, on {nodes} nodes"
+        hours = question.hours if question.on_gpus else None
         ceiling = "" if hours is None else f" runtime.max_gpu_hours={hours:g}"
         yield (
-            f"submit with: --nodes {best.nodes} --time {question.limit} --resume-by chain "
-            f"--max-restarts {best.chain.links - 1} steps={best.chain.steps}{ceiling}"
+            f"submit with: --nodes {nodes} --time {question.limit} --resume-by chain "
+            f"--max-restarts {chain.links - 1} steps={chain.steps}{ceiling}"
         )
-    yield from notes
+    yield from question.notes
 
 
-def _as_json(
-    question: Question, choices: Sequence[Choice], best: Choice | None, notes: Sequence[str]
-) -> Iterator[str]:
+def _as_json(question: Question, choices: Sequence[Choice], best: Choice | None) -> Iterator[str]:
     def told(one: Choice) -> dict[str, object]:
         ends = None if one.chain is None else one.chain.ends(question.now)
-        return {**asdict(one), "ends": ends}
+        return {"nodes": one.links.nodes, **asdict(one), "ends": ends}
 
     found = {
         "choices": [told(one) for one in choices],
         "best": None if best is None else choices.index(best),
         "unit": question.unit,
-        "notes": list(notes),
+        "notes": question.notes,
     }
     yield json.dumps(found, indent=1)
-
-
-def _day(moment: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(moment))

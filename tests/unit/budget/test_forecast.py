@@ -1,11 +1,12 @@
 """When chains end, and what fits: on simulated queues, whose truth is known."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.budget.queue_simulator import HOUR, Partition
-from verl_hpc.budget.forecast import FEWEST_WAITS, Links, chain_of, most_steps, waits_like
+from verl_hpc.budget.forecast import FEWEST_WAITS, Links, Wait, chain_of, most_steps, waits_like
 from verl_hpc.slurm.accounting import parse_lives
 
 LINKS = Links(nodes=8, devices=32, step_s=300.0, start_s=600.0, usable_s=12 * HOUR)
@@ -22,7 +23,7 @@ def test_the_end_of_a_chain_is_foreseen_within_15_percent(load, seed):
     queue = Partition(256, load, seed)
     queue.advance(30 * 24 * HOUR)
     began = queue.now
-    waits = waits_like(queue.history(), LINKS.nodes)
+    waits = waits_like(queue.history(), LINKS.nodes, on_gpus=True)
     chain = chain_of(12 * LINKS.most_steps, LINKS, waits)
     early, middle, late = chain.ends(began)
     assert early <= middle <= late
@@ -47,7 +48,7 @@ def test_hours_and_a_date_limit_the_steps():
     busy = chain_of(300, LINKS, []).busy_s
     assert most_steps(None, LINKS, [], None, busy).steps == 300
     assert most_steps(None, LINKS, [], hours, busy).steps == 200
-    waits = [2 * HOUR] * FEWEST_WAITS
+    waits = [Wait(HOUR * index, 2 * HOUR) for index in range(FEWEST_WAITS)]
     assert most_steps(None, LINKS, waits, None, busy + 6 * HOUR).steps == 300
     assert most_steps(None, LINKS, waits, None, busy + 6 * HOUR - 301).steps < 300
     assert most_steps(None, LINKS, [], 1.0, None) is None
@@ -57,23 +58,36 @@ def test_waits_are_those_of_jobs_of_a_like_size():
     queue = Partition(64, 0.9, 0)
     queue.advance(10 * 24 * HOUR)
     lives = queue.history()
-    like = [life.started - life.submitted for life in lives if 4 <= life.nodes <= 16]
-    assert waits_like(lives, 8) == like
-    assert len(waits_like(lives, 64)) == len(lives), "too few so large: all"
+    like = sorted(
+        (life.eligible, life.started - life.eligible) for life in lives if 4 <= life.nodes <= 16
+    )
+    assert waits_like(lives, 8, on_gpus=True) == like
+    assert len(waits_like(lives, 64, on_gpus=True)) == len(lives), "too few so large: all"
+    cores = [replace(life, gpus=0) for life in lives]
+    assert waits_like(lives + cores, 8, on_gpus=True) == like
+    assert len(waits_like(cores, 8, on_gpus=True)) == len(lives), "none has GPUs: all"
 
 
-def test_one_of_many_long_waits_does_not_move_the_middle_of_a_long_chain_to_zero():
-    """Nine of ten wait nothing: the middle of one wait is zero, that of twenty is not."""
-    waits = [0.0] * 90 + [20 * HOUR] * 10
-    assert chain_of(LINKS.most_steps, LINKS, waits).waits_s[1] == 0.0
-    twenty = chain_of(20 * LINKS.most_steps, LINKS, waits).waits_s[1]
-    assert twenty == pytest.approx(40 * HOUR, rel=0.01)
-    thousand = chain_of(1000 * LINKS.most_steps, LINKS, waits).waits_s
-    assert thousand == pytest.approx((2000 * HOUR,) * 3)
+def test_an_array_counts_as_often_as_a_link_would_have_met_it():
+    """A job an hour that starts at once, and one array of 2,000 jobs that wait for each other."""
+    alone = [Wait(hour * HOUR, 0.0) for hour in range(720)]
+    array = [Wait(100.5 * HOUR, 0.1 * HOUR * index) for index in range(2000)]
+    chain = chain_of(12 * LINKS.most_steps, LINKS, sorted(alone + array))
+    assert chain.links == 12
+    assert chain.waits_s == (0.0, 0.0, 0.0)
+
+
+def test_a_chain_of_a_full_week_waits_all_week_and_others_do_not():
+    """Seven of thirty days have waits of ten hours; a chain of four days is in them or is not."""
+    waits = [Wait(h * HOUR, 10 * HOUR if h < 168 else 0.0) for h in range(720)]
+    quickest, middle, slowest = chain_of(8 * LINKS.most_steps, LINKS, waits).waits_s
+    assert (quickest, middle, slowest) == (0.0, 0.0, 80 * HOUR)
+    doubled = chain_of(800 * LINKS.most_steps, LINKS, waits).waits_s
+    assert doubled == tuple(2 * w for w in chain_of(400 * LINKS.most_steps, LINKS, waits).waits_s)
 
 
 def test_waits_of_a_history_that_the_virtual_cluster_produced():
     """What kept a chain's link, an array's next run or a requeued job is no wait in the queue."""
     recorded = parse_lives((Path(__file__).parents[1] / "slurm/sacct.txt").read_text())
-    waits = waits_like(recorded, 1)
-    assert sorted(waits) == [0, 0, 0, 0, 0, 1, 1, 14, 14]
+    waits = waits_like(recorded, 1, on_gpus=True)
+    assert sorted(wait.seconds for wait in waits) == [0, 0, 0, 0, 0, 1, 1, 14, 14]

@@ -1,6 +1,6 @@
 """What `budget` says of real jobs, beside what Slurm's accounts and the meters of its nodes say.
 
-Runs that are killed, requeued, chained and in an array, and one that reaches its ceiling. The nodes
+Thirty runs of a fleet, up to eight at a time, and a few alone, of which more is asked. The nodes
 have GPUs for Slurm to hand out, ranks on CPUs, and meters that a thread turns.
 """
 
@@ -15,28 +15,27 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.conftest import REQUIRED
-from tests.slurm.runs import PATIENCE_S, Run, set_pause, write_run
-from tests.slurm.test_submission import run_state, steps_of, submit_sweep
+from tests.slurm.fleet import CEILING, STARTS, Fleet, Table
+from tests.slurm.runs import Run, set_pause, write_run
 from verl_hpc.cli.main import main
 from verl_hpc.runs.lives import read_lives
 from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
-from verl_hpc.testing.slurm_lab.processes import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 WATTS = 300
 GPUS = 2
-WITH_GPUS = f"site.gpus_per_node={GPUS}", "site.tasks_per_node=1"
+WITH_GPUS = f"site.gpus_per_node={GPUS}", "site.tasks_per_node=1", "runtime.device=cpu"
 
 
 @pytest.fixture(scope="module")
 def lab(slurm):
-    """Two nodes that keep accounts."""
+    """Eight nodes that keep accounts."""
     if (reason := missing(accounts=True)) is not None:
         assert os.environ.get(REQUIRED) != "1", reason
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory:
         settings = LabSettings(
-            directory=Path(directory), nodes=2, gpus=GPUS, accounting=True, kill_wait_s=6
+            directory=Path(directory), nodes=8, gpus=GPUS, accounting=True, kill_wait_s=6
         )
         with Lab(settings) as running, metered(running):
             yield running
@@ -74,6 +73,13 @@ def budget(lab, monkeypatch, capsys):
         return json.loads(capsys.readouterr().out)
 
     return call
+
+
+@pytest.fixture
+def fleet(lab, model, tmp_path):
+    yield Fleet(lab, model, tmp_path, WITH_GPUS)
+    lab.run("scancel", "--me")
+    lab.mend()
 
 
 def accounted(lab, *jobs):
@@ -125,50 +131,39 @@ def test_a_killed_run_and_what_it_lost(lab, run, budget):
     write_figures("killed", run, seconds)
 
 
-def test_a_requeued_run_counts_in_all_its_lives(lab, run, budget):
-    run.submit(*WITH_GPUS, nodes=2)
-    run.wait_for_step(1)
-    run.signal("USR2")
-    run.finish()
-    run.wait_until_gone()
-    seconds = settled(lab, run.job)
-    (use,) = budget(run.directory)["runs"]
-    assert len(seconds) == use["starts"] == 2
-    assert use["jobs"] == 1
-    assert use["hours"] == pytest.approx(2 * GPUS * sum(seconds) / 3600, rel=0.01)
-    assert use["wait_s_by_reason"]["BeginTime"] >= 5
-    assert use["lost_s"] == 0
-    write_figures("requeued", run, seconds)
+def test_thirty_runs_and_what_becomes_of_them(fleet, budget):
+    """An array, kills, lost nodes, requeues, chains and ceilings, up to eight runs at a time."""
+    fleet.submit()
+    fleet.strike()
+    fleet.finish()
+    check_fleet(fleet, budget(*fleet.directories.values())["runs"])
 
 
-def test_a_chain_waits_for_itself(lab, run, budget):
-    run.submit(*WITH_GPUS, "--resume-by", "chain", "--max-restarts", "1", nodes=2)
-    first = int(run.job)
-    run.wait_for_step(1)
-    run.signal("USR2")
-    run.wait_for_end()
-    run.job = str(first + 1)
-    run.finish()
-    run.wait_until_gone()
-    seconds = settled(lab, str(first), run.job)
-    (use,) = budget(run.directory)["runs"]
-    assert len(seconds) == use["starts"] == use["jobs"] == 2
-    assert use["hours"] == pytest.approx(2 * GPUS * sum(seconds) / 3600, rel=0.01)
-    assert use["wait_s_by_reason"]["Dependency"] == pytest.approx(seconds[0], abs=5)
-    write_figures("chain", run, seconds)
-
-
-def test_runs_of_an_array_count_alone(lab, run, budget):
-    shared = "site.exclusive=false", "site.cores_per_node=4"
-    set_pause(run.config.parent, 0)
-    array, runs = submit_sweep(run, *WITH_GPUS, *shared, "--sweep", "seed=0,1", "steps=2")
-    ended = lambda i: run_state(lab, f"{array}_{i}") == "COMPLETED"  # noqa: E731
-    assert wait_for(lambda: all(ended(i) for i in range(2)), PATIENCE_S)
-    assert [steps_of(one) for one in runs] == [2, 2]
-    uses = budget(*runs)["runs"]
-    for index, use in enumerate(uses):
-        (seconds,) = settled(lab, f"{array}_{index}")
-        assert use["hours"] == pytest.approx(GPUS * seconds / 3600, rel=0.01)
+def check_fleet(fleet, uses):
+    """What `budget` says of each run, beside sacct's starts and ends, and the meters."""
+    table, found = Table(), []
+    for kind, use in zip(fleet.kinds, uses, strict=True):
+        seconds = accounted(fleet.lab, *fleet.jobs[use["run"]])
+        own = sum(life.hours for life in read_lives(fleet.directories[use["run"]]))
+        table.add(kind, use, GPUS * sum(seconds), 3600 * own, WATTS * sum(seconds))
+        found.append((kind, use, seconds))
+    print(table)
+    assert table.sums["runs"] == 30
+    for kind, use, seconds in found:
+        assert (use["unit"], use["source"]) == ("GPU-hours", "sacct")
+        assert use["starts"] == len(seconds) == STARTS[kind], use
+        assert 3600 * use["hours"] == pytest.approx(GPUS * sum(seconds), rel=0.01), use
+        if kind != "cancelled":  # it may have had the time to save, and may not
+            assert (use["lost_s"] > 0) == (kind in ("rank killed", "node lost")), use
+        if kind == "ceiling":
+            step_s = max(row["timing_s/step"] for row in fleet.rows(use["run"]))
+            most = 3600 * CEILING + GPUS * step_s
+            assert 3600 * use["hours"] <= most, "passed by more than one step"
+        if kind == "requeued":
+            assert use["wait_s_by_reason"]["BeginTime"] >= 5
+        if kind == "chain":
+            assert use["wait_s_by_reason"]["Dependency"] >= seconds[0] - 5
+    assert table.sums["metered J"] == pytest.approx(table.sums["turned J"], rel=0.01)
 
 
 def test_a_run_stops_before_it_passes_its_hours_and_starts_no_more(lab, run, budget):

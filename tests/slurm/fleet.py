@@ -83,7 +83,10 @@ class Fleet:
                 run.submit(*self.words, alone=False, nodes=1)
                 self.jobs[str(run.directory)].append(run.job)
             elif kind == "node lost":
-                self.lab.kill_node(run.nodes)
+                node = run.nodes
+                self.lab.kill_node(node)
+                # A site's health check is faster than Slurm, which takes minutes to be sure.
+                self.lab.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power")
                 assert wait_for(lambda run=run: run.state != "RUNNING", PATIENCE_S, 0.2), run
                 self.lab.mend()
             else:

@@ -1,19 +1,47 @@
 """The lab, and one run in it to which nothing happens."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.runs import Run, set_pause, write_run
+from tests.slurm import submitter as submitters
+from tests.slurm.runs import Run, cancel_all, set_pause, write_run
 from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
+from verl_hpc.testing.slurm_lab.root import as_root
 from verl_hpc.testing.tiny import make_tiny_model
 
 REQUIRED = "VERL_HPC_REQUIRE_SLURM"
 """Set it to 1 where the tier must not be skipped."""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--submitter", choices=submitters.WHO, help=submitters.HELP)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    who = config.getoption("submitter", None)
+    if who and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
+        config.option.basetemp = submitters.settle(who)
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """What failed tests have left stays."""
+    if session.config.getoption("submitter", None) and exitstatus == 0:
+        with as_root():
+            shutil.rmtree(Path(session.config.option.basetemp).parent)
+
+
+@pytest.fixture(scope="session")
+def submitter(pytestconfig):
+    """Settings of labs for the submitter of this session."""
+    return submitters.settings(pytestconfig.getoption("submitter", None))
 
 
 @pytest.fixture(scope="session")
@@ -29,17 +57,20 @@ def slurm():
 def disk(slurm, tmp_path_factory):
     """A file system of its own; `mount -o remount,size=BYTES` changes its size."""
     directory = tmp_path_factory.mktemp("disk")
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", directory], check=True)
+    with as_root():
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", directory], check=True)
     yield directory
-    subprocess.run(["umount", directory], check=True)
+    with as_root():
+        subprocess.run(["umount", directory], check=True)
 
 
 @pytest.fixture(scope="session")
-def lab(slurm, disk):
+def lab(slurm, disk, submitter):
     """Four nodes for the whole session; they see file systems that were mounted before."""
     with (
         tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory,
-        Lab(LabSettings(directory=Path(directory), kill_wait_s=6)) as running,
+        Lab(LabSettings(directory=Path(directory), kill_wait_s=6, **submitter)) as running,
+        submitters.inside_a_job(running) if running.settings.login_node else nullcontext(),
     ):
         yield running
 
@@ -62,7 +93,7 @@ def run(lab, model, tmp_path):
     """A run that is not submitted yet."""
     yield Run(lab, write_run(tmp_path, model))
     # What a failed test leaves would keep the next ones waiting.
-    lab.run("scancel", "--me")
+    cancel_all(lab)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.slurm.tools import job_details
 from verl_hpc.testing.slurm_lab import Lab
 from verl_hpc.testing.slurm_lab.processes import wait_for
+from verl_hpc.testing.slurm_lab.settings import DEFAULT_PARTITION, URGENT_PARTITION
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
@@ -76,6 +77,12 @@ def set_pause(directory: Path, seconds: float) -> None:
     fresh.replace(directory / "pause_s")
 
 
+def cancel_all(lab: Lab) -> None:
+    """Jobs of tests end; the one that the submitter may be in stays."""
+    for partition in (DEFAULT_PARTITION, URGENT_PARTITION):
+        lab.run("scancel", "--me", f"--partition={partition}")
+
+
 def without_times(log: str) -> str:
     """A node's log with the rank, and not the time, before each line."""
     return re.sub(r"^( *\d+: )[\d-]{10}T[\d:]{8} ", r"\1", log, flags=re.MULTILINE)
@@ -113,7 +120,7 @@ class Run:
         """
         self.wait_until_gone()
         if alone:
-            states = ("sinfo", "--noheader", "--format=%T")
+            states = ("sinfo", "--noheader", "--format=%T", "--partition=debug")
             idle = wait_for(lambda: set(self.lab.run(*states).split()) == {"idle"}, PATIENCE_S)
             assert idle, self.lab.run("sinfo") + self.lab.run("squeue")
         done = self.try_to_submit(*words, **options)

@@ -78,7 +78,7 @@ def srun(lab, directory, *words, program):
     return subprocess.run(
         command,
         cwd=directory,
-        env=os.environ | lab.environment,
+        env=lab.variables,
         capture_output=True,
         text=True,
         timeout=120,

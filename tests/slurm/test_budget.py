@@ -28,14 +28,19 @@ WITH_GPUS = f"site.gpus_per_node={GPUS}", "site.tasks_per_node=1", "runtime.devi
 
 
 @pytest.fixture(scope="module")
-def lab(slurm):
+def lab(slurm, submitter):
     """Eight nodes that keep accounts."""
     if (reason := missing(accounts=True)) is not None:
         assert os.environ.get(REQUIRED) != "1", reason
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory:
         settings = LabSettings(
-            directory=Path(directory), nodes=8, gpus=GPUS, accounting=True, kill_wait_s=6
+            directory=Path(directory),
+            nodes=8,
+            gpus=GPUS,
+            accounting=True,
+            kill_wait_s=6,
+            **submitter,
         )
         with Lab(settings) as running, metered(running):
             yield running
@@ -84,12 +89,8 @@ def fleet(lab, model, tmp_path):
 
 def accounted(lab, *jobs):
     """Seconds of every start of jobs, by when Slurm says that it began and ended."""
-    words = ["sacct", "-n", "-P", "-D", "-X", "--format=Start,End", "-j", ",".join(jobs)]
-    os.environ["SLURM_TIME_FORMAT"] = "%s"
-    try:
-        rows = [row.split("|") for row in lab.run(*words).splitlines()]
-    finally:
-        del os.environ["SLURM_TIME_FORMAT"]
+    words = ["env", "SLURM_TIME_FORMAT=%s", "sacct", "-n", "-P", "-D", "-X", "--format=Start,End", "-j", ",".join(jobs)]
+    rows = [row.split("|") for row in lab.run(*words).splitlines()]
     return [float(end) - float(start) for start, end in rows]
 
 

@@ -110,7 +110,7 @@ def signalled(lab, container, rank):
     step = subprocess.Popen(
         ["bash", "-c", f"IMAGE=/; exec srun --job-name=told {words} {rank}"],
         cwd=rank.parent,
-        env=os.environ | lab.environment,
+        env=lab.variables,
     )
     try:
         for name in ("listens", "SIGUSR2", "SIGTERM"):

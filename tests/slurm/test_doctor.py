@@ -1,13 +1,13 @@
 """The doctor on real nodes: verdicts, a node that is sick, and what submissions make of it."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
 from tests.slurm.runs import ROOT, write_run
+from verl_hpc.testing.slurm_lab.root import as_root
 
 SIZES = ["site.tasks_per_node=1", "site.cores_per_node=1", f"site.python={sys.executable}"]
 
@@ -35,7 +35,8 @@ def spoil(lab, node, directory):
     """Make a directory read-only on one node, as a disk that has failed."""
     slurmd = lab.processes_of(node)[0]
     enter = ["nsenter", f"--target={slurmd}", "--mount"]
-    subprocess.run([*enter, "mount", "-t", "tmpfs", "-o", "ro", "tmpfs", directory], check=True)
+    with as_root():
+        subprocess.run([*enter, "mount", "-t", "tmpfs", "-o", "ro", "tmpfs", directory], check=True)
     return [*enter, "umount", directory]
 
 
@@ -48,7 +49,8 @@ def test_a_sick_node_is_found_and_left_out(lab, verl_hpc, model, tmp_path):
     try:
         done = verl_hpc("doctor", *SITE, "--nodes", "3", "--json", *words)
     finally:
-        subprocess.run(heal, check=True)
+        with as_root():
+            subprocess.run(heal, check=True)
     assert done.returncode == 1, done.stdout + done.stderr
     tree = json.loads(done.stdout)
     by_check = {verdict["check"]: verdict for verdict in tree["verdicts"]}
@@ -104,7 +106,7 @@ def test_inside_a_step_and_a_floor_that_no_pair_reaches(lab, verl_hpc, tmp_path)
     done = subprocess.run(
         ["srun", "--nodes=2", "--mpi=pmi2", *map(str, command), *SIZES, floor],
         cwd=tmp_path,
-        env=os.environ | lab.environment,
+        env=lab.variables,
         capture_output=True,
         text=True,
         timeout=240,

@@ -153,14 +153,14 @@ def test_a_second_job_has_the_compile_caches_of_the_first(lab, show):
     assert "files of compile caches: 1, from " in show.rank_logs
 
 
-def test_gpus_that_are_promised_and_not_used_end_the_run(slurm, model, tmp_path):
+def test_gpus_that_are_promised_and_not_used_end_the_run(slurm, submitter, model, tmp_path):
     """The lab's GPUs are files, and its torch is built without CUDA."""
     config = write_run(tmp_path, model)
     site = "{name: gpus, gpus_per_node: 2, cores_per_node: 4, memory: null, exclusive: false}"
     (tmp_path / "site.yaml").write_text(site)
     directory = tmp_path / "lab"
     directory.mkdir()
-    with Lab(LabSettings(directory=directory, nodes=1, gpus=2)) as lab:
+    with Lab(LabSettings(directory=directory, nodes=1, gpus=2, **submitter)) as lab:
         words = ["--config", config, "--cluster", tmp_path / "site.yaml", "--nodes", "1"]
         words += ["--time", "10", f"site.python={sys.executable}", "steps=1"]
 

@@ -12,6 +12,7 @@ import pytest
 from tests.slurm.runs import PATIENCE_S, STEPS
 from verl_hpc.errors import ClusterError
 from verl_hpc.testing.slurm_lab import processes
+from verl_hpc.testing.slurm_lab.root import as_root
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_a_first_node_that_is_taken_out_of_service_is_survived(lab, run, undistu
     """The one with rank 0 and the batch script; Slurm puts the job back by itself."""
     run.submit()
     run.wait_for_step(1)
-    lab.run("scontrol", "update", "nodename=n0", "state=down", "reason=test")
+    lab.administer("scontrol", "update", "nodename=n0", "state=down", "reason=test")
     run.finish()
     assert "Node failure on n0" in run.log
     assert (run.restarts, run.attempts) == (1, 2)
@@ -141,4 +142,5 @@ def test_a_full_disk_costs_the_step_under_way(run, undisturbed, disk):
 
 
 def resize(disk, num_bytes):
-    subprocess.run(["mount", "-o", f"remount,size={num_bytes}", disk], check=True)
+    with as_root():
+        subprocess.run(["mount", "-o", f"remount,size={num_bytes}", disk], check=True)

@@ -9,15 +9,17 @@ import pytest
 from verl_hpc.errors import ClusterError
 from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
 from verl_hpc.testing.slurm_lab.processes import is_alive
+from verl_hpc.testing.slurm_lab.root import as_root
 from verl_hpc.testing.slurm_lab.settings import free_ports
 
 
 def command(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "verl_hpc.testing.slurm_lab", *map(str, words)],
-        capture_output=True,
-        text=True,
-    )
+    with as_root():
+        return subprocess.run(
+            [sys.executable, "-m", "verl_hpc.testing.slurm_lab", *map(str, words)],
+            capture_output=True,
+            text=True,
+        )
 
 
 def test_several_labs_side_by_side(lab, tmp_path):

@@ -25,7 +25,7 @@ def cut_a_nodes_power(run, chance):
 
 def take_a_node_out_of_service(run, chance):
     name = a_node(run, chance)
-    run.lab.run("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
+    run.lab.administer("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
 
 
 def a_node(run, chance):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.slurm.runs import PATIENCE_S, Run, set_pause, write_run
+from tests.slurm.runs import PATIENCE_S, Run, cancel_all, set_pause, write_run
 from verl_hpc.testing.slurm_lab.processes import wait_for
 
 SCRIPT = """#!/bin/bash
@@ -66,7 +66,7 @@ def moved(lab, model, tmp_path, verb):
     config.write_text(verb("migrate", script, "+verl_hpc.metrics.report=false"))
     run = Run(lab, config)
     yield run.submit()
-    lab.run("scancel", "--me")
+    cancel_all(lab)
 
 
 def follow(lab, run, seen):

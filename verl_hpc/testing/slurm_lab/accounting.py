@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
 from typing import TYPE_CHECKING
 
 from verl_hpc.errors import ClusterError
 from verl_hpc.testing.slurm_lab import processes
+from verl_hpc.testing.slurm_lab.root import as_root
 
 if TYPE_CHECKING:
     from verl_hpc.testing.slurm_lab.lab import Lab
@@ -58,8 +61,11 @@ def slurmdbd_conf(values: dict[str, object]) -> str:
     return _DATABASE.format(**values)
 
 
+@as_root()
 def start(lab: Lab, database_port: int) -> None:
     """Start the database and slurmdbd, and make the account that jobs are charged to.
+
+    The account is that of the user to whom the lab's directory belongs.
 
     Raises:
         ClusterError: one of them does not start.
@@ -93,6 +99,7 @@ def start(lab: Lab, database_port: int) -> None:
         raise ClusterError("mariadbd does not answer")
     if not _query(lab, _GRANT):
         raise ClusterError("mariadbd refuses to make a user for slurmdbd")
+    os.chown(lab.directory / "slurmdbd.conf", 0, 0)  # else slurmdbd refuses it
     lab.run("slurmdbd")
     if not processes.wait_for(lambda: _knows_cluster(lab), _TIMEOUT_S, 0.2):
         raise ClusterError("slurmdbd does not answer")
@@ -109,16 +116,15 @@ def _query(lab: Lab, words: str) -> bool:
 
 def _knows_cluster(lab: Lab) -> bool:
     """Whether slurmdbd has the cluster, the account and its user, which it is told here."""
+    user = pwd.getpwuid(lab.directory.stat().st_uid).pw_name
     try:
-        known = lab.run(
-            "sacctmgr", "--noheader", "--parsable2", "show", "user", "root", "WithAssoc"
-        )
+        known = lab.run("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "WithAssoc")
         if ACCOUNT in known:
             return True
         for words in (
             ["cluster", "lab"],
             ["account", ACCOUNT, "cluster=lab"],
-            ["user", "root", f"account={ACCOUNT}", f"defaultaccount={ACCOUNT}"],
+            ["user", user, f"account={ACCOUNT}", f"defaultaccount={ACCOUNT}"],
         ):
             lab.run("sacctmgr", "--immediate", "add", *words)
     except ClusterError as error:

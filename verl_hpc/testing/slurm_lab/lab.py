@@ -14,6 +14,7 @@ from typing import Self
 
 from verl_hpc.errors import ClusterError
 from verl_hpc.testing.slurm_lab import accounting, processes
+from verl_hpc.testing.slurm_lab.root import as_root, may_be_root
 from verl_hpc.testing.slurm_lab.settings import (
     DEFAULT_PARTITION,
     FREEZER,
@@ -41,10 +42,15 @@ if [ -d "$3" ]; then
     mkdir -p /sys/cray/pm_counters
     mount --bind "$3" /sys/cray/pm_counters
 fi
+if [ -n "$4" ]; then
+    mount -t tmpfs tmpfs "${4%/*}"
+    if [ "$1" = n0 ]; then mkdir -m 1777 "$4"; fi
+fi
 exec slurmd -N "$1"
 """
 """What a node is: a slurmd with a host name, an /etc/hosts and a /dev/shm of its own.
 
+Its fourth argument, if not empty, is `LabSettings.home`.
 Where accounts are kept, its third argument takes the place of the directory in which Cray's kernel
 has its meters; /sys cannot get one more directory, so that it is put together anew."""
 
@@ -61,10 +67,12 @@ def missing(cgroup: bool = False, accounts: bool = False) -> str | None:
         return f"not installed: {', '.join(absent)}; as root: {INSTALL}"
     if accounts and (absent := [name for name in accounting.PROGRAMS if _which(name) is None]):
         return f"not installed: {', '.join(absent)}; as root: {accounting.INSTALL}"
-    if os.geteuid() != 0:
+    if not may_be_root():
         return "a lab needs root (that of a container will do): Slurm's daemons run jobs for users"
     own_namespaces = [_which("unshare") or "unshare", "--uts", "--mount", "true"]
-    if subprocess.run(own_namespaces, capture_output=True).returncode:
+    with as_root():
+        refused = subprocess.run(own_namespaces, capture_output=True).returncode
+    if refused:
         return "this machine allows no namespaces; in a container, add the capability SYS_ADMIN"
     if cgroup and not os.access(FREEZER, os.W_OK):
         return f"{FREEZER} is not there, or cannot be written; do without --cgroup"
@@ -103,8 +111,10 @@ class Lab:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The whole environment of what is started here."""
-        return os.environ | self.environment | {"PATH": _path()}
+        """The whole environment of what is started here, which takes no part in a job that this
+        process is in."""
+        outside = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+        return outside | self.environment | {"PATH": _path()}
 
     def __enter__(self) -> Self:
         self.up()
@@ -132,7 +142,7 @@ class Lab:
             if self.settings.accounting:
                 accounting.start(self, self.settings.database_port(first_port))
             self.start_controller("-c")
-            for name in self.settings.node_names:
+            for name in self.settings.all_names:
                 self.start_node(name)
             self.wait_for_nodes()
         except ClusterError as error:
@@ -141,6 +151,7 @@ class Lab:
                 f"{error}; what its daemons said is in {self.directory}/log"
             ) from None
 
+    @as_root()
     def down(self) -> None:
         """End every daemon and every job, at once; logs stay."""
         groups = self.directory / "cgroup.conf"
@@ -151,6 +162,7 @@ class Lab:
         for daemon in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
             if (process := self._daemon(daemon)) is not None:
                 processes.end([process])
+        self._hand_over()
 
     @staticmethod
     def program(name: str) -> str:
@@ -171,6 +183,12 @@ class Lab:
             raise ClusterError(f"{' '.join(map(str, words))}: {reason}")
         return done.stdout
 
+    @as_root()
+    def administer(self, *words: str | Path) -> str:
+        """`run` as root, whom Slurm lets change its nodes."""
+        return self.run(*words)
+
+    @as_root()
     def start_controller(self, *options: str) -> None:
         """Start slurmctld; without options it keeps the jobs that it had."""
         self.run("slurmctld", *options)
@@ -178,22 +196,25 @@ class Lab:
         if not processes.wait_for(self._controller_listens, _TIMEOUT_S):
             raise ClusterError("slurmctld does not listen")
 
+    @as_root()
     def stop_controller(self) -> None:
         """End slurmctld, as for an upgrade; jobs keep running."""
         if (process := self._daemon("slurmctld")) is not None:
             processes.end([process], _TIMEOUT_S)
 
+    @as_root()
     def start_node(self, name: str) -> None:
         """Boot a node."""
         for room in ("spool", "tmp"):
             (self.directory / room / name).mkdir(exist_ok=True)
         command = ["unshare", "--uts", "--mount", "sh", "-ec", _NODE, "node", name]
-        self.run(*command, self.directory / "hosts", self._meters(name))
+        self.run(*command, self.directory / "hosts", self._meters(name), self.settings.home or "")
         if not processes.wait_for(lambda: self._daemon(name) is not None, _TIMEOUT_S):
             raise ClusterError(f"slurmd of {name} did not start")
         namespace = processes.namespace_of(self._daemon(name) or 0)
         self._namespace_file(name).write_text(str(namespace))
 
+    @as_root()
     def kill_node(self, name: str) -> None:
         """Cut a node's power: all that runs there is gone, and the controller is not told."""
         while left := self.processes_of(name):
@@ -201,6 +222,7 @@ class Lab:
             processes.wait_for(lambda: not any(map(processes.is_alive, left)), 1.0)
         self._namespace_file(name).unlink(missing_ok=True)
 
+    @as_root()
     def processes_of(self, name: str) -> list[int]:
         """Everything that runs on a node: slurmd, steps, ranks."""
         file = self._namespace_file(name)
@@ -235,6 +257,7 @@ class Lab:
     def _namespace_file(self, name: str) -> Path:
         return self.directory / "run" / f"{name}.namespace"
 
+    @as_root()
     def _daemon(self, name: str) -> int | None:
         process = processes.read_pid(self.directory / "run" / f"{name}.pid")
         return process if process is not None and self._is_ours(process) else None
@@ -265,7 +288,7 @@ class Lab:
         for index in range(self.settings.gpus):
             device = self.directory / f"dev/gpu{index}"
             if not device.exists():
-                os.mknod(device, stat.S_IFCHR | 0o666, Path("/dev/null").stat().st_rdev)
+                self._make_device(device)
         ports = free_ports(self.directory, self.settings.num_ports())
         for file, text in self.settings.files(ports).items():
             (self.directory / file).write_text(text)
@@ -275,6 +298,18 @@ class Lab:
             for name in self.settings.node_names:
                 self.set_meter(name, 0)
         return ports
+
+    def _hand_over(self) -> None:
+        """What daemons leave belongs to whom the directory belongs to, who may remove it."""
+        owner = self.directory.stat()
+        if owner.st_uid:
+            for path in self.directory.rglob("*"):
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+    @as_root()
+    def _make_device(self, path: Path) -> None:
+        os.mknod(path, stat.S_IFCHR, Path("/dev/null").stat().st_rdev)
+        path.chmod(0o666)
 
     def _start_munge(self) -> None:
         # --force: the directory need not be below one that everybody may enter.

@@ -14,6 +14,8 @@ from verl_hpc.testing.slurm_lab import accounting
 DEFAULT_PARTITION = "debug"
 URGENT_PARTITION = "urgent"
 """Its jobs preempt those of the default partition, which go back into the queue."""
+LOGIN = "login"
+"""The node of `LabSettings.login_node`, and its partition."""
 
 _FIRST_PORT, _LAST_PORT = 12000, 32000
 """Below those that the kernel hands out by itself."""
@@ -75,9 +77,10 @@ PriorityType=priority/basic
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
-PartitionName={default} Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace_s}
-PartitionName={urgent} Nodes=ALL PriorityTier=2 PreemptMode=OFF
+PartitionName={default} Nodes={nodes} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace_s}
+PartitionName={urgent} Nodes={nodes} PriorityTier=2 PreemptMode=OFF
 """
+_LOGIN = f"PartitionName={LOGIN} Nodes={LOGIN}\n"
 _CGROUP = f"""\
 CgroupPlugin=cgroup/v1
 CgroupMountpoint={FREEZER.parent}
@@ -109,6 +112,13 @@ class LabSettings:
     """Keep accounts, with slurmdbd and MariaDB, and meter energy: `sacct`, `sacctmgr` and `sreport`
     answer. It takes some seconds more to come up."""
 
+    home: Path | None = None
+    """A directory that is another one on the nodes: empty on n0, not there on others, and what is
+    beside it is gone. As where the submitter's HOME is on no file system of the nodes."""
+    login_node: bool = False
+    """One more node, in a partition of its own: both are called `login`, and no job gets there
+    that does not ask for it. For who works inside an allocation."""
+
     def __post_init__(self) -> None:
         if self.nodes < 1:
             raise ClusterError(f"--nodes {self.nodes}: a lab has at least one node")
@@ -121,6 +131,11 @@ class LabSettings:
     @property
     def node_names(self) -> list[str]:
         return [f"n{index}" for index in range(self.nodes)]
+
+    @property
+    def all_names(self) -> list[str]:
+        """Those of `node_names`, and the one of `login_node`."""
+        return self.node_names + [LOGIN] * self.login_node
 
     @property
     def munge_socket(self) -> Path:
@@ -141,42 +156,44 @@ class LabSettings:
             "memory_per_cpu": max(_memory_mib() // self.cpus, 1),
             "default": DEFAULT_PARTITION,
             "urgent": URGENT_PARTITION,
+            "nodes": ",".join(self.node_names),
             "grace_s": self.grace_s,
             "kill_wait_s": self.kill_wait_s,
             "proctrack": "cgroup" if self.cgroup else "linuxproc",
-            "dbd_port": first_port + self.nodes + 1,
+            "dbd_port": self.database_port(first_port) - 1,
             "database_port": self.database_port(first_port),
         }
         accounts = accounting.CONTROLLER if self.accounting else _NO_ACCOUNTING
+        partitions = _SCHEDULING + _LOGIN * self.login_node
         kept = {"slurmdbd.conf": accounting.slurmdbd_conf(values)} if self.accounting else {}
         return kept | {
-            "slurm.conf": (_CONTROLLER + accounts + _NODES + _SCHEDULING).format(**values),
+            "slurm.conf": (_CONTROLLER + accounts + _NODES + partitions).format(**values),
             "nodes.conf": self._nodes_conf(first_port + 1),
             "gres.conf": self._gres_conf(),
             "cgroup.conf": _CGROUP if self.cgroup else "",
             "plugstack.conf": "",
-            "hosts": f"{_HOSTS.read_text()}\n127.0.0.1 {' '.join(self.node_names)}\n",
+            "hosts": f"{_HOSTS.read_text()}\n127.0.0.1 {' '.join(self.all_names)}\n",
         }
 
     def num_ports(self) -> int:
-        return self.nodes + 1 + 2 * self.accounting
+        return len(self.all_names) + 1 + 2 * self.accounting
 
     def database_port(self, first_port: int) -> int:
         """Where MariaDB listens, if accounts are kept."""
-        return first_port + self.nodes + 2
+        return first_port + len(self.all_names) + 2
 
     def _nodes_conf(self, first_port: int) -> str:
         gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""
         size = f"CPUs={self.cpus} RealMemory={_memory_mib()}{gres} State=UNKNOWN"
         return "".join(
             f"NodeName={name} NodeHostname={name} NodeAddr=127.0.0.1 Port={first_port + i} {size}\n"
-            for i, name in enumerate(self.node_names)
+            for i, name in enumerate(self.all_names)
         )
 
     def _gres_conf(self) -> str:
         if not self.gpus:
             return ""
-        nodes, gpus = f"n[0-{self.nodes - 1}]", f"[0-{self.gpus - 1}]"
+        nodes, gpus = ",".join(self.all_names), f"[0-{self.gpus - 1}]"
         return f"NodeName={nodes} Name=gpu File={self.directory}/dev/gpu{gpus}\n"
 
 

@@ -34,7 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.budget.days import parse_day
     from verl_hpc.budget.page import render_page
     from verl_hpc.cli.budget_gather import gather
-    from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.runs.find import RUNS, find_run, named_runs
 
     since = None if arguments.since is None else parse_day(arguments.since, "--since")
@@ -47,8 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--report {arguments.report}: {error.strerror}") from None
         print(arguments.report)
         return 0
-    with reader_may_leave():
-        print(json.dumps(report.as_json(), indent=1) if arguments.json else render_page(report))
+    print(json.dumps(report.as_json(), indent=1) if arguments.json else render_page(report))
     return 0
 
 

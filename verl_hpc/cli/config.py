@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.logs_pipe import reader_may_leave
 
     if arguments.config is not None and arguments.explain is not None:
         from verl_hpc.cli.config_origin import explained_values
@@ -59,8 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     else:
         text = _explained(arguments.explain)
-    with reader_may_leave():
-        sys.stdout.write(text)
+    sys.stdout.write(text)
     return 0
 
 

@@ -194,14 +194,12 @@ def _request(arguments: argparse.Namespace, profile: Profile) -> Request:
 
 def _shown(verdicts: Iterable[Verdict], as_json: bool) -> list[Verdict]:
     """Print each as soon as it is there: some questions take Slurm a while."""
-    from verl_hpc.cli.logs_pipe import reader_may_leave
 
     shown = []
     for verdict in verdicts:
         shown.append(verdict)
         if not as_json:
-            with reader_may_leave():
-                print(verdict, flush=True)
+            print(verdict, flush=True)
     return shown
 
 

@@ -40,17 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.runs.find import find_run
 
     directory = find_run(arguments.run)
     step = _step(directory, arguments.step)
     found = _wanted(directory, step, arguments)
-    with reader_may_leave():
-        if arguments.json:
-            _print_json(found if arguments.all else islice(found, _SHOWN))
-        else:
-            _print(directory, step, found, None if arguments.all else _SHOWN)
+    if arguments.json:
+        _print_json(found if arguments.all else islice(found, _SHOWN))
+    else:
+        _print(directory, step, found, None if arguments.all else _SHOWN)
     return 0
 
 

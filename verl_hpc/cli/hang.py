@@ -41,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.hang_text import as_json, as_text
-    from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.runs.find import find_run, newest_run, no_runs_yet
     from verl_hpc.runs.stacks.gather import gather_stacks
 
@@ -51,11 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     ranks = ranks_under_way(directory, "look at")
     stacks = gather_stacks(directory, ranks, arguments.by)
     now = time.time()
-    with reader_may_leave():
-        if arguments.json:
-            print(as_json(directory, ranks, stacks, now))
-        else:
-            print(as_text(directory, ranks, stacks, now, full=arguments.full))
+    if arguments.json:
+        print(as_json(directory, ranks, stacks, now))
+    else:
+        print(as_text(directory, ranks, stacks, now, full=arguments.full))
     return 0 if any(stack.threads for stack in stacks) else 1
 
 

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.runs.find import RUNS, named_runs, no_runs_yet
 
     directory = arguments.directory or RUNS
@@ -56,10 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{directory}: no runs")
         return 0
     widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
-    with reader_may_leave():
-        for row in (HEADER, *rows):
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            print(line.rstrip())
+    for row in (HEADER, *rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(line.rstrip())
     return 0
 
 

@@ -34,19 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.runs.find import find_run
 
     directory = find_run(arguments.run)
-    status = 0
-    with reader_may_leave():
-        if arguments.first_error:
-            status = _first_error(directory, arguments)
-        elif arguments.follow:
-            _follow(directory, arguments)
-        else:
-            _all(directory, arguments)
-    return status
+    if arguments.first_error:
+        return _first_error(directory, arguments)
+    (_follow if arguments.follow else _all)(directory, arguments)
+    return 0
 
 
 def _all(directory: Path, arguments: argparse.Namespace) -> None:

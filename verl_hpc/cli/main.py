@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from verl_hpc import __version__
+from verl_hpc.cli.output import OutputError, ReaderLeft, standard_output
 from verl_hpc.errors import ConfigError, VerlHpcError
 
 VERBS = {
@@ -41,11 +42,30 @@ VERBS = {
     "config": "what settings there are, what they mean, what they may be; or a file's, resolved",
     "reshard": "count what moving weights between two layouts costs; needs no GPU",
 }
+ON_AND_ON = ("generations", "logs", "status")
+"""Verbs that print much or for ever, and do nothing else: their reader's leave, or Ctrl-C, is their
+end. All others do what they do to the end, whoever reads."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return its exit status: 0 done, 1 a `VerlHpcError`, 2 bad usage."""
     words = list(sys.argv[1:] if argv is None else argv)
+    ends = bool(words) and words[0] in ON_AND_ON
+    try:
+        with standard_output(ends):
+            return _run(words)
+    except ReaderLeft:
+        return 0
+    except KeyboardInterrupt:
+        if not ends:
+            raise
+        return 0
+    except OutputError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(words: Sequence[str]) -> int:
     verb = words[0] if words else "help"
     if verb in ("--version", "-V", "version"):
         print(f"verl_hpc {__version__}")

@@ -77,12 +77,10 @@ def plain_words(words: Sequence[str]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.migration.page import as_yaml, table
 
     if arguments.keys is not None:
-        with reader_may_leave():
-            sys.stdout.write(table(arguments.keys))
+        sys.stdout.write(table(arguments.keys))
         return 0
     words = list(arguments.words)
     if len(words) == 1 and " " in words[0] and ("=" in words[0] or " --" in words[0]):
@@ -92,8 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.config_name is not None:
         words.append(f"--config-name={arguments.config_name}")
     found = _found(words)
-    with reader_may_leave():
-        sys.stdout.write(as_yaml(found))
+    sys.stdout.write(as_yaml(found))
     if not found.refused:
         return 0
     print(f"verl_hpc: refused {len(found.refused)} of verl's keys, see above", file=sys.stderr)

@@ -184,7 +184,6 @@ def make(arguments: argparse.Namespace) -> Plan:
 
 
 def _print(arguments: argparse.Namespace, plan: Plan) -> None:
-    from verl_hpc.cli.logs_pipe import reader_may_leave
 
     if arguments.json:
         text = json.dumps(plan.as_json(), indent=1)
@@ -192,8 +191,7 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> None:
         from verl_hpc.cli.plan_text import as_text
 
         text = as_text(plan, arguments.explain)
-    with reader_may_leave():
-        print(text)
+    print(text)
 
 
 def _write(arguments: argparse.Namespace, plan: Plan) -> None:

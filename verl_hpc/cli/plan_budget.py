@@ -19,7 +19,6 @@ from verl_hpc.budget.forecast import (
     most_steps,
     waits_like,
 )
-from verl_hpc.cli.logs_pipe import reader_may_leave
 from verl_hpc.cli.plan_inputs import planner_of
 from verl_hpc.cli.plan_runs import ranks_of
 from verl_hpc.cluster.profile import PREFIX, load_profile, parse_site_override
@@ -112,9 +111,8 @@ def run_budget(
     best = max((c for c in choices if c.chain), key=_worth, default=None)
     if best and history is not None:
         question.notes.append(_told(waits_like(history, best.links.nodes, question.on_gpus)))
-    with reader_may_leave():
-        tell = _as_json if arguments.json else _as_text
-        print("\n".join(tell(question, choices, best)))
+    tell = _as_json if arguments.json else _as_text
+    print("\n".join(tell(question, choices, best)))
     return 0 if best and best.chain and best.chain.steps >= (question.config.steps or 1) else 1
 
 

@@ -58,7 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _scaling(words: list[str], arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.cli.report_scaling import scaling_page
     from verl_hpc.runs.find import find_run
 
@@ -67,8 +66,7 @@ def _scaling(words: list[str], arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--skip {skip}: a number of steps from 0 up")
     page = scaling_page([find_run(word) for word in words], skip, _prediction(arguments))
     if arguments.out is None:
-        with reader_may_leave():
-            print(page, end="")
+        print(page, end="")
         return 0
     try:
         arguments.out.write_text(page, encoding="utf-8")

@@ -34,20 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.runs.find import find_run, newest_run, no_runs_yet
 
     directory = find_run(arguments.run) if arguments.run else newest_run()
     if directory is None:
         print("null" if arguments.json else no_runs_yet())
         return 0
-    with reader_may_leave():
-        while True:
-            status = read_status(directory, time.time())
-            _show(status, arguments)
-            if not arguments.watch or status.state.is_over:
-                break
-            time.sleep(_REDRAW_S)
+    while True:
+        status = read_status(directory, time.time())
+        _show(status, arguments)
+        if not arguments.watch or status.state.is_over:
+            break
+        time.sleep(_REDRAW_S)
     return 0
 
 

@@ -89,7 +89,8 @@ def fleet(lab, model, tmp_path):
 
 def accounted(lab, *jobs):
     """Seconds of every start of jobs, by when Slurm says that it began and ended."""
-    words = ["env", "SLURM_TIME_FORMAT=%s", "sacct", "-n", "-P", "-D", "-X", "--format=Start,End", "-j", ",".join(jobs)]
+    words = ["env", "SLURM_TIME_FORMAT=%s", "sacct", "-n", "-P", "-D", "-X"]
+    words += ["--format=Start,End", "-j", ",".join(jobs)]
     rows = [row.split("|") for row in lab.run(*words).splitlines()]
     return [float(end) - float(start) for start, end in rows]
 

@@ -1,6 +1,5 @@
 """The same job inside a container that hides the machine's root file system."""
 
-import os
 import shutil
 import subprocess
 import sys

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from verl_hpc.metrics.text import duration
-from verl_hpc.runs.ranks import Progress, Ranks, shown
+from verl_hpc.runs.ranks import Ranks, shown
 from verl_hpc.runs.stacks.stack import Frame, Stack, group
 from verl_hpc.runs.verdict import counted
 
@@ -29,15 +29,17 @@ def as_text(
     """
     lines = [f"{run}: {_size(ranks)}, as of {duration(max(now - ranks.time, 0.0))} ago"]
     lines += _silence(ranks, now)
-    lines += _late(ranks)
-    by_rank = {progress.rank: progress for progress in ranks.ranks}
+    lines += _late(ranks, now)
     for stacks_of_group in group(stacks, [late.rank for late in ranks.late]):
-        lines += ["", *_group(stacks_of_group, by_rank, full)]
+        lines += ["", *_group(stacks_of_group, ranks, now, full)]
     return "\n".join(lines)
 
 
 def as_json(run: Path, ranks: Ranks, stacks: Sequence[Stack], now: float) -> str:
-    """Plain values; seconds."""
+    """Plain values; seconds.
+
+    A rank's `operator` is the one that it was in `told_s` seconds before, by its own last word.
+    """
     late = {progress.rank for progress in ranks.late}
     by_rank = {progress.rank: progress for progress in ranks.ranks}
     found = {
@@ -51,6 +53,7 @@ def as_json(run: Path, ranks: Ranks, stacks: Sequence[Stack], now: float) -> str
                 "late": s.rank in late,
                 "operator": by_rank[s.rank].operator,
                 "seconds": by_rank[s.rank].seconds,
+                "told_s": round(ranks.age_s(by_rank[s.rank], now), 1),
                 "waits": s.waits,
                 "how": s.how,
                 "problem": s.problem,
@@ -72,37 +75,52 @@ def _size(ranks: Ranks) -> str:
 
 def _silence(ranks: Ranks, now: float) -> Iterator[str]:
     """Ranks whose watchdog thread does not run: something holds Python's lock, or they are gone."""
-    patience = 3 * ranks.interval_s
-    if now - ranks.time > patience:
+    if now - ranks.time > ranks.patience_s:
         yield (
             f"operators below are those of {duration(now - ranks.time)} ago, when rank 0 last "
             "heard from all ranks; stacks are of now"
         )
-    silent = [progress.rank for progress in ranks.ranks if progress.silent_s > patience]
+    silent = [progress.rank for progress in ranks.ranks if progress.silent_s > ranks.patience_s]
     if silent:
         yield f"silent, no Python code runs in them: {_named(silent)}"
 
 
-def _late(ranks: Ranks) -> Iterator[str]:
+def _late(ranks: Ranks, now: float) -> Iterator[str]:
     late = ranks.late
     if not late:
         yield "no rank is late: all are equally far, or none for long enough"
         return
     for progress in late[:_MOST_LATE]:
-        yield (
-            f"late: rank {progress.rank} on {progress.host}, in {progress.operator!r} for "
-            f"{duration(progress.seconds)}"
-        )
+        age = ranks.age_s(progress, now)
+        if age > ranks.patience_s:
+            where = f"which {_last_wrote(age)} it was in {progress.operator!r}"
+        else:
+            where = f"in {progress.operator!r} for {duration(progress.seconds)}"
+        yield f"late: rank {progress.rank} on {progress.host}, {where}"
     if len(late) > _MOST_LATE:
         yield f"late: {len(late) - _MOST_LATE} more"
 
 
-def _group(stacks: Sequence[Stack], by_rank: dict[int, Progress], full: bool) -> Iterator[str]:
+def _last_wrote(age_s: float) -> str:
+    return f"last wrote, {duration(age_s)} ago, that"
+
+
+def _where(stacks: Sequence[Stack], ranks: Ranks, now: float) -> str:
+    """What live ranks are in; others may have gone on after what they wrote."""
+    by_rank = {progress.rank: progress for progress in ranks.ranks}
+    told = [by_rank[stack.rank] for stack in stacks]
+    operators = ", ".join(sorted({progress.operator for progress in told}))
+    oldest = max(ranks.age_s(progress, now) for progress in told)
+    if oldest <= ranks.patience_s and all(stack.is_live for stack in stacks):
+        return f"in {operators}"
+    return f"{_last_wrote(oldest)} {'it was' if len(told) == 1 else 'they were'} in {operators}"
+
+
+def _group(stacks: Sequence[Stack], ranks: Ranks, now: float, full: bool) -> Iterator[str]:
     first = stacks[0]
-    operators = sorted({by_rank[stack.rank].operator for stack in stacks})
     waits = ", waiting for other ranks" if first.waits else ""
-    where = f" on {first.host}" if len(stacks) == 1 else ""
-    yield f"{_named([s.rank for s in stacks])}{where}: in {', '.join(operators)}{waits}"
+    place = f" on {first.host}" if len(stacks) == 1 else ""
+    yield f"{_named([s.rank for s in stacks])}{place}: {_where(stacks, ranks, now)}{waits}"
     for problem in dict.fromkeys(stack.problem for stack in stacks if stack.problem):
         yield f"  ({problem})"
     for index, thread in enumerate(first.threads):

@@ -24,10 +24,15 @@ class Placed:
         return neighbours(self.first_rank, self.last_rank)
 
     def operators(self, ranks: Ranks | None) -> dict[str, list[int]]:
-        """Ranks by the operator that they were in when ranks.json was written, most ranks first."""
+        """Ranks by the operator that they were in when ranks.json was written, most ranks first.
+
+        Those that had written nothing for long then are "silent".
+        """
         found: dict[str, list[int]] = {}
         for progress in self._of(ranks):
-            found.setdefault(progress.operator, []).append(progress.rank)
+            is_silent = ranks is not None and progress.silent_s > ranks.patience_s
+            name = "silent" if is_silent else progress.operator
+            found.setdefault(name, []).append(progress.rank)
         return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
     def _of(self, ranks: Ranks | None) -> list[Progress]:

@@ -69,6 +69,20 @@ class Ranks:
     def late(self) -> list[Progress]:
         return late_ranks(self.ranks, self.late_after_s)
 
+    def age_s(self, progress: Progress, now: float) -> float:
+        """Seconds since one of these ranks itself wrote where it is; it may have gone on since.
+
+        Args:
+            progress: of the rank.
+            now: seconds since the epoch.
+        """
+        return max(now - self.time, 0.0) + progress.silent_s
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds after which a rank that has written nothing is silent."""
+        return 3 * self.interval_s
+
 
 def late_ranks(progress: Sequence[Progress], late_after_s: float) -> list[Progress]:
     """Ranks that hold up the others, the furthest behind first.

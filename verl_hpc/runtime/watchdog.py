@@ -9,6 +9,7 @@ what ends a hung job is the collective timeout.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -24,7 +25,6 @@ from verl_hpc.runs.ranks import (
     MOST_HISTORIES,
     Progress,
     Ranks,
-    late_ranks,
     shown,
     write_ranks,
 )
@@ -45,16 +45,32 @@ class Waits(Protocol):
     waiting_for: Sequence[int]
 
 
-def describe(late: Sequence[Progress], progress: Sequence[Progress], most: int = 8) -> str:
-    """One line a late rank, and where the ranks are that wait for them."""
+def describe(
+    late: Sequence[Progress],
+    progress: Sequence[Progress],
+    most: int = 8,
+    patience_s: float = math.inf,
+) -> str:
+    """One line a late rank, and where the ranks are that wait for them.
+
+    Args:
+        late: ranks that hold up others.
+        progress: all ranks.
+        most: lines.
+        patience_s: seconds after which a rank that has written nothing may be elsewhere.
+    """
     behind = {p.rank for p in late}
     others = [p for p in progress if p.rank not in behind]
     ahead = max((p.count for p in others), default=0)
     # A rank may wait in torch, too, of which only its operator tells.
     waiting = [p for p in others if p.waited_s] or [p for p in others if p.count == ahead]
-    lines = [
-        f"  rank {p.rank} on {p.host}: in {p.operator!r} for {p.seconds:.0f} s" for p in late[:most]
-    ]
+
+    def where(p: Progress) -> str:
+        if p.silent_s > patience_s:
+            return f"last wrote, {p.silent_s:.0f} s ago, that it was in {p.operator!r}"
+        return f"in {p.operator!r} for {p.seconds:.0f} s"
+
+    lines = [f"  rank {p.rank} on {p.host}: {where(p)}" for p in late[:most]]
     if len(late) > most:
         lines.append(f"  and {len(late) - most} more")
     for operator, number in Counter(p.operator for p in waiting).most_common(most):
@@ -163,14 +179,14 @@ class Watchdog:
         found = store.multi_get([_KEY.format(rank) for rank in range(self.size)])
         now = time.time()
         progress = [_progress(rank, json.loads(text), now) for rank, text in enumerate(found)]
-        late = late_ranks(progress, self.late_after_s)
+        job = os.environ.get("SLURM_JOB_ID")
+        ranks = Ranks(now, self.interval_s, self.late_after_s, job, tuple(progress))
+        late = ranks.late
         episode = frozenset((p.rank, p.count) for p in late)
         if episode - self._reported:
-            self._write(describe(late, progress))
+            self._write(describe(late, progress, patience_s=ranks.patience_s))
         self._reported = episode
         if self.run_directory is not None:
-            job = os.environ.get("SLURM_JOB_ID")
-            ranks = Ranks(now, self.interval_s, self.late_after_s, job, tuple(progress))
             write_ranks(self.run_directory, ranks)
 
 

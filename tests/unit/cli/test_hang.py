@@ -8,7 +8,7 @@ from tests.unit.cli.status_runs import beat, make_run
 from verl_hpc.cli.hang_text import as_json, as_text
 from verl_hpc.cli.main import main
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
-from verl_hpc.runs.stacks.stack import Frame, Stack, Thread
+from verl_hpc.runs.stacks.stack import STOPPED, Frame, Stack, Thread
 
 CALLS = tuple(Frame(f"call_{i}", "/x/reward.py", i) for i in range(15))
 WAIT = Frame("wait", "/x/verl_hpc/runtime/channel.py", 38)
@@ -49,7 +49,7 @@ def test_the_text(tmp_path):
         "ranks 0-1: in reward, waiting for other ranks",
         "    wait  /x/verl_hpc/runtime/channel.py:38",
         "",
-        "rank 3 on n1: in reward",
+        "rank 3 on n1: last wrote, 54.0s ago, that it was in reward",
         "  (no process 103 on n1: the rank is gone)",
     ]
 
@@ -61,6 +61,21 @@ def test_all_of_it(tmp_path):
     assert "operators below are those of 1m 40s ago, when rank 0 last heard from all ranks" in text
 
 
+def test_an_operator_that_a_rank_was_stopped_behind_is_not_where_it_is(tmp_path):
+    """SIGSTOP, a moment before it would have written again; others are at step 15."""
+    old = progress(1, count=1, operator="read model, data and reward", waited_s=0.0, silent_s=9.0)
+    ranks = Ranks(1000.0, 10.0, 120.0, None, (progress(0), old))
+    stopped = Stack(1, "n0", 101, "py-spy", (Thread("MainThread", CALLS[:1]),), STOPPED)
+    text = as_text(tmp_path, ranks, [STACKS[0], stopped], 1004.0)
+    assert "rank 0 on n0: in reward, waiting" in text
+    words = "that it was in read model, data and reward"
+    assert f"rank 1 on n0: last wrote, 13.0s ago, {words}\n" in text
+    assert "late: rank 1 on n0, in 'read model, data and reward' for 5m 00s" in text
+    later = as_text(tmp_path, ranks, [STACKS[0], stopped], 1060.0)
+    words = "that it was in 'read model, data and reward'"
+    assert f"late: rank 1 on n0, which last wrote, 1m 09s ago, {words}\n" in later
+
+
 def test_nobody_late(tmp_path):
     ranks = Ranks(1000.0, 10.0, 120.0, None, (progress(0), progress(1)))
     assert "no rank is late" in as_text(tmp_path, ranks, STACKS[:2], 1000.0)
@@ -70,6 +85,7 @@ def test_json(tmp_path):
     found = json.loads(as_json(tmp_path, RANKS, STACKS, 1004.0))
     assert found["age_s"] == 4.0
     assert [rank["late"] for rank in found["ranks"]] == [False, False, True, False]
+    assert [rank["told_s"] for rank in found["ranks"]] == [4.0, 4.0, 4.0, 54.0]
     assert found["ranks"][2]["threads"][0]["calls"][1] == ["call_1", "/x/reward.py", 1]
 
 

@@ -92,8 +92,11 @@ def test_a_verb_that_waits_for_news_ends_with_its_reader(run, words):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline()
         process.stdout.close()
+        try:
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
         assert process.stderr.read() == b""
-    assert process.returncode == 0
 
 
 def test_processes_with_other_outputs():

@@ -36,6 +36,12 @@ def test_each_placement_has_its_own_ranks():
     assert ROLLOUT.operators(found) == {"rollout": [3]}
 
 
+def test_a_rank_that_has_fallen_silent_is_not_where_it_was():
+    rows = (*ranks("b", "b").ranks, Progress(2, 1, "a", 90.0, silent_s=31.0))
+    found = Ranks(100.0, 10.0, 120.0, None, rows)
+    assert described(TRAIN, found) == "ranks 0-2 (actor, reference): b on 0-1; silent on 2"
+
+
 def test_a_heartbeat_has_the_placements(tmp_path):
     heart = Heartbeat(tmp_path, lambda: 100.0)
     heart.place([TRAIN, ROLLOUT])

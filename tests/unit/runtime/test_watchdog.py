@@ -1,5 +1,6 @@
 """Late ranks: who they are, how they are told, and a watchdog over a real store."""
 
+import dataclasses
 import re
 import time
 from datetime import timedelta
@@ -82,6 +83,12 @@ def test_the_report_of_placements():
         "  2 of 4 ranks wait in 'rollout to reward'\n"
         "  1 of 4 ranks wait in 'rollout to critic'\n"
     )
+
+
+def test_a_late_rank_that_has_fallen_silent_may_be_elsewhere():
+    old = dataclasses.replace(at(1, 1, 200), silent_s=40.0)
+    text = describe([old], [at(0, 2, 0, "update"), old], patience_s=30.0)
+    assert "  rank 1 on n0: last wrote, 40 s ago, that it was in 'rollout'\n" in text
 
 
 def test_a_long_report_is_cut():

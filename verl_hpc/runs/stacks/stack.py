@@ -16,6 +16,7 @@ come so far keeps running, as does a stranger that was given the process id of a
 TERM and ALRM have other meanings here, NCCL may catch USR1, and anything else would kill."""
 
 DIRECTORY = "stacks"
+STOPPED = "the process is stopped (state T)"
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _WAITS = (
@@ -65,6 +66,11 @@ class Stack:
     @property
     def main(self) -> tuple[Frame, ...]:
         return self.threads[0].frames if self.threads else ()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the rank runs, and goes on telling where it is."""
+        return bool(self.threads) and STOPPED not in self.problem
 
     @property
     def waits(self) -> bool:

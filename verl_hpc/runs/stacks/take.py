@@ -19,6 +19,7 @@ from pathlib import Path
 from verl_hpc.runs.ranks import Progress, read_ranks
 from verl_hpc.runs.stacks.stack import (
     SIGNAL,
+    STOPPED,
     Stack,
     Thread,
     dump_stacks,
@@ -68,7 +69,7 @@ def _take(run: Path, rank: Progress, how: str) -> Stack:
 
 _STATES = {
     "D": "the process waits for the kernel, for a file system perhaps (state D)",
-    "T": "the process is stopped (state T)",
+    "T": STOPPED,
     "t": "a debugger has stopped the process (state t)",
     "Z": "the process has ended (state Z)",
 }

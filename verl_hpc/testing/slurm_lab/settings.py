@@ -77,7 +77,7 @@ PriorityType=priority/basic
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
-PartitionName={default} Nodes={nodes} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace_s}
+PartitionName={default} Nodes={nodes} Default=YES PreemptMode=REQUEUE GraceTime={grace_s}
 PartitionName={urgent} Nodes={nodes} PriorityTier=2 PreemptMode=OFF
 """
 _LOGIN = f"PartitionName={LOGIN} Nodes={LOGIN}\n"

@@ -91,8 +91,8 @@ web: $(READY_DEV)
 	launch/install.sh $(VENV) browser
 	$(STRICT) $(PYTEST) tests/web
 
-# SmolLM2 on GSM8K, all of reasoning-gym, what the quickstart gains, more faults of split runs, and all
-# layouts and models of what CI tests in turn.
+# SmolLM2 on GSM8K, all of reasoning-gym, what the quickstart gains, more faults of split runs, all
+# layouts and models of what CI tests in turn, and the tier slurm for three other submitters.
 # Its jobs of four vLLM engines were not tried three at a time.
 slow: WORKERS = 2
 slow: $(READY_DEV)
@@ -100,7 +100,10 @@ slow: $(READY_DEV)
 	$(STRICT) $(PYTEST) --slow tests/jobs tests/unit tests/gpu
 	launch/install.sh $(VENV) slurm
 	launch/install.sh $(VENV) accounts
-	$(STRICT) $(PYTEST) --slow tests/slurm/test_budget.py
+	$(STRICT) $(PYTEST) --slow -m slow tests/slurm
+	for who in user home allocation; do \
+		$(STRICT) launch/open_python.sh $(BIN)/python $(PYTEST) tests/slurm --submitter $$who || exit; \
+	done
 	$(BIN)/python -m tests.mpi.worlds 1 2 4 8 16 -q --slow -m slow
 
 # Thousands of mutated configurations, and hundreds of runs on bad input: half an hour.

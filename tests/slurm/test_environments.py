@@ -89,7 +89,7 @@ def test_from_within_an_allocation_by_a_login_nodes_limits(lab, show):
         assert path.stat().st_mode & 0o777 == allowed, "a group reads all that its run writes"
 
 
-@pytest.mark.parametrize("passed", [True, False])
+@pytest.mark.parametrize("passed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_site_that_starts_jobs_without_the_submitters_variables(lab, show, passed):
     words = ["site.extra_directives=[--export=NONE]", "site.environment.OWN=ours"]
     if passed:

@@ -1,5 +1,6 @@
 """The lab itself."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,41 @@ def test_several_labs_side_by_side(lab, tmp_path):
     assert command("env", "--dir", directory).returncode == 1
     assert "mine" in lab.run("squeue")
     lab.run("scancel", "--name=mine")
+
+
+LOSES_ROOT = """
+import os, subprocess
+from verl_hpc.testing.slurm_lab.root import act_as, as_root
+act_as(65534, 65533)
+show = lambda: subprocess.run(["sh", "-c", "id -u; id -g; id -G"])
+assert (os.geteuid(), os.getegid()) == (65534, 65533)
+show()
+with as_root():
+    show()
+show()
+try:
+    os.kill(1, 0)
+except PermissionError:
+    print("refused")
+"""
+
+
+def test_a_user_who_was_root_starts_programs_as_either():
+    with as_root():
+        done = subprocess.run([sys.executable, "-c", LOSES_ROOT], capture_output=True, text=True)
+    user = ["65534", "65533", "65533"]
+    assert done.stdout.split() == [*user, *"000", *user, "refused"], done.stderr
+
+
+def test_jobs_are_the_submitters_on_nodes_with_another_home(slurm, tmp_path):
+    home = tmp_path / "homes/own"
+    (home / "sub").mkdir(parents=True)
+    with Lab(LabSettings(directory=tmp_path / "lab", nodes=2, home=home)) as lab:
+        look = f"id -u; cd {home} && ls || echo none"
+        for node, found in (("n0", []), ("n1", ["none"])):
+            told = lab.run("srun", f"--nodelist={node}", "sh", "-c", look)
+            assert told.split() == [str(os.getuid()), *found]
+    assert (home / "sub").is_dir()
 
 
 def test_nodes_look_like_machines_of_their_own(lab):

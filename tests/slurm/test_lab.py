@@ -35,6 +35,11 @@ def test_several_labs_side_by_side(lab, tmp_path):
     assert sorted(other.run("srun", "-N2", "hostname").split()) == ["n0", "n1"]
     lab.run("sbatch", "--output=/dev/null", "--wrap=sleep 60", "--job-name=mine")
     assert "mine" in lab.run("squeue") and "mine" not in other.run("squeue")
+    other.run("sbatch", "--output=/dev/null", "--wrap=sleep 60")
+    numbers = [
+        set(each.run("squeue", "--noheader", "--format=%A").split()) for each in (lab, other)
+    ]
+    assert all(numbers) and numbers[0].isdisjoint(numbers[1])
     left = [p for name in ("n0", "n1") for p in other.processes_of(name)]
     assert left
     assert command("down", "--dir", directory).returncode == 0

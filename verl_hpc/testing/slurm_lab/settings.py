@@ -19,6 +19,8 @@ LOGIN = "login"
 
 _FIRST_PORT, _LAST_PORT = 12000, 32000
 """Below those that the kernel hands out by itself."""
+_JOBS_OF_A_PORT = 2000
+"""Their numbers stay below 2^26, which Slurm begins anew at."""
 _LONGEST_SOCKET_PATH = 107
 _HOSTS = Path("/etc/hosts")
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -29,6 +31,8 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
+# Jobs of two labs share /tmp, where names have the numbers of jobs in them.
+FirstJobId={first_job}
 AuthType=auth/munge
 CredType=cred/munge
 # A job that is requeued waits until its credentials have expired: two minutes by default, and if
@@ -152,6 +156,7 @@ class LabSettings:
             "host": socket.gethostname(),
             "user": "root",
             "controller_port": first_port,
+            "first_job": first_port * _JOBS_OF_A_PORT,
             "munge_socket": self.munge_socket,
             "memory_per_cpu": max(_memory_mib() // self.cpus, 1),
             "default": DEFAULT_PARTITION,

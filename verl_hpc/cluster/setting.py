@@ -43,17 +43,16 @@ def merge(ours: Iterable[Setting], extra: Iterable[Setting]) -> list[Setting]:
 
 
 def _over(before: Setting, setting: Setting) -> Setting:
-    values = (before.value, setting.value)
-    if setting.name not in _LISTS or not all(values) or "none" in values:
+    kept, more = before.value, setting.value
+    if setting.name not in _LISTS or not kept or not more or "none" in (kept, more):
         return setting
-    kept = before.value or ""
     if setting.name == "gres":  # a second request of a kind of resource takes the first one's place
-        again = {item.partition(":")[0] for item in setting.value.split(",")}
+        again = {item.partition(":")[0] for item in more.split(",")}
         kept = ",".join(item for item in kept.split(",") if item.partition(":")[0] not in again)
     if not kept:
         return setting
     origin = f"{before.origin} and {setting.origin}"
-    return Setting(setting.name, f"{kept},{setting.value}", origin)
+    return Setting(setting.name, f"{kept},{more}", origin)
 
 
 def parse_option(word: str, origin: str) -> Setting:

@@ -109,7 +109,7 @@ class Job:
                 },
             )
 
-    def finish(self, timeout: float = 240) -> tuple[int, str]:
+    def finish(self, timeout: float = 480) -> tuple[int, str]:
         """Wait for its end; its status and output."""
         try:
             status = self.process.wait(timeout)

@@ -201,7 +201,7 @@ def test_ranks_of_a_deleted_job_save_and_a_start_by_hand_goes_on(tree, tmp_path,
     pbs.qsub(script, ROOT)
     job = pbs.start()
     assert wait_until(lambda: metrics.exists() and metrics.read_text(), job.process)
-    status, output = job.terminate(240)
+    status, output = job.terminate(480)
     assert status == RESTART, output
     assert "the job was told to leave" in output
     hosts = tmp_path / "hosts"

@@ -92,6 +92,10 @@ pals) words=(--hostfile "$each_once" --ppn "$ppn" --cpu-bind none) ;;
 esac
 echo "$hosts" >"$each_once"
 
+# A signal ends the wait for mpiexec, but not mpiexec.
+told='' child=''
+trap 'told=1; [ -z "$child" ] || kill -"$leave" "$child"' TERM INT USR2
+
 # What runs on each host in the place of a rank, until it becomes the rank. The TMPDIR of another
 # host may not be there.
 # shellcheck disable=SC2016
@@ -102,8 +106,7 @@ exec "$@" >"$VERL_HPC_ATTEMPT/$(uname -n).rank${PMI_RANK:-$PMIX_RANK}.log" 2>&1'
     "${python[@]}" -m verl_hpc train --config "$config" "${@:2}" \
     >"$VERL_HPC_ATTEMPT/mpiexec.log" 2>&1 &
 child=$!
-# A signal ends the wait, but not mpiexec.
-trap 'told=1; kill -"$leave" "$child"' TERM INT USR2
+[ -z "$told" ] || kill -"$leave" "$child"
 told=1
 while [ -n "$told" ]; do
     told=

@@ -93,8 +93,8 @@ esac
 echo "$hosts" >"$each_once"
 
 # A signal ends the wait for mpiexec, but not mpiexec.
-told='' child=''
-trap 'told=1; [ -z "$child" ] || kill -"$leave" "$child"' TERM INT USR2
+told='' child='' signalled=''
+trap 'told=1 signalled=1; [ -z "$child" ] || kill -"$leave" "$child" 2>/dev/null' TERM INT USR2
 
 # What runs on each host in the place of a rank, until it becomes the rank. The TMPDIR of another
 # host may not be there.
@@ -116,7 +116,9 @@ done
 
 # Some mpiexec make one status of all ranks' by OR, and one rank's 1 and another's 85 are 85.
 outcome=$(cat "$run/job/outcome" 2>/dev/null)
-if [ "$rc" -eq 0 ] && [ -z "$outcome" ]; then
+if [ -n "$signalled" ] && [ "$outcome" = restart ]; then
+    rc=85 # bash may lose the status of an mpiexec that ends while a signal is handled
+elif [ "$rc" -eq 0 ] && [ -z "$outcome" ]; then
     rc=1
 elif [ "$rc" -eq 85 ] && [ "$outcome" != restart ]; then
     rc=1

@@ -350,13 +350,17 @@ def test_epochs_are_steps_of_the_rows_that_are_left(tmp_path, overlap, num_rows,
     assert run_facts(run, result)["total_steps"] == num_steps
 
 
-def test_seconds_and_memory_are_the_largest_of_all_ranks():
+def test_seconds_and_memory_are_the_largest_of_all_ranks_and_joules_their_sum():
     def rank(control):
         loop = SimpleNamespace(run=SimpleNamespace(session=SimpleNamespace(control=control)))
         mine = {"timing_s/step": 2.0 + control.rank, "perf/cpu_memory_used_gb": 3.0 - control.rank}
-        return Loop._most(loop, mine)
+        return Loop._of_all(loop, mine | {"energy_j/nvml/reward": 1.5})
 
-    assert on_ranks(3, rank)[0] == {"timing_s/step": 4.0, "perf/cpu_memory_used_gb": 3.0}
+    assert on_ranks(3, rank)[0] == {
+        "timing_s/step": 4.0,
+        "perf/cpu_memory_used_gb": 3.0,
+        "energy_j/nvml/reward": 4.5,
+    }
 
 
 def test_throughput_is_of_a_rank():
@@ -364,7 +368,8 @@ def test_throughput_is_of_a_rank():
     loop = SimpleNamespace(
         _stages=SimpleNamespace(close=lambda: None),
         timers=SimpleNamespace(drain=lambda: {"timing_s/step": 2.0}),
-        _most=dict,
+        meters=SimpleNamespace(drain=dict),
+        _of_all=dict,
         _saves=SimpleNamespace(seconds=0.0),
         run=SimpleNamespace(session=SimpleNamespace(world=SimpleNamespace(size=4))),
         records=SimpleNamespace(write=lambda step, metrics: told.append((step, metrics))),

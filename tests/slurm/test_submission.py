@@ -33,12 +33,11 @@ def test_two_runs_on_the_same_nodes_do_not_meet(lab, model, tmp_path, undisturbe
     words = ["site.exclusive=false", "site.cores_per_node=4"]
     words.append('site.extra_directives=["--nodelist=n0,n1"]')
     runs = [Run(lab, write_run(tmp_path, model, name=name)) for name in ("one", "two")]
-    set_pause(tmp_path, 2.0)  # the first is not over before the second begins
+    set_pause(tmp_path, 20.0)  # they outlast what follows
     for run in runs:
         run.submit(*words, alone=False)
     for run in runs:
-        run.wait_for_step(1)
-    set_pause(tmp_path, 5.0)  # they outlast what follows
+        run.wait(run.has_started, "started")
     assert [run.state for run in runs] == ["RUNNING"] * 2
     refused = runs[0].try_to_submit()
     assert refused.returncode == 1

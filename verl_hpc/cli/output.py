@@ -94,9 +94,10 @@ def standard_output(ends: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout = plain
+        last, sys.stdout = sys.stdout, plain  # the body may have put something around ours
         output.ends = False  # the body is over as it is
-        text.flush()
+        for stream in (last, text):
+            stream.flush()
 
 
 def _lead_nowhere(descriptor: int) -> None:

@@ -153,39 +153,51 @@ def test_a_second_job_has_the_compile_caches_of_the_first(lab, show):
     assert "files of compile caches: 1, from " in show.rank_logs
 
 
-def test_gpus_that_are_promised_and_not_used_end_the_run(slurm, submitter, model, tmp_path):
-    """The lab's GPUs are files, and its torch is built without CUDA."""
+CORES_BESIDE_GPUS = [
+    "site.gpus_per_node=0",
+    "site.tasks_per_node=2",
+    "site.extra_directives=[--gres=gpu:2]",
+]
+"""Slurm gives the job GPUs, and the profile has none."""
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            ["site.gpu_request=gres"],
+            "(ranks 0, 1): VERL_HPC_GPUS_PER_NODE=2 promises GPUs, but torch 2.",
+        ),
+        pytest.param(["runtime.device=cpu"], "step 1/1", marks=pytest.mark.slow),
+        pytest.param(CORES_BESIDE_GPUS, "step 1/1", marks=pytest.mark.slow),
+    ],
+    ids=["promised", "cores", "profile of cores"],
+)
+def test_gpus_that_are_promised_and_not_used_end_the_run(
+    slurm, submitter, model, tmp_path, given, told
+):
+    """The lab's GPUs are files, and its torch is built without CUDA; cores can be asked for."""
     config = write_run(tmp_path, model)
     site = "{name: gpus, gpus_per_node: 2, cores_per_node: 4, memory: null, exclusive: false}"
     (tmp_path / "site.yaml").write_text(site)
     directory = tmp_path / "lab"
     directory.mkdir()
+    words = ["--config", config, "--cluster", tmp_path / "site.yaml", "--nodes", "1"]
+    words += ["--time", "10", f"site.python={sys.executable}", "steps=1", *given]
     with Lab(LabSettings(directory=directory, nodes=1, gpus=2, **submitter)) as lab:
-        words = ["--config", config, "--cluster", tmp_path / "site.yaml", "--nodes", "1"]
-        words += ["--time", "10", f"site.python={sys.executable}", "steps=1"]
-
-        def submit(*more):
-            done = subprocess.run(
-                [sys.executable, "-m", "verl_hpc.submit", *map(str, [*words, *more])],
-                env=os.environ | lab.environment,
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-            )
-            assert done.returncode == 0, done.stderr
-            job = done.stdout.split()[1].rstrip(":")
-            gone = lambda: job not in lab.run("squeue", "--noheader", "--format=%A").split()  # noqa: E731
-            assert wait_for(gone, PATIENCE_S, 0.5)
-            logs = (tmp_path / "run/job/attempts/latest").glob("*.log")
-            return "".join(log.read_text() for log in logs)
-
-        said = submit("site.gpu_request=gres")
-        assert "ClusterError: " in said
-        assert "(ranks 0, 1): VERL_HPC_GPUS_PER_NODE=2 promises GPUs, but torch 2." in said
-        assert "is built without CUDA and ROCm" in said
-        assert said.count("Traceback") == 0
-        said = submit("runtime.device=cpu")
-        assert "step 1/1" in said
-        given = "site.extra_directives=[--gres=gpu:2]"
-        said = submit("site.gpus_per_node=0", "site.tasks_per_node=2", given, "name=on_cores")
-        assert "step 1/1" in said, "Slurm has GPUs for the job, and the profile computes on cores"
+        done = subprocess.run(
+            [sys.executable, "-m", "verl_hpc.submit", *map(str, words)],
+            env=os.environ | lab.environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        job = done.stdout.split()[1].rstrip(":")
+        gone = lambda: job not in lab.run("squeue", "--noheader", "--format=%A").split()  # noqa: E731
+        assert wait_for(gone, PATIENCE_S, 0.5)
+    logs = (tmp_path / "run/job/attempts/latest").glob("*.log")
+    said = "".join(log.read_text() for log in logs)
+    assert told in said
+    assert ("is built without CUDA and ROCm" in said) == ("promises" in told)
+    assert "Traceback" not in said

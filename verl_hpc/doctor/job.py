@@ -34,8 +34,12 @@ _GRACE_S = 30.0
 
 
 def is_inside_step(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether srun has started this process, as one of the ranks of a step."""
-    return "SLURM_PROCID" in environ and is_task_of_srun(environ)
+    """Whether srun has started this process, as one of the ranks of a step.
+
+    A step of one task is somebody's shell or notebook (`srun --pty bash`), and no rank.
+    """
+    is_alone = environ.get("SLURM_STEP_NUM_TASKS") == "1"
+    return "SLURM_PROCID" in environ and is_task_of_srun(environ) and not is_alone
 
 
 def submit_checks(request: Request) -> str:

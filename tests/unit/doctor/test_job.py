@@ -70,6 +70,8 @@ def test_without_mpi(tmp_path):
         ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "3"}, True),
         ({"SLURM_STEP_ID": str(0xFFFFFFFA), "SLURM_PROCID": "0"}, False),
         ({"SLURM_STEP_ID": "0"}, False),
+        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, True),
     ],
 )
 def test_ranks_of_a_step(environ, inside):

@@ -26,14 +26,19 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
-    who = config.getoption("submitter", None)
-    if who and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
-        config.option.basetemp = submitters.settle(who)
+    if submits(config):
+        config.option.basetemp = submitters.settle(config.getoption("submitter"))
+
+
+def submits(config):
+    """Whether this process is to be the submitter: no test runs in the one that starts workers."""
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+    return runs_tests and config.getoption("submitter", None) is not None
 
 
 def pytest_sessionfinish(session, exitstatus):
     """What failed tests have left stays."""
-    if session.config.getoption("submitter", None) and exitstatus == 0:
+    if submits(session.config) and exitstatus == 0:
         with as_root():
             shutil.rmtree(Path(session.config.option.basetemp).parent)
 

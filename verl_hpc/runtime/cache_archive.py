@@ -38,14 +38,26 @@ _GROUP = "__grp__*.json"
 """Files in which Triton lists the files of a kernel by their absolute paths."""
 
 
+def directory_of(kept: Path) -> Path:
+    """This user's own directory below the one that the site profile names: it has archives and
+    nothing else, and none that somebody else has written."""
+    return kept / f"verl_hpc-{os.getuid()}"
+
+
 def check_directory(directory: Path) -> None:
-    """Refuse a directory into which anybody may write: what is in it, ranks run.
+    """Refuse a directory that is another user's, or open to anybody: ranks run what is in it.
 
     Raises:
-        ClusterError: others than the owner and the group may write there.
+        ClusterError: somebody else owns it, or others than owner and group may write there.
         OSError: it cannot be looked at.
     """
-    if directory.stat().st_mode & 0o002:
+    found = directory.stat()
+    if found.st_uid != os.getuid():
+        raise ClusterError(
+            f"{directory} belongs to user {found.st_uid}, and ranks would run what is in it; have "
+            "it removed, or set another caches in the site profile"
+        )
+    if found.st_mode & 0o002:
         raise ClusterError(
             f"anybody may write into {directory}, and ranks would run what is in it; "
             f"`chmod o-w {directory}` closes it"
@@ -96,7 +108,7 @@ def pack(root: Path, archive: Path, known: frozenset[str]) -> frozenset[str]:
         What the archive has now.
 
     Raises:
-        ClusterError: the files are more than `LARGEST` bytes.
+        ClusterError: the files are more than `LARGEST` bytes; the archive is removed.
         OSError: the archive cannot be written; the one before it stays.
     """
     names = frozenset(_files(root))
@@ -104,9 +116,10 @@ def pack(root: Path, archive: Path, known: frozenset[str]) -> frozenset[str]:
         return known
     size = sum((root / name).stat().st_size for name in names)
     if size > LARGEST:
+        archive.unlink(missing_ok=True)  # the next start keeps what it needs itself
         raise ClusterError(
             f"the compile caches have {size / 2**30:.1f} GiB, and {LARGEST / 2**30:g} GiB are kept "
-            "at most"
+            "at most; the next start begins anew"
         )
     part = archive.with_name(f".{archive.stem}.{secrets.token_hex(8)}{_PART}")
     try:
@@ -197,17 +210,22 @@ def _only_caches(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
 
 def _move(staged: Path, root: Path) -> frozenset[str]:
     names = frozenset(_files(staged))
+    # First what a damaged file can keep from working, then what only a full disk can.
     for name in names:
-        source, target = staged / name, root / name
+        if (group := staged / name).match(_GROUP):
+            _name_anew(group, (root / name).parent)
+    for name in names:
+        target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if source.match(_GROUP):
-            _name_anew(source, target.parent)
-        source.replace(target)
+        (staged / name).replace(target)
     return names
 
 
 def _name_anew(group: Path, directory: Path) -> None:
     """Let a group of Triton's name its files, which are beside it, in `directory`."""
-    tree = json.loads(group.read_text(encoding="utf-8"))
-    tree["child_paths"] = {name: str(directory / name) for name in tree["child_paths"]}
+    try:
+        tree = json.loads(group.read_text(encoding="utf-8"))
+        tree["child_paths"] = {name: str(directory / name) for name in tree["child_paths"]}
+    except (ValueError, KeyError, TypeError):
+        raise ClusterError(f"{group.name} in it is no list of Triton's files") from None
     group.write_text(json.dumps(tree), encoding="utf-8")

@@ -42,7 +42,7 @@ def open_caches(session: Session, arch: Architecture, layouts: RunLayouts) -> Ke
     nodes = _nodes(layouts, session.world.node_of)
     mine = nodes[session.world.node]
     key = _key(arch, layouts, mine, session.world.device)
-    archive = Path(kept, f"{arch.family}-{key}{cache_archive.SUFFIX}")
+    archive = cache_archive.directory_of(Path(kept)) / f"{arch.family}-{key}{cache_archive.SUFFIX}"
     packs = nodes.index(mine) == session.world.node
     return KeptCaches(session, Path(local), archive, packs)
 

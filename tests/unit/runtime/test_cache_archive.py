@@ -237,9 +237,18 @@ def test_unpacking_is_a_use(node, archive, tmp_path):
 
 def test_caches_that_are_too_large_are_not_kept(node, archive, monkeypatch):
     monkeypatch.setattr(cache_archive, "LARGEST", 11)
-    with pytest.raises(ClusterError, match="are kept at most"):
+    archive.write_bytes(b"what an earlier start has kept")
+    with pytest.raises(ClusterError, match=r"are kept at most; the next start begins anew"):
         pack(node, archive, NOTHING)
     assert not archive.exists()
+
+
+def test_a_list_of_tritons_that_is_none_spoils_nothing(node, archive, tmp_path):
+    write(node, **{"triton/KEY/__grp__kernel.json": b"[]", "inductor/a.so": b"x"})
+    pack(node, archive, NOTHING)
+    with pytest.raises(ClusterError, match="no list of Triton's files"):
+        unpack(archive, tmp_path / "other")
+    assert not list((tmp_path / "other").rglob("*.so"))
 
 
 def test_a_directory_into_which_anybody_may_write(tmp_path):

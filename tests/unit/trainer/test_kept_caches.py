@@ -1,5 +1,6 @@
 """Which compile caches a start finds, which it leaves, and that nothing of it ends a run."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -45,8 +46,12 @@ def compile_one(local, name=KERNEL):
     path.write_bytes(b"machine code")
 
 
+def mine(tmp_path):
+    return tmp_path / "kept" / f"verl_hpc-{os.getuid()}"
+
+
 def archives(tmp_path):
-    return sorted(path.name for path in (tmp_path / "kept").iterdir())
+    return sorted(path.name for path in mine(tmp_path).iterdir())
 
 
 def test_none_are_kept_where_the_site_wants_none(monkeypatch):
@@ -63,7 +68,7 @@ def test_the_next_start_finds_what_this_one_compiled(start, tmp_path):
     assert (other / KERNEL).read_bytes() == b"machine code"
     (name,) = archives(tmp_path)
     assert name.startswith("llama-")
-    assert again.unpack() == f"files of compile caches: 1, from {tmp_path / 'kept' / name}"
+    assert again.unpack() == f"files of compile caches: 1, from {mine(tmp_path) / name}"
 
 
 def test_it_is_due_after_fewer_and_fewer_steps(start):
@@ -114,17 +119,24 @@ def test_one_of_the_nodes_with_the_same_work_writes(start, tmp_path, changes, nu
     assert len(list((local / "inductor").iterdir())) == 1
 
 
-@pytest.mark.parametrize("trouble", ["damaged", "open to all", "no directory", "no room"])
+@pytest.mark.parametrize(
+    "trouble", ["damaged", "open to all", "another's", "no directory", "no room"]
+)
 def test_trouble_is_a_line_and_the_run_goes_on(start, tmp_path, monkeypatch, caplog, trouble):
     caches, local = start()
     compile_one(local)
     caches.pack()
     (name,) = archives(tmp_path)
-    archive = tmp_path / "kept" / name
+    archive = mine(tmp_path) / name
     if trouble == "damaged":
         archive.write_bytes(archive.read_bytes()[:100])
     elif trouble == "open to all":
         archive.parent.chmod(0o777)
+    elif trouble == "another's":
+        other = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: other)
+        mine(tmp_path).mkdir()
+        archive = mine(tmp_path) / name
     elif trouble == "no directory":
         archive.unlink()
         archive.parent.rmdir()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,11 +30,21 @@ from verl_hpc.runs.jobs import JOBS, cluster_of, read_jobs, record_job
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.slurm.tools import Runner, my_scripts, on_cluster, scancel
 
+
+@dataclass(frozen=True)
+class _Queued:
+    """A job that Slurm has taken."""
+
+    job_id: str
+    cluster: str | None
+    """The one that sbatch names; None if it is the login nodes' own."""
+
+
 _LOST_ANSWERS = ("timed out", "Zero Bytes were transmitted", "Message receive failure")
 """Words of sbatch where the controller's answer is missing, as in Slurm's slurm_errno.c."""
 
 
-class _UnclearError(ClusterError):
+class UnclearSubmissionError(ClusterError):
     """sbatch does not say whether Slurm has taken the job."""
 
 
@@ -55,6 +67,7 @@ def submit(
     restarts, place, site = job.restarts, request.run_directory, request.profile.site
     links = restarts.most + 1 if restarts is not None and restarts.by == "chain" else 1
     ids: list[str] = []
+    _refuse_other_kind(place, "sweep.sbatch", "the directory of a sweep")
     with writing(request, place):
         new = missing(place)
         make_directories(request)
@@ -62,13 +75,33 @@ def submit(
             refuse_two_jobs([request], run)
             with _removed_if_refused(new):
                 directory = write_job(request, script, report)
-                ids.append(_sbatch(directory, script, job.directives, job))
-            _record(directory, request, ids[-1], site.cluster)
-            for _ in range(links - 1):
+                queued = _sbatch(directory, script, job.directives, job)
+            ids.append(_record(directory, request, queued))
+            while len(ids) < links:
                 after = Setting("dependency", f"afterany:{ids[-1]}", DEFAULT)
-                ids.append(_sbatch(directory, script, [*job.directives, after], job))
-                _record(directory, request, ids[-1], site.cluster)
+                with _told_of_links(ids, queued.cluster):
+                    queued = _sbatch(directory, script, [*job.directives, after], job)
+                ids.append(_record(directory, request, queued))
     return ids
+
+
+@contextmanager
+def _told_of_links(ids: Sequence[str], cluster: str | None) -> Iterator[None]:
+    """Say which jobs of a chain are in the queue when the body's is refused."""
+    try:
+        yield
+    except ClusterError as error:
+        raise type(error)(
+            f"{error}; the chain's first jobs are in the queue, and will run: {' '.join(ids)}. End "
+            f"them with `{scancel(cluster, *ids)}`, or let them run; --max-restarts "
+            f"{len(ids) - 1} asks for no more"
+        ) from None
+
+
+def _refuse_other_kind(place: Path, file: str, what: str) -> None:
+    """Raises: ConfigError: a directory has the file of a run where a sweep is wanted, or so."""
+    if (place / file).exists():
+        raise ConfigError(f"{place} is {what}; choose another with name=... or directory=...")
 
 
 def submit_sweep(
@@ -97,6 +130,7 @@ def submit_sweep(
     for one in sweep.runs:
         check_paths(one.request, one.job)
     site = first.request.profile.site
+    _refuse_other_kind(place, "job/job.sbatch", "the directory of a single run")
     with writing(first.request, place):
         new = missing(place)
         make_directory(place, site)
@@ -104,16 +138,17 @@ def submit_sweep(
             refuse_two_jobs([one.request for one in sweep.runs], run)
             runs = [missing(one.request.run_directory) for one in sweep.runs]
             with _removed_if_refused(*runs, new):
-                jobs, array_id = _submit_array(sweep, array, scripts, reports)
+                jobs, queued = _submit_array(sweep, array, scripts, reports)
             for index, (directory, one) in enumerate(zip(jobs, sweep.runs, strict=True)):
-                _record(directory, one.request, f"{array_id}_{index}", site.cluster)
-    return array_id
+                run_of_it = replace(queued, job_id=f"{queued.job_id}_{index}")
+                _record(directory, one.request, run_of_it)
+    return queued.job_id
 
 
 def _submit_array(
     sweep: Sweep, array: str, scripts: Sequence[str], reports: Sequence[str]
-) -> tuple[list[Path], str]:
-    """The job/ of each run, and the array's job id."""
+) -> tuple[list[Path], _Queued]:
+    """The job/ of each run, and the array's job."""
     made = zip(sweep.runs, scripts, reports, strict=True)
     jobs = [write_job(one.request, script, report) for one, script, report in made]
     (sweep.directory / "goal").unlink(missing_ok=True)
@@ -135,7 +170,7 @@ def _removed_if_refused(*new: Sequence[Path]) -> Iterator[None]:
     fresh = [found for found in new if found and not _is_submitted(found[0])]
     try:
         yield
-    except _UnclearError:
+    except UnclearSubmissionError:
         raise
     except (ClusterError, ConfigError):
         for inner, *above in fresh:
@@ -184,8 +219,10 @@ def only_submission(run: Path, place: Path) -> Iterator[None]:
         yield
 
 
-def _record(directory: Path, request: Request, job_id: str, cluster: str | None) -> None:
+def _record(directory: Path, request: Request, queued: _Queued) -> str:
+    """Write a job down, and return its id."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
+    job_id, cluster = queued.job_id, queued.cluster
     facts = {"job_id": job_id, "submitted": now, "nodes": request.nodes}
     facts |= {} if cluster is None else {"cluster": cluster}
     try:
@@ -196,6 +233,7 @@ def _record(directory: Path, request: Request, job_id: str, cluster: str | None)
             f"that `status` would not know of it; end it with `{scancel(cluster, job_id)}`, put "
             "that right, and submit again"
         ) from None
+    return job_id
 
 
 def refuse_two_jobs(requests: Sequence[Request], run: Runner | None = None) -> None:
@@ -233,7 +271,7 @@ def _refuse_one_of(
             continue
         note = ""
         if job_id not in recorded:
-            _record(directory, request, job_id, cluster)
+            _record(directory, request, _Queued(job_id, cluster))
             note = " (the submission that made it was cut off; it is recorded now)"
         raise ClusterError(
             f"{request.run_directory}: its job {job_id} is {state}{note}; wait for it, end it "
@@ -248,7 +286,7 @@ def _is_ours(request: Request, job_id: str, script: Path) -> bool:
     return script.parent == run / "job" or bool(index and script.parent / index == run)
 
 
-def _sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Job) -> str:
+def _sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Job) -> _Queued:
     # Only here: a dry run, and --help, need none of it.
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -265,9 +303,15 @@ def _sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Jo
             words = [f"--{setting.text}" for setting in directives]
             return ["sbatch", *words, str(submission_file_path)]
 
+        @staticmethod
+        def _get_job_id_from_submission_command(string: bytes | str) -> str:
+            said.append(string if isinstance(string, str) else string.decode(errors="replace"))
+            return str(SlurmExecutor._get_job_id_from_submission_command(string))
+
+    said: list[str] = []
     try:
         with job_environment({setting.name for setting in job.passed}):
-            return str(ScriptExecutor(directory)._submit_command("").job_id)
+            job_id = str(ScriptExecutor(directory)._submit_command("").job_id)
     except FailedSubmissionError as error:
         raise _unclear(error) from None
     except FailedJobError as error:
@@ -280,10 +324,14 @@ def _sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Jo
                 "lists them, and --forget NODE takes one off the list"
             )
         raise ClusterError(f"sbatch refuses: {error}{hint}") from None
+    # "Submitted batch job 7 on cluster c2": the profile, or SLURM_CLUSTERS, has chosen one.
+    told = re.search(r" on cluster (\S+)", said[-1])
+    asked = next((setting.value for setting in directives if setting.name == "clusters"), None)
+    return _Queued(job_id, told[1] if told else asked)
 
 
-def _unclear(error: Exception) -> _UnclearError:
-    return _UnclearError(
+def _unclear(error: Exception) -> UnclearSubmissionError:
+    return UnclearSubmissionError(
         f"sbatch does not say whether Slurm has taken the job: {error}; look with `squeue --me`, "
         "or submit again later: a job that Slurm has taken is found then"
     )

@@ -22,7 +22,7 @@ if [ -n "$REFUSES" ] && [ "$count" -ge "$ACCEPTED" ]; then
     echo "sbatch: error: $REFUSES" >&2
     exit 1
 fi
-echo "Submitted batch job $((count + 1))"
+echo "Submitted batch job $((count + 1))$WHERE"
 """
 
 
@@ -126,7 +126,8 @@ def test_a_chain_of_which_one_link_is_in_the_queue_keeps_its_directory(
 ):
     monkeypatch.setenv("REFUSES", "Job violates accounting/QOS policy")
     monkeypatch.setenv("ACCEPTED", "41")
-    with pytest.raises(ClusterError, match="accounting/QOS"):
+    told = r"accounting/QOS.*: 41\. End them with `scancel 41`.*--max-restarts 0"
+    with pytest.raises(ClusterError, match=told):
         send(tmp_path, code="installed", restarts={"by": "chain", "most": 2})
     assert [facts["job_id"] for facts in read_jobs(tmp_path / "runs/run/job")] == ["41"]
 
@@ -142,6 +143,22 @@ def test_a_job_that_slurm_may_have_taken_keeps_its_directory(cluster, tmp_path, 
     monkeypatch.setenv("REFUSES", "")
     with pytest.raises(ClusterError, match=r"its job 41 is PENDING.*was cut off"):
         send(tmp_path, code="installed", run=queue(job / ".submission_file_0123.sh", j41="PENDING"))
+
+
+def test_the_cluster_is_the_one_that_sbatch_names(cluster, tmp_path, monkeypatch):
+    """SLURM_CLUSTERS of the submitter, or a list of which Slurm takes one."""
+    monkeypatch.setenv("WHERE", " on cluster c2")
+    for fields in ({}, {"cluster": "c2,c3"}):
+        send(tmp_path, **fields)
+        assert read_jobs(tmp_path / "runs/run/job")[-1]["cluster"] == "c2"
+
+
+def test_a_run_and_a_sweep_do_not_share_a_directory(cluster, tmp_path):
+    sweep = tmp_path / "runs/run"
+    sweep.mkdir(parents=True)
+    (sweep / "sweep.sbatch").touch()
+    with pytest.raises(ConfigError, match=r"is the directory of a sweep; choose another"):
+        send(tmp_path)
 
 
 def test_an_answer_that_names_no_job_keeps_the_directory(cluster, tmp_path):

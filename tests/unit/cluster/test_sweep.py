@@ -158,6 +158,14 @@ def directories(place):
     return sorted(str(path) for path in place.rglob("*") if path.is_dir())
 
 
+def test_the_directory_of_a_run_is_not_taken(submit, cluster, tmp_path, capsys):  # noqa: F811
+    job = tmp_path / "runs/run/job"
+    job.mkdir(parents=True)
+    (job / "job.sbatch").touch()
+    assert submit(*SWEEP) == 1
+    assert "is the directory of a single run; choose another" in capsys.readouterr().err
+
+
 def test_slurm_is_asked_once_for_all_runs(submit, cluster):  # noqa: F811
     ask_squeue(cluster)
     assert submit(*SWEEP, NO_COPY) == 0

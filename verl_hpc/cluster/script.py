@@ -102,7 +102,8 @@ def _setup(job: Job) -> list[str]:
     return [
         "# The site's own lines come first; one that fails ends the job.",
         "set -e",
-        f"trap 'echo \"{said}\" >&2' EXIT",
+        # Of a function such as module, the line that calls it says more than what failed in it.
+        f"""trap 'echo "{said}" >&2; awk "NR == ${{BASH_LINENO[*]: -2:1}}+0" "$0" >&2' EXIT""",
         *job.setup,
         "trap - EXIT",
         "set +e",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
@@ -21,7 +22,7 @@ LONGEST_LEAD_S = 65535
 
 
 def _option(text: str) -> str:
-    if not text.startswith("--"):
+    if not re.match(r"--[a-zA-Z0-9-]+(=|$)", text):
         raise ValueError(f"{text!r} is not an option; write --name or --name=value")
     return text
 
@@ -33,14 +34,19 @@ _DECIDED = {
     "output": "directory",
     "ntasks-per-node": "tasks_per_node",
     "cpus-per-task": "cores_per_node",
+    "clusters": "cluster",
 }
 """Options of sbatch that others here follow from, and what to set instead."""
+_NOT_FOR_BATCH = ("parsable", "quiet", "test-only", "wait", "wrap")
+"""Options that change what sbatch says, or what it submits."""
 
 
 def _directive(text: str) -> str:
     name = _option(text).removeprefix("--").partition("=")[0]
     if name in _DECIDED:
         raise ValueError(f"{text!r}: ranks and files follow from it; set {_DECIDED[name]} instead")
+    if name in _NOT_FOR_BATCH:
+        raise ValueError(f"{text!r}: a submission reads what sbatch says of its job; leave it out")
     return text
 
 
@@ -163,9 +169,9 @@ class Site(Section):
     node_scratch: str = "/tmp"  # noqa: S108
     """Node-local directory for compile caches, which break on network file systems; $NAME is
     expanded on the first node of the job."""
-    caches: Annotated[str, Field(pattern=r"^[/$]")] | None = None
-    """Directory of shared storage in which compile caches are kept from one start to the next, for
-    whoever may write there; $NAME is expanded on the first node of the job. null keeps none."""
+    caches: Annotated[str, Field(pattern=r"^[/$][^,:]+$")] | None = None
+    """Directory of shared storage in which each user's compile caches are kept from one start to
+    the next; $NAME is expanded on the first node of the job. null keeps none."""
     offline: bool = True
     """Compute nodes reach no network: keep libraries from trying."""
     environment: dict[VariableName, str] = {}
@@ -178,7 +184,7 @@ class Site(Section):
     setup: list[str] = []
     """Lines of the batch script before anything else: modules, ulimit. A line that fails ends the
     job. No secrets: they go through pass_environment."""
-    umask: Annotated[str, Field(pattern=r"^0?[0-7]{3}$")] = "077"
+    umask: Annotated[str, Field(pattern=r"^0?0[0-7]{2}$")] = "077"
     """Who may read a run's files: "077" the user alone, "027" the group of the directory, too."""
 
     signal_lead_s: Annotated[Positive, Field(le=LONGEST_LEAD_S)] | None = None

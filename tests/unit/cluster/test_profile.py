@@ -236,8 +236,10 @@ def test_mounts_of_another_kind_of_container_do_not_stay(tmp_path):
 
 def test_options_of_one_submission(tmp_path):
     path = write(tmp_path / "site.yaml", SITE | {"extra_directives": ["--constraint=h100"]})
-    loaded = load_for_job(path, ["site.python=python3"], {"qos": "q"}, ["reservation=r", "--wait"])
-    words = ["--constraint=h100", "--reservation=r", "--wait"]
+    loaded = load_for_job(
+        path, ["site.python=python3"], {"qos": "q"}, ["reservation=r", "--contiguous"]
+    )
+    words = ["--constraint=h100", "--reservation=r", "--contiguous"]
     assert (loaded.site.python, loaded.site.qos) == ("python3", "q")
     assert loaded.site.extra_directives == words
 
@@ -272,3 +274,28 @@ def test_a_file_of_measurements_is_named_from_the_profiles_directory(tmp_path):
     assert profile(tmp_path, measured="m.json").site.measured == str(tmp_path / "m.json")
     given = profile(tmp_path, {"measured": "here.json"}, measured="m.json")
     assert given.site.measured == "here.json"
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("--clusters=c2", "set cluster instead"),
+        ("--constraint h100", "is not an option; write --name or --name=value"),
+        ("--parsable", "a submission reads what sbatch says of its job; leave it out"),
+    ],
+)
+def test_options_that_a_submission_decides(tmp_path, word, told):
+    with pytest.raises(ConfigError, match=told):
+        profile(tmp_path, extra_directives=[word])
+
+
+@pytest.mark.parametrize("umask", ["777", "0177", "0o27"])
+def test_a_umask_that_takes_files_from_their_owner(tmp_path, umask):
+    with pytest.raises(ConfigError, match="umask"):
+        profile(tmp_path, umask=umask)
+
+
+@pytest.mark.parametrize("caches", ["/", "/a:b", "/a,b", "here"])
+def test_caches_that_no_list_of_mounts_can_have(tmp_path, caches):
+    with pytest.raises(ConfigError, match="caches"):
+        profile(tmp_path, caches=caches)

@@ -77,6 +77,13 @@ def test_an_array_counts_as_often_as_a_link_would_have_met_it():
     assert chain.waits_s == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.01, 60.0])
+def test_a_past_of_one_moment_is_replayed_as_well(apart):
+    """An array after a quiet month: all of its jobs could start in the same second."""
+    waits = [Wait(1000.0 + apart * index, 60.0) for index in range(20)]
+    assert chain_of(3 * LINKS.most_steps, LINKS, waits).waits_s == (180.0, 180.0, 180.0)
+
+
 def test_a_chain_of_a_full_week_waits_all_week_and_others_do_not():
     """Seven of thirty days have waits of ten hours; a chain of four days is in them or is not."""
     waits = [Wait(h * HOUR, 10 * HOUR if h < 168 else 0.0) for h in range(720)]

@@ -69,6 +69,15 @@ _TOLD = {
 }
 _LIMITS = ("Assoc", "QOSGrp", "QOSMax", "MaxCpuPer", "MaxGRESPer", "MaxJobsPer", "MaxNodePer")
 _USED_UP = _Told("a limit of your account or QOS is used up; it starts when that is free")
+_NO_HOURS = _Told(
+    "the hours of your account or QOS are used up, or fewer are left than the job may use in its "
+    "time limit; it starts when hours are granted or come back",
+    "`python -m verl_hpc budget` shows what is left; where some is, a job with less --time or "
+    "fewer --nodes may start",
+)
+"""Such a job may start by itself: use of GrpTRESMins and GrpWall is forgotten in time by
+PriorityDecayHalfLife or PriorityUsageResetPeriod (sacctmgr(1), NoDecay), and jobs that run leave
+what they do not use of their time limits."""
 _TOO_LARGE = _Told(
     "it asks for more than your account or QOS gives one job",
     f"{_CANCEL}, and submit with less --time, fewer --nodes, or another --qos",
@@ -89,7 +98,7 @@ def never_passes(reason: str) -> str | None:
     """A reason with what it means, where a job with it waits for somebody's command.
 
     Returns:
-        None where the job starts by itself, as far as is known.
+        None where the job may start by itself, as far as is known.
     """
     told = _told(reason)
     return None if told is None or told.passes else f"{reason}: {told.meaning}"
@@ -99,6 +108,13 @@ def _told(reason: str) -> _Told | None:
     # squeue writes the nodes of some reasons behind them, scontrol underscores between words.
     key = reason.strip("()").split(",")[0]
     found = _TOLD.get(key) or _TOLD.get(key.replace("_", " "))
-    if found is None and key.startswith(_LIMITS):
-        return _TOO_LARGE if "PerJob" in key or "WallDuration" in key else _USED_UP
-    return found
+    return _limit(key) if found is None and key.startswith(_LIMITS) else found
+
+
+def _limit(key: str) -> _Told:
+    """A reason that names a limit: AssocMaxGRESPerJob, QOSGrpCPURunMinutesLimit, ..."""
+    if any(part in key for part in ("PerJob", "PerNode", "WallDuration")):
+        return _TOO_LARGE
+    # Jobs that run hold RunMinutes only until they end; Minutes and Wall are of all jobs ever.
+    of_all_jobs = "GrpWall" in key or ("Minutes" in key and "RunMinutes" not in key)
+    return _NO_HOURS if of_all_jobs else _USED_UP

@@ -10,7 +10,8 @@ from verl_hpc.runs.reasons import explained, never_passes
     [
         ("(launch failed requeued held)", "`scontrol release 45` lets it start again"),
         ("ReqNodeNotAvail, UnavailableNodes:n[3-4]", "down or reserved"),
-        ("AssocGrpGRESMinutes", "a limit of your account or QOS is used up"),
+        ("AssocGrpGRES", "a limit of your account or QOS is used up"),
+        ("AssocGrpGRESRunMinutes", "a limit of your account or QOS is used up"),
         ("QOSMaxGRESPerUser", "a limit of your account or QOS is used up"),
         ("QOSMinCpuNotSatisfied", "its QOS is for larger jobs: `scancel 45`"),
         ("DependencyNeverSatisfied", "`scancel 45`"),
@@ -21,6 +22,26 @@ def test_what_to_do(reason, words):
     told = explained(reason, "45")
     assert told.startswith(f"{reason}: ")
     assert words in told
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "AssocGrpGRESMinutes",
+        "AssocGrpCPUMinutesLimit",
+        "AssocGrpBillingMinutes",
+        "QOSGrpGRESMinutes",
+        "(QOSGrpWallLimit)",
+    ],
+)
+def test_hours_that_are_used_up_are_not_free_again_with_the_next_job(reason):
+    """They may come back without a command: as use is forgotten (PriorityDecayHalfLife,
+    PriorityUsageResetPeriod), or jobs that run leave some of their time limits."""
+    told = explained(reason, "45")
+    assert "the hours of your account or QOS are used up" in told
+    assert "`python -m verl_hpc budget`" in told
+    assert "when that is free" not in told
+    assert never_passes(reason) is None
 
 
 @pytest.mark.parametrize("reason", ["Priority", "Resources", "BeginTime", "CANCELLED", ""])
@@ -39,6 +60,8 @@ def test_what_speaks_for_itself_is_left_as_it_is(reason):
         "QOSNotAllowed",
         "QOSMaxWallDurationPerJobLimit",
         "AssocMaxNodePerJobLimit",
+        "QOSMaxCpuMinutesPerJobLimit",
+        "QOSMaxGRESPerNode",
         "DependencyNeverSatisfied",
     ],
 )
@@ -47,7 +70,7 @@ def test_what_waits_for_a_command(reason):
 
 
 @pytest.mark.parametrize(
-    "reason", ["Priority", "Resources", "ReqNodeNotAvail", "AssocGrpGRESMinutes", "", "BeginTime"]
+    "reason", ["Priority", "Resources", "ReqNodeNotAvail", "AssocGrpGRES", "", "BeginTime"]
 )
 def test_what_passes_by_itself(reason):
     assert never_passes(reason) is None

@@ -10,6 +10,7 @@ import signal
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.slurm.runs import Run, set_pause, write_run
 from verl_hpc.cli.main import main
 from verl_hpc.runs.lives import read_lives
 from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
+from verl_hpc.testing.slurm_lab.accounting import ACCOUNT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 WATTS = 300
@@ -186,6 +188,25 @@ def test_a_run_stops_before_it_passes_its_hours_and_starts_no_more(lab, run, bud
     assert run.wait_for_end() == "FAILED"
     assert len(list(again.glob("[0-9]*"))) == before + 1
     assert "set it higher to go on" in run.rank_logs
+
+
+def test_what_another_cluster_of_the_database_grants_is_not_granted_here(
+    lab, budget, tmp_path, monkeypatch
+):
+    """Its name comes first in what sacctmgr shows, and nobody has named a cluster."""
+    tell = partial(lab.run, "sacctmgr", "--immediate")
+    tell("add", "cluster", "a_first")
+    tell("add", "account", ACCOUNT, "cluster=a_first")
+    for cluster, minutes in (("a_first", 6_000_000), ("lab", 75_000)):
+        where = "where", f"name={ACCOUNT}", f"cluster={cluster}"
+        tell("modify", "account", *where, "set", f"GrpTRESMins=cpu={minutes}")
+    try:
+        monkeypatch.chdir(tmp_path)
+        account = budget()["account"]
+        assert (account["unit"], account["granted"]) == ("core-hours", 1250.0)
+    finally:
+        tell("modify", "account", *where, "set", "GrpTRESMins=cpu=-1")
+        tell("delete", "cluster", "a_first")
 
 
 def test_energy_is_what_the_meters_counted(lab, model, tmp_path, budget):

@@ -40,6 +40,8 @@ from verl_hpc.slurm.programs import run_program
 from verl_hpc.slurm.tools import Runner
 
 _COMMAND_TIMEOUT_S = 60.0
+_LONGEST_WAIT_S = 30 * DAY_S
+"""A job that nobody recorded, since a user submitted a script, waited for less than this."""
 _DAY = r"^\d{4}-\d{2}-\d{2}$"
 
 
@@ -87,7 +89,8 @@ def gather(
     since: float | None = None,
     run: Runner | None = None,
 ) -> Report:
-    """
+    """Ask the site's accounts and read the records of runs.
+
     Args:
         runs: run directories by name.
         now: seconds since the epoch.
@@ -118,16 +121,22 @@ def gather(
 
 def _lives(ask: _Ask, runs: Mapping[str, Path], records: Sequence[RunRecords]) -> list[list[Life]]:
     """Every start of each run's jobs, each cluster asked once."""
-    places = zip(runs.values(), records, strict=True)
+    places = list(zip(runs.values(), records, strict=True))
     own = [by_cluster(path / "job", record.job_ids) for path, record in places]
+    firsts = [_earliest(path, record.lives) for path, record in places]
     asked: dict[str | None, list[str]] = {}
     for cluster, job_ids in (pair for jobs in own for pair in jobs.items()):
         asked.setdefault(cluster, []).extend(job_ids)
-    since = _earliest(runs, records)
+    since = min((first for jobs, first in zip(own, firsts, strict=True) if jobs), default=0.0)
     told = {cluster: ask.lives(cluster, job_ids, since) for cluster, job_ids in asked.items()}
     return [
-        [life for cluster, ids in jobs.items() for life in told[cluster] if life.job_id in ids]
-        for jobs in own
+        [
+            life
+            for cluster, job_ids in jobs.items()
+            for life in told[cluster]
+            if life.job_id in job_ids and life.submitted >= first
+        ]
+        for jobs, first in zip(own, firsts, strict=True)
     ]
 
 
@@ -160,11 +169,13 @@ def _rows(path: Path) -> list[Row]:
         return []
 
 
-def _earliest(runs: Mapping[str, Path], records: Iterable[RunRecords]) -> float:
-    """Just before the first job: the clock of whoever wrote it down may have been ahead."""
-    told = [job.get("submitted") for path in runs.values() for job in read_jobs(path / "job")]
-    times = [datetime.fromisoformat(text).timestamp() for text in told if isinstance(text, str)]
-    times += [life.began - DAY_S for record in records for life in record.lives if not told]
+def _earliest(path: Path, lives: Iterable[RunLife]) -> float:
+    """A time just before a run's first job was submitted, in seconds since the epoch; 0 if nothing
+    tells. The clock of whoever wrote it down may have been ahead."""
+    jobs = read_jobs(path / "job")
+    told = {str(job["job_id"]): job["submitted"] for job in jobs if job.get("submitted")}
+    times = [datetime.fromisoformat(text).timestamp() for text in told.values()]
+    times += [life.began - _LONGEST_WAIT_S for life in lives if life.job_id not in told]
     return max(min(times, default=0.0) - 60, 0.0)
 
 
@@ -191,7 +202,9 @@ def _account(
     except ClusterError as error:
         ask.problems.append(f"What the account has is not known ({shortly(error)}).")
         return None
-    gpus = limit.gpu_hours is not None or bool(used.get("gres/gpu"))
+    # Jobs of an account that is granted core-hours may use GPUs, and are charged for cores.
+    use_tells = limit.gpu_hours is None and limit.core_hours is None
+    gpus = bool(used.get("gres/gpu")) if use_tells else limit.gpu_hours is not None
     unit, granted = ("GPU-hours", limit.gpu_hours) if gpus else ("core-hours", limit.core_hours)
     spent = used.get("gres/gpu" if gpus else "cpu", 0.0)
     source = "sacctmgr (GrpTRESMins) and sreport, which lacks the last hour"

@@ -7,7 +7,6 @@ otherwise is the local time of the reader, which an hour in autumn has twice.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from functools import partial
 
 from verl_hpc.errors import ClusterError
 from verl_hpc.slurm.programs import run_program
-from verl_hpc.slurm.tools import Runner, of_cluster
+from verl_hpc.slurm.tools import Runner, association_rows, cluster_setting, of_cluster
 
 NOT_ELIGIBLE = "not eligible"
 IN_THE_QUEUE = "Priority or Resources"
@@ -162,14 +161,14 @@ def parse_lives(text: str) -> list[Life]:
 
 
 def account_limits(account: str, run: Runner = run_accounting) -> Limit:
-    """What the account's association grants; nothing is known where it has no limit in hours.
+    """What the account's association with the cluster that is asked grants; nothing is known where
+    it has no limit in hours.
 
     Raises:
-        ClusterError: there is no accounting, or it does not answer.
+        ClusterError: as `association_rows`.
     """
-    words = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
-    rows = run([*words, f"account={account}", "format=User,GrpTRESMins"]).splitlines()
-    granted = [row.partition("|")[2] for row in rows if row.startswith("|")]
+    rows = association_rows(f"account={account}", "User,GrpTRESMins", run)
+    granted = [minutes for user, minutes in rows if not user]
     minutes = _tres(granted[0] if granted else "")
     gpus, cores = _gpus(minutes), minutes.get("cpu")
     return Limit(account, gpus / 60 if gpus else None, None if cores is None else cores / 60)
@@ -205,10 +204,7 @@ def default_account(user: str, run: Runner = run_accounting) -> str | None:
 def energy_meter(run: Runner = run_accounting) -> str:
     """The plug-in that Slurm meters energy with, such as acct_gather_energy/ipmi. Raises as
     `job_lives`."""
-    found = re.search(
-        r"^AcctGatherEnergyType\s*=\s*(\S+)", run(["scontrol", "show", "config"]), re.M
-    )
-    return found.group(1) if found else "unknown"
+    return cluster_setting("AcctGatherEnergyType", run) or "unknown"
 
 
 def _words(since: float) -> list[str]:

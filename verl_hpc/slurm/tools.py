@@ -130,10 +130,36 @@ def associations(user: str, run: Runner = run_tool) -> list[tuple[str, list[str]
     Raises:
         ClusterError: there is no accounting.
     """
-    words = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
-    text = run([*words, f"user={user}", "format=Account,QOS"])
-    rows = [line.partition("|") for line in text.splitlines() if "|" in line]
-    return [(account, qos.split(",") if qos else []) for account, _, qos in rows]
+    rows = association_rows(f"user={user}", "Account,QOS", run)
+    return [(account, qos.split(",") if qos else []) for account, qos in rows]
+
+
+def association_rows(whose: str, fields: str, run: Runner = run_tool) -> list[list[str]]:
+    """What `sacctmgr show associations` has of the cluster that is asked, in `fields`.
+
+    slurmdbd tells the associations of all its clusters to whoever names none.
+
+    Raises:
+        ClusterError: there is no accounting, or the cluster does not tell its name.
+    """
+    words = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", whose]
+    text = run([*words, f"format=Cluster,{fields}"])
+    rows = [line.split("|") for line in text.splitlines() if "|" in line]
+    here = cluster_setting("ClusterName", run) if rows else None
+    if rows and here is None:
+        raise ClusterError("scontrol show config: it names no ClusterName to look for in sacctmgr")
+    return [row[1:] for row in rows if here is not None and row[0].lower() == here.lower()]
+
+
+def cluster_setting(name: str, run: Runner = run_tool) -> str | None:
+    """A setting of slurm.conf that is one word; None where the cluster has none of that name.
+
+    Raises:
+        ClusterError: the controller does not answer.
+    """
+    text = run(["scontrol", "show", "config"])
+    found = re.search(rf"^{name}\s*=\s*(\S+)", text, re.MULTILINE)
+    return found.group(1) if found else None
 
 
 def longest_of_qos(qos: str, run: Runner = run_tool) -> str:

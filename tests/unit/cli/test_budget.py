@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.cli.status_runs import NOW, beat, make_run, submit_run, without_slurm, work
 from tests.unit.cluster.requests import SITE, write
+from verl_hpc.budget.days import DAY_S
 from verl_hpc.budget.page import Account
 from verl_hpc.cli.budget_gather import gather, records_of
 from verl_hpc.cli.main import main
@@ -17,6 +18,9 @@ from verl_hpc.runs.lives import LifeRecord
 
 SUBMITTED = 1_799_996_400
 """When `submit_run` says that its jobs were submitted."""
+
+
+CONFIG = "AcctGatherEnergyType = acct_gather_energy/ipmi\nClusterName = lab"
 
 
 def add_programs(directory, monkeypatch, **bodies):
@@ -41,9 +45,9 @@ def cluster(tmp_path, monkeypatch):
         tmp_path,
         monkeypatch,
         sacct=f"echo '{job(4711, 36_000_000)}'",
-        sacctmgr='case "$*" in *GrpTRESMins*) echo "|gres/gpu=75000";; *) echo proj;; esac',
+        sacctmgr='case "$*" in *GrpTRESMins*) echo "lab||gres/gpu=75000";; *) echo proj;; esac',
         sreport="echo 'proj||gres/gpu|1800000'",
-        scontrol="echo 'AcctGatherEnergyType = acct_gather_energy/ipmi'",
+        scontrol=f"echo '{CONFIG}'",
     )
     run = submit_run(tmp_path, "4711")
     work(run, 3)
@@ -129,6 +133,54 @@ def test_each_job_is_looked_up_on_its_own_cluster(cluster, tmp_path, monkeypatch
     assert main(["budget", str(cluster), str(other), "--json"]) == 0
     assert [run["hours"] for run in json.loads(capsys.readouterr().out)["runs"]] == [24.0, 8.0]
     assert (tmp_path / "asked").read_text() == "x\nx\n"
+
+
+def test_each_runs_jobs_are_looked_up_from_its_own_first_on(cluster, tmp_path, monkeypatch, clock):
+    """A run of a script that a user submitted has no list of its jobs, and may have waited for
+    weeks; the job that had its number years before is another's."""
+    scripted = make_run(tmp_path, "scripted")
+    clock.now = SUBMITTED - 100 * DAY_S
+    monkeypatch.setenv("SLURM_JOB_ID", "815")
+    LifeRecord(scripted, 2, on_gpus=True, clock=clock).end("finished")
+    weeks = job(815).replace(f"|{SUBMITTED}|", f"|{SUBMITTED - 120 * DAY_S:.0f}|")
+    years = job(4711).replace(f"|{SUBMITTED}|", f"|{SUBMITTED - 110 * DAY_S:.0f}|")
+    rows = "\n".join([years, job(4711), weeks])
+    add_programs(tmp_path, monkeypatch, sacct=f"echo '{rows}'")
+    report = gather({"new": cluster, "old": scripted, "idle": make_run(tmp_path, "idle")}, NOW)
+    assert [use.hours for use in report.runs] == [24.0, 24.0, None]
+    assert [use.source for use in report.runs] == ["sacct", "sacct", "nothing"]
+
+
+def test_a_link_that_a_user_submitted_is_looked_up_with_those_on_the_list(
+    cluster, tmp_path, monkeypatch, clock
+):
+    clock.now = SUBMITTED - 100 * DAY_S
+    monkeypatch.setenv("SLURM_JOB_ID", "815")
+    LifeRecord(cluster, 2, on_gpus=True, clock=clock).end("finished")
+    older = job(815).replace(f"|{SUBMITTED}|", f"|{SUBMITTED - 101 * DAY_S:.0f}|")
+    add_programs(tmp_path, monkeypatch, sacct=f"echo '{job(4711)}\n{older}'")
+    (use,) = gather({"run": cluster}, NOW).runs
+    assert (use.hours, use.starts) == (48.0, 2)
+
+
+@pytest.mark.parametrize(
+    "granted, used, told",
+    [
+        ("cpu=6000000", {"cpu": 36, "gres/gpu": 3.6}, ("core-hours", 100_000, 0.01)),
+        ("cpu=6000000,gres/gpu=75000", {"cpu": 36}, ("GPU-hours", 1250, 0.0)),
+        ("gres/gpu=75000", {"cpu": 36, "gres/gpu": 3.6}, ("GPU-hours", 1250, 0.001)),
+        ("", {"cpu": 36, "gres/gpu": 3.6}, ("GPU-hours", None, 0.001)),
+        ("", {"cpu": 36}, ("core-hours", None, 0.01)),
+    ],
+)
+def test_the_unit_of_an_account_is_that_of_its_grant_and_else_of_its_use(granted, used, told):
+    said = {
+        "sacctmgr": f"lab||{granted}",
+        "scontrol": CONFIG,
+        "sreport": "\n".join(f"proj||{name}|{seconds}" for name, seconds in used.items()),
+    }
+    account = gather({}, NOW, "proj", run=lambda words: said[words[0]]).account
+    assert (account.unit, account.granted, account.used) == told
 
 
 def test_without_accounts_the_runs_own_records_tell(tmp_path, monkeypatch, capsys, clock):

@@ -63,6 +63,7 @@ class Cluster:
 
 
 PARTITION = "scontrol --oneliner show partition"
+CONFIG = "scontrol show config"
 ACCOUNTS = "sacctmgr --noheader --parsable2 show associations"
 QOS = "sacctmgr --noheader --parsable2 show qos"
 MPI = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: v4"
@@ -97,7 +98,8 @@ def healthy(system: str) -> Cluster:
             "squeue": "",
             "sinfo": kinds,
             "scancel": "",
-            ACCOUNTS: "ACCOUNT|normal,regular,acc_ehpc,a100multi\nother|normal",
+            ACCOUNTS: "lab|ACCOUNT|normal,regular,acc_ehpc,a100multi\nlab|other|normal",
+            CONFIG: "ClusterName = lab",
             QOS: "normal|\nregular|2-00:00:00\nacc_ehpc|3-00:00:00\na100multi|1-00:00:00",
             "stat": "ext2/ext3",
             "quota": "",

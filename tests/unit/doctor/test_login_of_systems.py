@@ -174,11 +174,11 @@ STATES = {
     "account: no accounting": (ACCOUNT, lambda c: c.answer(ACCOUNTS, Refused("no slurmdbd"))),
     "qos: not yours": (
         ACCOUNT,
-        lambda c: c.answer(ACCOUNTS, "ACCOUNT|normal\nother|normal"),
+        lambda c: c.answer(ACCOUNTS, "lab|ACCOUNT|normal\nlab|other|normal"),
     ),
     "qos: of another account of yours": (
         ACCOUNT,
-        lambda c: c.answer(ACCOUNTS, "ACCOUNT|normal\nother|regular,acc_ehpc,a100multi"),
+        lambda c: c.answer(ACCOUNTS, "lab|ACCOUNT|normal\nlab|other|regular,acc_ehpc,a100multi"),
     ),
     "qos: at most ten minutes": (
         ACCOUNT,

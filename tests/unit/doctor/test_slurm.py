@@ -145,17 +145,19 @@ def test_nodes_that_are_not_like_the_profiles(tmp_path, sinfo):
 
 def accounting(words):
     if "associations" in words:
-        return "a1|normal,long\na2|\n"
+        return "lab|a1|normal,long\nlab|a2|\nother|a9|long\n"
+    if words[0] == "scontrol":
+        return "ClusterName = LAB\n"
     return "normal|\nlong|3-00:00:00\n"
 
 
 def account(directory, run=None, time="60", **fields):
     asked = request(directory, site=profile(directory, **fields), time=time)
-    return list(check_account(asked, run or answers(sacctmgr=accounting)))
+    return list(check_account(asked, run or answers(sacctmgr=accounting, scontrol=accounting)))
 
 
 def test_associations():
-    run = answers(sacctmgr=accounting)
+    run = answers(sacctmgr=accounting, scontrol=accounting)
     assert associations("me", run) == [("a1", ["normal", "long"]), ("a2", [])]
     assert longest_of_qos("long", run) == "3-00:00:00"
     assert longest_of_qos("normal", run) == ""
@@ -169,6 +171,7 @@ def test_associations():
         ({}, [("account", "ok")]),
         ({"account": "a1"}, [("account", "ok")]),
         ({"account": "a3"}, [("account", "fails")]),
+        ({"account": "a9"}, [("account", "fails")]),
         ({"account": "a1", "qos": "long"}, [("account", "ok"), ("qos", "ok")]),
         ({"account": "a1", "qos": "short"}, [("account", "ok"), ("qos", "fails")]),
         ({"qos": "long", "time": "4-00:00:00"}, [("account", "ok"), ("qos", "fails")]),

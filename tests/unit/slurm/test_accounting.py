@@ -25,6 +25,11 @@ from verl_hpc.slurm.accounting import (
 )
 
 RECORDED = Path(__file__).with_name("sacct.txt").read_text()
+CONFIG = """\
+AccountingStoreFlags    = (null)
+AcctGatherEnergyType    = acct_gather_energy/ipmi
+ClusterName             = lab
+"""
 
 
 def row(**changes):
@@ -150,7 +155,8 @@ def test_everybodys_jobs_of_a_partition():
 
 def test_what_an_account_has_and_has_used():
     said = {
-        "sacctmgr": "ann|gres/gpu=60\n|cpu=600000,gres/gpu=75000\n",
+        "sacctmgr": "lab|ann|gres/gpu=60\nlab||cpu=600000,gres/gpu=75000\n",
+        "scontrol": CONFIG,
         "sreport": "proj||cpu|7200\nproj||gres/gpu|3600000\nproj|ann|gres/gpu|3600000\n"
         "proj/sub||gres/gpu|36000\n",
     }
@@ -158,15 +164,28 @@ def test_what_an_account_has_and_has_used():
     assert (limit.gpu_hours, limit.core_hours) == (1250.0, 10000.0)
     used = account_use("proj", 0.0, 9.0, lambda words: said[words[0]])
     assert used == {"cpu": 2.0, "gres/gpu": 1000.0}
-    none = account_limits("proj", lambda _: "ann|\n|\n")
+    said["sacctmgr"] = "lab|ann|\nlab||\n"
+    none = account_limits("proj", lambda words: said[words[0]])
     assert (none.gpu_hours, none.core_hours) == (None, None)
+
+
+def test_what_another_cluster_grants_is_not_granted_here():
+    """One slurmdbd keeps the accounts of several clusters; sreport counts the use of one."""
+    rows = "big||gres/gpu=9000000\nlab||gres/gpu=75000\n"
+    said = {"sacctmgr": rows, "scontrol": CONFIG}
+    assert account_limits("proj", lambda words: said[words[0]]).gpu_hours == 1250.0
+    said["sacctmgr"] = "big||gres/gpu=9000000\n"
+    assert account_limits("proj", lambda words: said[words[0]]).gpu_hours is None
+    said["scontrol"] = "no configuration\n"
+    with pytest.raises(ClusterError, match="scontrol show config: it names no ClusterName"):
+        account_limits("proj", lambda words: said[words[0]])
 
 
 def test_the_default_account_and_the_meter():
     assert default_account("ann", lambda _: "proj\n") == "proj"
     assert default_account("ann", lambda _: "") is None
-    config = "AccountingStoreFlags = (null)\nAcctGatherEnergyType    = acct_gather_energy/ipmi\n"
-    assert energy_meter(lambda _: config) == "acct_gather_energy/ipmi"
+    assert energy_meter(lambda _: CONFIG) == "acct_gather_energy/ipmi"
+    assert energy_meter(lambda _: "") == "unknown"
 
 
 def test_times_are_asked_for_as_seconds(tmp_path, monkeypatch):

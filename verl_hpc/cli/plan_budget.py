@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,7 +30,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ClusterError, ConfigError, VerlHpcError
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS
-from verl_hpc.metrics.text import duration
+from verl_hpc.metrics.text import duration, plain
 from verl_hpc.planner.layouts import layouts_of
 from verl_hpc.planner.search.sizes import node_counts
 from verl_hpc.runs.lives import read_lives
@@ -122,8 +123,8 @@ def _question(arguments: argparse.Namespace, now: float) -> Question:
     until = None if arguments.until is None else parse_day(arguments.until, "--until") + DAY_S
     if until is not None and until <= now:
         raise ConfigError(f"--until {arguments.until}: that day is over")
-    if arguments.budget is not None and arguments.budget <= 0:
-        raise ConfigError(f"--budget {arguments.budget:g}: a number of hours above 0")
+    if arguments.budget is not None and not 0 < arguments.budget < math.inf:
+        raise ConfigError(f"--budget {arguments.budget:.15g}: a number of hours above 0")
     site = load_profile(arguments.cluster, map(parse_site_override, ours)).site
     config = load_config(arguments.config, words)
     return Question(config, site, arguments.time or TIME, arguments.budget, until, now)
@@ -164,12 +165,18 @@ def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tupl
         if not plan.fits:
             refused = ConfigError(f"{nodes} nodes: {plan.why_not()}")
             continue
+        try:
+            links = question.links(nodes, plan.step.seconds, _START_S)
+        except ConfigError as error:
+            refused = error
+            question.notes.append(f"{nodes} nodes are left out: {error}.")
+            continue
         found += 1
         text = "; ".join(
             f"{name} " + " ".join(f"{axis}={n}" for axis, n in axes.items() if n != 1)
             for name, axes in layouts_of(plan.layouts).items()
         )
-        yield text, question.links(nodes, plan.step.seconds, _START_S)
+        yield text, links
     if not found:
         raise refused
     question.notes.append(
@@ -207,7 +214,7 @@ def _worth(choice: Choice) -> tuple[int, float]:
 
 def _as_text(question: Question, choices: Sequence[Choice], best: Choice | None) -> Iterator[str]:
     wanted = question.config.steps
-    within = [] if question.hours is None else [f"{question.hours:,g} {question.unit}"]
+    within = [] if question.hours is None else [f"{question.hours:,.15g} {question.unit}"]
     within += [] if question.until is None else [f"until {day_of(question.until - 1)}"]
     steps = "as many steps as fit" if wanted is None else f"{wanted} steps"
     yield f"{question.config.name}: {steps}, {' and '.join(within)}, in jobs of {question.limit}"
@@ -226,7 +233,7 @@ def _as_text(question: Question, choices: Sequence[Choice], best: Choice | None)
         if wanted and chain.steps < wanted:
             yield f"not all steps fit: {chain.steps} of {wanted} do, on {nodes} nodes"
         hours = question.hours if question.on_gpus else None
-        ceiling = "" if hours is None else f" runtime.max_gpu_hours={hours:g}"
+        ceiling = "" if hours is None else f" runtime.max_gpu_hours={plain(hours)}"
         yield (
             f"submit with: --nodes {nodes} --time {question.limit} --resume-by chain "
             f"--max-restarts {chain.links - 1} steps={chain.steps}{ceiling}"

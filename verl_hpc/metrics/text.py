@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
+from decimal import Decimal
 
 
 def number(value: float | None) -> str:
@@ -21,6 +22,12 @@ def number(value: float | None) -> str:
     if suffix:
         return f"{value / scale:.4g}{suffix}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def plain(value: float) -> str:
+    """All digits of a number and no exponent, so that reading it gives the same number: 1234567,
+    0.1."""
+    return f"{Decimal(repr(value)):f}".removesuffix(".0")
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:

@@ -16,6 +16,7 @@ from verl_hpc.errors import CheckpointError, ConfigError
 from verl_hpc.metrics.log import FILE_NAME as METRICS
 from verl_hpc.metrics.log import read_metrics, seconds_after
 from verl_hpc.metrics.sinks import check_sinks
+from verl_hpc.metrics.text import number, plain
 from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.lives import LifeRecord
@@ -163,9 +164,9 @@ def _begin_life(session: Session, config: RunConfig) -> LifeRecord | None:
         used = sum(earlier.hours for earlier in life.earlier)
         life.end("no hours left")
         raise ConfigError(
-            f"runtime.max_gpu_hours = {most:g}: the run's {len(life.earlier)} earlier starts have "
-            f"used {used:.3g}, and the rest is less than another start takes; set it higher to go "
-            "on"
+            f"runtime.max_gpu_hours = {plain(most)}: the run's {len(life.earlier)} earlier starts "
+            f"have used {number(used)}, and the rest is less than another start takes; set it "
+            "higher to go on"
         )
     session.watchdog.errands.append(life.tick)
     return life

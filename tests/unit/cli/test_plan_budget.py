@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from fractions import Fraction
 
 import pytest
 
@@ -87,6 +88,26 @@ def test_shorter_jobs_make_a_longer_chain_that_waits_for_the_queue(plan):
     assert any("The chain was replayed from 100 moments" in note for note in told["notes"])
 
 
+def test_nodes_on_which_a_job_has_no_time_for_a_step_are_left_out(plan):
+    """A step takes 112 s on 8 nodes and 79 s on 16; a job has 700 s and starts in 600."""
+    words = [*PPO, "--max-nodes", 16, "--budget", 500, "--time", "0:17:30"]
+    status, out, err = plan(*words, "--json")
+    assert (status, err) == (1, "")
+    told = json.loads(out)
+    assert [one["nodes"] for one in told["choices"]] == [12, 16]
+    (note,) = [note for note in told["notes"] if "8 nodes" in note]
+    assert note.startswith("8 nodes are left out: --time 0:17:30: a job has 700 s until it is")
+
+
+@pytest.mark.parametrize("hours", ["1234567", "1e16", "999999.9999"])
+def test_the_ceiling_that_is_proposed_is_the_budget(plan, hours):
+    _, out, _ = plan(*PPO, "--nodes", 8, "--budget", hours, "steps=1", "--time", "3:00:00")
+    (ceiling,) = [word for word in out.split() if word.startswith("runtime.max_gpu_hours=")]
+    figures = ceiling.partition("=")[2]
+    assert Fraction(figures) == Fraction(hours)
+    assert "e" not in figures
+
+
 def test_as_a_run_went(plan, tmp_path):
     run = submit_run(tmp_path, "4711")
     now = 1000.0
@@ -111,6 +132,8 @@ def test_as_a_run_went(plan, tmp_path):
     "words, problem",
     [
         (["--budget", -1], "--budget -1: a number of hours above 0"),
+        (["--budget", "inf"], "--budget inf: a number of hours above 0"),
+        (["--budget", "nan"], "--budget nan: a number of hours above 0"),
         (["--until", "2020-01-31"], "--until 2020-01-31: that day is over"),
         (["--until", "soon"], "--until soon: expected a date"),
         (["--budget", 9, "--time", "0:10:00"], "--time 0:10:00: a job has 400 s until"),

@@ -88,10 +88,13 @@ def earlier_start(config, hours, ready_s):
     life.end("restart")
 
 
-def test_a_start_that_would_use_up_its_hours_before_the_first_step_is_refused(tmp_path):
-    config = parse(directory=str(tmp_path), runtime__max_gpu_hours=2.0)
-    earlier_start(config, hours=1.9, ready_s=600)
-    told = r"max_gpu_hours = 2: the run's 1 earlier starts have used 1.9, .*; set it higher"
+@pytest.mark.parametrize("most, shown, used", [(2.0, "2", "1.9"), (98765.43, "98765.43", "98,765")])
+def test_a_start_that_would_use_up_its_hours_before_the_first_step_is_refused(
+    tmp_path, most, shown, used
+):
+    config = parse(directory=str(tmp_path), runtime__max_gpu_hours=most)
+    earlier_start(config, hours=most - 0.1, ready_s=600)
+    told = rf"max_gpu_hours = {shown}: the run's 1 earlier starts have used {used}, .*; set it hi"
     with pytest.raises(ConfigError, match=told):
         _begin_life(alone(), config)
     assert read_lives(config.run_directory)[-1].hours < 0.01

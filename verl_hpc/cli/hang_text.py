@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from verl_hpc.metrics.text import duration
-from verl_hpc.runs.ranks import Ranks, shown
+from verl_hpc.runs.ranks import Ranks, last_wrote, shown
 from verl_hpc.runs.stacks.stack import Frame, Stack, group
 from verl_hpc.runs.verdict import counted
 
@@ -93,7 +93,7 @@ def _late(ranks: Ranks, now: float) -> Iterator[str]:
     for progress in late[:_MOST_LATE]:
         age = ranks.age_s(progress, now)
         if age > ranks.patience_s:
-            where = f"which {_last_wrote(age)} it was in {progress.operator!r}"
+            where = f"which {last_wrote([repr(progress.operator)], duration(age))}"
         else:
             where = f"in {progress.operator!r} for {duration(progress.seconds)}"
         yield f"late: rank {progress.rank} on {progress.host}, {where}"
@@ -101,19 +101,15 @@ def _late(ranks: Ranks, now: float) -> Iterator[str]:
         yield f"late: {len(late) - _MOST_LATE} more"
 
 
-def _last_wrote(age_s: float) -> str:
-    return f"last wrote, {duration(age_s)} ago, that"
-
-
 def _where(stacks: Sequence[Stack], ranks: Ranks, now: float) -> str:
     """What live ranks are in; others may have gone on after what they wrote."""
     by_rank = {progress.rank: progress for progress in ranks.ranks}
     told = [by_rank[stack.rank] for stack in stacks]
-    operators = ", ".join(sorted({progress.operator for progress in told}))
+    operators = [progress.operator for progress in told]
     oldest = max(ranks.age_s(progress, now) for progress in told)
     if oldest <= ranks.patience_s and all(stack.is_live for stack in stacks):
-        return f"in {operators}"
-    return f"{_last_wrote(oldest)} {'it was' if len(told) == 1 else 'they were'} in {operators}"
+        return f"in {', '.join(sorted(set(operators)))}"
+    return last_wrote(operators, duration(oldest))
 
 
 def _group(stacks: Sequence[Stack], ranks: Ranks, now: float, full: bool) -> Iterator[str]:

@@ -21,7 +21,8 @@ _LEAST_SHARE = 0.001
 
 
 def as_text(plan: Plan, everything: bool = False) -> str:
-    """
+    """A plan as people read it.
+
     Args:
         plan: to be told.
         everything: all terms with their formulas, all assumptions, and why others lost.

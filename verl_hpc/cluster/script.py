@@ -17,7 +17,7 @@ from verl_hpc.slurm.programs import OF_THE_CALLER
 _WIDTH = 96
 _NOT_LITERAL = set('"\\')
 _SAY = 'say() { echo "$(date +%FT%T) $*"; }'
-"""As lines of ranks have the time."""
+"""Lines of the batch script begin with the time, as those of ranks do."""
 
 
 def render_script(job: Job, made_by: Sequence[str] = ()) -> str:

@@ -41,7 +41,8 @@ def read_tree(path: Path, model: type[BaseModel] | None = None) -> dict[str, Any
 def _read_tree(
     path: Path, model: type[BaseModel] | None, chain: tuple[Path, ...], files: list[Path]
 ) -> dict[str, Any]:
-    """
+    """Read a file and those that it includes.
+
     Args:
         chain: of files that include each other down to this one.
         files: all that were read before, and after the call those read here.

@@ -202,7 +202,8 @@ def _is_same_run(one: Migration, other: Migration) -> bool:
 
 
 def _translate(spoken: Spoken, tells: bool = True) -> Migration:
-    """
+    """Translate settings of verl to ours.
+
     Args:
         tells: say in the log what a setting of ours replaces.
 

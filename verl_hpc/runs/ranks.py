@@ -7,7 +7,7 @@ and `attach` need, and its last operators.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,20 @@ def _progress(
         silent_s=float(silent),
         history=tuple((str(name), float(began)) for name, began in history),
     )
+
+
+def last_wrote(operators: Collection[str], age: str) -> str:
+    """Say where ranks were when they last wrote it themselves; they may have gone on since.
+
+    Args:
+        operators: what each of the ranks was in.
+        age: of the oldest word, such as "40 s".
+
+    Returns:
+        "last wrote, 40 s ago, that it was in reward", to stand behind the name of the ranks.
+    """
+    subject = "it was" if len(operators) == 1 else "they were"
+    return f"last wrote, {age} ago, that {subject} in {', '.join(sorted(set(operators)))}"
 
 
 def shown(numbers: Sequence[int]) -> str:

@@ -25,6 +25,7 @@ from verl_hpc.runs.ranks import (
     MOST_HISTORIES,
     Progress,
     Ranks,
+    last_wrote,
     shown,
     write_ranks,
 )
@@ -67,7 +68,7 @@ def describe(
 
     def where(p: Progress) -> str:
         if p.silent_s > patience_s:
-            return f"last wrote, {p.silent_s:.0f} s ago, that it was in {p.operator!r}"
+            return last_wrote([repr(p.operator)], f"{p.silent_s:.0f} s")
         return f"in {p.operator!r} for {p.seconds:.0f} s"
 
     lines = [f"  rank {p.rank} on {p.host}: {where(p)}" for p in late[:most]]

@@ -2,7 +2,16 @@
 
 import pytest
 
-from verl_hpc.runs.ranks import FILE, Progress, Ranks, late_ranks, read_ranks, shown, write_ranks
+from verl_hpc.runs.ranks import (
+    FILE,
+    Progress,
+    Ranks,
+    last_wrote,
+    late_ranks,
+    read_ranks,
+    shown,
+    write_ranks,
+)
 
 
 def at(rank, num_waits, waited_s=0.0, seconds=300.0, count=7):
@@ -31,6 +40,12 @@ def test_a_rank_that_has_not_told_of_its_next_operator_yet_is_not_late():
 
 def placed(rank, places, count, operator, **fields):
     return Progress(rank, count, operator, 300.0, "n0", num_waits=9, places=places, **fields)
+
+
+def test_what_ranks_wrote_of_themselves_is_told_as_what_was():
+    assert last_wrote(["reward"], "40 s") == "last wrote, 40 s ago, that it was in reward"
+    both = last_wrote(["reward", "critic", "reward"], "2m 03s")
+    assert both == "last wrote, 2m 03s ago, that they were in critic, reward"
 
 
 def test_placements_enter_different_numbers_of_operators():

@@ -69,7 +69,8 @@ class Options:
     def of(
         self, role: str, num_ranks: int, generates: bool, sharing: tuple[str, ...]
     ) -> ParetoFront:
-        """
+        """The options of a role that are worth choosing, the fastest first.
+
         Args:
             role: or ROLLOUT, of ranks that do nothing else.
             num_ranks: of its set.

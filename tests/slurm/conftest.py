@@ -80,6 +80,13 @@ def lab(slurm, disk, submitter):
         yield running
 
 
+@pytest.fixture
+def place():
+    """For a lab of the test's own: sockets need a short path."""
+    with tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory:
+        yield Path(directory)
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
     return make_tiny_model(

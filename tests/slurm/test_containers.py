@@ -85,14 +85,14 @@ def test_ranks_in_a_container_are_requeued_from_outside(run, image, undisturbed)
 
 @needs_bwrap
 @pytest.mark.parametrize("cgroup", [True, False], ids=["to_the_first_process", "to_all"])
-def test_slurms_signals_reach_what_runs_in_a_container(slurm, tmp_path, cgroup):
+def test_slurms_signals_reach_what_runs_in_a_container(slurm, tmp_path, place, cgroup):
     """Most clusters track processes by cgroup, and signal none but a rank's first."""
     if (reason := missing(cgroup)) is not None:
         pytest.skip(reason)
     rank = tmp_path / "rank"
     rank.write_text(TELLS_SIGNALS)
     rank.chmod(0o700)
-    with Lab(LabSettings(directory=tmp_path / "lab", nodes=1, cgroup=cgroup)) as lab:
+    with Lab(LabSettings(directory=place, nodes=1, cgroup=cgroup)) as lab:
         for container in (BareConfig(), BwrapConfig(kind="bwrap", image="/")):
             told = signalled(lab, container, rank)
             assert list(dict.fromkeys(told)) == ["listens", "SIGUSR2", "SIGTERM"]

@@ -174,17 +174,15 @@ CORES_BESIDE_GPUS = [
     ids=["promised", "cores", "profile of cores"],
 )
 def test_gpus_that_are_promised_and_not_used_end_the_run(
-    slurm, submitter, model, tmp_path, given, told
+    slurm, submitter, model, tmp_path, place, given, told
 ):
     """The lab's GPUs are files, and its torch is built without CUDA; cores can be asked for."""
     config = write_run(tmp_path, model)
     site = "{name: gpus, gpus_per_node: 2, cores_per_node: 4, memory: null, exclusive: false}"
     (tmp_path / "site.yaml").write_text(site)
-    directory = tmp_path / "lab"
-    directory.mkdir()
     words = ["--config", config, "--cluster", tmp_path / "site.yaml", "--nodes", "1"]
     words += ["--time", "10", f"site.python={sys.executable}", "steps=1", *given]
-    with Lab(LabSettings(directory=directory, nodes=1, gpus=2, **submitter)) as lab:
+    with Lab(LabSettings(directory=place, nodes=1, gpus=2, **submitter)) as lab:
         done = subprocess.run(
             [sys.executable, "-m", "verl_hpc.submit", *map(str, words)],
             env=os.environ | lab.environment,

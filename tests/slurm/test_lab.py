@@ -23,15 +23,14 @@ def command(*words):
         )
 
 
-def test_several_labs_side_by_side(lab, tmp_path):
+def test_several_labs_side_by_side(lab, place):
     """Jobs of one do not show in the other, and its end does not touch the other."""
-    directory = tmp_path / "lab"
-    up = command("up", "--nodes", 2, "--dir", directory)
+    up = command("up", "--nodes", 2, "--dir", place)
     assert up.returncode == 0, up.stderr
-    assert up.stdout == f"export SLURM_CONF={directory}/slurm.conf\n"
-    assert command("env", "--dir", directory).stdout == up.stdout
-    assert command("up", "--dir", directory).returncode == 1
-    other = Lab(LabSettings(directory=directory, nodes=2))
+    assert up.stdout == f"export SLURM_CONF={place}/slurm.conf\n"
+    assert command("env", "--dir", place).stdout == up.stdout
+    assert command("up", "--dir", place).returncode == 1
+    other = Lab(LabSettings(directory=place, nodes=2))
     assert sorted(other.run("srun", "-N2", "hostname").split()) == ["n0", "n1"]
     lab.run("sbatch", "--output=/dev/null", "--wrap=sleep 60", "--job-name=mine")
     assert "mine" in lab.run("squeue") and "mine" not in other.run("squeue")
@@ -42,9 +41,9 @@ def test_several_labs_side_by_side(lab, tmp_path):
     assert all(numbers) and numbers[0].isdisjoint(numbers[1])
     left = [p for name in ("n0", "n1") for p in other.processes_of(name)]
     assert left
-    assert command("down", "--dir", directory).returncode == 0
+    assert command("down", "--dir", place).returncode == 0
     assert not any(map(is_alive, left))
-    assert command("env", "--dir", directory).returncode == 1
+    assert command("env", "--dir", place).returncode == 1
     assert "mine" in lab.run("squeue")
     lab.run("scancel", "--name=mine")
 
@@ -73,10 +72,10 @@ def test_a_user_who_was_root_starts_programs_as_either():
     assert done.stdout.split() == [*user, *"000", *user, "refused"], done.stderr
 
 
-def test_jobs_are_the_submitters_on_nodes_with_another_home(slurm, tmp_path):
+def test_jobs_are_the_submitters_on_nodes_with_another_home(slurm, tmp_path, place):
     home = tmp_path / "homes/own"
     (home / "sub").mkdir(parents=True)
-    with Lab(LabSettings(directory=tmp_path / "lab", nodes=2, home=home)) as lab:
+    with Lab(LabSettings(directory=place, nodes=2, home=home)) as lab:
         look = f"id -u; cd {home} && ls || echo none"
         for node, found in (("n0", []), ("n1", ["none"])):
             told = lab.run("srun", f"--nodelist={node}", "sh", "-c", look)
@@ -92,8 +91,8 @@ def test_nodes_look_like_machines_of_their_own(lab):
         assert words.splitlines() == [name, "knows n3"]
 
 
-def test_gpus_are_handed_out(slurm, tmp_path):
-    with Lab(LabSettings(directory=tmp_path, nodes=1, gpus=4)) as gpus:
+def test_gpus_are_handed_out(slurm, place):
+    with Lab(LabSettings(directory=place, nodes=1, gpus=4)) as gpus:
         words = ["srun", "--gpus-per-node=4", "--ntasks-per-node=4"]
         seen = gpus.run(*words, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
         assert seen.split() == ["0,1,2,3"] * 4
@@ -101,19 +100,19 @@ def test_gpus_are_handed_out(slurm, tmp_path):
             gpus.run("srun", "--gpus-per-node=5", "true")
 
 
-def test_without_slurm_the_packages_are_named(monkeypatch, tmp_path):
+def test_without_slurm_the_packages_are_named(monkeypatch, place):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("verl_hpc.testing.slurm_lab.lab.SYSTEM_PATH", "/nowhere")
     assert "apt-get install -y --no-install-recommends slurm-wlm munge" in (missing() or "")
     with pytest.raises(ClusterError, match="slurmctld"):
-        Lab(LabSettings(directory=tmp_path)).up()
+        Lab(LabSettings(directory=place)).up()
 
 
-def test_a_size_or_place_that_cannot_be(tmp_path):
+def test_a_size_or_place_that_cannot_be(place):
     with pytest.raises(ClusterError, match="at least one node"):
-        LabSettings(directory=tmp_path, nodes=0)
+        LabSettings(directory=place, nodes=0)
     with pytest.raises(ClusterError, match="too long for the path of a socket"):
-        LabSettings(directory=tmp_path / ("x" * 100))
+        LabSettings(directory=place / ("x" * 60))
 
 
 def test_labs_that_start_together_choose_other_ports():

@@ -19,8 +19,8 @@ LOGIN = "login"
 
 _FIRST_PORT, _LAST_PORT = 12000, 32000
 """Below those that the kernel hands out by itself."""
-_JOBS_OF_A_PORT = 2000
-"""Their numbers stay below 2^26, which Slurm begins anew at."""
+_JOBS_OF_A_PORT = 40
+"""A lab has several ports. The numbers stay short: names of sockets have them in them."""
 _LONGEST_SOCKET_PATH = 107
 _HOSTS = Path("/etc/hosts")
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -126,10 +126,12 @@ class LabSettings:
     def __post_init__(self) -> None:
         if self.nodes < 1:
             raise ClusterError(f"--nodes {self.nodes}: a lab has at least one node")
-        if len(str(self.munge_socket)) > _LONGEST_SOCKET_PATH:
+        name = max(self.all_names, key=len)
+        longest = f"/spool/{name}/{name}_999999.4294967291"
+        if len(f"{self.directory}{longest}") > _LONGEST_SOCKET_PATH:
             raise ClusterError(
                 f"--dir {self.directory}: too long for the path of a socket; choose one of at "
-                f"most {_LONGEST_SOCKET_PATH - len('/run/munge.socket')} characters"
+                f"most {_LONGEST_SOCKET_PATH - len(longest)} characters"
             )
 
     @property
@@ -156,7 +158,7 @@ class LabSettings:
             "host": socket.gethostname(),
             "user": "root",
             "controller_port": first_port,
-            "first_job": first_port * _JOBS_OF_A_PORT,
+            "first_job": (first_port - _FIRST_PORT) * _JOBS_OF_A_PORT + 1,
             "munge_socket": self.munge_socket,
             "memory_per_cpu": max(_memory_mib() // self.cpus, 1),
             "default": DEFAULT_PARTITION,

@@ -63,7 +63,7 @@ shopt -s nullglob
 attempts=("$run"/job/attempts/[0-9]*)
 shopt -u nullglob
 export VERL_HPC_ATTEMPT="$run/job/attempts/${#attempts[@]}"
-mkdir -p "$VERL_HPC_ATTEMPT" && rm -f "$run/job/outcome" || exit 1
+mkdir -p "$VERL_HPC_ATTEMPT" && rm -f "$VERL_HPC_ATTEMPT/outcome" || exit 1
 ln -sfn "${VERL_HPC_ATTEMPT##*/}" "$run/job/attempts/latest"
 say "attempt ${VERL_HPC_ATTEMPT##*/}: ranks of each host: $ppn, hosts:" "${hosts//$'\n'/ }"
 
@@ -115,7 +115,7 @@ while [ -n "$told" ]; do
 done
 
 # Some mpiexec make one status of all ranks' by OR, and one rank's 1 and another's 85 are 85.
-outcome=$(cat "$run/job/outcome" 2>/dev/null)
+outcome=$(cat "$VERL_HPC_ATTEMPT/outcome" 2>/dev/null)
 if [ -n "$signalled" ] && [ "$outcome" = restart ]; then
     rc=85 # bash may lose the status of an mpiexec that ends while a signal is handled
 elif [ "$rc" -eq 0 ] && [ -z "$outcome" ]; then

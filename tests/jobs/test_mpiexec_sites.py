@@ -65,12 +65,13 @@ class Site:
         self.environ = {"PATH": os.environ["PATH"], "HOSTFILE": str(self.hosts), **self.programs}
 
     def write(self, name, text):
+        (self.directory / name).unlink(missing_ok=True)  # the old one may run
         (self.directory / name).write_text(f"#!/bin/bash\n{text}\n")
         (self.directory / name).chmod(0o755)
 
     def mpiexec(self, outcome, status, version=VERSIONS["mpich"], before=""):
         """An mpiexec whose ranks leave so, after `before`."""
-        said = outcome and f"echo {outcome} >{self.run}/job/outcome"
+        said = outcome and f'echo {outcome} >"$VERL_HPC_ATTEMPT/outcome"'
         self.write(
             "mpiexec",
             f"""if [ "$1" = --version ]; then echo "{version}"; exit; fi
@@ -191,7 +192,11 @@ def test_a_job_of_pbs_saves_before_its_limit_and_submits_itself_until_the_run_is
     for number, step in enumerate((1, 2)):
         attempt = run / f"job/attempts/{number}"
         logs = {f"{os.uname().nodename}.rank{rank}.log" for rank in range(2)}
-        assert {path.name for path in attempt.iterdir()} == logs | {"hosts", "mpiexec.log"}
+        assert {path.name for path in attempt.iterdir()} == logs | {
+            "hosts",
+            "mpiexec.log",
+            "outcome",
+        }
         assert (attempt / "hosts").read_text() == "n0\nn1\n"
         assert main(["logs", str(run), "--rank", "0", "--attempt", str(number)]) == 0
         out = capsys.readouterr().out
@@ -373,3 +378,15 @@ def test_each_start_has_its_own_logs_and_forgets_the_outcome_before(site):
     site.mpiexec("", 0)
     assert site.launch()[0] == 1
     assert (site.run / "job/attempts/latest").resolve() == site.run / "job/attempts/1"
+
+
+def test_a_start_that_is_just_ending_keeps_its_outcome(site):
+    held = f"touch {site.directory}/up; until [ -e {site.directory}/go ]; do sleep 0.01; done"
+    site.mpiexec("", 0, before=f'echo finished >"$VERL_HPC_ATTEMPT/outcome"; {held}')
+    first = site.start()
+    assert wait_until((site.directory / "up").exists, first, 60)
+    site.mpiexec("", 3)
+    assert site.launch()[0] == 3
+    (site.directory / "go").touch()
+    output, _ = first.communicate(timeout=60)
+    assert first.returncode == 0, output

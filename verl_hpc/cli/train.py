@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.trackers import check_trackers
 from verl_hpc.errors import LaunchError, VerlHpcError
 from verl_hpc.migration.translate import Migration, load_run, told_together
-from verl_hpc.runs.contract import OUTCOME, RESTART
+from verl_hpc.runs.contract import ATTEMPT, OUTCOME, RESTART
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.device import nodes_are_without_gpus
 from verl_hpc.runtime.garbage import pause_collection
@@ -188,20 +190,19 @@ def _train(
         # The first rank to go may make srun end the others, whose status would be another then.
         signals.ignore()
         if here.world.rank == 0:
-            _tell(config, result)
+            _tell(result)
     here.job.leave()
     return RESTART if result.outcome == "restart" else 0
 
 
-def _tell(config: RunConfig, result: Result) -> None:
+def _tell(result: Result) -> None:
     """Say how the run has ended, to people and to the batch script."""
     if result.reason:
         step = result.progress.step
         where = f"after step {step}, which is saved" if step else "before the first step"
         print(f"verl_hpc: left {where}: {result.reason}", flush=True)
-    file = config.run_directory / OUTCOME
-    if file.parent.is_dir():
-        file.write_text(f"{result.outcome}\n", encoding="utf-8")
+    if attempt := os.environ.get(ATTEMPT):
+        Path(attempt, OUTCOME).write_text(f"{result.outcome}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ job/dry_run.txt      every value with its origin
 job/code/verl_hpc/   a copy of this package, which the ranks run
 job/source.json      its version and commit
 job/submitted.jsonl  one line a job: id, time, size
-job/attempts/K/      logs of the K-th start, one file a node
-job/outcome          what rank 0 says at the end of a start
+job/attempts/K/      logs of the K-th start, one file a node; outcome is what rank 0 says at its end
 job/slurm-ID.log     what the batch script said
 """
 

@@ -145,7 +145,7 @@ def _attempt(job: Job) -> list[str]:
         "shopt -u nullglob",
         f'export {ATTEMPT}="$RUN/job/attempts/${{#attempts[@]}}"',
         *_alone(),
-        f'mkdir -p "${ATTEMPT}" && rm -f "$RUN/{OUTCOME}" || exit 1',
+        f'mkdir -p "${ATTEMPT}" && rm -f "${ATTEMPT}/{OUTCOME}" || exit 1',
         f'ln -sfn "${{{ATTEMPT}##*/}}" "$RUN/job/attempts/latest"',
         *_archives(job),
         f'say "attempt ${{{ATTEMPT}##*/}}: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST"',
@@ -245,7 +245,7 @@ def _decision(job: Job) -> list[str]:
 def _outcome() -> list[str]:
     return [
         "# Status 0 is no success where rank 0 has not said that the run is over.",
-        f'[ "$rc" -ne 0 ] || [ -e "$RUN/{OUTCOME}" ] ||',
+        f'[ "$rc" -ne 0 ] || [ -e "${ATTEMPT}/{OUTCOME}" ] ||',
         '    { say "the ranks left with status 0, but the run is not over: failed" >&2; rc=1; }',
     ]
 

@@ -38,8 +38,9 @@ END_TIME = "VERL_HPC_END_TIME"
 """Variable of script and ranks: when the allocation ends, in seconds since the epoch, where Slurm
 does not say so."""
 
-OUTCOME = "job/outcome"
-"""File of a run directory: rank 0's last word, which makes status 0 of the ranks a success."""
+OUTCOME = "outcome"
+"""File of ATTEMPT's directory: rank 0's last word, which makes status 0 of the ranks a success. A
+start reads its own, whatever other starts of the run do meanwhile."""
 
 RESTART = 85
 """A rank's exit status: state is saved and the run is not finished, start the job again.

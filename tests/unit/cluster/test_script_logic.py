@@ -19,7 +19,7 @@ printf 'srun %s\\n' "$*" >>"$LOG"
 case "$*" in *--kill-on-bad-exit*) ;; *) exit 0 ;; esac
 env >"$LOG.environ"
 if [ -n "${RANKS:-}" ]; then eval "$RANKS"; fi
-[ -n "${MUTE:-}" ] || echo finished >"$VERL_HPC_ATTEMPT/../../outcome"
+[ -n "${MUTE:-}" ] || echo finished >"$VERL_HPC_ATTEMPT/outcome"
 exit "${RC:-0}"
 """,
     "sleep": """
@@ -278,7 +278,7 @@ def test_a_second_job_of_a_run_hides_nothing_of_the_first(batch, lives):
         assert status == 1
         assert "job 76 is running this run already: nothing to do" in err
         assert (job / "attempts/latest").readlink().name == "0"
-        assert (job / "outcome").exists()
+        assert (job / "attempts/0/outcome").exists()
     else:
         assert (status, (job / "attempts/latest").readlink().name) == (0, "1")
 

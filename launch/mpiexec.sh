@@ -13,8 +13,9 @@
 # Exit status: 0, the run is over; 85, all ranks have saved, and the next start goes on from there;
 # any other, the run has failed. TERM and Ctrl-C make the ranks save and leave.
 # What ranks say is in RUN/job/attempts/K/HOST.rankR.log, and what mpiexec says in mpiexec.log there.
+# Relative paths begin where this is started.
 set -u
-cd "$(dirname "$0")/.." || exit 1
+checkout=$(dirname "$(dirname "$(readlink -f "$0")")")
 say() { echo "$(date +%FT%T) $*"; }
 fail() {
     say "$*" >&2
@@ -26,12 +27,19 @@ read -ra mpiexec <<<"${MPIEXEC:-mpiexec}"
 
 file=${HOSTFILE:-${PBS_NODEFILE:-}}
 [ -r "$file" ] || fail "HOSTFILE=$file: cannot be read; set it to a file with a host a line"
-hosts=$(awk 'NF && !/^#/ && !seen[$1]++ { print $1 }' "$file")
-[ -n "$hosts" ] || fail "HOSTFILE=$file: names no host; write one a line"
-counts=$(awk 'NF && !/^#/ { n[$1]++ } END { for (host in n) print n[host] }' "$file" | sort -un)
+lines=$(awk 'NF && $1 !~ /^#/ { $1 = $1; print }' "$file") # a pipe can be read only once
+[ -n "$lines" ] || fail "HOSTFILE=$file: names no host; write one a line"
+odd=$(LC_ALL=C awk '!/^[A-Za-z0-9._-]+$/ { print; exit }' <<<"$lines")
+[ -z "$odd" ] || fail "HOSTFILE=$file: $(printf %q "$odd") is not the name of a host; write one host" \
+    "a line, and set PPN to the ranks of each"
+hosts=$(awk '!seen[$0]++' <<<"$lines")
+counts=$(awk '{ n[$0]++ } END { for (host in n) print n[host] }' <<<"$lines" | sort -un)
 ppn=${PPN:-$counts}
 [[ $ppn =~ ^[1-9][0-9]*$ ]] || fail "PPN=${ppn//$'\n'/ or }: every host has the same number of" \
     "ranks; set PPN to it, or name each host in $file that often"
+gpus=${VERL_HPC_GPUS_PER_NODE:-0}
+[ "$gpus" = 0 ] || [ -n "${PPN-}" ] || [ "$gpus" = "$ppn" ] || fail "VERL_HPC_GPUS_PER_NODE=$gpus:" \
+    "$file names each host $ppn times, for as many ranks; set PPN to the ranks of each host"
 
 version=$("${mpiexec[0]}" --version 2>&1)
 case ${MPIEXEC_KIND:-$version} in
@@ -43,32 +51,38 @@ pals | *PALS*) kind=pals ;;
     "set MPIEXEC_KIND to mpich, intel, openmpi or pals" ;;
 esac
 
+# Where the run directory is, if nobody uses it.
+export PYTHONUNBUFFERED=1 PYTHONUTF8=1 PYTHONSAFEPATH=1 PYTHONHASHSEED=0 \
+    HDF5_USE_FILE_LOCKING=FALSE PYTHONNOUSERSITE=1 PYTHONPATH="$checkout"
 run=$("${python[@]}" - "$@" <<'PY'
 import sys
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.migration.translate import load_run
+from verl_hpc.runs.lock import RunLock
 try:
     found = load_run(sys.argv[1], sys.argv[2:])
     config = found if isinstance(found, RunConfig) else found.config()
-except VerlHpcError as error:
+    if config.run_directory.is_dir():
+        RunLock(config.run_directory).release()
+except (VerlHpcError, OSError) as error:
     sys.exit(f"{type(error).__name__}: {error}")
 print(config.run_directory)
 PY
 ) || exit 1
 
-# Every start has its own logs.
+# Every start has its own logs and its own outcome.
 umask 077
-shopt -s nullglob
-attempts=("$run"/job/attempts/[0-9]*)
-shopt -u nullglob
-export VERL_HPC_ATTEMPT="$run/job/attempts/${#attempts[@]}"
-mkdir -p "$VERL_HPC_ATTEMPT" && rm -f "$VERL_HPC_ATTEMPT/outcome" || exit 1
-ln -sfn "${VERL_HPC_ATTEMPT##*/}" "$run/job/attempts/latest"
-say "attempt ${VERL_HPC_ATTEMPT##*/}: ranks of each host: $ppn, hosts:" "${hosts//$'\n'/ }"
+mkdir -p "$run/job/attempts" || exit 1
+last=$(basename -a "$run"/job/attempts/* | grep -xE '[0-9]+' | sort -n | tail -n 1)
+attempt=$((${last:--1} + 1))
+export VERL_HPC_ATTEMPT="$run/job/attempts/$attempt"
+mkdir "$VERL_HPC_ATTEMPT" ||
+    fail "$VERL_HPC_ATTEMPT cannot be made: another start of this run came at the same moment," \
+        "or you may not write there; start it again when you are sure that it does not run"
+ln -sfn "$attempt" "$run/job/attempts/latest"
+say "attempt $attempt: ranks of each host: $ppn, hosts:" "${hosts//$'\n'/ }"
 
-export PYTHONUNBUFFERED=1 PYTHONUTF8=1 PYTHONSAFEPATH=1 PYTHONHASHSEED=0 \
-    HDF5_USE_FILE_LOCKING=FALSE PYTHONNOUSERSITE=1 PYTHONPATH="$PWD"
 total=$(($(wc -l <<<"$hosts") * ppn))
 each_once=$VERL_HPC_ATTEMPT/hosts
 leave=TERM
@@ -97,11 +111,21 @@ told='' child='' signalled=''
 trap 'told=1 signalled=1; [ -z "$child" ] || kill -"$leave" "$child" 2>/dev/null' TERM INT USR2
 
 # What runs on each host in the place of a rank, until it becomes the rank. The TMPDIR of another
-# host may not be there.
+# host may not be there. MPICH ends the other ranks if one is killed; if one exits before MPI_Init,
+# they wait for it forever. Ranks run compiled code from the cache, so that it must be nobody else's.
 # shellcheck disable=SC2016
-rank='[ -d "${TMPDIR-}" ] || export TMPDIR=/tmp
+rank='fail() {
+    echo "$(uname -n): $*" >&2
+    kill -KILL $$
+}
+[ -d "${TMPDIR-}" ] || export TMPDIR=/tmp
 export VERL_HPC_CACHE="${VERL_HPC_CACHE:-$TMPDIR/verl_hpc-$(id -u)}"
-exec "$@" >"$VERL_HPC_ATTEMPT/$(uname -n).rank${PMI_RANK:-$PMIX_RANK}.log" 2>&1'
+mkdir -m 700 -p "$VERL_HPC_CACHE" && [ -O "$VERL_HPC_CACHE" ] && [ ! -L "$VERL_HPC_CACHE" ] ||
+    fail "VERL_HPC_CACHE=$VERL_HPC_CACHE: cannot be made, is a link, or is another user'"'"'s;" \
+        "set VERL_HPC_CACHE to a directory of your own on each host"
+shopt -s execfail
+exec "$@" >"$VERL_HPC_ATTEMPT/$(uname -n).rank${PMI_RANK:-$PMIX_RANK}.log" 2>&1
+fail "VERL_HPC_ATTEMPT=$VERL_HPC_ATTEMPT: cannot be written here, or $1 cannot be started"'
 "${mpiexec[0]}" -n "$total" "${words[@]}" "${mpiexec[@]:1}" bash -c "$rank" rank \
     "${python[@]}" -m verl_hpc train --config "$config" "${@:2}" \
     >"$VERL_HPC_ATTEMPT/mpiexec.log" 2>&1 &

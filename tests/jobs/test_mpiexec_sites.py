@@ -6,12 +6,16 @@ another MPI library, which cannot be beside ours: it notes what it is asked for,
 the real ones took when they were tried by hand.
 """
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +26,8 @@ from tests.pbs_stub import Pbs
 from tests.unit.cluster.shellcheck import shellcheck
 from verl_hpc.cli.main import main
 from verl_hpc.metrics.log import read_metrics
+from verl_hpc.runs.lock import FILE as LOCK
+from verl_hpc.runs.lock import RunLock
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "launch/mpiexec.sh"
@@ -85,6 +91,7 @@ exit {status}""",
     def start(self, *words, **environ):
         return subprocess.Popen(
             [SCRIPT, "run.yaml", *words],
+            cwd=self.directory,
             env=self.environ | environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -278,6 +285,19 @@ def test_the_end_of_the_allocation_is_the_start_and_the_walltime(site, pbs, qsta
     assert earliest <= int(end) - (3600 + 2 * 60 + 3) <= latest
 
 
+@pytest.mark.parametrize("wrong", ["directory", "SCRIPT"])
+def test_a_job_that_could_not_submit_itself_again_does_not_start(site, pbs, wrong):
+    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
+    pbs.qsub(script, site.directory if wrong == "directory" else ROOT)
+    if wrong == "SCRIPT":  # the file has another name by now
+        script.rename(site.directory / "other.pbs")
+    status, output = pbs.start().finish(60)
+    assert status == 1
+    assert f"SCRIPT={script}" in output
+    assert "qsub from the checkout" in output
+    assert not site.run.exists()
+
+
 def test_a_job_without_a_limit_does_not_start(site, pbs):
     script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
     pbs.qsub(script, ROOT)
@@ -307,7 +327,7 @@ def test_each_kind_of_mpiexec_is_asked_in_its_own_words(site, kind):
 
 def test_open_mpi_is_told_which_variables_travel(site):
     site.mpiexec("finished", 0, version=VERSIONS["openmpi"])
-    site.launch(VERL_HPC_GPUS_PER_NODE="8", PBS_JOBID="1.s", NCCL_DEBUG="INFO", HOSTNAME="n1")
+    site.launch(VERL_HPC_GPUS_PER_NODE="2", PBS_JOBID="1.s", NCCL_DEBUG="INFO", HOSTNAME="n1")
     words = site.words()
     told = {after for word, after in pairwise(words) if word == "-x"}
     assert {"PATH", "VERL_HPC_ATTEMPT", "VERL_HPC_GPUS_PER_NODE", "NCCL_DEBUG"} <= told
@@ -373,11 +393,98 @@ def test_hosts_of_several_sizes_are_refused_unless_told_one(site):
     assert site.words()[:2] == ["-n", "16"]
 
 
+@pytest.mark.parametrize(
+    "line", ["n0:8", "n0 slots=8", "n0\r", "n0,n1", "n[0-1]", "\ufeffn0", "me@n0", "n0 # old"]
+)
+def test_a_line_that_is_no_host_is_refused(site, line):
+    site.hosts.write_text(f"n1\n{line}\n", newline="")
+    status, output = site.launch()
+    assert status == 1
+    assert "write one host a line, and set PPN to the ranks of each" in output
+    assert not site.run.exists()
+
+
+def test_blanks_and_comments_are_no_part_of_a_host(site):
+    site.hosts.write_text(" n1 \n\t# spare: n3\nn0\t")
+    assert site.launch()[0] == RESTART
+    assert (site.attempt / "hosts").read_text() == "n1\nn0\n"
+
+
+def test_hosts_may_come_from_a_pipe(site):
+    shown = f"HOSTFILE=<(printf 'n0\\nn0\\n') {SCRIPT} run.yaml"
+    subprocess.run(["bash", "-c", shown], cwd=site.directory, env=site.environ, check=False)
+    assert site.words()[:2] == ["-n", "2"]
+
+
+def test_gpus_are_not_left_idle_unless_ppn_says_so(site):
+    status, output = site.launch(VERL_HPC_GPUS_PER_NODE="8")
+    assert status == 1
+    assert "VERL_HPC_GPUS_PER_NODE=8: " in output
+    assert not site.run.exists()
+    assert site.launch(VERL_HPC_GPUS_PER_NODE="8", PPN="2")[0] == RESTART
+    assert site.launch(VERL_HPC_GPUS_PER_NODE="0")[0] == RESTART
+
+
+def test_paths_begin_where_it_is_started(site):
+    status, output = site.launch(HOSTFILE="hosts", PYTHON="./python", MPIEXEC="./mpiexec")
+    assert status == RESTART, output
+    assert site.words()[-6:] == ["./python", "-m", "verl_hpc", "train", "--config", "run.yaml"]
+    environ = (site.directory / "environ").read_text().splitlines()
+    assert {f"PWD={site.directory}", f"PYTHONPATH={ROOT}"} <= {*environ}
+
+
 def test_each_start_has_its_own_logs_and_forgets_the_outcome_before(site):
     assert site.launch()[0] == RESTART
     site.mpiexec("", 0)
     assert site.launch()[0] == 1
     assert (site.run / "job/attempts/latest").resolve() == site.run / "job/attempts/1"
+
+
+def test_logs_that_were_deleted_make_no_two_starts_one(site):
+    for _ in range(11):
+        assert site.launch()[0] == RESTART
+    for number in (0, 3):
+        shutil.rmtree(site.run / f"job/attempts/{number}")
+    (site.run / "job/attempts/5").rename(site.run / "job/attempts/50.old")
+    assert site.launch()[0] == RESTART
+    assert (site.run / "job/attempts/latest").resolve() == site.run / "job/attempts/11"
+
+
+@contextmanager
+def held_elsewhere(run):
+    """A run directory that a process of another machine holds, and says so all the time."""
+    run.mkdir(exist_ok=True)
+    with RunLock(run):
+        holder = json.loads((run / LOCK).read_text())
+    (run / LOCK).write_text(json.dumps(holder | {"host": "far", "boot": "another", "pid": 7}))
+    over = threading.Event()
+
+    def renew():
+        while not over.wait(0.01):
+            os.utime(run / LOCK)
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        (run / LOCK).unlink()
+
+
+def test_a_run_that_is_under_way_refuses_a_second_start_and_loses_nothing(site):
+    shutil.copy(ROOT / "configs/run/grpo_8b.yaml", site.directory / "run.yaml")
+    words = [f"directory={site.directory}", "name=run"]
+    assert site.launch(*words)[0] == RESTART
+    (site.directory / "words").unlink()
+    before = sorted(site.run.rglob("*"))
+    with held_elsewhere(site.run):
+        status, output = site.launch(*words, PYTHON=sys.executable)
+    assert status == 1
+    assert "in use by process 7 on far" in output
+    assert sorted(site.run.rglob("*")) == before
+    assert not (site.directory / "words").exists()
 
 
 def test_a_start_that_is_just_ending_keeps_its_outcome(site):
@@ -390,3 +497,71 @@ def test_a_start_that_is_just_ending_keeps_its_outcome(site):
     (site.directory / "go").touch()
     output, _ = first.communicate(timeout=60)
     assert first.returncode == 0, output
+
+
+def test_starts_at_the_same_moment_share_no_directory(site):
+    together = 6
+    site.write(
+        "python",
+        f"""cat >/dev/null
+touch {site.directory}/here.$$
+until here=({site.directory}/here.*); [ "${{#here[@]}}" = {together} ]; do :; done
+echo {site.run}""",
+    )
+    ends = [job.communicate(timeout=60)[0] for job in [site.start() for _ in range(together)]]
+    went_on = [output for output in ends if "ranks of each host" in output]
+    refused = [output for output in ends if "another start of this run" in output]
+    attempts = [path for path in (site.run / "job/attempts").iterdir() if not path.is_symlink()]
+    assert len(went_on) == len(attempts)
+    assert len(went_on) + len(refused) == together
+
+
+RANK = """while [ "$1" != bash ]; do shift; done
+PMI_RANK=0 "$@" || exit"""
+"""What a stub of mpiexec does that starts one rank."""
+
+
+def test_caches_are_below_a_directory_of_the_users_own(site):
+    site.mpiexec("finished", 0, before=RANK)
+    status, output = site.launch(TMPDIR=str(site.directory))
+    assert status == 0, output
+    cache = site.directory / f"verl_hpc-{os.getuid()}"
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert site.launch(TMPDIR=str(site.directory))[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["another user's", "link"])
+def test_caches_of_somebody_else_are_not_run(site, kind):
+    cache = site.directory / "cache"
+    if kind == "link":
+        (site.directory / "mine").mkdir()
+        cache.symlink_to("mine")
+    elif os.geteuid() == 0:
+        cache.mkdir()
+        os.chown(cache, 65534, 65534)
+    else:
+        cache = Path("/")
+    site.mpiexec("finished", 0, before=RANK)
+    status, output = site.launch(VERL_HPC_CACHE=str(cache))
+    assert status != 0
+    assert f"{os.uname().nodename}: VERL_HPC_CACHE={cache}: " in output
+    assert "set VERL_HPC_CACHE to a directory" in output
+    assert list(site.attempt.glob("*.rank0.log")) == []
+
+
+@pytest.mark.parametrize("fault", ["VERL_HPC_CACHE=link", "VERL_HPC_ATTEMPT=/none"])
+def test_a_host_that_cannot_start_its_rank_ends_those_of_others(site, fault):
+    """MPICH waits forever for a rank that exits before MPI_Init."""
+    site.write("python", f'[ "$1" != - ] || {{ cat >/dev/null; exec echo {site.run}; }}\nsleep 600')
+    (site.directory / "cache").mkdir()
+    (site.directory / "link").symlink_to("cache")
+    # The shell of a rank reads this file.
+    (site.directory / "of_the_host").write_text(f'[ -z "${{PMI_RANK#0}}" ] || export {fault}\n')
+    site.hosts.write_text("n0\nn1\n")
+    status, output = site.launch(
+        MPIEXEC=f"{MPIEXEC} -launcher fork",
+        BASH_ENV=str(site.directory / "of_the_host"),
+        VERL_HPC_CACHE=str(site.directory / "cache"),
+    )
+    assert status != 0
+    assert f"{os.uname().nodename}: {fault.partition('=')[0]}=" in output

@@ -13,13 +13,15 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 from verl_hpc.errors import ClusterError
+from verl_hpc.runs.contract import CACHE_DIRECTORY
 
 KINDS = ("inductor", "triton", "vllm", "tilelang")
 """Directories of `runs.contract.CACHES` that are kept. Their files are named by what they were
@@ -44,8 +46,30 @@ def directory_of(kept: Path) -> Path:
     return kept / f"verl_hpc-{os.getuid()}"
 
 
-def check_directory(directory: Path) -> None:
+def make_node_directory(environ: Mapping[str, str] = os.environ) -> None:
+    """Make this node's directory of compile caches, if the job has one.
+
+    Raises:
+        ClusterError: it cannot be made, or is another user's, who may have put code into it.
+    """
+    if not (name := environ.get(CACHE_DIRECTORY)):
+        return
+    try:
+        Path(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_directory(Path(name), "node_scratch")
+    except OSError as error:
+        raise ClusterError(
+            f"{socket.gethostname()}: {name} cannot be made ({error.strerror}); set node_scratch "
+            "in the site profile to a directory of the nodes that you may write to"
+        ) from None
+
+
+def check_directory(directory: Path, setting: str = "caches") -> None:
     """Refuse a directory that is another user's, or open to anybody: ranks run what is in it.
+
+    Args:
+        directory: to be looked at.
+        setting: of the site profile, from which it is.
 
     Raises:
         ClusterError: somebody else owns it, or others than owner and group may write there.
@@ -54,8 +78,8 @@ def check_directory(directory: Path) -> None:
     found = directory.stat()
     if found.st_uid != os.getuid():
         raise ClusterError(
-            f"{directory} belongs to user {found.st_uid}, and ranks would run what is in it; have "
-            "it removed, or set another caches in the site profile"
+            f"{socket.gethostname()}: {directory} belongs to user {found.st_uid}, and ranks would "
+            f"run what is in it; have it removed, or set another {setting} in the site profile"
         )
     if found.st_mode & 0o002:
         raise ClusterError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from verl_hpc.runtime import environment, fabric, gloo, host_memory, limits
 from verl_hpc.runtime.bootstrap import Bootstrap, Kind, check_address, choose
+from verl_hpc.runtime.cache_archive import make_node_directory
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.device import gpu_bytes
 from verl_hpc.runtime.fabric import Fabric
@@ -96,6 +97,7 @@ def session(
         threads = environment.prepare_environment(threads_per_rank, job.sharers())
         control = Control(job.connect(), collective_timeout_s)
         control.together(lambda: environment.check_threads(threads))
+        control.together(make_node_directory)
         world = read_world(control, job.library, device)
         infiniband = None
         if world.device != "cpu":

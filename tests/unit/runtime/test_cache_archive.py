@@ -13,7 +13,13 @@ import pytest
 from benchmarks.compile_caches import measure
 from verl_hpc.errors import ClusterError
 from verl_hpc.runtime import cache_archive
-from verl_hpc.runtime.cache_archive import check_directory, pack, remove_oldest, unpack
+from verl_hpc.runtime.cache_archive import (
+    check_directory,
+    make_node_directory,
+    pack,
+    remove_oldest,
+    unpack,
+)
 
 NOTHING = frozenset()
 KERNEL = "inductor/3g/c3g.so"
@@ -256,6 +262,22 @@ def test_a_directory_into_which_anybody_may_write(tmp_path):
     tmp_path.chmod(0o1777)
     with pytest.raises(ClusterError, match=r"anybody may write into .*; `chmod o-w"):
         check_directory(tmp_path)
+
+
+def test_the_directory_of_a_node_is_made_and_nobody_elses(tmp_path, monkeypatch):
+    """On a node that others use, too, anybody can guess its name and be first."""
+    name = {"VERL_HPC_CACHE": str(tmp_path / "scratch/verl_hpc-7")}
+    make_node_directory(name)
+    make_node_directory(name)
+    assert Path(name["VERL_HPC_CACHE"]).stat().st_mode & 0o777 == 0o700
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(ClusterError, match=r"belongs to user .*another node_scratch"):
+        make_node_directory(name)
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match="cannot be made .*set node_scratch"):
+        make_node_directory({"VERL_HPC_CACHE": str(tmp_path / "file/x")})
+    make_node_directory({})
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ for generation has already, and those behind the token that ends a turn: no mode
 
 import re
 from contextlib import suppress
+from functools import cache
 from itertools import groupby, takewhile
 
 from tests.unit.data.public_templates import ANSWERS, MARKED, end_of, tokenizer_of
@@ -98,6 +99,11 @@ def problem_of(prompt, answer, arguments):
     return Problem(0, prompt, answer=answer, template_arguments=arguments)
 
 
+@cache
+def encoder_of(name):
+    return Encoder(tokenizer_of(name))
+
+
 def cases():
     for name in TEMPLATES:
         for kind, conversation in CONVERSATIONS.items():
@@ -135,7 +141,7 @@ def test_prompts_are_those_of_transformers():
         for messages in (prompt, [*prompt, *answer[:2]] if len(answer) > 2 else prompt):
             expected = transformers_ids(tokenizer, messages, arguments, add_generation_prompt=True)
             try:
-                found = Encoder(tokenizer).prompt(problem_of(messages, None, arguments))
+                found = encoder_of(name).prompt(problem_of(messages, None, arguments))
             except DataError as error:
                 if expected is not None and not re.search("leaves out|reads no tools", str(error)):
                     wrong.append(f"{case}: {error}")
@@ -151,7 +157,7 @@ def test_answers_are_those_of_transformers():
     """SFT and KTO have one answer, DPO and reward models two, of which the first is that one."""
     wrong, count = [], 0
     for case, name, prompt, answer, arguments in cases():
-        tokenizer, encoder = tokenizer_of(name), Encoder(tokenizer_of(name))
+        tokenizer, encoder = tokenizer_of(name), encoder_of(name)
         other = said("a: never")
         problem = Problem(0, prompt, "", None, {}, answer, other, template_arguments=arguments)
         expected = transformers_ids(tokenizer, [*prompt, *answer], arguments)

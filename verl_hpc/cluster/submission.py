@@ -1,18 +1,16 @@
-"""Handing a script to sbatch, through submitit."""
+"""Submitting a run, a chain or a sweep: its directory, its jobs, and their record."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from verl_hpc.cluster.checks import check_passed, check_paths
-from verl_hpc.cluster.inherited import job_environment
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.run_directory import (
@@ -23,29 +21,13 @@ from verl_hpc.cluster.run_directory import (
     write_job,
     writing,
 )
+from verl_hpc.cluster.sbatch import Queued, UnclearSubmissionError, sbatch
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.sweep import Sweep, array_directives
 from verl_hpc.errors import ClusterError, ConfigError, InUseError
 from verl_hpc.runs.jobs import JOBS, cluster_of, read_jobs, record_job
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.slurm.tools import Runner, my_scripts, on_cluster, scancel
-
-
-@dataclass(frozen=True)
-class _Queued:
-    """A job that Slurm has taken."""
-
-    job_id: str
-    cluster: str | None
-    """The one that sbatch names; None if it is the login nodes' own."""
-
-
-_LOST_ANSWERS = ("timed out", "Zero Bytes were transmitted", "Message receive failure")
-"""Words of sbatch where the controller's answer is missing, as in Slurm's slurm_errno.c."""
-
-
-class UnclearSubmissionError(ClusterError):
-    """sbatch does not say whether Slurm has taken the job."""
 
 
 def submit(
@@ -75,12 +57,12 @@ def submit(
             refuse_two_jobs([request], run)
             with _removed_if_refused(new):
                 directory = write_job(request, script, report)
-                queued = _sbatch(directory, script, job.directives, job)
+                queued = sbatch(directory, script, job.directives, job)
             ids.append(_record(directory, request, queued))
             while len(ids) < links:
                 after = Setting("dependency", f"afterany:{ids[-1]}", DEFAULT)
                 with _told_of_links(ids, queued.cluster):
-                    queued = _sbatch(directory, script, [*job.directives, after], job)
+                    queued = sbatch(directory, script, [*job.directives, after], job)
                 ids.append(_record(directory, request, queued))
     return ids
 
@@ -147,7 +129,7 @@ def submit_sweep(
 
 def _submit_array(
     sweep: Sweep, array: str, scripts: Sequence[str], reports: Sequence[str]
-) -> tuple[list[Path], _Queued]:
+) -> tuple[list[Path], Queued]:
     """The job/ of each run, and the array's job."""
     made = zip(sweep.runs, scripts, reports, strict=True)
     jobs = [write_job(one.request, script, report) for one, script, report in made]
@@ -156,7 +138,7 @@ def _submit_array(
     given = [{"run": str(index), "given": one.words} for index, one in enumerate(sweep.runs)]
     (sweep.directory / "sweep.json").write_text(json.dumps(given, indent=1) + "\n", "utf-8")
     directives = array_directives(sweep)
-    return jobs, _sbatch(sweep.directory, array, directives, sweep.runs[0].job)
+    return jobs, sbatch(sweep.directory, array, directives, sweep.runs[0].job)
 
 
 @contextmanager
@@ -219,7 +201,7 @@ def only_submission(run: Path, place: Path) -> Iterator[None]:
         yield
 
 
-def _record(directory: Path, request: Request, queued: _Queued) -> str:
+def _record(directory: Path, request: Request, queued: Queued) -> str:
     """Write a job down, and return its id."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     job_id, cluster = queued.job_id, queued.cluster
@@ -271,7 +253,7 @@ def _refuse_one_of(
             continue
         note = ""
         if job_id not in recorded:
-            _record(directory, request, _Queued(job_id, cluster))
+            _record(directory, request, Queued(job_id, cluster))
             note = " (the submission that made it was cut off; it is recorded now)"
         raise ClusterError(
             f"{request.run_directory}: its job {job_id} is {state}{note}; wait for it, end it "
@@ -284,54 +266,3 @@ def _is_ours(request: Request, job_id: str, script: Path) -> bool:
     run = request.run_directory
     _, _, index = job_id.partition("_")
     return script.parent == run / "job" or bool(index and script.parent / index == run)
-
-
-def _sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Job) -> _Queued:
-    # Only here: a dry run, and --help, need none of it.
-    from submitit import SlurmExecutor
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    class ScriptExecutor(SlurmExecutor):
-        """Submits our script where submitit would write its own."""
-
-        def _make_submission_file_text(self, command: str, uid: str) -> str:
-            del command, uid
-            return script
-
-        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-            # Words of the command line beat variables of the environment, which beat the script.
-            words = [f"--{setting.text}" for setting in directives]
-            return ["sbatch", *words, str(submission_file_path)]
-
-        @staticmethod
-        def _get_job_id_from_submission_command(string: bytes | str) -> str:
-            said.append(string if isinstance(string, str) else string.decode(errors="replace"))
-            return str(SlurmExecutor._get_job_id_from_submission_command(string))
-
-    said: list[str] = []
-    try:
-        with job_environment({setting.name for setting in job.passed}):
-            job_id = str(ScriptExecutor(directory)._submit_command("").job_id)
-    except FailedSubmissionError as error:
-        raise _unclear(error) from None
-    except FailedJobError as error:
-        if any(words in str(error) for words in _LOST_ANSWERS):
-            raise _unclear(error) from None
-        hint = ""
-        if "Invalid node name" in str(error):
-            hint = (
-                "; a node that is left out may be gone: `python -m verl_hpc doctor --excluded` "
-                "lists them, and --forget NODE takes one off the list"
-            )
-        raise ClusterError(f"sbatch refuses: {error}{hint}") from None
-    # "Submitted batch job 7 on cluster c2": the profile, or SLURM_CLUSTERS, has chosen one.
-    told = re.search(r" on cluster (\S+)", said[-1])
-    asked = next((setting.value for setting in directives if setting.name == "clusters"), None)
-    return _Queued(job_id, told[1] if told else asked)
-
-
-def _unclear(error: Exception) -> UnclearSubmissionError:
-    return UnclearSubmissionError(
-        f"sbatch does not say whether Slurm has taken the job: {error}; look with `squeue --me`, "
-        "or submit again later: a job that Slurm has taken is found then"
-    )

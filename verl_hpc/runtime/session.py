@@ -97,7 +97,8 @@ def session(
         threads = environment.prepare_environment(threads_per_rank, job.sharers())
         control = Control(job.connect(), collective_timeout_s)
         control.together(lambda: environment.check_threads(threads))
-        control.together(make_node_directory)
+        if device != "any":  # whoever wants to find out what is wrong looks at scratch itself
+            control.together(make_node_directory)
         world = read_world(control, job.library, device)
         infiniband = None
         if world.device != "cpu":

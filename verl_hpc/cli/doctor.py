@@ -194,7 +194,6 @@ def _request(arguments: argparse.Namespace, profile: Profile) -> Request:
 
 def _shown(verdicts: Iterable[Verdict], as_json: bool) -> list[Verdict]:
     """Print each as soon as it is there: some questions take Slurm a while."""
-
     shown = []
     for verdict in verdicts:
         shown.append(verdict)

@@ -184,7 +184,6 @@ def make(arguments: argparse.Namespace) -> Plan:
 
 
 def _print(arguments: argparse.Namespace, plan: Plan) -> None:
-
     if arguments.json:
         text = json.dumps(plan.as_json(), indent=1)
     else:

@@ -26,7 +26,7 @@ class Job:
     umask: str
     directives: tuple[Setting, ...]
     variables: tuple[Setting, ...]
-    """Of the script itself: RUN, CONFIG, IMAGE, CACHES and CACHE."""
+    """Variables of the script itself: RUN, CONFIG, IMAGE, CACHES and CACHE."""
     setup: tuple[str, ...]
     environment: tuple[Setting, ...]
     passed: tuple[Setting, ...]

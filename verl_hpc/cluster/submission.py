@@ -81,7 +81,11 @@ def _told_of_links(ids: Sequence[str], cluster: str | None) -> Iterator[None]:
 
 
 def _refuse_other_kind(place: Path, file: str, what: str) -> None:
-    """Raises: ConfigError: a directory has the file of a run where a sweep is wanted, or so."""
+    """Keep a run out of a sweep's directory, and a sweep out of a run's.
+
+    Raises:
+        ConfigError: the directory has the other kind's script, `file`.
+    """
     if (place / file).exists():
         raise ConfigError(f"{place} is {what}; choose another with name=... or directory=...")
 

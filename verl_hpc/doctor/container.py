@@ -14,7 +14,7 @@ from verl_hpc.cluster.request import Request
 from verl_hpc.runs.verdict import Verdict, fails, listed, ok, unknown
 
 _PROGRAMS = {"bwrap": "bwrap", "docker": "docker", "shifter": "shifter"}
-"""Of kinds whose profiles do not name it."""
+"""The program of each kind of container whose profiles do not name it."""
 _UNSEEN = "not seen from here, and check_paths is false"
 
 

@@ -26,7 +26,7 @@ from verl_hpc.slurm.tools import (
 _TOOLS = ("sbatch", "srun", "scontrol", "squeue", "sinfo", "scancel")
 _SBATCH_DECIDES = "sbatch's own answer, below, decides"
 _OPTIONS = {"pyxis": "--container-image", "edf": "--environment"}
-"""Of srun, by which its plugin for a kind of container is known."""
+"""The option of srun that shows that its plugin for a kind of container is there."""
 
 
 def check_tools(run: Runner = run_tool) -> Verdict:

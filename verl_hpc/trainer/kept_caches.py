@@ -108,7 +108,7 @@ class KeptCaches:
 
 
 def _nodes(layouts: RunLayouts, node_of: Collection[int]) -> list[Node]:
-    """By node; nodes that are equal compile the same."""
+    """What each node does, by its number; nodes that do the same compile the same."""
     found: list[set[tuple[str, int]]] = [set() for _ in range(max(node_of) + 1)]
     nodes = list(node_of)
     for pool in layouts.pools.values():

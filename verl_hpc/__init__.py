@@ -8,54 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from verl_hpc.lazy_names import lazy_names
+from verl_hpc.package import VERSION
+from verl_hpc.tutorial_names import lazy_names
 
-__version__ = "0.1.0"
-
-_API = {
-    "ActorModel": "verl_hpc.api.models",
-    "CriticModel": "verl_hpc.api.models",
-    "DataFlow": "verl_hpc.api.flow",
-    "DataProvider": "verl_hpc.api.data",
-    "DatabaseSource": "verl_hpc.api.sources",
-    "DeviceMesh": "verl_hpc.api.mesh",
-    "DynamicBatchSampler": "verl_hpc.api.batching",
-    "DynamicTaskWeightScheduler": "verl_hpc.api.tasks.scheduler",
-    "HfModelAdapter": "verl_hpc.api.models",
-    "MessageSource": "verl_hpc.api.sources",
-    "Operator": "verl_hpc.api.flow",
-    "PPORoleUpdater": "verl_hpc.api.updater",
-    "PPOTrainer": "verl_hpc.api.trainer",
-    "PromptSource": "verl_hpc.api.sources",
-    "QueueSource": "verl_hpc.api.sources",
-    "ReplayBuffer": "verl_hpc.api.nodes",
-    "RewardNode": "verl_hpc.api.nodes",
-    "RolloutManager": "verl_hpc.api.manager",
-    "RolloutNode": "verl_hpc.api.nodes",
-    "SafetyGuard": "verl_hpc.api.tasks.guard",
-    "Trainer": "verl_hpc.api.tasks.trainer",
-    "UpdateNode": "verl_hpc.api.nodes",
-    "VLLMActorModel": "verl_hpc.api.vllm",
-    "get_actor_critic": "verl_hpc.api.loading",
-    "get_dataloader": "verl_hpc.api.dataloader",
-    "register_reward": "verl_hpc.api.rewards",
-    "vLLMActor": "verl_hpc.api.vllm",
-    "vLLMAdapter": "verl_hpc.api.vllm",
-}
-"""Public names by the module that has them."""
-
-ELSEWHERE = {
-    "MetricsExporter": "it is verl_hpc.metrics.MetricsExporter",
-    "StreamingDataset": "DataProvider streams rows of files and URLs, and has a position",
-    "collate_fn": "DynamicBatchSampler groups rows of like length, and DataCollatorWithPadding of "
-    "transformers pads a batch",
-    **dict.fromkeys(
-        ("memory_map", "mmap", "use_mmap"),
-        "DataProvider reads row groups of Parquet and lines of JSONL as they are asked for, and "
-        "holds no file whole; leave it out",
-    ),
-}
-"""What serves in the place of names that tutorials have, too."""
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from verl_hpc.api.batching import DynamicBatchSampler as DynamicBatchSampler
@@ -89,4 +45,4 @@ if TYPE_CHECKING:
     from verl_hpc.api.vllm import vLLMActor as vLLMActor
     from verl_hpc.api.vllm import vLLMAdapter as vLLMAdapter
 else:
-    __getattr__, __dir__ = lazy_names(__name__, _API, ELSEWHERE)
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from verl_hpc import __version__
 from verl_hpc.cli.output import OutputError, ReaderLeft, standard_output
 from verl_hpc.errors import ConfigError, VerlHpcError
+from verl_hpc.package import VERSION
 
 VERBS = {
     "plan": "will it fit, how long will it take, how many GPUs, which layout; needs no GPU",
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     verb = words[0] if words else "help"
     if verb in ("--version", "-V", "version"):
-        print(f"verl_hpc {__version__}")
+        print(f"verl_hpc {VERSION}")
         return 0
     if verb in ("-h", "--help", "help"):
         print(_overview())

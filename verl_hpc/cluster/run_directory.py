@@ -24,12 +24,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import verl_hpc
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.site import Site
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.errors import ConfigError
+from verl_hpc.package import FOLDER, VERSION
 
 ENDED = "ended"
 """Marker of a chain: the run is over, and jobs that still wait have nothing to do."""
@@ -130,10 +130,10 @@ def site_umask(site: Site, or_login: bool = False) -> Iterator[None]:
 
 def source_state() -> dict[str, Any]:
     """Version of this package; commit, and whether files differ from it, if it is a checkout."""
-    package = Path(verl_hpc.__file__).parent
+    package = FOLDER
     commit = _git(package, "rev-parse", "HEAD")
     changed = _git(package, "status", "--porcelain", "--", str(package))
-    return {"version": verl_hpc.__version__, "commit": commit, "changed": bool(changed)}
+    return {"version": VERSION, "commit": commit, "changed": bool(changed)}
 
 
 def _git(package: Path, *words: str) -> str | None:
@@ -149,7 +149,7 @@ def _copy_package(target: Path) -> None:
     fresh, old = target.with_name("code.new"), target.with_name("code.old")
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    package = Path(verl_hpc.__file__).parent
+    package = FOLDER
     for path in package.rglob("*"):
         name = path.relative_to(package)
         if path.suffix == ".pyc" or "__pycache__" in name.parts or not path.is_file():

@@ -13,9 +13,9 @@ from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
-from verl_hpc import ELSEWHERE
 from verl_hpc.config.explain import near_or_all, shown
 from verl_hpc.errors import ConfigError
+from verl_hpc.tutorial_names import ELSEWHERE
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -1,18 +1,7 @@
-"""Data sets. The names of `verl_hpc` that are about data are here, too, where verl's tutorials
-import them from."""
+"""Data sets. Tutorials of verl import these names of `verl_hpc` from here."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from verl_hpc.lazy_names import lazy_names
+from verl_hpc.tutorial_names import MODULES, lazy_names
 
 _NAMES = ("DataProvider", "get_dataloader")
 
-if TYPE_CHECKING:
-    from verl_hpc import DataProvider as DataProvider
-    from verl_hpc import get_dataloader as get_dataloader
-else:
-    from verl_hpc import ELSEWHERE
-
-    __getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(_NAMES, "verl_hpc"), ELSEWHERE)
+__getattr__, __dir__ = lazy_names(__name__, {name: MODULES[name] for name in _NAMES})

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import verl_hpc
 from verl_hpc.cluster.checks import inputs, is_path, model_directory, other_python, outside
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
@@ -19,6 +18,7 @@ from verl_hpc.doctor.quota import Quota, read_quotas
 from verl_hpc.errors import ClusterError, ConfigError, ModelError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.package import FOLDER
 from verl_hpc.runs.verdict import Verdict, fails, ok, unknown
 from verl_hpc.sources.local import fetch_command, needs_fetch
 
@@ -118,7 +118,7 @@ def check_python(request: Request, job: Job, *, has_config: bool) -> Verdict:
         return unknown("python", f"{site.python}: {why}; --nodes tries it")
     environ = dict(os.environ)
     if site.code == "snapshot":
-        environ["PYTHONPATH"] = str(Path(verl_hpc.__file__).parents[1])
+        environ["PYTHONPATH"] = str(FOLDER.parent)
     python = os.path.expandvars(site.python)
     metrics = request.config.metrics
     trackers = [package for _, package in wanted_trackers(metrics)] if has_config else []

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 
-import verl_hpc
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.environments.environment import Done
 from verl_hpc.errors import ConfigError
+from verl_hpc.package import FOLDER
 from verl_hpc.runtime import environment, helper_process
 from verl_hpc.runtime.messages import receive, send, send_bytes
 
@@ -38,7 +37,7 @@ class Environments:
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._config = config
-        root = Path(verl_hpc.__file__).parents[1]
+        root = FOLDER.parent
         variables = environment.for_tools(root)
         self._helper = helper_process.start("verl_hpc.environments.helper", variables, prints=True)
         send(self._helper.connection, config.model_dump(mode="json"))

@@ -10,7 +10,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from verl_hpc import __version__
 from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import DataError
 from verl_hpc.metrics import sections
@@ -22,6 +21,7 @@ from verl_hpc.metrics.samples_view import newest_samples
 from verl_hpc.metrics.series import mean_seconds
 from verl_hpc.metrics.timeline_view import TITLE as TIMELINE
 from verl_hpc.metrics.timeline_view import newest_steps, timeline_card
+from verl_hpc.package import VERSION
 
 FILE_NAME = "report.html"
 TEMPLATE = Path(__file__).with_name(FILE_NAME)
@@ -83,7 +83,7 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
         samples=newest_samples(directory),
         config=_config(facts),
         style=STYLE.read_text(encoding="utf-8"),
-        version=__version__,
+        version=VERSION,
     )
     path = directory / FILE_NAME
     path.write_text(page, encoding="utf-8")

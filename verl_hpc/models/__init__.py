@@ -1,18 +1,7 @@
-"""Where verl's tutorials import models from; they are those of `verl_hpc`."""
+"""Tutorials of verl import models from here; they are those of `verl_hpc`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from verl_hpc.lazy_names import lazy_names
+from verl_hpc.tutorial_names import MODULES, lazy_names
 
 _NAMES = ("ActorModel", "CriticModel", "HfModelAdapter", "VLLMActorModel", "get_actor_critic")
 
-if TYPE_CHECKING:
-    from verl_hpc import ActorModel as ActorModel
-    from verl_hpc import CriticModel as CriticModel
-    from verl_hpc import HfModelAdapter as HfModelAdapter
-    from verl_hpc import VLLMActorModel as VLLMActorModel
-    from verl_hpc import get_actor_critic as get_actor_critic
-else:
-    __getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(_NAMES, "verl_hpc"))
+__getattr__, __dir__ = lazy_names(__name__, {name: MODULES[name] for name in _NAMES})

@@ -12,13 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
-import verl_hpc
 from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import DataError, RewardError, ScoreNotFiniteError, VerlHpcError
+from verl_hpc.package import FOLDER
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scorer import FunctionScorer
 from verl_hpc.rewards.scoring import Score, failed
@@ -48,7 +47,7 @@ class Workers:
     """
 
     def __init__(self, calls: Mapping[str, RewardConfig]) -> None:
-        root = Path(verl_hpc.__file__).parents[1]
+        root = FOLDER.parent
         variables = environment.for_tools(root)
         self._helper = helper_process.start("verl_hpc.rewards.worker", variables, prints=True)
         send(self._helper.connection, {n: c.model_dump(mode="json") for n, c in calls.items()})

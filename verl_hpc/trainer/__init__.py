@@ -1,15 +1,7 @@
-"""Recipes, their operators, and what drives a run."""
+"""A training run: recipes, their operators and the loop. Tutorials import these names from here."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from verl_hpc.lazy_names import lazy_names
+from verl_hpc.tutorial_names import MODULES, lazy_names
 
 _NAMES = ("PPOTrainer", "Trainer")
-"""Of the tutorials, which import them from here."""
-if TYPE_CHECKING:
-    from verl_hpc import PPOTrainer as PPOTrainer
-    from verl_hpc import Trainer as Trainer
-else:
-    __getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(_NAMES, "verl_hpc"))
+
+__getattr__, __dir__ = lazy_names(__name__, {name: MODULES[name] for name in _NAMES})

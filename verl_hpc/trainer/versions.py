@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from verl_hpc import __version__
+from verl_hpc.package import VERSION
 
 _PACKAGES = (
     ("megatron-core",),
@@ -23,7 +23,7 @@ _PACKAGES = (
 def installed_versions() -> dict[str, str]:
     """By name; what is not installed is left out. With a GPU, CUDA's and NCCL's, too."""
     found = {
-        "verl_hpc": __version__,
+        "verl_hpc": VERSION,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }

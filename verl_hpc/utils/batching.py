@@ -1,14 +1,7 @@
-"""Batches for torch's DataLoader, where verl's tutorials import them from."""
+"""Tutorials of verl import batches for torch's DataLoader from here."""
 
-from __future__ import annotations
+from verl_hpc.tutorial_names import MODULES, lazy_names
 
-from typing import TYPE_CHECKING
+_NAMES = ("DynamicBatchSampler",)
 
-from verl_hpc.lazy_names import lazy_names
-
-if TYPE_CHECKING:
-    from verl_hpc import DynamicBatchSampler as DynamicBatchSampler
-else:
-    from verl_hpc import ELSEWHERE
-
-    __getattr__, __dir__ = lazy_names(__name__, {"DynamicBatchSampler": "verl_hpc"}, ELSEWHERE)
+__getattr__, __dir__ = lazy_names(__name__, {name: MODULES[name] for name in _NAMES})

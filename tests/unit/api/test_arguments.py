@@ -14,12 +14,12 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import verl_hpc
 from tests.unit.api.test_data import write
-from verl_hpc import ELSEWHERE
 from verl_hpc.api.sources import DatabaseSource, PromptSource
 from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError
 from verl_hpc.metrics.exporter import MetricsExporter
 from verl_hpc.models import get_actor_critic
+from verl_hpc.tutorial_names import ELSEWHERE
 
 IDS = [[1], [1, 2]]
 BEYOND = {"epoch": 0, "offset": 10}

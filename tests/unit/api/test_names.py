@@ -6,11 +6,13 @@ import sys
 import pytest
 
 import verl_hpc
+from verl_hpc import tutorial_names
 
 SCRIPT = """
 import sys
 before = set(sys.modules)
 import verl_hpc
+from verl_hpc import tutorial_names
 names = dir(verl_hpc)
 assert "PPOTrainer" in names and verl_hpc.__version__, names
 print(" ".join(sorted(set(sys.modules) - before)))
@@ -28,7 +30,7 @@ def test_the_import_costs_nothing_but_the_package_itself():
 
 def test_every_name_that_dir_lists_is_there():
     assert verl_hpc.__version__.count(".") == 2
-    for name in verl_hpc._API:
+    for name in tutorial_names.MODULES:
         assert name in dir(verl_hpc)
         assert getattr(verl_hpc, name).__name__ == name
 

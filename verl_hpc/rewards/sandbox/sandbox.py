@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import verl_hpc
 from verl_hpc.errors import RewardError, SandboxError
+from verl_hpc.package import FOLDER
 from verl_hpc.rewards.sandbox.containment import Interpreter
 from verl_hpc.rewards.sandbox.keeper import Job
 from verl_hpc.rewards.sandbox.limits import Limits, Result
@@ -82,7 +82,7 @@ class Sandbox:
 def start_helper() -> Helper:
     """Start this process's helper, if there is none: before MPI, where it is known that programs
     will be run."""
-    root = Path(verl_hpc.__file__).parents[1]
+    root = FOLDER.parent
     # Programs without namespaces can read variables of other processes.
     variables = environment.for_helper(root)
     return helper_process.start("verl_hpc.rewards.sandbox.helper", variables, "/")

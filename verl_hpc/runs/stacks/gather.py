@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import verl_hpc
+from verl_hpc.package import FOLDER
 from verl_hpc.runs.jobs import cluster_of
 from verl_hpc.runs.ranks import Progress, Ranks
 from verl_hpc.runs.stacks.stack import DIRECTORY, Stack, load_stacks
@@ -93,7 +93,7 @@ def _run_step(words: Sequence[str], cluster: str | None) -> str:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI"))}
     clean |= {k: os.environ[k] for k in WHICH_SLURM if k in os.environ}
     clean |= {} if cluster is None else {"SLURM_CLUSTERS": cluster}
-    package = str(Path(verl_hpc.__file__).parents[1])
+    package = str(FOLDER.parent)
     clean["PYTHONPATH"] = ":".join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(

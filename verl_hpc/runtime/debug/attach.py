@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-import verl_hpc
+from verl_hpc.package import FOLDER
 from verl_hpc.runs.attach import Listening, answer, take_requests
 from verl_hpc.runtime.debug.debugger import listen
 from verl_hpc.runtime.world import World
@@ -63,6 +63,6 @@ class Attachments:
             port = listen()
         except (ImportError, OSError, RuntimeError) as problem:
             error = f"{type(problem).__name__}: {problem}"
-        code = str(Path(verl_hpc.__file__).parents[1])
+        code = str(FOLDER.parent)
         world = self._world
         return Listening(request, world.rank, world.host, os.getpid(), port, code, error)

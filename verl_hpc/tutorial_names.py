@@ -1,0 +1,88 @@
+"""Public names of the package that are imported when they are first used, and where each is.
+
+Tutorials of verl import from `verl_hpc`, `verl_hpc.trainer`, `verl_hpc.data` and others. Each of
+these packages calls `lazy_names` with the names that a tutorial takes from it. This module holds
+where the names are as text, so that no room imports the rooms above it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+MODULES = {
+    "ActorModel": "verl_hpc.api.models",
+    "CriticModel": "verl_hpc.api.models",
+    "DataFlow": "verl_hpc.api.flow",
+    "DataProvider": "verl_hpc.api.data",
+    "DatabaseSource": "verl_hpc.api.sources",
+    "DeviceMesh": "verl_hpc.api.mesh",
+    "DynamicBatchSampler": "verl_hpc.api.batching",
+    "DynamicTaskWeightScheduler": "verl_hpc.api.tasks.scheduler",
+    "HfModelAdapter": "verl_hpc.api.models",
+    "MessageSource": "verl_hpc.api.sources",
+    "Operator": "verl_hpc.api.flow",
+    "PPORoleUpdater": "verl_hpc.api.updater",
+    "PPOTrainer": "verl_hpc.api.trainer",
+    "PromptSource": "verl_hpc.api.sources",
+    "QueueSource": "verl_hpc.api.sources",
+    "ReplayBuffer": "verl_hpc.api.nodes",
+    "RewardNode": "verl_hpc.api.nodes",
+    "RolloutManager": "verl_hpc.api.manager",
+    "RolloutNode": "verl_hpc.api.nodes",
+    "SafetyGuard": "verl_hpc.api.tasks.guard",
+    "Trainer": "verl_hpc.api.tasks.trainer",
+    "UpdateNode": "verl_hpc.api.nodes",
+    "VLLMActorModel": "verl_hpc.api.vllm",
+    "get_actor_critic": "verl_hpc.api.loading",
+    "get_dataloader": "verl_hpc.api.dataloader",
+    "register_reward": "verl_hpc.api.rewards",
+    "vLLMActor": "verl_hpc.api.vllm",
+    "vLLMAdapter": "verl_hpc.api.vllm",
+}
+"""The module that has each public name."""
+
+ELSEWHERE = {
+    "MetricsExporter": "it is verl_hpc.metrics.MetricsExporter",
+    "StreamingDataset": "DataProvider streams rows of files and URLs, and has a position",
+    "collate_fn": "DynamicBatchSampler groups rows of like length, and DataCollatorWithPadding of "
+    "transformers pads a batch",
+    **dict.fromkeys(
+        ("memory_map", "mmap", "use_mmap"),
+        "DataProvider reads row groups of Parquet and lines of JSONL as they are asked for, and "
+        "holds no file whole; leave it out",
+    ),
+}
+"""What serves instead of names of tutorials that this package does not have."""
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, str] = MODULES
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for the package with this `__name__` (PEP 562).
+
+    Type checkers see the names as `Any`.
+
+    Args:
+        package: the package's name.
+        modules: the module that has each of its names.
+    """
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            hint = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+            words = f"module {package!r} has no attribute {name!r}{hint}"
+            # `from package import name` would drop an AttributeError's words.
+            if hint and sys._getframe(1).f_code.co_name == "_handle_fromlist":
+                raise ImportError(words)
+            raise AttributeError(words)
+        value = getattr(import_module(modules[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def directory() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *modules})
+
+    return get, directory

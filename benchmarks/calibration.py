@@ -26,9 +26,9 @@ from benchmarks.figures import machine, machine_markdown, markdown_table, report
 from benchmarks.launch import mpiexec, run
 from verl_hpc.config.load import parse_config
 from verl_hpc.config.run import RunConfig
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import Architecture, architecture_from
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import RunLayouts, run_layouts
+from verl_hpc.placement.layouts import RunLayouts, run_layouts
 from verl_hpc.planner.timing.calibrate import (
     CPU_SECONDS,
     Error,

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import karmarkar_karp as rival
 from benchmarks.figures import machine, machine_markdown, markdown_table, report, spread
-from verl_hpc.planner.balance import balance, micro_batches
+from verl_hpc.placement.balance import balance, micro_batches
 
 NUM_SEQUENCES = 4096
 BUDGET = 16384

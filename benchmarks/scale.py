@@ -29,7 +29,7 @@ from verl_hpc.algorithms.advantages.grpo import Grpo
 from verl_hpc.engines.shared.micro_batches import Planner
 from verl_hpc.flow import Move
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.layouts import Groups, Pool
+from verl_hpc.placement.layouts import Groups, Pool
 from verl_hpc.rewards.scoring import Score
 from verl_hpc.runtime.collectives import dumped
 from verl_hpc.runtime.world import World

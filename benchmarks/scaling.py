@@ -36,8 +36,8 @@ from benchmarks.scaling_tables import (
     strong_table,
     weak_table,
 )
+from verl_hpc.hardware.node import gpu_kind
 from verl_hpc.metrics.log import read_metrics
-from verl_hpc.planner.hardware import gpu_kind
 from verl_hpc.planner.timing.cost import MEANINGS, TERMS, Efficiency
 from verl_hpc.planner.timing.step import ASSUMPTIONS
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.scaling_shapes import Shape
 from verl_hpc.errors import VerlHpcError
-from verl_hpc.planner.layouts import RunLayouts, layouts_of, run_layouts
+from verl_hpc.placement.layouts import RunLayouts, layouts_of, run_layouts
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.search.explain import layouts_text, placed_text
 from verl_hpc.planner.search.scaling import RULE, scaling_rows

@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.launch import REPOSITORY
 from verl_hpc.config.load import load_config, parse_config
 from verl_hpc.config.run import RunConfig
+from verl_hpc.hardware.node import Hardware, gpu_kind
 from verl_hpc.layout.architecture import Architecture, architecture_from, read_architecture
-from verl_hpc.planner.hardware import Hardware, gpu_kind
 from verl_hpc.planner.timing.machine import Machine
 
 GPU = "H100-80"

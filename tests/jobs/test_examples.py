@@ -12,7 +12,7 @@ from verl_hpc.config.load import load_config
 from verl_hpc.data.overlap import count_overlap
 from verl_hpc.data.sources import open_source
 from verl_hpc.metrics.log import read_metrics
-from verl_hpc.planner.layouts import place_roles
+from verl_hpc.placement.layouts import place_roles
 
 SCRIPT = Path(__file__).parents[2] / "launch/examples.sh"
 

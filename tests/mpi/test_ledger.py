@@ -20,13 +20,13 @@ from verl_hpc.config.load import parse_config
 from verl_hpc.engines.factory import build_engine, engine_shard_map, start_layouts
 from verl_hpc.engines.fsdp.engine import FsdpEngine
 from verl_hpc.engines.megatron.engine import MegatronEngine
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.moves import moves_of
 from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_PIECE_BYTES, HOST_ROUNDS, plan_transfer
 from verl_hpc.layout.rollout import rollout_shard_map
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.buffers import Buffer
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.parameters import chunk_parameters

@@ -8,13 +8,13 @@ import torch
 
 from verl_hpc.config.load import parse_config
 from verl_hpc.engines.factory import engine_shard_map
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_ROUNDS, plan_transfer
 from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.rollout import rollout_shard_map
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.process_memory import readable_neighbours

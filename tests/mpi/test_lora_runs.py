@@ -20,11 +20,11 @@ from verl_hpc.config.load import parse_config
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap, whole
-from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.role import merged as merged_bytes
 from verl_hpc.planner.memory.shape import RoleShape

@@ -15,7 +15,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
 from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.trainer.build import plan_run
 from verl_hpc.trainer.build_roles import build_engines

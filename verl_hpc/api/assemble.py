@@ -16,7 +16,7 @@ from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.engines.module import ModuleEngine
 from verl_hpc.engines.protocol import InferenceEngine
-from verl_hpc.planner.layouts import ROLLOUT, RunLayouts, place_roles
+from verl_hpc.placement.layouts import ROLLOUT, RunLayouts, place_roles
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.rollout.module import ModuleRollout

@@ -131,7 +131,7 @@ def _of_machine(world: World) -> dict[str, Groups]:
 
 def _of_run(config: RunConfig, world: World) -> dict[str, Groups]:
     """Groups of a run's layouts, each set of groups once."""
-    from verl_hpc.planner.layouts import place_roles
+    from verl_hpc.placement.layouts import place_roles
 
     layouts = place_roles(config, world.size, world.node_of.count(0))
     named: list[tuple[str, Groups]] = [("all ranks", [tuple(range(world.size))])]

@@ -31,7 +31,7 @@ from verl_hpc.errors import ClusterError, ConfigError, VerlHpcError
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.text import duration, plain
-from verl_hpc.planner.layouts import layouts_of
+from verl_hpc.placement.layouts import layouts_of
 from verl_hpc.planner.search.sizes import node_counts
 from verl_hpc.runs.lives import read_lives
 from verl_hpc.slurm.accounting import Life, accounts_of, partition_lives, shortly

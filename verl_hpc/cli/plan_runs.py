@@ -13,12 +13,12 @@ from verl_hpc.cluster.profile import Profile, load_profile
 from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
+from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.report import read_facts
-from verl_hpc.planner.hardware import Hardware
-from verl_hpc.planner.layouts import RunLayouts, run_layouts
+from verl_hpc.placement.layouts import RunLayouts, run_layouts
 from verl_hpc.runs.jobs import read_jobs
 
 

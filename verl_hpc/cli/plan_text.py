@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
-from verl_hpc.planner.bases import told_bases
-from verl_hpc.planner.layouts import layouts_of, placement_of
-from verl_hpc.planner.measured import MEASURED
+from verl_hpc.hardware.measured import MEASURED
+from verl_hpc.placement.bases import told_bases
+from verl_hpc.placement.layouts import layouts_of, placement_of
 from verl_hpc.planner.memory.phase import GIB, Phase
 from verl_hpc.planner.memory.terms import term
 from verl_hpc.planner.plan import Plan

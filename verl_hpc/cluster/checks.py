@@ -18,8 +18,8 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.config.trackers import check_trackers, wanted_trackers
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture, read_architecture
-from verl_hpc.planner.layouts import place_roles, run_layouts
-from verl_hpc.planner.model_checks import check_heads_on_cpus, check_tokenizers
+from verl_hpc.placement.layouts import place_roles, run_layouts
+from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
 from verl_hpc.section import is_own
 from verl_hpc.sources.cache import repository
 from verl_hpc.sources.local import (

@@ -9,9 +9,9 @@ from verl_hpc.cluster.hardware import hardware_of
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.errors import ConfigError
+from verl_hpc.hardware.node import CPU, NAMES, Hardware
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.hardware import CPU, NAMES, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.phase import GIB
 from verl_hpc.planner.plan import Planner, cheapest_change

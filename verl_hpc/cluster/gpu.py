@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import GpuKind, gpu_kind
+from verl_hpc.hardware.node import GpuKind, gpu_kind
 from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from verl_hpc.cluster.gpu import kind_of
 from verl_hpc.cluster.site import Site
 from verl_hpc.errors import ConfigError
-from verl_hpc.layout.link_model import Links
-from verl_hpc.planner.hardware import (
+from verl_hpc.hardware.measured import read_measured
+from verl_hpc.hardware.node import (
     CPU,
     GIB,
     NAMES,
@@ -20,7 +20,7 @@ from verl_hpc.planner.hardware import (
     Hardware,
     gpu_kind,
 )
-from verl_hpc.planner.measured import read_measured
+from verl_hpc.layout.link_model import Links
 
 _LIKE_LINKS = "H100-80"
 """The kind whose figures `Links` has by default."""

@@ -14,7 +14,7 @@ from verl_hpc.cluster.gpu import GpuFigures, kind_of
 from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.secret import assigns_secret, holds_secret, looks_secret
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import LinkFigures
+from verl_hpc.hardware.node import LinkFigures
 from verl_hpc.section import NonNegative, PathText, Positive, PositiveFinite, Section
 
 LONGEST_LEAD_S = 65535
@@ -135,7 +135,7 @@ class Site(Section):
     gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
     """Slurm's name of them, where the site wants it in the request: gh200 asks for gpu:gh200:N."""
     gpu: str | None = None
-    """Kind of the GPUs: H100-80, A100-80, H200, ... (`verl_hpc/planner/hardware.py` has all, with
+    """Kind of the GPUs: H100-80, A100-80, H200, ... (`verl_hpc/hardware/node.py` has all, with
     their figures), in any case; the planner needs it. Of another GPU, words of the name that its
     driver gives it, such as RTX 6000 Ada, with gpu_figures."""
     gpu_figures: GpuFigures | None = None

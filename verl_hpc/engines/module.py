@@ -24,7 +24,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import Head
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, dtype_name, whole
-from verl_hpc.planner.balance import micro_batches
+from verl_hpc.placement.balance import micro_batches
 
 
 class ModuleEngine(OneProcess):

@@ -10,7 +10,7 @@ from typing import Any
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, VerlHpcError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.layouts import RunLayouts, layouts_of, placement_of, run_layouts
+from verl_hpc.placement.layouts import RunLayouts, layouts_of, placement_of, run_layouts
 from verl_hpc.planner.memory.changes import Remedy, remedy
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.memory.phase import GIB

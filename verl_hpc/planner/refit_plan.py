@@ -12,6 +12,7 @@ from verl_hpc.config.model import Engine
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.run import RunConfig
+from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.grid import nodes_of
@@ -19,8 +20,7 @@ from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, Plan, plan_transfer
 from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.rollout import rollout_shard_map
-from verl_hpc.planner.hardware import Hardware
-from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.placement.layouts import RunLayouts
 
 
 def refit_plan(

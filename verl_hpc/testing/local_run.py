@@ -14,7 +14,7 @@ from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import start_environments
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.layouts import ROLLOUT, Pool, RunLayouts, place_roles
+from verl_hpc.placement.layouts import ROLLOUT, Pool, RunLayouts, place_roles
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.runtime.one_rank import LocalControl as LocalControl
 from verl_hpc.runtime.one_rank import local_session as local_session

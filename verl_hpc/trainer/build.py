@@ -19,8 +19,8 @@ from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.layouts import Pool, RunLayouts, run_layouts
-from verl_hpc.planner.model_checks import check_heads_on_cpus, check_tokenizers
+from verl_hpc.placement.layouts import Pool, RunLayouts, run_layouts
+from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.factory import check_model
 from verl_hpc.runtime.session import Session

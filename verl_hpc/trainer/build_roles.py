@@ -18,7 +18,7 @@ from verl_hpc.layout.adapters import trained_map
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.planner.layouts import ROLLOUT, RunLayouts
+from verl_hpc.placement.layouts import ROLLOUT, RunLayouts
 from verl_hpc.rollout.factory import build_rollout, rollout_shard_map
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.adapters import fill_adapters

@@ -18,7 +18,7 @@ from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.environments.processes import Environments
 from verl_hpc.errors import FlowError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.runtime.session import Session

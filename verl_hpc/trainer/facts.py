@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.config.load import dump_config
-from verl_hpc.planner.layouts import ROLLOUT, SCORING
+from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.runs.placed import Placed, neighbours
 from verl_hpc.runs.verdict import counted
 from verl_hpc.sources.cache import source_of

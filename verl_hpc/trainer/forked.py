@@ -8,8 +8,8 @@ from pathlib import Path
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LaunchError
 from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.planner.layouts import place_roles
-from verl_hpc.planner.model_checks import check_heads_on_cpus
+from verl_hpc.placement.layouts import place_roles
+from verl_hpc.placement.model_checks import check_heads_on_cpus
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.forked_ranks import check_alone, check_size, start_ranks
 from verl_hpc.runtime.garbage import pause_collection, spare_what_exists

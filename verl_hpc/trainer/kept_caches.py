@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.layouts import RunLayouts, layouts_of
+from verl_hpc.placement.layouts import RunLayouts, layouts_of
 from verl_hpc.runs.contract import CACHE_DIRECTORY, KEPT_CACHES
 from verl_hpc.runtime import cache_archive, environment
 from verl_hpc.runtime.session import Session

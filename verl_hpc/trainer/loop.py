@@ -16,7 +16,7 @@ from verl_hpc.metrics.meters import Counter, Meters, find_counters
 from verl_hpc.metrics.names import ENERGY
 from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.metrics.traces import Traces
-from verl_hpc.planner.bases import told_bases
+from verl_hpc.placement.bases import told_bases
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.lives import LifeRecord
 from verl_hpc.runtime.startup import announce

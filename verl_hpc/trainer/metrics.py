@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from verl_hpc.hardware.node import KINDS
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.metrics.names import GPU_MEMORY_USED
-from verl_hpc.planner.hardware import KINDS
 from verl_hpc.planner.timing.work import forward_flops
 
 _GIB = 2**30

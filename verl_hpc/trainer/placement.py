@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from verl_hpc.errors import VerlHpcError, agreed
-from verl_hpc.planner.layouts import Pool
+from verl_hpc.placement.layouts import Pool
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import FlowError
 from verl_hpc.flow import DataFlow, Pipeline
-from verl_hpc.planner.layouts import ROLLOUT
+from verl_hpc.placement.layouts import ROLLOUT
 
 if TYPE_CHECKING:
     from verl_hpc.trainer.context import RunContext

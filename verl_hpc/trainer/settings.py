@@ -13,7 +13,7 @@ from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.layouts import ROLLOUT, SCORING
+from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.section import Section

@@ -185,8 +185,8 @@ def test_the_login_nodes_half_imports_nothing_heavy():
         "verl_hpc.config.load",
         "verl_hpc.layout.report",
         "verl_hpc.layout.safetensors",
-        "verl_hpc.planner.balance",
-        "verl_hpc.planner.layouts",
+        "verl_hpc.placement.balance",
+        "verl_hpc.placement.layouts",
         "verl_hpc.planner.plan",
     ]
     finished = python("-c", LOGIN.format(modules=modules, heavy=HEAVY))

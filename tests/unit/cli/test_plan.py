@@ -15,7 +15,7 @@ from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
 from verl_hpc.cli.plan_text import bar
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import KINDS as GPUS
+from verl_hpc.hardware.node import KINDS as GPUS
 from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.timing.cost import Efficiency
 from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_efficiency

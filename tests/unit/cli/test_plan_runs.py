@@ -11,9 +11,9 @@ from tests.unit.config.trees import GAE, parse
 from verl_hpc.cli.main import main
 from verl_hpc.cli.plan_runs import read_run
 from verl_hpc.config.load import dump_config
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.timing.cost import Efficiency
 from verl_hpc.planner.timing.efficiency_file import read_efficiency
 from verl_hpc.planner.timing.lengths import Lengths

@@ -16,7 +16,7 @@ from verl_hpc.cli.main import main
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.config.load import load_config
 from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 
 SIZES = {
     "ppo_70b": "Llama-3.1-70B-Instruct",

@@ -14,7 +14,7 @@ from tests.unit.cluster.test_launch_configs import DENSE, MODELS, num_ranks
 from verl_hpc.config.load import load_config
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.pipeline import layers_per_stage
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 
 GB = 1e9
 USABLE = {80: 84.9 * GB, 141: 150 * GB}

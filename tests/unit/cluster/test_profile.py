@@ -15,7 +15,7 @@ from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT
 from verl_hpc.cluster.setting import SITE as FROM_SITE
 from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import LinkFigures
+from verl_hpc.hardware.node import LinkFigures
 
 SHIPPED = sorted((ROOT / "slurm").rglob("*.yaml"))
 

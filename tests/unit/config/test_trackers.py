@@ -118,7 +118,7 @@ def test_profiles_that_cannot_be(profile: dict, words: str) -> None:
 
 
 def test_a_rank_that_the_job_has_not() -> None:
-    from verl_hpc.planner.layouts import place_roles
+    from verl_hpc.placement.layouts import place_roles
 
     config = parse(runtime__profile={"steps": [1], "ranks": [0, 3]})
     place_roles(config, 4)

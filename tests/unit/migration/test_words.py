@@ -15,7 +15,7 @@ from verl_hpc.migration.table import find
 from verl_hpc.migration.translate import load_run, migrate, migrate_tree
 from verl_hpc.migration.values import Values
 from verl_hpc.migration.words import read_words
-from verl_hpc.planner.layouts import place_roles
+from verl_hpc.placement.layouts import place_roles
 
 BASE = (
     "data.train_files=a.parquet",

@@ -8,7 +8,7 @@ import yaml
 
 from tests.unit.config.trees import SMALLEST
 from verl_hpc.config.load import parse_config
-from verl_hpc.planner.layouts import place_roles
+from verl_hpc.placement.layouts import place_roles
 
 PAGE = Path(__file__).parents[3] / "docs" / "placements.md"
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)

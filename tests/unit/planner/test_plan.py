@@ -12,9 +12,9 @@ from tests.unit.layout.models import PUBLISHED, architecture
 from verl_hpc.cli.plan_text import as_text
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from, read_architecture
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import placement_of, run_layouts
+from verl_hpc.placement.layouts import placement_of, run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.plan import MOST_NODES, Plan, Planner
 from verl_hpc.planner.timing.machine import Machine

@@ -2,9 +2,9 @@
 
 from tests.unit.config.trees import parse
 from tests.unit.layout.models import architecture
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.refit_plan import refit_plan
 
 ARCH = architecture(num_layers=4, tied_embeddings=False)

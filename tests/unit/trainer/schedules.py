@@ -17,7 +17,7 @@ from verl_hpc.checkpoint.ahead import read_ahead, write_ahead
 from verl_hpc.data.order import Order
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
-from verl_hpc.planner.layouts import place_roles
+from verl_hpc.placement.layouts import place_roles
 from verl_hpc.testing.local import LocalControl, LocalEngine, tiny_architecture
 from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_session

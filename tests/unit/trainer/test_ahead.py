@@ -11,7 +11,7 @@ from tests.unit.trainer.operators.test_generate import PLACE, ROWS, TEXTS, rollo
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
-from verl_hpc.planner.layouts import Pool
+from verl_hpc.placement.layouts import Pool
 from verl_hpc.rewards.request import batched
 from verl_hpc.rewards.scorer import FunctionScorer, SumScorer, Term
 from verl_hpc.runtime.stop import StepDropped

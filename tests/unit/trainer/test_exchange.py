@@ -5,7 +5,7 @@ import torch
 
 from verl_hpc.errors import FlowError
 from verl_hpc.flow import Move
-from verl_hpc.planner.layouts import Pool
+from verl_hpc.placement.layouts import Pool
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.testing.local_run import local_session
 from verl_hpc.trainer.exchange import Controls, Exchange

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.config.trees import parse
 from tests.unit.layout.models import architecture
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.runtime import cache_archive
 from verl_hpc.testing.local_run import local_session
 from verl_hpc.trainer import kept_caches

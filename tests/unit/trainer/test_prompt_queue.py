@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.ranks import on_ranks
 from tests.unit.trainer.operators.test_generate import rollout, settings
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.planner.layouts import Pool
+from verl_hpc.placement.layouts import Pool
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.testing.local_rollout import LocalRollout

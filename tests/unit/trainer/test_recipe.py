@@ -5,7 +5,7 @@ import torch
 
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.errors import FlowError
-from verl_hpc.planner.layouts import Pool
+from verl_hpc.placement.layouts import Pool
 from verl_hpc.testing.local_run import engine_of
 from verl_hpc.trainer import batch
 from verl_hpc.trainer.operators.generate import generate

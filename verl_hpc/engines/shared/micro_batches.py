@@ -9,8 +9,8 @@ import torch
 
 from verl_hpc.engines.shared.shared_prefixes import num_shared, share_units
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.balance import attention_cost, micro_batches
-from verl_hpc.planner.pipeline_fill import dealt_to, wanted
+from verl_hpc.placement.balance import attention_cost, micro_batches
+from verl_hpc.placement.pipeline_fill import dealt_to, wanted
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 from verl_hpc.config.load import parse_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import VerlHpcError
+from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.hardware import Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.candidates import Case, Step, candidates
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.memory.phase import Phase

@@ -16,9 +16,9 @@ from itertools import pairwise
 
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
+from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.hardware import Hardware
-from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.memory.phase import PHASES, Phase
 from verl_hpc.planner.memory.rank import RankMemory
 from verl_hpc.planner.memory.rollout import RolloutShape, rollout_shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from verl_hpc.config.run import RunConfig
+from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import View, row_major_strides
 from verl_hpc.layout.fragments import Fragment
@@ -19,8 +20,7 @@ from verl_hpc.layout.planner import (
 )
 from verl_hpc.layout.quantization import SCALES, VALUES
 from verl_hpc.layout.shard_map import ITEM_BYTES
-from verl_hpc.planner.hardware import Hardware
-from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.refit_plan import refit_plan, trained_dtype
 
 _MOST_COUNTED_RANKS = 16

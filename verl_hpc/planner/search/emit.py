@@ -9,7 +9,7 @@ from verl_hpc.config.roles import ACTOR, RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
-from verl_hpc.planner.layouts import ROLLOUT, RunLayouts, run_layouts
+from verl_hpc.placement.layouts import ROLLOUT, RunLayouts, run_layouts
 
 if TYPE_CHECKING:
     from verl_hpc.planner.search.search import Candidate

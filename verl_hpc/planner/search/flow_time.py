@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from verl_hpc.config.run import RunConfig
-from verl_hpc.planner.layouts import ROLLOUT, SCORING
+from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.planner.timing.operators import Work, operators_of
 
 

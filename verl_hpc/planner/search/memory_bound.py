@@ -13,7 +13,7 @@ from math import lcm
 from typing import NamedTuple
 
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.bases import may_share
+from verl_hpc.placement.bases import may_share
 from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.buffers import bucket_elements
 from verl_hpc.planner.memory.parameters import stage_elements, trained_elements

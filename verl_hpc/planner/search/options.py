@@ -9,7 +9,7 @@ from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.layouts import ROLLOUT
+from verl_hpc.placement.layouts import ROLLOUT
 from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.search.cuts import Cut, cuts_of, rollout_sizes
 from verl_hpc.planner.search.memory_bound import MemoryBound

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.layouts import ROLLOUT
+from verl_hpc.placement.layouts import ROLLOUT
 from verl_hpc.planner.search.choose import Chosen, RoleSet, choose, may_fit
 from verl_hpc.planner.search.emit import must_share, separated
 from verl_hpc.planner.search.flow_time import FlowTime, PlacedFlow

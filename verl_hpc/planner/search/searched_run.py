@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
+from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.hardware import Hardware
 
 
 @dataclass(frozen=True)

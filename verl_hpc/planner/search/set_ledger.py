@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from verl_hpc.planner.bases import alone, shared_bases
-from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.placement.bases import alone, shared_bases
+from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.memory.ledger import Ledger
 from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.memory.shape import RoleShape

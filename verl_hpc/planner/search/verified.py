@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.search.emit import laid_out, overrides_of
 from verl_hpc.planner.search.search import SPARE_BYTES, Candidate, Found, search

@@ -15,7 +15,7 @@ from typing import Any
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.timing.cost import CPU_RANKS, FRACTIONS, TERMS, Cost, Efficiency
 from verl_hpc.planner.timing.least_squares import solve
 from verl_hpc.planner.timing.lengths import Lengths

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import ceil, log2
 
-from verl_hpc.planner.hardware import Hardware
+from verl_hpc.hardware.node import Hardware
 from verl_hpc.planner.timing.cost import Cost
 
 _NETWORK_HOPS = 4.0

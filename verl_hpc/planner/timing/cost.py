@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from verl_hpc.planner.hardware import GpuKind
+from verl_hpc.hardware.node import GpuKind
 
 Term = Literal[
     "training",

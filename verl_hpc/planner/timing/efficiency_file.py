@@ -10,7 +10,7 @@ from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import GpuKind
+from verl_hpc.hardware.node import GpuKind
 from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Efficiency, defaults
 
 _TODO = "give a file that `plan calibrate RUN... --out FILE` has written, or leave it out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from verl_hpc.planner.hardware import Hardware
+from verl_hpc.hardware.node import Hardware
 from verl_hpc.planner.timing.collectives import Fabric
 from verl_hpc.planner.timing.cost import Cost, Efficiency, Term
 from verl_hpc.planner.timing.work import BYTES

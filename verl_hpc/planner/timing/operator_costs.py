@@ -13,7 +13,7 @@ from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.link_model import predicted_seconds
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.quantization import mean_item_bytes
-from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.refit_plan import refit_plan
 from verl_hpc.planner.timing.cost import Cost, times, together
 from verl_hpc.planner.timing.generation import Engines, generate_cost

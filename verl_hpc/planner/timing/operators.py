@@ -13,7 +13,7 @@ from typing import Any, Literal
 from verl_hpc.config.roles import ACTOR, CRITIC, PRM, PRM_REFERENCE, REFERENCE, REWARD, TEACHER
 from verl_hpc.config.run import RunConfig
 from verl_hpc.flow import DataFlow, Pipeline
-from verl_hpc.planner.layouts import ROLLOUT, SCORING, RunLayouts
+from verl_hpc.placement.layouts import ROLLOUT, SCORING, RunLayouts
 
 Kind = Literal["generate", "infer", "update", "score", "host"]
 

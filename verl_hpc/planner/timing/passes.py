@@ -18,7 +18,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import Head
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.pipeline import layers_per_stage
-from verl_hpc.planner import pipeline_fill
+from verl_hpc.placement import pipeline_fill
 from verl_hpc.planner.timing.cost import Cost, Term, times, together
 from verl_hpc.planner.timing.machine import Machine, element_size
 from verl_hpc.planner.timing.work import layer_work

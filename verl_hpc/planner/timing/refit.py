@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.timing.machine import element_size
 
 _BUCKET = 64 * 2**20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from verl_hpc.config.run import RunConfig
 from verl_hpc.flow import Pipeline
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.timing.cost import Cost
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.operator_costs import (

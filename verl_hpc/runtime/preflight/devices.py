@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from verl_hpc.errors import ClusterError
-from verl_hpc.planner.hardware import GIB
+from verl_hpc.hardware.node import GIB
 from verl_hpc.runs.verdict import Verdict, fails, listed, ok
 from verl_hpc.runtime.device import Device, check_devices, driver_version, find_device
 from verl_hpc.runtime.session import Session

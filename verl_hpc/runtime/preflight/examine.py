@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from verl_hpc.cluster.site import PreflightConfig, Site
 from verl_hpc.errors import ClusterError
-from verl_hpc.planner.measured import Measured
+from verl_hpc.hardware.measured import Measured
 from verl_hpc.runs.verdict import Verdict, failing_nodes, fails, listed, ok, to_data
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.binding import Binding, find_trouble, overlaps, read_binding

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from verl_hpc.planner.hardware import CPU, GIB
-from verl_hpc.planner.measured import Measured
+from verl_hpc.hardware.measured import Measured
+from verl_hpc.hardware.node import CPU, GIB
 from verl_hpc.runs.verdict import Verdict, listed, ok, unknown
 from verl_hpc.runtime.host_memory import most_bytes
 from verl_hpc.runtime.preflight.network import Pair

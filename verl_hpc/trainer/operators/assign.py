@@ -10,7 +10,7 @@ from typing import Literal
 
 from verl_hpc.data.order import permute
 from verl_hpc.errors import DataError
-from verl_hpc.planner.balance import attention_cost, balance
+from verl_hpc.placement.balance import attention_cost, balance
 from verl_hpc.trainer.batch import Sample, Samples, StepRows
 from verl_hpc.trainer.metrics import spread
 from verl_hpc.trainer.placement import Placement

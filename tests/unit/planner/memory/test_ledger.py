@@ -8,9 +8,9 @@ from tests.unit.config.trees import parse
 from tests.unit.layout.models import PUBLISHED, architecture
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.config.load import load_config, parse_config
+from verl_hpc.hardware.node import GIB, KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.planner.hardware import GIB, KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.changes import remedy
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.phase import PHASES

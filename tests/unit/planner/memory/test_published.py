@@ -17,9 +17,9 @@ from tests.unit.layout.models import PUBLISHED
 from verl_hpc.cluster.gpu import GpuFigures
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import VerlHpcError
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.rollout import RolloutShape, why_not
 

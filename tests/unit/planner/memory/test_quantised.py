@@ -6,12 +6,12 @@ import pytest
 
 from tests.unit.config.trees import parse
 from tests.unit.layout.models import architecture
+from verl_hpc.hardware.node import GIB, KINDS, Hardware
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.layout.shard_map import shard_sizes
-from verl_hpc.planner.hardware import GIB, KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.rollout import RolloutShape, generating, least_cache, rollout_weights
 from verl_hpc.planner.refit_plan import refit_plan

@@ -9,7 +9,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.layout.fsdp import fsdp_shard_map
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.layout.writers import assign_writers
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 
 
 def test_shards_that_do_not_divide_the_ranks_are_refused():

@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.timing.step import predict_step
 

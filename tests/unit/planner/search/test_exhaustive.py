@@ -12,7 +12,7 @@ from tests.unit.layout.models import architecture
 from tests.unit.planner.search.exhaustive import fastest
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.planner.search.search import search
 from verl_hpc.planner.timing.machine import Machine
 

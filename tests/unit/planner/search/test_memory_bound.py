@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import PUBLISHED, architecture
 from verl_hpc.errors import LayoutError
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.search.cuts import Cut

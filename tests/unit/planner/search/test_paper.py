@@ -15,8 +15,8 @@ import pytest
 from tests.slow import all_slow
 from tests.unit.cluster.requests import ROOT
 from tests.unit.config.trees import parse
+from verl_hpc.hardware.node import KINDS, Hardware, LinkFigures
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.hardware import KINDS, Hardware, LinkFigures
 from verl_hpc.planner.search.search import search
 from verl_hpc.planner.timing.generation import at_a_time, generate_cost
 from verl_hpc.planner.timing.lengths import Lengths

@@ -4,8 +4,8 @@ import pytest
 
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import PUBLISHED
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.search.emit import overrides_of
 from verl_hpc.planner.search.explain import explain, layouts_text, placed_text
 from verl_hpc.planner.search.scaling import breaks_at, scaling_rows

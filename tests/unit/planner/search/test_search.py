@@ -5,7 +5,7 @@ import pytest
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import architecture
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import KINDS, GpuKind, Hardware
+from verl_hpc.hardware.node import KINDS, GpuKind, Hardware
 from verl_hpc.planner.search.emit import applied, laid_out, overrides_of
 from verl_hpc.planner.search.search import search
 from verl_hpc.planner.timing.machine import Machine

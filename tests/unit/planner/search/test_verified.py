@@ -7,9 +7,9 @@ import pytest
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.errors import ConfigError
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.search.emit import applied
 from verl_hpc.planner.search.sizes import search_sizes

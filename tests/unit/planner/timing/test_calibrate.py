@@ -13,7 +13,7 @@ from benchmarks import calibration
 from benchmarks.calibration import LAYOUTS, planned
 from benchmarks.launch import REPOSITORY
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.planner.timing.calibrate import (
     CPU_SECONDS,
     LEAST_CPU_SECONDS,

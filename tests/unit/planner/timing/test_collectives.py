@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_hpc.planner.hardware import KINDS, Hardware, LinkFigures
+from verl_hpc.hardware.node import KINDS, Hardware, LinkFigures
 from verl_hpc.planner.timing.collectives import Fabric
 
 FABRIC = Fabric(Hardware(KINDS["H100-80"], 8, LinkFigures(network_gb_s=45)))

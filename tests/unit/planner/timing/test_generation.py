@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.layout.models import PUBLISHED
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.timing.generation import Engines, at_a_time, generate_cost
 from verl_hpc.planner.timing.lengths import Lengths, any_alive, survival
 from verl_hpc.planner.timing.machine import Machine

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.layout.models import PUBLISHED
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.passes import (

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.config.load import load_config
 from verl_hpc.config.placement import SPAN
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import predict_step
 

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.flow import DataFlow
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.grid import nodes_of
@@ -15,8 +16,7 @@ from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import reshard_report
 from verl_hpc.layout.vllm import vllm_shard_map
-from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.timing.cost import CPU_RANKS
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.refit import estimated_seconds, received_bytes

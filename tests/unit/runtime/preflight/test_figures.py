@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_hpc.planner.hardware import GIB
+from verl_hpc.hardware.node import GIB
 from verl_hpc.runtime.host_memory import _group_limits, most_bytes
 from verl_hpc.runtime.preflight.figures import Figures, judge_memory, measured_of
 

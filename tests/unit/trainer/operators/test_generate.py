@@ -10,7 +10,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import DataError, TrainingError
-from verl_hpc.planner.layouts import Pool
+from verl_hpc.placement.layouts import Pool
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.testing.local import LocalControl, LocalEngine

@@ -12,7 +12,7 @@ from tests.unit.ranks import on_ranks
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
-from verl_hpc.planner.layouts import Pool
+from verl_hpc.placement.layouts import Pool
 from verl_hpc.rewards.scorer import FunctionScorer
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.testing.local_run import CPU

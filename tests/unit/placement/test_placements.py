@@ -3,7 +3,7 @@
 import pytest
 
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.placements import place_ranks
+from verl_hpc.placement.placements import place_ranks
 
 
 @pytest.mark.parametrize(

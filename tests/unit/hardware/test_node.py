@@ -1,8 +1,8 @@
 import pytest
 
 from verl_hpc.errors import ConfigError
+from verl_hpc.hardware.node import GIB, KINDS, Hardware, LinkFigures, gpu_kind
 from verl_hpc.layout.link_model import Links
-from verl_hpc.planner.hardware import GIB, KINDS, Hardware, LinkFigures, gpu_kind
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_hpc.planner import balance as module
-from verl_hpc.planner.balance import attention_cost, balance, micro_batches
+from verl_hpc.placement import balance as module
+from verl_hpc.placement.balance import attention_cost, balance, micro_batches
 
 costs = st.lists(st.integers(1, 50), max_size=12)
 bins = st.integers(1, 5)

@@ -6,7 +6,7 @@ from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import architecture
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.layouts import layouts_of, run_layouts
+from verl_hpc.placement.layouts import layouts_of, run_layouts
 
 MODEL = architecture(vocab_size=128, max_positions=1024)
 

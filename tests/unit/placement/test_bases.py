@@ -5,8 +5,8 @@ import pytest
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import architecture
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.bases import told_bases
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.placement.bases import told_bases
+from verl_hpc.placement.layouts import run_layouts
 
 MODEL = architecture(vocab_size=128, max_positions=1024)
 TP2 = {"tensor_parallel": 2, "sequence_parallel": True}

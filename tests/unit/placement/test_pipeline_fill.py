@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_hpc.planner.balance import attention_cost, micro_batches
-from verl_hpc.planner.pipeline_fill import dealt_to, wanted
+from verl_hpc.placement.balance import attention_cost, micro_batches
+from verl_hpc.placement.pipeline_fill import dealt_to, wanted
 
 
 @pytest.mark.parametrize(

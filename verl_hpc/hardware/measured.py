@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ValidationError
 
 from verl_hpc.config.explain import explain, shown
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.hardware import GIB, OWN_FIGURES, GpuKind
+from verl_hpc.hardware.node import GIB, OWN_FIGURES, GpuKind
 from verl_hpc.section import Positive, PositiveFinite, Section
 
 MEASURED = "Measured"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_hpc.planner.balance import balance
+from verl_hpc.placement.balance import balance
 
 TOKENS = 512
 """Of a micro-batch that is worth having beyond two a stage. A matrix product on fewer than about

@@ -20,8 +20,8 @@ from verl_hpc.layout.generation import (
 )
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.vllm import check_vllm_layout
-from verl_hpc.planner.bases import check_bases, shared_bases
-from verl_hpc.planner.model_checks import (
+from verl_hpc.placement.bases import check_bases, shared_bases
+from verl_hpc.placement.model_checks import (
     check_fp8,
     check_lengths,
     check_quantization,
@@ -31,7 +31,7 @@ from verl_hpc.planner.model_checks import (
     check_vocabulary,
     parallel_setting,
 )
-from verl_hpc.planner.placements import place_ranks
+from verl_hpc.placement.placements import place_ranks
 
 ROLLOUT = "rollout"
 """Label and pool of the ranks that generate."""

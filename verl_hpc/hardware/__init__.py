@@ -1,0 +1,1 @@
+"""GPUs and nodes: their sizes and speeds, from data sheets, site profiles or measurements."""

@@ -68,9 +68,9 @@ def _first_rollout(path: str) -> None:
     pause_collection()
     with session(late_after_s=600.0) as here:
         _mark("torch and world")
+        from verl_hpc.generation.generate import generate
+        from verl_hpc.step.batch import StepRows
         from verl_hpc.trainer import build, build_roles
-        from verl_hpc.trainer.batch import StepRows
-        from verl_hpc.trainer.operators.generate import generate
 
         _mark("Megatron and transformers imported")
         build_roles.build_rollout_engine = _between(

@@ -28,12 +28,14 @@ from benchmarks.world_plan import pickled_facts, plan_of_the_world
 from verl_hpc.algorithms.advantages.grpo import Grpo
 from verl_hpc.engines.shared.micro_batches import Planner
 from verl_hpc.flow import Move
+from verl_hpc.generation.generate import agree
+from verl_hpc.generation.score import gather_scores, score_rows
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.placement.layouts import Groups, Pool
 from verl_hpc.rewards.scoring import Score
 from verl_hpc.runtime.collectives import dumped
 from verl_hpc.runtime.world import World
-from verl_hpc.trainer.batch import (
+from verl_hpc.step.batch import (
     ADVANTAGES,
     MASK,
     ROLLOUT_LOG_PROBS,
@@ -42,13 +44,11 @@ from verl_hpc.trainer.batch import (
     Sample,
     StepRows,
 )
-from verl_hpc.trainer.exchange import Controls, Exchange
-from verl_hpc.trainer.operators.advantages import advantages
-from verl_hpc.trainer.operators.assign import AssignSettings, assign, share
-from verl_hpc.trainer.operators.generate import agree
-from verl_hpc.trainer.operators.score import gather_scores, score_rows
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.sample_rows import sample_rows
+from verl_hpc.step.exchange import Controls, Exchange
+from verl_hpc.step.operators.advantages import advantages
+from verl_hpc.step.operators.assign import AssignSettings, assign, share
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.sample_rows import sample_rows
 
 RANKS_PER_NODE = 8
 ROLLOUT_RANKS = 8

@@ -77,10 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure(
     here: Session, directory: Path, kind: str, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    from verl_hpc.trainer.batch import StepRows
+    from verl_hpc.generation.generate import generate
+    from verl_hpc.generation.score import score
+    from verl_hpc.step.batch import StepRows
     from verl_hpc.trainer.build import build_run
-    from verl_hpc.trainer.operators.generate import generate
-    from verl_hpc.trainer.operators.score import score
 
     run = build_run(here, _configuration(directory, kind, arguments))
     assert run.rollout is not None and run.sync is not None

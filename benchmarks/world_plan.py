@@ -13,8 +13,8 @@ from itertools import accumulate
 from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.planner import Plan, plan_transfer
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, dtype_name
-from verl_hpc.trainer.batch import COLUMNS, Samples
-from verl_hpc.trainer.redistribute import Groups
+from verl_hpc.step.batch import COLUMNS, Samples
+from verl_hpc.step.redistribute import Groups
 
 
 def pickled_facts(samples: Samples, placement: str) -> int:

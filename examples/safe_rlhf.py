@@ -10,16 +10,17 @@ lambda weighs the cost against the reward, and rises while the cost is above its
 """
 
 from verl_hpc.algorithms.advantages.gae import Gae
-from verl_hpc.trainer.batch import ADVANTAGES, RETURNS, VALUES, Columns
+from verl_hpc.step.batch import ADVANTAGES, RETURNS, VALUES, Columns
+from verl_hpc.step.number import Number
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.operators.advantages import advantages
+from verl_hpc.step.operators.infer import model_scores, values
+from verl_hpc.step.operators.kl import Penalty
+from verl_hpc.step.operators.update import update_actor, update_critic
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.number import Number
-from verl_hpc.trainer.operators.advantages import advantages
-from verl_hpc.trainer.operators.infer import model_scores, values
-from verl_hpc.trainer.operators.kl import Penalty
-from verl_hpc.trainer.operators.score import Scores
-from verl_hpc.trainer.operators.update import update_actor, update_critic
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.recipe import Metrics, Recipe, operator
+from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import scored_responses
 
 LIMIT = 0.125

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from verl_hpc.trainer.slots import seed_of
+from verl_hpc.generation.slots import seed_of
 
 
 @dataclass(frozen=True)

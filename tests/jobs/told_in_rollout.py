@@ -6,7 +6,7 @@ import signal
 import sys
 
 from verl_hpc.cli.main import main
-from verl_hpc.trainer.role import Rollout
+from verl_hpc.generation.rollout import Rollout
 
 QUESTIONS = 10
 """How often the engine has asked whether it is to leave."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_hpc.trainer.batch import Columns, Samples, StepRows
+from verl_hpc.step.batch import Columns, Samples, StepRows
+from verl_hpc.step.operator import Metrics
+from verl_hpc.step.operators.examples import examples
+from verl_hpc.step.operators.update import update_sft
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.examples import examples
-from verl_hpc.trainer.operators.update import update_sft
-from verl_hpc.trainer.recipe import Metrics
 
 
 def encode(run: RunContext, step: int, rows: Sequence[int]) -> tuple[Samples, Columns]:

@@ -9,9 +9,9 @@ from tests.mpi.conftest import Reference
 from tests.mpi.placed_runs import configure, run, weights_of
 from tests.pieces import note, take
 from verl_hpc.data.order import Order, Position
+from verl_hpc.step.operator import operator
+from verl_hpc.step.operators.update import update_actor
 from verl_hpc.trainer import loop as loops
-from verl_hpc.trainer.operators.update import update_actor
-from verl_hpc.trainer.recipe import operator
 
 pytestmark = pytest.mark.world(2)
 

@@ -20,13 +20,13 @@ from verl_hpc.errors import (
     RewardError,
     TrainingError,
 )
+from verl_hpc.generation.generate import generate
 from verl_hpc.layout import rollout as rollout_map
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.protocol import Response
-from verl_hpc.trainer.batch import StepRows
+from verl_hpc.step.batch import StepRows
 from verl_hpc.trainer.build import build_run
 from verl_hpc.trainer.evaluate import evaluate
-from verl_hpc.trainer.operators.generate import generate
 
 pytestmark = pytest.mark.world(2)
 

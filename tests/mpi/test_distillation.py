@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from verl_hpc.trainer.recipe import operator
+from verl_hpc.step.operator import operator
 from verl_hpc.trainer.recipes.distillation import distillation
 
 

@@ -33,7 +33,7 @@ from verl_hpc.planner.memory.parameters import chunk_parameters
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.transfer import bucket_bytes, most_bucket_bytes
 from verl_hpc.rollout.hf import HfEngine
-from verl_hpc.trainer.role import FirstWeights
+from verl_hpc.step.role import FirstWeights
 from verl_hpc.trainer.sync import PARTS, WeightSync
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.process_memory import readable_neighbours

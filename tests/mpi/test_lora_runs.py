@@ -28,9 +28,9 @@ from verl_hpc.layout.shard_map import ShardMap, whole
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.role import merged as merged_bytes
 from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.step.role import WithoutAdapters
 from verl_hpc.trainer.build import build_run
 from verl_hpc.trainer.merge import MergedWeights, parts_of
-from verl_hpc.trainer.role import WithoutAdapters
 from verl_hpc.trainer.saves import save
 from verl_hpc.trainer.state import Progress, restore
 from verl_hpc.transfer.execute import Transfer

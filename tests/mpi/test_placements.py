@@ -130,9 +130,10 @@ def test_critics_of_their_own_as_on_one_rank(here, tiny_model, shared_directory,
 
 SLEEPERS = """
 import time
-from verl_hpc.trainer.operators.assign import assign
-from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.recipe import Recipe, operator
+from verl_hpc.step.operators.assign import assign
+from verl_hpc.generation.generate import generate
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.step.operator import operator
 
 
 @operator("one")

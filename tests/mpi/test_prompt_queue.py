@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.mpi.recipe_runs import assert_same, configure, run
+from verl_hpc.generation.generate import generate
 from verl_hpc.runtime.session import Session
-from verl_hpc.trainer.batch import StepRows
+from verl_hpc.step.batch import StepRows
 from verl_hpc.trainer.build import build_run
-from verl_hpc.trainer.operators.generate import generate
 
 pytestmark = pytest.mark.world(4)
 NUM = 12

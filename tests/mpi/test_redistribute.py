@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from verl_hpc.trainer.batch import (
+from verl_hpc.step.batch import (
     COLUMNS,
     ROLLOUT_LOG_PROBS,
     TEACHER_TOP_TOKENS,
@@ -14,7 +14,7 @@ from verl_hpc.trainer.batch import (
     Sample,
     Samples,
 )
-from verl_hpc.trainer.redistribute import redistribute
+from verl_hpc.step.redistribute import redistribute
 
 pytestmark = pytest.mark.world(4)
 

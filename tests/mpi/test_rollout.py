@@ -16,6 +16,7 @@ from tests.mpi.engines_for_tests import load_rollout
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.vllm_options import FIXED, SETTINGS
 from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.generation.answers import stop_reason
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.shard_map import ShardMap
@@ -25,7 +26,6 @@ from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.runtime.garbage import resume_collection
-from verl_hpc.trainer.answers import stop_reason
 
 pytestmark = pytest.mark.world(2)
 LIMITS = RolloutConfig(

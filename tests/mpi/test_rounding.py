@@ -18,7 +18,7 @@ from tests.mpi.test_steps import LAYOUTS, SETTINGS
 from tests.slow import all_slow, mostly_slow
 from verl_hpc.engines.megatron import data_parallel, optimizer, products
 from verl_hpc.engines.shared import micro_batches
-from verl_hpc.trainer.operators import assign
+from verl_hpc.step.operators import assign
 
 pytestmark = pytest.mark.world(4)
 

@@ -16,16 +16,17 @@ from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.engines.module import ModuleEngine
 from verl_hpc.engines.protocol import InferenceEngine
+from verl_hpc.generation.rollout import Rollout
 from verl_hpc.placement.layouts import ROLLOUT, RunLayouts, place_roles
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.rollout.module import ModuleRollout
 from verl_hpc.runtime.one_rank import local_session
+from verl_hpc.step.exchange import Controls
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.problems import Problems
+from verl_hpc.step.role import FirstWeights, Role
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.exchange import Controls
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.problems import Problems
-from verl_hpc.trainer.role import FirstWeights, Role, Rollout
 
 
 def assemble(

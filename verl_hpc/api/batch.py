@@ -14,10 +14,11 @@ from verl_hpc.api.prompts import ids_of
 from verl_hpc.config.explain import shown
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
+from verl_hpc.generation.answers import Answer
+from verl_hpc.generation.score import per_token_of
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scoring import Score
-from verl_hpc.trainer.answers import Answer
-from verl_hpc.trainer.batch import (
+from verl_hpc.step.batch import (
     MASK,
     ROLLOUT_LOG_PROBS,
     TOKENS,
@@ -25,7 +26,7 @@ from verl_hpc.trainer.batch import (
     Sample,
     Samples,
 )
-from verl_hpc.trainer.operators.score import Scores, per_token_of
+from verl_hpc.step.scores import Scores
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from verl_hpc.api.prompts import asked, check_lengths, ids_of
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
+from verl_hpc.generation.slots import seed_of
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.module import ModuleRollout
 from verl_hpc.rollout.protocol import Response, Sampling
-from verl_hpc.trainer.slots import seed_of
 
 
 class RolloutManager:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from verl_hpc.api.batch import Batch
 from verl_hpc.config.run import RunConfig
 from verl_hpc.flow import DataFlow
-from verl_hpc.trainer.batch import StepRows
+from verl_hpc.step.batch import StepRows
+from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.score import Scores
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import rl
 

@@ -30,7 +30,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.sinks import Sink, Sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.section import NonNegative
-from verl_hpc.trainer.operators.score import Scores
+from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.state import Progress
 
 _STEPS_OF = 8

@@ -13,20 +13,21 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import start_environments
+from verl_hpc.generation.kept import KeptResponses
+from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import ROLLOUT, Pool, RunLayouts, place_roles
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.runtime.one_rank import LocalControl as LocalControl
 from verl_hpc.runtime.one_rank import local_session as local_session
 from verl_hpc.runtime.stop import Signals, StopFlag
+from verl_hpc.step.exchange import Controls
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.problems import open_problems
+from verl_hpc.step.role import FirstWeights, Role
 from verl_hpc.testing.local import LocalEngine, tiny_architecture
 from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.exchange import Controls
-from verl_hpc.trainer.kept import KeptResponses
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.problems import open_problems
-from verl_hpc.trainer.role import FirstWeights, Role, Rollout
 from verl_hpc.trainer.sync import WeightSync, offloads_of
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.runtime.session import Session
-from verl_hpc.trainer.role import Role
+from verl_hpc.step.role import Role
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.memory import window
 

@@ -19,19 +19,19 @@ from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.errors import ConfigError
+from verl_hpc.generation.ahead import open_ahead
 from verl_hpc.placement.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.factory import check_model
 from verl_hpc.runtime.session import Session
-from verl_hpc.trainer.ahead import open_ahead
+from verl_hpc.step.exchange import Controls
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.problems import open_problems
 from verl_hpc.trainer.build_roles import Builder, add_rollout, build_engines, make_roles
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.exchange import Controls
 from verl_hpc.trainer.fingerprint import fingerprint
 from verl_hpc.trainer.learning_rate import with_decay_steps
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.problems import open_problems
 from verl_hpc.trainer.prompt_form import PROMPT_FORM, prompt_form, say_what_is_unused
 
 _logger = logging.getLogger(__name__)

@@ -14,6 +14,9 @@ from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.factory import build_engine, engine_shard_map
 from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.generation.kept import KeptResponses
+from verl_hpc.generation.prompt_queue import PromptQueue
+from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.adapters import trained_map
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.live import check_parameters
@@ -21,12 +24,10 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.placement.layouts import ROLLOUT, RunLayouts
 from verl_hpc.rollout.factory import build_rollout, rollout_shard_map
 from verl_hpc.runtime.session import Session
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.role import FirstWeights, Role, WithoutAdapters
 from verl_hpc.trainer.adapters import fill_adapters
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.kept import KeptResponses
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.prompt_queue import PromptQueue
-from verl_hpc.trainer.role import FirstWeights, Role, Rollout, WithoutAdapters
 from verl_hpc.trainer.sync import WeightSync, device_to_itself, offloads_of
 from verl_hpc.transfer.execute import Transfer
 

@@ -17,20 +17,21 @@ from verl_hpc.engines.factory import describe_kernels
 from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.environments.processes import Environments
 from verl_hpc.errors import FlowError
+from verl_hpc.generation.ahead import Ahead
+from verl_hpc.generation.kept import KeptResponses
+from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag
-from verl_hpc.trainer.ahead import Ahead
-from verl_hpc.trainer.exchange import Controls, Exchange
-from verl_hpc.trainer.kept import KeptResponses
+from verl_hpc.step.exchange import Controls, Exchange
+from verl_hpc.step.number import Number
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.problems import Problems
+from verl_hpc.step.role import Role
 from verl_hpc.trainer.kept_caches import KeptCaches
-from verl_hpc.trainer.number import Number
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.problems import Problems
-from verl_hpc.trainer.role import Role, Rollout
 from verl_hpc.trainer.sync import WeightSync
 
 if TYPE_CHECKING:

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from verl_hpc.algorithms.pass_at_k import ks_up_to, pass_at_k
+from verl_hpc.generation.generate import generate
+from verl_hpc.generation.rollout_metrics import STEPS_FAILED
+from verl_hpc.generation.score import ScoreSettings, by_prompt, score
+from verl_hpc.generation.slots import GenerateSettings
 from verl_hpc.metrics.names import RIGHT
 from verl_hpc.metrics.samples import SampleGroup
-from verl_hpc.trainer.batch import StepRows
+from verl_hpc.step.batch import StepRows
+from verl_hpc.step.operators.assign import check_samples, warn_of_dropped
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.look import join_samples, texts
-from verl_hpc.trainer.operators.assign import check_samples, warn_of_dropped
-from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.operators.score import ScoreSettings, by_prompt, score
 from verl_hpc.trainer.recipe import Recipe
-from verl_hpc.trainer.rollout_metrics import STEPS_FAILED
 from verl_hpc.trainer.saved_generations import SavedGenerations
-from verl_hpc.trainer.slots import GenerateSettings
 
 _OF_FIRST = ("score/mean", "accuracy", "num_prompts", "num_dropped")
 

@@ -9,10 +9,10 @@ from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.runs.placed import Placed, neighbours
 from verl_hpc.runs.verdict import counted
 from verl_hpc.sources.cache import source_of
+from verl_hpc.step.role import Role
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.prompt_form import PROMPT_FORM
 from verl_hpc.trainer.records import ENDS, Result
-from verl_hpc.trainer.role import Role
 from verl_hpc.trainer.versions import installed_versions
 
 _STATES = {name: name for name in (*ENDS, "stopped")} | {"restart": "interrupted"}

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from verl_hpc.generation.answers import stop_reason
 from verl_hpc.metrics.samples import MAX_GROUPS, MAX_RESPONSES, SampleGroup, SampleResponse
-from verl_hpc.trainer.answers import stop_reason
-from verl_hpc.trainer.batch import ADVANTAGES, TOKENS, VERSIONS, Columns, Samples, StepRows
+from verl_hpc.step.batch import ADVANTAGES, TOKENS, VERSIONS, Columns, Samples, StepRows
+from verl_hpc.step.problems import StepProblems
+from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.score import Scores
-from verl_hpc.trainer.problems import StepProblems
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.lives import LifeRecord
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import StepDropped, Wish
+from verl_hpc.step.metrics import memory_metrics
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.evaluate import evaluate, evaluate_by
-from verl_hpc.trainer.metrics import memory_metrics
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.records import ENDS, Outcome, Records, Result
 from verl_hpc.trainer.saves import Saves

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.config.run import RunConfig
+from verl_hpc.generation.kept import rollout_key
 from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.step.operators.assign import share
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.kept import rollout_key
-from verl_hpc.trainer.operators.assign import share
 
 _logger = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_hpc.cli.train import Loaded, run_config, tell_notes
 from verl_hpc.errors import ConfigError, VerlHpcError
 from verl_hpc.migration.translate import migrate, migrate_file
+from verl_hpc.trainer.start import Loaded, run_config, tell_notes
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.bootstrap import Kind

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,41 +23,9 @@ from verl_hpc.flow import DataFlow, Pipeline
 from verl_hpc.placement.layouts import ROLLOUT
 
 if TYPE_CHECKING:
+    from verl_hpc.generation.rollout import Rollout
+    from verl_hpc.step.role import Role
     from verl_hpc.trainer.context import RunContext
-    from verl_hpc.trainer.role import Role, Rollout
-
-Metrics = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class _Declared:
-    outputs: Sequence[str]
-    shared: Sequence[str]
-    changes_state: bool
-
-
-def operator(
-    *outputs: str, shared: Sequence[str] = (), changes_state: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare what a function gives; the function itself stays as it is.
-
-    Args:
-        outputs: names of its values: one is returned as it is, more or none as a tuple.
-        shared: which of them are the same on all ranks of its placement.
-        changes_state: it changes what a checkpoint holds.
-
-    Raises:
-        FlowError: shared names a value that is not among the outputs.
-    """
-    for value in shared:
-        if value not in outputs:
-            raise FlowError(f"@operator: shares {value!r}, which is not one of its outputs")
-
-    def declare(func: Callable[..., Any]) -> Callable[..., Any]:
-        func.declared = _Declared(outputs, shared, changes_state)  # type: ignore[attr-defined]
-        return func
-
-    return declare
 
 
 class Recipe(DataFlow):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from verl_hpc.generation.answers import stop_reason
 from verl_hpc.metrics.generations import Generation, Part, forget_parts, join_parts, write_part
-from verl_hpc.trainer.answers import stop_reason
-from verl_hpc.trainer.batch import TOKENS, Columns, Samples
+from verl_hpc.step.batch import TOKENS, Columns, Samples
+from verl_hpc.step.problems import StepProblems
+from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.score import Scores
-from verl_hpc.trainer.problems import StepProblems
 
 _logger = logging.getLogger(__name__)
 

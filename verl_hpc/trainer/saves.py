@@ -21,11 +21,11 @@ from verl_hpc.engines.protocol import state_specs
 from verl_hpc.errors import CheckpointError, VerlHpcError
 from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.layout.writers import assign_writers
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.role import Role
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.made_ahead import ahead_key, made_ahead
-from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.prompt_form import CHAT, PROMPT_FORM
-from verl_hpc.trainer.role import Role
 from verl_hpc.trainer.state import Progress, checkpoint_root
 from verl_hpc.trainer.sync import offloads_of
 

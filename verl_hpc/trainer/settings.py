@@ -13,30 +13,30 @@ from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
 from verl_hpc.errors import ConfigError
+from verl_hpc.generation.choose import ChooseSettings, SelectSettings, ShapeSettings
+from verl_hpc.generation.kept import rollout_key
+from verl_hpc.generation.refill import RefillSettings
+from verl_hpc.generation.score import ScoreSettings
+from verl_hpc.generation.slots import GenerateSettings
 from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.section import Section
+from verl_hpc.step.operators.assign import AssignSettings
+from verl_hpc.step.operators.examples import ExampleSettings
+from verl_hpc.step.operators.infer import OldLogProbsSettings
+from verl_hpc.step.operators.kl import KlSettings
+from verl_hpc.step.operators.labelled import LabelledSettings
+from verl_hpc.step.operators.mismatch import MismatchSettings
+from verl_hpc.step.operators.optimise import OptimiseSettings
+from verl_hpc.step.operators.pairs import PairSettings
+from verl_hpc.step.operators.process_reward import ProcessRewardSettings
+from verl_hpc.step.operators.smooth import SmoothSettings
+from verl_hpc.step.operators.update import PolicySettings, ValueSettings
+from verl_hpc.step.own_algorithm import loaded
+from verl_hpc.step.problems import StepProblems, setting_of
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.evaluate import EvaluationSet
-from verl_hpc.trainer.kept import rollout_key
-from verl_hpc.trainer.operators.assign import AssignSettings
-from verl_hpc.trainer.operators.choose import ChooseSettings, SelectSettings, ShapeSettings
-from verl_hpc.trainer.operators.examples import ExampleSettings
-from verl_hpc.trainer.operators.infer import OldLogProbsSettings
-from verl_hpc.trainer.operators.kl import KlSettings
-from verl_hpc.trainer.operators.labelled import LabelledSettings
-from verl_hpc.trainer.operators.mismatch import MismatchSettings
-from verl_hpc.trainer.operators.optimise import OptimiseSettings
-from verl_hpc.trainer.operators.pairs import PairSettings
-from verl_hpc.trainer.operators.process_reward import ProcessRewardSettings
-from verl_hpc.trainer.operators.refill import RefillSettings
-from verl_hpc.trainer.operators.score import ScoreSettings
-from verl_hpc.trainer.operators.smooth import SmoothSettings
-from verl_hpc.trainer.operators.update import PolicySettings, ValueSettings
-from verl_hpc.trainer.own_algorithm import loaded
-from verl_hpc.trainer.problems import StepProblems, setting_of
-from verl_hpc.trainer.slots import GenerateSettings
 
 S = TypeVar("S", bound=Section)
 

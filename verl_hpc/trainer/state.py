@@ -20,6 +20,7 @@ from verl_hpc.errors import CheckpointError, ConfigError, DamageError, agreed
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.runtime.session import Session
+from verl_hpc.step.role import Role
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import (
     DATA,
@@ -32,7 +33,6 @@ from verl_hpc.trainer.fingerprint import (
     check_fingerprint,
 )
 from verl_hpc.trainer.made_ahead import take_up
-from verl_hpc.trainer.role import Role
 from verl_hpc.transfer.execute import Transfer
 
 _logger = logging.getLogger(__name__)

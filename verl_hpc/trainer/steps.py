@@ -11,10 +11,10 @@ from verl_hpc.flow import Abandoned, Pipeline, Values
 from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.runtime.stop import StepDropped
-from verl_hpc.trainer.batch import StepRows
+from verl_hpc.step.batch import StepRows
+from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.look import NOTHING, join_samples, step_samples
-from verl_hpc.trainer.operators.score import Scores
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.state import Progress
 

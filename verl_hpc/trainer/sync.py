@@ -9,6 +9,7 @@ import torch
 
 from verl_hpc.config.model import OffloadConfig
 from verl_hpc.engines.protocol import Part, TrainingEngine
+from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.planner import (
     DEFAULT_BUCKET_BYTES,
     DEFAULT_ROUNDS,
@@ -21,8 +22,8 @@ from verl_hpc.layout.report import minimum_received
 from verl_hpc.layout.shard_map import ShardMap, dtype_name
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
+from verl_hpc.step.role import Role
 from verl_hpc.trainer.merge import MergedWeights, parts_of
-from verl_hpc.trainer.role import Role, Rollout
 from verl_hpc.transfer.exchange import Buckets
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.fp8 import Fp8Weights

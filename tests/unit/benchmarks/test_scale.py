@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import scale
-from verl_hpc.trainer.batch import TOKENS
+from verl_hpc.step.batch import TOKENS
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from verl_hpc.cli.main import main
-from verl_hpc.cli.train import _ranks_to_start
 from verl_hpc.config import tree
 from verl_hpc.config.load import load_config
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.errors import LaunchError
 from verl_hpc.migration.translate import load_run, migrate
+from verl_hpc.trainer.start import _ranks_to_start
 
 ROOT = Path(__file__).parents[3]
 DATA = "runs/quickstart-latest/data"

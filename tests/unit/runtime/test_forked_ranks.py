@@ -39,7 +39,7 @@ def test_a_launcher_has_started_this_process(monkeypatch, alone, name):
 def test_what_makes_no_ranks_is_refused_before_anything_is_imported(
     monkeypatch, capsys, alone, words, message
 ):
-    monkeypatch.setattr("verl_hpc.cli.train.Signals.listen", lambda _: None)
+    monkeypatch.setattr("verl_hpc.trainer.start.Signals.listen", lambda _: None)
     assert main(["train", *words, *CONFIG]) == 1
     assert message in capsys.readouterr().err
 
@@ -55,7 +55,7 @@ def test_what_makes_no_ranks_is_refused_before_anything_is_imported(
 def test_ranks_that_the_run_or_the_machine_cannot_have(
     monkeypatch, capsys, alone, size, more, message
 ):
-    monkeypatch.setattr("verl_hpc.cli.train.Signals.listen", lambda _: None)
+    monkeypatch.setattr("verl_hpc.trainer.start.Signals.listen", lambda _: None)
     monkeypatch.setattr(forked, "_import_for", lambda _: pytest.fail("imports"))
     assert main(["train", "--ranks", str(size), *CONFIG, *more]) == 1
     assert re.match(message, capsys.readouterr().err)
@@ -64,7 +64,7 @@ def test_ranks_that_the_run_or_the_machine_cannot_have(
 def test_a_model_that_the_engine_cannot_serve_is_refused_before_anything_is_imported(
     monkeypatch, capsys, alone, tmp_path
 ):
-    monkeypatch.setattr("verl_hpc.cli.train.Signals.listen", lambda _: None)
+    monkeypatch.setattr("verl_hpc.trainer.start.Signals.listen", lambda _: None)
     monkeypatch.setattr(forked, "_import_for", lambda _: pytest.fail("imports"))
     fields = next(iter(PUBLISHED.values()))[0] | {"head_dim": 8}
     (tmp_path / "config.json").write_text(json.dumps(fields))

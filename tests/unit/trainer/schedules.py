@@ -17,19 +17,21 @@ from verl_hpc.checkpoint.ahead import read_ahead, write_ahead
 from verl_hpc.data.order import Order
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
+from verl_hpc.generation.generate import generate
+from verl_hpc.generation.rollout import Rollout
 from verl_hpc.placement.layouts import place_roles
+from verl_hpc.step.exchange import Controls, Exchange
+from verl_hpc.step.operator import operator
+from verl_hpc.step.operators.assign import assign
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.problems import Problems
+from verl_hpc.step.role import Role
 from verl_hpc.testing.local import LocalControl, LocalEngine, tiny_architecture
 from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_session
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.exchange import Controls, Exchange
 from verl_hpc.trainer.made_ahead import made_ahead
-from verl_hpc.trainer.operators.assign import assign
-from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.problems import Problems
-from verl_hpc.trainer.recipe import Recipe, operator
-from verl_hpc.trainer.role import Role, Rollout
+from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.state import START
 from verl_hpc.trainer.steps import Steps
 

@@ -13,9 +13,9 @@ from verl_hpc.data.observations import Observations
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import Environments
+from verl_hpc.generation.conversation import Asked, Conversations
 from verl_hpc.rollout.partial import NOT_BEGUN, continued
 from verl_hpc.rollout.protocol import Response, Sampling
-from verl_hpc.trainer.conversation import Asked, Conversations
 
 OWN = """
 import json

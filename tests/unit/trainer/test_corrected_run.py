@@ -5,14 +5,14 @@ import torch
 
 from tests.slow import all_slow
 from tests.unit.trainer.runs import loop, small_run
+from verl_hpc.generation.choose import choose_tokens
+from verl_hpc.generation.generate import generate
+from verl_hpc.step.batch import WEIGHTS, StepRows
+from verl_hpc.step.operators.assign import assign
+from verl_hpc.step.operators.infer import old_log_probs
 from verl_hpc.testing import local_run as local
 from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import engine_of
-from verl_hpc.trainer.batch import WEIGHTS, StepRows
-from verl_hpc.trainer.operators.assign import assign
-from verl_hpc.trainer.operators.choose import choose_tokens
-from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.operators.infer import old_log_probs
 
 PROMPT, B, C, D = 11, 2, 3, 4
 """Tokens of the letters k, b, c and d."""

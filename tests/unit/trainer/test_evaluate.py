@@ -162,11 +162,12 @@ def test_a_recipe_that_evaluates_by_itself_takes_no_sets(tmp_path):
 
 GENERATES = """
 import torch
-from verl_hpc.trainer.batch import MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS
-from verl_hpc.trainer.operators.assign import assign
-from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.operators.infer import old_log_probs
-from verl_hpc.trainer.recipe import Recipe, operator
+from verl_hpc.step.batch import MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS
+from verl_hpc.step.operators.assign import assign
+from verl_hpc.generation.generate import generate
+from verl_hpc.step.operators.infer import old_log_probs
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.step.operator import operator
 from verl_hpc.trainer.recipes.rl import rl
 
 

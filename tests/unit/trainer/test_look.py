@@ -3,9 +3,9 @@
 from tests.unit.trainer.operators.batches import samples, sequences
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.metrics.samples import read_samples
-from verl_hpc.trainer.batch import StepRows
+from verl_hpc.step.batch import StepRows
+from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.look import join_samples, step_samples
-from verl_hpc.trainer.operators.score import Scores
 
 
 def test_each_response_names_the_step_whose_weights_began_it(tmp_path):

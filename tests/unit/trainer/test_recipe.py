@@ -5,12 +5,13 @@ import torch
 
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.errors import FlowError
+from verl_hpc.generation.generate import generate
 from verl_hpc.placement.layouts import Pool
+from verl_hpc.step import batch
+from verl_hpc.step.operator import operator
+from verl_hpc.step.placement import Placement
 from verl_hpc.testing.local_run import engine_of
-from verl_hpc.trainer import batch
-from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.recipe import Recipe, operator
+from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 OWN = '''
@@ -18,13 +19,14 @@ OWN = '''
 
 import torch
 
-from verl_hpc.trainer.batch import MASK, Columns, add_column
-from verl_hpc.trainer.operators.advantages import advantages
-from verl_hpc.trainer.operators.assign import assign
-from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.operators.infer import model_scores, old_log_probs
-from verl_hpc.trainer.operators.update import update_actor
-from verl_hpc.trainer.recipe import Recipe, operator
+from verl_hpc.step.batch import MASK, Columns, add_column
+from verl_hpc.step.operators.advantages import advantages
+from verl_hpc.step.operators.assign import assign
+from verl_hpc.generation.generate import generate
+from verl_hpc.step.operators.infer import model_scores, old_log_probs
+from verl_hpc.step.operators.update import update_actor
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.step.operator import operator
 
 LENGTHS = add_column("own_lengths", torch.int64, per="sample")
 

@@ -8,9 +8,9 @@ import torch
 from tests.unit.config.trees import parse
 from tests.unit.trainer.runs import loop, small_config, small_run
 from verl_hpc.errors import ConfigError, EnvironmentStepError
+from verl_hpc.generation.generate import generate
+from verl_hpc.step.batch import StepRows
 from verl_hpc.testing.local_run import local_run
-from verl_hpc.trainer.batch import StepRows
-from verl_hpc.trainer.operators.generate import generate
 
 OWN = """
 from verl_hpc.environments.environment import Done, Environment

@@ -23,16 +23,18 @@ from verl_hpc.api.tasks.condition import Condition
 from verl_hpc.config.algorithm import KlConfig
 from verl_hpc.data.sources import Source
 from verl_hpc.engines.protocol import Sums, TokenOutputs
-from verl_hpc.trainer.batch import REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
+from verl_hpc.generation.score import score
+from verl_hpc.step.batch import REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.operators.infer import ref_log_probs
+from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.problems import StepProblems
+from verl_hpc.step.role import Role
+from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.infer import ref_log_probs
-from verl_hpc.trainer.operators.optimise import MiniBatch, OptimiseSettings, optimise
-from verl_hpc.trainer.operators.score import Scores, score
-from verl_hpc.trainer.placement import Placement
-from verl_hpc.trainer.problems import StepProblems
-from verl_hpc.trainer.recipe import Metrics, Recipe, operator
+from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import add_responses
-from verl_hpc.trainer.role import Role
 
 
 @dataclass(frozen=True)

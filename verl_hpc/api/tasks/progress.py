@@ -19,8 +19,8 @@ from verl_hpc.config.roles import REFERENCE
 from verl_hpc.data.order import Position
 from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import CheckpointError, ConfigError
+from verl_hpc.step.number import Number
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.number import Number
 from verl_hpc.trainer.state import Progress
 
 _logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from verl_hpc.config.roles import ACTOR, CRITIC
 from verl_hpc.engines.shared_module import OptimizerPath, SharedModule
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.heads import VALUE_HEAD
+from verl_hpc.step.role import FirstWeights, Role
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.role import FirstWeights, Role
 
 
 class SharedModels:

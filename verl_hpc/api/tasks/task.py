@@ -28,7 +28,7 @@ from verl_hpc.flow import Pipeline
 from verl_hpc.metrics import names
 from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.rollout.constraint import Constraint
-from verl_hpc.trainer.batch import StepRows
+from verl_hpc.step.batch import StepRows
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import rl
 

@@ -97,6 +97,6 @@ def _check_settings(run: RunContext, recipe: Recipe) -> None:
         if wanted is not None and value not in given:
             raise FlowError(
                 f"recipe = {run.config.recipe}: algorithm.{setting} asks for {value!r}, which no "
-                f"operator gives; add {operator} of verl_hpc.trainer.operators.choose, or leave "
+                f"operator gives; add {operator} of verl_hpc.generation.choose, or leave "
                 "the setting out"
             )

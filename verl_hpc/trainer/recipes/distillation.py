@@ -10,12 +10,12 @@ from __future__ import annotations
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.config.distillation import ForwardKl, unmet_need
 from verl_hpc.errors import ConfigError
+from verl_hpc.generation.choose import select_tokens
+from verl_hpc.step.operators.advantages import advantages
+from verl_hpc.step.operators.distillation import GradeSettings, follow, grade, update_student
+from verl_hpc.step.operators.infer import old_log_probs
+from verl_hpc.step.operators.update import update_actor
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.advantages import advantages
-from verl_hpc.trainer.operators.choose import select_tokens
-from verl_hpc.trainer.operators.distillation import GradeSettings, follow, grade, update_student
-from verl_hpc.trainer.operators.infer import old_log_probs
-from verl_hpc.trainer.operators.update import update_actor
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import (
     add_choice,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from verl_hpc.config.roles import REFERENCE
 from verl_hpc.errors import ConfigError
+from verl_hpc.step.operators.examples import examples
+from verl_hpc.step.operators.infer import ref_log_probs
+from verl_hpc.step.operators.pairs import update_on_pairs
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.examples import examples
-from verl_hpc.trainer.operators.infer import ref_log_probs
-from verl_hpc.trainer.operators.pairs import update_on_pairs
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.pair_evaluation import pair_evaluation
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from verl_hpc.step.operators.examples import examples
+from verl_hpc.step.operators.infer import ref_log_probs
+from verl_hpc.step.operators.pairs import Rewards, compare_answers
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.examples import examples
-from verl_hpc.trainer.operators.infer import ref_log_probs
-from verl_hpc.trainer.operators.pairs import Rewards, compare_answers
 from verl_hpc.trainer.recipe import Recipe
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from verl_hpc.step.operators.examples import examples
+from verl_hpc.step.operators.preference import compare_pairs, update_reward
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.examples import examples
-from verl_hpc.trainer.operators.preference import compare_pairs, update_reward
 from verl_hpc.trainer.recipe import Recipe
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.config.roles import CRITIC, PRM, PRM_REFERENCE
 from verl_hpc.errors import ConfigError
+from verl_hpc.generation.choose import choose_tokens, select_tokens, shape_scores
+from verl_hpc.generation.generate import generate
+from verl_hpc.generation.refill import generate_mixed
+from verl_hpc.generation.score import score
+from verl_hpc.step.operators.advantages import advantages
+from verl_hpc.step.operators.assign import assign
+from verl_hpc.step.operators.infer import model_scores, old_log_probs, ref_log_probs, values
+from verl_hpc.step.operators.kl import kl_in_reward
+from verl_hpc.step.operators.process_reward import process_rewards, update_prm
+from verl_hpc.step.operators.smooth import smooth
+from verl_hpc.step.operators.update import update_actor, update_critic
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.advantages import advantages
-from verl_hpc.trainer.operators.assign import assign
-from verl_hpc.trainer.operators.choose import choose_tokens, select_tokens, shape_scores
-from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.operators.infer import model_scores, old_log_probs, ref_log_probs, values
-from verl_hpc.trainer.operators.kl import kl_in_reward
-from verl_hpc.trainer.operators.process_reward import process_rewards, update_prm
-from verl_hpc.trainer.operators.refill import generate_mixed
-from verl_hpc.trainer.operators.score import score
-from verl_hpc.trainer.operators.smooth import smooth
-from verl_hpc.trainer.operators.update import update_actor, update_critic
 from verl_hpc.trainer.recipe import Recipe
 
 

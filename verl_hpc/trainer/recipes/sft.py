@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from verl_hpc.step.operators.examples import examples
+from verl_hpc.step.operators.update import update_sft
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.operators.examples import examples
-from verl_hpc.trainer.operators.update import update_sft
 from verl_hpc.trainer.recipe import Recipe
 
 

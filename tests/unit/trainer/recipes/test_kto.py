@@ -11,8 +11,8 @@ from tests.unit.data.conftest import write_parquet
 from tests.unit.trainer.recipes.letter_pairs import labelled, letter_pairs, split, write
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.errors import ConfigError, DataError
+from verl_hpc.step.operators.labelled import others
 from verl_hpc.testing.local_run import engine_of
-from verl_hpc.trainer.operators.labelled import others
 
 
 def kto_run(directory, rows=None, **changes):

@@ -20,14 +20,14 @@ from tests.unit.trainer.operators.batches import (
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.errors import ConfigError, TrainingError
-from verl_hpc.testing.local_run import engine_of
-from verl_hpc.trainer.operators.optimise import OptimiseSettings
-from verl_hpc.trainer.operators.process_reward import (
+from verl_hpc.step.operators.optimise import OptimiseSettings
+from verl_hpc.step.operators.process_reward import (
     ProcessRewardSettings,
     process_rewards,
     update_prm,
 )
-from verl_hpc.trainer.operators.score import Scores
+from verl_hpc.step.scores import Scores
+from verl_hpc.testing.local_run import engine_of
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 REWARD = "def score(response, ground_truth):\n    return float('a' in response)\n"

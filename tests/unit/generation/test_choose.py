@@ -1,0 +1,243 @@
+"""Which tokens of a step are trained on: samples left out, weights, the loss's own choice."""
+
+import pytest
+import torch
+
+from tests.unit.trainer.operators.batches import (
+    MASKS,
+    PLACE,
+    column,
+    per_token,
+    samples,
+    sequences,
+)
+from tests.unit.trainer.runs import loop, small_run
+from verl_hpc.algorithms.correction import CorrectionConfig
+from verl_hpc.algorithms.losses.clip_cov import ClipCov
+from verl_hpc.algorithms.losses.ppo_clip import PpoClip
+from verl_hpc.algorithms.overlong import OverlongConfig
+from verl_hpc.errors import ConfigError, FlowError
+from verl_hpc.generation.choose import (
+    ChooseSettings,
+    SelectSettings,
+    ShapeSettings,
+    choose_tokens,
+    select_tokens,
+    shape_scores,
+)
+from verl_hpc.step.batch import Sample, Samples, StepRows
+from verl_hpc.step.scores import Scores
+from verl_hpc.trainer.recipes import find_recipe, make_recipe
+
+NOTHING = [[0] * len(mask) for mask in MASKS]
+
+
+def cut(*which):
+    found = samples()
+    rows = [
+        Sample(s.index, s.group, s.prompt_length, s.response_length, i in which)
+        for i, s in enumerate(found)
+    ]
+    return Samples(tuple(rows), found.owners, found.mini_batches)
+
+
+def choose(scores=(1.0, 0.0, 0.5), of=None, **settings):
+    chosen = {"correction": None, "drops_cut": False, "drops_equal_groups": False} | settings
+    given = sequences()
+    given.values["rollout_log_probs"] = per_token(3)
+    old = column(old_log_probs=per_token(4))
+    return choose_tokens(
+        PLACE, ChooseSettings(**chosen), of or samples(), given, old, Scores(list(scores))
+    )
+
+
+def lists(rows):
+    return [row.tolist() for row in rows]
+
+
+def test_responses_that_were_cut():
+    found, metrics = choose(of=cut(1), drops_cut=True)
+    assert lists(found["mask"]) == [MASKS[0], NOTHING[1], MASKS[2]]
+    assert metrics == {"batch/samples_left_out": pytest.approx(1 / 3)}
+
+
+def test_prompts_whose_responses_have_one_score():
+    """The third response is the only one to its prompt, and equals itself."""
+    found, metrics = choose((0.5, 0.5, 1.0), drops_equal_groups=True)
+    assert lists(found["mask"]) == NOTHING
+    assert metrics == {"batch/equal_groups": 1.0, "batch/samples_left_out": 1.0}
+    found, metrics = choose((0.5, 0.25, 1.0), drops_equal_groups=True)
+    assert lists(found["mask"]) == [MASKS[0], MASKS[1], NOTHING[2]]
+    assert metrics["batch/equal_groups"] == 0.5
+
+
+def test_weights_are_of_what_is_left():
+    found, metrics = choose(of=cut(0), drops_cut=True, correction=CorrectionConfig(upper=1.5))
+    expected = [
+        [min(float(torch.exp(o - s)), 1.5) * m * (i != 0) for o, s, m in zip(*rows, strict=True)]
+        for i, rows in enumerate(zip(per_token(4), per_token(3), MASKS, strict=True))
+    ]
+    for row, values in zip(found["weights"], expected, strict=True):
+        assert row.tolist() == pytest.approx(values, abs=1e-6)
+    left = [
+        w
+        for row, mask in zip(expected[1:], MASKS[1:], strict=True)
+        for w, m in zip(row, mask, strict=True)
+        if m
+    ]
+    assert metrics["actor/correction_weight"] == pytest.approx(sum(left) / len(left), abs=1e-6)
+
+
+def select(loss=None, top=1.0, trained=None, step=1):
+    given = {"old_log_probs": per_token(4), "entropy": per_token(9)}
+    return select_tokens(
+        PLACE,
+        SelectSettings(loss or PpoClip(), top, 0),
+        StepRows(step, [0, 1]),
+        samples(),
+        sequences(),
+        column(**given),
+        column(advantages=per_token(5)),
+        trained,
+    )
+
+
+def test_tokens_of_the_highest_entropy():
+    entropies = sorted(
+        (float(e), i, t)
+        for i, row in enumerate(per_token(9))
+        for t, e in enumerate(row)
+        if MASKS[i][t]
+    )
+    found, metrics = select(top=0.5)  # of 7
+    expected = [[0] * len(mask) for mask in MASKS]
+    for _, i, t in entropies[-3:]:
+        expected[i][t] = 1
+    assert lists(found["mask"]) == expected
+    assert metrics == {"actor/top_entropy_tokens": 3.0}
+    only = column(mask=[torch.tensor(mask) for mask in (MASKS[0], *NOTHING[1:])])
+    found, _ = select(top=1e-9, trained=only)
+    assert sum(sum(row) for row in lists(found["mask"])) == 1
+    assert lists(found["mask"])[1:] == NOTHING[1:]
+
+
+def test_random_tokens_depend_on_step_and_sample_alone():
+    loss = ClipCov(share=0.3, lower=-100.0, upper=100.0)
+    first, again, later = (lists(select(loss, step=step)[0]["selected"]) for step in (1, 1, 2))
+    assert first == again != later
+    assert sum(map(sum, first)) == 2  # of 7 tokens
+    assert all(
+        s <= m
+        for row, mask in zip(first, MASKS, strict=True)
+        for s, m in zip(row, mask, strict=True)
+    )
+
+
+def test_long_responses_lose_points():
+    settings = ShapeSettings(OverlongConfig(buffer=4, factor=2.0), longest=6)
+    found, metrics = shape_scores(PLACE, settings, samples(), Scores([1.0, 0.0, 0.5]))
+    assert found.values == pytest.approx([1.0 - 3 / 4 * 2, 0.0, 0.5 - 2 / 4 * 2])
+    assert metrics == {"reward/overlong_penalty": pytest.approx(-(1.5 + 1.0) / 3)}
+    listed = Scores([1.0, 0.0, 0.5], per_token={0: {2: 1.0}})
+    found, _ = shape_scores(PLACE, settings, samples(), listed)
+    assert found.per_token == listed.per_token, "the penalty is for the end of the response"
+
+
+ASKED = {
+    "correction": {"weights": "sequence"},
+    "drop_equal_groups": True,
+    "overlong": {"buffer": 2, "leave_out": True},
+    "top_entropy": 0.5,
+    "loss": {"name": "clip_cov", "lower": -9.0, "upper": 9.0},
+}
+METRICS = {
+    "correction": "actor/correction_weight",
+    "drop_equal_groups": "batch/equal_groups",
+    "overlong": "reward/overlong_penalty",
+    "top_entropy": "actor/top_entropy_tokens",
+    "loss": "actor/pg_clipfrac_ratio",
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_run_that_asks_for_it(tmp_path, name):
+    run = small_run(tmp_path, steps=2, algorithm={name: ASKED[name]}, held_out=None)
+    result, lines = loop(run)
+    assert result.outcome == "finished"
+    assert all(METRICS[name] in line for line in lines)
+    assert all(line["rollout_corr/kl"] == pytest.approx(0, abs=1e-5) for line in lines)
+
+
+def test_all_of_it_with_a_critic(tmp_path):
+    algorithm = ASKED | {"advantage": {"name": "gae"}}
+    _, lines = loop(small_run(tmp_path, steps=3, algorithm=algorithm, held_out=None))
+    assert all(name in line for name in METRICS.values() for line in lines[:1])
+
+
+def test_a_step_of_which_nothing_is_trained_on(tmp_path):
+    """Every response has one score: no optimizer step, which is counted, and the run goes on."""
+    (tmp_path / "same.py").write_text("def score(response, ground_truth):\n    return 1.0\n")
+    run = small_run(
+        tmp_path,
+        steps=2,
+        held_out=None,
+        algorithm__drop_equal_groups=True,
+        batch__mini_batches=2,
+        reward__function=f"{tmp_path}/same.py:score",
+    )
+    before = {n: w.clone() for n, w in run.roles["actor"].training.weights.items()}
+    result, lines = loop(run)
+    assert result.outcome == "finished"
+    assert [line["actor/num_empty"] for line in lines] == [2.0, 2.0]
+    assert "actor/loss" not in lines[0]
+    after = run.roles["actor"].training.weights
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+OWN = """
+from verl_hpc.step.operators.advantages import advantages
+from verl_hpc.step.operators.update import update_actor
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.trainer.recipes.rl import add_log_probs, add_responses, add_scores
+
+def mine(run):
+    recipe = Recipe("mine", run)
+    add_responses(recipe, run)
+    add_scores(recipe, run)
+    add_log_probs(recipe, run)
+    recipe.operator(advantages, settings=run.settings.advantage, place="actor")
+    return recipe.operator(update_actor, roles=["actor"], settings=run.settings.policy)
+"""
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_recipe_of_the_users_that_leaves_it_out_is_refused(tmp_path, name):
+    (tmp_path / "own.py").write_text(OWN)
+    recipe = f"{tmp_path}/own.py:mine"
+    run = small_run(tmp_path, recipe=recipe, algorithm={name: ASKED[name]})
+    with pytest.raises(FlowError, match="asks for .* no operator gives; add "):
+        make_recipe(run, find_recipe(recipe, 60.0))
+
+
+@pytest.mark.parametrize("name", ["overlong", "drop_equal_groups", "top_entropy"])
+def test_what_chooses_tokens_of_responses_needs_some(tmp_path, name):
+    with pytest.raises(ConfigError, match=f"algorithm.{name} has no effect with recipe: sft"):
+        small_run(tmp_path, recipe="sft", algorithm={name: ASKED[name]})
+
+
+def test_a_mismatch_can_be_corrected_instead_of_stopping(tmp_path):
+    def run(name, **verify):
+        tolerance = {"probe_tolerance": 1e-9}
+        return small_run(tmp_path, name=name, steps=1, rollout__verify=tolerance | verify)
+
+    _, lines = loop(run("corrected", on_mismatch="correct"))
+    assert lines[0]["actor/correction_weight"] == pytest.approx(1, abs=1e-4)
+    _, lines = loop(run("told", on_mismatch="warn"))
+    assert "actor/correction_weight" not in lines[0]
+    words = "rollout.verify.on_mismatch = correct with algorithm.old_log_probs = rollout"
+    with pytest.raises(ConfigError, match=words):
+        small_run(
+            tmp_path,
+            rollout__verify={"on_mismatch": "correct"},
+            algorithm__old_log_probs="rollout",
+        )

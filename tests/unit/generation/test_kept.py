@@ -1,0 +1,33 @@
+import pytest
+
+from verl_hpc.config.load import load_config
+from verl_hpc.generation.kept import KeptResponses, rollout_key, step_key
+from verl_hpc.rollout.protocol import Response
+
+QUICKSTART = "configs/run/quickstart.yaml"
+RESPONSE = Response((1, 2), (-0.5, -0.5), "stop")
+
+
+def key(*words, step=3, rows=(4, 5)):
+    return step_key(rollout_key(load_config(QUICKSTART, words)), step, rows)
+
+
+def test_how_an_engine_is_sized_is_no_matter():
+    assert key("rollout.kv_cache_gib=2", "rollout.max_num_seqs=3", "optimizer.lr=1") == key()
+
+
+@pytest.mark.parametrize("word", ["seed=8", "rollout.temperature=0.5", "rollout.num_samples=3"])
+def test_what_changes_the_responses_changes_the_key(word):
+    assert key(word) != key()
+    assert key(step=4) != key()
+    assert key(rows=(5, 4)) != key()
+
+
+def test_only_responses_to_the_same_question_are_taken():
+    kept = KeptResponses()
+    assert kept.take("a", [1, 2]) == {}
+    kept.remember("a", {2: RESPONSE, 3: RESPONSE})
+    assert kept.take("a", [1, 2]) == {2: RESPONSE}
+    assert kept.take("b", [1, 2]) == {}
+    kept.remember("b", {1: RESPONSE})
+    assert kept.take("b", [1, 2]) == {1: RESPONSE}

@@ -1,0 +1,1 @@
+"""Responses of a step: prompts are dealt to engines, answered and scored."""

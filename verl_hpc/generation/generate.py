@@ -1,0 +1,182 @@
+"""Prompts to responses, each rollout engine its share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from verl_hpc.generation.kept import step_key
+from verl_hpc.generation.responses import responses_to, scoring_ahead, supply_of
+from verl_hpc.generation.rollout import Rollout
+from verl_hpc.generation.rollout_metrics import lag_metrics, turn_metrics
+from verl_hpc.generation.slots import GenerateSettings, Slot, slots_of
+from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.protocol import Response
+from verl_hpc.runtime.stop import StepDropped
+from verl_hpc.step.batch import (
+    ALLOWED,
+    EXPERTS,
+    MASK,
+    ROLLOUT_LOG_PROBS,
+    TOKENS,
+    VERSIONS,
+    Columns,
+    Sample,
+    Samples,
+    StepRows,
+)
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.sample_rows import sample_rows, samples_of
+
+
+@operator("responses", "sequences", shared=("responses",))
+def generate(
+    place: Placement, rollout: Rollout, settings: GenerateSettings, rows: StepRows
+) -> tuple[tuple[Samples, Columns], Metrics]:
+    """Answer every prompt `num_samples` times.
+
+    Slot s answers prompt s // num_samples; engines take contiguous shares of the slots, so that
+    the samples of a prompt mostly share an engine's prefix cache; or they take prompts from a queue
+    (`settings.steals`). A prompt that is too long is dropped, cut or an error, by
+    rollout.overlong_prompt. Responses to prompts of upcoming steps are
+    begun beside those of this one, and stay in flight when these are finished; they continue in the
+    next call, under the weights that the engine has then. What a checkpoint had of this step, and
+    of later ones, is not made again.
+
+    Returns:
+        All samples with the engines that have them, and this engine's tokens, mask and log-probs.
+
+    Raises:
+        DataError: on every rank, if one met a malformed or overlong row.
+        TrainingError: on every rank, if the model of one gives logits that are not finite.
+        StepDropped: on every rank, if it is interruptible and one was asked to leave at once.
+    """
+    slots = place.together(lambda: slots_of(place, settings, rows))
+    supply = supply_of(place, rollout, settings, rows, slots) if settings.steals else None
+    key = step_key(settings.key, rows.step, rows.rows)
+    known = _ahead(rollout, settings, rows.step) if settings.ahead else _kept(settings, key, slots)
+    missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
+    begin = scoring_ahead(place, settings, rows.step, missing)
+    if settings.ahead and all(slot.step > rows.step for slot in missing):
+        missing = []  # an engine begins nothing unless this step needs it, also after a start
+    found, failures = place.together(
+        lambda: responses_to(rollout, settings, rows.step, missing, known, begin, supply)
+    )
+    known |= {s.key: response for s, response in zip(missing, found, strict=True) if response}
+    if settings.kept is not None:
+        finished = {index: tagged.response for (_, index), tagged in known.items()}
+        settings.kept.remember(key, finished)
+    current = [s for s in slots if s.step == rows.step]
+    if supply is not None:
+        current = [s for s in current if s.group in supply.taken]
+    complete = [s for s in current if s.key in known and known[s.key].is_finished]
+    mine = [_sample(s, known[s.key].response) for s in complete]
+    ended_early = supply is not None and not supply.is_empty
+    samples = agree(place, mine, ended_early or len(complete) < len(current))
+    if settings.ahead:
+        _remember(rollout, settings, rows, known)
+    if supply is not None and rollout.queue is not None:
+        rollout.queue.learn(rows, samples)
+    by_slot = {s.index: (s.prompt, known[s.key]) for s in complete}
+    columns = _columns(place, settings, samples, by_slot, rollout.allowed_bytes)
+    metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
+    if settings.environments is not None:
+        metrics |= turn_metrics(place, columns, failures)
+    return (samples, columns), metrics
+
+
+def _ahead(
+    rollout: Rollout, settings: GenerateSettings, step: int
+) -> dict[tuple[int, int], Tagged]:
+    """What this engine has made of a step and later ones."""
+    return {
+        (which.step, which.slot): tagged
+        for which, tagged in rollout.ahead.items()
+        if which.purpose == settings.purpose and which.step >= step
+    }
+
+
+def _remember(
+    rollout: Rollout,
+    settings: GenerateSettings,
+    rows: StepRows,
+    known: Mapping[tuple[int, int], Tagged],
+) -> None:
+    """A checkpoint has what is known until the step has trained."""
+    count = len(rows.rows) * settings.num_samples
+    others = {w: t for w, t in rollout.ahead.items() if w.purpose != settings.purpose}
+    mine = {ResponseId(settings.purpose, *key, count): tagged for key, tagged in known.items()}
+    rollout.ahead = others | mine
+
+
+def _kept(
+    settings: GenerateSettings, key: str, slots: Sequence[Slot]
+) -> dict[tuple[int, int], Tagged]:
+    """What an interrupted step had finished."""
+    if settings.kept is None:
+        return {}
+    found = settings.kept.take(key, [s.index for s in slots])
+    return {s.key: Tagged(found[s.index], ()) for s in slots if s.index in found}
+
+
+def _sample(slot: Slot, response: Response) -> Sample:
+    length, cut = len(response.tokens), response.finish_reason == "length"
+    return Sample(slot.index, slot.group, len(slot.prompt), length, cut)
+
+
+def agree(place: Placement, mine: Sequence[Sample], unfinished: bool) -> Samples:
+    """All engines' samples with their owners, the same on every rank.
+
+    Raises:
+        StepDropped: on every rank, if the engine of one has not finished all of its responses.
+    """
+    if place.control.any(unfinished):
+        raise StepDropped
+    rows, owners = place.gather_of_groups(sample_rows(mine))
+    order = np.argsort(rows["index"])
+    return Samples(tuple(samples_of(rows[order])), {place.name: owners[order].tolist()})
+
+
+def _columns(
+    place: Placement,
+    settings: GenerateSettings,
+    samples: Samples,
+    by_slot: Mapping[int, tuple[Sequence[int], Tagged]],
+    allowed_bytes: int,
+) -> Columns:
+    """Tokens, mask, log-probs, experts and allowed tokens of this engine's samples."""
+    positions = samples.owned_by(place.name, place.index)
+    found = [by_slot[samples.samples[i].index] for i in positions]
+    device = place.device
+
+    def column(values: Iterable[Sequence[Any]], dtype: torch.dtype) -> list[torch.Tensor]:
+        return [torch.tensor(row, dtype=dtype, device=device) for row in values]
+
+    responses = [tagged.response for _, tagged in found]
+    columns = {
+        TOKENS: column(
+            ((*prompt, *tagged.response.tokens) for prompt, tagged in found), torch.int64
+        ),
+        MASK: column((r.sampled for r in responses), torch.uint8),
+        ROLLOUT_LOG_PROBS: column((r.log_probs for r in responses), torch.float32),
+    }
+    if settings.tagged:
+        columns[VERSIONS] = column((tagged.versions for _, tagged in found), torch.int32)
+    widths = {}
+    if allowed_bytes:
+        columns[ALLOWED] = column((r.allowed for r in responses), torch.uint8)
+        widths[ALLOWED] = allowed_bytes
+    if settings.routed_bytes:
+        columns[EXPERTS] = [_as_bytes(r.experts).to(device) for r in responses]
+        widths[EXPERTS] = settings.routed_bytes
+    return Columns(positions, columns, widths)
+
+
+def _as_bytes(experts: Any) -> torch.Tensor:
+    """(tokens, layers, k) of numpy as (tokens, bytes) uint8."""
+    rows = np.ascontiguousarray(experts).view(np.uint8)
+    return torch.tensor(rows.reshape(len(rows), -1))

@@ -1,0 +1,188 @@
+"""Responses to scores by the reward function, each rank its share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verl_hpc.generation.ahead import Ahead
+from verl_hpc.generation.answers import Answer
+from verl_hpc.generation.failures import agreed_reasons
+from verl_hpc.rewards.scorer import Scorer
+from verl_hpc.rewards.scoring import Score
+from verl_hpc.step.batch import MASK, Columns, Samples, StepRows
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.problems import StepProblems
+from verl_hpc.step.scores import Scores
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """What scores, and what it is given."""
+
+    scorer: Scorer
+    tokenizer: PreTrainedTokenizerBase
+    problems: StepProblems
+    ahead: Ahead | None = None
+    """Processes that score; None where the rank does, one response after another."""
+    stop: Sequence[str] = ()
+    """Strings that end responses."""
+
+    def begin(self, answer: Answer, step: int) -> None:
+        """Have a response scored that will be asked for."""
+        assert self.ahead is not None
+        request = answer.request(self.tokenizer, self.stop)
+        self.ahead.begin(self._key(answer), self.scorer, request, step)
+
+    def scores(self, answers: Sequence[Answer], step: int) -> list[Score]:
+        """Of all responses of a step that this rank scores.
+
+        Raises:
+            RewardError, DataError: as `score_responses`.
+        """
+        requests = [answer.request(self.tokenizer, self.stop) for answer in answers]
+        if self.ahead is None:
+            return self.scorer(requests)
+        return self.ahead.scores(self.scorer, [*map(self._key, answers)], requests, step)
+
+    def _key(self, answer: Answer) -> Hashable:
+        return id(self.problems), id(self.scorer), answer.key
+
+
+def by_prompt(samples: Samples, scores: Scores) -> dict[int, list[float]]:
+    """The scores of the responses to each prompt, both in order, by its group."""
+    found: dict[int, list[float]] = {}
+    for sample, value in zip(samples, scores.values, strict=True):
+        found.setdefault(sample.group, []).append(value)
+    return found
+
+
+def tells_apart(samples: Samples, scores: Scores) -> dict[int, bool]:
+    """By prompt, whether its responses differ in score."""
+    return {group: len({*values}) > 1 for group, values in by_prompt(samples, scores).items()}
+
+
+@operator("scores", shared=("scores",))
+def score(
+    place: Placement,
+    settings: ScoreSettings,
+    rows: StepRows,
+    samples: Samples,
+    sequences: Columns,
+) -> tuple[Scores, Metrics]:
+    """Score every sample; ranks that have the same samples divide them.
+
+    Raises:
+        RewardError: on every rank, if a call failed on one and reward.on_error is stop.
+    """
+    whole = zip(sequences.positions, sequences.responses(samples), sequences[MASK], strict=True)
+    mine = [part for part in whole if is_mine(place, samples.samples[part[0]].index)]
+    positions = [i for i, _, _ in mine]
+
+    def run() -> list[Score]:
+        found = settings.problems.read([rows.rows[samples.samples[i].group] for i in positions])
+        answers = [
+            Answer(p, (*tokens.tolist(),), (*mask.tolist(),), samples.samples[i].truncated)
+            for p, (i, tokens, mask) in zip(found, mine, strict=True)
+        ]
+        return settings.scores(answers, rows.step)
+
+    scores = gather_scores(place, positions, place.together(run), len(samples))
+    return scores, scores.metrics
+
+
+def is_mine(place: Placement, index: int) -> bool:
+    """Whether this rank scores a sample, of those that have it.
+
+    Args:
+        place: where samples are scored.
+        index: of the sample in its step.
+    """
+    return index % len(place.group) == place.group.index(place.rank)
+
+
+def gather_scores(
+    place: Placement, positions: Sequence[int], mine: Sequence[Score], count: int
+) -> Scores:
+    """Of all samples, from what each rank has scored.
+
+    Args:
+        positions: of the samples that this rank has scored.
+        mine: its scores of them.
+        count: of all samples.
+    """
+    known = {name for score in mine for name in score.metrics}
+    known = place.control.merge(known, lambda one, other: one | other)
+    names = sorted(known)
+    found = place.gather_rows(score_rows(positions, mine, names))
+    assert len(found) == count
+    found = found[np.argsort(found["position"])]
+    num_failed = int(found["failed"].sum())
+    if num_failed:
+        reasons = agreed_reasons(place.control, (s.error for s in mine if s.error is not None))
+        if place.leads:
+            _logger.warning(
+                "%d of %d rewards failed and are 0: %s", num_failed, count, "; ".join(reasons)
+            )
+    rows = zip(found["numbers"].tolist(), found["has"].tolist(), strict=True)
+    details = [dict(compress(zip(names, numbers, strict=True), has)) for numbers, has in rows]
+    values, per_token = found["value"].tolist(), _gather_tokens(place, positions, mine, found)
+    return Scores(values, num_failed, _means(details), details, per_token)
+
+
+def _gather_tokens(
+    place: Placement, positions: Sequence[int], mine: Sequence[Score], rows: Any
+) -> dict[int, dict[int, float]]:
+    """`Scores.per_token`; nothing is sent where no function gave a list.
+
+    Args:
+        rows: of all samples, as `score_rows`.
+    """
+    if not rows["listed"].any():
+        return {}
+    pairs = zip(positions, mine, strict=True)
+    listed = {position: per_token_of(score) for position, score in pairs}
+    known = [(i, token, value) for i, earned in listed.items() for token, value in earned.items()]
+    dtype = [("position", "<i4"), ("place", "<i4"), ("value", "<f8")]
+    found: dict[int, dict[int, float]] = {}
+    for position, token, value in place.gather_rows(np.array(known, dtype)).tolist():
+        found.setdefault(position, {})[token] = value
+    return found
+
+
+def per_token_of(score: Score) -> dict[int, float]:
+    """What its tokens earn, by their place, of those that earn something."""
+    return {place: value for place, value in enumerate(score.per_token) if value}
+
+
+def score_rows(positions: Sequence[int], scores: Sequence[Score], names: Sequence[str]) -> Any:
+    """Scores as they travel between ranks, (n,) of a structured dtype: 14 bytes, and 9 for each of
+    the further numbers that `names` has."""
+    size = (len(names),)
+    dtype = [("position", "<i4"), ("value", "<f8"), ("failed", "?"), ("listed", "?")]
+    rows: Any = np.zeros(len(positions), [*dtype, ("has", "?", size), ("numbers", "<f8", size)])
+    rows["position"] = positions
+    rows["value"] = [score.value for score in scores]
+    rows["failed"] = [score.error is not None for score in scores]
+    rows["listed"] = [any(score.per_token) for score in scores]
+    for place, name in enumerate(names):
+        rows["has"][:, place] = [name in score.metrics for score in scores]
+        rows["numbers"][:, place] = [score.metrics.get(name, 0.0) for score in scores]
+    return rows
+
+
+def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = sorted({name for of_one in metrics for name in of_one})
+    found = {name: [of_one[name] for of_one in metrics if name in of_one] for name in names}
+    return {name: sum(values) / len(values) for name, values in found.items()}

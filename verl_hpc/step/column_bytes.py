@@ -1,0 +1,132 @@
+"""Rows of columns as bytes in host memory, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+
+from verl_hpc.config.explain import near_or_all
+from verl_hpc.errors import FlowError
+from verl_hpc.step.batch import COLUMNS, Columns, Samples
+
+
+class ColumnBytes:
+    """What a rank has of some columns.
+
+    A message of samples has their rows of the first column, then those of the next.
+
+    Args:
+        samples: lengths of all samples.
+        columns: this rank's.
+
+    Raises:
+        FlowError: a column that `COLUMNS` does not know, or of another shape than it says.
+    """
+
+    def __init__(self, samples: Samples, columns: Columns) -> None:
+        self._samples, self._widths = samples.samples, columns.widths
+        self._dtypes = _dtypes(columns)
+        self._check(columns)
+        self._rows = {
+            name: dict(zip(columns.positions, self._on_host(columns, name), strict=True))
+            for name in self._dtypes
+        }
+
+    def pack(self, positions: Sequence[int]) -> Any:
+        """Of samples that this rank has, (n,) uint8."""
+        rows = [self._rows[name][position] for name in self._dtypes for position in positions]
+        return np.concatenate(rows) if rows else np.empty(0, np.uint8)
+
+    def num_bytes(self, positions: Iterable[int]) -> int:
+        """Of a message of any samples."""
+        return sum(self._bytes(name, i) for i in positions for name in self._dtypes)
+
+    def unpack(
+        self,
+        positions: Sequence[int],
+        parts: Iterable[tuple[Sequence[int], Any]],
+        device: torch.device,
+    ) -> Columns:
+        """Columns of the samples at `positions`, from messages and the positions of their samples.
+
+        Args:
+            device: where the columns are to be.
+        """
+        rows: dict[str, dict[int, Any]] = {name: {} for name in self._dtypes}
+        for members, message in parts:
+            sizes = [self._bytes(name, i) for name in self._dtypes for i in members]
+            ends = accumulate(sizes)
+            pieces = [message[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+            for number, found in enumerate(rows.values()):
+                begin = number * len(members)
+                found.update(zip(members, pieces[begin : begin + len(members)], strict=True))
+        values = {
+            name: self._column(name, [found[i] for i in positions], positions, device)
+            for name, found in rows.items()
+        }
+        return Columns(positions, values, self._widths)
+
+    def _column(
+        self, name: str, rows: Sequence[Any], positions: Sequence[int], device: torch.device
+    ) -> list[torch.Tensor]:
+        elements = [self._elements(name, i) for i in positions]
+        values = torch.empty(sum(elements), dtype=self._dtypes[name])
+        if rows:
+            np.concatenate(rows, out=values.view(torch.uint8).numpy())
+        found = values.to(device).split(elements)[: len(rows)]
+        width = self._widths.get(name)
+        return [row if width is None else row.view(-1, width) for row in found]
+
+    def _on_host(self, columns: Columns, name: str) -> list[Any]:
+        """The bytes of each row; one copy from the device for all."""
+        if not columns[name]:
+            return []
+        joined = torch.cat([row.flatten() for row in columns[name]]).to(self._dtypes[name]).cpu()
+        sizes = [self._bytes(name, i) for i in columns.positions]
+        return np.split(joined.view(torch.uint8).numpy(), list(accumulate(sizes))[:-1])
+
+    def _bytes(self, name: str, position: int) -> int:
+        return self._elements(name, position) * self._dtypes[name].itemsize
+
+    def _elements(self, name: str, position: int) -> int:
+        return self._length(name, position) * self._widths.get(name, 1)
+
+    def _length(self, name: str, position: int) -> int:
+        sample, per = self._samples[position], COLUMNS[name].per
+        if per == "sample":
+            return 1
+        lengths = {
+            "sequence": sample.length,
+            "read": sample.length - 1,
+            "token": sample.response_length,
+        }
+        return lengths[per]
+
+    def _check(self, columns: Columns) -> None:
+        for name in self._dtypes:
+            width = self._widths.get(name)
+            for position, row in zip(columns.positions, columns[name], strict=True):
+                length = self._length(name, position)
+                shape = (length,) if width is None else (length, width)
+                if row.shape != shape:
+                    per = COLUMNS[name].per
+                    raise FlowError(
+                        f"column {name!r} of sample {position} has shape {tuple(row.shape)}, "
+                        f"expected {shape}; give one row a {per}, and Columns(..., "
+                        f"widths={{{name!r}: N}}) where a row is N numbers"
+                    )
+
+
+def _dtypes(columns: Columns) -> dict[str, torch.dtype]:
+    for name in columns.values:
+        if name not in COLUMNS:
+            raise FlowError(
+                f"column {name!r} has no type, so ranks without samples could not take part in "
+                f"moving it; make it known with verl_hpc.step.batch.add_column; "
+                f"{near_or_all(name, COLUMNS)}"
+            )
+    return {name: COLUMNS[name].dtype for name in columns.values}

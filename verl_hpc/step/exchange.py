@@ -1,0 +1,115 @@
+"""What carries values between placements of a flow: facts by broadcast, columns rank to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from verl_hpc.errors import FlowError
+from verl_hpc.flow import Abandoned, Move, Mover
+from verl_hpc.runtime.control import Control
+from verl_hpc.runtime.world import World
+from verl_hpc.step.batch import Columns
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.redistribute import redistribute
+
+
+class Controls:
+    """Control planes of sets of ranks, made once: every rank of the job makes all of them.
+
+    Args:
+        world: of all ranks.
+    """
+
+    def __init__(self, world: Control) -> None:
+        self._world = world
+        self._known: dict[frozenset[int], Control] = {}
+
+    def make(self, ranks: Iterable[int]) -> Control | None:
+        """Of these ranks in ascending order; None on others. Every rank calls it, in one order."""
+        wanted = frozenset(ranks)
+        if len(wanted) == self._world.size:
+            return self._world
+        if wanted not in self._known:
+            self._known[wanted] = self._world.split(int(self._world.rank in wanted))
+        return self._known[wanted] if self._world.rank in wanted else None
+
+    def of(self, ranks: Iterable[int]) -> Control:
+        """One that was made, and has this rank."""
+        wanted = frozenset(ranks)
+        return self._world if len(wanted) == self._world.size else self._known[wanted]
+
+
+class Exchange(Mover):
+    """Moves values between placements; the ranks of both take part.
+
+    Args:
+        world: this rank's place.
+        places: by name.
+        controls: of every pair of placements.
+    """
+
+    def __init__(self, world: World, places: Mapping[str, Placement], controls: Controls) -> None:
+        self._world, self._places, self._controls = world, places, controls
+
+    def move(self, move: Move, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Mover`."""
+        source, target = self._places[move.source], self._places[move.target]
+        control, root = self._between(source, target)
+        # Where both have all ranks, these give a flow up together.
+        if not (source.is_world and target.is_world) and control.any(False):
+            raise Abandoned
+        if move.shared:
+            mine = {name: values[name] for name in move.values} if source.leads else None
+            found = control.broadcast(mine, root)
+        else:
+            found = self._columns(move, values, source, target, control, root)
+        return found if target.is_here else {}
+
+    def abandon(self, moves: Iterable[Move]) -> None:
+        """See `Mover`."""
+        for move in moves:
+            source, target = self._places[move.source], self._places[move.target]
+            if not (source.is_world and target.is_world):
+                control, _ = self._between(source, target)
+                control.any(True)
+
+    def _columns(
+        self,
+        move: Move,
+        values: Mapping[str, Any],
+        source: Placement,
+        target: Placement,
+        control: Control,
+        root: int,
+    ) -> dict[str, Columns]:
+        columns: dict[str, Columns] = {}
+        assert move.index is not None, f"{move.values}: nothing says who has what of them"
+        for name in move.values:
+            mine = values.get(name) if source.is_here else None
+            if mine is not None and not isinstance(mine, Columns):
+                raise FlowError(
+                    f"value {name!r}: a {type(mine).__name__} cannot move from {source.name} to "
+                    f"{target.name}, as only Columns and shared values do; run the operator that "
+                    f"takes it at {source.name}, or the one that gives it at {target.name}"
+                )
+            if not set(target.ranks) <= set(source.ranks):
+                held = None if mine is None else (list(mine.values), mine.widths)
+                names, widths = control.broadcast(held, root)
+                mine = mine or Columns([], {column: [] for column in names}, widths)
+            assert mine is not None
+            columns[name] = redistribute(
+                self._world,
+                control,
+                values[move.index],
+                mine,
+                (source.name, source.groups),
+                (target.name, target.groups),
+                target.device,
+            )
+        return columns
+
+    def _between(self, source: Placement, target: Placement) -> tuple[Control, int]:
+        """The control plane of both, and the source's first rank in it."""
+        ranks: Sequence[int] = sorted({*source.ranks, *target.ranks})
+        return self._controls.of(ranks), ranks.index(source.ranks[0])

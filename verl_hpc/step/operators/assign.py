@@ -1,0 +1,202 @@
+"""Which ranks get which samples, under every placement."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Literal
+
+from verl_hpc.data.order import permute
+from verl_hpc.errors import DataError
+from verl_hpc.placement.balance import attention_cost, balance
+from verl_hpc.step.batch import Sample, Samples, StepRows
+from verl_hpc.step.metrics import spread
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.placement import Placement
+
+_logger = logging.getLogger(__name__)
+
+DROPPED = "prompt_length/num_dropped"
+"""Prompts of a step that were left out for being too long."""
+
+
+@dataclass(frozen=True)
+class AssignSettings:
+    """What samples are assigned by."""
+
+    num_groups: Mapping[str, int]
+    """By placement, groups of ranks to assign samples to."""
+    hidden_size: int
+    """Of the largest model: what attention costs beside the rest."""
+    mini_batches: int
+    """Optimizer steps of a batch."""
+    max_prompt_tokens: int
+    """For messages."""
+    shuffle: Literal["none", "samples", "groups"] = "none"
+    """batch.shuffle_mini_batches."""
+    update_epochs: int = 1
+    """Passes over a batch, each with mini-batches of its own if they are shuffled."""
+    seed: int = 0
+    """Of the run."""
+    shares_prompts: bool = False
+    """Whether an engine computes what neighbours begin with once, so that samples of a prompt are
+    better off together."""
+
+
+def share(count: int, index: int, num_shares: int) -> range:
+    """The `index`-th of `num_shares` contiguous, nearly equal parts of range(count)."""
+    return range(count * index // num_shares, count * (index + 1) // num_shares)
+
+
+@operator("samples", shared=("samples",))
+def assign(
+    place: Placement, settings: AssignSettings, rows: StepRows, responses: Samples
+) -> tuple[Samples, Metrics]:
+    """The step's samples in mini-batches, each of equal work for all groups of every placement.
+
+    Which samples an optimizer step sees does not depend on the layout; who computes them does.
+
+    Raises:
+        DataError: on every rank, if there are no samples.
+    """
+    samples = responses.samples
+    check_samples(place, settings.max_prompt_tokens, f"step {rows.step}", samples, "data.train")
+    dropped = len(rows.rows) - len({sample.group for sample in samples})
+    warn_of_dropped(place, settings.max_prompt_tokens, f"step {rows.step}", dropped, len(rows.rows))
+    assigned = assign_groups(settings, samples, responses.owners, step=rows.step)
+    return assigned, length_metrics(samples, settings.max_prompt_tokens) | {DROPPED: float(dropped)}
+
+
+def assign_groups(
+    settings: AssignSettings,
+    samples: Sequence[Sample],
+    owners: Mapping[str, Sequence[int]] | None = None,
+    together: int = 1,
+    step: int = 0,
+) -> Samples:
+    """Owners of all samples under the placements of `settings`, besides those given, and the
+    mini-batches of each update epoch.
+
+    Groups of ranks have equal work in the mini-batches of the first epoch; in later ones that are
+    dealt anew it is equal on average.
+
+    Args:
+        settings: what they are assigned by.
+        samples: those of a prompt are neighbours.
+        owners: by placement, those that are known.
+        together: so many neighbours have the same owner and mini-batch.
+        step: part of the seed of a shuffle.
+    """
+    units = _units(settings, samples, together)
+    num_deals = settings.update_epochs if settings.shuffle != "none" else 1
+    mini_batches, *later = [_deal(settings, units, step, epoch) for epoch in range(num_deals)]
+    found = dict(owners or {})
+    known: dict[int, list[int]] = {}
+    for place, count in settings.num_groups.items():
+        if count not in known:
+            known[count] = _groups(settings, samples, mini_batches, count, together)
+        found[place] = known[count]
+    return Samples(tuple(samples), found, mini_batches, later)
+
+
+def _units(
+    settings: AssignSettings, samples: Sequence[Sample], together: int
+) -> list[Sequence[int]]:
+    """Positions of samples that no mini-batch parts, unit by unit."""
+    if settings.shuffle != "groups":
+        return [range(i, i + together) for i in range(0, len(samples), together)]
+    found: dict[int, list[int]] = {}
+    for position, sample in enumerate(samples):
+        found.setdefault(sample.group, []).append(position)
+    return list(found.values())
+
+
+def _deal(
+    settings: AssignSettings, units: Sequence[Sequence[int]], step: int, epoch: int
+) -> list[list[int]]:
+    """Positions of the samples of each mini-batch of an epoch, ascending."""
+    order = list(range(len(units)))
+    if settings.shuffle != "none":
+        permute(order, f"{settings.seed}/mini_batches/{step}/{epoch}")
+    parts = [share(len(units), i, settings.mini_batches) for i in range(settings.mini_batches)]
+    return [sorted(i for unit in part for i in units[order[unit]]) for part in parts]
+
+
+def _groups(
+    settings: AssignSettings,
+    samples: Sequence[Sample],
+    mini_batches: Sequence[Sequence[int]],
+    count: int,
+    together: int,
+) -> list[int]:
+    groups = [0] * len(samples)
+    for batch in mini_batches:
+        units: list[Sequence[int]] = [range(i, i + together) for i in batch[::together]]
+        deal = _balanced(settings, samples, units, count)
+        if settings.shares_prompts and together == 1 and count > 1:
+            by_prompt = groupby(batch, key=lambda i: samples[i].group)
+            whole = _balanced(settings, samples, [list(of_one) for _, of_one in by_prompt], count)
+            deal = min(deal, whole, key=lambda d: max(_work(settings, samples, part) for part in d))
+        for group, members in enumerate(deal):
+            for member in members:
+                groups[member] = group
+    return groups
+
+
+def _balanced(
+    settings: AssignSettings, samples: Sequence[Sample], units: Sequence[Sequence[int]], count: int
+) -> list[list[int]]:
+    """Positions in parts of nearly equal work, ascending, no unit of them parted."""
+    parts = balance([_work(settings, samples, unit) for unit in units], count)
+    return [[i for unit in part for i in units[unit]] for part in parts]
+
+
+def _work(settings: AssignSettings, samples: Sequence[Sample], positions: Sequence[int]) -> float:
+    """Of an engine that has these samples, in tokens of its linear layers."""
+    work = sum(attention_cost(samples[i].length, settings.hidden_size) for i in positions)
+    if settings.shares_prompts:
+        for before, i in pairwise(positions):
+            if samples[before].group == samples[i].group:
+                work -= samples[i].prompt_length
+    return work
+
+
+def check_samples(
+    place: Placement,
+    max_prompt_tokens: int,
+    when: str,
+    samples: Sequence[Sample],
+    data_set: str,
+) -> None:
+    """Raises: DataError: on every rank, if there are no samples."""
+    if not samples:
+        raise place.alike(
+            DataError(
+                f"{when}: every prompt of {data_set} was dropped for being longer than "
+                f"rollout.max_prompt_tokens = {max_prompt_tokens}; raise it, or set "
+                "rollout.overlong_prompt to truncate_left"
+            )
+        )
+
+
+def warn_of_dropped(
+    place: Placement, max_prompt_tokens: int, when: str, dropped: int, num_prompts: int
+) -> None:
+    """Say in the log that prompts were left out for being too long; any rank may call it."""
+    if dropped and place.leads:
+        text = "%s: %s of %s prompts dropped, longer than rollout.max_prompt_tokens = %s"
+        _logger.warning(text, when, dropped, num_prompts, max_prompt_tokens)
+
+
+def length_metrics(samples: Sequence[Sample], max_prompt_tokens: int) -> dict[str, float]:
+    """Lengths of prompts and responses, and the tokens of the step. As in verl, the clip_ratio of
+    prompts is the share of those that are as long as a prompt may be."""
+    metrics = spread("response_length", [s.response_length for s in samples])
+    metrics |= spread("prompt_length", [s.prompt_length for s in samples])
+    metrics["response_length/clip_ratio"] = sum(s.truncated for s in samples) / len(samples)
+    full = sum(s.prompt_length >= max_prompt_tokens for s in samples)
+    metrics["prompt_length/clip_ratio"] = full / len(samples)
+    metrics["perf/total_num_tokens"] = float(sum(s.length for s in samples))
+    return metrics

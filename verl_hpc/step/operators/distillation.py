@@ -1,0 +1,142 @@
+"""What a teacher says of responses, and learning from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from verl_hpc.algorithms.distillation import forward_kl
+from verl_hpc.config.distillation import DistillationConfig
+from verl_hpc.engines.protocol import Sums, TokenOutputs, Wanted
+from verl_hpc.step.batch import (
+    ADVANTAGES,
+    EXPERTS,
+    MASK,
+    OLD_LOG_PROBS,
+    TEACHER_LOG_PROBS,
+    TEACHER_TOP_LOG_PROBS,
+    TEACHER_TOP_TOKENS,
+    TOKENS,
+    Columns,
+    Samples,
+)
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.operators.infer import response_parts, sequence_parts
+from verl_hpc.step.operators.optimise import MiniBatch, optimise
+from verl_hpc.step.operators.update import PolicySettings, actor_loss
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.role import Role
+
+
+@dataclass(frozen=True)
+class GradeSettings:
+    """What is asked of the teacher."""
+
+    temperature: float
+    """Divides its logits."""
+    top_k: int = 0
+    """So many of its likeliest tokens, too."""
+
+
+@operator("graded")
+def grade(
+    place: Placement,
+    teacher: Role,
+    settings: GradeSettings,
+    samples: Samples,
+    sequences: Columns,
+) -> tuple[Columns, Metrics]:
+    """Log-probs of the responses under the teacher, and its likeliest tokens with theirs."""
+    wanted = Wanted(top_k=settings.top_k)
+    outputs = teacher.engine.infer(sequences[TOKENS], settings.temperature, wanted)
+
+    def column(found: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        return response_parts(samples, sequences, found)
+
+    columns = {TEACHER_LOG_PROBS: column([o.log_probs for o in outputs])}
+    widths = {}
+    if settings.top_k:
+        tokens = column([o.top_tokens for o in outputs])
+        columns[TEACHER_TOP_TOKENS] = [row.int() for row in tokens]
+        columns[TEACHER_TOP_LOG_PROBS] = column([o.top_log_probs for o in outputs])
+        widths = dict.fromkeys((TEACHER_TOP_TOKENS, TEACHER_TOP_LOG_PROBS), settings.top_k)
+    return Columns(sequences.positions, columns, widths), {}
+
+
+@operator("advantages")
+def follow(
+    place: Placement,
+    settings: DistillationConfig,
+    sequences: Columns,
+    old: Columns,
+    graded: Columns,
+    earned: Columns | None = None,
+    trained: Columns | None = None,
+) -> tuple[Columns, Metrics]:
+    """Advantages of tokens: with reverse_kl how much likelier each is to the teacher, and a share
+    of what responses earned.
+
+    The metric distillation/reverse_kl is the mean of log p_policy - log p_teacher over the sampled
+    tokens that count.
+    """
+    rows, sums = [], torch.zeros(2, dtype=torch.float64, device=place.device)
+    for mine, theirs, mask in zip(
+        old[OLD_LOG_PROBS], graded[TEACHER_LOG_PROBS], (trained or sequences)[MASK], strict=True
+    ):
+        lead = (theirs - mine) * mask
+        sums += torch.stack([lead.double().sum(), mask.double().sum()])
+        rows.append(lead if settings.name == "reverse_kl" else torch.zeros_like(lead))
+    if earned is not None:
+        more = [settings.task_reward_weight * row for row in earned[ADVANTAGES]]
+        rows = [row + share for row, share in zip(rows, more, strict=True)]
+    total, count = place.reduce(sums).tolist()
+    metrics = {"distillation/reverse_kl": -total / max(count, 1.0)}
+    return Columns(sequences.positions, {ADVANTAGES: rows}), metrics
+
+
+@operator(changes_state=True)
+def update_student(
+    place: Placement,
+    actor: Role,
+    settings: PolicySettings,
+    samples: Samples,
+    sequences: Columns,
+    old: Columns,
+    advantages: Columns,
+    graded: Columns,
+    trained: Columns | None = None,
+    selected: Columns | None = None,
+) -> tuple[tuple[()], Metrics]:
+    """Steps on the forward KL from the teacher, and on the policy's loss.
+
+    Raises:
+        TrainingError: a loss or gradient is not finite.
+    """
+    policy = actor_loss(settings, old, advantages, None, trained, selected)
+
+    def loss(
+        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, Sums]:
+        total, metrics = policy(batch, indices, outputs)
+        student, mask = batch.responses(indices, [o.candidate_log_probs for o in outputs])
+        teacher = batch.column(graded, TEACHER_TOP_LOG_PROBS, indices)
+        kl = batch.aggregation(forward_kl(teacher, student), mask)
+        return total + kl, {**metrics, "forward_kl": kl.detach()}
+
+    tokens = [row.long() for row in graded[TEACHER_TOP_TOKENS]]
+    metrics = optimise(
+        place,
+        actor,
+        settings.steps,
+        samples,
+        sequences,
+        loss,
+        wanted=Wanted(
+            candidates=sequence_parts(samples, sequences, tokens),
+            experts=sequences.values.get(EXPERTS),
+        ),
+        masks=selected or trained,
+    )
+    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}

@@ -1,0 +1,142 @@
+"""Rows of a data set as examples: answers to train on, or pairs to compare."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.data.prompts import Encoder, fit_prompt
+from verl_hpc.step.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.operators.assign import (
+    DROPPED,
+    AssignSettings,
+    assign_groups,
+    check_samples,
+    length_metrics,
+    warn_of_dropped,
+)
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.problems import StepProblems
+
+_logger = logging.getLogger(__name__)
+
+SAME_WHEN_CUT = "response_length/num_same_pairs"
+"""Pairs of a step whose answers do not differ within rollout.max_response_tokens."""
+
+
+@dataclass(frozen=True)
+class ExampleSettings:
+    """The data to learn from, and what samples are assigned by."""
+
+    problems: StepProblems
+    encoder: Encoder
+    limits: RolloutConfig
+    """Lengths, and what is done with prompts that are too long."""
+    assign: AssignSettings
+    per_row: Literal[1, 2] = 1
+    """2: the chosen and the rejected answer of a row, neighbours on the same ranks and in the same
+    mini-batch."""
+    data_set: str = "data.train"
+    """What errors call it."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt and an answer as token ids."""
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    mask: Sequence[int]
+    """1 for each token of the answer that is learned; 0 for what others say between turns."""
+    truncated: bool
+    """Whether the answer has lost its end."""
+    label: bool | None = None
+    """Whether the answer is good, where the row says so."""
+
+
+@operator("samples", "sequences", shared=("samples",))
+def examples(
+    place: Placement, settings: ExampleSettings, rows: StepRows
+) -> tuple[tuple[Samples, Columns], Metrics]:
+    """Encode a step's rows; every rank encodes all of them and keeps its group's.
+
+    Answers longer than rollout.max_response_tokens lose their end; prompts follow
+    rollout.overlong_prompt.
+
+    Raises:
+        DataError: on every rank: a row without an answer or a pair, an overlong prompt, or no row
+            left.
+    """
+    encoded = place.together(lambda: encode_rows(settings, rows))
+    samples, columns = assign_examples(place, settings, rows, encoded)
+    dropped = len(rows.rows) - len(encoded) // settings.per_row
+    metrics = length_metrics(samples.samples, settings.assign.max_prompt_tokens)
+    metrics[DROPPED] = float(dropped)
+    if settings.per_row == 2:
+        metrics[SAME_WHEN_CUT] = float(_num_same(place, rows, encoded))
+    return (samples, columns), metrics
+
+
+def encode_rows(settings: ExampleSettings, rows: StepRows) -> list[Example]:
+    """Each answer of the rows that are kept, in order.
+
+    Raises:
+        DataError: as `examples`.
+    """
+    limits = settings.limits
+    found = []
+    for problem in settings.problems.read(rows.rows):
+        prompt, answers = settings.encoder.example(problem, settings.per_row)
+        fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.where)
+        if fitted is not None:
+            most = limits.max_response_tokens
+            found += [
+                Example(fitted, a.ids[:most], a.mask[:most], len(a.ids) > most, problem.label)
+                for a in answers
+            ]
+    return found
+
+
+def assign_examples(
+    place: Placement, settings: ExampleSettings, rows: StepRows, encoded: Sequence[Example]
+) -> tuple[Samples, Columns]:
+    """Who has which examples, the same on every rank, and those of this rank's group.
+
+    Raises:
+        DataError: on every rank, if there are none.
+    """
+    found = [
+        Sample(i, i // settings.per_row, len(e.prompt), len(e.answer), e.truncated)
+        for i, e in enumerate(encoded)
+    ]
+    when, limit = f"step {rows.step}", settings.assign.max_prompt_tokens
+    check_samples(place, limit, when, found, settings.data_set)
+    dropped = len(rows.rows) - len(found) // settings.per_row
+    warn_of_dropped(place, limit, when, dropped, len(rows.rows))
+    samples = assign_groups(settings.assign, found, together=settings.per_row, step=rows.step)
+    mine = samples.owned_by(place.name, place.index)
+    device = place.device
+    tokens = [torch.tensor([*encoded[i].prompt, *encoded[i].answer], device=device) for i in mine]
+    masks = [torch.tensor(encoded[i].mask, dtype=torch.uint8, device=device) for i in mine]
+    return samples, Columns(mine, {TOKENS: tokens, MASK: masks})
+
+
+def _num_same(place: Placement, rows: StepRows, encoded: Sequence[Example]) -> int:
+    """Pairs whose answers are the same tokens, from which nothing is learned."""
+    pairs = zip(encoded[::2], encoded[1::2], strict=True)
+    count = sum(chosen.answer == rejected.answer for chosen, rejected in pairs)
+    if count and place.leads:
+        _logger.warning(
+            "step %s: both answers of %s of %s pairs are the same tokens, as the chat template "
+            "writes them and rollout.max_response_tokens cuts them; nothing is learned from them",
+            rows.step,
+            count,
+            len(encoded) // 2,
+        )
+    return count

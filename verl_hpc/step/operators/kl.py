@@ -1,0 +1,63 @@
+"""The KL penalty on the reward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from verl_hpc.algorithms.kl import Estimator, KlController, kl_penalty
+from verl_hpc.step.batch import MASK, OLD_LOG_PROBS, REF_LOG_PROBS, Columns, Samples
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.placement import Placement
+
+
+@dataclass(frozen=True)
+class KlSettings:
+    """How KL is estimated, and what it is multiplied with."""
+
+    estimator: Estimator
+    controller: KlController
+    """Its coefficient changes with every step."""
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """The KL penalty taken off the rewards of a step."""
+
+    per_token: list[torch.Tensor]
+    """Penalty, beta times KL, of this rank's samples."""
+    per_sample: torch.Tensor
+    """Their sums, (number of samples,) float64, of all samples and on every rank."""
+
+
+@operator("penalty", changes_state=True)
+def kl_in_reward(
+    place: Placement,
+    settings: KlSettings,
+    samples: Samples,
+    sequences: Columns,
+    old: Columns,
+    reference: Columns,
+) -> tuple[Penalty, Metrics]:
+    """KL to the reference policy as a penalty on the reward, and its controller's next beta.
+
+    The controller is told the mean over samples of a response's mean KL, as verl's.
+    """
+    kl = [
+        kl_penalty(o, r, settings.estimator) * mask
+        for o, r, mask in zip(
+            old[OLD_LOG_PROBS], reference[REF_LOG_PROBS], sequences[MASK], strict=True
+        )
+    ]
+    sums = torch.zeros(2, len(samples), dtype=torch.float64, device=place.device)
+    for position, row, mask in zip(old.positions, kl, sequences[MASK], strict=True):
+        sums[0, position] = row.double().sum()
+        sums[1, position] = mask.sum()
+    totals, lengths = place.reduce(sums).cpu()
+    mean = float((totals / lengths.clamp(min=1)).mean())
+    controller = settings.controller
+    beta = controller.coefficient
+    controller.update(mean, len(samples))
+    metrics = {"actor/reward_kl_penalty": mean, "actor/reward_kl_penalty_coeff": beta}
+    return Penalty([beta * row for row in kl], beta * totals), metrics

@@ -1,0 +1,187 @@
+"""A policy that learns from answers that are good or bad, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from verl_hpc.algorithms.kto import Kto, reference_point
+from verl_hpc.engines.protocol import Sums, TokenOutputs
+from verl_hpc.step.batch import MASK, REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.operators.assign import DROPPED, length_metrics
+from verl_hpc.step.operators.examples import (
+    Example,
+    ExampleSettings,
+    assign_examples,
+    encode_rows,
+)
+from verl_hpc.step.operators.infer import response_parts
+from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
+from verl_hpc.step.operators.pairs import named, read_answers
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.role import Role
+
+
+@dataclass(frozen=True)
+class LabelledSettings:
+    """KTO's loss, and the steps on it."""
+
+    loss: Kto
+    steps: OptimiseSettings
+
+
+@operator("samples", "sequences", "labels", "encoded", shared=("samples", "labels", "encoded"))
+def labelled_examples(
+    place: Placement, settings: ExampleSettings, rows: StepRows
+) -> tuple[tuple[Samples, Columns, list[bool], list[Example]], Metrics]:
+    """As `examples`, whether each answer is good, and all of them as token ids.
+
+    Raises:
+        DataError: on every rank: a row without an answer or a label, an overlong prompt, or no row
+            left.
+    """
+    encoded = place.together(lambda: encode_rows(settings, rows))
+    samples, columns = assign_examples(place, settings, rows, encoded)
+    labels = [bool(example.label) for example in encoded]
+    metrics = length_metrics(samples.samples, settings.assign.max_prompt_tokens)
+    metrics[DROPPED] = float(len(rows.rows) - len(encoded))
+    return (samples, columns, labels, encoded), metrics
+
+
+@operator("mismatched_samples", "mismatched", shared=("mismatched_samples",))
+def mismatched_answers(
+    place: Placement,
+    settings: ExampleSettings,
+    rows: StepRows,
+    samples: Samples,
+    encoded: list[Example],
+) -> tuple[tuple[Samples, Columns], Metrics]:
+    """Each sample's prompt with an answer to another prompt of its mini-batch, the first one that
+    it is in: that of the next sample whose prompt differs, around the end; of the next sample where
+    none does, which is counted.
+
+    They do not depend on who has which sample.
+    """
+    found, num_same = list(encoded), 0
+    for batch in samples.mini_batches:
+        of_batch = [encoded[i].prompt for i in batch]
+        for i, other in zip(batch, others(of_batch), strict=True):
+            answer = encoded[batch[other]]
+            found[i] = replace(answer, prompt=encoded[i].prompt, label=None)
+            num_same += encoded[i].prompt == answer.prompt
+    return assign_examples(place, settings, rows, found), {"kto/num_same_prompt": float(num_same)}
+
+
+def others(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """For each, the next one around the end that differs; the next one where none does."""
+    count = len(prompts)
+    following = [(i + 1) % count for i in range(count)]
+    if all(prompt == prompts[0] for prompt in prompts):
+        return following
+    # Behind an equal one comes what comes behind that; what is around the end needs a second turn.
+    for i in [*reversed(range(count)), *reversed(range(count))]:
+        after = (i + 1) % count
+        following[i] = following[after] if prompts[i] == prompts[after] else after
+    return following
+
+
+@operator(changes_state=True)
+def update_on_labels(
+    place: Placement,
+    actor: Role,
+    settings: LabelledSettings,
+    samples: Samples,
+    sequences: Columns,
+    labels: list[bool],
+    reference: Columns,
+    mismatched_samples: Samples,
+    mismatched: Columns,
+    mismatched_reference: Columns,
+) -> tuple[tuple[()], Metrics]:
+    """Optimizer steps on KTO's loss, whose reference point is taken anew before each: from the mean
+    log-ratio of all mismatched answers of the mini-batch, over all ranks.
+
+    Metrics: kto/kl (the reference point), kto/desirable (share of answers), kto/num_one_kind
+    (optimizer steps whose answers are all good, or all bad: they move the likelihood of all
+    answers one way); rewards and log-probs as in recipe dpo, of the kinds that there were.
+
+    Raises:
+        TrainingError: a loss or gradient is not finite.
+    """
+    points: list[torch.Tensor] = []
+
+    def prepare(batch: MiniBatch) -> None:
+        members = batch.members
+        total = _log_ratio(actor, mismatched_samples, mismatched, mismatched_reference, members)
+        points.append(reference_point(place.reduce(total.to(place.device)) / len(members)))
+
+    def loss(
+        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, Sums]:
+        answers = read_answers(batch, indices, outputs, reference)
+        desirable = torch.tensor(
+            [labels[sequences.positions[batch.rows[i]]] for i in indices],
+            dtype=torch.bool,
+            device=place.device,
+        )
+        count = len(batch.members)
+        losses = settings.loss(answers.log_ratios, desirable, points[-1])
+        rewards, log_probs = settings.loss.rewards(answers).detach(), answers.log_probs.detach()
+        metrics = {}
+        for kind, chosen in (("chosen", desirable), ("rejected", ~desirable)):
+            metrics[f"count/{kind}"] = chosen.sum().double() / count
+            metrics[f"rewards/{kind}"] = rewards[chosen].sum().double() / count
+            metrics[f"logps/{kind}"] = log_probs[chosen].sum().double() / count
+        return losses.sum() / count, metrics
+
+    metrics = _of_kinds(
+        optimise(place, actor, settings.steps, samples, sequences, loss, prepare=prepare)
+    )
+    metrics["kto/kl"] = float(torch.stack(points).mean())
+    batches = samples.all_epochs(settings.steps.update_epochs)
+    num_one_kind = sum(len({labels[i] for i in batch}) == 1 for batch in batches)
+    metrics["kto/num_one_kind"] = float(num_one_kind)
+    return (), named(actor, metrics)
+
+
+def _log_ratio(
+    actor: Role,
+    samples: Samples,
+    sequences: Columns,
+    reference: Columns,
+    members: Sequence[int],
+) -> torch.Tensor:
+    """Sum, float64, over the answers here that are at the positions `members`, under the policy as
+    it is."""
+    chosen = set(members)
+    rows = [row for row, position in enumerate(sequences.positions) if position in chosen]
+    mine = Columns(
+        [sequences.positions[row] for row in rows],
+        {TOKENS: [sequences[TOKENS][row] for row in rows]},
+    )
+    outputs = actor.engine.infer(mine[TOKENS])
+    found = response_parts(samples, mine, [o.log_probs for o in outputs])
+    total = torch.zeros((), dtype=torch.float64)
+    for row, log_probs in zip(rows, found, strict=True):
+        ratio = log_probs.double() - reference[REF_LOG_PROBS][row].double()
+        total = total + (ratio * sequences[MASK][row]).sum()
+    return total
+
+
+def _of_kinds(metrics: Metrics) -> dict[str, float]:
+    """Means over the answers of a kind, from those over all answers; none of a kind that was not
+    there."""
+    counts = {kind: metrics[f"count/{kind}"] for kind in ("chosen", "rejected")}
+    found = {"kto/desirable": counts["chosen"]}
+    for name, value in metrics.items():
+        group, _, kind = name.partition("/")
+        if kind not in counts:
+            found[name] = value
+        elif group != "count" and counts[kind]:
+            found[name] = value / counts[kind]
+    if all(counts.values()):
+        found["rewards/margins"] = found["rewards/chosen"] - found["rewards/rejected"]
+    return found

@@ -1,0 +1,67 @@
+"""Learning, and judging, which of two answers is better. Samples are pairs of neighbours: the
+chosen answer, then the rejected one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verl_hpc.algorithms.preference import bradley_terry
+from verl_hpc.engines.protocol import Sums, TokenOutputs
+from verl_hpc.step.batch import Columns, Samples, StepRows
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.operators.infer import scores_of
+from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.role import Role
+
+
+@operator(changes_state=True)
+def update_reward(
+    place: Placement,
+    reward: Role,
+    settings: OptimiseSettings,
+    samples: Samples,
+    sequences: Columns,
+) -> tuple[tuple[()], Metrics]:
+    """Optimizer steps of a reward model: the mean Bradley-Terry loss over pairs.
+
+    Raises:
+        TrainingError: a loss or gradient is not finite.
+    """
+
+    def loss(
+        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, Sums]:
+        num_pairs = batch.aggregation.num_sequences // 2
+        found = [o.scores for o in outputs if o.scores is not None]
+        assert len(found) == len(outputs), "the engine has no scores"
+        chosen, rejected = torch.cat(found).view(-1, 2).unbind(1)
+        margins = (chosen - rejected).detach()
+        metrics = {"accuracy": (margins > 0).sum(), "margin": margins.sum()}
+        shares = {name: value.double() / num_pairs for name, value in metrics.items()}
+        return bradley_terry(chosen, rejected).sum() / num_pairs, shares
+
+    metrics = optimise(place, reward, settings, samples, sequences, loss, together=2)
+    return (), {f"{reward.name}/{name}": value for name, value in metrics.items()}
+
+
+@operator()
+def compare_pairs(
+    place: Placement, reward: Role, rows: StepRows, samples: Samples, sequences: Columns
+) -> tuple[tuple[()], Metrics]:
+    """How often, and by how much, a reward model prefers the chosen answer of held-out pairs.
+
+    A pair whose prompt rollout.overlong_prompt drops counts as wrong.
+    """
+    scores = torch.tensor(scores_of(place, reward, sequences, len(samples)), dtype=torch.float64)
+    margins = scores[::2] - scores[1::2]
+    accuracy = float((margins > 0).sum()) / len(rows.rows)
+    return (), {
+        "val/score/mean": accuracy,
+        "val/accuracy": accuracy,
+        "val/margin": float(margins.mean()),
+        "val/num_prompts": float(len(rows.rows)),
+        "val/num_dropped": float(len(rows.rows) - len(margins)),
+    }

@@ -1,0 +1,100 @@
+"""A reward model of tokens that is trained beside the policy, from outcomes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from verl_hpc.algorithms.preference import answers_of
+from verl_hpc.algorithms.process_reward import outcome_cross_entropy
+from verl_hpc.engines.protocol import Sums, TokenOutputs
+from verl_hpc.errors import TrainingError
+from verl_hpc.step.batch import MASK, PROCESS_REWARDS, REF_LOG_PROBS, Columns, Samples
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.operators.infer import log_probs_of
+from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.role import Role
+from verl_hpc.step.scores import Scores
+
+
+@dataclass(frozen=True)
+class ProcessRewardSettings:
+    """How far the model is from its reference counts, and its optimizer steps."""
+
+    beta: float
+    steps: OptimiseSettings
+
+
+@operator(changes_state=True)
+def update_prm(
+    place: Placement,
+    prm: Role,
+    settings: ProcessRewardSettings,
+    samples: Samples,
+    sequences: Columns,
+    scores: Scores,
+    prm_reference: Columns,
+) -> tuple[tuple[()], Metrics]:
+    """Optimizer steps on the cross-entropy of outcomes, the mean over responses.
+
+    Metrics: prm/loss, and prm/accuracy: the share of responses whose sum of rewards is above 0
+    where the score is above 0.5, and below where it is not; before the update.
+
+    Raises:
+        TrainingError: on every rank: a score is not between 0 and 1. A loss or gradient is not
+            finite.
+    """
+    _check(place, scores)
+
+    def loss(
+        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, Sums]:
+        log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
+        before = batch.column(prm_reference, REF_LOG_PROBS, indices)
+        answers = answers_of(log_probs, mask, before)
+        rewards = settings.beta * answers.log_ratios
+        positions = [sequences.positions[batch.rows[i]] for i in indices]
+        outcomes = torch.tensor([scores.values[p] for p in positions]).to(rewards)
+        counts = answers.lengths > 0
+        losses = torch.where(counts, outcome_cross_entropy(rewards, outcomes), 0)
+        num_responses = max(batch.aggregation.num_sequences, 1)
+        right = counts & ((rewards > 0) == (outcomes > 0.5))
+        return losses.sum() / num_responses, {"accuracy": right.sum().double() / num_responses}
+
+    metrics = optimise(place, prm, settings.steps, samples, sequences, loss)
+    return (), {f"{prm.name}/{name}": value for name, value in metrics.items()}
+
+
+@operator("process_rewards")
+def process_rewards(
+    place: Placement,
+    prm: Role,
+    settings: ProcessRewardSettings,
+    samples: Samples,
+    sequences: Columns,
+    prm_reference: Columns,
+) -> tuple[Columns, Metrics]:
+    """beta (log pi_prm - log pi_ref) of each response token, by the model as it is now."""
+    log_probs = log_probs_of(prm, 1.0, samples, sequences, PROCESS_REWARDS)[PROCESS_REWARDS]
+    pairs = zip(log_probs, prm_reference[REF_LOG_PROBS], strict=True)
+    found = [settings.beta * (now - before) for now, before in pairs]
+    total = torch.zeros((), dtype=torch.float64, device=place.device)
+    for rewards, mask in zip(found, sequences[MASK], strict=True):
+        total += torch.where(mask.bool(), rewards, 0).sum(dtype=torch.float64)
+    mean = float(place.reduce(total)) / len(samples)
+    return Columns(sequences.positions, {PROCESS_REWARDS: found}), {f"{prm.name}/reward": mean}
+
+
+def _check(place: Placement, scores: Scores) -> None:
+    wrong = [score for score in scores.values if not 0.0 <= score <= 1.0]
+    if wrong:
+        raise place.alike(
+            TrainingError(
+                f"a response has the score {wrong[0]:g}, and the process reward model learns from "
+                "scores between 0 and 1; change the reward function, or choose another "
+                "algorithm.advantage.name"
+            )
+        )

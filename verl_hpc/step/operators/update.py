@@ -1,0 +1,257 @@
+"""Losses of actor and critic, and the optimizer steps on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from verl_hpc.algorithms.kl import kl_penalty
+from verl_hpc.algorithms.loss import PolicyLoss, Tokens
+from verl_hpc.algorithms.masked import masked_sum
+from verl_hpc.algorithms.value_loss import clipped_value_loss
+from verl_hpc.config.algorithm import AlgorithmConfig
+from verl_hpc.engines.protocol import Sums, TokenOutputs, Wanted
+from verl_hpc.errors import FlowError
+from verl_hpc.step.batch import (
+    ADVANTAGES,
+    EXPERTS,
+    MASK,
+    OLD_LOG_PROBS,
+    REF_LOG_PROBS,
+    RETURNS,
+    ROLLOUT_LOG_PROBS,
+    SELECTED,
+    VALUES,
+    WEIGHTS,
+    Columns,
+    Samples,
+)
+from verl_hpc.step.metrics import peak_of_device, utilisation
+from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.operators.infer import OldLogProbsSettings, allowed_tokens, probe
+from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, TokenLoss, optimise
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.role import Role
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """The policy's loss, and the steps on it."""
+
+    algorithm: AlgorithmConfig
+    loss: PolicyLoss
+    steps: OptimiseSettings
+    old: OldLogProbsSettings
+
+
+@dataclass(frozen=True)
+class ValueSettings:
+    """The critic's loss, and the steps on it."""
+
+    clip: float | None
+    steps: OptimiseSettings
+
+
+@operator(changes_state=True)
+def update_actor(
+    place: Placement,
+    actor: Role,
+    settings: PolicySettings,
+    samples: Samples,
+    sequences: Columns,
+    advantages: Columns,
+    old: Columns | None = None,
+    reference: Columns | None = None,
+    trained: Columns | None = None,
+    selected: Columns | None = None,
+) -> tuple[tuple[()], Metrics]:
+    """Steps on the policy's loss.
+
+    Without `old` a batch is one step, whose ratio starts from its own forward pass, or by
+    algorithm.old_log_probs from the rollout engine's log-probs; the two are compared before the
+    weights change.
+
+    Raises:
+        FlowError: on every rank, if a batch without `old` is several steps.
+        TrainingError: a loss or gradient is not finite; without `old` also as `old_log_probs`.
+    """
+    mismatch: dict[str, float] = {}
+
+    def compare(outputs: Sequence[TokenOutputs]) -> None:
+        mismatch.update(probe(place, settings.old, samples, sequences, outputs))
+
+    starts_here = old is None
+    if starts_here:
+        _check_one_step(place, settings, samples)
+        if settings.old.from_rollout:
+            columns = {OLD_LOG_PROBS: sequences[ROLLOUT_LOG_PROBS]}
+            old = Columns(sequences.positions, columns)
+    begin = time.monotonic()
+    metrics = optimise(
+        place,
+        actor,
+        settings.steps,
+        samples,
+        sequences,
+        actor_loss(settings, old, advantages, reference, trained, selected),
+        masks=selected or trained,
+        wanted=Wanted(
+            untempered=starts_here and settings.old.filtered,
+            experts=sequences.values.get(EXPERTS),
+            allowed=allowed_tokens(samples, sequences),
+        ),
+        seen=compare if starts_here else None,
+    )
+    used = utilisation(
+        actor.arch,
+        [sample.length for sample in samples] * settings.steps.update_epochs,
+        time.monotonic() - begin,
+        len(place.ranks) * peak_of_device(str(actor.dtype).removeprefix("torch.")),
+    )
+    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()} | mismatch | used
+
+
+def _check_one_step(place: Placement, settings: PolicySettings, samples: Samples) -> None:
+    num_steps = len(samples.all_epochs(settings.steps.update_epochs))
+    if num_steps > 1:
+        raise place.alike(
+            FlowError(
+                f"operator update_actor takes {num_steps} optimizer steps on a batch, and nothing "
+                "gives it the log-probs from before the first; put the operator old_log_probs "
+                "before it"
+            )
+        )
+
+
+def actor_loss(
+    settings: PolicySettings,
+    old: Columns | None,
+    advantages: Columns,
+    reference: Columns | None = None,
+    trained: Columns | None = None,
+    selected: Columns | None = None,
+) -> TokenLoss:
+    """The policy's loss, weighted by algorithm.correction, less its entropy; with kl.placement:
+    loss the KL to the reference is part of it. Without `old` its ratio is 1, with a gradient."""
+    algorithm = settings.algorithm
+
+    def loss(
+        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, Sums]:
+        log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
+        before = log_probs.detach()
+        if old is not None:
+            before = batch.column(old, OLD_LOG_PROBS, indices)
+        advantage = batch.column(advantages, ADVANTAGES, indices)
+        chosen = None
+        if settings.loss.selects:
+            assert selected is not None
+            chosen = batch.column(selected, SELECTED, indices).bool()
+        losses, sums = settings.loss(Tokens(before, log_probs, advantage, mask, chosen))
+        if trained is not None and WEIGHTS in trained.values:
+            weights = batch.column(trained, WEIGHTS, indices)
+            losses = settings.loss.weighted(losses, weights, mask)
+        policy = batch.aggregation(losses, mask)
+        metrics = {name: value.double() / batch.num_tokens for name, value in sums.items()}
+        metrics["pg_loss"] = policy.detach()
+        total = policy
+        if algorithm.entropy_coefficient:
+            entropy, _ = batch.responses(indices, [o.entropy for o in outputs])
+            total = total - algorithm.entropy_coefficient * batch.aggregation(entropy, mask)
+        if algorithm.kl.placement == "loss":
+            assert reference is not None
+            ref = batch.column(reference, REF_LOG_PROBS, indices)
+            kl = batch.aggregation(kl_penalty(log_probs, ref, algorithm.kl.chosen_estimator), mask)
+            total = total + algorithm.kl.coefficient * kl
+            metrics["kl_loss"] = kl.detach()
+        return total, metrics
+
+    return loss
+
+
+@operator(changes_state=True)
+def update_critic(
+    place: Placement,
+    critic: Role,
+    settings: ValueSettings,
+    samples: Samples,
+    sequences: Columns,
+    values: Columns,
+    advantages: Columns,
+    trained: Columns | None = None,
+) -> tuple[tuple[()], Metrics]:
+    """Regress values on returns, clipped.
+
+    Raises:
+        TrainingError: a loss or gradient is not finite.
+    """
+
+    def loss(
+        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, Sums]:
+        predicted, mask = batch.responses(indices, [o.values for o in outputs])
+        losses, sums = clipped_value_loss(
+            predicted,
+            batch.column(values, VALUES, indices),
+            batch.column(advantages, RETURNS, indices),
+            mask,
+            settings.clip,
+        )
+        value = batch.aggregation(losses, mask)
+        metrics = {name: v.double() / batch.num_tokens for name, v in sums.items()}
+        metrics["vf_loss"] = value.detach()
+        metrics["vpred_mean"] = masked_sum(predicted.detach(), mask).double() / batch.num_tokens
+        return value, metrics
+
+    metrics = optimise(place, critic, settings.steps, samples, sequences, loss, masks=trained)
+    metrics |= _explained_variance(place, trained or sequences, values, advantages)
+    return (), {f"{critic.name}/{name}": value for name, value in metrics.items()}
+
+
+@operator(changes_state=True)
+def update_sft(
+    place: Placement,
+    actor: Role,
+    settings: OptimiseSettings,
+    samples: Samples,
+    sequences: Columns,
+) -> tuple[tuple[()], Metrics]:
+    """Supervised fine-tuning: cross-entropy of the answers' tokens.
+
+    Raises:
+        TrainingError: a loss or gradient is not finite.
+    """
+
+    def loss(
+        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, Sums]:
+        log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
+        return batch.aggregation(-log_probs, mask), {}
+
+    metrics = optimise(place, actor, settings, samples, sequences, loss)
+    return (), {
+        "sft/loss" if name == "loss" else f"{actor.name}/{name}": value
+        for name, value in metrics.items()
+    }
+
+
+def _explained_variance(
+    place: Placement, masks: Columns, values: Columns, advantages: Columns
+) -> dict[str, float]:
+    """1 - var(return - value) / var(return), over all response tokens that count."""
+    sums = torch.zeros(5, dtype=torch.float64, device=place.device)
+    rows = zip(values[VALUES], advantages[RETURNS], masks[MASK], strict=True)
+    for value, target, mask in rows:
+        count = mask.double()
+        target, error = target.double() * count, (target - value).double() * count
+        sums += torch.stack(
+            [error.sum(), (error**2).sum(), target.sum(), (target**2).sum(), count.sum()]
+        )
+    *totals, count = place.reduce(sums).tolist()
+    error, error2, target, target2 = (total / max(count, 1.0) for total in totals)
+    variance = target2 - target**2
+    unexplained = error2 - error**2
+    return {"vf_explained_var": 1 - unexplained / variance if variance > 0 else 0.0}

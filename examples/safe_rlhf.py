@@ -23,10 +23,8 @@ from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import scored_responses
 
-LIMIT = 0.125
-"""The largest mean cost: one letter in eight."""
-RATE = 0.1
-"""Of the multiplier, for each step and unit of cost."""
+LIMIT = 0.125  # The largest mean cost: one letter in eight.
+RATE = 0.1  # How fast the multiplier rises, for each step and unit of cost.
 
 
 @operator("reward_penalty", "cost_penalty")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.trainer.operators.test_generate import PLACE, ROWS, TEXTS, rollout, settings
+from tests.unit.generation.test_generate import PLACE, ROWS, TEXTS, rollout, settings
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.generation.test_generate import rollout, settings
 from tests.unit.ranks import on_ranks
-from tests.unit.trainer.operators.test_generate import rollout, settings
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.prompt_queue import PromptQueue

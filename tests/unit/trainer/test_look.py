@@ -1,6 +1,6 @@
 """Samples of a run, as its directory keeps them."""
 
-from tests.unit.trainer.operators.batches import samples, sequences
+from tests.unit.step.operators.batches import samples, sequences
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.metrics.samples import read_samples
 from verl_hpc.step.batch import StepRows

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.unit.trainer.operators.batches import (
+from tests.unit.step.operators.batches import (
     GROUPS,
     MASKS,
     PLACE,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.unit.trainer.operators.batches import (
+from tests.unit.step.operators.batches import (
     MASKS,
     NUM_TOKENS,
     PLACE,
@@ -16,8 +16,8 @@ from tests.unit.trainer.operators.batches import (
     samples,
     sequences,
 )
-from tests.unit.trainer.operators.test_update import SMALL, ppo_term, same, slow
-from tests.unit.trainer.operators.test_update import policy as policy_settings
+from tests.unit.step.operators.test_update import SMALL, ppo_term, same, slow
+from tests.unit.step.operators.test_update import policy as policy_settings
 from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.config.distillation import ForwardKl, ReverseKl
 from verl_hpc.step.operators.distillation import GradeSettings, follow, grade, update_student

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.unit.trainer.operators.batches import (
+from tests.unit.step.operators.batches import (
     PLACE,
     PROMPTS,
     RESPONSES,

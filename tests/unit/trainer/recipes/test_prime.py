@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.unit.config.trees import parse
-from tests.unit.trainer.operators.batches import (
+from tests.unit.step.operators.batches import (
     MASKS,
     PLACE,
     PROMPTS,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.trainer.operators.batches import MASKS, PLACE, column, per_token
+from tests.unit.step.operators.batches import MASKS, PLACE, column, per_token
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.rewards.user_code import load_function
 from verl_hpc.step.number import Number

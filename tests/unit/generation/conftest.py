@@ -1,0 +1,3 @@
+from tests.unit.data.conftest import tokenizer
+
+__all__ = ["tokenizer"]

@@ -10,7 +10,8 @@ import torch
 from verl_hpc.algorithms.kl import KlController
 from verl_hpc.api.modules import architecture_of, check_apart, device_of, end_tokens, names_of
 from verl_hpc.api.prompts import IdTokenizer, StepPrompts
-from verl_hpc.config.roles import ACTOR, CRITIC, RoleSettings
+from verl_hpc.config.role import ACTOR, CRITIC
+from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import Encoder

@@ -12,7 +12,7 @@ from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.weights import hf_files
-from verl_hpc.config.roles import ACTOR, REFERENCE
+from verl_hpc.config.role import ACTOR, REFERENCE
 from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError
 from verl_hpc.trainer.context import RunContext

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from verl_hpc.section import Section
-
-if TYPE_CHECKING:
-    from verl_hpc.config.model import ParallelConfig
-    from verl_hpc.config.run import RunConfig
-
-OF_MEGATRON = (
-    "tensor_parallel",
-    "pipeline_parallel",
-    "virtual_pipeline",
-    "context_parallel",
-    "expert_parallel",
-    "expert_tensor_parallel",
-    "sequence_parallel",
-    "recompute_method",
-    "recompute_num_layers",
-    "recompute_modules",
-    "offload_activations",
-)
-"""Settings of `parallel` that fully_shard does not honour."""
-
 
 CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that replay CUDA graphs."""
@@ -67,47 +47,3 @@ class FsdpConfig(Section):
     """auto takes FlashAttention and Liger's norms and SwiGLU on GPUs where they are installed and
     model.dtype is bfloat16; flash_attention leaves Liger's alone, torch both. facts.json says what
     computes."""
-
-
-def check_fsdp(parallel: ParallelConfig) -> None:
-    """Raises: ValueError: a setting is that of the other engine."""
-    if parallel.engine != "fsdp":
-        if parallel.fsdp is not None:
-            raise ValueError(
-                f"fsdp is given with engine = {parallel.engine}, which does not read it; choose "
-                "engine: fsdp, or leave it out"
-            )
-        return
-    for name in OF_MEGATRON:
-        value = getattr(parallel, name)
-        if value != type(parallel).model_fields[name].default:
-            raise ValueError(
-                f"{name} = {value} with engine = fsdp, which divides parameters over all ranks "
-                "and computes each sequence on one; leave it out, or choose engine: megatron"
-            )
-    if parallel.recompute == "selective":
-        raise ValueError(
-            "recompute = selective with engine = fsdp, whose layers are recomputed as wholes; "
-            "choose recompute: full, or engine: megatron"
-        )
-
-
-def check_fsdp_roles(config: RunConfig) -> None:
-    """Raises: ValueError: a role with engine = fsdp asks for what only the other engine has."""
-    settings = config.role_settings
-    first = next(iter(settings))
-    for name, role in settings.items():
-        if role.parallel.engine != "fsdp":
-            continue
-        given = {
-            f"lora (of the {name})": role.lora is not None,
-            "model.fp8": role.model.fp8 is not None,
-            "model.router": role.model.router is not None,
-            "algorithm.router_replay = rollout": config.replays_experts,
-            "rollout.quantization": name == first and config.rollout.quantization is not None,
-        }
-        for setting in (setting for setting, is_given in given.items() if is_given):
-            raise ValueError(
-                f"{setting} with parallel.engine = fsdp of the {name}: only Megatron-core does "
-                "that here; leave it out, or choose engine: megatron"
-            )

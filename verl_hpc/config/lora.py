@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import field_validator
 
 from verl_hpc.section import PathText, Positive, PositiveFinite, Section
-
-if TYPE_CHECKING:
-    from verl_hpc.config.run import RunConfig
 
 
 class LoraConfig(Section):
@@ -49,37 +46,3 @@ class LoraConfig(Section):
     @property
     def scale(self) -> float:
         return self.alpha / self.rank
-
-
-def check_lora(config: RunConfig) -> None:
-    """Raises: ValueError: adapters where they cannot be honoured, or have no effect."""
-    for name, settings in config.role_settings.items():
-        chosen = config.roles[name].lora if name in config.roles else None
-        if chosen is not None and settings.optimizer is None:
-            raise ValueError(
-                f"roles.{name}.lora: this role is not trained; leave it out, or set "
-                f"roles.{name}.trainable: true"
-            )
-        if chosen == "none" and config.lora is None:
-            raise ValueError(
-                f"roles.{name}.lora = none, and no section lora gives it adapters; leave it out"
-            )
-        if settings.lora is not None and settings.optimizer and settings.model.fp8 is not None:
-            raise ValueError(
-                "model.fp8 with lora: products of adapters are computed in model.dtype, and a "
-                "frozen weight's FP8 copies are not kept for them; leave one of the two out"
-            )
-        if settings.first_of is not None:
-            _check_first(config, name, settings.first_of)
-
-
-def _check_first(config: RunConfig, name: str, owner: str) -> None:
-    """A role that is another one as it was at the start, in an engine of its own."""
-    lora = config.role_settings[owner].lora
-    role = config.roles.get(name)
-    if lora is not None and lora.path is not None and (role is None or role.path is None):
-        raise ValueError(
-            f"lora.path with a {name} that has an engine of its own: it would have to start from "
-            f"the adapter, too, which only one that shares the {owner}'s engine does; leave out "
-            f"the {name}'s dtype, parallel and placement, or give it a path: a merged model"
-        )

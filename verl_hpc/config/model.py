@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, model_validator
 
-from verl_hpc.config.fsdp import FsdpConfig, check_fsdp
+from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.section import (
     NonNegative,
     NonNegativeFinite,
@@ -100,6 +100,22 @@ def _engine(name: object) -> object:
 Engine = Annotated[Literal["megatron", "fsdp"], BeforeValidator(_engine)]
 
 
+OF_MEGATRON = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "virtual_pipeline",
+    "context_parallel",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "sequence_parallel",
+    "recompute_method",
+    "recompute_num_layers",
+    "recompute_modules",
+    "offload_activations",
+)
+"""Settings of `parallel` that fully_shard does not honour."""
+
+
 class ParallelConfig(Section):
     """How a model is trained on its ranks. Data parallelism takes the ranks that are left."""
 
@@ -144,7 +160,7 @@ class ParallelConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> ParallelConfig:
-        check_fsdp(self)
+        _check_fsdp(self)
         if self.virtual_pipeline > 1 and self.pipeline_parallel == 1:
             raise ValueError("virtual_pipeline > 1 needs pipeline_parallel > 1")
         if self.sequence_parallel and self.tensor_parallel == 1:
@@ -225,3 +241,26 @@ class CriticConfig(Section):
     """Steps that train the critic alone before the actor's first update."""
     value_clip: PositiveFinite | None = 0.5
     """Largest change of a value in one update (PPO's value clip); null does not clip."""
+
+
+def _check_fsdp(parallel: ParallelConfig) -> None:
+    """Raises: ValueError: a setting is that of the other engine."""
+    if parallel.engine != "fsdp":
+        if parallel.fsdp is not None:
+            raise ValueError(
+                f"fsdp is given with engine = {parallel.engine}, which does not read it; choose "
+                "engine: fsdp, or leave it out"
+            )
+        return
+    for name in OF_MEGATRON:
+        value = getattr(parallel, name)
+        if value != type(parallel).model_fields[name].default:
+            raise ValueError(
+                f"{name} = {value} with engine = fsdp, which divides parameters over all ranks "
+                "and computes each sequence on one; leave it out, or choose engine: megatron"
+            )
+    if parallel.recompute == "selective":
+        raise ValueError(
+            "recompute = selective with engine = fsdp, whose layers are recomputed as wholes; "
+            "choose recompute: full, or engine: megatron"
+        )

@@ -4,58 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
-
-from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OffloadConfig, OptimizerConfig, ParallelConfig
-from verl_hpc.section import PathText, Section, is_own
+from verl_hpc.config.role import (
+    ACTOR,
+    CRITIC,
+    PRM,
+    PRM_REFERENCE,
+    REFERENCE,
+    REWARD,
+    TEACHER,
+    Head,
+    RoleConfig,
+)
+from verl_hpc.config.sections import PREFERENCES, RunSections
+from verl_hpc.section import is_own
 
-if TYPE_CHECKING:
-    from verl_hpc.config.run import RunConfig
-
-Head = Literal["language_model", "value", "score"]
-"""What a model computes of each token: the log-prob of the next one, or a value; or of a whole
-sequence: a score."""
-
-RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
-
-ACTOR, CRITIC, REFERENCE, REWARD = "actor", "critic", "reference", "reward"
-TEACHER = "teacher"
-PRM, PRM_REFERENCE = "prm", "prm_reference"
-"""An implicit process reward model, and what it was at the start."""
-_FIRST_OF = {REFERENCE: ACTOR, PRM_REFERENCE: PRM}
+FIRST_OF = {REFERENCE: ACTOR, PRM_REFERENCE: PRM}
 """Roles that are another one as it was at the start, unless they are given a model of their own."""
-
-
-class RoleConfig(Section):
-    """One model of a run. What is null is taken from the sections that all roles share."""
-
-    path: PathText | None = None
-    """Weights to start from, as model.path, which is taken if null.
-    The reference and prm then start as the actor does, and prm_reference as prm."""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """Element type of parameters and activations; model.dtype if null."""
-    head: Head | None = None
-    """language_model gives log-probs, value a number for each token, score one for a sequence
-    (AutoModelForSequenceClassification with one label). null takes what goes with the role's name:
-    value for critic and cost_critic, score for reward and cost, language_model for others."""
-    trainable: bool | None = None
-    """Whether it has an optimizer. null: actor, critic, cost_critic and prm have, and the role of
-    recipe reward_model."""
-    placement: RoleName | None = None
-    """The label of `placement` whose ranks it has; null takes the one of its own name if there is
-    one, else train; the reference then has the actor's, and prm_reference prm's."""
-    parallel: ParallelConfig | None = None
-    """Its layout on the ranks of its label, which others there need not have; parallel if null."""
-    optimizer: OptimizerConfig | None = None
-    """optimizer if null; a value head's learning rate is 1e-5 then."""
-    offload: OffloadConfig | None = None
-    """offload if null."""
-    lora: LoraConfig | Literal["none"] | None = None
-    """Its adapters; lora if null, and none trains all of its weights all the same."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +57,12 @@ _HEADS: Mapping[str, Head] = {
     REWARD: "score",
     "cost": "score",
 }
-_NOT_ROLES = ("train", "rollout", "scoring")
 _TRAINED = (ACTOR, CRITIC, "cost_critic", PRM)
 TRAIN = "train"
 """Label of the ranks of roles that have none of their own; all ranks if it is not given."""
 
 
-def roles_of_recipe(config: RunConfig) -> tuple[str, ...]:
+def roles_of_recipe(config: RunSections) -> tuple[str, ...]:
     """Names of the roles that the run's recipe works with, the actor first.
 
     A recipe of the user's works with the roles that the configuration names, or with an actor.
@@ -126,7 +92,7 @@ def roles_of_recipe(config: RunConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _has_reference(config: RunConfig) -> bool:
+def _has_reference(config: RunSections) -> bool:
     """Whether a recipe that learns preferences compares with a reference."""
     loss = config.algorithm.preference
     if config.recipe == "kto":
@@ -135,59 +101,7 @@ def _has_reference(config: RunConfig) -> bool:
     return REFERENCE in config.roles if is_own(loss.name) else not loss.reference_free
 
 
-def check_roles(config: RunConfig) -> None:
-    """Raises: ValueError: a role that no operator of the recipe uses, or of a reserved name, or a
-    setting that its role cannot have."""
-    used = roles_of_recipe(config)
-    for name, role in config.roles.items():
-        if name in _NOT_ROLES:
-            raise ValueError(
-                f"roles.{name}: no role can have this name, which is a label's; choose another"
-            )
-        if name not in used:
-            raise ValueError(
-                f"roles.{name}: no operator of recipe {config.recipe} uses this role; "
-                f"{near_or_all(name, used, 'roles')}"
-            )
-        if not config.has_own_recipe:
-            _check_built_in(config, name, role)
-        if role.optimizer is not None and not is_trained(config, name):
-            raise ValueError(
-                f"roles.{name}.optimizer: this role is not trained; leave it out, or set "
-                f"roles.{name}.trainable: true"
-            )
-        if _FIRST_OF.get(name) in used and _shares(config, name):
-            _check_shared(name, role)
-
-
-def _check_built_in(config: RunConfig, name: str, role: RoleConfig) -> None:
-    """A recipe of the package knows what it asks of each role."""
-    head, trained = default_head(name), _trained_by_recipe(config, name)
-    if role.head not in (None, head):
-        raise ValueError(
-            f"roles.{name}.head = {role.head}: recipe {config.recipe} needs {head} here; leave it "
-            "out, or give the model to another role"
-        )
-    if role.trainable not in (None, trained):
-        wanted = "trains this role" if trained else "does not train this role"
-        raise ValueError(
-            f"roles.{name}.trainable = {str(role.trainable).lower()}: recipe {config.recipe} "
-            f"{wanted}; leave it out, or write a recipe of your own (docs/recipes.md)"
-        )
-
-
-def _check_shared(name: str, role: RoleConfig) -> None:
-    owner = _FIRST_OF[name]
-    for setting in ("head", "offload"):
-        if getattr(role, setting) is not None:
-            raise ValueError(
-                f"roles.{name}.{setting}: the {name} computes in the {owner}'s engine; set "
-                f"roles.{owner}.{setting}, or give the {name} a path, parallel or placement "
-                "of its own"
-            )
-
-
-def role_settings(config: RunConfig) -> dict[str, RoleSettings]:
+def role_settings(config: RunSections) -> dict[str, RoleSettings]:
     """Every role of a run by its name, the actor first."""
     return {name: _settings(config, name) for name in roles_of_recipe(config)}
 
@@ -197,11 +111,11 @@ def label_of(name: str, chosen: str | None, labels: Iterable[str]) -> str:
     return chosen or (name if name in labels else TRAIN)
 
 
-def _settings(config: RunConfig, name: str) -> RoleSettings:
+def _settings(config: RunSections, name: str) -> RoleSettings:
     role = config.roles.get(name, RoleConfig())
-    owner = _FIRST_OF.get(name)
+    owner = FIRST_OF.get(name)
     owner = owner if owner in roles_of_recipe(config) else None
-    if owner is not None and _shares(config, name):
+    if owner is not None and shares_engine(config, name):
         return replace(_settings(config, owner), name=name, optimizer=None, lora=None, shares=owner)
     model = {"path": _path(config, name), "dtype": role.dtype}
     head = role.head or default_head(name)
@@ -226,20 +140,20 @@ def _settings(config: RunConfig, name: str) -> RoleSettings:
     )
 
 
-def _lora(config: RunConfig, role: RoleConfig) -> LoraConfig | None:
+def _lora(config: RunSections, role: RoleConfig) -> LoraConfig | None:
     if role.lora == "none":
         return None
     return role.lora or config.lora
 
 
-def _path(config: RunConfig, name: str) -> str | None:
+def _path(config: RunSections, name: str) -> str | None:
     """Of the weights that a role starts from; None takes model.path."""
     path = config.roles.get(name, RoleConfig()).path
-    first = {**_FIRST_OF, PRM: ACTOR}.get(name)
+    first = {**FIRST_OF, PRM: ACTOR}.get(name)
     return _path(config, first) if path is None and first is not None else path
 
 
-def _shares(config: RunConfig, name: str) -> bool:
+def shares_engine(config: RunSections, name: str) -> bool:
     """Whether a reference is its owner as it was: nothing makes it another model, or puts it
     elsewhere."""
     role = config.roles.get(name, RoleConfig())
@@ -254,11 +168,25 @@ def default_head(name: str) -> Head:
     return _HEADS.get(name, "language_model")
 
 
-def is_trained(config: RunConfig, name: str) -> bool:
+def is_trained(config: RunSections, name: str) -> bool:
     """Whether a role has an optimizer."""
     chosen = config.roles.get(name, RoleConfig()).trainable
-    return _trained_by_recipe(config, name) if chosen is None else chosen
+    return trained_by_recipe(config, name) if chosen is None else chosen
 
 
-def _trained_by_recipe(config: RunConfig, name: str) -> bool:
+def trained_by_recipe(config: RunSections, name: str) -> bool:
     return name in _TRAINED or config.recipe == "reward_model"
+
+
+def generates(config: RunSections) -> bool:
+    """Whether the run samples responses."""
+    trains_only = config.recipe == "sft" and not config.evaluation.wanted
+    trains_only = trains_only or config.recipe in PREFERENCES
+    has_engine = config.rollout.engine != "none"
+    return has_engine and not trains_only and ACTOR in roles_of_recipe(config)
+
+
+def calls_reward(config: RunSections) -> bool:
+    """Whether the reward function scores responses to train on; else a model does. This is not
+    known for a recipe of the user's."""
+    return config.has_advantages and REWARD not in roles_of_recipe(config)

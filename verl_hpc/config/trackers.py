@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from verl_hpc.errors import ConfigError
 from verl_hpc.section import Integer, PathText, Section
-
-if TYPE_CHECKING:
-    from verl_hpc.config.output import MetricsConfig
 
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=128)]
 """Of a project or a job: letters, digits, space, '.', '_' and '-'."""
-
-_PACKAGES = {
-    "tensorboard": ("tensorboard", "tensorboard"),
-    "prometheus": ("prometheus_client", "prometheus-client"),
-    "wandb": ("wandb", "wandb"),
-    "mlflow": ("mlflow", "mlflow-skinny"),
-    "swanlab": ("swanlab", "swanlab"),
-}
-"""By the field of metrics: what is imported, and the package that has it."""
 
 
 def _check_textfile(path: str) -> str:
@@ -82,38 +67,3 @@ class SwanlabConfig(Section):
     """Of the uploaded run."""
     mode: Literal["offline"] = "offline"
     """Ranks need no network and no key."""
-
-
-def check_trackers(metrics: MetricsConfig) -> None:
-    """Look for the packages that `metrics` needs, in this Python, without importing them.
-
-    Raises:
-        ConfigError: one is not installed.
-    """
-    for setting, package in missing_trackers(metrics):
-        raise ConfigError(
-            f"{setting} needs the package {package}, which is not installed in this Python; "
-            f"pip install {package} (or verl_hpc[track], which has all trackers), or leave "
-            f"{setting} out"
-        )
-
-
-def missing_trackers(metrics: MetricsConfig) -> Iterator[tuple[str, str]]:
-    """Settings whose package is not installed in this Python, and the package."""
-    for name, package in wanted_trackers(metrics):
-        if not is_installed(_PACKAGES[name][0]):
-            yield f"metrics.{name}", package
-
-
-def is_installed(module: str) -> bool:
-    """Whether this Python has a module, found without importing it."""
-    spec = importlib.util.find_spec(module)
-    # A directory of that name, such as the one that W&B leaves where it runs, is no package.
-    return spec is not None and spec.origin is not None
-
-
-def wanted_trackers(metrics: MetricsConfig) -> Iterator[tuple[str, str]]:
-    """Fields of metrics that are given, and the package that each needs."""
-    for name, (_, package) in _PACKAGES.items():
-        if getattr(metrics, name):
-            yield name, package

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from verl_hpc.config.fsdp import OF_MEGATRON
-from verl_hpc.config.model import OTHER_ENGINES, ParallelConfig
+from verl_hpc.config.model import OF_MEGATRON, OTHER_ENGINES, ParallelConfig
 from verl_hpc.migration.legacy import OWN
 from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, REF, ROLE
 from verl_hpc.migration.row import Draft, Row, fixed

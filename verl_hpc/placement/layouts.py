@@ -8,7 +8,8 @@ from functools import cached_property
 from itertools import chain, count
 
 from verl_hpc.config.explain import near_or_all
-from verl_hpc.config.roles import REWARD, TRAIN, RoleSettings
+from verl_hpc.config.role import REWARD
+from verl_hpc.config.roles import TRAIN, RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture

@@ -10,7 +10,8 @@ from pathlib import Path
 from verl_hpc.config.distillation import ForwardKl
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ParallelConfig
-from verl_hpc.config.roles import ACTOR, RoleSettings
+from verl_hpc.config.role import ACTOR
+from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LayoutError, ModelError
 from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map

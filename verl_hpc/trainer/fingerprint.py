@@ -13,7 +13,7 @@ from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.reward import RewardConfig
-from verl_hpc.config.roles import REFERENCE
+from verl_hpc.config.role import REFERENCE
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.fingerprint import fingerprint as fingerprint_of_data
 from verl_hpc.data.fingerprint import of_file

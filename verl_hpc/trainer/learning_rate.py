@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from verl_hpc.config.model import OptimizerConfig
-from verl_hpc.config.roles import ACTOR, CRITIC, RoleSettings
+from verl_hpc.config.role import ACTOR, CRITIC
+from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.config.trees import parse
 from verl_hpc.config.output import MetricsConfig
-from verl_hpc.config.trackers import check_trackers, missing_trackers
+from verl_hpc.config.tracker_packages import check_trackers, missing_trackers
 from verl_hpc.errors import ConfigError
 
 ALL = {
@@ -41,7 +41,7 @@ def test_all_trackers_are_installed_here_and_looked_for_without_an_import() -> N
     program = (
         "import sys\n"
         "from verl_hpc.config.output import MetricsConfig\n"
-        "from verl_hpc.config.trackers import check_trackers\n"
+        "from verl_hpc.config.tracker_packages import check_trackers\n"
         f"check_trackers(MetricsConfig.model_validate({ALL!r}))\n"
         f"print(*sorted({modules!r} & sys.modules.keys()))\n"
     )

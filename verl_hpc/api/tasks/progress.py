@@ -15,7 +15,7 @@ from verl_hpc.api.tasks.task import Task
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_number
 from verl_hpc.checkpoint.store import complete_steps, point_latest, prune
-from verl_hpc.config.roles import REFERENCE
+from verl_hpc.config.role import REFERENCE
 from verl_hpc.data.order import Position
 from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import CheckpointError, ConfigError

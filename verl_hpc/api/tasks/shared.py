@@ -22,7 +22,7 @@ from verl_hpc.api.modules import (
 )
 from verl_hpc.api.tasks.heads import ActorHead, CriticHead
 from verl_hpc.config.model import OptimizerConfig
-from verl_hpc.config.roles import ACTOR, CRITIC
+from verl_hpc.config.role import ACTOR, CRITIC
 from verl_hpc.engines.shared_module import OptimizerPath, SharedModule
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.heads import VALUE_HEAD

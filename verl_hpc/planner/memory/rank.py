@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from verl_hpc.config.roles import ACTOR
+from verl_hpc.config.role import ACTOR
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.activations import in_flight

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from verl_hpc.config.roles import ACTOR, RoleSettings
+from verl_hpc.config.role import ACTOR
+from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any, Literal
 
-from verl_hpc.config.roles import ACTOR, CRITIC, PRM, PRM_REFERENCE, REFERENCE, REWARD, TEACHER
+from verl_hpc.config.role import ACTOR, CRITIC, PRM, PRM_REFERENCE, REFERENCE, REWARD, TEACHER
 from verl_hpc.config.run import RunConfig
 from verl_hpc.flow import DataFlow, Pipeline
 from verl_hpc.placement.layouts import ROLLOUT, SCORING, RunLayouts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_hpc.config.roles import REFERENCE
+from verl_hpc.config.role import REFERENCE
 from verl_hpc.errors import ConfigError
 from verl_hpc.step.operators.examples import examples
 from verl_hpc.step.operators.infer import ref_log_probs

@@ -7,7 +7,7 @@ greedy answers, which are scored, too, or process rewards of a model that learns
 from __future__ import annotations
 
 from verl_hpc.algorithms.advantage import Advantage
-from verl_hpc.config.roles import CRITIC, PRM, PRM_REFERENCE
+from verl_hpc.config.role import CRITIC, PRM, PRM_REFERENCE
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.choose import choose_tokens, select_tokens, shape_scores
 from verl_hpc.generation.generate import generate

@@ -42,7 +42,7 @@ def test_the_distillation_of_the_page_trains(tmp_path):
 
 
 def test_the_page_names_every_recipe_and_example():
-    from verl_hpc.config.run import RECIPES
+    from verl_hpc.config.sections import RECIPES
 
     text = PAGE.read_text()
     assert all(f"| `{name}` |" in text for name in RECIPES)

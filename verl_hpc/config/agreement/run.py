@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from verl_hpc.config.agreement.distillation import check_distillation
+from verl_hpc.config.agreement.evaluation import check_evaluation
+from verl_hpc.config.agreement.fsdp import check_fsdp_roles
+from verl_hpc.config.agreement.lora import check_lora
+from verl_hpc.config.agreement.roles import check_roles
+from verl_hpc.config.agreement.rollout import check_quantised, check_router_replay
 from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
-from verl_hpc.config.distillation import check_distillation
-from verl_hpc.config.evaluation import check_evaluation
-from verl_hpc.config.fsdp import check_fsdp_roles
-from verl_hpc.config.lora import check_lora
 from verl_hpc.config.model import CriticConfig
 from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
-from verl_hpc.config.roles import CRITIC, REWARD, check_roles, roles_of_recipe
-from verl_hpc.config.rollout_agreement import check_quantised, check_router_replay
+from verl_hpc.config.role import CRITIC, REWARD
+from verl_hpc.config.roles import calls_reward, generates, roles_of_recipe
+from verl_hpc.config.sections import RunSections
 from verl_hpc.section import is_own
-
-if TYPE_CHECKING:
-    from verl_hpc.config.run import RunConfig
 
 _READS = {
     "sft": ("aggregation", "loss_scale"),
@@ -28,7 +26,7 @@ _READS = {
 _OF_ANSWERS = ("preference", "kto")
 
 
-def check_agreement(config: RunConfig) -> None:
+def check_agreement(config: RunSections) -> None:
     """Raises: ValueError: a setting asks for what another one, or the recipe, does not give."""
     check_roles(config)
     check_lora(config)
@@ -73,7 +71,7 @@ def check_agreement(config: RunConfig) -> None:
     _check_mini_batches(config)
 
 
-def _check_advantage(config: RunConfig) -> None:
+def _check_advantage(config: RunSections) -> None:
     """Raises: ValueError: it has not what it reads."""
     advantage = config.algorithm.advantage
     if advantage.compares and config.rollout.num_samples < 2:
@@ -85,7 +83,7 @@ def _check_advantage(config: RunConfig) -> None:
         _check_components(config)
 
 
-def _check_components(config: RunConfig) -> None:
+def _check_components(config: RunSections) -> None:
     """Raises: ValueError: a setting changes scores, of which the advantage reads the parts, or
     there is no function that returns any."""
     name, overlong = config.algorithm.advantage.name, config.algorithm.overlong
@@ -103,7 +101,7 @@ def _check_components(config: RunConfig) -> None:
         )
 
 
-def _check_rollout(config: RunConfig) -> None:
+def _check_rollout(config: RunSections) -> None:
     """Raises: ValueError: how responses are generated does not suit what they are for."""
     if config.samples_to_train and config.rollout.temperature == 0.0:
         raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
@@ -119,18 +117,18 @@ def _check_rollout(config: RunConfig) -> None:
             f"rollout.balance = {balance} with recipe: {config.recipe}, which trains on no "
             "responses, and those of an evaluation are dealt as fixed; leave it out"
         )
-    if config.rollout.environment is not None and not config.generates:
+    if config.rollout.environment is not None and not generates(config):
         raise ValueError(
             f"rollout.environment with recipe: {config.recipe}, which generates nothing here; "
             "leave it out"
         )
 
 
-def _check_reward_processes(config: RunConfig, number: int) -> None:
+def _check_reward_processes(config: RunSections, number: int) -> None:
     """Raises: ValueError: there is no function that they could call."""
     setting = f"runtime.reward_processes = {number}"
-    to_train = config.calls_reward or config.has_own_recipe
-    if not config.generates or not (to_train or config.evaluation.wanted):
+    to_train = calls_reward(config) or config.has_own_recipe
+    if not generates(config) or not (to_train or config.evaluation.wanted):
         model = config.has_advantages and REWARD in config.roles
         what = "roles.reward, a model" if model else f"recipe: {config.recipe}"
         raise ValueError(f"{setting}: no reward function is called with {what}; leave it out")
@@ -143,7 +141,7 @@ def _check_reward_processes(config: RunConfig, number: int) -> None:
         )
 
 
-def _check_generates_nothing(config: RunConfig) -> None:
+def _check_generates_nothing(config: RunSections) -> None:
     """Raises: ValueError: something does that is not a file of the user's."""
     answers = config.recipe == "sft" and config.evaluation.wanted
     if answers or (config.samples_to_train and not config.has_own_recipe):
@@ -151,7 +149,7 @@ def _check_generates_nothing(config: RunConfig) -> None:
         raise ValueError(f"rollout.engine = none, and {what} generates; choose vllm or hf")
 
 
-def _check_mini_batches(config: RunConfig) -> None:
+def _check_mini_batches(config: RunSections) -> None:
     samples = config.batch.size * (config.rollout.num_samples if config.samples_to_train else 1)
     if samples % config.batch.mini_batches:
         raise ValueError(
@@ -167,7 +165,7 @@ def _check_mini_batches(config: RunConfig) -> None:
     _check_whole_groups(config)
 
 
-def _check_whole_groups(config: RunConfig) -> None:
+def _check_whole_groups(config: RunSections) -> None:
     batch = config.batch
     if batch.shuffle_mini_batches == "groups" and batch.size % batch.mini_batches:
         raise ValueError(
@@ -177,7 +175,7 @@ def _check_whole_groups(config: RunConfig) -> None:
         )
 
 
-def _check_rollout_log_probs(config: RunConfig) -> None:
+def _check_rollout_log_probs(config: RunSections) -> None:
     algorithm, correction = config.algorithm, "algorithm.correction"
     corrects = algorithm.correction is not None
     if config.rollout.verify.on_mismatch == "correct":
@@ -199,7 +197,7 @@ def _check_rollout_log_probs(config: RunConfig) -> None:
         )
 
 
-def _check_refill(config: RunConfig) -> None:
+def _check_refill(config: RunSections) -> None:
     """Rounds are asked and scored where responses are generated, one after the other."""
     against = {
         "algorithm.drop_equal_groups = false": not config.algorithm.drop_equal_groups,
@@ -222,7 +220,7 @@ def _check_refill(config: RunConfig) -> None:
         )
 
 
-def _check_critic_is_there(config: RunConfig) -> None:
+def _check_critic_is_there(config: RunSections) -> None:
     if CRITIC in roles_of_recipe(config):
         return
     todo = "leave it out"
@@ -236,7 +234,7 @@ def _check_critic_is_there(config: RunConfig) -> None:
             raise ValueError(f"critic.{name} = {value}: nothing here trains a critic; {todo}")
 
 
-def _check_answers(config: RunConfig) -> None:
+def _check_answers(config: RunSections) -> None:
     pairs = "pairs of answers; give files with columns prompt, chosen and rejected"
     labels = "answers with labels; give files with columns prompt, answer and label"
     unread = RewardConfig()
@@ -253,7 +251,7 @@ def _check_answers(config: RunConfig) -> None:
             raise ValueError(f"{name}.kind = {source.kind}: recipe {config.recipe} needs {needed}")
 
 
-def _check_algorithm_is_read(config: RunConfig) -> None:
+def _check_algorithm_is_read(config: RunSections) -> None:
     """Raises: ValueError: a setting of algorithm is not that of the recipe, and was changed."""
     advantage = config.algorithm.advantage
     has_prm = "process_rewards" in advantage.needs or is_own(advantage.name)

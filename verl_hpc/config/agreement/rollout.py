@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from verl_hpc.config.distillation import ForwardKl
-
-if TYPE_CHECKING:
-    from verl_hpc.config.run import RunConfig
+from verl_hpc.config.sections import RunSections
 
 _REPLAY_SETS = "router replay sets it: on on GPUs, off on CPU ranks"
 _NOT_WITH_REPLAY = {
@@ -18,7 +14,7 @@ _NOT_WITH_REPLAY = {
 """Options of vLLM, and why each does not go with the experts that it returns."""
 
 
-def check_quantised(config: RunConfig) -> None:
+def check_quantised(config: RunSections) -> None:
     """Raises: ValueError: tokens of coarser numbers would be trained on as if they were the
     trainer's."""
     algorithm, rollout = config.algorithm, config.rollout
@@ -37,7 +33,7 @@ def check_quantised(config: RunConfig) -> None:
     )
 
 
-def check_router_replay(config: RunConfig) -> None:
+def check_router_replay(config: RunSections) -> None:
     """Raises: ValueError: the rollout has no experts to replay."""
     setting, rollout = "algorithm.router_replay = rollout", config.rollout
     if not config.samples_to_train:

@@ -1,0 +1,50 @@
+"""One model of a run: its role, and what its settings may say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from verl_hpc.config.lora import LoraConfig
+from verl_hpc.config.model import OffloadConfig, OptimizerConfig, ParallelConfig
+from verl_hpc.section import PathText, Section
+
+Head = Literal["language_model", "value", "score"]
+"""What a model computes of each token: the log-prob of the next one, or a value; or of a whole
+sequence: a score."""
+
+RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
+
+ACTOR, CRITIC, REFERENCE, REWARD = "actor", "critic", "reference", "reward"
+TEACHER = "teacher"
+PRM, PRM_REFERENCE = "prm", "prm_reference"
+"""An implicit process reward model, and what it was at the start."""
+
+
+class RoleConfig(Section):
+    """One model of a run. What is null is taken from the sections that all roles share."""
+
+    path: PathText | None = None
+    """Weights to start from, as model.path, which is taken if null.
+    The reference and prm then start as the actor does, and prm_reference as prm."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Element type of parameters and activations; model.dtype if null."""
+    head: Head | None = None
+    """language_model gives log-probs, value a number for each token, score one for a sequence
+    (AutoModelForSequenceClassification with one label). null takes what goes with the role's name:
+    value for critic and cost_critic, score for reward and cost, language_model for others."""
+    trainable: bool | None = None
+    """Whether it has an optimizer. null: actor, critic, cost_critic and prm have, and the role of
+    recipe reward_model."""
+    placement: RoleName | None = None
+    """The label of `placement` whose ranks it has; null takes the one of its own name if there is
+    one, else train; the reference then has the actor's, and prm_reference prm's."""
+    parallel: ParallelConfig | None = None
+    """Its layout on the ranks of its label, which others there need not have; parallel if null."""
+    optimizer: OptimizerConfig | None = None
+    """optimizer if null; a value head's learning rate is 1e-5 then."""
+    offload: OffloadConfig | None = None
+    """offload if null."""
+    lora: LoraConfig | Literal["none"] | None = None
+    """Its adapters; lora if null, and none trains all of its weights all the same."""

@@ -1,0 +1,206 @@
+"""The sections of a run's configuration, and what follows from them without its roles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from verl_hpc.algorithms import advantages
+from verl_hpc.algorithms.advantage import Advantage
+from verl_hpc.algorithms.choices import members
+from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
+from verl_hpc.config.data import DataConfig, SourceConfig
+from verl_hpc.config.distillation import DistillationConfig, ReverseKl
+from verl_hpc.config.evaluation import (
+    ONLY_SET,
+    EvaluationConfig,
+    EvaluationSetConfig,
+)
+from verl_hpc.config.lora import LoraConfig
+from verl_hpc.config.model import (
+    CriticConfig,
+    ModelConfig,
+    OffloadConfig,
+    OptimizerConfig,
+    ParallelConfig,
+)
+from verl_hpc.config.output import CheckpointConfig, MetricsConfig, RuntimeConfig
+from verl_hpc.config.placement import Ranks
+from verl_hpc.config.reward import RewardConfig
+from verl_hpc.config.role import RoleConfig, RoleName
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.section import PathText, Positive, Section, Seed, is_own
+
+RECIPES = ("sft", "rl", "reward_model", "dpo", "kto", "distillation")
+PREFERENCES = ("dpo", "kto")
+
+_ESTIMATORS = {"ppo": "gae"} | {name: name for name in members(advantages, Advantage)}
+"""What is often called a recipe, and is an estimator here."""
+
+
+def _recipe(name: str) -> str:
+    if name in _ESTIMATORS:
+        raise ValueError(
+            f"names an estimator; choose recipe: rl, and algorithm.advantage.name: "
+            f"{_ESTIMATORS[name]}"
+        )
+    if name not in RECIPES and not is_own(name):
+        raise ValueError(
+            f"must be one of {', '.join(RECIPES)}, or path/file.py:name of a recipe of your own"
+        )
+    return name
+
+
+class RunSections(Section):
+    """All settings of a run. `RunConfig` adds its roles, and checks that its sections agree."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
+    """Names the run directory: letters, digits, '.', '_' and '-'."""
+    recipe: Annotated[PathText, AfterValidator(_recipe)]
+    """What a step does: sft imitates answers, rl samples responses and learns from their scores as
+    `algorithm` says, reward_model learns which of two answers is better (arXiv 2203.02155),
+    dpo makes better answers likelier than worse ones (arXiv 2305.18290), kto good answers likelier
+    and bad ones less so (arXiv 2402.01306), distillation samples responses and follows a teacher on
+    them (arXiv 2306.13649); path/file.py:name is a recipe of your own."""
+    steps: Positive | None = None
+    """Batches to train on; this or `epochs` is given."""
+    epochs: Positive | None = None
+    """Times to go through the training data, instead of `steps`. The number of steps follows when
+    the data have been read: epochs x rows / batch.size, rounded up, of the rows that
+    data.overlap: drop leaves; the last step is filled with rows of one more epoch."""
+    seed: Seed = 0
+    """What the order of the rows, the samples of responses and all other random numbers come from.
+    Generated tasks have their own seed."""
+    directory: PathText = "runs"
+    """The run directory is directory/name."""
+    model: ModelConfig
+    parallel: ParallelConfig = ParallelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    offload: OffloadConfig = OffloadConfig()
+    lora: LoraConfig | None = None
+    """Train adapters, of all roles that are trained, and leave the models' own weights as they
+    are."""
+    roles: dict[RoleName, RoleConfig] = {}
+    """Models of the run by their role: actor, critic, reference, reward, teacher, or those of a
+    recipe of your own. What one leaves out is taken from model, parallel, optimizer, offload and
+    lora (docs/placements.md)."""
+    placement: dict[RoleName, Ranks] = {}
+    """Ranks by label, such as {train: 0-5, rollout: 6-7}: one rank (3), neighbours (0-3), nodes
+    (nodes 0-1), a share of all (1/2; shares follow each other) or all. A role runs on the label of
+    its name, or on train; generation on rollout, or where the actor is; the reward function on
+    reward, or where responses are generated. Without labels every rank does everything."""
+    critic: CriticConfig = CriticConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    distillation: DistillationConfig = ReverseKl()
+    """What recipe: distillation learns from the role teacher (docs/recipes.md)."""
+    batch: BatchConfig = BatchConfig()
+    data: DataConfig
+    reward: RewardConfig = RewardConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    @property
+    def run_directory(self) -> Path:
+        return Path(self.directory) / self.name
+
+    @property
+    def has_own_recipe(self) -> bool:
+        """Whether the recipe is a file of the user's."""
+        return self.recipe not in RECIPES
+
+    def num_steps(self, num_rows: int) -> int:
+        """Batches to train on.
+
+        Args:
+            num_rows: of the training data, that are left.
+        """
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return -(-self.epochs * num_rows // self.batch.size)
+
+    @property
+    def method(self) -> str:
+        """The recipe, with its algorithms if it has some, for people to read."""
+        if self.recipe == "distillation":
+            return f"distillation ({self.distillation.name})"
+        if self.recipe == "dpo":
+            return f"dpo ({self.algorithm.preference.name})"
+        if self.recipe != "rl":
+            return self.recipe
+        return f"rl ({self.algorithm.advantage.name}, {self.algorithm.loss.name})"
+
+    @property
+    def evaluation_sets(self) -> dict[str, EvaluationSetConfig]:
+        """What the run evaluates on, by name, in order; data.evaluation is a set of greedy
+        answers."""
+        if self.data.evaluation is None:
+            return self.evaluation.sets
+        only = EvaluationSetConfig(
+            source=self.data.evaluation, max_prompts=self.evaluation.max_prompts
+        )
+        return {ONLY_SET: only}
+
+    @property
+    def sources(self) -> dict[str, SourceConfig]:
+        """Every data set that the run reads, by its setting."""
+        found = {"data.train": self.data.train}
+        if self.data.evaluation is not None:
+            found["data.evaluation"] = self.data.evaluation
+        sets = self.evaluation.sets.items()
+        return found | {f"evaluation.sets.{name}.source": chosen.source for name, chosen in sets}
+
+    @property
+    def rewards(self) -> dict[str, RewardConfig]:
+        """Every reward of the run, by its setting."""
+        sets = self.evaluation.sets.items()
+        own = {f"evaluation.sets.{n}.reward": s.reward for n, s in sets if s.reward is not None}
+        return {"reward": self.reward, **own}
+
+    @property
+    def reward_calls(self) -> dict[str, RewardConfig]:
+        """What all of them call, by the setting that names it."""
+        rewards = self.rewards.items()
+        return {name: call for n, reward in rewards for name, call in reward.calls(n).items()}
+
+    @property
+    def longest_response(self) -> int:
+        """Most tokens of a response, to train on or in an evaluation."""
+        given = [chosen.max_response_tokens or 0 for chosen in self.evaluation_sets.values()]
+        return max(self.rollout.max_response_tokens, *given, 0)
+
+    @property
+    def rollout_dtype(self) -> str:
+        """Element type of the rollout's weights, which is what travels; of those that
+        rollout.quantization leaves as they are."""
+        if self.rollout.quantization is not None:
+            return self.rollout.dtype or "bfloat16"
+        return self.rollout.dtype or self.model.dtype
+
+    @property
+    def samples_to_train(self) -> bool:
+        """Whether the recipe samples the responses that it trains on."""
+        return self.recipe not in ("sft", "reward_model", *PREFERENCES)
+
+    @property
+    def replays_experts(self) -> bool:
+        """Whether the experts that the rollout chose are those of the trainer."""
+        return self.algorithm.router_replay == "rollout"
+
+    @property
+    def compares_answers(self) -> bool:
+        """Whether the recipe is evaluated on pairs of answers."""
+        return self.recipe in ("reward_model", *PREFERENCES)
+
+    @property
+    def has_advantages(self) -> bool:
+        """Whether scores of responses become advantages as algorithm.advantage says; not known of
+        a recipe of the user's."""
+        if self.recipe == "distillation":
+            return self.distillation.task_reward_weight > 0
+        return self.recipe == "rl"

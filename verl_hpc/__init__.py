@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from verl_hpc.api.dataloader import get_dataloader as get_dataloader
     from verl_hpc.api.flow import DataFlow as DataFlow
     from verl_hpc.api.flow import Operator as Operator
+    from verl_hpc.api.loading import HfModelAdapter as HfModelAdapter
     from verl_hpc.api.loading import get_actor_critic as get_actor_critic
     from verl_hpc.api.manager import RolloutManager as RolloutManager
     from verl_hpc.api.mesh import DeviceMesh as DeviceMesh
     from verl_hpc.api.models import ActorModel as ActorModel
     from verl_hpc.api.models import CriticModel as CriticModel
-    from verl_hpc.api.models import HfModelAdapter as HfModelAdapter
     from verl_hpc.api.nodes import ReplayBuffer as ReplayBuffer
     from verl_hpc.api.nodes import RewardNode as RewardNode
     from verl_hpc.api.nodes import RolloutNode as RolloutNode

@@ -21,7 +21,7 @@ MODULES = {
     "DeviceMesh": "verl_hpc.api.mesh",
     "DynamicBatchSampler": "verl_hpc.api.batching",
     "DynamicTaskWeightScheduler": "verl_hpc.api.tasks.scheduler",
-    "HfModelAdapter": "verl_hpc.api.models",
+    "HfModelAdapter": "verl_hpc.api.loading",
     "MessageSource": "verl_hpc.api.sources",
     "Operator": "verl_hpc.api.flow",
     "PPORoleUpdater": "verl_hpc.api.updater",

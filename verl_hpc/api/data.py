@@ -13,9 +13,9 @@ from verl_hpc.config.arguments import checked, plain_number
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.explain import shown
 from verl_hpc.data.files import FilesSource
+from verl_hpc.data.formats import open_format
 from verl_hpc.data.order import Order, Position
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.remote import open_format
 from verl_hpc.data.rows import OPTIONAL_COLUMNS
 from verl_hpc.data.sources import read_problems
 from verl_hpc.errors import ConfigError, DataError

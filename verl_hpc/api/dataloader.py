@@ -11,9 +11,9 @@ from random import Random
 from verl_hpc.api.data import DataProvider, check_count, check_position, position_of
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all, shown
+from verl_hpc.data.formats import FORMATS
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.remote import FORMATS
 from verl_hpc.errors import DataError
 
 

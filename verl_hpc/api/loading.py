@@ -194,3 +194,27 @@ def tokenizer_of(model: Any, who: str) -> Any:
         raise ConfigError(
             f"{who}: the model was loaded from {path!r} ({error}); give tokenizer="
         ) from error
+
+
+class HfModelAdapter(ActorModel):
+    """An actor from a directory or a name of the Hugging Face hub.
+
+    Args:
+        model_name: directory, or ORG/NAME, ORG/NAME@REVISION or modelscope:ORG/NAME of the cache.
+        dtype: element type of the weights.
+        device: where they go.
+
+    Raises:
+        ConfigError: a device or an element type that is not there.
+        ModelError: transformers cannot load it.
+    """
+
+    @checked
+    def __init__(
+        self,
+        model_name: str | Path,
+        dtype: str | torch.dtype = "float32",
+        device: str | torch.device = "cpu",
+    ) -> None:
+        place = device_here(f"HfModelAdapter: device = {device!r}", device)
+        super().__init__(load_causal_lm(str(model_name), dtype, place))

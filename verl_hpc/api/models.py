@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from verl_hpc.api.mesh import DeviceMesh, check_mesh
-from verl_hpc.config.arguments import checked
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.heads import VALUE_HEAD
 
@@ -116,29 +114,3 @@ class CriticModel(torch.nn.Module):
 def _names(module: torch.nn.Module, inner: str) -> dict[str, str]:
     names = (name for name, _ in module.named_parameters())
     return {name: name.removeprefix(f"{inner}.") for name in names}
-
-
-class HfModelAdapter(ActorModel):
-    """An actor from a directory or a name of the Hugging Face hub.
-
-    Args:
-        model_name: directory, or ORG/NAME, ORG/NAME@REVISION or modelscope:ORG/NAME of the cache.
-        dtype: element type of the weights.
-        device: where they go.
-
-    Raises:
-        ConfigError: a device or an element type that is not there.
-        ModelError: transformers cannot load it.
-    """
-
-    @checked
-    def __init__(
-        self,
-        model_name: str | Path,
-        dtype: str | torch.dtype = "float32",
-        device: str | torch.device = "cpu",
-    ) -> None:
-        from verl_hpc.api.loading import device_here, load_causal_lm
-
-        place = device_here(f"HfModelAdapter: device = {device!r}", device)
-        super().__init__(load_causal_lm(str(model_name), dtype, place))

@@ -8,34 +8,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Protocol
 
 from verl_hpc.config.data import FilesConfig, TrainOn
 from verl_hpc.data.jsonl import JsonlRows
 from verl_hpc.data.parquet import ParquetRows
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.row_file import RowFile
 from verl_hpc.data.rows import OPTIONAL_COLUMNS, PROMPT_COLUMNS, Needs, RowReader
 from verl_hpc.errors import DataError
-
-
-class Rows(Protocol):
-    """Rows of one file as plain dictionaries."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-
-    def scan(self) -> Iterator[dict[str, Any] | DataError]:
-        """All rows in order, as far as they can be wrong; an error in place of a damaged one."""
-        ...
-
-    def whole(self, index: int) -> dict[str, Any]:
-        """A row with all its columns, also those that no setting names."""
-        ...
-
-    def where(self, index: int) -> str:
-        """How a person finds the row: the file, and the line or row in it."""
-        ...
 
 
 class FilesSource:
@@ -57,7 +37,7 @@ class FilesSource:
         self,
         config: FilesConfig,
         needs: Needs = "prompt",
-        files: Sequence[Rows] | None = None,
+        files: Sequence[RowFile] | None = None,
         train_on: TrainOn = "all",
     ) -> None:
         self._reader = RowReader(config, needs, train_on)
@@ -88,7 +68,7 @@ class FilesSource:
         found = (item for rows in self._files for item in self._scan(rows))
         return islice(found, self._num_rows)
 
-    def _scan(self, rows: Rows) -> Iterator[Problem | DataError]:
+    def _scan(self, rows: RowFile) -> Iterator[Problem | DataError]:
         for row, values in enumerate(rows.scan()):
             if isinstance(values, DataError):
                 yield values
@@ -99,7 +79,7 @@ class FilesSource:
                 yield DataError(f"{rows.where(row)}: {error}")
 
 
-def open_rows(path: Path, config: FilesConfig) -> Rows:
+def open_rows(path: Path, config: FilesConfig) -> RowFile:
     """Open one file by its ending.
 
     Raises:

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
 
+from verl_hpc.data.remote import RemoteFile
 from verl_hpc.errors import DataError
-
-if TYPE_CHECKING:
-    from verl_hpc.data.remote import RemoteFile
 
 CACHED_ROW_GROUPS = 4
 """Decoded row groups that the process keeps, over all files."""

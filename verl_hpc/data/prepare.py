@@ -32,10 +32,10 @@ from verl_hpc.errors import DataError, VerlHpcError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from verl_hpc.data.files import Rows
+    from verl_hpc.data.row_file import RowFile
 
 ROWS_PER_GROUP = 1000
-"""Rows that are converted, and later decoded, at a time."""
+"""RowFile that are converted, and later decoded, at a time."""
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 """What follows the split in the names of files on Hugging Face."""
 
@@ -134,7 +134,7 @@ class _Conversion:
         return written
 
     def _fit_rows(
-        self, rows: Rows, group: range, left_out: Counter[str]
+        self, rows: RowFile, group: range, left_out: Counter[str]
     ) -> Iterator[dict[str, Any]]:
         for index in group:
             raw = rows[index]

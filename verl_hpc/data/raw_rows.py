@@ -1,4 +1,4 @@
-"""Rows of a file as it was published, with all of its fields."""
+"""RowFile of a file as it was published, with all of its fields."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from verl_hpc.data.jsonl import JsonlRows
 from verl_hpc.errors import DataError
 
 if TYPE_CHECKING:
-    from verl_hpc.data.files import Rows
+    from verl_hpc.data.row_file import RowFile
 
 ENDINGS = (".jsonl", ".parquet", ".csv")
 _LONGEST_FIELD = 2**24
 """Characters; Python's own limit is 131,072."""
 
 
-def open_raw(path: Path) -> Rows:
+def open_raw(path: Path) -> RowFile:
     """Open one file by its ending.
 
     Raises:
@@ -36,7 +36,7 @@ def open_raw(path: Path) -> Rows:
     raise DataError(f"{path}: the ending says the format; it must be one of {', '.join(ENDINGS)}")
 
 
-def _parquet_rows(path: Path) -> Rows:
+def _parquet_rows(path: Path) -> RowFile:
     from pyarrow import parquet
 
     from verl_hpc.data.parquet import UNREADABLE, ParquetRows

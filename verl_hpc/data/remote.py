@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from verl_hpc.data.jsonl import JsonlRows
 from verl_hpc.errors import DataError
-
-if TYPE_CHECKING:
-    from verl_hpc.data.files import Rows
-
-FORMATS = ("parquet", "jsonl")
 
 
 class RemoteFile:
@@ -56,42 +50,3 @@ class RemoteFile:
             while chunk := source.read(2**20):
                 file.write(chunk)
         return target
-
-
-def open_format(
-    path: str,
-    file_format: str,
-    needed: list[str],
-    optional: tuple[str, ...],
-    scratch: Path,
-    options: dict[str, Any] | None = None,
-) -> Rows:
-    """Rows of a file of a given format, here or behind a URL.
-
-    Of remote Parquet the footer is read, and row groups when they are asked for; remote JSONL is
-    copied whole, since its lines have no index.
-
-    Args:
-        needed: columns that have to be there (of Parquet).
-        optional: columns that are read where they are there.
-        scratch: where copies go.
-        options: of the file system.
-
-    Raises:
-        DataError: another format, or a file that cannot be read.
-    """
-    from verl_hpc.data.parquet import ParquetRows
-
-    if file_format not in FORMATS:
-        raise DataError(f"file_format = {file_format!r}; choose {' or '.join(FORMATS)}")
-    is_remote = "://" in path
-    if not is_remote and not Path(path).is_file():
-        raise DataError(f"{path}: no such file; check data_path")
-    try:
-        if file_format == "jsonl":
-            remote = RemoteFile(path, options)
-            return JsonlRows(remote.copied_to(scratch) if is_remote else Path(path))
-        source = RemoteFile(path, options) if is_remote else Path(path)
-        return ParquetRows(source, needed, optional)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}); check data_path") from None

@@ -12,6 +12,7 @@ from typing import Any
 
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards import gsm8k, math_reward
+from verl_hpc.rewards.built_in import function_for
 
 PACKAGE = "verl.utils.reward_score"
 _GSM8K = {"strict": re.compile(r"#### (-?[0-9.,]+)"), "flexible": re.compile(r"-?[0-9.,]+")}
@@ -34,9 +35,6 @@ def default_compute_score(
         NotImplementedError: no function is known for `data_source`.
         RewardError: settings of verl's sandbox are given, or the row cannot be scored.
     """
-    # The registry loads files that import this one's functions.
-    from verl_hpc.rewards.registry import function_for
-
     for name in _SANDBOX:
         if (value := settings.get(name)) is not None:
             raise RewardError(

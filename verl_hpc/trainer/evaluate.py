@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from verl_hpc.algorithms.pass_at_k import ks_up_to, pass_at_k
+from verl_hpc.generation.evaluation_set import EvaluationSet
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.rollout_metrics import STEPS_FAILED
-from verl_hpc.generation.score import ScoreSettings, by_prompt, score
-from verl_hpc.generation.slots import GenerateSettings
+from verl_hpc.generation.score import by_prompt, score
 from verl_hpc.metrics.names import RIGHT
 from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.step.batch import StepRows
@@ -21,19 +20,6 @@ from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.saved_generations import SavedGenerations
 
 _OF_FIRST = ("score/mean", "accuracy", "num_prompts", "num_dropped")
-
-
-@dataclass(frozen=True)
-class EvaluationSet:
-    """What is answered, and how it is scored."""
-
-    name: str
-    setting: str
-    """What errors call its problems."""
-    num_prompts: int
-    """The first so many rows are answered."""
-    generate: GenerateSettings
-    score: ScoreSettings
 
 
 def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleGroup]]:

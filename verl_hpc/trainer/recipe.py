@@ -15,17 +15,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import FlowError
 from verl_hpc.flow import DataFlow, Pipeline
+from verl_hpc.generation.rollout import Rollout
 from verl_hpc.placement.layouts import ROLLOUT
-
-if TYPE_CHECKING:
-    from verl_hpc.generation.rollout import Rollout
-    from verl_hpc.step.role import Role
-    from verl_hpc.trainer.context import RunContext
+from verl_hpc.step.role import Role
+from verl_hpc.trainer.context import RunContext
 
 
 class Recipe(DataFlow):

@@ -14,6 +14,7 @@ from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.choose import ChooseSettings, SelectSettings, ShapeSettings
+from verl_hpc.generation.evaluation_set import EvaluationSet
 from verl_hpc.generation.kept import rollout_key
 from verl_hpc.generation.refill import RefillSettings
 from verl_hpc.generation.score import ScoreSettings
@@ -35,8 +36,7 @@ from verl_hpc.step.operators.smooth import SmoothSettings
 from verl_hpc.step.operators.update import PolicySettings, ValueSettings
 from verl_hpc.step.own_algorithm import loaded
 from verl_hpc.step.problems import StepProblems, setting_of
-from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.evaluate import EvaluationSet
+from verl_hpc.trainer.run_parts import RunParts
 
 S = TypeVar("S", bound=Section)
 
@@ -44,7 +44,7 @@ S = TypeVar("S", bound=Section)
 class Settings:
     """What recipes hand to operators; an operator knows no more of the configuration."""
 
-    def __init__(self, run: RunContext) -> None:
+    def __init__(self, run: RunParts) -> None:
         self._run, self._config = run, run.config
 
     @cached_property

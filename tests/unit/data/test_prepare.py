@@ -16,7 +16,7 @@ from verl_hpc.data.prepare import Written, main, prepare
 from verl_hpc.data.public_sets import RECIPES, last_boxed, whole_number
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
-from verl_hpc.rewards.registry import BUILT_IN, MAKERS, function_for
+from verl_hpc.rewards.built_in import BUILT_IN, MAKERS, function_for
 from verl_hpc.rewards.request import Request
 
 GSM8K_ROW = {"question": "What is 600 + 600?", "answer": "600 + 600 = <<600+600=1200>>\n#### 1,200"}

@@ -7,13 +7,8 @@ import pytest
 
 from verl_hpc.config.reward import REWARD_FUNCTIONS, REWARD_OPTIONS, RewardConfig
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.registry import (
-    BUILT_IN,
-    DATA_SOURCES,
-    MAKERS,
-    get_reward_function,
-    score_by_data_source,
-)
+from verl_hpc.rewards.built_in import BUILT_IN, DATA_SOURCES, MAKERS
+from verl_hpc.rewards.registry import get_reward_function, score_by_data_source
 from verl_hpc.rewards.request import Request, arguments, taken
 from verl_hpc.rewards.scoring import score_responses
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from verl_hpc.planner.memory import overheads, role
+from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.transfer import host_copy
-
-if TYPE_CHECKING:
-    from verl_hpc.planner.memory.ledger import Ledger
 
 Terms = dict[str, int]
 
@@ -34,13 +32,13 @@ class HostMemory:
     """Terms of one rank.
 
     Args:
-        run: the ledger.
+        run: whose memory it is.
         here: engines of the rank by role.
         goes: whether a part of a role (`parameters`, `optimizer`) leaves the device in every step.
     """
 
     def __init__(
-        self, run: Ledger, here: Mapping[str, RoleOnRank], goes: Callable[[str, str], bool]
+        self, run: PlannedRun, here: Mapping[str, RoleOnRank], goes: Callable[[str, str], bool]
     ) -> None:
         self._run, self._here, self._goes = run, here, goes
         self._on_gpu = run.hardware.kind.is_gpu

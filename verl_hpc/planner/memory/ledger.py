@@ -9,38 +9,27 @@ millionth of a model worth training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.memory.phase import PHASES, Phase
+from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.rank import RankMemory
-from verl_hpc.planner.memory.rollout import RolloutShape, rollout_shape
+from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.terms import ASSUMPTIONS
 from verl_hpc.planner.memory.transfer import counted_buckets
 
 
 @dataclass(frozen=True)
-class Ledger:
+class Ledger(PlannedRun):
     """Memory of a run on some hardware."""
-
-    config: RunConfig
-    layouts: RunLayouts
-    hardware: Hardware
-    shapes: Mapping[str, RoleShape]
-    """By role, those that share another's engine left out."""
-    rollout: RolloutShape | None
-    settings: Mapping[str, RoleSettings] = field(repr=False)
-    bucket_bytes: Sequence[int] | None = None
-    """Of each rank, for the weights' way to the rollout engines; None takes the most there can be.
-    """
 
     def of_rank(self, rank: int) -> tuple[Phase, ...]:
         """All phases of one rank, in the order in which they come."""
@@ -58,7 +47,7 @@ class Ledger:
                 for first, size, span in spans
             ]
             buckets = 0 if self.bucket_bytes is None else self.bucket_bytes[rank]
-            found.setdefault((*stages, self._engine_stages.get(rank, -1), buckets), rank)
+            found.setdefault((*stages, self.engine_stages.get(rank, -1), buckets), rank)
         return found
 
     def _ranks_to_look_at(self) -> Iterator[int]:
@@ -76,20 +65,6 @@ class Ledger:
             starts |= {min(engines[0]), max(engines[-1]) + 1}
         for start, end in pairwise(sorted(starts)):
             yield from range(start, min(end, start + engine))
-
-    @cached_property
-    def _engine_stages(self) -> dict[int, int]:
-        if self.rollout is None:
-            return {}
-        return {
-            rank: place // self.rollout.tp
-            for replica in self.layouts.replicas
-            for place, rank in enumerate(replica)
-        }
-
-    def engine_stage(self, rank: int) -> int | None:
-        """The stage of its rollout engine that a rank is; None where it does not generate."""
-        return self._engine_stages.get(rank)
 
     @cached_property
     def all_phases(self) -> tuple[Phase, ...]:

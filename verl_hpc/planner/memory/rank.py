@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from verl_hpc.config.role import ACTOR
 from verl_hpc.layout.shard_map import ITEM_BYTES
@@ -18,6 +17,7 @@ from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.activations import in_flight
 from verl_hpc.planner.memory.host import HostMemory, RoleOnRank
 from verl_hpc.planner.memory.phase import Phase
+from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.quantised import quantised_copies
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.step_rows import (
@@ -27,9 +27,6 @@ from verl_hpc.planner.memory.step_rows import (
     rectangles_of,
 )
 from verl_hpc.planner.memory.transfer import most_bucket_bytes
-
-if TYPE_CHECKING:
-    from verl_hpc.planner.memory.ledger import Ledger
 
 Terms = dict[str, int]
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -48,11 +45,11 @@ class RankMemory:
     """What one rank holds.
 
     Args:
-        run: the ledger.
+        run: whose memory it is.
         rank: which.
     """
 
-    def __init__(self, run: Ledger, rank: int) -> None:
+    def __init__(self, run: PlannedRun, rank: int) -> None:
         self._run, self._rank = run, rank
         self._on_gpu = run.hardware.kind.is_gpu
         self._engine_stage = run.engine_stage(rank) if run.rollout else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verl_hpc.config.role import ACTOR
 from verl_hpc.config.roles import RoleSettings
@@ -11,9 +11,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
 from verl_hpc.placement.layouts import ROLLOUT, RunLayouts, run_layouts
-
-if TYPE_CHECKING:
-    from verl_hpc.planner.search.search import Candidate
+from verl_hpc.planner.search.candidate import Candidate
 
 
 def overrides_of(config: RunConfig, candidate: Candidate) -> dict[str, Any]:

@@ -18,47 +18,18 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import ROLLOUT
+from verl_hpc.planner.search.candidate import Candidate
 from verl_hpc.planner.search.choose import Chosen, RoleSet, choose, may_fit
 from verl_hpc.planner.search.emit import must_share, separated
 from verl_hpc.planner.search.flow_time import FlowTime, PlacedFlow
 from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.no_fit import why_nothing_fits
 from verl_hpc.planner.search.options import Options
-from verl_hpc.planner.search.pareto_front import Option
 from verl_hpc.planner.search.placements import Partition, allotments, set_partitions, unit_of
 from verl_hpc.planner.search.searched_run import SearchedRun
 from verl_hpc.planner.search.set_ledger import SetLedgers
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.workload import Workload, workload_of
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """The best of one placement."""
-
-    sets: Partition
-    """Roles that share ranks; a reference that computes in another role's engine is with it."""
-    sizes: tuple[int, ...]
-    """Ranks of each set."""
-    options: Mapping[str, Option]
-    """Of each role that has an engine, and of ROLLOUT where its ranks are its own."""
-    seconds: float
-    """Of a step."""
-    operators: Mapping[str, float]
-    """Seconds of each, with `reshard`."""
-
-    @property
-    def num_ranks(self) -> int:
-        return sum(self.sizes)
-
-    @property
-    def gpu_hours(self) -> float:
-        """Of a step."""
-        return self.num_ranks * self.seconds / 3600
-
-    @property
-    def rollout_tp(self) -> int | None:
-        return next((o.rollout_tp for o in self.options.values() if o.rollout_tp), None)
 
 
 @dataclass

@@ -5,20 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-from typing import TYPE_CHECKING
 
 from verl_hpc.errors import ClusterError
 from verl_hpc.testing.slurm_lab import processes
+from verl_hpc.testing.slurm_lab.programs import LabPrograms
 from verl_hpc.testing.slurm_lab.root import as_root
 
-if TYPE_CHECKING:
-    from verl_hpc.testing.slurm_lab.lab import Lab
-
-INSTALL = (
-    "apt-get install -y --no-install-recommends slurmdbd slurm-wlm-mysql-plugin "
-    "mariadb-server-core mariadb-client-core"
-)
-PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "mariadb", "sacctmgr")
 ACCOUNT = "lab"
 """The account that every job of a lab is charged to unless it names another."""
 _TIMEOUT_S = 60.0
@@ -26,43 +18,10 @@ _GRANT = (
     "create user if not exists 'slurm'@'127.0.0.1' identified by 'slurm'; "
     "grant all on slurm_acct_db.* to 'slurm'@'127.0.0.1'"
 )
-_DATABASE = """\
-AuthType=auth/munge
-AuthInfo=socket={munge_socket}
-DbdHost=localhost
-DbdAddr=127.0.0.1
-DbdPort={dbd_port}
-SlurmUser={user}
-LogFile={directory}/log/slurmdbd.log
-PidFile={directory}/run/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={database_port}
-StorageUser=slurm
-StoragePass=slurm
-StorageLoc=slurm_acct_db
-"""
-CONTROLLER = """\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={dbd_port}
-AccountingStoragePass={munge_socket}
-AccountingStorageTRES=gres/gpu
-JobAcctGatherType=jobacct_gather/linux
-# Each node has a meter of its own, a file that a test writes, in place of /sys/cray/pm_counters.
-AcctGatherEnergyType=acct_gather_energy/pm_counters
-JobAcctGatherFrequency=1
-AcctGatherNodeFreq=1
-"""
-
-
-def slurmdbd_conf(values: dict[str, object]) -> str:
-    """The configuration of slurmdbd, which is beside slurm.conf."""
-    return _DATABASE.format(**values)
 
 
 @as_root()
-def start(lab: Lab, database_port: int) -> None:
+def start(lab: LabPrograms, database_port: int) -> None:
     """Start the database and slurmdbd, and make the account that jobs are charged to.
 
     The account is that of the user to whom the lab's directory belongs.
@@ -105,16 +64,16 @@ def start(lab: Lab, database_port: int) -> None:
         raise ClusterError("slurmdbd does not answer")
 
 
-def _socket(lab: Lab) -> str:
+def _socket(lab: LabPrograms) -> str:
     return f"{lab.directory}/run/db.socket"
 
 
-def _query(lab: Lab, words: str) -> bool:
+def _query(lab: LabPrograms, words: str) -> bool:
     command = ["mariadb", "--no-defaults", f"--socket={_socket(lab)}", "--execute", words]
     return subprocess.run(command, env=lab.variables, capture_output=True).returncode == 0
 
 
-def _knows_cluster(lab: Lab) -> bool:
+def _knows_cluster(lab: LabPrograms) -> bool:
     """Whether slurmdbd has the cluster, the account and its user, which it is told here."""
     user = pwd.getpwuid(lab.directory.stat().st_uid).pw_name
     try:

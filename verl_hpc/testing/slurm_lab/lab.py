@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import socket
 import stat
-import subprocess
 from pathlib import Path
 from typing import Self
 
 from verl_hpc.errors import ClusterError
 from verl_hpc.testing.slurm_lab import accounting, processes
-from verl_hpc.testing.slurm_lab.root import as_root, may_be_root
+from verl_hpc.testing.slurm_lab.programs import LabPrograms, missing
+from verl_hpc.testing.slurm_lab.root import as_root
 from verl_hpc.testing.slurm_lab.settings import (
     DEFAULT_PARTITION,
     FREEZER,
-    LabSettings,
     free_ports,
 )
 
-INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
-SYSTEM_PATH = "/usr/sbin:/sbin"
-"""Where daemons are that are not on PATH."""
-_PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "unshare")
 _DIRECTORIES = ("run", "log", "state", "spool", "munge", "dev", "tmp")
 _TIMEOUT_S = 60.0
 _NODE = """\
@@ -55,66 +49,18 @@ Where accounts are kept, its third argument takes the place of the directory in 
 has its meters; /sys cannot get one more directory, so that it is put together anew."""
 
 
-def missing(cgroup: bool = False, accounts: bool = False) -> str | None:
-    """Why no lab can run here, and what to do about it; None if one can.
-
-    Args:
-        cgroup: as in `LabSettings`.
-        accounts: as `LabSettings.accounting`.
-    """
-    absent = [name for name in _PROGRAMS if _which(name) is None]
-    if absent:
-        return f"not installed: {', '.join(absent)}; as root: {INSTALL}"
-    if accounts and (absent := [name for name in accounting.PROGRAMS if _which(name) is None]):
-        return f"not installed: {', '.join(absent)}; as root: {accounting.INSTALL}"
-    if not may_be_root():
-        return "a lab needs root (that of a container will do): Slurm's daemons run jobs for users"
-    own_namespaces = [_which("unshare") or "unshare", "--uts", "--mount", "true"]
-    with as_root():
-        refused = subprocess.run(own_namespaces, capture_output=True).returncode
-    if refused:
-        return "this machine allows no namespaces; in a container, add the capability SYS_ADMIN"
-    if cgroup and not os.access(FREEZER, os.W_OK):
-        return f"{FREEZER} is not there, or cannot be written; do without --cgroup"
-    return None
-
-
-def _which(name: str) -> str | None:
-    return shutil.which(name, path=_path())
-
-
-def _path() -> str:
-    return f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"
-
-
 def _remove_group(path: Path) -> None:
     """Remove a control group that has no process any more, and those below it."""
     for directory, _, _ in os.walk(path, topdown=False):
         Path(directory).rmdir()
 
 
-class Lab:
+class Lab(LabPrograms):
     """A cluster on this machine; a context manager that starts and stops it.
 
     Raises:
         ClusterError: by any method, if a program of Slurm fails; the message is the program's.
     """
-
-    def __init__(self, settings: LabSettings) -> None:
-        self.settings = settings
-        self.directory = settings.directory
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables that turn Slurm's commands to this lab."""
-        return {"SLURM_CONF": str(self.settings.slurm_conf)}
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The whole environment of what is started here, which takes no part in a job that this
-        process is in."""
-        outside = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
-        return outside | self.environment | {"PATH": _path()}
 
     def __enter__(self) -> Self:
         self.up()
@@ -163,25 +109,6 @@ class Lab:
             if (process := self._daemon(daemon)) is not None:
                 processes.end([process])
         self._hand_over()
-
-    @staticmethod
-    def program(name: str) -> str:
-        """Where a daemon is."""
-        return _which(name) or name
-
-    def run(self, *words: str | Path) -> str:
-        """What a command of Slurm prints."""
-        done = subprocess.run(
-            [str(word) for word in words],
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-        )
-        if done.returncode:
-            reason = done.stderr.strip() or f"exit status {done.returncode}"
-            raise ClusterError(f"{' '.join(map(str, words))}: {reason}")
-        return done.stdout
 
     @as_root()
     def administer(self, *words: str | Path) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_hpc.errors import ClusterError
-from verl_hpc.testing.slurm_lab import accounting
+from verl_hpc.testing.slurm_lab import accounting_conf
 
 DEFAULT_PARTITION = "debug"
 URGENT_PARTITION = "urgent"
@@ -170,9 +170,9 @@ class LabSettings:
             "dbd_port": self.database_port(first_port) - 1,
             "database_port": self.database_port(first_port),
         }
-        accounts = accounting.CONTROLLER if self.accounting else _NO_ACCOUNTING
+        accounts = accounting_conf.CONTROLLER if self.accounting else _NO_ACCOUNTING
         partitions = _SCHEDULING + _LOGIN * self.login_node
-        kept = {"slurmdbd.conf": accounting.slurmdbd_conf(values)} if self.accounting else {}
+        kept = {"slurmdbd.conf": accounting_conf.slurmdbd_conf(values)} if self.accounting else {}
         return kept | {
             "slurm.conf": (_CONTROLLER + accounts + _NODES + partitions).format(**values),
             "nodes.conf": self._nodes_conf(first_port + 1),

@@ -1,0 +1,44 @@
+"""The run whose memory is planned: its roles' shapes, layouts and hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from verl_hpc.config.roles import RoleSettings
+from verl_hpc.config.run import RunConfig
+from verl_hpc.hardware.node import Hardware
+from verl_hpc.placement.layouts import RunLayouts
+from verl_hpc.planner.memory.rollout import RolloutShape
+from verl_hpc.planner.memory.shape import RoleShape
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run on some hardware, as far as its memory depends on it."""
+
+    config: RunConfig
+    layouts: RunLayouts
+    hardware: Hardware
+    shapes: Mapping[str, RoleShape]
+    """By role, those that share another's engine left out."""
+    rollout: RolloutShape | None
+    settings: Mapping[str, RoleSettings] = field(repr=False)
+    bucket_bytes: Sequence[int] | None = None
+    """Of each rank, for the weights' way to the rollout engines; None takes the most there can be.
+    """
+
+    @cached_property
+    def engine_stages(self) -> dict[int, int]:
+        if self.rollout is None:
+            return {}
+        return {
+            rank: place // self.rollout.tp
+            for replica in self.layouts.replicas
+            for place, rank in enumerate(replica)
+        }
+
+    def engine_stage(self, rank: int) -> int | None:
+        """The stage of its rollout engine that a rank is; None where it does not generate."""
+        return self.engine_stages.get(rank)

@@ -1,0 +1,165 @@
+"""The parts of a run on one rank: roles, placements, data and helpers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_hpc.algorithms.kl import KlController
+from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.run import RunConfig
+from verl_hpc.data.order import Order
+from verl_hpc.data.prompts import Encoder
+from verl_hpc.engines.factory import describe_kernels
+from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.environments.processes import Environments
+from verl_hpc.errors import FlowError
+from verl_hpc.generation.ahead import Ahead
+from verl_hpc.generation.kept import KeptResponses
+from verl_hpc.generation.rollout import Rollout
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.placement.layouts import RunLayouts
+from verl_hpc.rewards.scorer import Scorer
+from verl_hpc.runs.lock import RunLock
+from verl_hpc.runtime.session import Session
+from verl_hpc.runtime.stop import StopFlag
+from verl_hpc.step.exchange import Controls, Exchange
+from verl_hpc.step.number import Number
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.problems import Problems
+from verl_hpc.step.role import Role
+from verl_hpc.trainer.kept_caches import KeptCaches
+from verl_hpc.trainer.sync import WeightSync
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass
+class RunParts:
+    """Everything that one rank holds of a run. `RunContext` adds what operators are told."""
+
+    session: Session
+    config: RunConfig
+    arch: Architecture
+    """Of the first role's model."""
+    layouts: RunLayouts
+    controls: Controls
+    places: Mapping[str, Placement]
+    """By the name of their pool."""
+    roles: Mapping[str, Role]
+    hf_files: Mapping[str, Path]
+    """The model's config.json, tokenizer and the like by name, for checkpoints."""
+    encoder: Encoder
+    problems: Problems
+    order: Order
+    rollout: Rollout | None = None
+    sync: WeightSync | None = None
+    reward: Scorer | None = None
+    ahead: Ahead | None = None
+    """Processes that score; None where the rank does."""
+    environments: Environments | None = None
+    """Of rollout.environment."""
+    stop: StopFlag | None = None
+    lock: RunLock | None = None
+    """Of the run directory; rank 0 has it."""
+    kept: KeptResponses | None = None
+    """None where finished responses of an interrupted rollout are dropped."""
+    caches: KeptCaches | None = None
+    """None where compile caches end with the job."""
+    own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
+    """As `hf_files`, of trained roles that have a model of their own, by role."""
+    kl: KlController = field(default_factory=lambda: KlController(0.0))
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    """What may not change when the run is resumed (`trainer.fingerprint`)."""
+
+    numbers: dict[str, Number] = field(default_factory=dict)
+    """Of the recipe, by name."""
+    let_change: Callable[[], None] = lambda: None
+    """Called before a model computes: weights may then change, if only for a reference's pass."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.encoder.tokenizer
+
+    @property
+    def num_steps(self) -> int:
+        """Of the whole run."""
+        return self.config.num_steps(len(self.problems.train))
+
+    @property
+    def rank(self) -> int:
+        return self.session.world.rank
+
+    @cached_property
+    def ranks(self) -> Mapping[str, Sequence[int]]:
+        """Of every placement, by its name."""
+        return {name: place.ranks for name, place in self.places.items()}
+
+    @property
+    def every_role(self) -> Mapping[str, Role | Rollout]:
+        """By name, the rollout's, too."""
+        return {**self.roles, **({"rollout": self.rollout} if self.rollout else {})}
+
+    @property
+    def trained(self) -> list[Role]:
+        """Roles that a checkpoint holds, in order."""
+        return [role for role in self.roles.values() if role.settings.trainable]
+
+    @property
+    def engines(self) -> list[TrainingEngine]:
+        """All that this rank has."""
+        return [role.training for role in self.roles.values() if role.training is not None]
+
+    def place(self, name: str) -> Placement:
+        """The placement of a role, of what generates (rollout) or calls the reward function
+        (scoring), or the one with a label.
+
+        Raises:
+            FlowError: the run has no such placement.
+        """
+        pools = self.layouts.pool_of
+        if name not in pools and name not in self.places:
+            raise FlowError(
+                f"placement {name!r}: the run has none of this name; "
+                f"{near_or_all(name, [*pools, *self.places], 'placements')}"
+            )
+        return self.places[pools.get(name, name)]
+
+    def number(self, name: str, value: float, place: str) -> Number:
+        """A number that operators on `place` change, which a resumed run continues from.
+
+        Args:
+            name: of it in the checkpoint's state.
+            value: that a new run starts from.
+            place: a role or label, as `RunParts.place`.
+        """
+        return self.numbers.setdefault(name, Number(value, self.place(place)))
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        return Exchange(self.session.world, self.places, self.controls)
+
+    def prepare(self, roles: Sequence[Role | Rollout]) -> None:
+        """Make room for the engines of roles before they compute, and let a save copy them."""
+        if any(isinstance(role, Role) for role in roles):
+            self.let_change()
+            if self.sync is not None:
+                self.sync.to_training()
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """What computes layers and attention, in training and in generation; of a role whose are
+        others than the first one's, too."""
+        found: dict[str, str] = {}
+        for name, role in self.config.role_settings.items():
+            own = describe_kernels(role.model, role.parallel)
+            first = found or own
+            found |= {f"{key} of the {name}": s for key, s in own.items() if first[key] != s}
+            found = first | found
+        if self.rollout is not None and self.rollout.engine is not None:
+            found["rollout attention"] = self.rollout.engine.attention
+        return found

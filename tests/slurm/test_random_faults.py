@@ -1,4 +1,4 @@
-"""Twenty faults in a row, at random moments of a run."""
+"""Faults in a row, at random moments of a run: one of each kind, and twenty with --slow."""
 
 import random
 import signal
@@ -11,7 +11,6 @@ from tests.slurm.runs import PATIENCE_S, Run, set_pause, write_run
 from verl_hpc.slurm.hostlist import expand_hosts
 from verl_hpc.testing.slurm_lab import processes
 
-STEPS = 60
 WORDS = ("checkpoint.every=1", "--max-restarts", "99")
 
 
@@ -46,7 +45,15 @@ def cancel(run, chance):
     run.lab.run("scancel", run.job)
 
 
-FAULTS = [
+ONE_OF_EACH = [
+    kill_a_rank,
+    signal_a_rank,
+    preempt,
+    cancel,
+    take_a_node_out_of_service,
+    cut_a_nodes_power,
+]
+TWENTY = [
     *[kill_a_rank] * 9,
     *[signal_a_rank] * 5,
     *[preempt] * 2,
@@ -57,13 +64,21 @@ FAULTS = [
 
 
 @pytest.mark.timeout(1800)
-def test_twenty_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(lab, model, tmp_path):
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(ONE_OF_EACH, id="six"),
+        pytest.param(TWENTY, id="twenty", marks=pytest.mark.slow),
+    ],
+)
+def test_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(faults, lab, model, tmp_path):
     chance = random.Random(20)
-    faults = chance.sample(FAULTS, len(FAULTS))
-    calm = Run(lab, write_run(tmp_path, model, name="calm", steps=STEPS))
+    faults = chance.sample(faults, len(faults))
+    steps = 3 * len(faults) + 6
+    calm = Run(lab, write_run(tmp_path, model, name="calm", steps=steps))
     calm.submit("checkpoint.every=1").finish()
 
-    run = Run(lab, write_run(tmp_path, model, name="hit", steps=STEPS))
+    run = Run(lab, write_run(tmp_path, model, name="hit", steps=steps))
     set_pause(tmp_path, 0.2)
     run.submit(*WORDS)
     for life, fault in enumerate(faults):
@@ -74,7 +89,7 @@ def test_twenty_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(lab, mod
             run.wait(lambda: run.steps_done > before, "a step further")  # noqa: B023
         time.sleep(chance.uniform(0, 3))
         done = run.steps_done
-        assert done < STEPS, "nothing was left to disturb"
+        assert done < steps, "nothing was left to disturb"
         fault(run, chance)
         wait_for_the_end_of(run, life)
         lab.mend()
@@ -82,9 +97,8 @@ def test_twenty_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(lab, mod
         assert max(run.checkpoints, default=0) >= done - 1, "a step that was saved is lost"
     run.finish()
     run.assert_equals(calm)
-    assert run.attempts == len(FAULTS) + 1
-    steps = run.steps_told()
-    further = [later - step for step, later in pairwise(steps)]
+    assert run.attempts == len(faults) + 1
+    further = [later - step for step, later in pairwise(run.steps_told())]
     assert set(further) <= {0, 1}, "a step that was saved was made again"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -29,10 +30,23 @@ class ColumnBytes:
 
     def __init__(self, samples: Samples, columns: Columns) -> None:
         self._samples, self._widths = samples.samples, columns.widths
-        self._dtypes = _dtypes(columns)
+        self._dtypes, self._columns = _dtypes(columns), columns
         self._check(columns)
-        self._rows = {
-            name: dict(zip(columns.positions, self._on_host(columns, name), strict=True))
+
+    def on(self, device: torch.device) -> Columns:
+        """The rank's own columns on a device, with one copy for each column and no bytes packed."""
+        values = {}
+        for name, dtype in self._dtypes.items():
+            rows = self._columns[name]
+            joined = torch.cat([row.flatten() for row in rows]) if rows else torch.empty(0)
+            values[name] = self._split(name, joined.to(device, dtype), self._columns.positions)
+        return Columns(self._columns.positions, values, self._widths)
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[int, Any]]:
+        """The bytes of each row in host memory, by column and position."""
+        return {
+            name: dict(zip(self._columns.positions, self._on_host(name), strict=True))
             for name in self._dtypes
         }
 
@@ -73,20 +87,29 @@ class ColumnBytes:
     def _column(
         self, name: str, rows: Sequence[Any], positions: Sequence[int], device: torch.device
     ) -> list[torch.Tensor]:
-        elements = [self._elements(name, i) for i in positions]
-        values = torch.empty(sum(elements), dtype=self._dtypes[name])
+        num_elements = sum(self._elements(name, i) for i in positions)
+        values = torch.empty(num_elements, dtype=self._dtypes[name])
         if rows:
             np.concatenate(rows, out=values.view(torch.uint8).numpy())
-        found = values.to(device).split(elements)[: len(rows)]
-        width = self._widths.get(name)
-        return [row if width is None else row.view(-1, width) for row in found]
+        return self._split(name, values.to(device), positions)
 
-    def _on_host(self, columns: Columns, name: str) -> list[Any]:
-        """The bytes of each row; one copy from the device for all."""
-        if not columns[name]:
+    def _split(
+        self, name: str, values: torch.Tensor, positions: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """The rows of a column, whose elements stand one after the other in `values`."""
+        if not positions:  # a split into no parts gives one
             return []
-        joined = torch.cat([row.flatten() for row in columns[name]]).to(self._dtypes[name]).cpu()
-        sizes = [self._bytes(name, i) for i in columns.positions]
+        rows = values.split([self._elements(name, i) for i in positions])
+        width = self._widths.get(name)
+        return [row if width is None else row.view(-1, width) for row in rows]
+
+    def _on_host(self, name: str) -> list[Any]:
+        """The bytes of each row; one copy from the device for all."""
+        rows, positions = self._columns[name], self._columns.positions
+        if not rows:
+            return []
+        joined = torch.cat([row.flatten() for row in rows]).to(self._dtypes[name]).cpu()
+        sizes = [self._bytes(name, i) for i in positions]
         return np.split(joined.view(torch.uint8).numpy(), list(accumulate(sizes))[:-1])
 
     def _bytes(self, name: str, position: int) -> int:

@@ -10,10 +10,24 @@ from verl_hpc.errors import FlowError
 from verl_hpc.step import batch
 from verl_hpc.step import column_bytes as module
 from verl_hpc.step.batch import COLUMNS, TOKENS, Columns, Sample, Samples
+from verl_hpc.step.column_bytes import ColumnBytes
 from verl_hpc.step.redistribute import redistribute
 from verl_hpc.testing.local import LocalControl
 
 SAMPLES = Samples((Sample(0, 0, 2, 3, False),), {"here": [0], "there": [0]})
+
+
+@pytest.fixture(params=["as bytes", "in place"], autouse=True)
+def way(request, monkeypatch):
+    """One rank has all of a column; the way of several ranks is taken as well."""
+    if request.param == "as bytes":
+        monkeypatch.setattr(ColumnBytes, "on", packed)
+    return request.param
+
+
+def packed(self, device):
+    positions = self._columns.positions
+    return self.unpack(positions, [(positions, self.pack(positions))], device)
 
 
 def move(values, widths=None):
@@ -59,6 +73,16 @@ def test_rows_of_several_numbers_arrive_as_rows():
     moved = move({"versions": [rows], "values": [torch.ones(3)]}, {"versions": 4})
     assert torch.equal(moved["versions"][0], rows) and moved["values"][0].shape == (3,)
     assert moved.widths == {"versions": 4}
+
+
+def test_columns_that_are_in_place_are_not_packed(monkeypatch, way):
+    if way == "in place":
+        monkeypatch.setattr(ColumnBytes, "pack", None)
+    column = torch.ones(3, dtype=torch.float64)
+    moved = move({"values": [column]})
+    assert moved["values"][0].dtype == torch.float32
+    column.zero_()
+    assert moved["values"][0].sum() == 3, "a later change of the column it came from"
 
 
 @pytest.mark.parametrize("shape, widths", [((3, 4), {}), ((3, 4), {"values": 5}), ((2,), {})])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from verl_hpc.cluster.mounts import Mount
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, Setting, merge
+from verl_hpc.cluster.site import Site
 from verl_hpc.cluster.time_limit import parse_time, signal_lead
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import ATTEMPT
@@ -81,6 +83,40 @@ def drop(
                 f"{', '.join(known)}"
             )
     return [s for s in sbatch if s.name not in names], [s for s in srun if s.name not in names]
+
+
+def check_gpu_request(site: Site, name: str, settings: Sequence[Setting]) -> None:
+    """Look for the site's request of GPUs, and for a second one.
+
+    Args:
+        name: the list of the profile that has added options of its own.
+        settings: all options of sbatch, or of srun.
+
+    Raises:
+        ConfigError: two options ask for GPUs, or one asks for other GPUs than ranks are started
+            for.
+    """
+    asked = [setting for setting in settings if _asks_for_gpus(setting)]
+    if len(asked) > 1:
+        first, second = asked[:2]
+        raise ConfigError(
+            f"{name}: --{second.text} [{second.origin}] asks for GPUs, as --{first.text} "
+            f"[{first.origin}] does; leave one out: set gpu_request, gpu_type if the site wants "
+            "a type, or gpu_request: none where the option is the site's own way"
+        )
+    for setting in asked:
+        number = (setting.value or "").rpartition(":")[2]
+        if setting.name == "gpus-per-node" and number != str(site.gpus_per_node):
+            raise ConfigError(
+                f"{name}: --{setting.text} [{setting.origin}]: ranks are started for "
+                f"gpus_per_node = {site.gpus_per_node}; set that instead"
+            )
+
+
+def _asks_for_gpus(setting: Setting) -> bool:
+    if setting.name == "gres":
+        return any(re.match(r"gpu(:|$)", item) for item in (setting.value or "").split(","))
+    return setting.name in ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
 
 
 def _placement(request: Request) -> list[Setting]:

@@ -32,9 +32,12 @@ _DECIDED = {
     "time": "--time",
     "array": "--sweep",
     "output": "directory",
+    "ntasks": "tasks_per_node",
     "ntasks-per-node": "tasks_per_node",
     "cpus-per-task": "cores_per_node",
     "clusters": "cluster",
+    "requeue": "restarts.by",
+    "no-requeue": "restarts.by",
 }
 """Options of sbatch that others here follow from, and what to set instead."""
 _NOT_FOR_BATCH = ("parsable", "quiet", "test-only", "wait", "wrap")
@@ -45,6 +48,10 @@ def _directive(text: str) -> str:
     name = _option(text).removeprefix("--").partition("=")[0]
     if name in _DECIDED:
         raise ValueError(f"{text!r}: ranks and files follow from it; set {_DECIDED[name]} instead")
+    if name == "chdir":
+        raise ValueError(
+            f"{text!r}: paths of the run are relative to it; cd to it before you submit"
+        )
     if name in _NOT_FOR_BATCH:
         raise ValueError(f"{text!r}: a submission reads what sbatch says of its job; leave it out")
     return text

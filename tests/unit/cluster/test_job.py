@@ -85,11 +85,11 @@ def test_both_ways_to_go_on(tmp_path):
 def test_extra_options_replace_ours_and_others_follow(tmp_path):
     job = plan(
         tmp_path,
-        extra_directives=["--mem=900G", "--gres=gpu:h100:4", "--contiguous"],
+        extra_directives=["--mem=900G", "--gres=nvme:1", "--contiguous"],
         srun_args=["--cpu-bind=mask_cpu:0xff,0xff00", "--label"],
     )
     assert values(job.directives)["mem"] == "900G"
-    assert values(job.directives)["gres"] == "gpu:h100:4"
+    assert values(job.directives)["gres"] == "nvme:1"
     assert values(job.directives)["contiguous"] is None
     assert values(job.srun)["cpu-bind"] == "mask_cpu:0xff,0xff00"
     assert origins(job.directives)["mem"] == SITE
@@ -324,6 +324,38 @@ def test_lists_of_slurm_grow_and_other_options_are_replaced(tmp_path):
     for words in (["--gres=none"], ["--gres=none", "--gres=gpu:2"]):
         none = plan(tmp_path, gpu_request="gres", extra_directives=words).directives
         assert values(none)["gres"] == words[-1].partition("=")[2], "none is not an item of a list"
+
+
+@pytest.mark.parametrize("name", ["extra_directives", "srun_args"])
+@pytest.mark.parametrize(
+    "fields, word, beside",
+    [
+        ({"gpu_request": "gres"}, "--gpus-per-node=4", "--gres=gpu:4 [site]"),
+        ({"gpu_request": "gres"}, "--gpus=8", "--gres=gpu:4 [site]"),
+        ({}, "--gpus-per-task=1", "--gpus-per-node=4 [site]"),
+        ({}, "--gres=nvme:1,gpu:a100:4", "--gpus-per-node=4 [site]"),
+    ],
+)
+def test_gpus_are_asked_for_once(tmp_path, name, fields, word, beside):
+    with pytest.raises(ConfigError) as refused:
+        plan(tmp_path, **fields, **{name: [word]})
+    told = f"{name}: {word} [site] asks for GPUs, as {beside} does; leave one out: set gpu_request"
+    assert str(refused.value).startswith(told)
+
+
+@pytest.mark.parametrize("word", ["--gpus-per-node=2", "--gpus-per-node=h100:2"])
+def test_jobs_have_the_gpus_that_ranks_are_started_for(tmp_path, word):
+    with pytest.raises(ConfigError, match=rf"extra_directives: {word} .*gpus_per_node = 4"):
+        plan(tmp_path, extra_directives=[word])
+    assert values(plan(tmp_path, extra_directives=["--gpus-per-node=h100:4"]).directives)
+
+
+def test_sites_may_ask_for_gpus_in_their_own_way(tmp_path):
+    own = {"gpu_request": "none"}, {"drop_directives": ["gpus-per-node"]}
+    for fields in own:
+        job = plan(tmp_path, **fields, extra_directives=["--gres=gpu:4,nvme:1"])
+        assert values(job.directives)["gres"] == "gpu:4,nvme:1"
+        assert "gpus-per-node" not in values(job.directives)
 
 
 def test_passed_variables_reach_jobs_that_start_without_the_others(tmp_path):

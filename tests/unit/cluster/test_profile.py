@@ -280,6 +280,9 @@ def test_a_file_of_measurements_is_named_from_the_profiles_directory(tmp_path):
     ("word", "told"),
     [
         ("--clusters=c2", "set cluster instead"),
+        ("--ntasks=3", "set tasks_per_node instead"),
+        ("--no-requeue", "set restarts.by instead"),
+        ("--chdir=/x", "'--chdir=/x': paths of the run are relative to it; cd to it before you"),
         ("--constraint h100", "is not an option; write --name or --name=value"),
         ("--parsable", "a submission reads what sbatch says of its job; leave it out"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from verl_hpc.cluster.mounts import Mount
@@ -93,8 +92,7 @@ def check_gpu_request(site: Site, name: str, settings: Sequence[Setting]) -> Non
         settings: all options of sbatch, or of srun.
 
     Raises:
-        ConfigError: two options ask for GPUs, or one asks for other GPUs than ranks are started
-            for.
+        ConfigError: two options ask for GPUs, or one asks for fewer than ranks are started for.
     """
     asked = [setting for setting in settings if _asks_for_gpus(setting)]
     if len(asked) > 1:
@@ -105,18 +103,30 @@ def check_gpu_request(site: Site, name: str, settings: Sequence[Setting]) -> Non
             "a type, or gpu_request: none where the option is the site's own way"
         )
     for setting in asked:
-        number = (setting.value or "").rpartition(":")[2]
-        if setting.name == "gpus-per-node" and number != str(site.gpus_per_node):
+        if _gpus_of_node(setting, site.gpus_per_node) < site.gpus_per_node:
             raise ConfigError(
-                f"{name}: --{setting.text} [{setting.origin}]: ranks are started for "
-                f"gpus_per_node = {site.gpus_per_node}; set that instead"
+                f"{name}: --{setting.text} [{setting.origin}]: is less than gpus_per_node = "
+                f"{site.gpus_per_node}, for which ranks are started; set that instead"
             )
 
 
+def _gpus_of_node(setting: Setting, otherwise: int) -> int:
+    """How many GPUs of a node an option asks for; `otherwise` if it does not say."""
+    words = [setting.value or ""] if setting.name == "gpus-per-node" else _gpus_in_gres(setting)
+    ends = [word.rpartition(":")[2] for word in words]
+    # A kind of resource without a number is one of it.
+    numbers = [int(end) if end.isdecimal() else 1 for end in ends]
+    return sum(numbers) if numbers else otherwise
+
+
+def _gpus_in_gres(setting: Setting) -> list[str]:
+    items = (setting.value or "").split(",") if setting.name == "gres" else []
+    return [item for item in items if item.partition(":")[0] == "gpu"]
+
+
 def _asks_for_gpus(setting: Setting) -> bool:
-    if setting.name == "gres":
-        return any(re.match(r"gpu(:|$)", item) for item in (setting.value or "").split(","))
-    return setting.name in ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
+    others = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
+    return setting.name in others or bool(_gpus_in_gres(setting))
 
 
 def _placement(request: Request) -> list[Setting]:

@@ -319,9 +319,9 @@ def test_lists_of_slurm_grow_and_other_options_are_replaced(tmp_path):
     assert found["gres"] == "gpu:4,nvme:1"
     assert found["licenses"] == "x,y"
     assert found["constraint"] == "b"
-    again = plan(tmp_path, gpu_request="gres", extra_directives=["--gres=gpu:2"]).directives
-    assert values(again)["gres"] == "gpu:2", "a second request of GPUs takes the place of the first"
-    for words in (["--gres=none"], ["--gres=none", "--gres=gpu:2"]):
+    again = plan(tmp_path, gpu_request="gres", extra_directives=["--gres=gpu:8"]).directives
+    assert values(again)["gres"] == "gpu:8", "a second request of GPUs takes the place of the first"
+    for words in (["--gres=none"], ["--gres=none", "--gres=gpu:4"]):
         none = plan(tmp_path, gpu_request="gres", extra_directives=words).directives
         assert values(none)["gres"] == words[-1].partition("=")[2], "none is not an item of a list"
 
@@ -343,11 +343,20 @@ def test_gpus_are_asked_for_once(tmp_path, name, fields, word, beside):
     assert str(refused.value).startswith(told)
 
 
-@pytest.mark.parametrize("word", ["--gpus-per-node=2", "--gpus-per-node=h100:2"])
-def test_jobs_have_the_gpus_that_ranks_are_started_for(tmp_path, word):
-    with pytest.raises(ConfigError, match=rf"extra_directives: {word} .*gpus_per_node = 4"):
-        plan(tmp_path, extra_directives=[word])
-    assert values(plan(tmp_path, extra_directives=["--gpus-per-node=h100:4"]).directives)
+@pytest.mark.parametrize(
+    "request_by, word",
+    [
+        ("gpus-per-node", "--gpus-per-node=2"),
+        ("gpus-per-node", "--gpus-per-node=h100:2"),
+        ("gres", "--gres=nvme:8,gpu:2"),
+        ("gres", "--gres=gpu:h100"),
+    ],
+)
+def test_jobs_have_the_gpus_that_ranks_are_started_for(tmp_path, request_by, word):
+    told = r"extra_directives: --.*\[site\]: is less than gpus_per_node = 4"
+    with pytest.raises(ConfigError, match=told):
+        plan(tmp_path, gpu_request=request_by, extra_directives=[word])
+    assert plan(tmp_path, extra_directives=["--gpus-per-node=h100:4"])
 
 
 def test_sites_may_ask_for_gpus_in_their_own_way(tmp_path):

@@ -102,6 +102,10 @@ def test_every_field_says_what_it_is():
         ({"container": {"kind": "lxc"}}, ["container.kind = 'lxc': must be one of bare"]),
         ({"container": CONTAINERS["podman"], "exclusive": False}, ["sees all GPUs of the node"]),
         ({"container": CONTAINERS["docker"]}, ["kind = docker with mpi = pmi2", "mpi: none"]),
+        ({"account": ""}, ["account = ''", "must be one word"]),
+        ({"partition": "a, b"}, ["partition = 'a, b'", "must be one word"]),
+        ({"cluster": ""}, ["cluster = ''", "must be one word"]),
+        ({"memory": ""}, ["memory = ''", "must be one word"]),
         ({"mpi": "--mpi=pmix"}, ["mpi = '--mpi=pmix'"]),
         ({"extra_directives": ["--nodes=4"]}, ["'--nodes=4'", "set --nodes instead"]),
         ({"extra_directives": ["--output=x"]}, ["'--output=x'", "set directory instead"]),
@@ -280,6 +284,7 @@ def test_a_file_of_measurements_is_named_from_the_profiles_directory(tmp_path):
     ("word", "told"),
     [
         ("--clusters=c2", "set cluster instead"),
+        ("--usage", "a submission reads what sbatch says of its job; leave it out"),
         ("--ntasks=3", "set tasks_per_node instead"),
         ("--no-requeue", "set restarts.by instead"),
         ("--chdir=/x", "'--chdir=/x': paths of the run are relative to it; cd to it before you"),

@@ -1,6 +1,7 @@
 """The rendered script under bash, with a fake srun, squeue and scontrol on PATH."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -261,6 +262,18 @@ def test_every_start_has_its_own_logs(batch):
     assert sorted(path.name for path in attempts.iterdir()) == ["0", "1", "2", "latest"]
     last = [call for call in batch.calls("srun") if "--output" in call][-1]
     assert f"--output={attempts}/2/%N.log" in last
+
+
+def test_a_start_takes_no_directory_of_another(batch):
+    attempts = batch.run_directory / "job/attempts"
+    for _ in range(3):
+        batch.run()
+    shutil.rmtree(attempts / "0")
+    assert "attempt 3: job 77" in batch.run()[1]
+    assert (attempts / "2/outcome").exists()
+    jobs = [batch.start() for _ in range(4)]
+    told = {job.communicate(timeout=240)[0].split()[2] for job in jobs}
+    assert told == {"4:", "5:", "6:", "7:"}
 
 
 def test_what_is_made_is_the_owners_alone(batch):

@@ -386,6 +386,7 @@ def test_passed_variables_reach_jobs_that_start_without_the_others(tmp_path):
 
 @pytest.mark.parametrize("value", ["NONE", "nil", "A,B=1"])
 def test_steps_take_over_what_the_script_exports(tmp_path, value):
+    assert values(plan(tmp_path).srun)["export"] == "ALL"
     with pytest.raises(ConfigError, match=r"srun_args.*export=ALL,NAME=value"):
         plan(tmp_path, srun_args=[f"--export={value}"])
     kept = plan(tmp_path, srun_args=["--export=ALL,X=1"]).srun

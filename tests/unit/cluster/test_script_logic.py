@@ -410,6 +410,13 @@ def test_scratch_whose_variable_is_not_set_here(tmp_path):
     assert "LOCAL: node_scratch of the site profile needs it, and it is not set on this node" in err
 
 
+def test_an_image_whose_variable_is_not_set_here(tmp_path):
+    image = {"kind": "apptainer", "image": "$IMAGES/a.sif"}
+    status, _, err = Batch(tmp_path, container=image).run()
+    assert status != 0
+    assert "IMAGES: container.image of the site profile needs it" in err
+
+
 def test_who_may_read_a_runs_files(tmp_path):
     batch = Batch(tmp_path, umask="027")
     assert batch.run()[0] == 0

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import bootstrap, session
@@ -118,4 +119,4 @@ def test_ranks_meet_at_the_name_that_the_site_gives_its_nodes(monkeypatch):
     control = SimpleNamespace(broadcast=lambda value: value, together=lambda work: work())
     world = SimpleNamespace(num_nodes=2, host="n08")
     with pytest.raises(LaunchError, match=r"^n08\.invalid, the node of rank 0"):
-        session.start_torch(world, control, 1, 1.0)
+        session.start_torch(world, control, torch.get_num_threads(), 1.0)

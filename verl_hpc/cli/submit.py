@@ -179,13 +179,13 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
         f"{explain(run.request, run.job, ())}\n== memory\n{verdict}\n"
         for run, verdict in zip(sweep.runs, verdicts, strict=True)
     ]
+    _note_unused()
     if arguments.dry_run:
         for run in sweep.runs:
             check_own_code(run.request, run.job)
         parts = [("array", array), ("runs", table(sweep) + "\n"), ("run 0", reports[0])]
         sys.stdout.write("\n".join(f"== {title}\n{text}" for title, text in parts))
         return 0
-    _note_unused()
     job = submit_sweep(sweep, array, [render_script(run.job) for run in sweep.runs], reports)
     print(f"job {job}: a sweep of {len(sweep.runs)} runs")
     print("\n".join(dict.fromkeys(verdicts)))

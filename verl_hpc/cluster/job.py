@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from verl_hpc.cluster.mounts import Mount, parse_mount
-from verl_hpc.cluster.options import drop, sbatch_options, srun_options
+from verl_hpc.cluster.options import check_gpu_request, drop, sbatch_options, srun_options
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import check_path, expandable, literal, required
@@ -68,6 +68,8 @@ def plan_job(request: Request) -> Job:
         # A training job has options that this one has not.
         dropped = [name for name in dropped if name in {s.name for s in (*sbatch, *srun)}]
     directives, srun = drop(dropped, sbatch, srun)
+    check_gpu_request(site, "extra_directives", directives)
+    check_gpu_request(site, "srun_args", srun)
     return Job(
         title=_title(request),
         standalone=request.standalone,

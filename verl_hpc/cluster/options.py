@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from verl_hpc.cluster.mounts import Mount
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, Setting, merge
+from verl_hpc.cluster.site import Site
 from verl_hpc.cluster.time_limit import parse_time, signal_lead
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import ATTEMPT
@@ -81,6 +82,51 @@ def drop(
                 f"{', '.join(known)}"
             )
     return [s for s in sbatch if s.name not in names], [s for s in srun if s.name not in names]
+
+
+def check_gpu_request(site: Site, name: str, settings: Sequence[Setting]) -> None:
+    """Look for the site's request of GPUs, and for a second one.
+
+    Args:
+        name: the list of the profile that has added options of its own.
+        settings: all options of sbatch, or of srun.
+
+    Raises:
+        ConfigError: two options ask for GPUs, or one asks for fewer than ranks are started for.
+    """
+    asked = [setting for setting in settings if _asks_for_gpus(setting)]
+    if len(asked) > 1:
+        first, second = asked[:2]
+        raise ConfigError(
+            f"{name}: --{second.text} [{second.origin}] asks for GPUs, as --{first.text} "
+            f"[{first.origin}] does; leave one out: set gpu_request, gpu_type if the site wants "
+            "a type, or gpu_request: none where the option is the site's own way"
+        )
+    for setting in asked:
+        if _gpus_of_node(setting, site.gpus_per_node) < site.gpus_per_node:
+            raise ConfigError(
+                f"{name}: --{setting.text} [{setting.origin}]: is less than gpus_per_node = "
+                f"{site.gpus_per_node}, for which ranks are started; set that instead"
+            )
+
+
+def _gpus_of_node(setting: Setting, otherwise: int) -> int:
+    """How many GPUs of a node an option asks for; `otherwise` if it does not say."""
+    words = [setting.value or ""] if setting.name == "gpus-per-node" else _gpus_in_gres(setting)
+    ends = [word.rpartition(":")[2] for word in words]
+    # A kind of resource without a number is one of it.
+    numbers = [int(end) if end.isdecimal() else 1 for end in ends]
+    return sum(numbers) if numbers else otherwise
+
+
+def _gpus_in_gres(setting: Setting) -> list[str]:
+    items = (setting.value or "").split(",") if setting.name == "gres" else []
+    return [item for item in items if item.partition(":")[0] == "gpu"]
+
+
+def _asks_for_gpus(setting: Setting) -> bool:
+    others = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
+    return setting.name in others or bool(_gpus_in_gres(setting))
 
 
 def _placement(request: Request) -> list[Setting]:

@@ -140,7 +140,10 @@ def _git(package: Path, *words: str) -> str | None:
     if shutil.which("git") is None:
         return None
     command = ["git", "-C", str(package), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # such as an environment that is too long
+        return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 

@@ -39,8 +39,9 @@ def sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Job
         job: what the script is of.
 
     Raises:
-        ClusterError: Slurm refuses.
+        ClusterError: Slurm refuses, or sbatch cannot be started.
         UnclearSubmissionError: Slurm may have taken the job.
+        OSError: the script cannot be written.
     """
     # Only here: a dry run, and --help, need none of it.
     from submitit import SlurmExecutor
@@ -56,13 +57,15 @@ def sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Job
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
             # Words of the command line beat variables of the environment, which beat the script.
             words = [f"--{setting.text}" for setting in directives]
-            return ["sbatch", *words, str(submission_file_path)]
+            called.extend(["sbatch", *words, str(submission_file_path)])
+            return called
 
         @staticmethod
         def _get_job_id_from_submission_command(string: bytes | str) -> str:
             said.append(string if isinstance(string, str) else string.decode(errors="replace"))
             return str(SlurmExecutor._get_job_id_from_submission_command(string))
 
+    called: list[str] = []
     said: list[str] = []
     try:
         with job_environment({setting.name for setting in job.passed}):
@@ -79,6 +82,16 @@ def sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Job
                 "lists them, and --forget NODE takes one off the list"
             )
         raise ClusterError(f"sbatch refuses: {error}{hint}") from None
+    except OSError as error:
+        if said:
+            raise UnclearSubmissionError(
+                f"sbatch says {said[-1]!r}, but {directory} cannot be written ({error}), so that "
+                "`status` would not know of it; end the job with scancel, put that right, and "
+                "submit again"
+            ) from None
+        if called:
+            raise ClusterError(f"sbatch cannot be started: {error}") from None
+        raise
     # "Submitted batch job 7 on cluster c2": the profile, or SLURM_CLUSTERS, has chosen one.
     told = re.search(r" on cluster (\S+)", said[-1])
     asked = next((setting.value for setting in directives if setting.name == "clusters"), None)

@@ -11,7 +11,7 @@ from verl_hpc.cluster.restart_lines import decision_lines
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import expandable
 from verl_hpc.errors import ConfigError
-from verl_hpc.runs.contract import ATTEMPT, OUTCOME
+from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runs.lock import FILE as LOCK
 from verl_hpc.slurm.programs import OF_THE_CALLER
 
@@ -144,12 +144,16 @@ def _attempt(job: Job) -> list[str]:
         "shopt -s nullglob",
         'attempts=("$RUN"/job/attempts/[0-9]*)',
         "shopt -u nullglob",
-        f'export {ATTEMPT}="$RUN/job/attempts/${{#attempts[@]}}"',
+        "attempt=${#attempts[@]}",
         *_alone(),
-        f'mkdir -p "${ATTEMPT}" && rm -f "${ATTEMPT}/{OUTCOME}" || exit 1',
-        f'ln -sfn "${{{ATTEMPT}##*/}}" "$RUN/job/attempts/latest"',
+        'mkdir -p "$RUN/job/attempts" || exit 1',
+        'while [ -e "$RUN/job/attempts/$attempt" ] || ! mkdir "$RUN/job/attempts/$attempt"; do',
+        '    [ -e "$RUN/job/attempts/$((attempt++))" ] || exit 1',
+        "done",
+        f'export {ATTEMPT}="$RUN/job/attempts/$attempt"',
+        'ln -sfn "$attempt" "$RUN/job/attempts/latest"',
         *_archives(job),
-        f'say "attempt ${{{ATTEMPT}##*/}}: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST"',
+        'say "attempt $attempt: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST"',
     ]
 
 

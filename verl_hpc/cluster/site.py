@@ -32,12 +32,15 @@ _DECIDED = {
     "time": "--time",
     "array": "--sweep",
     "output": "directory",
+    "ntasks": "tasks_per_node",
     "ntasks-per-node": "tasks_per_node",
     "cpus-per-task": "cores_per_node",
     "clusters": "cluster",
+    "requeue": "restarts.by",
+    "no-requeue": "restarts.by",
 }
 """Options of sbatch that others here follow from, and what to set instead."""
-_NOT_FOR_BATCH = ("parsable", "quiet", "test-only", "wait", "wrap")
+_NOT_FOR_BATCH = ("help", "parsable", "quiet", "test-only", "usage", "version", "wait", "wrap")
 """Options that change what sbatch says, or what it submits."""
 
 
@@ -45,6 +48,10 @@ def _directive(text: str) -> str:
     name = _option(text).removeprefix("--").partition("=")[0]
     if name in _DECIDED:
         raise ValueError(f"{text!r}: ranks and files follow from it; set {_DECIDED[name]} instead")
+    if name == "chdir":
+        raise ValueError(
+            f"{text!r}: paths of the run are relative to it; cd to it before you submit"
+        )
     if name in _NOT_FOR_BATCH:
         raise ValueError(f"{text!r}: a submission reads what sbatch says of its job; leave it out")
     return text
@@ -66,6 +73,13 @@ def _step_option(text: str) -> str:
 StepOption = Annotated[str, AfterValidator(_step_option)]
 
 
+def _word(text: str) -> str:
+    if not re.fullmatch(r"\S+", text):
+        raise ValueError("must be one word; leave it out, or give null, for none")
+    return text
+
+
+Word = Annotated[str, AfterValidator(_word)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -115,16 +129,16 @@ class Site(Section):
 
     name: str
     """What the site is called in messages."""
-    account: str | None = None
+    account: Word | None = None
     """Account to charge; --account on the command line wins. Where nobody gives one it is
     SBATCH_ACCOUNT, as partition and qos are SBATCH_PARTITION and SBATCH_QOS."""
     account_required: bool = False
     """Refuse to submit without an account."""
-    partition: str | None = None
+    partition: Word | None = None
     """The cluster's default if not given; --partition wins."""
-    qos: str | None = None
+    qos: Word | None = None
     """Quality of service; --qos wins."""
-    cluster: str | None = None
+    cluster: Word | None = None
     """Cluster to submit to (--clusters), where login nodes serve several."""
 
     gpus_per_node: NonNegative
@@ -144,7 +158,7 @@ class Site(Section):
     """Ranks on a node: one per GPU if not given."""
     cores_per_node: Positive
     """Cores that ranks share evenly."""
-    memory: str | None = "0"
+    memory: Word | None = "0"
     """Memory of a node, such as 900G; null is the partition's default, and "0" all that an
     exclusive node has, or the default where nodes are shared."""
     host_memory_gib: PositiveFinite | None = None

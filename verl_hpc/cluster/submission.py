@@ -49,21 +49,22 @@ def submit(
     restarts, place, site = job.restarts, request.run_directory, request.profile.site
     links = restarts.most + 1 if restarts is not None and restarts.by == "chain" else 1
     ids: list[str] = []
-    _refuse_other_kind(place, "sweep.sbatch", "the directory of a sweep")
     with writing(request, place):
+        _refuse_other_kind(place, "sweep.sbatch", "the directory of a sweep")
         new = missing(place)
-        make_directories(request)
-        with site_umask(site), only_submission(place, place / "job"):
-            refuse_two_jobs([request], run)
-            with _removed_if_refused(new):
-                directory = write_job(request, script, report)
+    make_directories(request)
+    with site_umask(site), only_submission(request, place, place / "job"):
+        refuse_two_jobs([request], run)
+        with _removed_if_refused(new):
+            directory = write_job(request, script, report)
+            with writing(request, place):
                 queued = sbatch(directory, script, job.directives, job)
+        ids.append(_record(directory, request, queued))
+        while len(ids) < links:
+            after = Setting("dependency", f"afterany:{ids[-1]}", DEFAULT)
+            with _told_of_links(ids, queued.cluster), writing(request, place):
+                queued = sbatch(directory, script, [*job.directives, after], job)
             ids.append(_record(directory, request, queued))
-            while len(ids) < links:
-                after = Setting("dependency", f"afterany:{ids[-1]}", DEFAULT)
-                with _told_of_links(ids, queued.cluster):
-                    queued = sbatch(directory, script, [*job.directives, after], job)
-                ids.append(_record(directory, request, queued))
     return ids
 
 
@@ -72,7 +73,7 @@ def _told_of_links(ids: Sequence[str], cluster: str | None) -> Iterator[None]:
     """Say which jobs of a chain are in the queue when the body's is refused."""
     try:
         yield
-    except ClusterError as error:
+    except (ClusterError, ConfigError) as error:
         raise type(error)(
             f"{error}; the chain's first jobs are in the queue, and will run: {' '.join(ids)}. End "
             f"them with `{scancel(cluster, *ids)}`, or let them run; --max-restarts "
@@ -116,18 +117,18 @@ def submit_sweep(
     for one in sweep.runs:
         check_paths(one.request, one.job)
     site = first.request.profile.site
-    _refuse_other_kind(place, "job/job.sbatch", "the directory of a single run")
     with writing(first.request, place):
+        _refuse_other_kind(place, "job/job.sbatch", "the directory of a single run")
         new = missing(place)
         make_directory(place, site)
-        with site_umask(site), only_submission(place, place):
-            refuse_two_jobs([one.request for one in sweep.runs], run)
-            runs = [missing(one.request.run_directory) for one in sweep.runs]
-            with _removed_if_refused(*runs, new):
-                jobs, queued = _submit_array(sweep, array, scripts, reports)
-            for index, (directory, one) in enumerate(zip(jobs, sweep.runs, strict=True)):
-                run_of_it = replace(queued, job_id=f"{queued.job_id}_{index}")
-                _record(directory, one.request, run_of_it)
+    with site_umask(site), only_submission(first.request, place, place):
+        refuse_two_jobs([one.request for one in sweep.runs], run)
+        runs = [missing(one.request.run_directory) for one in sweep.runs]
+        with _removed_if_refused(*runs, new):
+            jobs, queued = _submit_array(sweep, array, scripts, reports)
+        for index, (directory, one) in enumerate(zip(jobs, sweep.runs, strict=True)):
+            run_of_it = replace(queued, job_id=f"{queued.job_id}_{index}")
+            _record(directory, one.request, run_of_it)
     return queued.job_id
 
 
@@ -137,12 +138,13 @@ def _submit_array(
     """The job/ of each run, and the array's job."""
     made = zip(sweep.runs, scripts, reports, strict=True)
     jobs = [write_job(one.request, script, report) for one, script, report in made]
-    (sweep.directory / "goal").unlink(missing_ok=True)
-    (sweep.directory / "sweep.sbatch").write_text(array, encoding="utf-8")
     given = [{"run": str(index), "given": one.words} for index, one in enumerate(sweep.runs)]
-    (sweep.directory / "sweep.json").write_text(json.dumps(given, indent=1) + "\n", "utf-8")
     directives = array_directives(sweep)
-    return jobs, sbatch(sweep.directory, array, directives, sweep.runs[0].job)
+    with writing(sweep.runs[0].request, sweep.directory):
+        (sweep.directory / "goal").unlink(missing_ok=True)
+        (sweep.directory / "sweep.sbatch").write_text(array, encoding="utf-8")
+        (sweep.directory / "sweep.json").write_text(json.dumps(given, indent=1) + "\n", "utf-8")
+        return jobs, sbatch(sweep.directory, array, directives, sweep.runs[0].job)
 
 
 @contextmanager
@@ -182,20 +184,21 @@ def _check(job: Job) -> None:
 
 
 @contextmanager
-def only_submission(run: Path, place: Path) -> Iterator[None]:
+def only_submission(request: Request, run: Path, place: Path) -> Iterator[None]:
     """Hold a run, or a sweep, against other submissions of it while the body runs.
 
     Args:
+        request: of the run, or of the sweep's first one.
         run: its directory, for messages.
         place: an existing directory for the lock's file.
 
     Raises:
         ClusterError: another process is submitting it.
-        ConfigError: the lock's file cannot be read.
-        OSError: the directory cannot be written.
+        ConfigError: the lock's file cannot be read or written.
     """
     try:
-        lock = RunLock(place)
+        with writing(request, run):
+            lock = RunLock(place)
     except InUseError:
         raise ClusterError(
             f"{run}: another process is submitting this run right now; look at it with `python -m "

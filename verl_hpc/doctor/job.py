@@ -78,15 +78,23 @@ def wait_for_result(
     waited, gone_since = 0.0, None
     while not path.exists():
         if waited % _ASK_EVERY_S < _LOOK_EVERY_S and gone_since is None and waited:
-            states = my_jobs(run)
-            gone_since = None if job_id in states else waited
-            if states.get(job_id) in WAITING:
+            states = _states(run)
+            gone_since = None if states is None or job_id in states else waited
+            if states is not None and states.get(job_id) in WAITING:
                 _give_up_held(job_id, run)
         if gone_since is not None and waited - gone_since > _GRACE_S:
             raise ClusterError(_no_result(directory, job_id, run))
         sleep(_LOOK_EVERY_S)
         waited += _LOOK_EVERY_S
     return read_result(path)
+
+
+def _states(run: Runner) -> dict[str, str] | None:
+    """As `my_jobs`; None without an answer, where the next question may have one."""
+    try:
+        return my_jobs(run)
+    except ClusterError:
+        return None
 
 
 def result_of(directory: Path, job_id: str) -> Path:

@@ -22,8 +22,10 @@ def read_jobs(job: Path) -> list[dict[str, Any]]:
     path = job / JOBS
     try:
         jobs = [json.loads(line) for line in read_regular(path).splitlines()]
-        if not all(isinstance(facts, dict) and "job_id" in facts for facts in jobs):
+        if not all(isinstance(facts, dict) and _is_text(facts.get("job_id")) for facts in jobs):
             raise ValueError("a line names no job")
+        if not all(_is_text(facts.get("cluster", "")) for facts in jobs):
+            raise ValueError("a line names no cluster")
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
@@ -31,6 +33,10 @@ def read_jobs(job: Path) -> list[dict[str, Any]]:
             f"{path}: cannot be read as a list of jobs ({error}); move it away and try again"
         ) from None
     return jobs
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def cluster_of(job: Path, job_id: str | None = None) -> str | None:

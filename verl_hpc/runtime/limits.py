@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 
-from verl_hpc.errors import ClusterError
 from verl_hpc.runtime.host_memory import machine_bytes
 
 _RAISED = ("NOFILE", "NPROC", "MEMLOCK", "AS")
@@ -66,18 +65,3 @@ def space_note() -> str:
     if limit_of("AS") == float("inf"):
         return ""
     return f" (the address space is limited to {limit_of('AS') / 2**30:.1f} GiB: too little?)"
-
-
-def check_limits(host: str, *, with_infiniband: bool, gpu_bytes: int) -> None:
-    """Refuse limits that a rank on a GPU cannot work with.
-
-    Args:
-        host: the node, for messages.
-        with_infiniband: as of `trouble`.
-        gpu_bytes: as of `trouble`.
-
-    Raises:
-        ClusterError: naming the limit, and what to do about it.
-    """
-    if (why := trouble(with_infiniband=with_infiniband, gpu_bytes=gpu_bytes)) is not None:
-        raise ClusterError(f"{host}: {why}")

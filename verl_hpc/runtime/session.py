@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from verl_hpc.errors import ClusterError
 from verl_hpc.runtime import environment, fabric, gloo, host_memory, limits
 from verl_hpc.runtime.bootstrap import Bootstrap, Kind, check_address, choose
 from verl_hpc.runtime.cache_archive import make_node_directory
@@ -130,16 +131,17 @@ def choose_network(world: World, control: Control, *, refuse: bool) -> Fabric | 
     """
     mine = fabric.wanted_infiniband(control, world.num_nodes)
 
-    def check() -> None:
-        if mine is not None:
+    def look() -> str | None:
+        limited = limits.trouble(with_infiniband=mine is not None, gpu_bytes=gpu_bytes())
+        if refuse and mine is not None:
             fabric.check_fabric(mine)
-        limits.check_limits(world.host, with_infiniband=mine is not None, gpu_bytes=gpu_bytes())
+        if refuse and limited is not None:
+            raise ClusterError(f"{world.host}: {limited}")
+        return limited
 
-    if refuse:
-        control.together(check)
+    limited = control.together(look)
     if mine is None:
         return None
-    limited = limits.trouble(with_infiniband=True, gpu_bytes=gpu_bytes())
     if control.any(bool(fabric.trouble(mine) or limited)):
         environment.take_tcp()
     else:

@@ -196,9 +196,13 @@ def account_use(
 
 
 def default_account(user: str, run: Runner = run_accounting) -> str | None:
-    """Whom a user's jobs are charged to that name no account. Raises as `job_lives`."""
-    words = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user]
-    return run([*words, "format=DefaultAccount"]).strip() or None
+    """Whom a user's jobs on the cluster that is asked are charged to if they name no account.
+
+    Raises:
+        ClusterError: as `association_rows`.
+    """
+    rows = association_rows(f"user={user}", "Account", run, only_defaults=True)
+    return rows[0][0] if rows else None
 
 
 def energy_meter(run: Runner = run_accounting) -> str:

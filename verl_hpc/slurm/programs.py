@@ -40,7 +40,7 @@ def run_program(
         What it printed to standard output.
 
     Raises:
-        ClusterError: it is not there, fails, or does not answer in time.
+        ClusterError: it is not there, cannot be started, fails, or does not answer in time.
     """
     if shutil.which(words[0]) is None:
         raise ClusterError(f"{words[0]} is not on PATH{if_missing}")
@@ -55,6 +55,8 @@ def run_program(
             timeout=timeout_s,
             env=_unfiltered(os.environ) | dict(variables or {}),
         )
+    except OSError as error:
+        raise ClusterError(f"{words[0]} cannot be started: {error}") from None
     except subprocess.TimeoutExpired:
         raise ClusterError(f"{words[0]} did not answer within {timeout_s:.0f} s{if_slow}") from None
     if done.returncode not in statuses:

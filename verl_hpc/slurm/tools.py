@@ -134,15 +134,21 @@ def associations(user: str, run: Runner = run_tool) -> list[tuple[str, list[str]
     return [(account, qos.split(",") if qos else []) for account, qos in rows]
 
 
-def association_rows(whose: str, fields: str, run: Runner = run_tool) -> list[list[str]]:
+def association_rows(
+    whose: str, fields: str, run: Runner = run_tool, only_defaults: bool = False
+) -> list[list[str]]:
     """What `sacctmgr show associations` has of the cluster that is asked, in `fields`.
 
     slurmdbd tells the associations of all its clusters to whoever names none.
+
+    Args:
+        only_defaults: ask for those of users' default accounts alone.
 
     Raises:
         ClusterError: there is no accounting, or the cluster does not tell its name.
     """
     words = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", whose]
+    words += ["onlydefaults"] if only_defaults else []
     text = run([*words, f"format=Cluster,{fields}"])
     rows = [line.split("|") for line in text.splitlines() if "|" in line]
     here = cluster_setting("ClusterName", run) if rows else None

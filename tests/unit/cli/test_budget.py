@@ -45,7 +45,11 @@ def cluster(tmp_path, monkeypatch):
         tmp_path,
         monkeypatch,
         sacct=f"echo '{job(4711, 36_000_000)}'",
-        sacctmgr='case "$*" in *GrpTRESMins*) echo "lab||gres/gpu=75000";; *) echo proj;; esac',
+        sacctmgr="""
+            case "$*" in
+            *GrpTRESMins*) echo "lab||gres/gpu=75000" ;;
+            *) echo "lab|proj" ;;
+            esac""",
         sreport="echo 'proj||gres/gpu|1800000'",
         scontrol=f"echo '{CONFIG}'",
     )

@@ -85,11 +85,11 @@ def test_both_ways_to_go_on(tmp_path):
 def test_extra_options_replace_ours_and_others_follow(tmp_path):
     job = plan(
         tmp_path,
-        extra_directives=["--mem=900G", "--gres=gpu:h100:4", "--contiguous"],
+        extra_directives=["--mem=900G", "--gres=nvme:1", "--contiguous"],
         srun_args=["--cpu-bind=mask_cpu:0xff,0xff00", "--label"],
     )
     assert values(job.directives)["mem"] == "900G"
-    assert values(job.directives)["gres"] == "gpu:h100:4"
+    assert values(job.directives)["gres"] == "nvme:1"
     assert values(job.directives)["contiguous"] is None
     assert values(job.srun)["cpu-bind"] == "mask_cpu:0xff,0xff00"
     assert origins(job.directives)["mem"] == SITE
@@ -319,11 +319,52 @@ def test_lists_of_slurm_grow_and_other_options_are_replaced(tmp_path):
     assert found["gres"] == "gpu:4,nvme:1"
     assert found["licenses"] == "x,y"
     assert found["constraint"] == "b"
-    again = plan(tmp_path, gpu_request="gres", extra_directives=["--gres=gpu:2"]).directives
-    assert values(again)["gres"] == "gpu:2", "a second request of GPUs takes the place of the first"
-    for words in (["--gres=none"], ["--gres=none", "--gres=gpu:2"]):
+    again = plan(tmp_path, gpu_request="gres", extra_directives=["--gres=gpu:8"]).directives
+    assert values(again)["gres"] == "gpu:8", "a second request of GPUs takes the place of the first"
+    for words in (["--gres=none"], ["--gres=none", "--gres=gpu:4"]):
         none = plan(tmp_path, gpu_request="gres", extra_directives=words).directives
         assert values(none)["gres"] == words[-1].partition("=")[2], "none is not an item of a list"
+
+
+@pytest.mark.parametrize("name", ["extra_directives", "srun_args"])
+@pytest.mark.parametrize(
+    "fields, word, beside",
+    [
+        ({"gpu_request": "gres"}, "--gpus-per-node=4", "--gres=gpu:4 [site]"),
+        ({"gpu_request": "gres"}, "--gpus=8", "--gres=gpu:4 [site]"),
+        ({}, "--gpus-per-task=1", "--gpus-per-node=4 [site]"),
+        ({}, "--gres=nvme:1,gpu:a100:4", "--gpus-per-node=4 [site]"),
+    ],
+)
+def test_gpus_are_asked_for_once(tmp_path, name, fields, word, beside):
+    with pytest.raises(ConfigError) as refused:
+        plan(tmp_path, **fields, **{name: [word]})
+    told = f"{name}: {word} [site] asks for GPUs, as {beside} does; leave one out: set gpu_request"
+    assert str(refused.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    "request_by, word",
+    [
+        ("gpus-per-node", "--gpus-per-node=2"),
+        ("gpus-per-node", "--gpus-per-node=h100:2"),
+        ("gres", "--gres=nvme:8,gpu:2"),
+        ("gres", "--gres=gpu:h100"),
+    ],
+)
+def test_jobs_have_the_gpus_that_ranks_are_started_for(tmp_path, request_by, word):
+    told = r"extra_directives: --.*\[site\]: is less than gpus_per_node = 4"
+    with pytest.raises(ConfigError, match=told):
+        plan(tmp_path, gpu_request=request_by, extra_directives=[word])
+    assert plan(tmp_path, extra_directives=["--gpus-per-node=h100:4"])
+
+
+def test_sites_may_ask_for_gpus_in_their_own_way(tmp_path):
+    own = {"gpu_request": "none"}, {"drop_directives": ["gpus-per-node"]}
+    for fields in own:
+        job = plan(tmp_path, **fields, extra_directives=["--gres=gpu:4,nvme:1"])
+        assert values(job.directives)["gres"] == "gpu:4,nvme:1"
+        assert "gpus-per-node" not in values(job.directives)
 
 
 def test_passed_variables_reach_jobs_that_start_without_the_others(tmp_path):
@@ -345,6 +386,7 @@ def test_passed_variables_reach_jobs_that_start_without_the_others(tmp_path):
 
 @pytest.mark.parametrize("value", ["NONE", "nil", "A,B=1"])
 def test_steps_take_over_what_the_script_exports(tmp_path, value):
+    assert values(plan(tmp_path).srun)["export"] == "ALL"
     with pytest.raises(ConfigError, match=r"srun_args.*export=ALL,NAME=value"):
         plan(tmp_path, srun_args=[f"--export={value}"])
     kept = plan(tmp_path, srun_args=["--export=ALL,X=1"]).srun

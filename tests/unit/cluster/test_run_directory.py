@@ -105,7 +105,9 @@ def test_jobs_are_remembered(tmp_path):
     assert [facts["job_id"] for facts in read_jobs(tmp_path)] == ["1", "2"]
 
 
-@pytest.mark.parametrize("kind", ["pipe", "directory", "{", "[1]"])
+@pytest.mark.parametrize(
+    "kind", ["pipe", "directory", "{", "[1]", '{"job_id": 7}', '{"job_id": "7", "cluster": 2}']
+)
 def test_a_list_of_jobs_that_cannot_be_read(tmp_path, kind):
     path = tmp_path / "submitted.jsonl"
     if kind == "pipe":

@@ -1,6 +1,7 @@
 """The rendered script under bash, with a fake srun, squeue and scontrol on PATH."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -263,6 +264,18 @@ def test_every_start_has_its_own_logs(batch):
     assert f"--output={attempts}/2/%N.log" in last
 
 
+def test_a_start_takes_no_directory_of_another(batch):
+    attempts = batch.run_directory / "job/attempts"
+    for _ in range(3):
+        batch.run()
+    shutil.rmtree(attempts / "0")
+    assert "attempt 3: job 77" in batch.run()[1]
+    assert (attempts / "2/outcome").exists()
+    jobs = [batch.start() for _ in range(4)]
+    told = {job.communicate(timeout=240)[0].split()[2] for job in jobs}
+    assert told == {"4:", "5:", "6:", "7:"}
+
+
 def test_what_is_made_is_the_owners_alone(batch):
     batch.run()
     assert (batch.run_directory / "job/attempts/0").stat().st_mode & 0o077 == 0
@@ -395,6 +408,13 @@ def test_scratch_whose_variable_is_not_set_here(tmp_path):
     status, _, err = Batch(tmp_path, node_scratch="$LOCAL/x").run()
     assert status != 0
     assert "LOCAL: node_scratch of the site profile needs it, and it is not set on this node" in err
+
+
+def test_an_image_whose_variable_is_not_set_here(tmp_path):
+    image = {"kind": "apptainer", "image": "$IMAGES/a.sif"}
+    status, _, err = Batch(tmp_path, container=image).run()
+    assert status != 0
+    assert "IMAGES: container.image of the site profile needs it" in err
 
 
 def test_who_may_read_a_runs_files(tmp_path):

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from pathlib import Path
 
 import pytest
 
@@ -299,6 +300,50 @@ def test_the_directory_of_another_user(cluster, tmp_path, monkeypatch):
     assert not (cluster / "calls").exists()
 
 
+def test_what_is_wrong_with_sbatch_is_not_blamed_on_the_directory(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("LONG", "x" * 200_000)  # more than Linux takes in one variable
+    with pytest.raises(ClusterError, match=r"sbatch cannot be started: .*Argument list too long"):
+        send(tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+def fail_at(monkeypatch, function, call=1):
+    """A quota is used up when submitit calls a function of the paths of its own files."""
+    calls = []
+
+    def fail(path, *rest, **named):
+        if path.name.startswith(".submission_file"):
+            calls.append(path)
+        if len(calls) == call:
+            raise OSError(122, "Disk quota exceeded", str(path))
+        return there(path, *rest, **named)
+
+    there = getattr(Path, function)
+    monkeypatch.setattr(Path, function, fail)
+
+
+def test_a_quota_that_is_used_up_before_sbatch(cluster, tmp_path, monkeypatch):
+    fail_at(monkeypatch, "open")
+    with pytest.raises(ConfigError, match=r"cannot write .*runs/run: .*Disk quota exceeded"):
+        send(tmp_path)
+    assert not (cluster / "calls").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_quota_that_is_used_up_when_slurm_has_the_job(cluster, tmp_path, monkeypatch):
+    fail_at(monkeypatch, "rename")
+    told = r"'Submitted batch job 41', but .*quota exceeded.*end the job with scancel"
+    with pytest.raises(ClusterError, match=told):
+        send(tmp_path)
+    assert (tmp_path / "runs/run/job/job.sbatch").is_file()
+
+
+def test_a_quota_that_is_used_up_in_the_middle_of_a_chain(cluster, tmp_path, monkeypatch):
+    fail_at(monkeypatch, "open", 2)
+    with pytest.raises(ConfigError, match=r"Disk quota exceeded.*will run: 41\. End them with"):
+        send(tmp_path, code="installed", restarts={"by": "chain", "most": 2})
+
+
 def test_a_lock_that_cannot_be_read_is_no_submission(cluster, tmp_path):
     (tmp_path / "runs/run/job/lock.json").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"lock\.json: cannot be read .*delete it"):
@@ -307,7 +352,8 @@ def test_a_lock_that_cannot_be_read_is_no_submission(cluster, tmp_path):
 
 def test_two_submissions_at_once(cluster, tmp_path):
     (tmp_path / "runs/run/job").mkdir(parents=True)
-    with only_submission(tmp_path / "runs/run", tmp_path / "runs/run/job"):
+    asked = request(tmp_path)
+    with only_submission(asked, asked.run_directory, asked.run_directory / "job"):
         process = multiprocessing.get_context("fork").Process(target=submit_again, args=(tmp_path,))
         process.start()
         process.join(60)

@@ -46,6 +46,15 @@ def test_a_dry_run_looks_into_a_recipe_of_the_users(files, tmp_path, capsys, mor
     assert submit(*files, *more, "--dry-run", "recipe=own.py:nine") == 0
 
 
+@pytest.mark.parametrize("more", [[], ["--sweep", "seed=1,2"]])
+def test_a_dry_run_tells_which_options_of_the_shell_are_left_aside(
+    files, monkeypatch, capsys, more
+):
+    monkeypatch.setenv("SBATCH_GRES", "gpu:1")
+    assert submit(*files, *more, "--dry-run") == 0
+    assert "SBATCH_GRES: this shell sets what sbatch would read" in capsys.readouterr().err
+
+
 def test_a_dry_run_is_the_same_every_time(files, capsys):
     texts = []
     for _ in range(2):
@@ -76,9 +85,9 @@ def test_a_line_break_becomes_no_line_of_the_script(files, capsys, words, way):
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["--account", 'a" --uid=0'], "account"),
+        (["--account", 'a"--uid=0'], "account"),
         (["--partition", 'p"q'], "partition"),
-        (["site.qos='q \"r'"], "qos"),
+        (["site.qos='q\"r'"], "qos"),
         (["site.memory='9\\'"], "mem"),
         (["site.extra_directives=['--comment=a\" --uid=0']"], "comment"),
     ],

@@ -100,6 +100,20 @@ def test_waiting_until_the_ranks_have_spoken(tmp_path):
     assert len(asked) == 3, "of a controller that serves everybody, every 30 s"
 
 
+def test_a_controller_that_does_not_answer_is_asked_again(tmp_path):
+    naps = []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        if len(naps) == 200:
+            result(tmp_path)
+
+    def silent(words):
+        raise ClusterError("squeue: Socket timed out on send/recv operation")
+
+    assert wait_for_result(tmp_path, "7", silent, sleep) == VERDICTS
+
+
 def test_a_job_that_ends_without_a_result(tmp_path):
     naps = []
     with pytest.raises(ClusterError, match="job 7 has ended without a result") as caught:

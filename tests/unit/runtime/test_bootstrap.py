@@ -1,10 +1,13 @@
 """Ranks from Slurm's variables."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from verl_hpc.errors import LaunchError
-from verl_hpc.runtime import bootstrap
-from verl_hpc.runtime.bootstrap import check_address, expand_counts, read_step
+from verl_hpc.runtime import bootstrap, session
+from verl_hpc.runtime.bootstrap import SlurmBootstrap, check_address, expand_counts, read_step
 
 STEP = {
     "SLURM_JOB_ID": "4711",
@@ -106,3 +109,14 @@ def test_a_node_that_has_no_address_here_is_told_at_once():
     check_address("localhost")
     with pytest.raises(LaunchError, match=r"nowhere\.invalid, the node of rank 0, .*/etc/hosts"):
         check_address("nowhere.invalid")
+
+
+def test_ranks_meet_at_the_name_that_the_site_gives_its_nodes(monkeypatch):
+    """With and without MPI; JSC's nodes reach each other at NAMEi alone."""
+    monkeypatch.setenv("VERL_HPC_NODE_ADDRESS", "{node}.invalid")
+    with pytest.raises(LaunchError, match=r"^n08\.invalid, the node of rank 0"):
+        SlurmBootstrap(read_step(STEP), 1.0).connect()
+    control = SimpleNamespace(broadcast=lambda value: value, together=lambda work: work())
+    world = SimpleNamespace(num_nodes=2, host="n08")
+    with pytest.raises(LaunchError, match=r"^n08\.invalid, the node of rank 0"):
+        session.start_torch(world, control, torch.get_num_threads(), 1.0)

@@ -247,6 +247,8 @@ def test_compilers_keep_their_files_in_the_jobs_directory(environ):
     environment.prepare_environment(1, 1)
     assert environ["TORCH_EXTENSIONS_DIR"] == "/tmp/job/torch_extensions"
     assert environ["TRITON_CACHE_DIR"] == "/site", "the site profile's own"
+    for name in ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"):
+        assert environ[name].startswith("/tmp/job"), "as LUMI's page asks"
 
 
 def test_hidden_gpus(environ):

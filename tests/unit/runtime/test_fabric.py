@@ -183,12 +183,16 @@ def test_the_doctor_takes_tcp_where_a_run_is_refused(
     environ, monkeypatch, fabric, limited, network
 ):
     monkeypatch.setattr(session.fabric, "wanted_infiniband", lambda *_: fabric)
-    monkeypatch.setattr(session.limits, "trouble", lambda **_: limited)
+    asked = []
+    look = lambda **_: asked.append(1) or limited  # noqa: E731
+    monkeypatch.setattr(session.limits, "trouble", look)
     world = SimpleNamespace(num_nodes=2, host="n7")
     if network == "Socket":
         with pytest.raises(ClusterError, match="n7: "):
             session.choose_network(world, OneRank(), refuse=True)
-    assert session.choose_network(world, OneRank(), refuse=False) == fabric
+    asked.clear()
+    assert session.choose_network(world, OneRank(), refuse=network == "IB") == fabric
+    assert len(asked) == 1
     assert environ["NCCL_NET"] == network
 
 

@@ -182,8 +182,12 @@ def test_what_another_cluster_grants_is_not_granted_here():
 
 
 def test_the_default_account_and_the_meter():
-    assert default_account("ann", lambda _: "proj\n") == "proj"
-    assert default_account("ann", lambda _: "") is None
+    said = {"sacctmgr": "a_first|far\nlab|proj\n", "scontrol": CONFIG}
+    asked = []
+    assert default_account("ann", lambda w: asked.extend(w) or said[w[0]]) == "proj"
+    assert {"associations", "user=ann", "onlydefaults"} <= set(asked)
+    said["sacctmgr"] = "a_first|far\n"
+    assert default_account("ann", lambda words: said[words[0]]) is None
     assert energy_meter(lambda _: CONFIG) == "acct_gather_energy/ipmi"
     assert energy_meter(lambda _: "") == "unknown"
 

@@ -94,6 +94,14 @@ def test_a_tool_that_fails_says_why(tmp_path, monkeypatch):
         past_states(["1"])
 
 
+def test_a_tool_that_cannot_be_started(tmp_path, monkeypatch):
+    fake(tmp_path, "squeue", "")
+    (tmp_path / "squeue").write_bytes(b"\x7fELF of another machine")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="squeue cannot be started: .*Exec format error"):
+        my_jobs()
+
+
 def test_a_tool_that_hangs(tmp_path, monkeypatch):
     fake(tmp_path, "squeue", "exec sleep 30")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

@@ -374,6 +374,9 @@ def test_the_status_tells_what_to_do_next(site, outcome, left, status):
         ({"MPIEXEC": "/none"}, "set MPIEXEC_KIND to mpich, intel, openmpi or pals"),
         ({"MPIEXEC_KIND": "mpi"}, "MPIEXEC_KIND=mpi: "),
         ({"PYTHON": sys.executable}, "ConfigError: run.yaml"),
+        ({"PYTHON": "/none/python"}, "PYTHON=/none/python: '/none/python' cannot be started"),
+        ({"VERL_HPC_GPUS_PER_NODE": "x", "PPN": "2"}, "VERL_HPC_GPUS_PER_NODE=x: "),
+        ({"VERL_HPC_END_TIME": "12:00"}, "VERL_HPC_END_TIME=12:00: "),
     ],
 )
 def test_what_cannot_be_started_is_refused_before_anything_is(site, changes, message):

@@ -244,6 +244,13 @@ def test_a_site_command_that_says_something_else(tmp_path, script, problem):
         gather({}, NOW, "proj", site_with(tmp_path, script))
 
 
+def test_a_site_command_that_the_kernel_does_not_start(tmp_path):
+    site = site_with(tmp_path, "")
+    (tmp_path / "allocation").write_text("echo {}\n")
+    with pytest.raises(ConfigError, match=r"budget.command = .*Exec format error.*#!/bin/sh"):
+        gather({}, NOW, "proj", site)
+
+
 def test_steps_that_nobody_saved_are_lost_unless_the_run_goes_on_or_has_saved(tmp_path, clock):
     run = make_run(tmp_path)
     life = LifeRecord(run, 2, on_gpus=True, clock=clock)

@@ -10,10 +10,10 @@ truth is a chain that waits as the next job of its kind did after the clock.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import re
 import statistics
-import sys
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -89,8 +89,18 @@ def report(lives: list[Life], nodes: int, on_gpus: bool, number: int, hours: int
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def main() -> None:
-    lives = sorted(lives_of(Path(sys.argv[1])), key=lambda life: life.eligible or 0.0)
+def main(words: list[str] | None = None) -> None:
+    """Command line of this module; without `words` those of the process."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.forecast",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", type=Path, metavar="CLUSTER", help="directory of its *.csv")
+    directory = parser.parse_args(words).directory
+    lives = sorted(lives_of(directory), key=lambda life: life.eligible or 0.0)
+    if not lives:
+        parser.error(f"{directory}: has no jobs in files named *.csv; give the dataset's directory")
     print(
         "| chain | forecasts | waits / runs | first date within 15 % | median error | second held |"
     )

@@ -38,6 +38,13 @@ ppn=${PPN:-$counts}
 [[ $ppn =~ ^[1-9][0-9]*$ ]] || fail "PPN=${ppn//$'\n'/ or }: every host has the same number of" \
     "ranks; set PPN to it, or name each host in $file that often"
 gpus=${VERL_HPC_GPUS_PER_NODE:-0}
+[[ $gpus =~ ^[0-9]+$ ]] || fail "VERL_HPC_GPUS_PER_NODE=$gpus: is no number; set it to the GPUs of" \
+    "each host"
+end=${VERL_HPC_END_TIME-0}
+[[ $end =~ ^[0-9]+$ ]] || fail "VERL_HPC_END_TIME=$end: is no number of seconds since the epoch; set" \
+    "it as \$(date +%s -d '+12 hours') does"
+command -v "${python[0]}" >/dev/null || fail "PYTHON=${python[*]}: '${python[0]}' cannot be started" \
+    "here; set PYTHON to the interpreter of the environment that has verl_hpc"
 [ "$gpus" = 0 ] || [ -n "${PPN-}" ] || [ "$gpus" = "$ppn" ] || fail "VERL_HPC_GPUS_PER_NODE=$gpus:" \
     "$file names each host $ppn times, for as many ranks; set PPN to the ranks of each host"
 

@@ -137,12 +137,12 @@ def two_hosts(tmp_path):
     }
 
 
-def pbs_script(path, config, **exports):
-    """launch/grpo_8b.pbs as a user edits it, for two hosts with a rank each and a second of time: a
+def pbs_script(path, config, hosts=2, **exports):
+    """launch/grpo_8b.pbs as a user edits it, for hosts with a rank each and a second of time: a
     run that may begin no step which would not end before, and begins one all the same."""
     text = PBS_SCRIPT.read_text()
     changes = {
-        r"(?m)^#PBS -l select=.*": "#PBS -l select=2:ncpus=1:mpiprocs=1",
+        r"(?m)^#PBS -l select=.*": f"#PBS -l select={hosts}:ncpus=1:mpiprocs=1",
         r"(?m)^#PBS -l walltime=.*": "#PBS -l walltime=00:00:01",
         r"(?m)^SCRIPT=.*": f"SCRIPT={path}",
         r"(?m)^CONFIG=.*": f"CONFIG={config}",
@@ -180,11 +180,14 @@ def test_scripts_are_clean(script):
 def test_a_job_of_pbs_saves_before_its_limit_and_submits_itself_until_the_run_is_over(
     tree, tmp_path, pbs, capsys
 ):
-    config = write_config(tmp_path / "config.yaml", tree | {"steps": 2})
+    """One rank without a critic, since each start takes seconds for each rank that it has."""
+    small = {"steps": 2, "parallel": {}, "roles": {}, "algorithm": {}}
+    config = write_config(tmp_path / "config.yaml", tree | small)
     run = tmp_path / "run"
     script = pbs_script(
         tmp_path / "run.pbs",
         config,
+        hosts=1,
         PYTHON=sys.executable,
         MPIEXEC=f"{MPIEXEC} -launcher fork",
     )
@@ -198,13 +201,9 @@ def test_a_job_of_pbs_saves_before_its_limit_and_submits_itself_until_the_run_is
     assert [row["step"] for row in read_metrics(run)] == [1, 2]
     for number, step in enumerate((1, 2)):
         attempt = run / f"job/attempts/{number}"
-        logs = {f"{os.uname().nodename}.rank{rank}.log" for rank in range(2)}
-        assert {path.name for path in attempt.iterdir()} == logs | {
-            "hosts",
-            "mpiexec.log",
-            "outcome",
-        }
-        assert (attempt / "hosts").read_text() == "n0\nn1\n"
+        files = {f"{os.uname().nodename}.rank0.log", "hosts", "mpiexec.log", "outcome"}
+        assert {path.name for path in attempt.iterdir()} == files
+        assert (attempt / "hosts").read_text() == "n0\n"
         assert main(["logs", str(run), "--rank", "0", "--attempt", str(number)]) == 0
         out = capsys.readouterr().out
         assert out.startswith(f"{os.uname().nodename} 0: 20")
@@ -375,6 +374,9 @@ def test_the_status_tells_what_to_do_next(site, outcome, left, status):
         ({"MPIEXEC": "/none"}, "set MPIEXEC_KIND to mpich, intel, openmpi or pals"),
         ({"MPIEXEC_KIND": "mpi"}, "MPIEXEC_KIND=mpi: "),
         ({"PYTHON": sys.executable}, "ConfigError: run.yaml"),
+        ({"PYTHON": "/none/python"}, "PYTHON=/none/python: '/none/python' cannot be started"),
+        ({"VERL_HPC_GPUS_PER_NODE": "x", "PPN": "2"}, "VERL_HPC_GPUS_PER_NODE=x: "),
+        ({"VERL_HPC_END_TIME": "12:00"}, "VERL_HPC_END_TIME=12:00: "),
     ],
 )
 def test_what_cannot_be_started_is_refused_before_anything_is(site, changes, message):

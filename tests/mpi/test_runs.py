@@ -177,7 +177,7 @@ def test_an_evaluation_that_a_run_had_no_time_for_is_made_up_for(here, tree, mon
         patch.setattr(
             StopFlag,
             "agree",
-            lambda flag, step=None: Wish.RESTART_NOW if step == 2 else agree(flag, step),
+            lambda flag, step=None, _=0: Wish.RESTART_NOW if step == 2 else agree(flag, step),
         )
         result, rows = run(here, tree)
     assert (result.outcome, result.progress.step, evaluated(rows)) == ("restart", 2, [])

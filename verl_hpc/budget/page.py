@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from verl_hpc.budget.days import day_of
+from verl_hpc.budget.days import DAY_S, day_of
 from verl_hpc.budget.use import RunUse, added
+
+_CENTURY_S = 36525 * DAY_S
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,12 @@ class Account:
     """Who told."""
 
     def runs_out(self, now: float) -> float | None:
-        """When the hours are used up if they go on being used as until now."""
+        """When the hours are used up if they go on being used as until now; None if that cannot be
+        told, or is more than a century away."""
         if not self.granted or not self.used or self.start is None or now <= self.start:
             return None
-        return self.start + (now - self.start) * self.granted / self.used
+        lasting = (now - self.start) * self.granted / self.used
+        return self.start + lasting if lasting < _CENTURY_S else None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -153,6 +157,8 @@ def _notes(report: Report) -> Iterator[str]:
         yield f"CO2 is {report.co2_g_per_kwh:g} g for a kWh, as the site profile says."
     if report.account is not None:
         yield f"The account's hours are by {report.account.source}."
+    if not runs:
+        yield "No run is below runs/ here: give run directories, or start this where runs/ is."
     yield from report.problems
 
 

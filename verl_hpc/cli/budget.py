@@ -26,8 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--account", metavar="A", help="default: the site profile's, else yours in Slurm")
     add("--cluster", metavar="YAML", help="site profile (default: that of the first run)")
     add("--since", metavar="DATE", help="count the account's use from there (default: 1 January)")
-    add("--report", type=Path, metavar="FILE", help="write the page there")
-    add("--json", action="store_true", help="print one JSON object")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--report", type=Path, metavar="FILE", help="write the page there")
+    form.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,9 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.budget_gather import gather
     from verl_hpc.runs.find import RUNS, find_run, named_runs
 
+    now = time.time()
     since = None if arguments.since is None else parse_day(arguments.since, "--since")
+    if since is not None and since > now:
+        raise ConfigError(f"--since {arguments.since}: that day has not begun; give an earlier one")
     runs = {word: find_run(word) for word in arguments.runs} or named_runs(RUNS)
-    report = gather(runs, time.time(), arguments.account, arguments.cluster, since)
+    report = gather(runs, now, arguments.account, arguments.cluster, since)
     if arguments.report is not None:
         try:
             arguments.report.write_text(render_page(report), encoding="utf-8")

@@ -105,6 +105,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.budget is not None or arguments.until is not None:
         from verl_hpc.cli.plan_budget import run_budget
 
+        _refuse(
+            arguments,
+            ("svg", "write", "explain", "objective"),
+            "it shows one plan, and --budget and --until compare several; leave it out",
+        )
         return run_budget(arguments)
     _refuse(arguments, ("time", "like"), "it belongs to --budget and --until: add one of them")
     plan = make(arguments)

@@ -109,9 +109,9 @@ def _script_variables(request: Request) -> list[Setting]:
         variables.append(Setting("IMAGE", image, profile.origin("container.image")))
     if site.caches is not None:
         archives = _required("caches", site.caches)
-        variables.append(Setting("CACHES", archives, profile.origin("caches")))
+        variables.append(Setting(ARCHIVES.removeprefix("$"), archives, profile.origin("caches")))
     cache = f"{_required('node_scratch', site.node_scratch)}/verl_hpc-$SLURM_JOB_ID"
-    return [*variables, Setting("CACHE", cache, profile.origin("node_scratch"))]
+    return [*variables, Setting(CACHE.removeprefix("$"), cache, profile.origin("node_scratch"))]
 
 
 def _required(field: str, value: str) -> str:

@@ -10,6 +10,7 @@ from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.restart_lines import decision_lines
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import expandable
+from verl_hpc.cluster.variables import ARCHIVES, CACHE
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runs.lock import FILE as LOCK
@@ -159,9 +160,9 @@ def _attempt(job: Job) -> list[str]:
 
 def _archives(job: Job) -> list[str]:
     """Make the directory of kept compile caches, which a container needs to mount it."""
-    if not any(variable.name == "CACHES" for variable in job.variables):
+    if not any(f"${variable.name}" == ARCHIVES for variable in job.variables):
         return []
-    return ['mkdir -p "$CACHES" || say "caches: compile caches are not kept" >&2']
+    return [f'mkdir -p "{ARCHIVES}" || say "caches: compile caches are not kept" >&2']
 
 
 def _alone() -> list[str]:
@@ -202,7 +203,7 @@ def _step(job: Job) -> list[str]:
         *_fill(_step_words(job)),
         "rc=$?",
         'timeout 60 srun --export=ALL --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" \\',
-        '    --ntasks-per-node=1 rm -rf "$CACHE"',
+        f'    --ntasks-per-node=1 rm -rf "{CACHE}"',
     ]
 
 

@@ -80,6 +80,18 @@ def _word(text: str) -> str:
 
 
 Word = Annotated[str, AfterValidator(_word)]
+
+
+def _shared_directory(text: str) -> str:
+    """Check what a list of mounts can have, and what is one directory wherever a job starts."""
+    if not re.fullmatch("[/$][^,:]+", text):
+        raise ValueError(
+            "expected a directory of shared storage, such as /shared/me/caches or $PROJECT/caches, "
+            "with neither comma nor colon in it"
+        )
+    return text
+
+
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -183,7 +195,7 @@ class Site(Section):
     node_scratch: str = "/tmp"  # noqa: S108
     """Node-local directory for compile caches, which break on network file systems; $NAME is
     expanded on the first node of the job."""
-    caches: Annotated[str, Field(pattern=r"^[/$][^,:]+$")] | None = None
+    caches: Annotated[str, AfterValidator(_shared_directory)] | None = None
     """Directory of shared storage in which each user's compile caches are kept from one start to
     the next; $NAME is expanded on the first node of the job. null keeps none."""
     offline: bool = True

@@ -147,7 +147,7 @@ def pack(root: Path, archive: Path, known: frozenset[str]) -> frozenset[str]:
         )
     part = archive.with_name(f".{archive.stem}.{secrets.token_hex(8)}{_PART}")
     try:
-        with part.open("xb") as file:
+        with open(part, "xb", opener=_private) as file:
             _write(root, sorted(names), file)
         part.replace(archive)
     finally:
@@ -202,6 +202,11 @@ def _write(root: Path, names: list[str], file: IO[bytes]) -> None:
         for name in names:
             tar.add(root / name, name, recursive=False, filter=_of_nobody)
     file.write(digesting.digest.digest())
+
+
+def _private(name: str, flags: int) -> int:
+    """Open a file that nobody else may write, even where the umask lets the group."""
+    return os.open(name, flags, 0o644)
 
 
 def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -35,7 +35,7 @@ _ONE_PRESS_S = 1.0
 """A terminal and a container's runtime may both deliver one press of Ctrl-C within this time."""
 _TOLD = "verl_hpc: Ctrl-C: the run saves and leaves as soon as it can; Ctrl-C again ends at once\n"
 MARGIN_S = 30.0
-"""Left over for leaving, after a step and a save as long as the longest so far."""
+"""Left over for leaving, after a step, a save and evaluations as long as the longest so far."""
 
 
 class Wish(IntEnum):
@@ -76,6 +76,7 @@ class _Pace:
 
     step: float = 0.0
     save: float = 0.0
+    evaluation: float = 0.0
 
 
 class Signals:
@@ -174,15 +175,19 @@ class StopFlag:
         self.reason = ""
         """Why this rank wishes to leave, for people."""
 
-    def took(self, *, step: float = 0.0, save: float = 0.0) -> None:
-        """Tell how long a step or a save was, in seconds."""
-        self._pace = _Pace(max(self._pace.step, step), max(self._pace.save, save))
+    def took(self, *, step: float = 0.0, save: float = 0.0, evaluation: float = 0.0) -> None:
+        """Tell how long a step, a save or an evaluation was, in seconds."""
+        pace = self._pace
+        self._pace = _Pace(
+            max(pace.step, step), max(pace.save, save), max(pace.evaluation, evaluation)
+        )
 
-    def wish(self, num_steps_done: int | None = None) -> Wish:
+    def wish(self, num_steps_done: int | None = None, num_evaluations: int = 0) -> Wish:
         """This rank's own wish; cheap, without communication.
 
         Args:
             num_steps_done: at a step's end; requests that wait for a step are due by it.
+            num_evaluations: that are due now and after the next step.
         """
         if num_steps_done is not None:
             self._done = num_steps_done
@@ -191,12 +196,15 @@ class StopFlag:
             self.reason = self._signals.reason
         wishes = [self._signals.wish, self._file_wish()]
         if num_steps_done is not None:
-            wishes.append(self._time_wish())
+            wishes.append(self._time_wish(num_evaluations))
         return max(wishes)
 
-    def agree(self, num_steps_done: int | None = None) -> Wish:
-        """The strongest wish of all ranks; every rank calls it at the same boundary."""
-        mine = self.wish(num_steps_done)
+    def agree(self, num_steps_done: int | None = None, num_evaluations: int = 0) -> Wish:
+        """The strongest wish of all ranks; every rank calls it at the same boundary.
+
+        Takes what `wish` takes.
+        """
+        mine = self.wish(num_steps_done, num_evaluations)
         agreed = Wish(self._control.max(int(mine)))
         if agreed.leaves and not self.reason:
             self.reason = "another rank was asked to stop"
@@ -219,8 +227,9 @@ class StopFlag:
             for kind in ("save",) if wish is Wish.SAVE else KINDS:
                 withdraw(self._directory, kind)
 
-    def _time_wish(self) -> Wish:
-        needed = self._pace.step + self._pace.save + MARGIN_S
+    def _time_wish(self, num_evaluations: int) -> Wish:
+        pace = self._pace
+        needed = pace.step + pace.save + num_evaluations * pace.evaluation + MARGIN_S
         if (wish := self._ceiling_wish(needed)).leaves:
             return wish
         if self._end - self._clock() > needed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -59,6 +60,10 @@ def run_program(
         raise ClusterError(f"{words[0]} cannot be started: {error}") from None
     except subprocess.TimeoutExpired:
         raise ClusterError(f"{words[0]} did not answer within {timeout_s:.0f} s{if_slow}") from None
+    except OSError as error:
+        no_script = error.errno in (errno.ENOEXEC, errno.ENOENT)
+        todo = "; give it a first line such as #!/bin/sh" if no_script else ""
+        raise ClusterError(f"{words[0]} cannot be started ({error.strerror}){todo}") from None
     if done.returncode not in statuses:
         reason = done.stderr.strip() or f"exit status {done.returncode}"
         raise ClusterError(f"{' '.join(words)}: {reason}")

@@ -99,7 +99,8 @@ class KeptCaches:
 
     def _attempt(self, work: Callable[[], None], outcome: str) -> None:
         try:
-            self._archive.parent.mkdir(parents=True, exist_ok=True)
+            # The group that may write other files of a run would decide what ranks run.
+            self._archive.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             cache_archive.check_directory(self._archive.parent)
             work()
         except Exception as error:  # A file of others makes tarfile raise whatever it has in it.

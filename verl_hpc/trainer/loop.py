@@ -106,7 +106,8 @@ class Loop:
                     self._keep_responses(progress.step)
                 outcome = self._outcome(progress, {}, self.stop.agree())
                 break
-            wish = self.stop.agree(step)
+            due = self._owes_evaluation(step) + self._owes_evaluation(step + 1)
+            wish = self.stop.agree(step, due)
             every = self.config.checkpoint.every
             if (
                 wish is Wish.SAVE
@@ -178,6 +179,12 @@ class Loop:
         return metrics
 
     def _evaluate(self, step: int) -> dict[str, float]:
+        begin = time.monotonic()
+        metrics = self._evaluation(step)
+        self.stop.took(evaluation=time.monotonic() - begin)
+        return metrics
+
+    def _evaluation(self, step: int) -> dict[str, float]:
         self._evaluated = step
         own = self.recipe.evaluation
         metrics = self._weights_to_rollout(step) if own is None or own.generates else {}

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.status_runs import NOW, beat, make_run, submit_run, without_slurm, work
 from tests.unit.cluster.requests import SITE, write
 from verl_hpc.budget.days import DAY_S
-from verl_hpc.budget.page import Account
+from verl_hpc.budget.page import Account, Report, render_page
 from verl_hpc.cli.budget_gather import gather, records_of
 from verl_hpc.cli.main import main
 from verl_hpc.errors import ConfigError
@@ -215,6 +215,7 @@ def test_without_runs_the_account_alone(cluster, tmp_path, monkeypatch, capsys):
     told = capsys.readouterr().out
     assert "## Account proj" in told
     assert "## Runs" not in told
+    assert "No run is below runs/ here" in told
 
 
 def site_with(tmp_path, script):
@@ -247,6 +248,13 @@ def test_a_site_command_that_says_something_else(tmp_path, script, problem):
         gather({}, NOW, "proj", site_with(tmp_path, script))
 
 
+def test_a_site_command_that_the_kernel_does_not_start(tmp_path):
+    site = site_with(tmp_path, "")
+    (tmp_path / "allocation").write_text("echo {}\n")
+    with pytest.raises(ConfigError, match=r"budget.command = .*Exec format error.*#!/bin/sh"):
+        gather({}, NOW, "proj", site)
+
+
 def test_steps_that_nobody_saved_are_lost_unless_the_run_goes_on_or_has_saved(tmp_path, clock):
     run = make_run(tmp_path)
     life = LifeRecord(run, 2, on_gpus=True, clock=clock)
@@ -266,9 +274,23 @@ def test_hours_that_are_used_as_until_now_last_until():
     assert Account("a", "GPU-hours", 1000.0, 0.0, 0.0, None, "x").runs_out(100.0) is None
 
 
+def test_an_account_that_is_hardly_used_lasts_until_no_day_of_the_calendar(capsys):
+    """One short job in a year: the hours would last for millions of years."""
+    account = Account("a", "GPU-hours", 75_000.0, 0.01, NOW - 300 * DAY_S, None, "x")
+    assert "last until" not in render_page(Report(NOW, account, [], None, "", []))
+
+
 def test_a_date_that_is_none(cluster, capsys):
     assert main(["budget", str(cluster), "--since", "January"]) == 1
     assert "--since January: expected a date such as 2027-01-31" in capsys.readouterr().err
+    assert main(["budget", str(cluster), "--since", "9999-12-30"]) == 1
+    assert "--since 9999-12-30: that day has not begun" in capsys.readouterr().err
+
+
+def test_a_file_has_the_page_or_nothing(cluster, capsys):
+    with pytest.raises(SystemExit):
+        main(["budget", str(cluster), "--json", "--report", "use.md"])
+    assert "not allowed with argument --json" in capsys.readouterr().err
 
 
 def test_nothing_heavy_is_imported(cluster):

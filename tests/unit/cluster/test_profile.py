@@ -305,5 +305,5 @@ def test_a_umask_that_takes_files_from_their_owner(tmp_path, umask):
 
 @pytest.mark.parametrize("caches", ["/", "/a:b", "/a,b", "here"])
 def test_caches_that_no_list_of_mounts_can_have(tmp_path, caches):
-    with pytest.raises(ConfigError, match="caches"):
+    with pytest.raises(ConfigError, match=r"caches = '.*': .* such as /shared/me/caches"):
         profile(tmp_path, caches=caches)

@@ -93,8 +93,10 @@ def test_tritons_groups_name_the_files_beside_them(node, archive, tmp_path):
     assert found == {"kernel.cubin": str(other / "triton/KEY/kernel.cubin")}
 
 
-@pytest.mark.parametrize("mask, mode", [(0o077, 0o600), (0o027, 0o640)])
-def test_the_umask_says_who_may_read_it(node, archive, mask, mode):
+@pytest.mark.parametrize(
+    "mask, mode", [(0o077, 0o600), (0o027, 0o640), (0o007, 0o640), (0o000, 0o644)]
+)
+def test_the_umask_says_who_may_read_it_and_nobody_else_may_write(node, archive, mask, mode):
     before = os.umask(mask)
     try:
         pack(node, archive, NOTHING)

@@ -120,6 +120,19 @@ def test_a_step_that_would_pass_the_ceiling_is_not_begun_and_the_run_stops_for_g
     assert "would pass runtime.max_gpu_hours" in flag.reason
 
 
+def test_an_evaluation_needs_its_time_before_the_end_as_well(run, clock, monkeypatch):
+    """One is due before the next step, or after it, or both."""
+    monkeypatch.setenv(END_TIME, "2000")
+    flag = StopFlag(Others(), run, Signals(), clock)
+    flag.took(step=100.0, save=50.0)
+    flag.took(evaluation=300.0)
+    for step, due in enumerate((0, 1, 2)):
+        clock.now = 2000 - 150 - 300 * due - MARGIN_S - 1
+        assert flag.wish(step, due) is Wish.CONTINUE
+        clock.now += 2
+        assert flag.wish(step, due) is Wish.RESTART
+
+
 def test_a_start_that_has_used_up_the_hours_begins_no_step(run, clock):
     flag = StopFlag(Others(), run, Signals(), clock, ceiling=clock.now + 10)
     assert flag.agree_to_begin() is Wish.CONTINUE

@@ -71,6 +71,18 @@ def test_the_next_start_finds_what_this_one_compiled(start, tmp_path):
     assert again.unpack() == f"files of compile caches: 1, from {mine(tmp_path) / name}"
 
 
+def test_a_group_that_may_write_files_of_a_run_may_write_no_archive(start, tmp_path):
+    before = os.umask(0o002)
+    try:
+        caches, local = start()
+        compile_one(local)
+        caches.pack()
+    finally:
+        os.umask(before)
+    assert mine(tmp_path).stat().st_mode & 0o777 == 0o755
+    assert [path.stat().st_mode & 0o777 for path in mine(tmp_path).iterdir()] == [0o644]
+
+
 def test_it_is_due_after_fewer_and_fewer_steps(start):
     caches, _ = start()
     assert [step for step in range(1, 100) if caches.is_due()] == [1, 2, 4, 8, 16, 32, 64]

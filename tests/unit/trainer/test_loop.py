@@ -310,6 +310,24 @@ def test_a_run_saves_and_stops_before_it_passes_its_hours(tmp_path, clock):
     assert (result.outcome, result.progress.step) == ("stopped", 2)
 
 
+def test_an_evaluation_that_would_pass_the_hours_is_not_begun_either(tmp_path, clock):
+    """Steps take no time here, and evaluations 100 s."""
+    run = small_run(tmp_path, steps=9, evaluation__every=1)
+    ceiling = clock.now + MARGIN_S + 350
+    run.stop = flag = StopFlag(run.session.control, tmp_path, Signals(), clock, ceiling)
+    took = flag.took
+
+    def took_100_s(**told):
+        if "evaluation" in told:
+            clock.now += 100
+            took(evaluation=100.0)
+
+    flag.took = took_100_s
+    result, _ = loop(run)
+    assert (result.outcome, result.progress.step) == ("stopped", 3)
+    assert clock.now <= ceiling
+
+
 def test_finished_responses_are_kept_beside_the_step(tmp_path):
     signals = Signals()
     changes = {"steps": 3, "rollout__on_interrupt": "keep", "checkpoint__every": 1}

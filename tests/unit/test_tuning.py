@@ -39,7 +39,7 @@ def test_metrics_of_the_page_are_the_programs():
     """Operators as `timing_s/NAME`, and other metrics by their whole name."""
     source = "".join(
         path.read_text(encoding="utf-8")
-        for room in ("trainer", "metrics")
+        for room in ("step", "generation", "trainer", "metrics")
         for path in (ROOT / "verl_hpc" / room).rglob("*.py")
     )
     metrics = {w for w in WORDS if re.fullmatch(r"[a-z_]+/\w+", w)} - {

@@ -56,8 +56,6 @@ def run_program(
             timeout=timeout_s,
             env=_unfiltered(os.environ) | dict(variables or {}),
         )
-    except OSError as error:
-        raise ClusterError(f"{words[0]} cannot be started: {error}") from None
     except subprocess.TimeoutExpired:
         raise ClusterError(f"{words[0]} did not answer within {timeout_s:.0f} s{if_slow}") from None
     except OSError as error:

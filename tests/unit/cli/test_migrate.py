@@ -1,5 +1,6 @@
 """A verl command line as words and as one word."""
 
+from tests.unit.migration.scripts import needs_bubblewrap
 from verl_hpc.cli.main import main
 
 COMMAND = (
@@ -82,6 +83,7 @@ def test_keys_of_which_the_same_is_to_know_are_told_together(capsys):
     assert told in comments(said)
 
 
+@needs_bubblewrap
 def test_variables_before_a_script(capsys, tmp_path, monkeypatch):
     script = tmp_path / "run.sh"
     script.write_text(f"SIZE=$(nproc)\n{COMMAND} data.train_batch_size=$SIZE")

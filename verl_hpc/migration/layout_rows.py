@@ -76,6 +76,7 @@ def _recompute(values: Values, section: str) -> dict[str, Any]:
 
 
 def _note_keys_of_fsdp(values: Values, draft: Draft, model: str) -> None:
+    """Note the keys that verl's Megatron form does not read."""
     for name in _OF_FSDP:
         key = f"{MODEL[model]}.{name}"
         if key in values and not same(values[key], values.default(key)):

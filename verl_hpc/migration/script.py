@@ -1,6 +1,6 @@
-"""The words with which a shell script starts verl, by bash itself.
+"""bash reads a shell script and gives the words with which the script starts verl.
 
-bash runs the script in bubblewrap: without network, with nothing writable but a temporary
+It runs the script in bubblewrap: without network, with nothing writable but a temporary
 directory, and with nothing on PATH but a few programs that only compute or read. Before each
 command bash looks whether it starts verl (`-m verl.trainer.main_ppo`); such a command is written
 down and skipped. A program that is not on PATH is written down as well and does nothing. Where the
@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 from verl_hpc.config.foreign import MIGRATE
@@ -35,10 +35,10 @@ _OF_OTHERS = {
 }
 _ON_PATH = "basename bash cat cut date dirname head id ls readlink realpath seq sort tail tr whoami"
 _QUIET = "chmod cp ln mkdir mv rm sleep tee touch"
-"""Programs whose absence changes no word, and which no message names."""
+"""No message names these programs, because no word depends on what they do."""
 _SECONDS = 10.0
 _LONGEST = 2**21
-"""The most bytes of each file that is written, which Linux takes as one program's arguments."""
+"""This is the most that a file may hold, and what Linux takes as one program's arguments."""
 _MOST_MEMORY = 2**29
 _GIVE_COMMAND = f"give the command itself: {MIGRATE} python3 -m {PROGRAMS[0]} KEY=VALUE ..."
 _MESSAGE = re.compile(r"^(?P<file>.+?): line (?P<line>\d+): (?P<says>.*)$", re.M)
@@ -82,18 +82,15 @@ _migrate_starts() { # WORD...: whether they start verl
     done
     return 1
 }
-_migrate_write() { # KIND LINE FILE WORD...
-    printf '%s\0' "${@:1:3}" "$(<@FOLDER@/errors)" $(($# - 3)) "${@:4}" >> @FOLDER@/records
-}
-_migrate_keep() { # LINE FILE WORD...
+_migrate_keep() { # LINE FILE WORD...: write a command down if it starts verl
     _migrate_starts "${@:3}" || return 0
     _migrate_kept=1
-    _migrate_write start "$@"
+    printf '%s\0' "${@:1:2}" "$(<@FOLDER@/errors)" $(($# - 2)) "${@:3}" >> @FOLDER@/starts
 }
 command_not_found_handle() {
-    local kind=other line=${BASH_LINENO[0]}
-    _migrate_starts "$@" && kind=start
-    _migrate_write $kind $line "${BASH_SOURCE[1]-}" "$@"
+    local line=${BASH_LINENO[0]} file=${BASH_SOURCE[1]-} _migrate_kept=
+    _migrate_keep $line "$file" "$@"
+    [[ $_migrate_kept ]] || printf '%s\0' $line "$file" "" $# "$@" >> @FOLDER@/others
     [[ -p /dev/stdin ]] && @FOLDER@/bin/cat > /dev/null
     [[ $1 == python* && ${2-} == -c && ${3-} != *print* ]] && return 1
     [[ -p /dev/stdout ]] && printf '\1%s:%s\1\n' $line "$1"
@@ -107,27 +104,28 @@ trap @TRAP@ DEBUG
 
 @dataclass(frozen=True)
 class _Record:
-    """A command that was not run."""
+    """This command was written down and not run."""
 
-    kind: str
-    """start or other."""
     line: int
     file: str
     errors: str
-    """All that bash had said by then."""
+    """For a command that starts verl this holds all messages of bash up to then."""
     words: list[str]
 
 
 @dataclass(frozen=True)
 class _Result:
-    records: list[_Record]
+    starts: list[_Record]
+    """These commands start verl."""
+    others: list[_Record]
+    """The programs of these commands are not on PATH."""
     errors: str
     problem: str | None
-    """Why bash did not come to the script's end, if it was stopped."""
+    """This says why bash did not come to the script's end, if it was stopped."""
 
 
 def command_words(words: list[str]) -> list[str]:
-    """Those behind the program's name; all of them if it is not there."""
+    """Return the words behind the program's name, or all words if no program of verl is named."""
     for index, word in enumerate(words):
         if word in PROGRAMS:
             rest = words[index + 1 :]
@@ -139,32 +137,30 @@ def command_words(words: list[str]) -> list[str]:
 def words_of(
     path: Path, environment: Mapping[str, str], given: Mapping[str, str] | None = None
 ) -> list[str]:
-    """The words behind the program's name, of the first command of a script that starts verl.
+    """Return the words behind the program's name in the script's first command that starts verl.
 
     Args:
-        path: of a script.
-        environment: variables that the script takes from where it is started.
+        path: the script.
+        environment: variables that the script finds when it is started.
         given: variables that stay as they are, whatever the script sets.
 
     Raises:
-        ConfigError: it cannot be read, does not start verl, asks for a variable that is not
-            set or for what a program prints, or bubblewrap is not here.
+        ConfigError: the script cannot be read, does not start verl, or asks for a variable that
+            is not set or for what a program prints; or bubblewrap is missing.
     """
     try:
         text = path.read_text(encoding="utf-8")
         _check_given(given or {}, text)
         result = _run(path, environment, given or {})
-        starts = [record for record in result.records if record.kind == "start"]
-        if not starts:
+        if not result.starts:
             raise ConfigError(_why_none(path, result, text))
-        first = starts[0]
-        words = list(_behind_program(first.words))
-        _check(path, first, words, result.records, text)
+        words = list(_behind_program(result.starts[0].words))
+        _check(path, result, words, text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    _tell(path, first, result.records, len(starts))
+    _tell(path, result)
     return words
 
 
@@ -210,15 +206,15 @@ def _run(path: Path, environment: Mapping[str, str], given: Mapping[str, str]) -
                 if done.returncode < 0 or done.returncode > 128:
                     problem = f"bash ended with status {done.returncode}"
         said = Path(folder, "errors").read_text("utf-8", errors="replace")
-        wrote = Path(folder, "records").read_bytes()
+        starts, others = (Path(folder, name).read_bytes() for name in ("starts", "others"))
     if said.startswith("bwrap: "):
         raise ConfigError(
             f"bash reads a script in bubblewrap, which does not start here ({said.strip()}): try "
             f"another node, ask for unprivileged user namespaces, or {_GIVE_COMMAND}"
         )
-    if max(len(wrote), len(said)) >= _LONGEST:
+    if len(starts) >= _LONGEST:
         raise ConfigError(f"its words are more than {_LONGEST} characters; {_GIVE_COMMAND}")
-    return _Result(_records(wrote), said, problem)
+    return _Result(_records(starts), _records(others), said, problem)
 
 
 def _prepare(folder: Path, path: Path, given: Mapping[str, str]) -> None:
@@ -229,17 +225,18 @@ def _prepare(folder: Path, path: Path, given: Mapping[str, str]) -> None:
         if program is not None:
             (folder / "bin" / name).symlink_to(program)
     # bash looks on PATH for the file of `source FILE`, and the script's own directory is last.
-    fixed = {"PATH": f"{folder}/bin:{path.resolve().parent}", **given}
+    fixed = {**given, "PATH": f"{folder}/bin:{path.resolve().parent}"}
     keep = "\n".join(f"_migrate_{name}={shlex.quote(value)}" for name, value in fixed.items())
     again = "; ".join(f"{name}=$_migrate_{name}" for name in fixed)
     trap = shlex.quote(" ".join(_TRAP.replace("@GIVEN@", again).split("\n")))
     before = _BEFORE.replace("@FOLDER@", shlex.quote(str(folder))).replace("@TRAP@", trap)
     (folder / "before").write_text(before.replace("@GIVEN@", keep), encoding="utf-8")
-    (folder / "records").touch()
+    for name in ("starts", "others"):
+        (folder / name).touch()
 
 
 def _namespaces(folder: str, path: Path) -> list[str]:
-    """Options of bubblewrap."""
+    """Return the options of bubblewrap."""
     here = Path.cwd()
     words = ["--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/", "/"]
     words += ["--dev", "/dev", "--proc", "/proc"]
@@ -251,7 +248,7 @@ def _namespaces(folder: str, path: Path) -> list[str]:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """All that are no functions or options of a shell."""
+    """Return all variables but the functions and options that a shell has exported."""
     return {
         name: value
         for name, value in environment.items()
@@ -271,13 +268,12 @@ def _limit() -> None:
 
 
 def _records(wrote: bytes) -> list[_Record]:
-    fields = os.fsdecode(wrote).split("\0")[:-1]
+    fields = iter(os.fsdecode(wrote).split("\0")[:-1])
     records: list[_Record] = []
-    while len(fields) >= 5:
-        kind, line, file, errors, count = fields[:5]
-        end = 5 + int(count)
-        records.append(_Record(kind, int(line), file, errors, fields[5:end]))
-        fields = fields[end:]
+    # A file that has grown to its limit ends within a record.
+    while len(head := list(islice(fields, 4))) == 4:
+        line, file, errors, count = head
+        records.append(_Record(int(line), file, errors, list(islice(fields, int(count)))))
     return records
 
 
@@ -289,7 +285,7 @@ def _behind_program(words: Sequence[str]) -> Sequence[str]:
 
 
 def _why_none(path: Path, result: _Result, text: str) -> str:
-    """Why no command starts verl."""
+    """Say why no command starts verl."""
     # Of an error of syntax the last message is the line itself.
     messages = [m for m in _MESSAGE.finditer(result.errors) if not m["says"].startswith("`")]
     lines = result.errors.splitlines()
@@ -299,18 +295,18 @@ def _why_none(path: Path, result: _Result, text: str) -> str:
     if result.problem is not None:
         return f"{result.problem}{f' ({last})' if last else ''}; {_GIVE_COMMAND}"
     none = f"starts none of {', '.join(PROGRAMS)}"
-    for record in result.records:
+    for record in result.others:
         named = [name for option, name in pairwise(record.words) if option == "-m"]
         name = next((name for name in named if name.startswith("verl")), None)
         if name is not None:
             module = name.rpartition(".")[2]
             says = next((says for word, says in _OF_OTHERS.items() if word in module), None)
             return f"{none}, but {name}{f'; {says}' if says else ''}"
-    return last or "; ".join([none, *_skipped(result.records)])
+    return last or "; ".join([none, *_skipped(result.others)])
 
 
 def _skipped(records: Sequence[_Record]) -> list[str]:
-    """One sentence that names the programs that were not run, if there are any."""
+    """Name the programs that were not run in one sentence, if there are any."""
     programs = dict.fromkeys(
         f"{record.words[0]} (line {record.line})"
         for record in records
@@ -320,7 +316,7 @@ def _skipped(records: Sequence[_Record]) -> list[str]:
 
 
 def _explained(path: Path, message: re.Match[str], text: str) -> str:
-    """What bash says, and what to do if it misses a variable or what a program prints."""
+    """Say what bash says, and what to do if it misses a variable or what a program prints."""
     where = _where(path, message["file"], int(message["line"]))
     mark = _MARK.search(message["says"])
     if mark is not None:
@@ -339,7 +335,7 @@ def _where(path: Path, file: str, line: int) -> str:
 
 
 def _way(path: Path, name: str) -> str:
-    """How the user says what a variable is."""
+    """Say how the user gives a variable."""
     return f"give it: {MIGRATE} {name}=... {path.name}"
 
 
@@ -351,11 +347,10 @@ def _not_run(path: Path, mark: re.Match[str], text: str) -> str:
     return f"line {line}: {mark['program']} is not run, and what it prints is asked for; {way}"
 
 
-def _check(
-    path: Path, first: _Record, words: Sequence[str], records: Sequence[_Record], text: str
-) -> None:
+def _check(path: Path, result: _Result, words: Sequence[str], text: str) -> None:
     """Raises: ConfigError: the words are not those that verl would get, or not all that the
     script's author believes to pass."""
+    first = result.starts[0]
     for message in _MESSAGE.finditer(first.errors):
         if message["says"].endswith(": unbound variable"):
             raise ConfigError(_explained(path, message, text))
@@ -373,8 +368,8 @@ def _check(
             f"{where}: a comment ends the command, and bash passes nothing of what follows; move "
             "the comment above the command"
         )
-    for record in records[records.index(first) + 1 :]:
-        if record.kind == "other" and _STRAY.match(record.words[0]):
+    for record in result.others:
+        if record.line > first.line and _STRAY.match(record.words[0]):
             raise ConfigError(
                 f"{_where(path, record.file, record.line)}: {record.words[0]} is no part of the "
                 "command above it, which bash passes without; end each line of the command by a "
@@ -382,12 +377,15 @@ def _check(
             )
 
 
-def _tell(path: Path, first: _Record, records: Sequence[_Record], starts: int) -> None:
+def _tell(path: Path, result: _Result) -> None:
     """Say in the log what may make the words others than those of a run on the cluster."""
+    first = result.starts[0]
+    before = [one for one in result.others if one.file != first.file or one.line <= first.line]
     told = [match[0].strip() for match in _MESSAGE.finditer(first.errors)]
     told = [line for line in told if not line.endswith("Read-only file system")]
-    told += [f"{path}: {text}" for text in _skipped(records[: records.index(first)])]
-    if starts > 1:
-        told.append(f"{path}: starts verl {starts} times; these are the words of the first")
+    told += [f"{path}: {text}" for text in _skipped(before)]
+    if len(result.starts) > 1:
+        times = len(result.starts)
+        told.append(f"{path}: starts verl {times} times; these are the words of the first")
     for line in told:
         logging.getLogger(__name__).warning(line)

@@ -75,6 +75,7 @@ WAYS_TO_START = [
     "cat > x <<'END'\nRUN a=2\nEND\nRUN a=1",
     "echo RUN a=2\necho 'RUN' a=3\npkill -f verl.trainer.main_ppo\nL=(RUN a=2)\nRUN a=1",
     "until nvidia-smi > /dev/null; do sleep 1; done\nRUN a=1\nRUN a=2",
+    "while :; do nvidia-smi >> log; sleep 5; done & RUN a=1; kill $!",
     "if python3 -c 'import torch_npu' 2> /dev/null; then A=2; fi\nRUN a=${A:-1}",
 ]
 

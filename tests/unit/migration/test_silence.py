@@ -32,7 +32,7 @@ def run_of(found):
 
 
 def is_silent(key, value, form, beside, without):
-    """Whether nothing tells that a key is set: the run is translated again with it."""
+    """Translate the run again with a key, and say whether nothing shows that it is set."""
     found = translate(Spoken(beside | {key: value}, form))
     if found.refused or key in found.notes:
         return False
@@ -60,8 +60,8 @@ def odd_values(values, key, form, given=BASE):
 
 
 def goes_with_others():
-    """Keys and forms of which a case shows that they decide the run beside others, or that they
-    decide it in the other form."""
+    """Return the keys and forms that decide the run with other keys or in the other form, as a
+    case shows."""
     decide = {(case.key, form) for case in CASES if case.beside for form in FORMS}
     decide |= {(case.key, form) for case in CASES for form in FORMS if form not in case.forms}
     return decide | {(agreement.key, form) for agreement in AGREEMENTS for form in FORMS}

@@ -63,6 +63,7 @@ contracts: $(READY_DEV)
 	$(BIN)/lint-imports
 
 unit: $(READY_DEV)
+	launch/install.sh $(VENV) bubblewrap
 	$(PYTEST) tests/unit tests/gpu tests/fuzz
 
 # One pytest session per world size, and one import of torch and vLLM for all of them. A test for

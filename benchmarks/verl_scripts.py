@@ -1,4 +1,4 @@
-"""How many of verl's own scripts run here as they are? Reads them; starts nothing.
+"""How many of verl's own scripts run here as they are? Starts nothing.
 
 git clone https://github.com/volcengine/verl && git -C verl checkout b178a3cd56
 python -m benchmarks.verl_scripts verl/examples
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from verl_hpc.errors import ConfigError
-from verl_hpc.migration.shell.script import words_of
+from verl_hpc.migration.script import words_of
 from verl_hpc.migration.translate import migrate
 
 _STARTS = re.compile(r"-m\s+verl\.trainer\.main_ppo(?![\w.])")

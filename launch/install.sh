@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Make a virtual environment with the pinned CPU packages and this package in it (cpu), add what
-# developers need (dev), or install Debian's packages, as root, for the virtual cluster (slurm) and
-# its accounts (accounts), the tests of the dashboard (browser) or those of Prometheus (pushgateway).
-# usage: launch/install.sh VENV cpu|dev|slurm|accounts|browser|pushgateway
+# developers need (dev), or install Debian's packages, as root, for what runs other people's programs
+# (bubblewrap), the virtual cluster (slurm) and its accounts (accounts), the tests of the dashboard
+# (browser) or those of Prometheus (pushgateway).
+# usage: launch/install.sh VENV cpu|dev|bubblewrap|slurm|accounts|browser|pushgateway
 #   PYTHON   interpreter to make it with, 3.11 (default: python3)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, slurm, accounts, browser or pushgateway}
+venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, bubblewrap, slurm, accounts, browser or pushgateway}
 python=${PYTHON:-python3}
 pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps)
 
@@ -27,6 +28,10 @@ packages() { # "COMMAND ..." "PACKAGE ..."
     apt-get install -y -qq --no-install-recommends $2
 }
 
+if [ "$what" = bubblewrap ]; then
+    packages bwrap bubblewrap
+    exit
+fi
 if [ "$what" = slurm ]; then
     packages "slurmctld slurmd munged bwrap" "slurm-wlm munge bubblewrap"
     exit

@@ -2,8 +2,9 @@
 
 Above the settings comments say which keys of verl were refused, and what is to know of those that
 were converted. The exit status is 3 if one was refused. A script's variables are those of the
-environment and of its own assignments; nothing in it is run. NAME=value before the script is what
-the variable is, whatever the script sets.
+environment and of its own assignments: bash runs it in bubblewrap, without network, with nothing
+writable and without its programs. NAME=value before the script is what the variable is, whatever
+the script sets.
 
 examples:
   python -m verl_hpc migrate run_qwen3_8b_megatron.sh > run.yaml
@@ -103,7 +104,7 @@ def _behind(words: list[str], module: str) -> list[str]:
     Raises:
         ConfigError: it is another module.
     """
-    from verl_hpc.migration.shell.start import PROGRAMS
+    from verl_hpc.migration.script import PROGRAMS
 
     if module not in PROGRAMS:
         raise ConfigError(f"-m {module}: expected one of {', '.join(PROGRAMS)}")
@@ -147,8 +148,7 @@ def _is_script(words: Sequence[str]) -> bool:
 
 
 def _found(words: Sequence[str]) -> Migration:
-    from verl_hpc.migration.shell.script import words_of
-    from verl_hpc.migration.shell.start import command_words
+    from verl_hpc.migration.script import command_words, words_of
 
     given, words = _given(words)
     if not words:

@@ -29,7 +29,7 @@ class _Place:
 
 
 def drop_replaced(
-    below: dict[str, Any], above: Mapping[str, Any], model: type[BaseModel], origin: str | None
+    below: dict[str, Any], above: Mapping[str, Any], model: type[BaseModel], origin: str
 ) -> list[str]:
     """Take out of `below` what belongs to a variant that `above` replaces, and say so in the log.
 
@@ -40,7 +40,7 @@ def drop_replaced(
         below: settings that are there.
         above: settings that are put over them.
         model: of both.
-        origin: of `below`, for the log; None says nothing.
+        origin: of `below`, for the log.
 
     Returns:
         Dotted names of what was dropped.
@@ -52,7 +52,7 @@ def drop_replaced(
     for place in list(_replaced(below, above, schema, schema.get("$defs", {}), "")):
         del place.section[place.field]
         dropped.setdefault(place.why, []).append(place.name)
-    for why, names in dropped.items() if origin else ():
+    for why, names in dropped.items():
         _tell(f"{origin}: {why}; dropped with it: {', '.join(names)}")
     return [name for names in dropped.values() for name in names]
 

@@ -10,7 +10,7 @@ from verl_hpc.config.model import OffloadConfig, ParallelConfig
 from verl_hpc.migration.engine_choice import engine_of, has_own_choice, layout_keys
 from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, is_there
 from verl_hpc.migration.reference import reference
-from verl_hpc.migration.row import Draft, Row, fixed, together
+from verl_hpc.migration.row import Draft, Row, fixed, same, together
 from verl_hpc.migration.values import Refused, Values
 
 _SIZES = {
@@ -27,6 +27,7 @@ _OFFLOAD = {
     "optimizer_offload": "optimizer",
 }
 _THEIRS = {ours: theirs for theirs, ours in _OFFLOAD.items()}
+_OF_FSDP = ("enable_gradient_checkpointing", "enable_activation_offload", "use_liger")
 _RECOMPUTE = ("granularity", "method", "num_layers", "modules")
 
 
@@ -74,7 +75,18 @@ def _recompute(values: Values, section: str) -> dict[str, Any]:
     return found
 
 
+def _note_keys_of_fsdp(values: Values, draft: Draft, model: str) -> None:
+    """Note the keys that verl's Megatron form does not read."""
+    for name in _OF_FSDP:
+        key = f"{MODEL[model]}.{name}"
+        if key in values and not same(values[key], values.default(key)):
+            draft.note(key, "decides nothing: it is read in the FSDP form alone")
+
+
 def _layout(values: Values, draft: Draft) -> None:
+    if values.form == "megatron":
+        for model in (ACTOR, CRITIC):
+            _note_keys_of_fsdp(values, draft, model)
     sections = {model: _parallel(values, model) for model in ROLE if is_there(values, model)}
     for model, section in sections.items():
         shared = sections[ACTOR]

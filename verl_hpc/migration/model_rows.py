@@ -44,11 +44,7 @@ def _path(values: Values, draft: Draft) -> None:
 def _adapters(values: Values, draft: Draft, section: str, ours: str) -> None:
     megatron = values.form == "megatron"
     rank, alpha, targets, path = (f"{section}.{name}" for name in _ADAPTERS[megatron])
-    for name in _ADAPTERS[not megatron]:
-        key = f"{section}.{name}"
-        if key in values and values[key] != values.default(key):
-            other = "FSDP" if megatron else "Megatron"
-            raise Refused(key, f"verl reads it in the {other} form", rank)
+    _check_adapters_form(values, section)
     if not values.whole(rank, least=0):
         if values[path] is not None:
             raise Refused(path, f"needs {rank}", "lora.rank")
@@ -58,6 +54,17 @@ def _adapters(values: Values, draft: Draft, section: str, ours: str) -> None:
     draft.put(f"{ours}.target_modules", _targets(values, targets), targets)
     if values[path] is not None:
         draft.put(f"{ours}.path", values.path(path), path)
+
+
+def _check_adapters_form(values: Values, section: str) -> None:
+    """Raises: Refused: a key is of the form that this run does not have."""
+    megatron = values.form == "megatron"
+    for name in _ADAPTERS[not megatron]:
+        key = f"{section}.{name}"
+        if key in values and values[key] != values.default(key):
+            other = "FSDP" if megatron else "Megatron"
+            near = f"{section}.{_ADAPTERS[megatron][0]}"
+            raise Refused(key, f"verl reads it in the {other} form", near)
 
 
 def _targets(values: Values, key: str) -> Any:
@@ -73,6 +80,7 @@ def _lora(values: Values, draft: Draft) -> None:
     _adapters(values, draft, _MODEL, "lora")
     if not has_critic(values):
         return
+    _check_adapters_form(values, "critic.model")
     rank = "lora.rank" if values.form == "megatron" else "lora_rank"
     if values[f"critic.model.{rank}"]:
         _adapters(values, draft, "critic.model", "roles.critic.lora")

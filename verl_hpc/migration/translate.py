@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from verl_hpc.config.replaced import drop_replaced
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import put, read_tree
 from verl_hpc.errors import ConfigError
-from verl_hpc.migration.legacy import COMPUTED, OWN, TUTORIAL, Modern, modern
-from verl_hpc.migration.reference import FORMS, MISSING, Form, leaves, reference
+from verl_hpc.migration.legacy import OWN, modern
+from verl_hpc.migration.reference import FORMS, Form, leaves, reference
 from verl_hpc.migration.row import Convert, Draft, same
 from verl_hpc.migration.table import ROWS, find, near
 from verl_hpc.migration.values import Refused, Values
@@ -124,92 +124,6 @@ def translate(spoken: Spoken) -> Migration:
     Raises:
         ConfigError: a key that verl does not know.
     """
-    found = _translate(spoken)
-    return replace(found, notes=dict(_idle(spoken, found)) | dict(found.notes))
-
-
-def _idle(spoken: Spoken, found: Migration) -> Iterator[tuple[str, str]]:
-    """What is said of keys that do not decide the run, but for those of which something is said
-    already: that they can be left out, all together, or that their value makes no difference.
-
-    The run without a key, and that with another value, are made to see it: what a rule reads, or
-    says that it does, is no proof.
-    """
-    if found.refused:  # a rule that refuses a key stops, and reads no other
-        return
-
-    def gives_it(given: dict[str, Any]) -> bool:
-        return _is_same_run(_translate(replace(spoken, given=given), tells=False), found)
-
-    now, left = modern(spoken.given), spoken.given
-    values = Values(now.found, _form(spoken.form, now.found))
-    for key, value in spoken.given.items():
-        if key in found.notes or key.startswith(OWN) or _is_default(key, now, values):
-            continue
-        others = {other: left[other] for other in left if other != key}
-        changed = left | {key: _another(value)}
-        if gives_it(others):
-            left = others
-            yield key, _IDLE if gives_it(changed) else _AS_WITHOUT
-        elif _has_telling_name(key) and gives_it(changed):
-            yield key, _BY_NAME
-
-
-_IDLE = "decides nothing beside the other keys that are given"
-_AS_WITHOUT = "says what is taken without it, too"
-_BY_NAME = "any value does the same: its name tells verl's Megatron form, or a tutorial's defaults"
-
-
-def _has_telling_name(key: str) -> bool:
-    """Whether other keys are read otherwise where it is given."""
-    return ".megatron." in key or key in TUTORIAL or key in COMPUTED
-
-
-def _another(value: Any) -> Any:
-    """A value of the same type."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value + 1
-    if isinstance(value, list):
-        return [*value, "another"]
-    return {**value, "another": 1} if isinstance(value, Mapping) else f"{value}-another"
-
-
-def _is_default(key: str, now: Modern, values: Values) -> bool:
-    """Whether nothing need be told of a key; one without a default has to be given."""
-    if key not in now.names.values() and key not in now.found:  # null, or said by another name, too
-        return now.given[key] is None and key in reference()
-    try:
-        return all(
-            values.default(new) == MISSING or same(values[new], values.default(new))
-            for new in now.found
-            if now.names.get(new, new) == key
-        )
-    except Refused:  # it refers to itself, or to what is not computed, and nothing reads it
-        return False
-
-
-def _is_same_run(one: Migration, other: Migration) -> bool:
-    if one.refused or one.ranks != other.ranks:
-        return False
-    if repr(one.settings) == repr(other.settings):  # 1 is not true
-        return True
-    try:
-        return one.config() == other.config()
-    except ConfigError:
-        return False
-
-
-def _translate(spoken: Spoken, tells: bool = True) -> Migration:
-    """Translate settings of verl to ours.
-
-    Args:
-        tells: say in the log what a setting of ours replaces.
-
-    Raises:
-        ConfigError: a key that verl does not know.
-    """
     now = modern(spoken.given)
     form = _form(spoken.form, now.found)
     draft, refusals = Draft(), list[Refused]()
@@ -237,8 +151,7 @@ def _translate(spoken: Spoken, tells: bool = True) -> Migration:
                 refusals.append(one)
     if any(name.startswith("placement.") for name in own):
         draft.settings.pop("parallel.data_parallel", None)  # roles have ranks of their own
-    origin = "verl's keys" if tells else None
-    replaced = drop_replaced(_nested(draft.settings), _nested(own), RunConfig, origin)
+    replaced = drop_replaced(_nested(draft.settings), _nested(own), RunConfig, "verl's keys")
     # A value in the place of a section, such as null, leaves nothing of it.
     below = tuple(f"{name}." for name in (*replaced, *own))
     draft.settings = {k: v for k, v in draft.settings.items() if not f"{k}.".startswith(below)}

@@ -3,16 +3,18 @@
 import pytest
 
 from benchmarks.verl_scripts import outcome
+from tests.unit.migration.scripts import needs_bubblewrap
 
 WORDS = "data.train_files=a data.val_files=b actor_rollout_ref.model.path=m steps=1"
 
 
+@needs_bubblewrap
 @pytest.mark.parametrize(
     ("more", "what", "why"),
     [
         ("", "a run", ""),
         ("trainer.device=npu", "keys are refused by name", "trainer.device"),
-        ("data.seed=$SEED", "asks for what is not in the script", "line 1: $SEED is not known"),
+        ("data.seed=$SEED", "asks for what is not in the script", "line 1: $SEED is not set"),
         ("data.no_such_key=1", "a word or a setting is an error", "data.no_such_key"),
     ],
 )

@@ -1,5 +1,6 @@
 """A verl command line as words and as one word."""
 
+from tests.unit.migration.scripts import needs_bubblewrap
 from verl_hpc.cli.main import main
 
 COMMAND = (
@@ -76,12 +77,12 @@ def test_refused_keys_with_the_same_reason_are_told_together(capsys):
 
 
 def test_keys_of_which_the_same_is_to_know_are_told_together(capsys):
-    words = ["trainer.default_local_dir=runs/a", "trainer.project_name=b"]
-    _, said = shown(capsys, *COMMAND.split(), *words, "trainer.experiment_name=c")
-    told = "trainer.project_name, trainer.experiment_name: decides nothing beside the other keys"
-    assert told in comments(said)
+    keys = [f"{name}.model.use_fused_kernels" for name in ("actor_rollout_ref", "critic")]
+    _, said = shown(capsys, *COMMAND.split(), *(f"{key}=true" for key in keys))
+    assert f"{', '.join(keys)}: changes no number: the training engine" in comments(said)
 
 
+@needs_bubblewrap
 def test_variables_before_a_script(capsys, tmp_path, monkeypatch):
     script = tmp_path / "run.sh"
     script.write_text(f"SIZE=$(nproc)\n{COMMAND} data.train_batch_size=$SIZE")

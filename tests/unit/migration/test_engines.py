@@ -61,7 +61,6 @@ def test_a_setting_of_ours_decides(word):
     assert engines(word) == {"actor": "megatron", "critic": "megatron"}
     assert f"{ACTOR}.strategy" not in found.notes
     assert found.config().parallel.fsdp is None
-    assert found.notes[f"{ACTOR}.fsdp_config.reshard_after_forward"].startswith("decides nothing")
 
 
 def test_the_reference_stays_in_the_actors_engine():
@@ -138,7 +137,6 @@ def test_a_profile_without_a_model_or_steps_is_none_as_in_verl():
     words = [PROFILE[0], f"{ACTOR}.profiler.enable=True"]
     found = migrate([*BASE, *words])
     assert found.config().runtime.profile is None
-    assert found.notes[f"{ACTOR}.profiler.enable"].startswith("decides nothing")
 
 
 def test_trackers_are_offline_and_only_those_that_are_named():

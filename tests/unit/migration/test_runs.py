@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.migration.scripts import needs_bubblewrap
 from verl_hpc.cli.main import main
 from verl_hpc.config import tree
 from verl_hpc.config.load import load_config
@@ -121,6 +122,7 @@ def test_the_table_by_a_word(capsys):
     assert capsys.readouterr().out == "critic.cliprange_value\n    -> critic.value_clip\n"
 
 
+@needs_bubblewrap
 def test_a_script_is_migrated_without_torch(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("python3 -m verl.trainer.main_ppo \\\n" + " \\\n".join(QUICKSTART[:-1]))

@@ -1,1 +1,0 @@
-"""Scripts that start verl: read as bash reads them, never run."""

@@ -1,4 +1,4 @@
-"""What a role's model and its layout cannot be, found before any rank starts."""
+"""Checks of each role's model against its layout, before any rank starts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> N
 
 
 def _check_adapters(lora: LoraConfig, arch: Architecture, layout: TrainLayout) -> None:
-    """Of one layer: all are cut alike."""
+    """Check the adapters of one layer, as all layers are sharded alike."""
     if arch.layer_table.is_fused:
         raise ConfigError(
             f"lora: a {arch.family}'s checkpoint has several layers in one tensor (qkv_proj, "
@@ -132,7 +132,7 @@ def check_vocabulary(config: RunConfig, size: int) -> None:
 
 
 def check_tokenizers(tokenizer: Path, models: Mapping[str, Path]) -> None:
-    """Sizes alone do not tell one vocabulary from another.
+    """Check that all roles read the same token ids, which equal vocabulary sizes do not show.
 
     Args:
         tokenizer: directory of the run's.

@@ -112,7 +112,7 @@ class Transfer:
         self._bound = None
 
     def _bind(self, memory: Memory) -> _Bound:
-        """Where everything lies; found once, until memory is other memory."""
+        """Bind the moves to memory; kept for as long as the memory stays the same."""
         if self._bound is None or not self._bound.memory.is_that_of(memory):
             exchange = Exchange(
                 self.moves.hops, memory, self._buckets, self._rounds, self._neighbours

@@ -55,7 +55,7 @@ class Operator:
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Of its function.
+        """Parameters of its function.
 
         Raises:
             FlowError: Python does not know them.
@@ -69,9 +69,10 @@ class Operator:
             ) from None
 
     def call(self, values: dict[str, Any]) -> Any:
-        """Of its function's parameters; functions of Python's own take theirs by place."""
-        found = self.parameters
-        by_place = [n for n, p in found.items() if p.kind is p.POSITIONAL_ONLY and n in values]
+        """Call the function with values by parameter name; positional-only ones are passed by
+        position."""
+        parameters = self.parameters
+        by_place = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in values]
         first = [values.pop(name) for name in by_place]
         return self.func(*first, **values)
 
@@ -86,22 +87,24 @@ class Operator:
         Raises:
             FlowError: `func` takes *args or **kwargs, or has no parameter that `inputs` names.
         """
-        found = self.parameters
-        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found.values()):
+        parameters = self.parameters
+        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()):
             raise FlowError(
                 f"operator {self.name!r}: its function takes any number of arguments, so that "
                 "nothing says which values it needs; name its parameters"
             )
         renamed = dict(self.inputs or {})
         for name in renamed:
-            if name not in found:
+            if name not in parameters:
                 raise FlowError(
                     f"operator {self.name!r}: inputs names {name!r}, which is not a parameter of "
-                    f"its function; parameters: {', '.join(found)}"
+                    f"its function; parameters: {', '.join(parameters)}"
                 )
-        values = {name: renamed.get(name, name) for name in found}
+        values = {name: renamed.get(name, name) for name in parameters}
         return {
             name: value
             for name, value in values.items()
-            if found[name].default is inspect.Parameter.empty or value in known or name in renamed
+            if parameters[name].default is inspect.Parameter.empty
+            or value in known
+            or name in renamed
         }

@@ -35,8 +35,8 @@ def parse_name(text: str) -> HubName | None:
 
     None where the text is none of them, and so can only be a path.
     """
-    found = _NAME.fullmatch(text)
-    if found is None or ".." in text:
+    match = _NAME.fullmatch(text)
+    if match is None or ".." in text:
         return None
-    hub: Hub = "modelscope" if found["hub"] == "modelscope" else "hf"
-    return HubName(hub, found["repo"], found["revision"])
+    hub: Hub = "modelscope" if match["hub"] == "modelscope" else "hf"
+    return HubName(hub, match["repo"], match["revision"])

@@ -151,7 +151,7 @@ class Planner:
         archs: of every role's model, the first role's first.
         machine: what it runs on.
         work: None takes `workload_of(config)`.
-        assumed: of the work, what nobody said.
+        assumed: assumptions about the workload, as text.
     """
 
     def __init__(
@@ -219,12 +219,12 @@ class Planner:
         """Plan the best placement and layouts over the given numbers of nodes.
 
         Args:
-            nodes: that are compared.
-            objective: what is best.
-            option: that gave the most of them, for errors.
+            nodes: numbers of nodes to compare.
+            objective: what to minimise.
+            option: command-line option that gave the largest number, for errors.
 
         Raises:
-            ConfigError: nothing fits, or they are more than a search takes.
+            ConfigError: nothing fits, or there are more ranks than a search takes.
         """
         sharded = _sharded(self._config)
         if sharded:

@@ -1,7 +1,7 @@
 """The header of a configuration file that records which search found its layout.
 
-`plan --search --write` and `submit --auto` write them; `config --config FILE --explain NAME` tells
-what they say.
+`plan --search --write` and `submit --auto` write it; `config --config FILE --explain NAME` shows
+it.
 """
 
 from __future__ import annotations

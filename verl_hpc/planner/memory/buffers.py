@@ -30,7 +30,7 @@ class Buffer:
 
     Args:
         parameters: in the order of the model.
-        num_replicas: that share the optimizer's state.
+        num_replicas: replicas that share the optimizer's state.
         bucket_size: about how many elements a bucket has; None is one bucket.
     """
 

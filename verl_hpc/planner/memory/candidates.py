@@ -115,7 +115,7 @@ def _engine_size(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
 
 
 def _wait_for_save(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    """A save in the background is written from a copy."""
+    """Save in the foreground, as a background save is written from a copy."""
     if misfit.name == "save" and case.config.checkpoint.background:
         yield {"checkpoint.background": False}, case.num_ranks
 

@@ -32,7 +32,7 @@ class HostMemory:
     """Host memory of one rank, by term.
 
     Args:
-        run: whose memory it is.
+        run: the planned run.
         here: engines of the rank by role.
         goes: whether a part of a role (`parameters`, `optimizer`) leaves the device in every step.
     """

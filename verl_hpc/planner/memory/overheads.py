@@ -47,8 +47,8 @@ def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: i
     an engine one; resharding that of the world, which is counted once.
 
     Args:
-        layouts: that the rank is in, or others.
-        rank: which.
+        layouts: of the run; those without the rank are ignored.
+        rank: number of the rank.
         rollout_size: ranks of its rollout engine; 0 or 1 without others.
     """
     count = 1

@@ -1,4 +1,4 @@
-"""How many micro-batches a pipeline stage holds between their forward and backward passes.
+"""Micro-batches that a pipeline stage holds between their forward and backward passes.
 
 One forward pass, one backward pass (1F1B, arXiv 2104.04473): stage s of p holds p - s of them. An
 interleaved pipeline runs more forward passes before the first backward pass; which chunks they are
@@ -25,7 +25,7 @@ def most_in_flight(
 
     Args:
         num_stages, num_chunks: pipeline_parallel and virtual_pipeline.
-        stage: which.
+        stage: number of the stage.
         kept: bytes of one micro-batch in each of the stage's chunks.
         num_micro_batches: of an update, a multiple of the stages where chunks are several; None is
             as many as can be held.

@@ -45,8 +45,8 @@ class RankMemory:
     """Memory of one rank, phase by phase.
 
     Args:
-        run: whose memory it is.
-        rank: which.
+        run: the planned run.
+        rank: number of the rank.
     """
 
     def __init__(self, run: PlannedRun, rank: int) -> None:

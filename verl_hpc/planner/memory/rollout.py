@@ -17,7 +17,7 @@ from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.layout.vllm import VOCAB_MULTIPLE, vllm_shard_map
 
 GRAPHS = 2**30
-"""CUDA graphs of vLLM's 51 batch sizes: an assumption, as it logs of 7B to 70B."""
+"""CUDA graphs of vLLM's 51 batch sizes: an assumption, from its logs of 7B to 70B models."""
 WORKSPACE = 2**29
 """Buffers outside vLLM's pools, which sleeping does not give back: attention's workspace (394 MiB
 with FlashInfer), the inputs of graphs, the sampler's."""
@@ -94,7 +94,7 @@ def rollout_shape(
         config: of the run.
         arch: of the role that generates.
         on_gpu: whether its ranks have GPUs.
-        tensor_parallel: instead of the configured one.
+        tensor_parallel: size to use in place of the configured one.
     """
     rollout = config.rollout
     if tensor_parallel is not None:

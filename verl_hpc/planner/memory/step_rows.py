@@ -1,4 +1,4 @@
-"""How a step's sequences are cut into rows, as far as it decides memory."""
+"""Cut of a step's sequences into rows, as far as it decides memory."""
 
 from __future__ import annotations
 

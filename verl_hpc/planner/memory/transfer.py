@@ -82,7 +82,7 @@ def bucket_bytes(
     of the pieces that `transfer.reads.Reads` needs.
 
     Args:
-        rounds: under way at a time.
+        rounds: number of rounds in flight at a time.
         same_dtype: whether what is sent has the type that travels.
         neighbours: ranks whose memory is read, and that read this one's.
         quantised: whether linear layers are quantised before they are sent.

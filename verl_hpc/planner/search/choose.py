@@ -74,8 +74,8 @@ class _Role:
 
     Args:
         name: of the role.
-        role_set: that it is in.
-        rest: of that set, those that choose after it.
+        role_set: the set that it belongs to.
+        rest: roles of that set that choose after it.
     """
 
     def __init__(self, name: str, role_set: RoleSet, rest: Sequence[str]) -> None:
@@ -162,7 +162,7 @@ class _Search:
         the least of the others leave it."""
         if self._limits.admit(taken.plus(role.most)):
             return True
-        # Relaxation: every role takes the fastest option that fits beside the others' least.
+        # Relaxation: every role takes the fastest option that fits with the others' least.
         fronts = [role.front, *role.rest]
         least = [least_bytes([o.bytes for o in front.options]) for front in fronts]
         now = list(durations)

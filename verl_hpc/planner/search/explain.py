@@ -1,4 +1,4 @@
-"""Why the best was chosen, and why others lost."""
+"""Explain why the best placement was chosen, and why others lost."""
 
 from __future__ import annotations
 

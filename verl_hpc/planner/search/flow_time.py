@@ -1,6 +1,6 @@
-"""How long a step takes, of the seconds of its operators and the sets that they run on.
+"""Seconds of a step, from those of its operators and the sets of ranks that they run on.
 
-The same as `timing.step` composes from a compiled flow, for many placements of one flow.
+Composes them as `timing.step` does from a compiled flow, but for many placements of one flow.
 """
 
 from __future__ import annotations

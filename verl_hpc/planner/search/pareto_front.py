@@ -1,4 +1,4 @@
-"""Options of which none is at least as good as another in every respect."""
+"""Options that no other option dominates."""
 
 from __future__ import annotations
 

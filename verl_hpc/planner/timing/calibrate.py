@@ -27,11 +27,11 @@ from verl_hpc.planner.timing.workload import Workload, workload_of
 CPU_SECONDS, SECONDS = "cpu_s/", "timing_s/"
 """Prefixes of the metrics that measure operators: CPU time, or wall-clock time."""
 _PULL = 0.2
-"""How strongly a factor stays: e times as much costs what one operator does that is off by 20 %, as
-the same work is from one run on shared cores to another."""
+"""Weight of a factor's prior: a change by a factor of e costs as much as one operator that is off
+by 20 %, the scatter of equal work between runs on shared cores."""
 _LEAST_RATIO = 1e-3
 _REWEIGHTED = 8
-"""Rounds in which a sum of squares takes the place of one of squared logarithms."""
+"""Rounds of reweighting, in which weighted squares stand in for squared logarithms."""
 _MOST_FRACTION = 1e3
 """Most that a fraction of a core's peak may be, since that peak is a round figure."""
 _LEAST_SHARE = 0.002
@@ -158,8 +158,8 @@ def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit
 
     Args:
         runs: on machines of one kind.
-        before: from which those that the runs tell little of do not go far; None takes those of
-            the kind where nobody has fitted any.
+        before: prior factors, near which those that the runs hardly constrain stay; None takes the
+            defaults of the kind of machine.
     """
     start = before or (Efficiency() if any(run.on_gpu for run in runs) else CPU_RANKS)
     pairs = [(run.seconds[name], run.costs[name]) for run in runs for name in run.seconds]

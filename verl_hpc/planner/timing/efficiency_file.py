@@ -51,7 +51,7 @@ def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Eff
 
 
 def write_efficiency(efficiency: Efficiency, comment: Sequence[str]) -> str:
-    """The text of such a file.
+    """Format factors as the text of such a file.
 
     Args:
         comment: lines at its beginning.

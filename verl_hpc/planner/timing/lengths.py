@@ -1,4 +1,4 @@
-"""How long responses are, and how long the longest is."""
+"""Distribution of response lengths, and of the longest of many."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost
         return {}
     parameters = parameters_per_rank(model)
     num_bytes = offloaded_bytes(parameters, model.layout.dp, model.dtype, parts)
-    # Weights that nobody trains are on the host already: they only come back.
+    # Frozen weights are on the host already: they only come back.
     return times(2 if settings.trainable else 1, machine.pcie(num_bytes))
 
 

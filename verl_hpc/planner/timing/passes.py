@@ -4,7 +4,7 @@ m micro-batches pass p stages of v chunks in m + (p - 1) / v times the slowest s
 interleaved, arXiv 2104.04473, section 2.2). A tensor-parallel layer has two all-reduces of its
 activations forward and two backward (arXiv 1909.08053), or the reduce-scatters and all-gathers that
 make them up (sequence parallelism); nothing hides them. Gradients are reduce-scattered in float32
-behind the last micro-batch's backward pass, and weights all-gathered after Adam.
+during the last micro-batch's backward pass, and weights all-gathered after Adam.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def infer_cost(
     """A forward pass over the sequences of a step.
 
     Args:
-        sequences: instead of the step's.
+        sequences: number of them, if not the step's.
     """
     part = _part(model, work, sequences or work.sequences)
     micro = _slowest(machine, model, part, "inference", passes=1.0, layer_passes=1)

@@ -1,4 +1,4 @@
-"""When each operator of a compiled flow begins and ends, if ranks wait for nothing but each other.
+"""Start and end of each operator of a compiled flow, if ranks wait only for each other.
 
 An operator begins when all its ranks are free and what it needs is made; operators on disjoint
 ranks overlap. Moves of columns between placements take no time: they are megabytes.

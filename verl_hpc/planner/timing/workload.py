@@ -1,4 +1,4 @@
-"""How much work a step of a run is."""
+"""The work of a step of a run."""
 
 from __future__ import annotations
 

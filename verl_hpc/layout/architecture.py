@@ -203,12 +203,12 @@ def _experts_per_token(fields: HfConfig, num_experts: int) -> int:
 
 
 def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """8 and 8.0 are the same setting."""
+    """Convert integers to floats, since 8 and 8.0 are the same setting."""
     return {k: float(v) if type(v) is int else v for k, v in settings.items()}
 
 
 def _refuse_variants(fields: HfConfig, origin: str) -> None:
-    """Variants that would otherwise silently be computed wrongly."""
+    """Refuse variants that would otherwise silently be computed wrongly."""
     has_bias = FAMILIES[fields.model_type].has("self_attn.q_proj.bias")
     refused = {
         "attention_bias": fields.attention_bias and not has_bias,

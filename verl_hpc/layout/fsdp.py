@@ -44,7 +44,7 @@ def rows_of(num_rows: int, num_ranks: int) -> list[range]:
 
 
 def check_fsdp_layout(arch: Architecture, layout: TrainLayout) -> None:
-    """Refuse what is more than shards of whole layers over all ranks.
+    """Refuse layouts that do more than shard whole layers over all ranks.
 
     Raises:
         LayoutError: naming the setting.

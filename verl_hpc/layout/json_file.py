@@ -9,7 +9,7 @@ from typing import Any
 from verl_hpc.errors import ModelError
 
 _MOST_BYTES = 64 * 2**20
-"""An index of 100,000 tensors has 10 MB."""
+"""Limit on a file's size; an index of 100,000 tensors has 10 MB."""
 
 
 def read_json_object(file: Path) -> dict[str, Any]:

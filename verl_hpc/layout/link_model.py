@@ -109,9 +109,9 @@ class _Simulation:
         self._speeds = {True: links.nvlink_gb_s * 1e9, False: links.network_gb_s * 1e9}
         self._latency = links.message_us / 1e6
         self.work: dict[int, float] = defaultdict(float)
-        """When a rank's memory has done what it was given."""
+        """Time at which each rank's memory has finished its work so far."""
         self._wire: dict[int, float] = defaultdict(float)
-        """When a rank's rounds so far have passed."""
+        """Time at which each rank's rounds so far have passed."""
         self._under_way: dict[int, list[tuple[float, float]]] = defaultdict(list)
         """Rounds in flight of each rank: when each has passed, and the seconds of work that it
         causes."""
@@ -139,8 +139,8 @@ class _Simulation:
             self.work[sender] += (2 * load.packed + summed) / self._memory
 
     def _pass(self, loads: Mapping[Pair, _Load]) -> dict[int, float]:
-        """When the wires of a round's ranks are free again: they begin when all are ready that a
-        rank sends to and receives from."""
+        """Times at which the wires of a round's ranks are free again; a rank's wires begin when all
+        ranks that it exchanges messages with are ready."""
         start: dict[int, float] = defaultdict(float)
         sending: dict[int, float] = defaultdict(float)
         receiving: dict[int, float] = defaultdict(float)

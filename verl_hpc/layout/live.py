@@ -1,4 +1,4 @@
-"""A shard map against the parameters that an engine really has, before a byte moves."""
+"""Check a shard map against the parameters that an engine really has, before a byte moves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_parameters(
 
     Args:
         shard_map: of the engine's layout.
-        rank: whose parameters they are.
+        rank: the rank that holds the parameters.
         parameters: by local name; buffers excluded.
         engine: what to call it in the error.
 

@@ -141,7 +141,7 @@ def is_expert(parameter: str) -> bool:
 def padded_vocab(vocab_size: int, tp: int, multiple: int = 64) -> int:
     """Vocabulary rows after padding to a multiple of both `multiple` and `tp`.
 
-    This is how vLLM pads, too: at equal tp the shards of both are the same rows.
+    vLLM pads in the same way: at equal tp the shards of both are the same rows.
     """
     unit = lcm(multiple, tp)
     return -(-vocab_size // unit) * unit

@@ -1,4 +1,4 @@
-"""Dealing work out evenly: sequences to ranks, sequences to micro-batches."""
+"""Even distribution of work: sequences to ranks, and sequences to micro-batches."""
 
 from __future__ import annotations
 

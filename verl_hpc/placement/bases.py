@@ -61,7 +61,7 @@ def may_share(one: RoleSettings, other: RoleSettings) -> bool:
 
 
 def alone(settings: Settings, layouts: Layouts) -> list[str]:
-    """Roles that must share their frozen weights, and share them with nobody."""
+    """Roles that must share their frozen weights and have no role to share them with."""
     bases = shared_bases(settings, layouts)
     shared = {*bases, *bases.values()}
     return [

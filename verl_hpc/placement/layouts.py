@@ -1,4 +1,4 @@
-"""A run's layouts on its ranks: who trains what where, who generates, and who shares samples."""
+"""A run's layouts on its ranks: which ranks train each role, generate, and share samples."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RunLayouts:
 
     @property
     def is_split(self) -> bool:
-        """Whether some pool has not all ranks."""
+        """Whether some pool lacks some of the ranks."""
         return any(len(pool.ranks) < self.num_ranks for pool in self.pools.values())
 
 

@@ -155,7 +155,8 @@ def check_tokenizers(tokenizer: Path, models: Mapping[str, Path]) -> None:
 def _check_recompute(
     where: str, parallel: ParallelConfig, arch: Architecture, train: TrainLayout
 ) -> None:
-    """Megatron-core would run off the end of a stage that is not a multiple of the number."""
+    """Check recompute_num_layers against the layers of every stage; where it does not divide them,
+    Megatron-core would run off the end."""
     number, method = parallel.recompute_num_layers, parallel.recompute_method
     if number is None:
         return
@@ -175,8 +176,8 @@ def _check_recompute(
 
 
 def check_fp8(settings: Mapping[str, RoleSettings], train: Mapping[str, TrainLayout]) -> None:
-    """Transformer Engine's delayed scaling reduces over all engines of a process at once, so that
-    pools that share some of their ranks would wait for each other."""
+    """Refuse delayed scaling for roles that share some of their ranks: Transformer Engine reduces
+    over all engines of a process at once, so that they would wait for each other."""
     delayed = [
         name
         for name, role in settings.items()

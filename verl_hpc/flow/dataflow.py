@@ -22,8 +22,9 @@ class DataFlow:
     Args:
         name: for pictures and messages.
         inputs: values that the caller of the compiled pipeline provides; the same on all ranks.
-        index: the shared value that says who has what of the others under every placement, but
-            for those of operators that name another; it is there before any of them moves.
+        index: the shared value that says which rank has which samples of all other values under
+            every placement, except of operators that name another; it exists before any of them
+            moves.
     """
 
     def __init__(self, name: str, inputs: Sequence[str] = (), index: str | None = None) -> None:
@@ -61,8 +62,8 @@ class DataFlow:
             placements: ranks of each placement label; None runs everything here.
 
         Raises:
-            FlowError: two operators or values of one name, an input that nobody gives, a cycle,
-                or a placement that is not known.
+            FlowError: two operators or values of one name, an input without a source, a cycle, or
+                a placement that is not known.
         """
         givers = self._givers()
         needs = {op.name: op.needs({*givers, *self.inputs}) for op in self.operators}

@@ -24,12 +24,12 @@ class Operator:
             the value of its own name; one with a default only where the flow has such a value.
         outputs: names of values it gives; its own name if None.
         placement: label of the ranks it runs on and of how samples are assigned to them.
-        shared: which of its outputs are the same on all its ranks, whatever samples they have.
+        shared: outputs that are the same on all its ranks, whatever samples they have.
         changes_state: it changes what a checkpoint holds, so a step that has begun to run it must
             be finished.
-        index: the shared value that says who has what of its outputs under every placement; the
-            flow's if None.
-        roles: names of what it works with, for pictures.
+        index: the shared value that says which rank has which samples of its outputs under every
+            placement; the flow's if None.
+        roles: names of the roles that it works with, for pictures.
 
     Raises:
         FlowError: it has no name, or nothing to call.

@@ -47,7 +47,7 @@ class Move:
 
 
 class Abandoned(Exception):  # noqa: N818 (not an error)
-    """The ranks that run the flow give it up; what it has changed so far stays."""
+    """The ranks cancel this run of the flow; what it has changed so far stays."""
 
 
 class Mover:
@@ -66,7 +66,7 @@ class Mover:
         return {name: values[name] for name in move.values}
 
     def abandon(self, moves: Iterable[Move]) -> None:
-        """Meet the other ranks of moves that this rank will not make, so that none waits for it;
+        """Notify the other ranks of moves that this rank will not make, so that none waits for it;
         they raise Abandoned there."""
 
 
@@ -163,7 +163,7 @@ class Pipeline:
         Args:
             rank: this rank.
             mover: carries values between placements; without one they stay.
-            enter: told the name of each operator or move before it starts, and in which placement
+            enter: called before each operator or move with its name and the placement in which
                 this rank takes part in it.
             inputs: the flow's inputs.
 

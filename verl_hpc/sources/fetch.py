@@ -97,10 +97,10 @@ def wanted_files(name: HubName, sizes: Mapping[str, int], shards: list[str]) -> 
     Args:
         name: for messages.
         sizes: bytes of all files.
-        shards: that the index names.
+        shards: files that the index names.
 
     Raises:
-        ModelError: weights in other formats alone, or files that the index names and nobody has.
+        ModelError: weights only in other formats, or files of the index that are missing.
     """
     top = [file for file in sizes if "/" not in file]
     weights = shards or [file for file in _WEIGHTS if file in top]

@@ -108,7 +108,7 @@ def model_directory(setting: str, text: str) -> str:
     """The directory of a model that is read here, where nothing is downloaded.
 
     Raises:
-        ModelError: there is none, of a path, of a name on a hub, or of a bare name.
+        ModelError: there is no such directory, or the name is not in the cache.
     """
     directory = required_directory(setting, text)
     if not directory.is_dir():

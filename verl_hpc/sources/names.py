@@ -31,9 +31,9 @@ class HubName:
 
 
 def parse_name(text: str) -> HubName | None:
-    """Read `ORG/NAME`, `ORG/NAME@REVISION`, and either with `hf:` or `modelscope:` before it.
+    """Read `ORG/NAME`, `ORG/NAME@REVISION`, and either with the prefix `hf:` or `modelscope:`.
 
-    None where the text is none of them, and so can only be a path.
+    None where the text has another form, and so can only be a path.
     """
     match = _NAME.fullmatch(text)
     if match is None or ".." in text:

@@ -70,7 +70,7 @@ class Exchange:
         hops: the rank's steps in each hop.
         memory: what is sent and filled.
         buckets: of this rank.
-        rounds: under way at a time.
+        rounds: number of rounds in flight at a time.
         neighbours: process numbers of the ranks that read this one's memory, and that it reads.
     """
 

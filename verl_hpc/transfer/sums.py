@@ -14,7 +14,8 @@ from verl_hpc.transfer.checksum import checksum
 from verl_hpc.transfer.message import exchange
 
 Sum: TypeAlias = int | torch.Tensor
-"""An int64 scalar on the device, so that nobody waits for it; a number of host memory."""
+"""A checksum: an int64 scalar on the device, read without synchronisation, or a number for host
+memory."""
 
 
 def column(sums: Sequence[Sum]) -> torch.Tensor:
@@ -45,7 +46,7 @@ class Sums:
         self._messages: dict[int, list[Sequence[Fragment]]] = defaultdict(list)
 
     def knows(self, fragments: Sequence[Fragment]) -> bool:
-        """Whether a message of these fragments need not be summed: its bytes were before."""
+        """Whether the checksum of a message of these fragments is already known."""
         return len(fragments) == 1 and fragments[0] in self._of_fragment
 
     def sent(self, to: int, fragments: Sequence[Fragment], digest: Sum | None) -> None:

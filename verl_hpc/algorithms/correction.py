@@ -105,7 +105,7 @@ def correct(
     Of a sequence r is the product over its tokens. IcePop: arXiv 2510.18855, section 3.
 
     Args:
-        config: which ratio, and its bounds.
+        config: the ratio and its bounds.
         rollout_log_probs: under the policy that sampled.
         old_log_probs: under the policy that the loss starts from.
         mask: 1 where a token counts.

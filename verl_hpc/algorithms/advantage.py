@@ -1,4 +1,4 @@
-"""What every advantage estimator is: settings that are called with a step's scores."""
+"""Interface of advantage estimators: settings that are called with a step's scores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from verl_hpc.algorithms.masked import Reduce, alone
 from verl_hpc.section import OwnName, OwnSection, Section
 
 Need = Literal["values", "greedy", "sum_p_squared", "process_rewards", "components"]
-"""values: of a critic, which is then a role of the run. greedy: the score of the greedy answer to
-each prompt, which is then generated, too. sum_p_squared: of each token, with its log-prob.
-process_rewards: of tokens, by the role prm, which is then trained beside the policy. components:
-the numbers that the reward function returns beside a score."""
+"""values: of a critic, which the run then has as a role. greedy: score of the greedy answer to each
+prompt, which is then generated as well. sum_p_squared: of each token, with its log-prob.
+process_rewards: of each token, by the role prm, which is then trained with the policy. components:
+numbers that the reward function returns in addition to a score."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Scored:
         return lowest.scatter_reduce(0, self.groups, values, "amax")[self.groups]
 
     def group_mean(self, values: torch.Tensor) -> torch.Tensor:
-        """(N,) to (N,): the mean over the responses to the same prompt; 0 where there is one, as
-        the field's estimators have it."""
+        """(N,) to (N,): the mean over the responses to the same prompt; 0 where there is one, as in
+        published estimators."""
         counts = self.counts
         return torch.where(counts > 1, self.group_sum(values) / counts, 0)
 
@@ -108,7 +108,7 @@ class Advantage(Section):
 
     name: str
     needs: ClassVar[frozenset[Need]] = frozenset()
-    """What a run has for it besides responses and scores."""
+    """Inputs that a run computes for it in addition to responses and scores."""
     compares: ClassVar[bool] = False
     """Whether it says nothing about the only response to a prompt."""
 

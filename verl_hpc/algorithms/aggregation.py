@@ -1,4 +1,4 @@
-"""From losses of tokens to one number, the same for any split over ranks and micro-batches.
+"""Aggregate losses of tokens to one number, the same for any split over ranks and micro-batches.
 
 Normalisers are counts over the whole batch, known before the first micro-batch runs; micro-batches
 and ranks then only add up.

@@ -10,5 +10,5 @@ def unpacked(allowed: torch.Tensor, vocabulary: int) -> torch.Tensor:
     any bit allows all."""
     places = torch.arange(8, dtype=torch.uint8, device=allowed.device)
     bits = (allowed[..., None] >> places) & 1
-    found = bits.flatten(-2)[..., :vocabulary].bool()
-    return found | ~found.any(-1, keepdim=True)
+    is_allowed = bits.flatten(-2)[..., :vocabulary].bool()
+    return is_allowed | ~is_allowed.any(-1, keepdim=True)

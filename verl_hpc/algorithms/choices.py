@@ -20,14 +20,14 @@ S = TypeVar("S", bound=Section)
 
 def members(package: ModuleType, base: type[S]) -> dict[str, type[S]]:
     """Sections of a package's modules, by the name that each has."""
-    found: dict[str, type[S]] = {}
+    sections: dict[str, type[S]] = {}
     for info in iter_modules(package.__path__):
         module = import_module(f"{package.__name__}.{info.name}")
         for value in vars(module).values():
             is_section = isinstance(value, type) and issubclass(value, base)
             if is_section and value.__module__ == module.__name__:
-                found[value.model_fields["name"].default] = value
-    return found
+                sections[value.model_fields["name"].default] = value
+    return sections
 
 
 def one_of(package: ModuleType, base: type[Section], own: type[Section], default: str) -> Any:

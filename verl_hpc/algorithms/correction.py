@@ -13,7 +13,7 @@ from verl_hpc.algorithms.masked import Reduce, alone, masked_mean
 from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section, chosen_by
 
 _LEAST_MEAN = 1e-8
-"""A mean weight below it is of ratios that say nothing, and divides none (verl)."""
+"""Smallest mean weight to divide by; below it the ratios carry no information (verl)."""
 
 
 def _check_holds_one(lower: float, upper: float) -> None:
@@ -28,7 +28,8 @@ class RejectConfig(Section):
     """Sequences that the trainer finds too likely, or too unlikely, are not trained on."""
 
     ratio: Literal["product", "geometric_mean"] = "geometric_mean"
-    """Of the ratios of its tokens; the geometric mean does not grow with the length."""
+    """Combination of a sequence's token ratios; the geometric mean does not grow with the
+    length."""
     lower: Annotated[NonNegativeFinite, chosen_by("ratio")]
     """Smallest ratio of a sequence that is trained on; such as 0.99 of a geometric mean."""
     upper: Annotated[PositiveFinite, chosen_by("ratio")]
@@ -49,7 +50,7 @@ class CorrectionConfig(Section):
     upper: Annotated[PositiveFinite, chosen_by("weights")] = 2.0
     """Largest weight."""
     outside: Literal["truncate", "leave_out"] = "truncate"
-    """What becomes of a ratio beyond the bounds: the weight is `upper` (truncated importance
+    """Treatment of a ratio beyond the bounds: the weight is `upper` (truncated importance
     sampling), or the token, or its sequence, is not trained on (IcePop)."""
     lower: Annotated[NonNegativeFinite, chosen_by("weights")] = 0.0
     """Smallest ratio that is trained on; needs outside: leave_out."""
@@ -79,14 +80,14 @@ class CorrectionConfig(Section):
 
 @dataclass(frozen=True)
 class Corrected:
-    """What of a step is trained on, and how much each token weighs; both (B, T)."""
+    """Tokens of a step that are trained on, and their weights; both (B, T)."""
 
     weights: torch.Tensor
     mask: torch.Tensor
-    """As it was, with 0 for what is left out."""
+    """Mask with 0 also for tokens that are left out."""
     metrics: dict[str, float]
-    """Of all ranks: correction_weight, the mean over tokens that are trained on, and as shares of
-    all tokens correction_truncated (ratio beyond the bounds) and correction_left_out."""
+    """Metrics over all ranks: correction_weight, the mean over tokens that are trained on, and as
+    shares of all tokens correction_truncated (ratio beyond the bounds) and correction_left_out."""
 
 
 def correct(
@@ -104,7 +105,7 @@ def correct(
     Of a sequence r is the product over its tokens. IcePop: arXiv 2510.18855, section 3.
 
     Args:
-        config: which ratio, and its bounds.
+        config: the ratio and its bounds.
         rollout_log_probs: under the policy that sampled.
         old_log_probs: under the policy that the loss starts from.
         mask: 1 where a token counts.

@@ -16,6 +16,6 @@ def covariances(step: StepTokens) -> tuple[torch.Tensor, int]:
     """
     log_probs, advantages = step.old_log_probs.double(), step.advantages.double()
     sums = [masked_sum(log_probs, step.mask), masked_sum(advantages, step.mask)]
-    found = step.reduce(torch.stack([*sums, step.mask.sum().double()])).tolist()
-    count = max(found[2], 1.0)
-    return (log_probs - found[0] / count) * (advantages - found[1] / count), int(found[2])
+    totals = step.reduce(torch.stack([*sums, step.mask.sum().double()])).tolist()
+    count = max(totals[2], 1.0)
+    return (log_probs - totals[0] / count) * (advantages - totals[1] / count), int(totals[2])

@@ -1,4 +1,4 @@
-"""What a policy can learn from the probabilities of a teacher."""
+"""Loss of a policy that learns from a teacher's probabilities."""
 
 from __future__ import annotations
 

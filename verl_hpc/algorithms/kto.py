@@ -8,15 +8,15 @@ from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section
 
 
 class Kto(Section):
-    """The value of an answer beside a reference point, as people see gains and losses."""
+    """The value of an answer relative to a reference point, after prospect theory."""
 
     beta: PositiveFinite = 0.1
     """How closely the reference is kept to: the larger, the closer."""
     desirable_weight: NonNegativeFinite = 1.0
-    """Of answers with label: true. The paper has weights times counts of the two kinds between 1:1
-    and 4:3."""
+    """Weight of answers with label: true. The paper has weights times counts of the two kinds
+    between 1:1 and 4:3."""
     undesirable_weight: NonNegativeFinite = 1.0
-    """Of answers with label: false."""
+    """Weight of answers with label: false."""
 
     def __call__(
         self, log_ratios: torch.Tensor, desirable: torch.Tensor, kl: torch.Tensor

@@ -1,4 +1,4 @@
-"""torch, imported when it is first used: settings of algorithms are read on login nodes, too."""
+"""torch, imported on first use, so that login nodes can read the settings of algorithms."""
 
 from __future__ import annotations
 

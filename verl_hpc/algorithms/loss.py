@@ -1,4 +1,4 @@
-"""What every policy loss is: settings that are called with the tokens of a micro-batch."""
+"""Interface of policy losses: settings that are called with the tokens of a micro-batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tokens:
 
     @property
     def log_ratio(self) -> torch.Tensor:
-        """Of new to old probability, clamped to +-20; differentiable."""
+        """Log-ratio of new to old probability, clamped to +-20; differentiable."""
         return bounded(self.log_probs - self.old_log_probs)
 
     def clipped(
@@ -65,7 +65,7 @@ class PolicyLoss(Section):
 
     name: str
     aggregation: ClassVar[Mode] = "token-mean"
-    """What algorithm.aggregation is if it is null."""
+    """Mode used if algorithm.aggregation is null."""
     selects: ClassVar[bool] = False
     """Whether it treats some tokens of a step otherwise, which `select` chooses before the first
     optimizer step."""
@@ -83,7 +83,7 @@ class PolicyLoss(Section):
         return losses * weights
 
     def select(self, step: StepTokens) -> torch.Tensor:
-        """Tokens that `Tokens.selected` tells of, (B, T) bool; every rank calls it."""
+        """Choose the tokens of `Tokens.selected`, (B, T) bool; every rank calls it."""
         raise NotImplementedError
 
 

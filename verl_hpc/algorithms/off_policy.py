@@ -33,6 +33,7 @@ def off_policy(
     some = lengths > 0
     of_sequence = bounded(wide.sum(-1))
     mean = wide.sum(-1) / lengths.clamp(min=1)
+    # One reduction over ranks for all sums; means are taken of the totals.
     sums = [
         counts.sum().to(wide),
         some.sum().to(wide),

@@ -10,7 +10,7 @@ from verl_hpc.section import NonNegative, PositiveFinite, Section
 
 
 class OverlongConfig(Section):
-    """What is done about responses that come near rollout.max_response_tokens, or are cut there."""
+    """Treatment of responses that come near rollout.max_response_tokens, or are cut there."""
 
     buffer: NonNegative = 0
     """Tokens before the longest response in which a penalty on the score grows from 0 to `factor`

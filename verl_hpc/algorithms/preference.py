@@ -1,4 +1,4 @@
-"""Which of two answers is better, as a loss: on log-probs of the answers, or on their scores."""
+"""Losses of preferring one of two answers, by the answers' log-probs or scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Answers:
 
     @property
     def mean_log_probs(self) -> torch.Tensor:
-        """Of a token; 0 where none counts."""
+        """Mean log-prob of an answer's tokens; 0 where none counts."""
         return self.log_probs / self.lengths.clamp(min=1)
 
     def pairs(self) -> tuple[Answers, Answers]:
@@ -47,7 +47,8 @@ class Answers:
 def answers_of(
     log_probs: torch.Tensor, mask: torch.Tensor, ref_log_probs: torch.Tensor | None = None
 ) -> Answers:
-    """From log-probs of tokens, (B, T) each; those where the mask is 0 may be anything.
+    """Sum log-probs of tokens, (B, T) each, over each answer; those where the mask is 0 may be
+    anything.
 
     Sums are float64: those of long answers are hundreds, and losses are of their differences.
     """
@@ -74,8 +75,8 @@ class PreferenceLoss(Section):
     beta: PositiveFinite = 0.1
     """How closely the reference is kept to: the larger, the closer."""
     sft_weight: NonNegativeFinite = 0.0
-    """Weight of imitating the chosen answer besides: minus the mean log-prob of its tokens (arXiv
-    2404.19733; TRL's rpo_alpha)."""
+    """Weight of an additional imitation of the chosen answer: minus the mean log-prob of its tokens
+    (arXiv 2404.19733; TRL's rpo_alpha)."""
     reference_free: ClassVar[bool] = False
     """Whether it does without log-probs under the reference, which then is no role of the run."""
 

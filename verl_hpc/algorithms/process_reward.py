@@ -1,4 +1,4 @@
-"""What an implicit process reward model learns: whether a response's outcome is good."""
+"""Loss of an implicit process reward model, which learns whether a response's outcome is good."""
 
 from __future__ import annotations
 

@@ -6,17 +6,17 @@ from verl_hpc.algorithms.lazy import torch
 from verl_hpc.algorithms.masked import Reduce, alone
 
 _BITS = 16
-"""Of the numbers' 64, decided at a time."""
+"""Bits decided at a time, of the 64 of a number."""
 
 
 def at_least_kth_largest(
     values: torch.Tensor, among: torch.Tensor, count: int, reduce: Reduce = alone
 ) -> torch.Tensor:
-    """Which values are among the `count` largest of all ranks, (B, T) bool.
+    """Select the values that are among the `count` largest of all ranks, (B, T) bool.
 
-    Values that equal the smallest of them are among them, too, so that the choice does not depend
-    on who has which; where there are fewer than `count`, all are. A radix selection: four
-    reductions of 65536 counts, whatever the number of values.
+    Values equal to the smallest of these are selected as well, so that the choice does not depend
+    on which rank has which; where there are fewer than `count`, all are selected. A radix
+    selection: four reductions of 65536 counts, whatever the number of values.
 
     Args:
         values: (B, T) float64, finite where `among` is true.

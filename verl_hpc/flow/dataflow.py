@@ -22,8 +22,9 @@ class DataFlow:
     Args:
         name: for pictures and messages.
         inputs: values that the caller of the compiled pipeline provides; the same on all ranks.
-        index: the shared value that says who has what of the others under every placement, but
-            for those of operators that name another; it is there before any of them moves.
+        index: the shared value that says which rank has which samples of all other values under
+            every placement, except of operators that name another; it exists before any of them
+            moves.
     """
 
     def __init__(self, name: str, inputs: Sequence[str] = (), index: str | None = None) -> None:
@@ -61,8 +62,8 @@ class DataFlow:
             placements: ranks of each placement label; None runs everything here.
 
         Raises:
-            FlowError: two operators or values of one name, an input that nobody gives, a cycle,
-                or a placement that is not known.
+            FlowError: two operators or values of one name, an input without a source, a cycle, or
+                a placement that is not known.
         """
         givers = self._givers()
         needs = {op.name: op.needs({*givers, *self.inputs}) for op in self.operators}
@@ -74,6 +75,7 @@ class DataFlow:
         return Pipeline(self.name, self.inputs, tuple(schedule), placements)
 
     def _givers(self) -> dict[str, Operator]:
+        # Names of operators and of values must be unique, and shared values must be given.
         givers: dict[str, Operator] = {}
         seen: set[str] = set()
         for operator in self.operators:
@@ -111,6 +113,7 @@ class DataFlow:
         self, givers: Mapping[str, Operator], needs: Mapping[str, Mapping[str, str]]
     ) -> list[Operator]:
         """Topological order; where it is open, the order of declaration."""
+        # An operator follows those that give its values, and the indices of these values.
         by_name = {op.name: op for op in self.operators}
         position = {op.name: i for i, op in enumerate(self.operators)}
         graph: TopologicalSorter[str] = TopologicalSorter()
@@ -133,7 +136,8 @@ class DataFlow:
         return ordered
 
     def _givers_of_indices(self, operator: Operator, givers: Sequence[Operator]) -> Iterator[str]:
-        """Operators that say who has what of the values that come from other placements."""
+        """Yield the operators that give the indices of values from other placements: which rank has
+        which samples."""
         by_value = {value: op.name for op in self.operators for value in op.gives}
         for giver in givers:
             index = giver.index or self.index
@@ -154,8 +158,8 @@ class DataFlow:
 class _Schedule:
     """Operators in order, and the moves of values that their ranks do not have yet.
 
-    A move comes as early as it can without keeping its target from an operator that does not need
-    it: then those who give the value do not let others wait while they run their next operator.
+    A move comes as early as it can without delaying an operator on its target that does not need
+    it, so that ranks that give a value send it before they run their next operator.
     """
 
     def __init__(
@@ -165,7 +169,7 @@ class _Schedule:
         index: str | None,
     ) -> None:
         self._givers, self._index = givers, index
-        self._ranks = {place: frozenset(found) for place, found in ranks.items()}
+        self._ranks = {place: frozenset(members) for place, members in ranks.items()}
         self._moved: set[tuple[str, str]] = set()
         self._items: list[Run | Move] = []
 
@@ -200,8 +204,8 @@ class _Schedule:
         return self._givers[value].index or self._index
 
     def _earliest(self, move: Move) -> int:
-        """Where among the items so far it comes: behind those that its target takes part in,
-        those that give what it carries, and those that tell its source who has what."""
+        """Earliest position of a move: after items in which its target takes part, operators that
+        give its values, and moves that bring the index of these values to its source."""
         target = self._ranks.get(move.target, frozenset())
         for position in range(len(self._items), 0, -1):
             item = self._items[position - 1]
@@ -220,7 +224,7 @@ class _Schedule:
         giver = self._givers[value]
         if giver.placement in (place, EVERYWHERE):
             return False
-        # The same on all ranks of its placement: there is nothing to assign anew.
+        # A shared value is equal on all ranks of its placement, so nothing is reassigned.
         none: frozenset[int] = frozenset()
         here, there = self._ranks.get(place, none), self._ranks.get(giver.placement, none)
         return not (value in giver.shared and here <= there)

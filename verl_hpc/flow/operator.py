@@ -24,12 +24,12 @@ class Operator:
             the value of its own name; one with a default only where the flow has such a value.
         outputs: names of values it gives; its own name if None.
         placement: label of the ranks it runs on and of how samples are assigned to them.
-        shared: which of its outputs are the same on all its ranks, whatever samples they have.
+        shared: outputs that are the same on all its ranks, whatever samples they have.
         changes_state: it changes what a checkpoint holds, so a step that has begun to run it must
             be finished.
-        index: the shared value that says who has what of its outputs under every placement; the
-            flow's if None.
-        roles: names of what it works with, for pictures.
+        index: the shared value that says which rank has which samples of its outputs under every
+            placement; the flow's if None.
+        roles: names of the roles that it works with, for pictures.
 
     Raises:
         FlowError: it has no name, or nothing to call.
@@ -55,7 +55,7 @@ class Operator:
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Of its function.
+        """Parameters of its function.
 
         Raises:
             FlowError: Python does not know them.
@@ -69,9 +69,10 @@ class Operator:
             ) from None
 
     def call(self, values: dict[str, Any]) -> Any:
-        """Of its function's parameters; functions of Python's own take theirs by place."""
-        found = self.parameters
-        by_place = [n for n, p in found.items() if p.kind is p.POSITIONAL_ONLY and n in values]
+        """Call the function with values by parameter name; positional-only ones are passed by
+        position."""
+        parameters = self.parameters
+        by_place = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in values]
         first = [values.pop(name) for name in by_place]
         return self.func(*first, **values)
 
@@ -86,22 +87,24 @@ class Operator:
         Raises:
             FlowError: `func` takes *args or **kwargs, or has no parameter that `inputs` names.
         """
-        found = self.parameters
-        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found.values()):
+        parameters = self.parameters
+        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()):
             raise FlowError(
                 f"operator {self.name!r}: its function takes any number of arguments, so that "
                 "nothing says which values it needs; name its parameters"
             )
         renamed = dict(self.inputs or {})
         for name in renamed:
-            if name not in found:
+            if name not in parameters:
                 raise FlowError(
                     f"operator {self.name!r}: inputs names {name!r}, which is not a parameter of "
-                    f"its function; parameters: {', '.join(found)}"
+                    f"its function; parameters: {', '.join(parameters)}"
                 )
-        values = {name: renamed.get(name, name) for name in found}
+        values = {name: renamed.get(name, name) for name in parameters}
         return {
             name: value
             for name, value in values.items()
-            if found[name].default is inspect.Parameter.empty or value in known or name in renamed
+            if parameters[name].default is inspect.Parameter.empty
+            or value in known
+            or name in renamed
         }

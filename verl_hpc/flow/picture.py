@@ -51,10 +51,10 @@ def _placements(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _by_placement(pipeline: Pipeline) -> dict[str, list[Operator]]:
-    found: dict[str, list[Operator]] = {}
+    grouped: dict[str, list[Operator]] = {}
     for operator in pipeline.operators:
-        found.setdefault(operator.placement, []).append(operator)
-    return found
+        grouped.setdefault(operator.placement, []).append(operator)
+    return grouped
 
 
 def _row(item: Run | Move) -> tuple[str, str, str]:

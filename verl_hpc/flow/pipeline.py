@@ -37,9 +37,9 @@ class Move:
     source: str
     target: str
     shared: bool = False
-    """The same on all ranks of the source; else each of its ranks has some samples."""
+    """Whether all ranks of the source have the same values; otherwise each has some samples."""
     index: str | None = None
-    """The shared value that says which, where the source's ranks have some each."""
+    """The shared value that says which rank has which samples, unless the values are shared."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Move:
 
 
 class Abandoned(Exception):  # noqa: N818 (not an error)
-    """The ranks that run the flow give it up; what it has changed so far stays."""
+    """The ranks cancel this run of the flow; what it has changed so far stays."""
 
 
 class Mover:
@@ -66,7 +66,7 @@ class Mover:
         return {name: values[name] for name in move.values}
 
     def abandon(self, moves: Iterable[Move]) -> None:
-        """Meet the other ranks of moves that this rank will not make, so that none waits for it;
+        """Notify the other ranks of moves that this rank will not make, so that none waits for it;
         they raise Abandoned there."""
 
 
@@ -92,8 +92,8 @@ class Pipeline:
                 yield item
 
     def split(self, first: Collection[str]) -> tuple[Pipeline, Pipeline]:
-        """Two pipelines that are the whole one after the other: the operators of `first`, and the
-        others, which are given at once what the first ones made.
+        """Split into two pipelines that run one after the other: the operators of `first`, and the
+        others, which begin with the moves of what the first ones made.
 
         Args:
             first: names of operators, with all that give what they need (`needs`).
@@ -126,8 +126,8 @@ class Pipeline:
         return wanted
 
     def needs(self, run: Run) -> set[str]:
-        """Values that are made before an operator can run: its own, and those that say who has
-        what of them."""
+        """Values that must exist before an operator can run: its inputs, and the indices that say
+        which rank has which samples of them."""
         place = run.operator.placement
         moves = [
             m for m in self.moves if m.target == place and not {*m.values}.isdisjoint(run.values)
@@ -136,9 +136,8 @@ class Pipeline:
 
     @cached_property
     def before_changes(self) -> tuple[Pipeline, Pipeline]:
-        """Two pipelines that are the whole one after the other: on each rank what comes before the
-        first change of what a checkpoint holds, there or on ranks that it waits for, and the rest.
-        """
+        """Two pipelines that run one after the other: on each rank what comes before the first
+        change to what a checkpoint holds, there or on ranks that it waits for, and the rest."""
         first: list[Run | Move] = []
         rest: list[Run | Move] = []
         changed: set[int] = set()
@@ -164,7 +163,7 @@ class Pipeline:
         Args:
             rank: this rank.
             mover: carries values between placements; without one they stay.
-            enter: told the name of each operator or move before it starts, and in which placement
+            enter: called before each operator or move with its name and the placement in which
                 this rank takes part in it.
             inputs: the flow's inputs.
 
@@ -180,7 +179,7 @@ class Pipeline:
         return self.resume(self.begin(**inputs), rank, mover, enter).made()
 
     def begin(self, **inputs: Any) -> Values:
-        """What a run of the flow starts from.
+        """Create the values that a run of the flow starts from.
 
         Raises:
             FlowError: an input is missing, or nothing asks for it.
@@ -203,7 +202,7 @@ class Pipeline:
         mover: Mover = STAY,
         enter: Callable[[str, str], object] = lambda *_: None,
     ) -> Values:
-        """The same as `run`, from values that `begin`, or the first of two pipelines, left."""
+        """Run like `run`, from values that `begin`, or the first of two pipelines, left."""
         mine = list(self.for_rank(rank))
         for number, item in enumerate(mine):
             try:
@@ -222,17 +221,17 @@ class Pipeline:
 
     @property
     def operators(self) -> list[Operator]:
-        """In order."""
+        """Operators, in order."""
         return [run.operator for run in self.runs]
 
     @property
     def runs(self) -> list[Run]:
-        """Its operators with what they need, in order."""
+        """Operators with their inputs, in order."""
         return [item for item in self.schedule if isinstance(item, Run)]
 
     @property
     def moves(self) -> list[Move]:
-        """In order."""
+        """Moves, in order."""
         return [item for item in self.schedule if isinstance(item, Move)]
 
     def _place_of(self, item: Run | Move, rank: int) -> str:
@@ -255,7 +254,7 @@ def places_of(item: Run | Move) -> tuple[str, ...]:
 
 
 class Values:
-    """What a rank has, by name and placement: samples are assigned anew under every placement."""
+    """Values of a rank by name and placement, since samples are reassigned for every placement."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self._places = {name: {EVERYWHERE: value} for name, value in inputs.items()}
@@ -265,7 +264,7 @@ class Values:
             self._places.setdefault(name, {})[place] = value
 
     def at(self, place: str) -> dict[str, Any]:
-        """As of that placement, else as made."""
+        """Values as they are at a placement, else as they were made."""
         return {n: places.get(place, _first(places)) for n, places in self._places.items()}
 
     def made(self) -> dict[str, Any]:

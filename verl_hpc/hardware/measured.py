@@ -1,4 +1,4 @@
-"""What `doctor --nodes` has measured of nodes, as a file that the planner takes figures from."""
+"""Measurements of nodes by `doctor --nodes`, in a file from which the planner takes figures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from verl_hpc.hardware.node import GIB, OWN_FIGURES, GpuKind
 from verl_hpc.section import Positive, PositiveFinite, Section
 
 MEASURED = "Measured"
-"""Starts the sentence that tells what was."""
+"""First word of the sentence that reports the measurements."""
 _MOST_APART = 0.1
-"""Of a GPU's memory: kinds that share a name differ by more."""
+"""Tolerance of a GPU's memory relative to its kind; kinds that share a name differ by more."""
 
 
 def _date(text: str) -> str:
@@ -38,14 +38,14 @@ class Measured(Section):
     site: str
     """The profile's name."""
     nodes: Positive
-    """That were measured."""
+    """Number of nodes measured."""
     ranks_per_node: Positive
     device: str
     """The GPUs, by the name that the driver gives them, or cpu."""
     device_memory_gib: PositiveFinite | None = None
-    """That a process of a bare GPU can have; null on cores."""
+    """Memory available to a process on an otherwise empty GPU; null on cores."""
     host_memory_gib: PositiveFinite | None = None
-    """That a job can have on a node."""
+    """Memory of a node available to a job."""
     network_gb_s: PositiveFinite | None = None
     """Per rank, each way: the bus bandwidth of an all-reduce between two nodes by the ranks of one;
     null on one node."""
@@ -91,7 +91,7 @@ class Measured(Section):
         )
 
     def assumption(self, path: Path) -> str:
-        """Which figures were measured, and when."""
+        """Say which figures were measured, and when."""
         figures = (
             ("memory of a GPU", self.device_memory_gib, "GiB"),
             ("host memory of a node", self.host_memory_gib, "GiB"),

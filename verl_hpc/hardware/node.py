@@ -1,13 +1,13 @@
-"""What the planner knows of GPUs and nodes: sizes and speeds, each with its source.
+"""Sizes and speeds of GPUs and nodes, each with its source.
 
 Speeds are peaks of data sheets, for dense matrix products (data sheets of today print twice that,
-for sparse ones) and each way of a link. What of a peak is reached is the time model's business.
-Memory is what the driver gives a process of a bare GPU (`torch.cuda.mem_get_info`), which is less
-than the data sheet says: the error correction and the driver keep some. What CUDA and NCCL take of
-it are terms of the memory ledger.
+for sparse ones) and each way of a link. The time model decides which fraction of a peak is reached.
+Memory is what the driver gives a process on an otherwise empty GPU (`torch.cuda.mem_get_info`),
+less than the data sheet says: the error correction and the driver keep some. The memory of CUDA and
+NCCL is counted by the memory ledger.
 
-A figure has one source: what `doctor --nodes` measured, else what the site profile says, else the
-kind of GPU (`cluster.hardware.hardware_of`).
+Each figure has one source: a measurement of `doctor --nodes`, else the site profile, else the kind
+of GPU (`cluster.hardware.hardware_of`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ GIB = 2**30
 CPU = "cpu"
 """The kind of ranks that compute on cores."""
 NETWORK_GB_S = Links().network_gb_s
-"""Of a GPU, where nobody says: what NCCL gets of 400 Gb/s, one adapter for each GPU."""
+"""Default network bandwidth of a GPU: what NCCL gets of 400 Gb/s, one adapter for each GPU."""
 MESSAGE_SHARE, COPY_SHARE = 4 / 9, 0.6
-"""Of NVLink, that one message between two GPUs reaches, and of memory, that packing does: NCCL has
-few channels for one pair. Assumptions, which no GPU has confirmed; `layout.link_model.Links` has an
-H100's by default."""
+"""Share of NVLink that one message between two GPUs reaches, as NCCL has few channels for one pair,
+and share of memory bandwidth that packing reaches. Assumptions, which no GPU has confirmed;
+`layout.link_model.Links` has an H100's by default."""
 OWN_FIGURES = "give the figures of another GPU as gpu_figures (docs/site_profile.md)"
 
 
@@ -39,18 +39,20 @@ class GpuKind:
 
     name: str
     memory_gib: float
-    """That a process can have, its CUDA context included; 0 is a share of the node's."""
+    """Memory available to a process, its CUDA context included; 0 stands for a share of the
+    node's."""
     tflops: Mapping[str, float]
     """Peak of dense matrix products by element type, in 10^12 operations a second. float32 is
     without TF32, which PyTorch leaves off by default."""
     hbm_gb_s: float
-    """Of the device's memory, in GB/s."""
+    """Bandwidth of the device's memory, in GB/s."""
     nvlink_gb_s: float
-    """To the other GPUs of a node together, each way, in GB/s; 0 without NVLink or its like."""
+    """Bandwidth to all other GPUs of a node together, each way, in GB/s; 0 without NVLink or its
+    like."""
     pcie_gb_s: float
-    """To host memory, each way, in GB/s: PCIe, or NVLink-C2C."""
+    """Bandwidth to host memory, each way, in GB/s: PCIe, or NVLink-C2C."""
     source: str
-    """Where the figures are from."""
+    """Source of the figures."""
     driver_name: str = ""
     """Words of the name that the driver gives it; empty is the name before its dash."""
 
@@ -63,7 +65,7 @@ class GpuKind:
         return self.memory_gib > 0
 
     def peak_tflops(self, dtype: str) -> float:
-        """Of products in an element type; of bfloat16 where the kind lacks it."""
+        """Peak of products in an element type; that of bfloat16 where the kind lacks it."""
         return self.tflops.get(dtype, self.tflops["bfloat16"])
 
     def is_called(self, device: str) -> bool:
@@ -77,8 +79,8 @@ def _words(name: str) -> set[str]:
 
 
 def _flops(bfloat16: float, float32: float, float8: float = 0.0) -> dict[str, float]:
-    found = {"bfloat16": bfloat16, "float16": bfloat16, "float32": float32}
-    return found | ({"float8": float8} if float8 else {})
+    flops = {"bfloat16": bfloat16, "float16": bfloat16, "float32": float32}
+    return flops | ({"float8": float8} if float8 else {})
 
 
 KINDS: Mapping[str, GpuKind] = {
@@ -216,23 +218,24 @@ NAMES = tuple(KINDS)
 
 
 def gpu_kind(name: str) -> GpuKind:
-    """Of a name as site profiles write it, in any case.
+    """Look up a kind by its name in a site profile, in any case.
 
     Raises:
         ConfigError: there is no such kind.
     """
-    found = {known.lower(): kind for known, kind in KINDS.items()}.get(name.lower())
-    if found is None:
+    chosen = {known.lower(): kind for known, kind in KINDS.items()}.get(name.lower())
+    if chosen is None:
         names = ", ".join(kind.name for kind in KINDS.values() if kind.is_gpu)
         raise ConfigError(f"gpu = {name!r}: no such kind; choose one of {names}, or {OWN_FIGURES}")
-    return found
+    return chosen
 
 
 class LinkFigures(Section):
-    """What a site says of links and memory; 1 GB is 10^9 bytes, and null is not said."""
+    """Figures of links and memory given by a site; 1 GB is 10^9 bytes, null is not given."""
 
     nvlink_gb_s: PositiveFinite | None = None
-    """From a GPU to the others of its node, each way, in GB/s; null is that of the kind of GPU."""
+    """Bandwidth from a GPU to the others of its node, each way, in GB/s; null takes that of the
+    kind of GPU."""
     network_gb_s: PositiveFinite | None = None
     """Per GPU, each way, in GB/s: a node's share of the network by its GPUs; null takes 45, what
     NCCL gets of 400 Gb/s for each GPU, and says so."""
@@ -249,17 +252,17 @@ class Hardware:
     kind: GpuKind
     ranks_per_node: int
     given: LinkFigures = field(default_factory=LinkFigures)
-    """Instead of the kind's figures: what a site says, or what was measured."""
+    """Figures of the site or of measurements, used instead of the kind's."""
     host_bytes: int | None = None
     """Memory of a node that a job can have; None where it is not known, and nothing is refused."""
     measured_device_bytes: int | None = None
-    """What `doctor --nodes` found a GPU to have, instead of the kind's."""
+    """Device memory measured by `doctor --nodes`, used instead of the kind's."""
     assumptions: tuple[str, ...] = ()
-    """Where the figures are from, for people to read."""
+    """Sources of the figures, as text."""
 
     @property
     def device_bytes(self) -> int | None:
-        """That one rank's device has: on a GPU its own, on cores a share of the node's memory."""
+        """Memory of one rank's device: on a GPU its own, on cores a share of the node's memory."""
         if self.measured_device_bytes is not None:
             return self.measured_device_bytes
         return self.kind.memory_bytes if self.kind.is_gpu else self.host_bytes_per_rank
@@ -270,23 +273,24 @@ class Hardware:
 
     @property
     def nvlink_gb_s(self) -> float:
-        """From a GPU to the others of its node, each way; over PCIe without NVLink or its like."""
+        """Bandwidth from a GPU to the others of its node, each way; that of PCIe without NVLink or
+        its like."""
         return self.given.nvlink_gb_s or self.kind.nvlink_gb_s or self.kind.pcie_gb_s
 
     @property
     def network_gb_s(self) -> float:
-        """Per rank, each way; that of cores is as fast as their memory where nobody says."""
+        """Per rank, each way; by default, that of cores is as fast as their memory."""
         unknown = NETWORK_GB_S if self.kind.is_gpu else self.kind.pcie_gb_s
         return self.given.network_gb_s or unknown
 
     @property
     def memory_gb_s(self) -> float:
-        """Of a device's memory, read and written together."""
+        """Bandwidth of a device's memory, reads and writes together."""
         return self.given.memory_gb_s or self.kind.hbm_gb_s
 
     @cached_property
     def links(self) -> Links:
-        """What messages of a transfer reach."""
+        """Speeds that messages of a transfer reach."""
         return Links(
             nvlink_gb_s=MESSAGE_SHARE * self.nvlink_gb_s,
             network_gb_s=self.network_gb_s,

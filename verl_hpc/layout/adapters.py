@@ -39,7 +39,7 @@ _WEIGHT = ".weight"
 
 @dataclass(frozen=True)
 class AdapterShape:
-    """What decides the sizes of adapters."""
+    """Settings that decide the sizes of adapters."""
 
     rank: int
     targets: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class AdapterShape:
 
     @classmethod
     def of(cls, lora: LoraConfig) -> AdapterShape:
-        """That a configuration asks for."""
+        """Shape that a configuration asks for."""
         return cls(lora.rank, lora.targets)
 
 
@@ -69,7 +69,7 @@ class LocalAdapter:
 
     @property
     def num_rows(self) -> int:
-        """Of B here."""
+        """Rows of B on this rank."""
         return sum(stop - start for _, start, stop in self.blocks)
 
 
@@ -91,13 +91,13 @@ def adapter_tensors(
     Raises:
         ModelError: a target that the model has not.
     """
-    kind, found = dtype or arch.dtype, {}
+    kind, specs = dtype or arch.dtype, {}
     sizes = arch.tensors()
     for name in adapted_weights(arch, shape):
         num_outputs, num_inputs = sizes[name].shape
-        found[f"{a_of(name)}.weight"] = TensorSpec((shape.rank, num_inputs), kind)
-        found[f"{b_of(name)}.weight"] = TensorSpec((num_outputs, shape.rank), kind)
-    return found
+        specs[f"{a_of(name)}.weight"] = TensorSpec((shape.rank, num_inputs), kind)
+        specs[f"{b_of(name)}.weight"] = TensorSpec((num_outputs, shape.rank), kind)
+    return specs
 
 
 def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
@@ -119,7 +119,7 @@ def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
 
 
 def adapter_shard_map(arch: Architecture, base: ShardMap, shape: AdapterShape) -> ShardMap:
-    """Where the adapters lie beside the weights of a shard map of Megatron-core's.
+    """Shard map of the adapters of a model whose weights Megatron-core shards as in `base`.
 
     Raises:
         ModelError: a target that the model has not, or whose layers are not separate parameters.
@@ -139,8 +139,8 @@ def adapter_shard_map(arch: Architecture, base: ShardMap, shape: AdapterShape) -
 def trained_map(
     arch: Architecture, base: ShardMap, head: Head, lora: LoraConfig | None
 ) -> ShardMap:
-    """Of what is trained of a shard map of Megatron-core's, and saved: everything, or adapters and
-    a projection to one number.
+    """Part of a Megatron-core shard map that is trained and saved: everything, or adapters and a
+    one-number head.
 
     Raises:
         LayoutError, ModelError: layers that cannot have adapters.
@@ -155,14 +155,14 @@ def trained_map(
 def local_adapters(
     arch: Architecture, base: ShardMap, shape: AdapterShape, rank: int
 ) -> list[LocalAdapter]:
-    """Of every adapted parameter of a rank."""
+    """Adapters of every adapted parameter of a rank."""
     adapted = adapted_weights(arch, shape)
-    found = []
+    local = []
     for targets, fused in _fused(base, adapted):
         mine = [region for region in fused if rank in region.holders]
         if mine:
-            found.append(_local(mine, targets, adapted))
-    return found
+            local.append(_local(mine, targets, adapted))
+    return local
 
 
 def _local(
@@ -179,7 +179,8 @@ def _local(
 
 
 def _linear_rows(arch: Architecture) -> Iterator[Row]:
-    """Of a decoder layer; the router, which every rank has whole, is none of them."""
+    """Yield the linear layers of a decoder layer, without the router, which every rank holds
+    whole."""
     table = arch.layer_table
     experts = [row.of_expert(e) for e in range(arch.num_experts) for row in table.expert_rows]
     for row in (*table.rows, *experts):
@@ -199,7 +200,7 @@ def _fused(
 
     Local names repeat from stage to stage, and those of experts from rank to rank.
     """
-    found: dict[tuple[str, str], list[Region]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Region]] = defaultdict(list)
     holders: dict[tuple[str, str], set[Holder]] = defaultdict(set)
     known = {name.rpartition(".")[0].rpartition(".")[0] for name in adapted}
     for region in base.regions:
@@ -209,9 +210,9 @@ def _fused(
         key = region.view.name, layer
         holders[key].update(region.holders)
         if region.tensor in adapted:
-            found[key].append(region)
+            groups[key].append(region)
     order = {name: place for place, name in enumerate(adapted)}
-    for (parameter, layer), regions in found.items():
+    for (parameter, layer), regions in groups.items():
         _check(parameter, regions, holders[parameter, layer])
         targets = sorted({region.tensor for region in regions}, key=order.__getitem__)
         yield tuple(targets), regions

@@ -1,4 +1,4 @@
-"""What a decoder is made of: sizes read from a Hugging Face `config.json`, and its tensors.
+"""Architecture of a decoder: sizes read from a Hugging Face `config.json`, and its tensors.
 
 Its tensors follow from the layer table of its family (`layout/families.py`).
 """
@@ -27,7 +27,7 @@ _NEEDED = (
     "vocab_size",
 )
 _EXPERTS_PER_TOKEN = {"mixtral": 2, "qwen3_moe": 8}
-"""Where a `config.json` does not say, as in transformers."""
+"""Defaults of transformers where a `config.json` does not give the number."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Architecture:
     max_positions: int = 2048
     num_experts: int = 0
     experts_per_token: int = 0
-    """That a token passes through, of `num_experts`."""
+    """Experts that each token uses, of `num_experts`."""
     renormalise_router: bool = True
     """Whether the weights of a token's experts sum to one, or are those of all experts' softmax."""
     dtype: str = "bfloat16"
@@ -73,8 +73,8 @@ class Architecture:
 
     @property
     def routed_bytes(self) -> int:
-        """Of the ids of the experts that a token is routed to, layer after layer: a byte each where
-        a layer has up to 256 experts, else two, the lower one first."""
+        """Bytes of the ids of the experts that a token is routed to, layer after layer: a byte each
+        where a layer has up to 256 experts, else two, little-endian."""
         id_bytes = 1 if self.num_experts <= 256 else 2
         return self.num_layers * self.experts_per_token * id_bytes
 
@@ -157,6 +157,7 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
             f"{origin}: model_type = {family!r} is not mapped{why}; mapped are "
             f"{', '.join(FAMILIES)}"
         )
+    # Name all missing fields at once, before any type is checked.
     missing = [field for field in _NEEDED if field not in config]
     if missing:
         are = "is" if len(missing) == 1 else "are"
@@ -164,6 +165,7 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
             f"{origin}: {', '.join(missing)} {are} needed and not given; give the config.json that "
             "the model's publisher wrote"
         )
+    # Anything that this package would compute differently is refused rather than ignored.
     fields = parse_hf_config(config, origin)
     _refuse_variants(fields, origin)
     rope = fields.rope
@@ -201,12 +203,12 @@ def _experts_per_token(fields: HfConfig, num_experts: int) -> int:
 
 
 def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """8 and 8.0 are the same setting."""
+    """Convert integers to floats, since 8 and 8.0 are the same setting."""
     return {k: float(v) if type(v) is int else v for k, v in settings.items()}
 
 
 def _refuse_variants(fields: HfConfig, origin: str) -> None:
-    """Variants that would otherwise silently be computed wrongly."""
+    """Refuse variants that would otherwise silently be computed wrongly."""
     has_bias = FAMILIES[fields.model_type].has("self_attn.q_proj.bias")
     refused = {
         "attention_bias": fields.attention_bias and not has_bias,

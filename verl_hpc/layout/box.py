@@ -75,7 +75,7 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where a box lies in a holder's tensor `name`, in elements.
+    """Place of a box in a holder's tensor `name`, in elements.
 
     Element `(i, j)` of the box, counted from its start, is at `offset + i*strides[0] +
     j*strides[1]` of the tensor's flat memory. One form describes a slice of a fused parameter,

@@ -51,7 +51,7 @@ _MLP = (
 
 
 def _router(name: str) -> tuple[Row, ...]:
-    """Experts have no one linear layer that Transformer Engine could fuse their norm into."""
+    """Rows of a mixture's norm and router; its norm is not fused into one linear layer."""
     return (
         replace(_MLP_NORM, transformer_engine=""),
         Row(name, ("num_experts", "hidden_size"), "whole", "mlp.router.weight"),

@@ -20,7 +20,8 @@ class Piece:
     holders: tuple[Holder, ...]
 
     def views(self, holder: Holder, part: Box) -> tuple[View, ...]:
-        """Where `holder` keeps `part` of the box: mostly one place, two where it holds copies."""
+        """Views at which `holder` keeps `part` of the box: mostly one, two where it holds
+        copies."""
         return tuple(r.view.of(part, r.box) for r in self.regions if holder in r.holders)
 
 

@@ -1,5 +1,5 @@
-"""Where PyTorch's fully_shard keeps each logical tensor: rows of every one on each rank, or on each
-of a group of ranks, of which there are several with the same rows (HSDP).
+"""Shard map of PyTorch's fully_shard: each rank holds rows of every tensor. With several copies
+(HSDP) each group of ranks holds all rows.
 
 A parameter is one tensor of the checkpoint, under its own name. It is cut along its first dimension
 as torch.chunk cuts: into shares of equal size, rounded up, so that the last rank that has any rows
@@ -20,7 +20,7 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import Region, ShardMap
 
 ENGINE = "fsdp"
-"""Its name in `parallel.engine`."""
+"""Value of `parallel.engine` that selects it."""
 
 
 def kept_dtype(dtype: str, trainable: bool) -> str:
@@ -44,7 +44,7 @@ def rows_of(num_rows: int, num_ranks: int) -> list[range]:
 
 
 def check_fsdp_layout(arch: Architecture, layout: TrainLayout) -> None:
-    """Refuse what is more than shards of whole layers over all ranks.
+    """Refuse layouts that do more than shard whole layers over all ranks.
 
     Raises:
         LayoutError: naming the setting.

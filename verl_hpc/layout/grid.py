@@ -56,7 +56,7 @@ class RankGrid:
         return self.first_rank + sum(self._strides[a] * i for a, i in coordinates.items())
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where `rank` stands, one index an axis."""
+        """Coordinates of `rank`, one index an axis."""
         assert self.first_rank <= rank < self.first_rank + self.size, (rank, self)
         index = rank - self.first_rank
         return {

@@ -1,4 +1,4 @@
-"""What a decoder ends in: the vocabulary, a value per token, or a score of the whole."""
+"""Output heads of a decoder: the vocabulary, a value per token, or a score of the whole."""
 
 from __future__ import annotations
 

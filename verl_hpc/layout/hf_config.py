@@ -1,4 +1,4 @@
-"""What a Hugging Face `config.json` must be like: types, ranges, and sizes that fit each other."""
+"""Validation of a Hugging Face `config.json`: types, ranges, and sizes that fit each other."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "max_position_embeddings": 32768,
     },
 }
-"""By `model_type`, what transformers takes where a `config.json` leaves a field out, and `HfConfig`
-would not: vLLM and fully_shard compute with transformers' value."""
+"""Defaults of transformers by `model_type`, where they differ from those of `HfConfig`: vLLM and
+fully_shard compute with transformers' value."""
 
 
 class HfConfig(BaseModel):

@@ -9,7 +9,7 @@ from typing import Any
 from verl_hpc.errors import ModelError
 
 _MOST_BYTES = 64 * 2**20
-"""An index of 100,000 tensors has 10 MB."""
+"""Limit on a file's size; an index of 100,000 tensors has 10 MB."""
 
 
 def read_json_object(file: Path) -> dict[str, Any]:
@@ -26,11 +26,11 @@ def read_json_object(file: Path) -> dict[str, Any]:
             text = stream.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise ModelError(f"model: {file} has more than {_MOST_BYTES} bytes")
-        found = json.loads(text)
+        content = json.loads(text)
     except OSError as error:
         raise ModelError(f"model: {file} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ModelError(f"model: {file} is not JSON ({error}); is the download whole?") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"model: {file} holds {type(found).__name__}; expected a JSON object")
-    return found
+    if not isinstance(content, dict):
+        raise ModelError(f"model: {file} holds {type(content).__name__}; expected a JSON object")
+    return content

@@ -1,4 +1,4 @@
-"""From rows of a layer table to regions: what the maps of Megatron-core and vLLM share."""
+"""Convert rows of a layer table to regions, for the maps of Megatron-core and vLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model family says of each tensor of its decoder layers; a table holds no code.
+"""Tables that describe the decoder layer of a model family, tensor by tensor; they hold no code.
 
 All names are below the layer's own prefix: `model.layers.3.` in a checkpoint and in vLLM,
 `chunk0.decoder.layers.1.` in Megatron-core.
@@ -14,7 +14,7 @@ Size = Literal["hidden_size", "ffn_size", "head_size", "q_size", "kv_size", "num
 """Attributes of `Architecture`."""
 
 Split = Literal["whole", "rows", "columns", "query_heads", "key_value_heads"]
-"""What a tensor-parallel rank has of a tensor: all of it, an equal share of its rows, of its
+"""Part of a tensor that a tensor-parallel rank holds: all of it, an equal share of its rows, of its
 columns, or of its rows by whole heads (a key/value head may be on several ranks)."""
 
 Engine = Literal["local", "transformer_engine", "vllm"]
@@ -82,7 +82,7 @@ class LayerTable:
 
 def by_parameter(rows: Sequence[Row], engine: Engine) -> dict[str, list[Row]]:
     """Rows grouped by the parameter that they are in."""
-    found: dict[str, list[Row]] = {}
+    grouped: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.parameter(engine), []).append(row)
-    return found
+        grouped.setdefault(row.parameter(engine), []).append(row)
+    return grouped

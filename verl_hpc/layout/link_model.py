@@ -23,10 +23,11 @@ from verl_hpc.section import PositiveFinite, Section
 
 
 class Links(Section):
-    """What messages get of links and memory, by default of an H100; 1 GB is 10^9 bytes."""
+    """Speeds that messages reach on links and in memory, by default of an H100; 1 GB is 10^9
+    bytes."""
 
     nvlink_gb_s: PositiveFinite = 200.0
-    """Between two GPUs of a node, each way, in GB/s."""
+    """Bandwidth between two GPUs of a node, each way, in GB/s."""
     network_gb_s: PositiveFinite = 45.0
     """Per GPU, each way, in GB/s: a node's share of the network by its GPUs. 400 Gb/s InfiniBand
     per GPU brings 45."""
@@ -37,7 +38,7 @@ class Links(Section):
 
 
 _MOST_STEPS = 200_000
-"""Where a hop has more messages, several rounds are taken as one."""
+"""In hops with more messages, several rounds are simulated as one."""
 
 
 class _Load(NamedTuple):
@@ -50,8 +51,8 @@ class _Load(NamedTuple):
     unpacked: int
     """Copied out of a bucket by the receiver."""
     summed: int
-    """Whose checksum the sender has computed when it received them: fragments that came as messages
-    of their own, and are sent on as such."""
+    """Bytes whose checksum the sender computed when it received them: fragments that arrived as
+    messages of their own and are relayed unchanged."""
 
     def and_then(self, other: _Load) -> _Load:
         return _Load(*map(int.__add__, self, other))
@@ -84,8 +85,8 @@ def predicted_seconds(
 
 
 def limit_seconds(plan: Plan, node_of: Sequence[int], links: Links) -> float:
-    """Seconds that no order of messages can undercut: in which the network brings the fullest node
-    its bytes, or NVLink the fullest rank."""
+    """Lower bound on the seconds for any order of messages: the time in which the network brings
+    the fullest node its bytes, or NVLink the fullest rank."""
     per_rank = [num_bytes / links.nvlink_gb_s for num_bytes in plan.received_bytes.values()]
     num_gpus = Counter(node_of)
     per_node = [
@@ -108,11 +109,12 @@ class _Simulation:
         self._speeds = {True: links.nvlink_gb_s * 1e9, False: links.network_gb_s * 1e9}
         self._latency = links.message_us / 1e6
         self.work: dict[int, float] = defaultdict(float)
-        """When a rank's memory has done what it was given."""
+        """Time at which each rank's memory has finished its work so far."""
         self._wire: dict[int, float] = defaultdict(float)
-        """When a rank's rounds so far have passed."""
+        """Time at which each rank's rounds so far have passed."""
         self._under_way: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        """Of each of a rank's rounds: when it has passed, and the seconds of work that it makes."""
+        """Rounds in flight of each rank: when each has passed, and the seconds of work that it
+        causes."""
 
     def run(self, by_pair: Mapping[Pair, Sequence[Route]], bucket_bytes: int) -> None:
         """The messages of one hop."""
@@ -137,8 +139,8 @@ class _Simulation:
             self.work[sender] += (2 * load.packed + summed) / self._memory
 
     def _pass(self, loads: Mapping[Pair, _Load]) -> dict[int, float]:
-        """When the wires of a round's ranks are free again: they begin when all are ready that a
-        rank sends to and receives from."""
+        """Times at which the wires of a round's ranks are free again; a rank's wires begin when all
+        ranks that it exchanges messages with are ready."""
         start: dict[int, float] = defaultdict(float)
         sending: dict[int, float] = defaultdict(float)
         receiving: dict[int, float] = defaultdict(float)
@@ -169,37 +171,37 @@ class _Simulation:
 def _by_round(
     by_pair: Mapping[Pair, Sequence[Route]], bucket_bytes: int
 ) -> list[dict[Pair, _Load]]:
-    """What travels in each round, or in so many rounds that few steps are left."""
+    """Messages of each round; where there are too many rounds, several are taken as one."""
     of_pair = _sums_of_pairs(by_pair, bucket_bytes)
     num_messages = sum(len(sums) - 1 for sums in of_pair.values())
     width = num_messages // _MOST_STEPS + 1
-    found: list[dict[Pair, _Load]] = []
+    by_round: list[dict[Pair, _Load]] = []
     for pair, runs in rounds_of({pair: len(sums) - 1 for pair, sums in of_pair.items()}).items():
         sums, done = of_pair[pair], 0
         for first, n in runs:
             for place in range(first // width, (first + n - 1) // width + 1):
                 upto = done + min((place + 1) * width, first + n) - max(place * width, first)
-                found += [{} for _ in range(place + 1 - len(found))]
+                by_round += [{} for _ in range(place + 1 - len(by_round))]
                 load = sums[upto].without(sums[done])
-                found[place][pair] = found[place].get(pair, _NOTHING).and_then(load)
+                by_round[place][pair] = by_round[place].get(pair, _NOTHING).and_then(load)
                 done = upto
-    return found
+    return by_round
 
 
 def _sums_of_pairs(
     by_pair: Mapping[Pair, Sequence[Route]], bucket_bytes: int
 ) -> dict[Pair, list[_Load]]:
-    """Of every pair, what its first 0, 1, 2, ... messages are together; pairs that carry the same
-    share one list."""
+    """Cumulative loads of each pair: the sum of its first 0, 1, 2, ... messages. Pairs that carry
+    the same share one list."""
     known: dict[tuple[tuple[int, bool], ...], list[_Load]] = {}
-    found: dict[Pair, list[_Load]] = {}
+    sums: dict[Pair, list[_Load]] = {}
     for pair, routes in by_pair.items():
         key = tuple((id(route.bundle), route.relay) for route in routes)
         if key not in known:
             loads = map(_load, messages(routes, bucket_bytes))
             known[key] = list(accumulate(loads, _Load.and_then, initial=_NOTHING))
-        found[pair] = known[key]
-    return found
+        sums[pair] = known[key]
+    return sums
 
 
 def _load(message: Sequence[tuple[Fragment, Route]]) -> _Load:

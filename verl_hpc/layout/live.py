@@ -1,4 +1,4 @@
-"""A shard map against the parameters that an engine really has, before a byte moves."""
+"""Check a shard map against the parameters that an engine really has, before a byte moves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_LISTED = 20
 
 
 class Parameter(Protocol):
-    """What a check needs of a tensor."""
+    """The attributes of a tensor that a check reads."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -32,7 +32,7 @@ def check_parameters(
 
     Args:
         shard_map: of the engine's layout.
-        rank: whose parameters they are.
+        rank: the rank that holds the parameters.
         parameters: by local name; buffers excluded.
         engine: what to call it in the error.
 
@@ -63,10 +63,10 @@ def check_parameters(
 def _differences(
     name: str, parameter: Parameter, regions: Sequence[Region], shard_map: ShardMap
 ) -> Iterator[str]:
-    found = _described(parameter)
+    actual = _described(parameter)
     dtypes = {shard_map.tensors[region.tensor].dtype for region in regions}
     if dtypes != {dtype_name(parameter.dtype)}:
-        yield f"{name}: the engine has {found}, the map {' and '.join(sorted(dtypes))}"
+        yield f"{name}: the engine has {actual}, the map {' and '.join(sorted(dtypes))}"
     strides = row_major_strides(tuple(parameter.shape))
     end = 0
     for region in sorted(regions, key=lambda r: r.view.offset):
@@ -80,7 +80,7 @@ def _differences(
     if not whole or not parameter.is_contiguous():
         rows = " and ".join(f"{r.tensor}{list(r.box.shape)}" for r in regions[:4])
         more = " ..." if len(regions) > 4 else ""
-        yield f"{name}: the engine has {found}, the map {rows}{more}"
+        yield f"{name}: the engine has {actual}, the map {rows}{more}"
 
 
 def _described(parameter: Parameter) -> str:

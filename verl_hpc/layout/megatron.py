@@ -1,4 +1,4 @@
-"""Where Megatron-core keeps each logical tensor.
+"""Shard map of Megatron-core.
 
 Local parameters are named `chunk{c}.<name of the parameter in GPTModel>`, c counting the virtual
 pipeline chunks of a rank. Which tensors are fused in a parameter of a decoder layer is said by the
@@ -38,7 +38,7 @@ from verl_hpc.layout.shard_map import (
 )
 
 Backend = Literal["local", "transformer_engine"]
-"""Which layer specification Megatron-core is built with; they spell fused norms differently."""
+"""Layer specification with which Megatron-core is built; they spell fused norms differently."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TrainLayout:
 
     @property
     def sizes_of_model(self) -> dict[str, int]:
-        """What cuts the model itself, by its setting."""
+        """Sizes that divide the model itself, by setting."""
         return {
             "tensor_parallel": self.tp,
             "pipeline_parallel": self.pp,
@@ -97,7 +97,7 @@ class TrainLayout:
 
     @cached_property
     def shard_grid(self) -> RankGrid:
-        """Of fully_shard: ranks with the parts of one copy are neighbours.
+        """Grid of fully_shard: ranks with the parts of one copy are neighbours.
 
         dp=4 and shard_size=2 is: shard groups [0,1] [2,3], and copy groups [0,2] [1,3], whose ranks
         hold the same.
@@ -141,7 +141,7 @@ def is_expert(parameter: str) -> bool:
 def padded_vocab(vocab_size: int, tp: int, multiple: int = 64) -> int:
     """Vocabulary rows after padding to a multiple of both `multiple` and `tp`.
 
-    This is how vLLM pads, too: at equal tp the shards of both are the same rows.
+    vLLM pads in the same way: at equal tp the shards of both are the same rows.
     """
     unit = lcm(multiple, tp)
     return -(-vocab_size // unit) * unit
@@ -171,6 +171,7 @@ def check_megatron_layout(arch: Architecture, layout: TrainLayout) -> None:
                 f"choose a divisor of {number}"
             )
     _ = layout.expert_grid  # which refuses sizes that do not divide
+    # Key/value groups are either divided among ranks or replicated on them.
     groups = arch.num_kv_heads
     if max(groups, layout.tp) % min(groups, layout.tp):
         raise LayoutError(

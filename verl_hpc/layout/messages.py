@@ -63,16 +63,16 @@ def sizes_by_pair(
 ) -> dict[Pair, list[int]]:
     """Bytes of every pair's messages; pairs that carry the same bundles share one list."""
     known: dict[tuple[int, ...], list[int]] = {}
-    found: dict[Pair, list[int]] = {}
+    sizes: dict[Pair, list[int]] = {}
     for pair, routes in by_pair.items():
         key = tuple(id(route.bundle) for route in routes)
         if key not in known:
             known[key] = message_sizes([route.bundle for route in routes], bucket_bytes)
-        found[pair] = known[key]
-    return found
+        sizes[pair] = known[key]
+    return sizes
 
 
 def schedule(by_pair: Mapping[Pair, Sequence[Route]], bucket_bytes: int) -> dict[Pair, list[Run]]:
     """The rounds in which the messages of every pair of a hop travel."""
     sizes = sizes_by_pair(by_pair, bucket_bytes)
-    return rounds_of({pair: len(found) for pair, found in sizes.items()})
+    return rounds_of({pair: len(of_pair) for pair, of_pair in sizes.items()})

@@ -46,26 +46,26 @@ class Receive:
 
     fragment: Fragment
     sent: View
-    """Where it lies with the sender."""
+    """Where the sender holds it."""
     targets: tuple[View, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a rank does in one round: at most one message each way.
+    """One rank's part of a round: at most one message each way.
 
     The fragments of a message come in the same order at both its ends.
     """
 
     to: int = -1
     sends: Sequence[Send] = ()
-    """Empty where nothing is sent."""
+    """Fragments to send, if any."""
     frm: int = -1
     receives: Sequence[Receive] = ()
-    """Empty where nothing is received."""
+    """Fragments to receive, if any."""
 
     def without(self, peers: Collection[int]) -> Step:
-        """What is left of it for the other ranks."""
+        """The step without messages to or from `peers`."""
         return Step(
             self.to,
             () if self.to in peers else self.sends,
@@ -82,7 +82,7 @@ class RankMoves:
     copies: Sequence[Copy]
     reads: Sequence[Read]
     hops: Sequence[Sequence[Step]]
-    """Of each hop, the steps in the order of their rounds."""
+    """For each hop, the steps in the order of their rounds."""
 
 
 def moves_of(plan: Plan, rank: int) -> RankMoves:

@@ -61,4 +61,4 @@ NOT_MAPPED: Mapping[str, str] = {
     "qwen3_vl": f"{_VISION}; visual features are added in several decoder layers (deepstack)",
     "qwen3_vl_moe": f"{_VISION}; visual features are added in several decoder layers (deepstack)",
 }
-"""By `model_type` of a `config.json`."""
+"""Missing features of unsupported families, by `model_type` of a `config.json`."""

@@ -1,4 +1,4 @@
-"""Which decoder layers a pipeline stage holds."""
+"""Division of decoder layers among pipeline stages."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""From two shard maps to the messages between ranks.
+"""Plan the messages between ranks that turn one shard map into another.
 
-The planner knows boxes, holders and nodes, nothing of models. What it reaches:
+The planner knows boxes, holders and nodes, nothing of models. Its guarantees:
 
 - a rank receives exactly the bytes it needs and does not hold;
 - a node receives each byte it lacks once from other nodes, then passes it on inside;
 - a file is read once, by one of the ranks that need the bytes, and passed on like any other;
 - among equals the least loaded rank sends, reads, or is first to receive;
-- what is small goes between ranks that have more to tell each other, if it can: a new pair costs a
+- small bundles travel between ranks that exchange others as well, if possible: a new pair costs a
   connection and a message, and one bundle below a 64th of the largest unbalances nothing.
 
 Every rank computes the same plan. Fragments with the same holders on both sides travel as one
@@ -26,13 +26,14 @@ from verl_hpc.layout.shard_map import Holder, ShardMap
 
 DEFAULT_BUCKET_BYTES = 32 * 2**20
 DEFAULT_ROUNDS = 2
-"""Whose messages are under way at a time."""
+"""Rounds whose messages are in flight at a time."""
 HOST_BUCKET_BYTES = 8 * 2**20
 HOST_ROUNDS = 8
-"""Of transfers between host memories, where messages are smaller and more of them under way: many
+"""Rounds in flight between host memories, where messages are smaller and more of them overlap: many
 cores copy them, and what arrived may still be in a cache when it is summed."""
 HOST_PIECE_BYTES = 256 * 2**10
-"""Of host memory that are copied and summed together: less than a core's second cache holds."""
+"""Bytes of host memory that are copied and summed together: less than a core's second-level
+cache."""
 _SMALL = 64
 """A bundle below one part in so many of the largest one is small."""
 
@@ -153,7 +154,7 @@ class _Router:
         self._read: dict[int, int] = defaultdict(int)
         self._brought: dict[int, int] = defaultdict(int)
         self._into: list[dict[int, set[int]]] = [defaultdict(set), defaultdict(set)]
-        """Of each hop, the ranks that send to a rank."""
+        """For each hop, the ranks that send to a rank."""
 
     def split(self, bundle: Bundle) -> Iterator[Bundle]:
         """Cut a bundle where several ranks can share the work of reading or bringing it in."""
@@ -169,6 +170,7 @@ class _Router:
         if parts <= 1:
             yield bundle
             return
+        # Close a part as soon as it has its share of the bytes.
         share = bundle.num_bytes / parts
         members: list[Fragment] = []
         filled = 0
@@ -200,6 +202,7 @@ class _Router:
             first = min(self._known(receivers, sources, bundle), key=self._brought.__getitem__)
             self._brought[first] += bundle.num_bytes
             self._send(0, sources, first, bundle, from_target)
+            # Inside the node, the first receiver relays to the others in the second hop.
             for receiver in receivers:
                 if receiver != first:
                     self._send(1, [first], receiver, bundle, True)
@@ -212,7 +215,7 @@ class _Router:
         self.hops[hop].append(Route(source, target, bundle, relay))
 
     def _known(self, receivers: list[int], sources: list[int], bundle: Bundle) -> list[int]:
-        """Of those who can be first to receive a small bundle, those whom a source sends to."""
+        """Prefer, as first receivers of a small bundle, ranks to which a source already sends."""
         if not self._is_small(bundle):
             return receivers
         return [r for r in receivers if not self._into[0][r].isdisjoint(sources)] or receivers

@@ -72,7 +72,7 @@ def ignored_modules(arch: Architecture, ignored: Sequence[str], layer: int) -> l
     Raises:
         LayoutError: an entry names a part of what vLLM fuses.
     """
-    found: list[str] = []
+    left_out: list[str] = []
     for group in fused_modules(arch):
         named = [m for m in group if _names(ignored, f"model.layers.{layer}.{m}")]
         if named and len(named) < len(group):
@@ -81,8 +81,8 @@ def ignored_modules(arch: Architecture, ignored: Sequence[str], layer: int) -> l
                 f"rollout.ignored_layers leaves out {named[0]} of layer {layer} and not {other}: "
                 "vLLM has both in one parameter; name both, or none"
             )
-        found += named
-    return found
+        left_out += named
+    return left_out
 
 
 def _names(ignored: Sequence[str], module: str) -> bool:
@@ -178,6 +178,7 @@ def quantised_source(source: ShardMap, target: ShardMap) -> ShardMap:
     )
     if not chosen:
         return source
+    # Regions of one rank may meet the same blocks, whose scales it holds only once.
     regions: list[Region] = []
     known: set[tuple[str, Box, tuple[Holder, ...]]] = set()
     for region in source.regions:
@@ -194,7 +195,7 @@ def quantised_source(source: ShardMap, target: ShardMap) -> ShardMap:
 
 
 def spread_tensors(source: ShardMap, names: Iterable[str]) -> list[str]:
-    """Of these weights, those with blocks that may lie on several ranks, in parts.
+    """Select the weights with blocks that may lie on several ranks, in parts.
 
     Columns 0-192 and 192-384 of a weight on two ranks: the second block is on both.
     """
@@ -225,10 +226,10 @@ def _blocks(box: Box) -> Box:
 def _quantised_specs(
     tensors: Mapping[str, TensorSpec], chosen: frozenset[str]
 ) -> dict[str, TensorSpec]:
-    found: dict[str, TensorSpec] = {}
+    specs: dict[str, TensorSpec] = {}
     for name, spec in tensors.items():
-        found[name] = spec
+        specs[name] = spec
         if name in chosen:
-            found[name] = TensorSpec(spec.shape, VALUES)
-            found[scale_name(name)] = TensorSpec(scale_shape(spec.shape), SCALES)
-    return found
+            specs[name] = TensorSpec(spec.shape, VALUES)
+            specs[scale_name(name)] = TensorSpec(scale_shape(spec.shape), SCALES)
+    return specs

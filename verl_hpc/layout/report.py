@@ -1,4 +1,4 @@
-"""What a resharding would cost, counted from its plan without a single GPU."""
+"""Cost of a resharding, counted from its plan without a single GPU."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[int]) -> Spread:
-        found = list(values)
-        return cls(min(found), sum(found) / len(found), max(found))
+        numbers = list(values)
+        return cls(min(numbers), sum(numbers) / len(numbers), max(numbers))
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class ReshardReport:
 
     received_bytes_per_rank: Spread
     minimum_bytes_per_rank: Spread
-    """What the rank needs and does not hold: no plan can receive less."""
+    """Bytes that the rank needs and does not hold: no plan can receive less."""
     allgather_bytes_per_rank: Spread
-    """What gathering every full tensor on every rank would receive (what verl does today)."""
+    """Bytes received if every full tensor were gathered on every rank (as verl does today)."""
     inbound_bytes_per_node: Spread
     minimum_inbound_bytes_per_node: Spread
-    """What the node's ranks need and none of them holds."""
+    """Bytes that the node's ranks need and none of them holds."""
     paper_bytes_per_rank: float | None
     """HybridFlow's Table 2, (t p - t_g p_g)/(t_g p_g t p) M; None where its grouping does not
     apply."""
@@ -53,9 +53,10 @@ class ReshardReport:
     """Largest message; a rank holds at most two of them per direction."""
     messages: int
     predicted_seconds: float
-    """With checksums, over the links of a site: `link_model`."""
+    """Seconds with checksums, over the links of a site: `link_model`."""
     limit_seconds: float
-    """In which the network brings the fullest node its bytes, or NVLink the fullest rank."""
+    """Seconds in which the network brings the fullest node its bytes, or NVLink the fullest
+    rank."""
     planning_seconds: float
 
     def as_json(self) -> dict[str, Any]:
@@ -92,6 +93,7 @@ def reshard_report(
     seconds = time.perf_counter() - start
     sizes = message_census(plan)
     links = links or Links()
+    # HybridFlow's Table 2 assumes its grouping; other groupings have no formula to compare with.
     model_parallel = train.tp * train.pp
     follows_paper = chosen == "zero_redundancy"
     return ReshardReport(

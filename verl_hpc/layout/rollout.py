@@ -1,4 +1,4 @@
-"""Where a rollout engine keeps every tensor: known on all ranks, before any engine is built."""
+"""Shard map of a rollout engine, computed on all ranks before any engine is built."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def rollout_shard_map(
     """
     if config.engine == "hf":
         return hf_shard_map(arch, replicas, dtype)
-    found = staged_shard_map(
+    engines = staged_shard_map(
         arch, replicas, config.pipeline_parallel, dtype, config.expert_parallel
     )
     if config.quantization is None:
-        return found
+        return engines
     names = frozenset(quantised_tensors(arch, config.ignored_layers))
     try:
-        return quantised_engine(found, names)
+        return quantised_engine(engines, names)
     except BlockMisfitError as error:
         tp = len(replicas[0]) // config.pipeline_parallel
         fitting = _fitting(arch, names, tp, config.expert_parallel)
@@ -56,15 +56,15 @@ def _fitting(
     arch: Architecture, names: frozenset[str], below: int, expert_parallel: bool
 ) -> list[int]:
     """Smaller tensor-parallel sizes whose parts are whole blocks."""
-    found = []
+    sizes = []
     for tp in range(1, below):
         try:
             engine = vllm_shard_map(arch, [tuple(range(tp))], None, expert_parallel)
             quantised_engine(engine, names)
         except LayoutError:
             continue
-        found.append(tp)
-    return found
+        sizes.append(tp)
+    return sizes
 
 
 def stage_groups(
@@ -119,7 +119,7 @@ def staged_shard_map(
 
 
 def hf_shard_map(arch: Architecture, replicas: Sequence[tuple[int, ...]], dtype: str) -> ShardMap:
-    """Every tensor whole on every rank, under its own name.
+    """Shard map of transformers' engine: every tensor whole on every rank, under its own name.
 
     Raises:
         ConfigError: a replica has more than one rank.

@@ -1,4 +1,4 @@
-"""In which round each message of an exchange travels, so that few ranks wait for others.
+"""Assign the messages of an exchange to rounds, so that few ranks wait for others.
 
 In a round a rank sends at most one message and receives at most one: a round is a matching of
 senders and receivers, and the rounds together are an edge colouring of the graph of messages.
@@ -42,7 +42,7 @@ class _Greedy:
         self.to_send: dict[int, int] = defaultdict(int)
         self.to_receive: dict[int, int] = defaultdict(int)
         self.receivers: dict[int, list[int]] = defaultdict(list)
-        """Of each sender, those to whom it has something left to send."""
+        """For each sender, the receivers to which it still has messages to send."""
         self.senders: dict[int, list[int]] = defaultdict(list)
         for (sender, receiver), n in self.left.items():
             self.to_send[sender] += n
@@ -54,6 +54,7 @@ class _Greedy:
         self.found: dict[Pair, list[Run]] = {pair: [] for pair in self.left}
 
     def run(self) -> dict[Pair, list[Run]]:
+        # Event simulation: `ends` holds, by round, when the pair under way frees its two ranks.
         ends: list[tuple[int, Pair]] = []
         candidates = set(self.left)
         now = 0

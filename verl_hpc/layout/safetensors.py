@@ -105,6 +105,7 @@ def read_header(file: Path) -> Mapping[str, Any]:
         header = None
     if not isinstance(header, dict):
         raise ModelError(f"{file}: damaged safetensors header; download it again")
+    # The tensors must fill the rest of the file without gaps, in the order of their offsets.
     header.pop("__metadata__", None)
     end = 0
     for start, stop, name in sorted(_range(file, name, entry) for name, entry in header.items()):
@@ -123,7 +124,7 @@ def read_header(file: Path) -> Mapping[str, Any]:
 
 
 def _range(file: Path, name: str, entry: Any) -> tuple[int, int, str]:
-    """Where a tensor's bytes are.
+    """Byte range of a tensor.
 
     Raises:
         ModelError: the entry has another type, or its bytes are not those of its shape.

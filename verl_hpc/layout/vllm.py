@@ -1,4 +1,4 @@
-"""Where vLLM keeps each logical tensor, at any tensor-parallel size.
+"""Shard map of vLLM, at any tensor-parallel size.
 
 `qkv_proj` stacks a rank's query heads, its key heads and its value heads; with fewer key/value
 heads than ranks, each of those is replicated. `gate_up_proj` stacks gate rows over up rows.
@@ -30,7 +30,8 @@ CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 def check_cpu_heads(
     size: int, asked: str = "rollout.engine = vllm", instead: str = "rollout.engine: hf"
 ) -> None:
-    """Before anything is built: vLLM's first response would fail in words that name nothing.
+    """Check early that vLLM's attention has a kernel for this head size on CPUs; vLLM itself would
+    fail at the first response with an error that does not name the cause.
 
     Args:
         size: elements of a head of the model.
@@ -148,7 +149,7 @@ class _VllmMap:
                 )
 
     def _holders(self, expert: int) -> tuple[Sequence[tuple[Holder, ...]], int]:
-        """By shard, the ranks that hold an expert, and its number among theirs."""
+        """Ranks that hold an expert, by shard, and its index among their experts."""
         if not self.expert_parallel:
             return self.shards, expert
         place, number = divmod(expert, self.arch.num_experts // self.tp)

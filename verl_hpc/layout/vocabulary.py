@@ -1,4 +1,4 @@
-"""Which text every token id of a model stands for, compared with another model's."""
+"""Comparison of the texts that two models' token ids stand for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _same_bytes(one: Path, other: Path) -> bool:
 
 
 def _texts(file: Path) -> dict[int, str]:
-    """By token id, of all tokens but the added ones."""
+    """Texts by token id, without added tokens."""
     fields = read_json_object(file)
     model, added = fields.get("model"), fields.get("added_tokens") or []
     rows = _rows(model.get("vocab") if isinstance(model, dict) else None)

@@ -1,4 +1,4 @@
-"""Who writes what, so that every byte is written once and nothing funnels through one rank."""
+"""Assignment of regions to writers: every byte is written once, and no rank writes for all."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where roles stand and how work is dealt out: facts of a run that training and planning share."""
+"""Placement of roles on ranks and balance of work among them, for training and planning alike."""

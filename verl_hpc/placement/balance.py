@@ -1,4 +1,4 @@
-"""Dealing work out evenly: sequences to ranks, sequences to micro-batches."""
+"""Even distribution of work: sequences to ranks, and sequences to micro-batches."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ differencing goes through have few others."""
 
 
 class _Queue:
-    """Deals by falling spread; ties go by least index.
+    """Priority queue of deals, largest spread first; ties go by least index.
 
-    Single costs are deals of one bin. They wait in a sorted list, of which many are taken at once.
+    Single costs are deals of one bin, kept in a sorted list from which many are taken at once.
     """
 
     def __init__(self, costs: Sequence[float]) -> None:
@@ -45,8 +45,8 @@ class _Queue:
         heapq.heappush(self._dealt, (deal[0][0] - deal[-1][0], least_index, deal))
 
     def take(self, most: int) -> tuple[int, _Deal]:
-        """Least index and deal of the largest spread; if that is a single cost, with those that
-        follow before a deal does, a bin each, at most `most`."""
+        """Least index and deal of the largest spread. If that is a single cost, it is dealt with
+        the single costs that come before the next deal, a bin each, at most `most`."""
         begin = self._taken
         end = min(begin + most, len(self._single))
         if self._dealt:
@@ -76,7 +76,7 @@ def _bins(deal: _Deal, num_bins: int) -> list[list[int]]:
 
 
 def _merge(deal: _Deal, other: _Deal, num_bins: int) -> _Deal:
-    """The largest bins of one deal with the smallest of the other; uses up its arguments.
+    """Join the largest bins of one deal with the smallest of the other; consumes its arguments.
 
     In 3 bins, 9 and 5 with 7 and 4::
 
@@ -126,10 +126,11 @@ def micro_batches(lengths: Sequence[int], max_tokens: int, multiple: int = 1) ->
     # Two sequences of more than half the budget each are never together.
     tokens = sum(min(length, max_tokens) for length in lengths)
     least = max(-(-tokens // max_tokens), sum(2 * n > max_tokens for n in lengths), 1)
+    # Bisect between that bound and what best-fit-decreasing needs, once one fewer has worked.
     too_few, tried = -(-least // multiple) - 1, enough - 1
     while tried > too_few:
-        if found := balanced(tried * multiple):
-            enough, best = tried, found
+        if fewer := balanced(tried * multiple):
+            enough, best = tried, fewer
         elif tried == enough - 1:
             break
         else:

@@ -1,9 +1,9 @@
-"""Which roles with adapters have their frozen weights in memory once.
+"""Roles with adapters that share one copy of their frozen weights in memory.
 
-They do where nothing tells the frozen weights apart: the same model in the same element type, cut
-in the same way on the same ranks, and on the device at the same times. The first of such roles has
-them, and the others compute with its memory; one that ends in a number has no output layer to
-lend::
+They share where the frozen weights are identical: the same model in the same element type, sharded
+in the same way on the same ranks, and on the device at the same times. The first of these roles
+holds them, and the others compute with its memory; a role with a one-number head has no output
+layer to share::
 
     actor, critic, prm with adapters      critic -> actor, prm -> actor
     the critic on a layout of its own     prm -> actor
@@ -23,13 +23,13 @@ Layouts = Mapping[str, TrainLayout]
 
 
 def shared_bases(settings: Settings, layouts: Layouts) -> dict[str, str]:
-    """The role whose frozen weights another one computes with, by the other's name.
+    """Map each role that computes with another's frozen weights to that other role.
 
     Args:
         settings: of every role, in the order in which engines are built.
         layouts: of every role, or of those on one set of ranks.
     """
-    found: dict[str, str] = {}
+    bases: dict[str, str] = {}
     having: list[str] = []
     for name in _with_adapters(settings, layouts):
         lora = settings[name].lora
@@ -41,12 +41,12 @@ def shared_bases(settings: Settings, layouts: Layouts) -> dict[str, str]:
         if base is None:
             having.append(name)
         else:
-            found[name] = base
-    return found
+            bases[name] = base
+    return bases
 
 
 def told_bases(bases: Mapping[str, str]) -> list[str]:
-    """A line for each role, for people to read."""
+    """Describe in a line each role that computes with another's frozen weights."""
     return [
         f"{name} computes with {base}'s frozen weights, which are in memory once"
         for name, base in bases.items()
@@ -61,7 +61,7 @@ def may_share(one: RoleSettings, other: RoleSettings) -> bool:
 
 
 def alone(settings: Settings, layouts: Layouts) -> list[str]:
-    """Roles that must share their frozen weights, and share them with nobody."""
+    """Roles that must share their frozen weights and have no role to share them with."""
     bases = shared_bases(settings, layouts)
     shared = {*bases, *bases.values()}
     return [
@@ -94,7 +94,7 @@ def _with_adapters(settings: Settings, layouts: Layouts) -> list[str]:
 
 
 def _differing(settings: Settings, layouts: Layouts, name: str, base: str) -> Iterator[str]:
-    """Settings for which a role's frozen weights cannot be those of one before it, with both
+    """Yield the settings that keep a role from sharing an earlier one's frozen weights, with both
     values."""
     theirs = _deciding(settings[base], layouts[base])
     for field, mine in _deciding(settings[name], layouts[name]).items():

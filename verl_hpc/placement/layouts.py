@@ -1,4 +1,4 @@
-"""A run's layouts on its ranks: who trains what where, who generates, and who shares samples."""
+"""A run's layouts on its ranks: which ranks train each role, generate, and share samples."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ class Pool:
 
 @dataclass(frozen=True)
 class RunLayouts:
-    """Where a run trains and generates."""
+    """Ranks and layouts on which a run trains and generates."""
 
     num_ranks: int
     train: Mapping[str, TrainLayout]
-    """By role."""
+    """Training layout of each role."""
     replicas: Groups
     """Ranks of every rollout engine."""
     grouping: Grouping
     pools: Mapping[str, Pool]
-    """By name."""
+    """Pools by name."""
     pool_of: Mapping[str, str]
     """The pool of each role, of ROLLOUT and of SCORING."""
     bases: Mapping[str, str] = field(default_factory=dict)
-    """By role with adapters, the one whose frozen weights in memory it computes with."""
+    """For each role with adapters that shares frozen weights, the role that holds them."""
 
     @property
     def num_replicas(self) -> int:
@@ -81,33 +81,33 @@ class RunLayouts:
 
     @property
     def is_split(self) -> bool:
-        """Whether some pool has not all ranks."""
+        """Whether some pool lacks some of the ranks."""
         return any(len(pool.ranks) < self.num_ranks for pool in self.pools.values())
 
 
 def placement_of(layouts: RunLayouts) -> dict[str, str]:
     """Ranks of each role and of the rollout, as a configuration writes them: `0-63`."""
     names = [*layouts.train, *([ROLLOUT] if layouts.replicas else [])]
-    found = {}
+    texts = {}
     for name in names:
         ranks = layouts.pools[layouts.pool_of[name]].ranks
-        found[name] = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
-    return found
+        texts[name] = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
+    return texts
 
 
 def layouts_of(layouts: RunLayouts) -> dict[str, dict[str, int]]:
     """Sizes of every role's layout, and of the rollout engines."""
-    found = {name: _sizes(layout) for name, layout in layouts.train.items()}
+    sizes = {name: _sizes(layout) for name, layout in layouts.train.items()}
     if layouts.replicas:
-        found[ROLLOUT] = {"ranks": len(layouts.replicas[0]), "engines": layouts.num_replicas}
-    return found
+        sizes[ROLLOUT] = {"ranks": len(layouts.replicas[0]), "engines": layouts.num_replicas}
+    return sizes
 
 
 def _sizes(layout: TrainLayout) -> dict[str, int]:
-    found = {"tp": layout.tp, "pp": layout.pp, "dp": layout.num_replicas}
+    sizes = {"tp": layout.tp, "pp": layout.pp, "dp": layout.num_replicas}
     more = ("cp", "vpp", "ep", "etp")
-    found |= {name: n for name in more if (n := getattr(layout, name)) > 1}
-    return found | ({"shard_size": layout.shard_size} if layout.shard_size is not None else {})
+    sizes |= {name: n for name in more if (n := getattr(layout, name)) > 1}
+    return sizes | ({"shard_size": layout.shard_size} if layout.shard_size is not None else {})
 
 
 def run_layouts(
@@ -156,7 +156,7 @@ def run_layouts(
 
 
 def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = None) -> RunLayouts:
-    """What `run_layouts` gives, of what can be known without the models.
+    """Lay a run out as `run_layouts` does, without the checks that need the models.
 
     Raises:
         ConfigError: as `run_layouts`.
@@ -182,6 +182,7 @@ def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = 
     first = next(iter(train))
     rollout_ranks = labels.get(ROLLOUT, ranks_of(settings[first].label, f"roles.{first}"))
     replicas, grouping = _replicas(config, train[first], rollout_ranks)
+    # Roles whose layouts group the ranks alike share a pool, so that samples stay where they are.
     pools: dict[str, Pool] = {}
     pool_of = {
         name: _pool(pools, settings[name].label, name, layout) for name, layout in train.items()
@@ -193,6 +194,7 @@ def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = 
         used.add(REWARD)
         pools[REWARD] = Pool(REWARD, tuple((rank,) for rank in labels[REWARD]))
         pool_of[SCORING] = REWARD
+    # Refuse what would deadlock, idle or be ignored before any rank starts.
     _check_labels(config, labels, used)
     _check_ranks(pools.values(), num_ranks)
     _check_staleness(config, train, replicas)
@@ -259,6 +261,7 @@ def _pool(pools: dict[str, Pool], label: str, role: str, layout: TrainLayout) ->
 
 
 def _train_layout(role: RoleSettings, ranks: range, labels: Collection[str]) -> TrainLayout:
+    # Data parallelism takes what the model-parallel sizes leave of the ranks.
     sizes, num_ranks = role.parallel, len(ranks)
     whose, more = "", "start"
     if role.label in labels:

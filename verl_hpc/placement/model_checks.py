@@ -1,4 +1,4 @@
-"""What a role's model and its layout cannot be, found before any rank starts."""
+"""Checks of each role's model against its layout, before any rank starts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> N
 
 
 def _check_adapters(lora: LoraConfig, arch: Architecture, layout: TrainLayout) -> None:
-    """Of one layer: all are cut alike."""
+    """Check the adapters of one layer, as all layers are sharded alike."""
     if arch.layer_table.is_fused:
         raise ConfigError(
             f"lora: a {arch.family}'s checkpoint has several layers in one tensor (qkv_proj, "
@@ -132,7 +132,7 @@ def check_vocabulary(config: RunConfig, size: int) -> None:
 
 
 def check_tokenizers(tokenizer: Path, models: Mapping[str, Path]) -> None:
-    """Sizes alone do not tell one vocabulary from another.
+    """Check that all roles read the same token ids, which equal vocabulary sizes do not show.
 
     Args:
         tokenizer: directory of the run's.
@@ -155,7 +155,8 @@ def check_tokenizers(tokenizer: Path, models: Mapping[str, Path]) -> None:
 def _check_recompute(
     where: str, parallel: ParallelConfig, arch: Architecture, train: TrainLayout
 ) -> None:
-    """Megatron-core would run off the end of a stage that is not a multiple of the number."""
+    """Check recompute_num_layers against the layers of every stage; where it does not divide them,
+    Megatron-core would run off the end."""
     number, method = parallel.recompute_num_layers, parallel.recompute_method
     if number is None:
         return
@@ -175,8 +176,8 @@ def _check_recompute(
 
 
 def check_fp8(settings: Mapping[str, RoleSettings], train: Mapping[str, TrainLayout]) -> None:
-    """Transformer Engine's delayed scaling reduces over all engines of a process at once, so that
-    pools that share some of their ranks would wait for each other."""
+    """Refuse delayed scaling for roles that share some of their ranks: Transformer Engine reduces
+    over all engines of a process at once, so that they would wait for each other."""
     delayed = [
         name
         for name, role in settings.items()

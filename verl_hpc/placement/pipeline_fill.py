@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from verl_hpc.placement.balance import balance
 
 TOKENS = 512
-"""Of a micro-batch that is worth having beyond two a stage. A matrix product on fewer than about
-300 waits for its weights: an H100 does 989 Tflop/s in bf16 and reads 3.35 TB/s."""
+"""Tokens that make a micro-batch beyond two a stage worthwhile. A matrix product on fewer than
+about 300 waits for its weights: an H100 does 989 Tflop/s in bf16 and reads 3.35 TB/s."""
 
 
 def wanted(lengths: Sequence[int], num_stages: int) -> int:

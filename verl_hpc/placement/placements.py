@@ -1,4 +1,4 @@
-"""From the labels of a configuration to ranks."""
+"""Convert the labels of a configuration's placement to ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def place_ranks(
     Raises:
         ConfigError: ranks that do not exist, or a share that is not a whole number of them.
     """
-    found: dict[str, range] = {}
+    placed: dict[str, range] = {}
     next_rank = 0
     for label, text in placement.items():
         if share := SHARE.fullmatch(text):
@@ -36,11 +36,11 @@ def place_ranks(
                     f"are left and {float(size):g} are asked for; choose a share that is a whole "
                     "number of them"
                 )
-            found[label] = range(next_rank, next_rank + int(size))
+            placed[label] = range(next_rank, next_rank + int(size))
             next_rank += int(size)
         else:
-            found[label] = _ranks(label, text, num_ranks, ranks_per_node)
-    return found
+            placed[label] = _ranks(label, text, num_ranks, ranks_per_node)
+    return placed
 
 
 def _ranks(label: str, text: str, num_ranks: int, ranks_per_node: int | None) -> range:

@@ -23,38 +23,40 @@ from verl_hpc.planner.timing.step import ASSUMPTIONS, StepTime, predict_step
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 Archs = Mapping[str, Architecture]
-"""By role."""
+"""Architecture of each role's model, by role name."""
 
 MOST_NODES = 1024
-"""That are tried where nobody says how many there are."""
+"""Largest node count that `on_fewest` tries."""
 MOST_SEARCHED_RANKS = 32_768
-"""By a search: all numbers of nodes up to so many take a minute."""
+"""Limit of a search: up to this, trying every node count takes a minute."""
 _MOST_PLANNED_RANKS = 64
-"""On more, a transfer is estimated from its bytes: its own plan takes seconds."""
+"""Limit for planning the transfer itself, which takes seconds; on more ranks it is estimated from
+bytes."""
 _NOT_TIMED = (
     "parallel.engine = fsdp: seconds are those of Megatron-core's data parallelism; gathering the "
     "parameters of every layer for every micro-batch is not in them."
 )
 _MORE_RANKS = 16
-"""Times the ranks of a run that does not fit, among which one is looked for that does."""
+"""Limit of the search for a size on which the run fits, as a multiple of its ranks."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What can be said of a run before it starts."""
+    """Memory, time and cost of a run, predicted before it starts."""
 
     ledger: Ledger
     step: StepTime
     work: Workload
     assumed: tuple[str, ...]
-    """Of the work, what nobody said."""
+    """Assumptions about the workload, where neither the user nor the configuration gives it."""
     remedy: Remedy | None
     """The cheapest changes that make it fit; None where it fits, or nothing helps."""
     found: Verified | None
-    """By a search, if there was one."""
+    """Result of the search; None without one."""
     planning_seconds: float
     most_tried: int | None = None
-    """Nodes, up to which several numbers were tried; None where one was asked for, or fits."""
+    """Largest node count tried, where none of several fits; None if one was given, or the run
+    fits."""
 
     @property
     def config(self) -> RunConfig:
@@ -78,12 +80,13 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float | None:
-        """Of all steps; None where their number follows from data that nobody has counted."""
+        """GPU-hours of all steps; None where the number of steps depends on data not yet
+        counted."""
         return None if self.config.steps is None else self.config.steps * self.step.gpu_hours
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Of memory and time, for people to read."""
+        """Assumptions of the memory and time models, as text."""
         missing = () if self.fits else ("It does not fit: seconds are those of a run that did.",)
         sharded = (_NOT_TIMED,) if _sharded(self.config) else ()
         return (*missing, *self.assumed, *sharded, *ASSUMPTIONS, *self.ledger.assumptions)
@@ -94,7 +97,7 @@ class Plan:
         return None if misfit is None else misfit.why_not()
 
     def record(self, made_by: str) -> Record:
-        """Where its layouts came from, if a search has found them.
+        """Record the search that found these layouts.
 
         Args:
             made_by: the command.
@@ -110,7 +113,7 @@ class Plan:
         return Record(made_by, why, tuple(self.found.overrides))
 
     def as_json(self) -> dict[str, Any]:
-        """What `plan --json` prints; phases are those of the fullest rank."""
+        """Return the output of `plan --json`, with each phase on its fullest rank."""
         phases = [
             {
                 "name": phase.name,
@@ -148,7 +151,7 @@ class Planner:
         archs: of every role's model, the first role's first.
         machine: what it runs on.
         work: None takes `workload_of(config)`.
-        assumed: of the work, what nobody said.
+        assumed: assumptions about the workload, as text.
     """
 
     def __init__(
@@ -165,7 +168,7 @@ class Planner:
         self._began = time.perf_counter()
 
     def on(self, nodes: int) -> Plan:
-        """With the configuration's own layouts on so many nodes.
+        """Plan the configuration's own layouts on this many nodes.
 
         Raises:
             ConfigError: it cannot be laid out there.
@@ -173,7 +176,7 @@ class Planner:
         return self._plan(self._config, self._ledger(nodes))
 
     def on_best(self, most_nodes: int, objective: Objective = "step_seconds") -> Plan:
-        """On the best number of nodes up to `most_nodes`; of those on which it fits.
+        """Plan on the best number of nodes up to `most_nodes`, among those on which the run fits.
 
         Raises:
             ConfigError: it can be laid out on none of them.
@@ -188,7 +191,7 @@ class Planner:
         return min(plans, key=lambda plan: cost_of(plan.step, objective))
 
     def on_fewest(self) -> Plan:
-        """On the fewest nodes on which it fits, of those that are worth comparing.
+        """Plan on the fewest nodes on which the run fits, among the `node_counts` up to MOST_NODES.
 
         Raises:
             ConfigError: it can be laid out on none.
@@ -213,15 +216,15 @@ class Planner:
         objective: Objective = "step_seconds",
         option: str = "--nodes",
     ) -> Plan:
-        """With the placement and the layouts that are best, of some numbers of nodes.
+        """Plan the best placement and layouts over the given numbers of nodes.
 
         Args:
-            nodes: that are compared.
-            objective: what is best.
-            option: that gave the most of them, for errors.
+            nodes: numbers of nodes to compare.
+            objective: what to minimise.
+            option: command-line option that gave the largest number, for errors.
 
         Raises:
-            ConfigError: nothing fits, or they are more than a search takes.
+            ConfigError: nothing fits, or there are more ranks than a search takes.
         """
         sharded = _sharded(self._config)
         if sharded:
@@ -242,14 +245,14 @@ class Planner:
         return self._plan(best.config, best.ledger, best)
 
     def _ledgers(self, counts: Sequence[int]) -> tuple[list[Ledger], VerlHpcError | None]:
-        found: list[Ledger] = []
+        ledgers: list[Ledger] = []
         error: VerlHpcError | None = None
         for nodes in counts:
             try:
-                found.append(self._ledger(nodes))
+                ledgers.append(self._ledger(nodes))
             except VerlHpcError as refused:
                 error = refused
-        return found, error
+        return ledgers, error
 
     def _ledger(self, nodes: int) -> Ledger:
         hardware = self._machine.hardware
@@ -285,13 +288,13 @@ class Planner:
 
 
 def cheapest_change(memory: Ledger, archs: Archs) -> Remedy | None:
-    """What makes a run fit: on its own ranks if that is possible, else on more; None if nothing
-    that is tried does."""
+    """Find the cheapest change that makes a run fit, on its own ranks if possible, else on more;
+    None if none is found."""
     ranks = memory.layouts.num_ranks
     for most in (ranks, _MORE_RANKS * ranks):
-        found = remedy(memory.config, archs, ranks, memory.hardware, most)
-        if found is not None:
-            return found
+        change = remedy(memory.config, archs, ranks, memory.hardware, most)
+        if change is not None:
+            return change
     return None
 
 
@@ -301,5 +304,5 @@ def _sharded(config: RunConfig) -> list[str]:
 
 
 def cost_of(step: StepTime, objective: Objective) -> float:
-    """What a step is compared by."""
+    """Value that `objective` minimises."""
     return step.seconds if objective == "step_seconds" else step.gpu_hours

@@ -1,7 +1,7 @@
-"""Where a configuration's layout came from: lines at the top of its file, and the reading of them.
+"""The header of a configuration file that records which search found its layout.
 
-`plan --search --write` and `submit --auto` write them; `config --config FILE --explain NAME` tells
-what they say.
+`plan --search --write` and `submit --auto` write it; `config --config FILE --explain NAME` shows
+it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _BY, _WHY, _NAMES = "# Layout found by: ", "# Why: ", "# Settings found: "
 
 @dataclass(frozen=True)
 class Record:
-    """Of a search."""
+    """A search whose result was written into a configuration."""
 
     by: str
     """The command."""
     why: str
-    """What it is the best of."""
+    """Why this result was chosen."""
     names: tuple[str, ...]
     """Settings that it chose, sections among them."""
 
@@ -33,16 +33,16 @@ class Record:
 
 
 def read_record(path: Path) -> Record | None:
-    """Of a configuration's file; None where it has none.
+    """Read the record from a configuration file; None if the file has none.
 
     Raises:
         OSError, UnicodeDecodeError: it cannot be read.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
-        found |= {key: line.removeprefix(key) for key in (_BY, _WHY, _NAMES) if key in line[:20]}
-    if len(found) < 3:
+        values |= {key: line.removeprefix(key) for key in (_BY, _WHY, _NAMES) if key in line[:20]}
+    if len(values) < 3:
         return None
-    return Record(found[_BY], found[_WHY], tuple(found[_NAMES].split(", ")))
+    return Record(values[_BY], values[_WHY], tuple(values[_NAMES].split(", ")))

@@ -26,7 +26,7 @@ from verl_hpc.placement.layouts import RunLayouts
 def refit_plan(
     config: RunConfig, arch: Architecture, layouts: RunLayouts, hardware: Hardware
 ) -> Plan:
-    """As `trainer.sync.WeightSync` makes it.
+    """Plan the transfer as `trainer.sync.WeightSync` does.
 
     Args:
         config: of a run that generates.
@@ -61,7 +61,7 @@ def trained_dtype(role: RoleSettings) -> str:
 
 
 class _Engines(NamedTuple):
-    """What of a configuration decides where engines keep their weights; hashable."""
+    """Settings that decide how engines lay out their weights; hashable."""
 
     engine: rollouts.Engine
     num_stages: int

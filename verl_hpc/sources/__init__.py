@@ -1,1 +1,1 @@
-"""Where models come from: names on a hub, found in its cache on disk, and fetched into it."""
+"""Sources of models: names on a hub, their directories in its cache on disk, and downloads."""

@@ -43,7 +43,7 @@ def locate(name: HubName) -> Path | None:
 
 
 def repository(path: str | Path) -> Path:
-    """What has to be seen for a directory of a cache to be read: links of a snapshot lead to its
+    """Directory that must be visible to read a cached model: links of a snapshot lead to its
     repository's blobs. Any other path is returned as it is."""
     directory = Path(path)
     return directory.parents[1] if _hf_name(directory) else directory
@@ -64,10 +64,10 @@ def _in_hf(name: HubName) -> Path | None:
         commit = ref.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         commit = revision
-    found = [repo / "snapshots" / commit] if commit else []
+    snapshots = [repo / "snapshots" / commit] if commit else []
     if re.fullmatch("[0-9a-f]{7,39}", commit):  # a short form of a commit
-        found = sorted((repo / "snapshots").glob(f"{commit}*"))
-    return found[0] if len(found) == 1 and found[0].is_dir() else None
+        snapshots = sorted((repo / "snapshots").glob(f"{commit}*"))
+    return snapshots[0] if len(snapshots) == 1 and snapshots[0].is_dir() else None
 
 
 def _in_modelscope(name: HubName) -> Path | None:
@@ -85,7 +85,7 @@ def _is_revision(directory: Path, wanted: str | None) -> bool:
 
 
 def _version(directory: Path) -> Iterator[tuple[str, str]]:
-    """What ModelScope has written of the state that a directory is of."""
+    """Yield the fields that ModelScope has recorded about a directory's revision."""
     try:
         text = (directory / ".mv").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

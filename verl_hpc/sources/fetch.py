@@ -37,7 +37,7 @@ class Fetched:
 def fetch(text: str) -> Fetched:
     """Download what is missing of a model, and check that every file of its weights is whole.
 
-    An interrupted download goes on where it was.
+    An interrupted download is resumed.
 
     Args:
         text: ORG/NAME, ORG/NAME@REVISION, either with `hf:` or `modelscope:` before it.
@@ -73,7 +73,7 @@ def _from_hf(name: HubName) -> Path:
             "model's directory by other means and give its path"
         ) from None
     cache = hf_cache()
-    with _told(name):
+    with _readable_errors(name):
         info = HfApi().model_info(name.repo, revision=name.revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         shards: list[str] = []
@@ -85,10 +85,10 @@ def _from_hf(name: HubName) -> Path:
         # A branch's or a tag's name is recorded with the commit that it is now.
         revision = name.revision or "main"
         patterns = [_literal(file) for file in wanted]
-        found = snapshot_download(
+        directory = snapshot_download(
             name.repo, revision=revision, cache_dir=cache, allow_patterns=patterns
         )
-    return Path(found)
+    return Path(directory)
 
 
 def wanted_files(name: HubName, sizes: Mapping[str, int], shards: list[str]) -> list[str]:
@@ -97,10 +97,10 @@ def wanted_files(name: HubName, sizes: Mapping[str, int], shards: list[str]) -> 
     Args:
         name: for messages.
         sizes: bytes of all files.
-        shards: that the index names.
+        shards: files that the index names.
 
     Raises:
-        ModelError: weights in other formats alone, or files that the index names and nobody has.
+        ModelError: weights only in other formats, or files of the index that are missing.
     """
     top = [file for file in sizes if "/" not in file]
     weights = shards or [file for file in _WEIGHTS if file in top]
@@ -144,8 +144,8 @@ def _check_room(name: HubName, cache: Path, files: list[str], sizes: Mapping[str
 
 
 @contextmanager
-def _told(name: HubName) -> Iterator[None]:
-    """Errors of the library in words that say what to do; never with a token in them."""
+def _readable_errors(name: HubName) -> Iterator[None]:
+    """Turn the library's errors into ones that say what to do and never contain a token."""
     from huggingface_hub import constants, errors
 
     if constants.HF_HUB_OFFLINE:
@@ -193,13 +193,13 @@ def _from_modelscope(name: HubName) -> Path:
     patterns = [*_SMALL, "*.safetensors"]
     options: dict[str, Any] = {"revision": name.revision} if name.revision else {}
     try:
-        found = snapshot_download(name.repo, allow_file_pattern=patterns, **options)
+        path = snapshot_download(name.repo, allow_file_pattern=patterns, **options)
     except Exception as error:  # the package raises errors of many libraries
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise ModelError(f"{name}: ModelScope does not give it: {told}") from None
-    if not any(Path(found).is_relative_to(root) for root in modelscope_caches()):
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise ModelError(f"{name}: ModelScope does not give it: {reason}") from None
+    if not any(Path(path).is_relative_to(root) for root in modelscope_caches()):
         raise ModelError(
-            f"{name}: was put into {found}, where runs do not look; give that path as the model's, "
+            f"{name}: was put into {path}, where runs do not look; give that path as the model's, "
             f"or set MODELSCOPE_CACHE (now {os.environ.get('MODELSCOPE_CACHE', 'not set')})"
         )
-    return Path(found)
+    return Path(path)

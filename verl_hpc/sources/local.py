@@ -16,15 +16,16 @@ from verl_hpc.sources.names import HubName, parse_name
 
 
 def model_settings(config: RunConfig) -> dict[str, str]:
-    """Every setting of a run that may name a model, a tokenizer or an adapter on a hub."""
+    """Settings of a run that may name a model, a tokenizer or an adapter on a hub, with their
+    values."""
     model = config.model
-    found: dict[str, str | None] = {"model.path": model.path, "model.tokenizer": model.tokenizer}
-    found["lora.path"] = config.lora.path if config.lora is not None else None
+    texts: dict[str, str | None] = {"model.path": model.path, "model.tokenizer": model.tokenizer}
+    texts["lora.path"] = config.lora.path if config.lora is not None else None
     for name, role in config.roles.items():
-        found[f"roles.{name}.path"] = role.path
+        texts[f"roles.{name}.path"] = role.path
         if isinstance(role.lora, BaseModel):
-            found[f"roles.{name}.lora.path"] = role.lora.path
-    return {setting: text for setting, text in found.items() if text is not None}
+            texts[f"roles.{name}.lora.path"] = role.lora.path
+    return {setting: text for setting, text in texts.items() if text is not None}
 
 
 def on_hub(text: str) -> HubName | None:
@@ -37,13 +38,13 @@ def local_directory(text: str) -> str:
     """The directory of the cache that a name on a hub stands for; the text itself where it is a
     path, or where the cache does not have it."""
     name = on_hub(text)
-    found = locate(name) if name is not None else None
-    return text if found is None else str(found)
+    directory = locate(name) if name is not None else None
+    return text if directory is None else str(directory)
 
 
 def with_local_models(config: RunConfig) -> RunConfig:
-    """The same run with the directories of models that the cache has; its configuration then says
-    which commit it was, and does not follow a branch that moves on."""
+    """Replace names of models by their directories in the cache; the configuration then records the
+    commit, and does not follow a branch that moves on."""
     settings = model_settings(config)
     return _replaced(config, {name: local_directory(text) for name, text in settings.items()})
 
@@ -60,14 +61,14 @@ def found_models(config: RunConfig) -> dict[str, str]:
     if missing:
         raise not_cached(missing)
     named = {name: text for name, text in settings.items() if on_hub(text)}
-    found = {name: local_directory(text) for name, text in named.items()}
-    for name, directory in found.items():
+    directories = {name: local_directory(text) for name, text in named.items()}
+    for name, directory in directories.items():
         check_whole(name, directory)
-    return found
+    return directories
 
 
 def use_models(config: RunConfig, directories: Mapping[str, str]) -> RunConfig:
-    """A run with what `found_models` found."""
+    """Replace a run's names of models by the directories of `found_models`."""
     return _replaced(config, directories)
 
 
@@ -77,7 +78,7 @@ def needs_fetch(text: str) -> bool:
 
 
 def not_cached(missing: Mapping[str, str]) -> ModelError:
-    """What to do about names that are in no cache.
+    """Make the error for names that are in no cache, with the command that fetches them.
 
     Args:
         missing: names on a hub, by setting.
@@ -107,15 +108,15 @@ def model_directory(setting: str, text: str) -> str:
     """The directory of a model that is read here, where nothing is downloaded.
 
     Raises:
-        ModelError: there is none, of a path, of a name on a hub, or of a bare name.
+        ModelError: there is no such directory, or the name is not in the cache.
     """
-    found = required_directory(setting, text)
-    if not found.is_dir():
+    directory = required_directory(setting, text)
+    if not directory.is_dir():
         raise ModelError(
             f"{setting} = {text!r}: no such directory, and nothing is downloaded here; `python -m "
             "verl_hpc fetch ORG/NAME` brings a model of a hub, which is then given as ORG/NAME"
         )
-    return str(found)
+    return str(directory)
 
 
 def fetch_command(names: Any) -> str:
@@ -124,7 +125,7 @@ def fetch_command(names: Any) -> str:
 
 
 def check_whole(setting: str, directory: str) -> None:
-    """Look for all files of weights that a model of a cache has; an interrupted download has not.
+    """Check that a cached model has all its files of weights; an interrupted download lacks some.
 
     Raises:
         ModelError: some are missing.

@@ -31,12 +31,12 @@ class HubName:
 
 
 def parse_name(text: str) -> HubName | None:
-    """Read `ORG/NAME`, `ORG/NAME@REVISION`, and either with `hf:` or `modelscope:` before it.
+    """Read `ORG/NAME`, `ORG/NAME@REVISION`, and either with the prefix `hf:` or `modelscope:`.
 
-    None where the text is none of them, and so can only be a path.
+    None where the text has another form, and so can only be a path.
     """
-    found = _NAME.fullmatch(text)
-    if found is None or ".." in text:
+    match = _NAME.fullmatch(text)
+    if match is None or ".." in text:
         return None
-    hub: Hub = "modelscope" if found["hub"] == "modelscope" else "hf"
-    return HubName(hub, found["repo"], found["revision"])
+    hub: Hub = "modelscope" if match["hub"] == "modelscope" else "hf"
+    return HubName(hub, match["repo"], match["revision"])

@@ -35,11 +35,11 @@ class Digest:
         self._hash = xxhash.xxh3_64()
 
     def add(self, piece: torch.Tensor) -> None:
-        """Go on with a contiguous tensor's bytes."""
+        """Add a contiguous tensor's bytes."""
         self._hash.update(_bytes_at(piece.data_ptr(), piece.nbytes))
 
     def found(self) -> int:
-        """Of all pieces."""
+        """Checksum of all pieces."""
         return int(self._hash.intdigest()) - (1 << 63)
 
 
@@ -59,11 +59,11 @@ def position_weighted_sum(flat: torch.Tensor) -> torch.Tensor:
     """
     num_words, rest = divmod(flat.numel(), 4)
     words = _words(flat[: 4 * num_words])
-    found = _in_one_kernel(words) if _has_triton(words.device.type) else _by_rows(words)
+    total = _in_one_kernel(words) if _has_triton(words.device.type) else _by_rows(words)
     if rest:
         (last,) = torch.nn.functional.pad(flat[4 * num_words :], (0, 4 - rest)).view(torch.int32)
-        found = found + last.to(torch.int64) * (2 * num_words + 1)
-    return found
+        total = total + last.to(torch.int64) * (2 * num_words + 1)
+    return total
 
 
 def _words(flat: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ def _in_one_kernel(words: torch.Tensor) -> torch.Tensor:
 
 
 def _by_rows(words: torch.Tensor) -> torch.Tensor:
-    """In rows, so that two plain sums, over rows and over columns, are all that is needed."""
+    """Sum in rows, so that two plain sums, over rows and over columns, are all that is needed."""
     num_rows = words.numel() // _ROW
     whole = words[: num_rows * _ROW].view(num_rows, _ROW)
     return _weighted(whole, 0) + _weighted(words[num_rows * _ROW :].view(1, -1), num_rows)

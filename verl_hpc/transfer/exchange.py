@@ -1,9 +1,9 @@
-"""Everything that one rank sends and receives: by messages, or read from a neighbour's memory.
+"""Everything that one rank sends and receives, by messages or by reads of a neighbour's memory.
 
-Of messages several rounds are under way. While those of some rounds travel, those of the round
-before are unpacked and those of the next one packed. A message of one fragment whose bytes lie in
-memory as they travel is sent from there, and received there; others pass through a bucket, piece
-by piece, so that a core's cache still has each when it is summed.
+Several rounds of messages are in flight. While some travel, the previous round is unpacked and the
+next one packed. A message of a single fragment that lies in memory as it travels is sent from and
+received into place; others pass through a bucket, piece by piece, so that each piece is still in a
+core's cache when it is summed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Exchange:
         hops: the rank's steps in each hop.
         memory: what is sent and filled.
         buckets: of this rank.
-        rounds: under way at a time.
+        rounds: number of rounds in flight at a time.
         neighbours: process numbers of the ranks that read this one's memory, and that it reads.
     """
 
@@ -169,12 +169,12 @@ class Exchange:
             return None
         item: Send | Receive = items[0]
         if isinstance(item, Send):
-            found = self._memory.read(item)
+            held = self._memory.read(item)
         else:
-            found = self._memory.windows(item.targets[:1], item.fragment)[0]
-        if not self._memory.in_place(found, item.fragment):
+            held = self._memory.windows(item.targets[:1], item.fragment)[0]
+        if not self._memory.in_place(held, item.fragment):
             return None
-        return found.view(-1).view(torch.uint8)
+        return held.view(-1).view(torch.uint8)
 
     def _of_fragments(
         self, data: torch.Tensor, fragments: Sequence[Fragment]
@@ -188,7 +188,7 @@ class Exchange:
 
 
 def _without(hop: Sequence[Step], peers: Collection[int]) -> list[Step]:
-    """The steps that messages are left for."""
+    """Drop messages from and to `peers`, and steps that have no other."""
     kept = [step.without(peers) for step in hop]
     return [step for step in kept if step.sends or step.receives]
 
@@ -197,11 +197,13 @@ def _begin(each: _Round, sums: Sums | None, stats: TransferStats) -> list[dist.W
     operations = []
     if each.outgoing is not None:
         message = each.outgoing
-        found = _copy(message, summed=sums is not None and not sums.knows(message.fragments))
+        checksum_sent = _copy(
+            message, summed=sums is not None and not sums.knows(message.fragments)
+        )
         operations.append(dist.P2POp(dist.isend, message.data, message.peer))
         stats.sent(message)
         if sums is not None:
-            sums.sent(message.peer, message.fragments, found)
+            sums.sent(message.peer, message.fragments, checksum_sent)
     if each.incoming is not None:
         message = each.incoming
         operations.append(dist.P2POp(dist.irecv, message.data, message.peer))
@@ -215,13 +217,14 @@ def _finish(each: _Round, requests: Sequence[dist.Work], sums: Sums | None) -> N
         request.wait()
     if each.incoming is not None:
         message = each.incoming
-        found = _copy(message, summed=sums is not None)
-        if sums is not None and found is not None:
-            sums.received(message.peer, message.fragments, found)
+        checksum_received = _copy(message, summed=sums is not None)
+        if sums is not None and checksum_received is not None:
+            sums.received(message.peer, message.fragments, checksum_received)
 
 
 def _copy(message: Message, summed: bool) -> Sum | None:
-    """Copy a message to where it goes; its checksum, of host memory part by part."""
+    """Copy a message into or out of its bucket; return its checksum if wanted, taken part by part
+    in host memory."""
     on_host = message.data.device.type == "cpu"
     digest = Digest()
     for part in message.parts:

@@ -35,9 +35,9 @@ class Transfer:
     """A plan bound to one rank's memory; run it as often as the source changes.
 
     Every rank that the plan names must run it at the same time. Tensors are bound by local name
-    and must be contiguous; their memory may change between runs, their size may not. Those of the
-    last run are referred to until the next one, and a bucket for each round under way, in each
-    direction, stays from run to run.
+    and must be contiguous; their memory may change between runs, their size may not. References to
+    those of the last run are kept until the next one, and a bucket for each round in flight, in
+    each direction, from run to run.
 
     Args:
         plan: the whole plan, the same on every rank.
@@ -45,7 +45,7 @@ class Transfer:
         reader: reads the plan's files, if it has any.
         verify: compare a checksum of every received message with the sender's.
         nodes: name of each rank's node, for the message where a checksum differs.
-        rounds: whose messages are under way at a time.
+        rounds: number of rounds in flight at a time.
         neighbours: process numbers of the other ranks of this node, where they may read each
             other's memory (`process_memory.readable_neighbours`) and nothing changes its type on
             the way; the others are sent messages.
@@ -84,8 +84,8 @@ class Transfer:
             source: this rank's source tensors by local name.
             target: this rank's target tensors by local name.
             dtypes: element type on the wire, which is the target's, by logical tensor or for all.
-            together: runs the reading of files, which may fail on one rank, so that no rank goes
-                on to wait for it (`Control.together`).
+            together: runs the reading of files, which may fail on one rank, such that all ranks
+                fail then instead of waiting for it (`Control.together`).
 
         Raises:
             TransferError: a received message's checksum differs from the sender's. It is found
@@ -108,11 +108,11 @@ class Transfer:
         return stats
 
     def forget(self) -> None:
-        """Refer to no tensors of the last run, which may then be freed."""
+        """Drop references to the tensors of the last run, which may then be freed."""
         self._bound = None
 
     def _bind(self, memory: Memory) -> _Bound:
-        """Where everything lies; found once, until memory is other memory."""
+        """Bind the moves to memory; kept for as long as the memory stays the same."""
         if self._bound is None or not self._bound.memory.is_that_of(memory):
             exchange = Exchange(
                 self.moves.hops, memory, self._buckets, self._rounds, self._neighbours

@@ -32,14 +32,14 @@ class SafetensorsReader:
 
     def read(self, file: str, dataset: str, box: Box) -> torch.Tensor:
         part = self._open(file).get_slice(dataset)
-        found: torch.Tensor = part[box.slices] if box.slices else part[()]
-        wrong = found.numel() - int(torch.isfinite(found).sum())
+        values: torch.Tensor = part[box.slices] if box.slices else part[()]
+        wrong = values.numel() - int(torch.isfinite(values).sum())
         if wrong:
             raise ModelError(
                 f"{file}: tensor {dataset} holds {wrong} values that are NaN or infinite; the "
                 "weights were damaged, or saved after a training that diverged"
             )
-        return found
+        return values
 
 
 def _open(file: str) -> Any:

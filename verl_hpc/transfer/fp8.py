@@ -1,9 +1,9 @@
 """Trained weights quantised to FP8 before they travel: values, and a scale of each block.
 
-As vLLM quantises a bfloat16 model in blocks by itself (vLLM 0.32, `per_block_cast_to_fp8` in
-`utils/deep_gemm.py`, without powers of two as scales), after DeepSeek-V3 (arXiv 2412.19437, section
-3.3): a block's scale is its largest magnitude divided by 448, the largest number of float8_e4m3fn,
-and its values are multiplied with the scale's inverse and rounded.
+This follows vLLM's own block quantisation of a bfloat16 model (vLLM 0.32, `per_block_cast_to_fp8`
+in `utils/deep_gemm.py`, without powers of two as scales), after DeepSeek-V3 (arXiv 2412.19437,
+section 3.3): a block's scale is its largest magnitude divided by 448, the largest number of
+float8_e4m3fn, and its values are multiplied with the scale's inverse and rounded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.transfer.memory import window
 
 _LEAST = 1e-4
-"""Of a block's magnitude, as in vLLM."""
+"""Least magnitude of a block, as in vLLM."""
 _MOST = torch.finfo(torch.float8_e4m3fn).max
 _ELEMENTS_AT_A_TIME = 2**24
 
 
 class Fp8Weights:
-    """What a rank of a trainer sends in place of its weights.
+    """Quantised weights that a training rank sends in place of its own.
 
     Every rank of the world must quantise at the same time: where a block lies on several ranks, in
     parts, they agree on its largest magnitude.
@@ -62,7 +62,7 @@ class Fp8Weights:
         """
         with torch.no_grad():
             scales = self._scales(weights)
-            found = dict(weights)
+            result = dict(weights)
             values: dict[str, torch.Tensor] = {}
             for region in self._mine:
                 name = region.view.name
@@ -72,10 +72,11 @@ class Fp8Weights:
                 grid = scales[region.tensor]
                 for rows, part, place in self._parts(weights, region):
                     into[rows] = quantise(part, grid, place)
-        return found | values | {scale_name(name): grid for name, grid in scales.items()}
+        return result | values | {scale_name(name): grid for name, grid in scales.items()}
 
     def _scales(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Of all blocks of a weight, those that this rank has no part of zero."""
+        """Scales of all blocks of each of this rank's weights; those of blocks that it has no part
+        of are unused."""
         mine = {region.tensor for region in self._mine}
         grids = {
             name: torch.zeros(shape, dtype=torch.float32, device=self._device)
@@ -84,11 +85,12 @@ class Fp8Weights:
         }
         for region in self._mine:
             for _, part, place in self._parts(weights, region):
-                found = largest_of_blocks(part, place)
-                first, (rows, columns) = [p // BLOCK for p in place], found.shape
+                largest = largest_of_blocks(part, place)
+                first, (rows, columns) = [p // BLOCK for p in place], largest.shape
                 grid = grids[region.tensor]
                 grid = grid[first[0] : first[0] + rows, first[1] : first[1] + columns]
-                torch.maximum(grid, found, out=grid)
+                torch.maximum(grid, largest, out=grid)
+        # Ranks that hold parts of a block agree on its largest magnitude.
         if self._spread:
             together = torch.cat([grids[name].view(-1) for name in self._spread])
             dist.all_reduce(together, op=dist.ReduceOp.MAX)
@@ -100,8 +102,8 @@ class Fp8Weights:
     def _parts(
         self, weights: Mapping[str, torch.Tensor], region: Region
     ) -> Iterator[tuple[slice, torch.Tensor, tuple[int, int]]]:
-        """Some rows of a region at a time, in the rollout's type: which, themselves, and where the
-        first element is in the weight. Rows of a block are not parted."""
+        """Yield some rows of a region at a time, in the rollout's dtype: their slice, their values,
+        and the position of the first element in the weight. Rows of a block stay together."""
         held = window(weights, region.view, region)
         top, left = region.box.start
         step = max(_ELEMENTS_AT_A_TIME // held.shape[1] // BLOCK, 1) * BLOCK
@@ -128,13 +130,13 @@ def largest_of_blocks(part: torch.Tensor, place: tuple[int, int]) -> torch.Tenso
 
 
 def _missing(start: int, length: int) -> tuple[int, int]:
-    """How many elements blocks have before and behind."""
+    """Number of elements by which blocks extend before and after a range."""
     return start % BLOCK, -(start + length) % BLOCK
 
 
 def scales_of(largest: torch.Tensor) -> torch.Tensor:
     """Scales of blocks by their largest magnitudes."""
-    # By a number PyTorch would multiply with its inverse on GPUs.
+    # Divide by a tensor: by a number, PyTorch would multiply with its inverse on GPUs.
     return largest.clamp(min=_LEAST) / torch.full_like(largest, _MOST)
 
 

@@ -66,7 +66,7 @@ def window(
 
 
 def in_pieces(*windows: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """The same rows of windows of one shape, as many at a time as a core's cache holds.
+    """Cut windows of one shape into matching pieces of rows that fit a core's cache.
 
     Memory of a device is one piece, and so is a number.
     """

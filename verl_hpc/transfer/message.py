@@ -23,13 +23,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Message:
-    """What travels between this rank and another one in a round."""
+    """A message between this rank and another one in a round."""
 
     peer: int
     data: torch.Tensor
-    """Its bytes, uint8: where the fragment lies, or in a bucket."""
+    """Bytes of the message, uint8: the fragment's own memory, or a bucket."""
     parts: Sequence[Part]
-    """All of its bytes, in order."""
+    """Parts that make up the message, in order."""
     in_place: bool
     """Whether it is sent or received without a bucket."""
     fragments: Sequence[Fragment]

@@ -1,4 +1,4 @@
-"""What a rank has already: from its source memory into its target memory."""
+"""Copies of fragments that a rank already holds, from its source to its target memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Bound:
     copies: Sequence[tuple[torch.Tensor, torch.Tensor]]
     """(to, from)"""
     summed: Sequence[tuple[torch.Tensor, torch.Tensor]]
-    """The same, of which a checksum is wanted."""
+    """Pairs (to, from) of which a checksum is wanted."""
 
 
 class OwnCopies:
@@ -56,7 +56,7 @@ class OwnCopies:
 def _bound(copy: Copy, memory: Memory, summed: bool) -> _Bound:
     held = window(memory.source, copy.source, copy.fragment)
     first, *others = memory.windows(copy.targets, copy.fragment)
-    # Of device memory a message's own sum is as quick; other types travel as other bytes.
+    # On a device the message's own sum is as quick; other dtypes travel as other bytes.
     here = memory.device.type == "cpu" and memory.in_place(held, copy.fragment)
     if not (summed and here):
         return _Bound(copy.fragment, [(to, held) for to in (first, *others)], ())

@@ -59,9 +59,9 @@ def read_memory(process: int, address: int, runs: np.ndarray, to: torch.Tensor) 
 
 
 def _read(process: int, mine: Any, theirs: Any, num_runs: int, wanted: int) -> None:
-    found = _LIBC.process_vm_readv(process, mine, 1, theirs, num_runs, 0)
-    if found != wanted:
-        number = ctypes.get_errno() if found < 0 else errno.EFAULT
+    num_read = _LIBC.process_vm_readv(process, mine, 1, theirs, num_runs, 0)
+    if num_read != wanted:
+        number = ctypes.get_errno() if num_read < 0 else errno.EFAULT
         raise OSError(number, f"{os.strerror(number)}: memory of process {process}")
 
 
@@ -73,19 +73,20 @@ class Proof:
 
     @property
     def words(self) -> tuple[int, ...]:
-        """What another process needs, as long as this object lives: numbers below 2^63."""
+        """Numbers below 2^63 by which another process finds the proof, as long as this object
+        lives."""
         return os.getpid(), self._words.ctypes.data, *self._words.tolist()
 
     @staticmethod
     def holds(words: Sequence[int]) -> bool:
-        """Whether the memory of the process that has told these words can be read."""
+        """Whether the memory of the process that sent these words can be read."""
         process, address, *expected = words
-        found = torch.zeros(len(expected), dtype=torch.int64)
+        proof = torch.zeros(len(expected), dtype=torch.int64)
         try:
-            read_memory(process, address, np.array([[0, found.nbytes]]), found)
+            read_memory(process, address, np.array([[0, proof.nbytes]]), proof)
         except (OSError, AttributeError):  # not allowed, or no such call on this system
             return False
-        return found.tolist() == expected
+        return proof.tolist() == expected
 
 
 def readable_processes(

@@ -1,7 +1,7 @@
-"""What a rank reads from the memory of other ranks of its host, in place of messages.
+"""Reads from the memory of other ranks of the same host, in place of messages.
 
 Pieces are small enough to be in a core's cache still when they are summed, and when they are copied
-to where a message would not lie as it travels.
+to targets whose layout differs from the one that travels.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Piece:
     runs: np.ndarray
     """(n, 2) int64: bytes from the start of the sender's window, and how many follow each other."""
     into: torch.Tensor
-    """Of the fragment's rows: the first target itself, or memory to copy from."""
+    """Rows of the fragment: in the first target itself, or in scratch memory to copy from."""
     copies: Sequence[torch.Tensor]
-    """The same rows of the other targets."""
+    """Rows of the other targets, or of all targets if `into` is scratch memory."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Read:
 
 
 class Reads:
-    """What one rank reads in a hop, bound to memory, and who reads from it.
+    """Reads of one rank in a hop, bound to memory, and the windows that others read from it.
 
     Args:
         hop: the rank's steps.
@@ -68,7 +68,7 @@ class Reads:
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory for what does not arrive as it travels."""
+        """Memory for fragments that cannot be read in place."""
         return self._scratch.numel()
 
     @property
@@ -78,10 +78,12 @@ class Reads:
 
     def run(self, sums: Sums | None, stats: TransferStats) -> None:
         """Read everything, and wait until all that read from this rank have done so."""
-        told = {frm: torch.empty(2, len(r), dtype=torch.int64) for frm, r in self._reads.items()}
-        exchange({to: self._where(to, sums) for to in self._shown}, told)
+        announced = {
+            frm: torch.empty(2, len(r), dtype=torch.int64) for frm, r in self._reads.items()
+        }
+        exchange({to: self._where(to, sums) for to in self._shown}, announced)
         for frm, reads in self._reads.items():
-            addresses, expected = told[frm]
+            addresses, expected = announced[frm]
             for read, address in zip(reads, addresses.tolist(), strict=True):
                 self._read(read, frm, address, sums)
                 stats.received_bytes[frm] += read.fragment.num_bytes
@@ -130,7 +132,7 @@ class Reads:
 
 
 def _notes(peers: Iterable[int]) -> dict[int, torch.Tensor]:
-    """Something to tell each of them."""
+    """Make a message without content for each peer, as a signal."""
     return {peer: torch.zeros(1) for peer in peers}
 
 
@@ -158,7 +160,8 @@ def _pieces(
 
 
 def _runs(shape: Sequence[int], strides: Sequence[int], item_bytes: int) -> tuple[np.ndarray, int]:
-    """Where the elements of an array lie that follow each other, and how many bytes each run is."""
+    """Return the offsets of contiguous runs of an array's elements, and the length of a run, in
+    bytes."""
     dims, run = list(zip(shape, strides, strict=True)), item_bytes
     while dims and (dims[-1][0] == 1 or dims[-1][1] * item_bytes == run):
         run *= dims.pop()[0]

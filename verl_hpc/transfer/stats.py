@@ -1,4 +1,4 @@
-"""What one rank moved in one transfer."""
+"""Statistics of one rank in one transfer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class TransferStats:
     """Payload bytes of one rank; checksums are not counted."""
 
     sent_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """By receiving rank."""
+    """Bytes sent to each rank."""
     received_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """By sending rank."""
+    """Bytes received from each rank."""
     copied_bytes: int = 0
-    """From the rank's own source memory."""
+    """Bytes copied from the rank's own source memory."""
     read_bytes: int = 0
-    """From files."""
+    """Bytes read from files."""
     messages: int = 0
-    """Sent."""
+    """Messages sent."""
     in_place_bytes: int = 0
-    """Sent or received without a copy through a bucket."""
+    """Bytes sent or received without a copy through a bucket."""
     peak_buffer_bytes: int = 0
-    """All buckets together."""
+    """Bytes of all buckets together."""
     seconds: float = 0.0
 
     def sent(self, message: Message) -> None:

@@ -14,23 +14,24 @@ from verl_hpc.transfer.checksum import checksum
 from verl_hpc.transfer.message import exchange
 
 Sum: TypeAlias = int | torch.Tensor
-"""An int64 scalar on the device, so that nobody waits for it; a number of host memory."""
+"""A checksum: an int64 scalar on the device, read without synchronisation, or a number for host
+memory."""
 
 
 def column(sums: Sequence[Sum]) -> torch.Tensor:
-    """All of them, (n,) int64."""
+    """Stack sums into a tensor, (n,) int64."""
     if isinstance(sums[0], int):
         return torch.tensor(sums, dtype=torch.int64)
     return torch.stack(list(map(torch.as_tensor, sums)))
 
 
 def _sum_of(data: torch.Tensor) -> Sum:
-    found = checksum(data)
-    return int(found) if found.device.type == "cpu" else found
+    digest = checksum(data)
+    return int(digest) if digest.device.type == "cpu" else digest
 
 
 class Sums:
-    """Of what one rank sent and received, by peer, in the order of the messages.
+    """Checksums of what one rank sent and received, by peer, in the order of the messages.
 
     The bytes of a fragment that travels alone are the same on all its ways, so it is summed once:
     by a rank that sends it to several, and by one that passes on what it received.
@@ -45,34 +46,34 @@ class Sums:
         self._messages: dict[int, list[Sequence[Fragment]]] = defaultdict(list)
 
     def knows(self, fragments: Sequence[Fragment]) -> bool:
-        """Whether a message of these fragments need not be summed: its bytes were before."""
+        """Whether the checksum of a message of these fragments is already known."""
         return len(fragments) == 1 and fragments[0] in self._of_fragment
 
-    def sent(self, to: int, fragments: Sequence[Fragment], found: Sum | None) -> None:
+    def sent(self, to: int, fragments: Sequence[Fragment], digest: Sum | None) -> None:
         """Note the checksum of what is sent; None where it is known."""
-        if found is None:
-            found = self._of_fragment[fragments[0]]
-        self._know_alone(fragments, found)
-        self._sent[to].append(found)
+        if digest is None:
+            digest = self._of_fragment[fragments[0]]
+        self._know_alone(fragments, digest)
+        self._sent[to].append(digest)
 
-    def received(self, frm: int, fragments: Sequence[Fragment], found: Sum) -> None:
+    def received(self, frm: int, fragments: Sequence[Fragment], digest: Sum) -> None:
         """Note the checksum of what has arrived."""
-        self._know_alone(fragments, found)
-        self._received[frm].append(found)
+        self._know_alone(fragments, digest)
+        self._received[frm].append(digest)
         self._messages[frm].append(fragments)
 
     def told(self, frm: int, expected: torch.Tensor) -> None:
-        """Note what the sender itself has said of what has arrived, (n,) int64, so that it is not
-        asked."""
+        """Note checksums that the sender has already announced for what arrived, (n,) int64, so
+        that they are not requested."""
         self._told[frm].append(expected)
 
-    def know(self, fragment: Fragment, found: Sum) -> None:
+    def know(self, fragment: Fragment, digest: Sum) -> None:
         """Note the checksum of a fragment."""
-        self._of_fragment[fragment] = found
+        self._of_fragment[fragment] = digest
 
-    def _know_alone(self, fragments: Sequence[Fragment], found: Sum) -> None:
+    def _know_alone(self, fragments: Sequence[Fragment], digest: Sum) -> None:
         if len(fragments) == 1:
-            self.know(fragments[0], found)
+            self.know(fragments[0], digest)
 
     def of(self, fragment: Fragment, data: torch.Tensor) -> Sum:
         """The checksum of a fragment that is read by others."""

@@ -12,8 +12,8 @@ _BLOCK = 4096
 @triton.jit
 def _add(words, num_words, total, block: tl.constexpr):  # type: ignore[no-untyped-def]
     places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    found = tl.load(words + places, mask=places < num_words, other=0).to(tl.int64)
-    tl.atomic_add(total, tl.sum(found * (2 * places + 1), axis=0))
+    values = tl.load(words + places, mask=places < num_words, other=0).to(tl.int64)
+    tl.atomic_add(total, tl.sum(values * (2 * places + 1), axis=0))
 
 
 def weighted_sum(words: torch.Tensor) -> torch.Tensor:

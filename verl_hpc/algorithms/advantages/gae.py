@@ -20,8 +20,8 @@ class Gae(Advantage):
     """GAE's lambda: 0 takes one reward and the next value, as biased as the critic is; 1 takes the
     whole return, with its variance."""
     value_lam: Fraction | None = None
-    """Lambda of the returns that the critic learns; null takes lam. 1 beside a smaller lam is
-    VAPO's decoupled GAE (arXiv 2504.05118, section 4.1)."""
+    """Lambda of the returns that the critic learns; null takes lam. 1 with a smaller lam is VAPO's
+    decoupled GAE (arXiv 2504.05118, section 4.1)."""
     needs: ClassVar[frozenset[Need]] = frozenset({"values"})
 
     def __call__(self, batch: Scored) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +40,7 @@ class Gae(Advantage):
         advantage are carried over unchanged, so values there do not matter.
         """
         counts = batch.mask.bool()
-        # Of the first token that counts, from each on.
+        # Value of the first token from each place on that counts.
         value = _from_behind((~counts).to(values), torch.where(counts, values, 0))
         delta = batch.rewards + self.gamma * _later(value, 1) - values
         discount = torch.where(counts, self.gamma * lam, torch.ones_like(values))
@@ -48,7 +48,7 @@ class Gae(Advantage):
 
 
 def _from_behind(factors: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-    """x_t = factors_t x_{t+1} + terms_t along the last dim, behind which x is 0; all (B, T).
+    """x_t = factors_t x_{t+1} + terms_t along the last dim, with x = 0 past its end; all (B, T).
 
     In log2(T) passes, each of which lets a token see twice as far (Hillis and Steele, "Data
     parallel algorithms", 1986).
@@ -62,5 +62,5 @@ def _from_behind(factors: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
 
 
 def _later(per_token: torch.Tensor, distance: int) -> torch.Tensor:
-    """(B, T): what stands so many tokens later; 0 behind the end."""
+    """(B, T): the value `distance` tokens later; 0 past the end."""
     return torch.nn.functional.pad(per_token[:, distance:], (0, distance))

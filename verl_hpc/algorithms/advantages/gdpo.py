@@ -21,7 +21,7 @@ class Gdpo(Advantage):
     """Names of numbers that the reward function returns for every response, such as [format,
     accuracy]; score is the score itself."""
     weights: list[Finite] | None = None
-    """What the advantages of each are multiplied with; null takes 1."""
+    """Factors of each reward's advantages; null takes 1."""
     std: Literal["group", "none"] = "group"
     """Whether each reward is divided by its standard deviation in the group."""
     epsilon: PositiveFinite = 1e-6

@@ -14,7 +14,7 @@ class Gpg(Advantage):
 
     name: Literal["gpg"] = "gpg"
     f_norm: PositiveFinite = 1.0
-    """What advantages are divided by."""
+    """Divisor of the advantages."""
     compares: ClassVar[bool] = True
 
     def __call__(self, batch: Scored) -> torch.Tensor:

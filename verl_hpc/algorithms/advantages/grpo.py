@@ -16,7 +16,7 @@ class Grpo(Advantage):
 
     name: Literal["grpo"] = "grpo"
     std: Literal["group", "batch", "none"] = "group"
-    """Whose standard deviation, of scores, advantages are divided by: that of the responses to the
+    """Standard deviation of scores that advantages are divided by: that of the responses to the
     same prompt, of the whole batch (arXiv 2508.08221), or none (Dr.GRPO, arXiv 2503.20783)."""
     epsilon: PositiveFinite = 1e-6
     """Added to the deviation; 1e-4 is TRL's."""

@@ -16,7 +16,7 @@ class OptimalTokenBaseline(Advantage):
 
     name: Literal["optimal_token_baseline"] = "optimal_token_baseline"
     handle_zero_tail: bool = True
-    """Whether the longest response to a prompt has no baseline behind the end of all others. With
+    """Whether the longest response to a prompt has no baseline after the end of all others. With
     false its own return is the baseline there, so that these tokens have no advantage."""
     needs: ClassVar[frozenset[Need]] = frozenset({"sum_p_squared"})
     compares: ClassVar[bool] = True
@@ -44,8 +44,8 @@ class OptimalTokenBaseline(Advantage):
     def _baselines(
         self, batch: Scored, returns: torch.Tensor, weights: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of every place of every group, (groups x longest,), and which of them each token has,
-        (B, T)."""
+        """Return the baselines of every place of every group, (groups x longest,), and the index of
+        each token's baseline, (B, T)."""
         longest = max(int(batch.lengths().max()), 1)
         counts = batch.mask.bool()
         places = (counts.cumsum(-1) - 1).clamp(min=0)

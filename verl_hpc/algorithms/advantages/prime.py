@@ -15,9 +15,9 @@ class Prime(Advantage):
 
     name: Literal["prime"] = "prime"
     process_weight: NonNegativeFinite = 5.0
-    """Of the implicit process rewards."""
+    """Weight of the implicit process rewards."""
     outcome_weight: NonNegativeFinite = 5.0
-    """Of the scores."""
+    """Weight of the scores."""
     normalise: Literal["batch", "none"] = "batch"
     """batch divides process rewards by the largest sum of those from a token on, of the batch."""
     needs: ClassVar[frozenset[Need]] = frozenset({"process_rewards"})
@@ -70,9 +70,9 @@ class Prime(Advantage):
 
     def _of_all(self, batch: Scored, mine: torch.Tensor) -> torch.Tensor:
         """(B,) of the responses here to (N,); every rank calls it."""
-        found = torch.zeros_like(batch.scores)
-        found[batch.here] = mine.to(found)
-        return batch.reduce(found)
+        values = torch.zeros_like(batch.scores)
+        values[batch.here] = mine.to(values)
+        return batch.reduce(values)
 
 
 def _from_here_on(rewards: torch.Tensor) -> torch.Tensor:

@@ -20,11 +20,11 @@ class ReinforcePlusPlus(Advantage):
     def __call__(self, batch: Scored) -> torch.Tensor:
         """The rewards from each token on, discounted and whitened; tokens that do not count are
         passed over."""
-        mask, found = batch.mask.bool(), torch.zeros_like(batch.rewards)
+        mask, returns = batch.mask.bool(), torch.zeros_like(batch.rewards)
         following = batch.rewards.new_zeros(len(batch.rewards))
         for t in reversed(range(mask.shape[1])):
             following = torch.where(
                 mask[:, t], batch.rewards[:, t] + self.gamma * following, following
             )
-            found[:, t] = following
-        return whiten(found, batch.mask, batch.reduce) * batch.mask
+            returns[:, t] = following
+        return whiten(returns, batch.mask, batch.reduce) * batch.mask

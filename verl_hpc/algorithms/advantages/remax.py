@@ -9,7 +9,7 @@ from verl_hpc.algorithms.lazy import torch
 
 
 class Remax(Advantage):
-    """What a response earns beyond the greedy answer to its prompt."""
+    """The rewards of a response less those of the greedy answer to its prompt."""
 
     name: Literal["remax"] = "remax"
     needs: ClassVar[frozenset[Need]] = frozenset({"greedy"})

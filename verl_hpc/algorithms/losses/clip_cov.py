@@ -23,7 +23,7 @@ class ClipCov(PolicyLoss):
     clip_high: NonNegativeFinite = 0.2
     """How far above 1 it is clipped."""
     share: Fraction = 2e-4
-    """Of the step's tokens, that are left out; at least one."""
+    """Share of the step's tokens that are left out; at least one token."""
     lower: Finite = 1.0
     """Smallest covariance of a token that may be left out."""
     upper: Finite = 5.0
@@ -38,8 +38,8 @@ class ClipCov(PolicyLoss):
 
     def select(self, step: StepTokens) -> torch.Tensor:
         """Random ones of the tokens whose covariance is between the bounds (equation 10)."""
-        found, num_tokens = covariances(step)
-        band = step.mask.bool() & (found > self.lower) & (found < self.upper)
+        covariance, num_tokens = covariances(step)
+        band = step.mask.bool() & (covariance > self.lower) & (covariance < self.upper)
         count = max(int(self.share * num_tokens), 1)
         return at_least_kth_largest(step.random, band, count, step.reduce)
 

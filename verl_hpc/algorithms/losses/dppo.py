@@ -20,8 +20,8 @@ class Dppo(PolicyLoss):
 
     name: Literal["dppo"] = "dppo"
     divergence: Literal["tv", "kl"] = "tv"
-    """Of the distributions over the sampled token and all others, which is at most that of the
-    policies: total variation, or KL of the new policy from the old one."""
+    """Divergence of the distributions over the sampled token and all others, which is at most that
+    of the policies: total variation, or KL of the new policy from the old one."""
     threshold: Annotated[PositiveFinite | None, chosen_by("divergence")] = None
     """Largest divergence; null takes the paper's, 0.15 for tv and 0.05 for kl."""
     max_ratio: PositiveFinite = 20.0

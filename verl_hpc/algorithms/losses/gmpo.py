@@ -12,7 +12,7 @@ from verl_hpc.section import PositiveFinite
 
 
 class Gmpo(PolicyLoss):
-    """As GSPO, with ratios of tokens clipped before they are averaged."""
+    """GSPO with the ratios of tokens clipped before they are averaged."""
 
     name: Literal["gmpo"] = "gmpo"
     clip_low: PositiveFinite = 0.4

@@ -17,16 +17,17 @@ class KlCov(PolicyLoss):
 
     name: Literal["kl_cov"] = "kl_cov"
     share: Fraction = 2e-4
-    """Of the step's tokens, those of the largest covariance, that are penalised; at least one."""
+    """Share of the step's tokens, those of the largest covariance, that are penalised; at least one
+    token."""
     coefficient: NonNegativeFinite = 1.0
     """Weight of the penalty."""
     selects: ClassVar[bool] = True
 
     def select(self, step: StepTokens) -> torch.Tensor:
         """The tokens of the largest covariance (equation 12)."""
-        found, num_tokens = covariances(step)
+        covariance, num_tokens = covariances(step)
         count = max(int(self.share * num_tokens), 1)
-        return at_least_kth_largest(found, step.mask.bool(), count, step.reduce)
+        return at_least_kth_largest(covariance, step.mask.bool(), count, step.reduce)
 
     def __call__(self, tokens: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """-A r, plus coefficient |log_prob - old| for selected tokens (equation 13); the log-ratio

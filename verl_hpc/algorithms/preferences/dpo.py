@@ -12,7 +12,7 @@ from verl_hpc.section import Number
 
 
 class Dpo(PreferenceLoss):
-    """The chance to tell the chosen answer by its implicit reward."""
+    """The log-loss of ranking the chosen answer first by the implicit rewards."""
 
     name: Literal["dpo"] = "dpo"
     label_smoothing: Annotated[Number, Field(ge=0.0, le=0.5)] = 0.0

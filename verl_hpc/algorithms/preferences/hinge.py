@@ -9,7 +9,7 @@ from verl_hpc.algorithms.preference import Answers, PreferenceLoss
 
 
 class Hinge(PreferenceLoss):
-    """Nothing to learn where the implicit rewards are 1 apart."""
+    """A hinge on the implicit rewards: no gradient once they are 1 apart."""
 
     name: Literal["hinge"] = "hinge"
 

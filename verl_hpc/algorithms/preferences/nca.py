@@ -1,4 +1,4 @@
-"""NCA for pairs (arXiv 2402.05369): absolute likelihoods, too."""
+"""NCA for pairs (arXiv 2402.05369), which also learns absolute likelihoods."""
 
 from __future__ import annotations
 

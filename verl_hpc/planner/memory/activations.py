@@ -1,4 +1,4 @@
-"""What a micro-batch leaves behind for its backward pass, per layer and per model chunk.
+"""Activations that a micro-batch keeps for its backward pass, per layer and per model chunk.
 
 After Korthikanti et al., "Reducing activation recomputation in large transformer models" (arXiv
 2205.05198, section 4), for what is computed here: packed rows of tokens, SwiGLU, grouped key/value
@@ -28,45 +28,45 @@ _FLOAT = 4
 
 
 class Rectangles(NamedTuple):
-    """Right-padded, which PyTorch's attention computes a row on."""
+    """Right-padded rectangles on which PyTorch's attention computes a row."""
 
     tokens: int
-    """Padding among them; 0 where all sequences of the row are equally long."""
+    """Tokens, padding included; 0 where all sequences of the row are equally long."""
     are_several: bool = False
-    """Sequences so unlike that one would be more than half padding are in several: what they are
-    copied from is not kept then."""
+    """Whether a row is split into several rectangles, because one would be more than half padding;
+    the packed input is then not kept."""
     masks: int = 0
-    """Elements of the masks that each layer keeps where context-parallel ranks share a row, which
-    is on no rectangles then."""
+    """Elements of the attention masks that each layer keeps where context-parallel ranks share a
+    row; such a row has no rectangles."""
 
 
 NONE = Rectangles(0)
 
 
 def split_rectangles(squares: int, num_ranks: int) -> Rectangles:
-    """Of a row that context-parallel ranks share, by the sum of its sequences' squared lengths: of
-    2 n pieces, two of a rank together read 2 n + 1."""
+    """Masks of a row that context-parallel ranks share, from the sum of its sequences' squared
+    lengths: with n ranks a sequence has 2 n pieces, and a rank's two attend to 2 n + 1 in all."""
     return Rectangles(0, masks=squares * (2 * num_ranks + 1) // (4 * num_ranks**2))
 
 
 class Widths(NamedTuple):
-    """Elements a token, on one rank."""
+    """Elements per token on one rank."""
 
     hidden: int
     query: int
     key: int
     """Key heads; value heads are as many."""
     projected: int
-    """Of the fused projection of queries, keys and values."""
+    """Output of the fused projection of queries, keys and values."""
     branch: int
-    """Of the feed-forward; of the experts that a token passes through, all of them, where every
-    expert has as many tokens."""
+    """Feed-forward branch; in a mixture summed over a token's experts, assuming balanced
+    routing."""
     heads: int
 
 
 @lru_cache(maxsize=4096)
 def widths(shape: RoleShape) -> Widths:
-    """Of a layer. Where there are fewer key/value heads than ranks, Megatron-core gathers the whole
+    """Widths of a layer. With fewer key/value heads than ranks, Megatron-core gathers the whole
     projection and keeps a part of it."""
     arch, tp = shape.arch, shape.layout.tp
     key_heads = max(arch.num_kv_heads // tp, 1)
@@ -75,7 +75,7 @@ def widths(shape: RoleShape) -> Widths:
     gathers = arch.num_kv_heads < tp
     branch = arch.ffn_size // tp
     if arch.is_moe:
-        # Of a row's tokens a rank routes a share, and its experts are sent as many of others'.
+        # With balanced routing a rank's experts receive as many tokens as it sends away.
         branch *= arch.experts_per_token
     return Widths(
         arch.hidden_size,
@@ -93,9 +93,9 @@ class Layer(NamedTuple):
     norms: int
     attention: int
     core: int
-    """Of the attention, what recompute_modules: [core_attn] frees."""
+    """Part of the attention that recompute_modules: [core_attn] frees."""
     mlp: int
-    """What recompute_modules: [mlp] frees."""
+    """Part that recompute_modules: [mlp] frees."""
     entrance: int
     """The layer's input alone."""
 
@@ -105,13 +105,13 @@ class Layer(NamedTuple):
 
 
 def rows_of(shape: RoleShape, tokens: int) -> int:
-    """Of a row's tokens, those that a rank has between its tensor-parallel regions."""
+    """Tokens of a row that a rank holds between its tensor-parallel regions."""
     return -(-tokens // shape.layout.tp) if shape.sequence_parallel else tokens
 
 
 @lru_cache(maxsize=16384)
 def layer(shape: RoleShape, tokens: int, rectangles: Rectangles = NONE) -> Layer:
-    """What one layer keeps.
+    """Activations that one layer keeps.
 
     Args:
         tokens: of the micro-batch's row on a rank.
@@ -138,19 +138,19 @@ def _local(
         kept = shape.arch.qk_norm and size == _FLOAT
         inside = tokens * size * width.projected * kept
     if shape.layout.cp > 1:
-        # Keys and values of the whole row are gathered, and what they are gathered from goes.
+        # Keys and values of the whole row are gathered, and the rank's own are freed.
         inside += tokens * size * (width.query + 2 * width.key * shape.layout.cp)
     sums = (rectangles.tokens or tokens) * width.heads * _FLOAT
     if shape.arch.qk_norm:
         outside += tokens * _FLOAT * (width.query + width.key + width.heads)
         outside += tokens * _FLOAT * (width.query + (width.key if size < _FLOAT else 0))
-    # Copies of queries, keys, values and outputs in rectangles, beside those of the row.
+    # Copies of queries, keys, values and outputs in rectangles, in addition to those of the row.
     core = rectangles.tokens * 2 * (width.query + width.key) * size + sums
     if shape.layout.cp > 1:
         core += (tokens * width.query + rectangles.masks) * size
     mlp = 5 * tokens * width.branch * size
     if shape.arch.is_moe:
-        # Weighted by the router, besides.
+        # The product weighted by the router is kept as well.
         mlp += tokens * width.branch * size + _sent_to_experts(shape, own, width)
     return Layer(norms, outside + inside, core, mlp, entrance)
 
@@ -159,7 +159,7 @@ def _transformer_engine(
     shape: RoleShape, tokens: int, own: int, width: Widths, entrance: int
 ) -> Layer:
     size = shape.item_bytes
-    # What linear layers keep of their inputs is FP8 where they compute in it.
+    # Linear layers that compute in FP8 keep their inputs in FP8.
     linear = 1 if shape.fp8 is not None else size
     norms = own * (3 * width.hidden * size + width.hidden * linear + 2 * _FLOAT)
     norms -= own * width.hidden * (size - linear)
@@ -188,16 +188,17 @@ class Kept(NamedTuple):
     """Bytes that a micro-batch leaves in one model chunk."""
 
     always: int
-    """From its forward pass to its backward pass."""
+    """Kept from the forward pass to the backward pass."""
     again: int
-    """More, while a part of the chunk is recomputed."""
+    """Added while a part of the chunk is recomputed."""
     on_host: int = 0
-    """In host memory, from its forward pass to its backward pass."""
+    """Kept in host memory from the forward pass to the backward pass."""
 
 
 @lru_cache(maxsize=16384)
 def chunk(shape: RoleShape, num_layers: int, tokens: int, rectangles: Rectangles = NONE) -> Kept:
-    """What a chunk of so many layers keeps, as `parallel.recompute` says."""
+    """Activations that a chunk of `num_layers` layers keeps under the `parallel.recompute`
+    settings."""
     one = layer(shape, tokens, rectangles)
     recompute = shape.setting("recompute")
     if recompute == "selective":
@@ -214,7 +215,7 @@ def chunk(shape: RoleShape, num_layers: int, tokens: int, rectangles: Rectangles
         some, rest = -(-num_layers // count), 0
         again = min(count, num_layers) * one.whole
     if shape.setting("offload_activations"):
-        # What is recomputed has its input on the device, as one of its norms' inputs.
+        # Recomputed layers have their input on the device, counted among their norms' inputs.
         return Kept(rest + angles, again, some * one.entrance)
     return Kept(some * one.entrance + rest + angles, again)
 
@@ -236,7 +237,8 @@ def _selective(shape: RoleShape, num_layers: int, one: Layer) -> Kept:
 
 @lru_cache(maxsize=16384)
 def head(shape: RoleShape, tokens: int) -> int:
-    """Of the final norm and the output layer's input, on the last stage; logits are apart."""
+    """Bytes kept for the final norm and the output layer's input, on the last stage, without
+    logits."""
     own, size, width = rows_of(shape, tokens), shape.item_bytes, widths(shape)
     if shape.backend == "local":
         return own * (width.hidden * (2 * _FLOAT + size) + _FLOAT)
@@ -251,7 +253,7 @@ def in_flight(
     num_micro_batches: int | None = None,
     rectangles: Rectangles = NONE,
 ) -> Kept:
-    """The most that layers keep on one stage at a time, head and logits apart.
+    """Peak bytes that the layers of one stage keep, without head and logits.
 
     Args:
         tokens: of each micro-batch.
@@ -265,7 +267,7 @@ def in_flight(
         return most_in_flight(layout.pp, layout.vpp, stage, kept, num_micro_batches)
 
     return Kept(
-        most(tuple(found.always for found in chunks)),
-        max(found.again for found in chunks),
-        most(tuple(found.on_host for found in chunks)),
+        most(tuple(one.always for one in chunks)),
+        max(one.again for one in chunks),
+        most(tuple(one.on_host for one in chunks)),
     )

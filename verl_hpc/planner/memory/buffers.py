@@ -26,11 +26,11 @@ def bucket_elements(num_replicas: int) -> int:
 
 
 class Buffer:
-    """Where parameters lie in one buffer.
+    """The layout of parameters in one contiguous buffer.
 
     Args:
         parameters: in the order of the model.
-        num_replicas: that share the optimizer's state.
+        num_replicas: replicas that share the optimizer's state.
         bucket_size: about how many elements a bucket has; None is one bucket.
     """
 
@@ -42,6 +42,7 @@ class Buffer:
         self._starts: list[int] = []
         self._stops: list[int] = []
         self.buckets: list[tuple[int, int]] = []
+        # Megatron-core fills the buffer from the last parameter to the first.
         begin = at = 0
         for parameter in reversed(parameters):
             at = _padded(at, _ALIGNMENT)
@@ -57,7 +58,7 @@ class Buffer:
             self._close(begin, at)
 
     _in_buckets = 0
-    """Parameters in the buckets that are closed."""
+    """Number of parameters in closed buckets."""
 
     def _close(self, begin: int, end: int) -> int:
         end = _padded(end, self._multiple)
@@ -67,12 +68,12 @@ class Buffer:
 
     @property
     def num_elements(self) -> int:
-        """With all padding."""
+        """Elements, all padding included."""
         return self.buckets[-1][1] if self.buckets else 0
 
     def owned(self, replica: int) -> list[int]:
         """Elements of each parameter's range that a replica's optimizer owns; padding has none."""
-        found = []
+        ranges = []
         for begin, end in self.buckets:
             share = (end - begin) // self.num_replicas
             low = begin + replica * share
@@ -80,5 +81,5 @@ class Buffer:
             for start, stop in zip(self._starts[first:], self._stops[first:], strict=True):
                 if start >= low + share:
                     break
-                found.append(min(stop, low + share) - max(start, low))
-        return found
+                ranges.append(min(stop, low + share) - max(start, low))
+        return ranges

@@ -14,10 +14,10 @@ from verl_hpc.planner.memory.step_rows import longest_sequence
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
 _LARGEST_TP, _LARGEST_ENGINE = 16, 64
 _PARTS = ("gradients", "optimizer", "parameters")
-"""Of `offload`, those that cost least first."""
+"""Settings of `offload`, cheapest first."""
 
 Settings = Mapping[str, Any]
-"""By dotted name."""
+"""Values by dotted setting name."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Case:
 
     @property
     def largest_tp(self) -> int:
-        """Of tensor parallelism, which stays within a node: it waits for every layer's
-        collectives."""
+        """Largest tensor-parallel size tried: it stays within a node, since every layer waits for
+        its collectives."""
         return min(_LARGEST_TP, self.ledger.hardware.ranks_per_node)
 
 
@@ -69,7 +69,7 @@ _Kind = Callable[[Case, Phase], Iterator[tuple[Settings, int]]]
 
 
 def _parallel_sections(case: Case, misfit: Phase) -> list[str]:
-    """Where the sizes of the role's layout are set: the shared section, or its own."""
+    """Sections that set the role's parallel sizes: the role's own or the shared one."""
     names = [misfit.of] if misfit.of in case.config.roles else list(case.config.roles)
     own = [n for n in names if case.config.roles[n].parallel is not None]
     return [f"roles.{name}.parallel" for name in own] or ["parallel"]
@@ -97,7 +97,7 @@ def _smaller_share(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
 
 
 def _engine_size(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    """More GPUs for each rollout engine, of those that there are."""
+    """Give each rollout engine more of the available GPUs."""
     del misfit
     rollout, most = case.config.rollout, case.largest_tp
     tp, pp = rollout.tensor_parallel, rollout.pipeline_parallel
@@ -115,13 +115,14 @@ def _engine_size(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
 
 
 def _wait_for_save(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    """A save in the background is written from a copy."""
+    """Save in the foreground, as a background save is written from a copy."""
     if misfit.name == "save" and case.config.checkpoint.background:
         yield {"checkpoint.background": False}, case.num_ranks
 
 
 def _less_offload(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    """What stays on the device has no copy in host memory; gradients have none."""
+    """Keep parts on the device, which need no copy in host memory then; gradients never have
+    one."""
     del misfit
     now = [part for part in _PARTS[1:] if getattr(case.config.offload, part)]
     for parts in (now[-1:], now[:1], now):
@@ -165,7 +166,7 @@ def _recompute(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
 
 
 def _layout(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    """More model-parallel ranks, of those that there are."""
+    """Use more of the available ranks for model parallelism."""
     for section in _parallel_sections(case, misfit):
         sizes = _of_parallel(case, section)
         if 2 * sizes.tensor_parallel <= case.largest_tp:
@@ -174,7 +175,7 @@ def _layout(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
 
 
 def _ranks(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    """More GPUs: replicas share the optimizer's state, or stages the layers."""
+    """Use more GPUs: replicas share the optimizer state, or stages share the layers."""
     yield {}, 2 * case.num_ranks
     for changed, num_ranks in _layout(case, misfit):
         yield changed, 2 * num_ranks

@@ -1,8 +1,8 @@
-"""What to change so that a run fits: the cheapest changes first.
+"""Find changes that make a run fit, the cheapest first.
 
 Changes are tried one by one in the order of what they cost, in time or in GPUs. The first that
-makes the whole run fit is taken; if none does, the one that makes the phase fit that does not, or
-helps it most, and the search goes on from there.
+makes the whole run fit is taken. If none does, the one that makes the failing phase fit, or helps
+it most, is applied, and the search continues from there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_CHANGES = 12
 
 
 def _yaml(value: object) -> str:
-    """As a configuration writes it."""
+    """Format a value as YAML does."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -37,12 +37,12 @@ class Remedy:
     config: RunConfig
     num_ranks: int
     asked_ranks: int
-    """Before the changes."""
+    """Number of ranks before the changes."""
     ledger: Ledger
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All of them, the last of each name."""
+        """All changed settings; a later step overrides an earlier one."""
         return {name: value for step in self.steps for name, value in step.settings.items()}
 
     def __str__(self) -> str:
@@ -63,17 +63,17 @@ def remedy(
     hardware: Hardware,
     most_ranks: int | None = None,
 ) -> Remedy | None:
-    """The cheapest changes found that make a run fit; none of them where it does.
+    """Find the cheapest changes that make a run fit; a remedy without steps if it fits already.
 
     Args:
         config: of the run.
         archs: of every role's model.
-        num_ranks: that it was asked for.
+        num_ranks: of the run before any change.
         hardware: of the nodes.
-        most_ranks: that there are; None does not ask for more.
+        most_ranks: available ranks; None allows no more than `num_ranks`.
 
     Returns:
-        None where nothing that is tried makes it fit.
+        None if no change that is tried makes it fit.
     """
     case = _case(config, archs, num_ranks, hardware)
     steps: list[Step] = []
@@ -81,10 +81,10 @@ def remedy(
         misfit = case.ledger.first_misfit
         if misfit is None:
             return Remedy(tuple(steps), case.config, case.num_ranks, num_ranks, case.ledger)
-        found = _best(case, misfit, archs, hardware, most_ranks or num_ranks)
-        if found is None:
+        best = _best(case, misfit, archs, hardware, most_ranks or num_ranks)
+        if best is None:
             return None
-        step, case = found
+        step, case = best
         steps.append(step)
     return None
 
@@ -107,7 +107,7 @@ def _best(
         if same is not None:
             tried.append((step, other, same))
     helpful = [entry for entry in tried if entry[2].fits]
-    # Of two memories, one may be filled by what frees the other.
+    # A change may move bytes from device to host memory or back: prefer one that adds no misfit.
     for entry in helpful:
         if _misfits(entry[1].ledger) < _misfits(case.ledger):
             return entry[:2]
@@ -127,13 +127,13 @@ def _misfits(found: Ledger) -> set[tuple[str, str]]:
 
 
 def _same(found: Ledger, misfit: Phase) -> Phase | None:
-    """The same phase of another ledger."""
+    """Find the same phase in another ledger."""
     name = misfit.name, misfit.of
     return next((phase for phase in found.all_phases if (phase.name, phase.of) == name), None)
 
 
 def _excess(phase: Phase) -> float:
-    """By how much a phase does not fit, in bytes: of a refusal, what the engine would need."""
+    """Bytes by which a phase exceeds its limits; for a refused engine, including what it needs."""
     rooms = [room for room in (phase.room_bytes, phase.host_room_bytes) if room is not None]
     return -min(rooms, default=0) + phase.needed_bytes * (phase.problem is not None)
 
@@ -141,7 +141,7 @@ def _excess(phase: Phase) -> float:
 def _case(
     config: RunConfig, archs: Mapping[str, Architecture], num_ranks: int, hardware: Hardware
 ) -> Case | None:
-    """None where the configuration cannot be laid out."""
+    """Lay out a configuration; None where that is impossible."""
     try:
         first = archs[next(iter(config.role_settings))]
         layouts = run_layouts(

@@ -20,19 +20,19 @@ class RoleOnRank(NamedTuple):
     stage: int
     replica: int
     shared: int = 0
-    """Bytes of its frozen parameters that are another's, where they are counted."""
+    """Bytes of its frozen parameters that another role holds and that are counted there."""
 
     def resident(self) -> Terms:
-        """What it holds from step to step."""
-        found = role.resident(self.shape, self.stage, self.replica)
-        return found | {"weights": found["weights"] - self.shared}
+        """Bytes that the engine holds from step to step."""
+        terms = role.resident(self.shape, self.stage, self.replica)
+        return terms | {"weights": terms["weights"] - self.shared}
 
 
 class HostMemory:
-    """Terms of one rank.
+    """Host memory of one rank, by term.
 
     Args:
-        run: whose memory it is.
+        run: the planned run.
         here: engines of the rank by role.
         goes: whether a part of a role (`parameters`, `optimizer`) leaves the device in every step.
     """
@@ -48,8 +48,9 @@ class HostMemory:
         return {"process": overheads.PROCESS if self._on_gpu else overheads.CPU_PROCESS}
 
     def page_locked(self) -> Terms:
-        """Copies that stay once they were made: references that share an engine, and on GPUs what
-        is put away. On cores that takes as much as it frees, and goes when it comes back."""
+        """Permanent host copies: initial weights of references that share an engine, and on GPUs
+        whatever is offloaded. On cores, offloading takes as much as it frees, and only while it
+        lasts."""
         terms: Terms = {}
         for name in self._here:
             shares = [r.name for r in self._run.settings.values() if r.shares == name]
@@ -59,8 +60,8 @@ class HostMemory:
         return terms | (self.put_away() if self._on_gpu else {})
 
     def trained_copies(self) -> Terms:
-        """Copies of all that is trained, while a rollout engine is built: in page-locked memory
-        what is put away in every step as well, in ordinary memory the rest."""
+        """Host copies of everything trained, while a rollout engine is built: page-locked for what
+        is offloaded in every step, ordinary memory for the rest."""
         terms: Terms = {}
         for name, (shape, *_) in self._here.items():
             terms[f"{name}.weights_copy"] = self.weights_copy(name, self._goes(name, "parameters"))
@@ -80,7 +81,7 @@ class HostMemory:
         return terms
 
     def weights_copy(self, name: str, page_locked: bool = True) -> int:
-        """Of a role's parameters; on cores all memory is ordinary."""
+        """Host copy of a role's parameters; on cores all memory is ordinary."""
         shape, stage, _, shared = self._here[name]
         if not shape.trainable:
             return host_copy([role.weights(shape, stage)], page_locked and self._on_gpu)
@@ -90,8 +91,8 @@ class HostMemory:
         )
 
     def first_copy(self, name: str) -> int:
-        """Of what training changes, as it was at the start; adapters that began at zero are left
-        out instead."""
+        """Host copy of the initial values of what is trained; 0 for adapters that start at zero,
+        since they are simply left out."""
         lora = self._run.settings[name].lora
         return 0 if lora is not None and lora.path is None else self._trained_copy(name)
 
@@ -101,14 +102,14 @@ class HostMemory:
         return host_copy([n * shape.kept_bytes for n in elements], page_locked and self._on_gpu)
 
     def optimizer_copy(self, name: str, page_locked: bool = True) -> int:
-        """Of master weights and moments: a piece of memory for each owned range."""
+        """Host copy of master weights and moments: a separate allocation for each owned range."""
         shape, stage, replica, _ = self._here[name]
         ranges = [n * role.MASTER_BYTES for n in role.owned_ranges(shape, stage, replica)]
         kinds = 3 if shape.has_masters else 2
         return kinds * host_copy(ranges, page_locked and self._on_gpu)
 
     def saved(self) -> Terms:
-        """The copy that a checkpoint is written from while the run goes on."""
+        """Host copy from which a background checkpoint is written."""
         if not self._run.config.checkpoint.background:
             return {}
         terms: Terms = {}
@@ -117,7 +118,7 @@ class HostMemory:
                 trained = role.weights(shape, stage) - role.frozen(shape, stage)
                 owned = 3 * role.MASTER_BYTES * role.owned_elements(shape, stage, replica)
                 if shape.is_sharded:
-                    # Of ranks with the same rows each writes a part, of weights and of state.
+                    # Ranks with the same rows each write an equal part of weights and state.
                     copies = shape.layout.dp // shape.layout.num_shards
                     terms[f"{name}.saved"] = (trained + owned) // copies
                 else:

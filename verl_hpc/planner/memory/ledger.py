@@ -1,10 +1,10 @@
 """The memory ledger of a run: every phase on every rank, and the fullest rank of each.
 
 Ranks that hold the same are counted once: a rank's class is its pipeline stage in each role's
-layout, its stage of its rollout engine, or that it has none, and its buckets where they are
-counted. So a run on thousands of ranks has a dozen classes. The rank that stands for a class is its
-first; what replicas own of the optimizer's state differs by the padding between parameters, a
-millionth of a model worth training.
+layout, its stage of its rollout engine, if it has one, and its buckets where they are counted. So a
+run on thousands of ranks has a dozen classes. Each class is represented by its first rank. Replicas
+differ slightly in the optimizer state they own, by the padding between parameters: about a
+millionth of the model.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Ledger(PlannedRun):
     """Memory of a run on some hardware."""
 
     def of_rank(self, rank: int) -> tuple[Phase, ...]:
-        """All phases of one rank, in the order in which they come."""
+        """All phases of one rank, in order."""
         return tuple(RankMemory(self, rank).phases())
 
     @cached_property
     def classes(self) -> Mapping[tuple[int, ...], int]:
         """The first rank of each class of ranks that hold the same."""
-        found: dict[tuple[int, ...], int] = {}
+        first_of: dict[tuple[int, ...], int] = {}
         layouts = [self.layouts.train[name] for name in self.shapes]
         spans = [(one.first_rank, one.num_ranks, one.tp * one.dp) for one in layouts]
         for rank in self._ranks_to_look_at():
@@ -47,12 +47,13 @@ class Ledger(PlannedRun):
                 for first, size, span in spans
             ]
             buckets = 0 if self.bucket_bytes is None else self.bucket_bytes[rank]
-            found.setdefault((*stages, self.engine_stages.get(rank, -1), buckets), rank)
-        return found
+            first_of.setdefault((*stages, self.engine_stages.get(rank, -1), buckets), rank)
+        return first_of
 
     def _ranks_to_look_at(self) -> Iterator[int]:
-        """Ascending, the first rank of each class among them: of the ranks from where a role's
-        stage or the engines begin, those of one engine, since those after it are alike."""
+        """Yield ranks in ascending order, the first of each class among them: after each rank where
+        a role's stage or the engines begin, only as many as one engine has, since the following
+        ones repeat them."""
         if self.bucket_bytes is not None:
             yield from range(self.layouts.num_ranks)
             return
@@ -68,7 +69,7 @@ class Ledger(PlannedRun):
 
     @cached_property
     def all_phases(self) -> tuple[Phase, ...]:
-        """Of each phase and role, on its fullest rank."""
+        """Each phase of each role, on its fullest rank."""
         fullest: dict[tuple[str, str], Phase] = {}
         for rank in self.classes.values():
             for phase in self.of_rank(rank):
@@ -78,11 +79,11 @@ class Ledger(PlannedRun):
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The fullest of each name, one a name."""
-        found: dict[str, Phase] = {}
+        """The fullest phase of each name."""
+        fullest: dict[str, Phase] = {}
         for phase in self.all_phases:
-            found[phase.name] = _fuller(found.get(phase.name), phase)
-        return tuple(found.values())
+            fullest[phase.name] = _fuller(fullest.get(phase.name), phase)
+        return tuple(fullest.values())
 
     @property
     def fits(self) -> bool:
@@ -95,13 +96,13 @@ class Ledger(PlannedRun):
 
     @property
     def least_room_bytes(self) -> int | None:
-        """On any device in any phase; None without a limit."""
+        """Least free memory on any device in any phase; None without a limit."""
         rooms = [phase.room_bytes for phase in self.all_phases if phase.room_bytes is not None]
         return min(rooms, default=None)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the ledger takes for granted."""
+        """Assumptions of the ledger, as text."""
         return ASSUMPTIONS
 
 
@@ -120,7 +121,7 @@ def ledger(
     hardware: Hardware,
     counts_buckets: bool = False,
 ) -> Ledger:
-    """The memory of a run.
+    """Predict the memory of a run.
 
     Args:
         config: of the run.
@@ -128,7 +129,7 @@ def ledger(
         layouts: of the run on its ranks (`planner.layouts.run_layouts`).
         hardware: of the nodes.
         counts_buckets: plan the transfer of weights, where that is quick, and count its buckets;
-            else take the most that they can be. A search, which asks for parts of a run, cannot.
+            otherwise use their upper bound. A search, which checks parts of a run, cannot plan it.
     """
     settings, on_gpu = config.role_settings, hardware.kind.is_gpu
     by_role = dict.fromkeys(settings, archs) if isinstance(archs, Architecture) else archs

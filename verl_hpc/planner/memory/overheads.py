@@ -1,4 +1,4 @@
-"""What a process takes on its device and its node before it computes anything: assumptions.
+"""Assumed memory of a process on its device and node before it computes anything.
 
 None of it follows from a configuration alone, so each figure says where it comes from, and the
 ledger lists it among its assumptions.
@@ -12,27 +12,27 @@ from verl_hpc.layout.megatron import TrainLayout
 
 MIB = 2**20
 CONTEXT = 1024 * MIB
-"""Of CUDA: about 0.5 GiB with modules loaded as they are used, and libraries' workspaces (cuBLAS 32
-MiB a handle and stream, Transformer Engine's 32 MiB each, attention's semaphores)."""
+"""CUDA context: about 0.5 GiB with modules loaded lazily, and libraries' workspaces (cuBLAS 32 MiB
+a handle and stream, Transformer Engine's 32 MiB each, attention's semaphores)."""
 COMMUNICATOR = 256 * MIB
-"""Of NCCL with more than one rank: 24 to 32 channels of rings and trees, about 10 MiB each with its
-three protocols (NCCL_BUFFSIZE 4 MiB)."""
+"""One NCCL communicator with more than one rank: 24 to 32 channels of rings and trees, about 10 MiB
+each with its three protocols (NCCL_BUFFSIZE 4 MiB)."""
 PEER_IN_NODE, PEER_OUTSIDE = 64 * MIB, 16 * MIB
 """Channels to one rank that weights are sent to or received from: 16 and 2 of NCCL's, 4 MiB each,
 both ways."""
 MOST_PEERS_OUTSIDE = 16
-"""That a rank has in a resharding plan of this package: it prefers those it knows."""
+"""Peers on other nodes in one of this package's transfer plans, which prefers known peers."""
 ALLOCATOR = 0.05
-"""Of what comes and goes in passes: blocks that PyTorch's allocator holds and cannot use, with
-expandable segments, which ranks have."""
+"""Fraction of a pass's memory lost to fragmentation in PyTorch's allocator, with expandable
+segments, which ranks use."""
 PROCESS = 4096 * MIB
 """Resident in host memory: Python, PyTorch, vLLM and their libraries, and CUDA's own buffers."""
 CPU_PROCESS = 1024 * MIB
-"""The same of a rank that computes on cores."""
+"""Resident host memory of a rank that computes on cores."""
 
 
 def communicators_of(layout: TrainLayout) -> int:
-    """That a training layout uses."""
+    """Number of communicators that a training layout uses."""
     shards = layout.num_shards
     replicas = (shards, layout.dp // shards)
     sizes = (layout.tp, *replicas, layout.cp, layout.pp, layout.num_ranks)
@@ -47,15 +47,15 @@ def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: i
     an engine one; resharding that of the world, which is counted once.
 
     Args:
-        layouts: that the rank is in, or others.
-        rank: which.
+        layouts: of the run; those without the rank are ignored.
+        rank: number of the rank.
         rollout_size: ranks of its rollout engine; 0 or 1 without others.
     """
-    found = 1
+    count = 1
     for layout in set(layouts):
         if 0 <= rank - layout.first_rank < layout.num_ranks:
-            found += communicators_of(layout)
-    return found + (rollout_size > 1)
+            count += communicators_of(layout)
+    return count + (rollout_size > 1)
 
 
 def peer_channels(num_ranks: int, ranks_per_node: int) -> int:

@@ -29,20 +29,21 @@ _ORDER = (
     "mlp.linear_fc2",
     "mlp.experts",
 )
-"""Of a layer's parameters, as Megatron-core 0.16 registers its modules."""
+"""Parameters of a layer, in the order in which Megatron-core 0.16 registers its modules."""
 _PREFIX = "chunk0.decoder.layers.0."
 
 
 class Parameter(NamedTuple):
-    """Of one rank."""
+    """One parameter on one rank."""
 
     name: str
-    """Below its chunk; of a layer, below that."""
+    """Name relative to the model chunk, or to the layer if it belongs to one."""
     num_elements: int
     own_bucket: bool = False
-    """An embedding that another stage shares has a bucket of its own."""
+    """Whether it has a bucket of its own: an embedding that another stage shares."""
     expert: bool = False
-    """Replicated over the experts' data-parallel ranks, where those are others."""
+    """Whether it is replicated over the experts' data-parallel ranks, where these differ from the
+    dense ones."""
 
 
 @lru_cache(maxsize=512)
@@ -54,7 +55,7 @@ def layer_parameters(
     backend: Backend,
     adapters: AdapterShape | None = None,
 ) -> tuple[Parameter, ...]:
-    """Of one decoder layer on one rank: all ranks of a layout have equal shares.
+    """Parameters of one decoder layer on one rank: all ranks of a layout have equal shares.
 
     Args:
         arch: of a `RoleShape`.
@@ -72,8 +73,8 @@ def layer_parameters(
         if region.view.name.startswith(_PREFIX):
             sizes[region.view.name.removeprefix(_PREFIX)] += region.box.num_elements
     apart = (ep, etp) != (1, tp)
-    found = [Parameter(n, size, expert=apart and "experts" in n) for n, size in sizes.items()]
-    return tuple(sorted(found, key=lambda parameter: _place(parameter.name)))
+    parameters = [Parameter(n, size, expert=apart and "experts" in n) for n, size in sizes.items()]
+    return tuple(sorted(parameters, key=lambda parameter: _place(parameter.name)))
 
 
 def _place(name: str) -> int:
@@ -92,7 +93,7 @@ def layer_of(shape: RoleShape) -> tuple[Parameter, ...]:
 
 
 def _adapters_of(shape: RoleShape) -> tuple[Parameter, ...]:
-    """Of one layer."""
+    """Adapter parameters of one layer."""
     layout = shape.layout
     return layer_parameters(
         shape.arch, layout.tp, layout.ep, layout.etp, shape.backend, shape.adapters
@@ -100,19 +101,19 @@ def _adapters_of(shape: RoleShape) -> tuple[Parameter, ...]:
 
 
 def adapted_elements(shape: RoleShape) -> int:
-    """Of one layer's parameters that have adapters."""
+    """Elements of one layer's parameters that have adapters."""
     adapted = {p.name.rpartition(".lora_")[0] + ".weight" for p in _adapters_of(shape)}
     return sum(p.num_elements for p in layer_of(shape) if p.name in adapted)
 
 
 class Elements(NamedTuple):
-    """Of a rank's parameters, without the padding of buffers."""
+    """Elements of a rank's parameters, without the padding of buffers."""
 
     dense: int
     expert: int
     num_parameters: int
     largest: int
-    """Of one parameter."""
+    """Elements of the largest parameter."""
 
     @property
     def total(self) -> int:
@@ -121,7 +122,7 @@ class Elements(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def stage_elements(shape: RoleShape, stage: int) -> Elements:
-    """Of all chunks of one stage, as the sums of `chunk_parameters`."""
+    """Sum the elements of all chunks of one stage, as listed by `chunk_parameters`."""
     num_layers = sum(row[stage] for row in shape.layers)
     layer = layer_of(shape) if num_layers else ()
     ends = [
@@ -144,7 +145,7 @@ def stage_elements(shape: RoleShape, stage: int) -> Elements:
 
 @lru_cache(maxsize=4096)
 def chunk_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Parameter, ...]:
-    """Of one model chunk of one stage, in the order of `named_parameters`."""
+    """Parameters of one model chunk of one stage, in the order of `named_parameters`."""
     layers = layer_of(shape) * shape.layers[chunk][stage]
     before, behind = _before_layers(shape, stage, chunk), _behind_layers(shape, stage, chunk)
     return (*before, *layers, *behind)
@@ -152,7 +153,7 @@ def chunk_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Paramete
 
 @lru_cache(maxsize=4096)
 def trained_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Parameter, ...]:
-    """Those of a chunk that have gradients: all, or adapters and a projection to one number."""
+    """Parameters of a chunk that have gradients: all, or adapters and the one-number head."""
     if shape.adapters is None:
         return chunk_parameters(shape, stage, chunk)
     layers = _adapters_of(shape) * shape.layers[chunk][stage]
@@ -163,14 +164,14 @@ def trained_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Parame
 
 @lru_cache(maxsize=4096)
 def trained_elements(shape: RoleShape, stage: int) -> Elements:
-    """Of all chunks of one stage, as the sums of `trained_parameters`."""
-    found = [
+    """Sum the elements of all chunks of one stage, as listed by `trained_parameters`."""
+    trained = [
         p for chunk in range(shape.layout.vpp) for p in trained_parameters(shape, stage, chunk)
     ]
-    expert = sum(p.num_elements for p in found if p.expert)
-    dense = sum(p.num_elements for p in found) - expert
-    largest = max((p.num_elements for p in found), default=0)
-    return Elements(dense, expert, len(found), largest)
+    expert = sum(p.num_elements for p in trained if p.expert)
+    dense = sum(p.num_elements for p in trained) - expert
+    largest = max((p.num_elements for p in trained), default=0)
+    return Elements(dense, expert, len(trained), largest)
 
 
 def _before_layers(shape: RoleShape, stage: int, chunk: int) -> list[Parameter]:
@@ -183,12 +184,12 @@ def _behind_layers(shape: RoleShape, stage: int, chunk: int) -> list[Parameter]:
     hidden, copies = shape.arch.hidden_size, _copies_embedding(shape)
     if not shape.is_last(stage) or chunk != shape.layout.vpp - 1:
         return []
-    found = [Parameter("decoder.final_layernorm.weight", hidden)]
+    parameters = [Parameter("decoder.final_layernorm.weight", hidden)]
     if shape.head != "language_model":
-        found.append(Parameter("output_layer.weight", hidden))
+        parameters.append(Parameter("output_layer.weight", hidden))
     elif not shape.arch.tied_embeddings or copies:
-        found.append(Parameter("output_layer.weight", _vocabulary(shape), own_bucket=copies))
-    return found
+        parameters.append(Parameter("output_layer.weight", _vocabulary(shape), own_bucket=copies))
+    return parameters
 
 
 def _vocabulary(shape: RoleShape) -> int:
@@ -196,5 +197,5 @@ def _vocabulary(shape: RoleShape) -> int:
 
 
 def _copies_embedding(shape: RoleShape) -> bool:
-    """Whether the first and the last stage both have it."""
+    """Whether the first and the last stage each hold the embedding."""
     return shape.shares_embedding and shape.layout.pp > 1

@@ -1,4 +1,4 @@
-"""What a pass through a model takes beside what its engine holds, at its fullest moment."""
+"""Peak memory of a pass through a model, in addition to what its engine holds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ _FLOAT = 4
 
 
 def logits(shape: RoleShape, stage: int, tokens: int) -> int:
-    """Of a micro-batch, on the last stage: a rank has its share of the vocabulary."""
+    """Bytes of a micro-batch's logits, on the last stage: a rank has its share of the
+    vocabulary."""
     if not shape.is_last(stage) or shape.head != "language_model":
         return 0
     return tokens * vocabulary_share(shape.arch, shape.layout.tp) * shape.item_bytes
 
 
 def _widened(shape: RoleShape, stage: int, tokens: int, copies: int) -> int:
-    found = logits(shape, stage, tokens) // shape.item_bytes
+    elements = logits(shape, stage, tokens) // shape.item_bytes
     most = _WIDENED_ON_GPU if shape.on_gpu else _WIDENED_ON_CPU
-    return min(found, most) * _FLOAT * copies
+    return min(elements, most) * _FLOAT * copies
 
 
 def _sent(shape: RoleShape, tokens: int) -> int:
@@ -34,7 +35,8 @@ def _sent(shape: RoleShape, tokens: int) -> int:
 
 
 def _gathered(shape: RoleShape, tokens: int) -> int:
-    """What sequence parallelism gathers of a layer's input, in memory that stays."""
+    """Bytes of the buffer into which sequence parallelism gathers a layer's input; it stays
+    allocated."""
     if not shape.sequence_parallel:
         return 0
     return tokens * shape.arch.hidden_size * shape.item_bytes
@@ -42,14 +44,14 @@ def _gathered(shape: RoleShape, tokens: int) -> int:
 
 @lru_cache(maxsize=16384)
 def forward(shape: RoleShape, stage: int, tokens: int) -> dict[str, int]:
-    """Terms of a pass without gradients: one layer is under way, or the log-probs are."""
+    """Terms of a pass without gradients, while a layer or the log-probs are computed."""
     width, size = widths(shape), shape.item_bytes
     attention = 3 * _sent(shape, tokens) + tokens * size * (2 * width.query + width.projected)
     mlp = 3 * _sent(shape, tokens) + tokens * size * 3 * width.branch
-    found = logits(shape, stage, tokens)
+    logits_bytes = logits(shape, stage, tokens)
     return (sharded.forward(shape) if shape.is_sharded else {}) | {
         "work": max(attention, mlp, _widened(shape, stage, tokens, _WIDE_COPIES_FORWARD)),
-        "logits": found,
+        "logits": logits_bytes,
         "gathered": _gathered(shape, tokens),
     }
 
@@ -61,15 +63,15 @@ def moments(
     num_micro_batches: int | None = None,
     rectangles: Rectangles = NONE,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Terms of two moments of forward and backward passes: where the loss has its gradient, on the
-    last stage, and where a layer has."""
+    """Terms at two moments of forward and backward passes: at the loss, when logits and their
+    gradient exist (last stage), and in the backward pass of a layer."""
     kept = in_flight(shape, stage, tokens, num_micro_batches, rectangles)
-    found = logits(shape, stage, tokens)
+    logits_bytes = logits(shape, stage, tokens)
     ends = head(shape, tokens) if shape.is_last(stage) else 0
     at_loss = {
         "activations": kept.always + ends,
-        "logits": found,
-        "logits_gradient": found,
+        "logits": logits_bytes,
+        "logits_gradient": logits_bytes,
         "work": _widened(shape, stage, tokens, _WIDE_COPIES_BACKWARD),
     }
     in_layer = {
@@ -110,7 +112,8 @@ def _backward(shape: RoleShape, stage: int, tokens: int) -> int:
 
 
 def _between_stages(shape: RoleShape, stage: int, tokens: int, num: int | None) -> int:
-    """What a stage has sent on and keeps for its backward passes, and what it receives."""
+    """Bytes of outputs that a stage has sent on and keeps for its backward passes, and of what it
+    receives."""
     layout = shape.layout
     if layout.pp == 1:
         return 0

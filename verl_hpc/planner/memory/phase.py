@@ -1,4 +1,4 @@
-"""What one rank has in one phase of a run, term by term."""
+"""The memory of one rank in one phase of a run, term by term."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PHASES = ("build", "load", "reshard", "generate", "log_probs", "update", "save")
-"""In the order in which a run first comes to them."""
+"""Phases in the order in which a run first reaches them."""
 GIB = 2**30
 
 
@@ -17,22 +17,23 @@ class Phase:
     name: str
     """One of PHASES."""
     of: str
-    """The role that is built, computed or trained, or rollout; empty where it is all of them."""
+    """The role that is built, computed or trained, or `rollout`; empty for a phase of all roles."""
     rank: int
     device: Mapping[str, int]
-    """By term: `actor.weights`, `rollout.kv_cache`, `context`, ...; those of zero are left out."""
+    """Device bytes by term: `actor.weights`, `rollout.kv_cache`, `context`, ...; zero terms are
+    left out."""
     host: Mapping[str, int]
-    """The same of the node's memory, for this rank alone."""
+    """Host bytes by term, for this rank alone."""
     limit_bytes: int | None
-    """That the device has; None where it is not known."""
+    """Device memory; None where it is unknown."""
     host_limit_bytes: int | None
     """The rank's equal share of its node's memory."""
     is_shared: bool = False
     """Whether the device is the node's memory: ranks that compute on cores."""
     problem: str | None = None
-    """What is refused although the sum would fit."""
+    """Reason for a refusal although the sum would fit."""
     needed_bytes: int = 0
-    """That a refused engine needs."""
+    """Bytes that a refused engine needs."""
 
     @property
     def device_bytes(self) -> int:
@@ -44,14 +45,14 @@ class Phase:
 
     @property
     def room_bytes(self) -> int | None:
-        """Left on the device; below zero where it does not fit; None without a limit."""
+        """Free device bytes, negative where it does not fit; None without a limit."""
         if self.limit_bytes is None:
             return None
         return self.limit_bytes - self.device_bytes - (self.host_bytes if self.is_shared else 0)
 
     @property
     def host_room_bytes(self) -> int | None:
-        """The same of host memory."""
+        """Free host bytes, negative where it does not fit; None without a limit."""
         if self.host_limit_bytes is None:
             return None
         return self.host_limit_bytes - self.host_bytes - (self.device_bytes * self.is_shared)
@@ -74,11 +75,12 @@ class Phase:
         return f"{self.name} ({self.of})" if self.of else self.name
 
     def why_not(self) -> str:
-        """What does not fit, with the largest terms."""
+        """Describe what does not fit, with the largest terms."""
         if self.problem:
             return f"{self.title}, rank {self.rank}: {self.problem}"
         room, limit, terms = self.room_bytes, self.limit_bytes, self.device
         where, total = "device", self.device_bytes
+        # Blame the device, the memory it shares with the host, or else host memory.
         if self.is_shared:
             terms = {**self.device, **self.host}
             where, total = "memory", self.device_bytes + self.host_bytes

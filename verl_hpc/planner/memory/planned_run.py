@@ -22,12 +22,11 @@ class PlannedRun:
     layouts: RunLayouts
     hardware: Hardware
     shapes: Mapping[str, RoleShape]
-    """By role, those that share another's engine left out."""
+    """Shape of each role, without those that compute in another's engine."""
     rollout: RolloutShape | None
     settings: Mapping[str, RoleSettings] = field(repr=False)
     bucket_bytes: Sequence[int] | None = None
-    """Of each rank, for the weights' way to the rollout engines; None takes the most there can be.
-    """
+    """Transfer buffers of each rank, in bytes; None assumes the upper bound."""
 
     @cached_property
     def engine_stages(self) -> dict[int, int]:
@@ -40,5 +39,5 @@ class PlannedRun:
         }
 
     def engine_stage(self, rank: int) -> int | None:
-        """The stage of its rollout engine that a rank is; None where it does not generate."""
+        """Pipeline stage of a rank in its rollout engine; None where it does not generate."""
         return self.engine_stages.get(rank)

@@ -1,4 +1,4 @@
-"""What a trainer's rank holds while it sends quantised weights: their values and scales."""
+"""The values and scales that a training rank holds while it sends quantised weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from verl_hpc.planner.memory.shape import RoleShape
 
 @lru_cache(maxsize=4096)
 def quantised_copies(shape: RoleShape, stage: int, rollout: RolloutShape) -> int:
-    """Of one stage of the role that generates, as `transfer.fp8.Fp8Weights` makes them.
+    """Bytes that `transfer.fp8.Fp8Weights` makes on one stage of the role that generates.
 
     Args:
         shape: of the role.
@@ -36,6 +36,7 @@ def quantised_copies(shape: RoleShape, stage: int, rollout: RolloutShape) -> int
 
 @lru_cache(maxsize=1024)
 def _of_layer(arch: Architecture, sizes: tuple[int, int, int], quantised: frozenset[str]) -> int:
+    # All ranks of a layout hold equal shares of a layer, so the first stands for each.
     tp, ep, etp = sizes
     layout = TrainLayout(tp=tp, ep=ep, etp=etp, dp=ep * etp)
     one = megatron_shard_map(replace(arch, num_layers=1), layout)

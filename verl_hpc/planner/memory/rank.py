@@ -1,4 +1,4 @@
-"""The phases of one rank: which terms are there together.
+"""The phases of one rank, and the terms that each of them holds.
 
 The order in which memory changes hands is `trainer.build_roles.build_engines` and
 `trainer.sync.WeightSync`: while weights are resharded, training and the engine's weights are on the
@@ -42,11 +42,11 @@ def _under(name: str, terms: Mapping[str, int]) -> Terms:
 
 
 class RankMemory:
-    """What one rank holds.
+    """Memory of one rank, phase by phase.
 
     Args:
-        run: whose memory it is.
-        rank: which.
+        run: the planned run.
+        rank: number of the rank.
     """
 
     def __init__(self, run: PlannedRun, rank: int) -> None:
@@ -54,7 +54,7 @@ class RankMemory:
         self._on_gpu = run.hardware.kind.is_gpu
         self._engine_stage = run.engine_stage(rank) if run.rollout else None
         self._here: dict[str, RoleOnRank] = {}
-        """Of each role whose engine is here."""
+        """Engines on this rank, by role."""
         for name, shape in run.shapes.items():
             grid = run.layouts.train[name].grid
             if 0 <= rank - grid.first_rank < grid.size:
@@ -68,7 +68,7 @@ class RankMemory:
         return role.frozen(shape, stage) if name in self._run.layouts.bases else 0
 
     def phases(self) -> Iterator[Phase]:
-        """All of them."""
+        """Yield all phases of the rank."""
         yield from self._build()
         loading = {"buckets": most_bucket_bytes(self._on_gpu)}
         yield self._phase("load", "", self._loaded(), loading)
@@ -91,7 +91,7 @@ class RankMemory:
         return self._engine_stage is not None
 
     def _resident(self) -> Terms:
-        """Of all engines here, from the second step on."""
+        """Terms of all engines here, from the second step on."""
         terms: Terms = {}
         for name, here in self._here.items():
             fp8 = role.fp8_copies(here.shape, here.stage)
@@ -99,13 +99,13 @@ class RankMemory:
         return terms
 
     def _loaded(self) -> Terms:
-        """The same before anything was computed: a step makes moments, and a rollout engine that
-        is built, since all that is trained is put away for it."""
+        """Terms after loading. Moments exist only if building a rollout engine created them, by
+        offloading all that is trained; otherwise the first step does."""
         left_out = ("fp8",) if self._generates else ("fp8", "moments")
         return {n: s for n, s in self._resident().items() if n.rpartition(".")[2] not in left_out}
 
     def _kept(self) -> Terms:
-        """What stays on the device while the engine generates."""
+        """Terms that stay on the device while the engine generates."""
         terms = self._resident()
         for name in self._here:
             for part, names in _PARTS.items():
@@ -120,21 +120,21 @@ class RankMemory:
 
     @property
     def _buckets(self) -> Terms:
-        """Of the transfer between training and generation."""
+        """Buffers of the transfer between training and generation."""
         if self._run.rollout is None:
             return {}
         counted = self._run.bucket_bytes
         most = most_bucket_bytes(self._on_gpu)
-        found = {"buckets": most if counted is None else counted[self._rank]}
+        terms = {"buckets": most if counted is None else counted[self._rank]}
         if ACTOR in self._here and self._here[ACTOR].shape.adapters is not None:
             shape, stage, *_ = self._here[ACTOR]
             size = ITEM_BYTES[self._run.config.rollout_dtype]
-            found[f"{ACTOR}.merged"] = role.merged(shape, stage, size)
-        return found
+            terms[f"{ACTOR}.merged"] = role.merged(shape, stage, size)
+        return terms
 
     @property
     def _quantised(self) -> Terms:
-        """Of weights on their way to an engine in FP8."""
+        """Quantised copies of weights on their way to an FP8 engine."""
         if self._run.rollout is None or ACTOR not in self._here:
             return {}
         shape, stage, *_ = self._here[ACTOR]
@@ -142,7 +142,7 @@ class RankMemory:
 
     @property
     def _asleep(self) -> Terms:
-        """Of an engine that does not generate just now."""
+        """Terms of a rollout engine that is not generating."""
         if self._run.rollout is None or self._engine_stage is None:
             return {}
         if self._on_gpu and self._run.rollout.engine == "vllm" and self._here:
@@ -203,7 +203,8 @@ class RankMemory:
         )
 
     def _build(self) -> Iterator[Phase]:
-        """Engines one after another: parameters lie apart until they are in their buffers."""
+        """Yield the phases in which engines are built one after another; parameters exist outside
+        their buffers until these are made."""
         before: Terms = {}
         for name, here in self._here.items():
             mine, shape = here.resident(), here.shape
@@ -220,7 +221,8 @@ class RankMemory:
             yield self._build_rollout()
 
     def _build_rollout(self) -> Phase:
-        """vLLM wants its share free when it starts, so that all training engines are away."""
+        """Phase in which vLLM is built: it wants its share of the device free, so all training
+        engines are offloaded."""
         run, stage = self._run, self._engine_stage or 0
         assert run.rollout is not None
         terms = rollout.generating(run.rollout, stage, self._device)
@@ -250,8 +252,8 @@ class RankMemory:
             yield self._phase("generate", "", self._kept(), awake, self._buckets, host=host)
 
     def _log_probs(self, name: str) -> Iterator[Phase]:
-        """Of roles that samples are scored with; a role that shares another's engine computes on
-        it with weights from host memory."""
+        """Yield the log-probs phase of a role that scores samples; a role that shares another's
+        engine computes there with weights from host memory."""
         settings = self._run.settings[name]
         owner = settings.shares or name
         scores = self._run.config.samples_to_train or not settings.trainable

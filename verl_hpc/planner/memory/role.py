@@ -20,17 +20,17 @@ from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.sharded import Shards, shards
 
 MERGED_BYTES = 1 << 28
-"""Of a part of the model whose adapters are merged at a time, on the fullest rank."""
+"""Bytes of weights whose adapters are merged at a time, on the fullest rank."""
 MASTER_BYTES = 4
-"""Of a gradient, a master weight or a moment: float32."""
+"""Bytes of a gradient, a master weight or a moment: float32."""
 _FP8_COPIES = 2
-"""Of a linear layer's weight: by rows and by columns, a byte each."""
+"""Copies of a linear layer's weight, by rows and by columns, at one byte an element."""
 _MXFP8_SCALES = 2 / 32
 
 
 @lru_cache(maxsize=4096)
 def buffers(shape: RoleShape, stage: int) -> tuple[Buffer | Shards, ...]:
-    """Of all chunks of a stage; empty where nothing is trained."""
+    """Buffers of all chunks of a stage; empty where nothing is trained."""
     if shape.is_sharded:
         return (shards(shape),) if shape.trainable else ()
     return tuple(
@@ -48,27 +48,27 @@ def _of_chunk(shape: RoleShape, stage: int, chunk: int) -> list[Buffer]:
     size = bucket_elements(layout.dp) if cut else None
     dense = [p for p in parameters if not p.expert]
     experts = [p for p in parameters if p.expert]
-    found = [Buffer(dense, layout.dp, size)] if dense else []
+    made = [Buffer(dense, layout.dp, size)] if dense else []
     if experts:
         replicas = layout.tp * layout.dp // (layout.ep * layout.etp)
-        found.append(Buffer(experts, replicas, size))
-    return found
+        made.append(Buffer(experts, replicas, size))
+    return made
 
 
 def parameter_elements(shape: RoleShape, stage: int) -> int:
-    """Of a rank's parameters, without the padding of buffers."""
+    """Elements of a rank's parameters, without the padding of buffers."""
     return stage_elements(shape, stage).total
 
 
 def apart_elements(shape: RoleShape, stage: int) -> int:
-    """Of parameters that lie in buffers, once these are made."""
+    """Elements of the parameters that move into buffers once these are made."""
     if shape.is_sharded:
         return 0
     return trained_elements(shape, stage).total if shape.trainable else 0
 
 
 def frozen(shape: RoleShape, stage: int) -> int:
-    """Parameters that have no gradients."""
+    """Bytes of parameters without gradients."""
     if shape.is_sharded:
         return 0 if shape.trainable else shards(shape).num_elements * shape.kept_bytes
     if not shape.trainable:
@@ -81,14 +81,14 @@ def frozen(shape: RoleShape, stage: int) -> int:
 
 @lru_cache(maxsize=4096)
 def weights(shape: RoleShape, stage: int) -> int:
-    """Parameters; with an optimizer they lie in its buffers, padding included."""
+    """Bytes of parameters; trained ones lie in the optimizer's buffers, padding included."""
     in_buffers = sum(b.num_elements for b in buffers(shape, stage)) * shape.kept_bytes
     return frozen(shape, stage) + in_buffers
 
 
 def merged(shape: RoleShape, stage: int, item_bytes: int) -> int:
-    """Of weights with their adapters, while they travel: as many layers as
-    `MERGED_BYTES` hold, or one."""
+    """Bytes of weights merged with their adapters, on their way to the engine: the layers that
+    `MERGED_BYTES` hold, at least one."""
     if shape.adapters is None:
         return 0
     layer = layer_of(shape)
@@ -99,7 +99,8 @@ def merged(shape: RoleShape, stage: int, item_bytes: int) -> int:
 
 @lru_cache(maxsize=4096)
 def gradients(shape: RoleShape, stage: int) -> int:
-    """Buffers as those of the weights, in float32; of shards they live in an update alone."""
+    """Bytes of the float32 gradient buffers; 0 for shards, whose gradients exist only in an
+    update."""
     if shape.is_sharded:
         return 0
     return sum(b.num_elements for b in buffers(shape, stage)) * MASTER_BYTES
@@ -107,35 +108,35 @@ def gradients(shape: RoleShape, stage: int) -> int:
 
 @lru_cache(maxsize=16384)
 def owned_elements(shape: RoleShape, stage: int, replica: int = 0) -> int:
-    """Of the ranges that a replica's optimizer owns."""
+    """Elements of the ranges that a replica's optimizer owns."""
     if replica == 0:
         return sum(map(sum, (b.owned(0) for b in buffers(shape, stage))))
     return sum(sum(b.owned(replica % b.num_replicas)) for b in buffers(shape, stage))
 
 
 def owned_ranges(shape: RoleShape, stage: int, replica: int = 0) -> list[int]:
-    """Elements of each of those ranges."""
-    found = []
+    """Elements of each range that a replica's optimizer owns."""
+    ranges = []
     for buffer in buffers(shape, stage):
-        found += buffer.owned(replica % buffer.num_replicas)
-    return found
+        ranges += buffer.owned(replica % buffer.num_replicas)
+    return ranges
 
 
 def masters(shape: RoleShape, stage: int, replica: int = 0) -> int:
-    """Float32 copies of the owned ranges; parameters in float32 are their own."""
+    """Bytes of float32 copies of the owned ranges; 0 where parameters are float32 themselves."""
     if not shape.has_masters:
         return 0
     return owned_elements(shape, stage, replica) * MASTER_BYTES
 
 
 def moments(shape: RoleShape, stage: int, replica: int = 0) -> int:
-    """Adam's two, of the owned ranges."""
+    """Bytes of Adam's two moments of the owned ranges."""
     return 2 * owned_elements(shape, stage, replica) * MASTER_BYTES
 
 
 @lru_cache(maxsize=4096)
 def fp8_copies(shape: RoleShape, stage: int) -> int:
-    """Of the weights of a stage's linear layers: Transformer Engine makes them anew in the first
+    """Bytes of FP8 copies of a stage's linear weights: Transformer Engine renews them in the first
     micro-batch of a pass, and keeps them from the first pass on."""
     if shape.fp8 is None:
         return 0
@@ -150,7 +151,7 @@ def fp8_copies(shape: RoleShape, stage: int) -> int:
 
 
 def resident(shape: RoleShape, stage: int, replica: int = 0) -> dict[str, int]:
-    """All of it by term."""
+    """Bytes that the engine holds from step to step, by term."""
     return {
         "weights": weights(shape, stage),
         "gradients": gradients(shape, stage),

@@ -17,19 +17,19 @@ from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.layout.vllm import VOCAB_MULTIPLE, vllm_shard_map
 
 GRAPHS = 2**30
-"""CUDA graphs of vLLM's 51 batch sizes: an assumption, as it logs of 7B to 70B."""
+"""CUDA graphs of vLLM's 51 batch sizes: an assumption, from its logs of 7B to 70B models."""
 WORKSPACE = 2**29
 """Buffers outside vLLM's pools, which sleeping does not give back: attention's workspace (394 MiB
 with FlashInfer), the inputs of graphs, the sampler's."""
 _BATCHED_TOKENS = 16384
-"""Prompt tokens that vLLM computes at a time on large GPUs, where nothing else is said."""
+"""Default of vLLM on large GPUs: prompt tokens computed at a time."""
 _MOST_SEQUENCES = 1024
 _CPU_CACHE_GIB = 1
 
 
 @dataclass(frozen=True)
 class RolloutShape:
-    """What decides it; hashable."""
+    """Settings that decide an engine's memory; hashable."""
 
     arch: Architecture
     dtype: str
@@ -48,7 +48,7 @@ class RolloutShape:
     quantization: Literal["fp8"] | None = None
     ignored_layers: tuple[str, ...] = ()
     cache_item_bytes: int = 2
-    """Of a key's or a value's element."""
+    """Bytes of an element of a key or a value."""
 
     @classmethod
     def of(
@@ -59,7 +59,7 @@ class RolloutShape:
         on_gpu: bool,
         longest_response: int | None = None,
     ) -> RolloutShape:
-        """Of the arguments that `rollout.factory.build_rollout` is given."""
+        """Build a shape from the arguments of `rollout.factory.build_rollout`."""
         tokens = config.engine_options.get("max_num_batched_tokens")
         return cls(
             replace(arch, rope_scaling=None, rope_theta=1.0),
@@ -88,13 +88,13 @@ class RolloutShape:
 def rollout_shape(
     config: RunConfig, arch: Architecture, on_gpu: bool, tensor_parallel: int | None = None
 ) -> RolloutShape:
-    """Of a run's engines.
+    """Shape of a run's rollout engines.
 
     Args:
         config: of the run.
         arch: of the role that generates.
         on_gpu: whether its ranks have GPUs.
-        tensor_parallel: instead of the configured one.
+        tensor_parallel: size to use in place of the configured one.
     """
     rollout = config.rollout
     if tensor_parallel is not None:
@@ -106,7 +106,7 @@ def rollout_shape(
 def _layer_bytes(
     arch: Architecture, tp: int, expert_parallel: bool, dtype: str, quantised: frozenset[str]
 ) -> int:
-    """Of a decoder layer on one rank.
+    """Bytes of a decoder layer on one rank.
 
     Args:
         quantised: its linear layers, names below it.
@@ -134,7 +134,7 @@ def quantised_modules(shape: RolloutShape, layer: int) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
-    """Parameters of one rank of one pipeline stage of the engine."""
+    """Bytes of parameters on one rank of one pipeline stage of the engine."""
     arch = shape.arch
     if shape.engine == "hf":
         return arch.num_parameters * shape.item_bytes
@@ -145,7 +145,7 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
         quantised_modules(shape, n) for n in range(stage * per_stage, (stage + 1) * per_stage)
     ]
     elements = 0
-    # vLLM's mixtures have all of it on every stage, whichever reads it.
+    # vLLM's mixtures hold embedding, final norm and output layer on every stage.
     if stage == 0 or arch.is_moe or (stage == last and arch.tied_embeddings):
         elements += rows * arch.hidden_size
     if stage == last or arch.is_moe:
@@ -159,7 +159,7 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
 
 
 def least_cache(shape: RolloutShape) -> int:
-    """Of one sequence of the longest length: vLLM starts with no less."""
+    """Bytes of the cache of one longest sequence, the least with which vLLM starts."""
     return shape.longest * cache_bytes_per_token(
         shape.arch, shape.tp, shape.pp, shape.cache_item_bytes
     )
@@ -167,8 +167,9 @@ def least_cache(shape: RolloutShape) -> int:
 
 @lru_cache(maxsize=4096)
 def rollout_work(shape: RolloutShape) -> int:
-    """Of the largest step: a layer's activations, and the sampler's logits of every sequence in
-    float32, gathered over the tensor-parallel ranks, with a copy to sort or normalise."""
+    """Work memory of the largest step: a layer's activations, or the sampler's logits of every
+    sequence in float32, gathered over the tensor-parallel ranks, with a copy to sort or
+    normalise."""
     if shape.engine != "vllm":
         return 0
     arch = shape.arch
@@ -176,7 +177,7 @@ def rollout_work(shape: RolloutShape) -> int:
     ffn = arch.ffn_size if shape.expert_parallel else arch.ffn_size // shape.tp
     width = 3 * ffn
     if arch.is_moe:
-        # Two buffers of a row for each expert of a token, also of those on other ranks
+        # Two buffers with a row for each expert of a token, experts on other ranks included
         # (`TritonExperts.workspace_shapes`).
         width = arch.experts_per_token * (max(ffn, hidden) + max(2 * ffn, hidden))
     layer = shape.batched_tokens * (3 * hidden + width) * shape.item_bytes
@@ -185,19 +186,19 @@ def rollout_work(shape: RolloutShape) -> int:
 
 
 def graphs(shape: RolloutShape) -> int:
-    """Of CUDA, captured when the engine is built."""
+    """Bytes of the CUDA graphs that are captured when the engine is built."""
     return GRAPHS if shape.on_gpu and shape.engine == "vllm" and not shape.eager else 0
 
 
 def asleep(shape: RolloutShape) -> int:
-    """What stays on the device while an engine sleeps."""
+    """Bytes that stay on the device while an engine sleeps."""
     if shape.engine != "vllm" or not shape.on_gpu:
         return 0
     return WORKSPACE + graphs(shape)
 
 
 def share(shape: RolloutShape, device_bytes: int) -> int:
-    """The part of the device that vLLM asks for when it starts."""
+    """Bytes of the device that vLLM asks for when it starts."""
     return int(shape.utilization * device_bytes)
 
 
@@ -224,10 +225,10 @@ def generating(shape: RolloutShape, stage: int, device_bytes: int | None) -> dic
 
 
 def needed(shape: RolloutShape, stage: int) -> int:
-    """The least share of the device that vLLM starts with: weights, work, and the cache of one
-    sequence."""
-    found = rollout_weights(shape, stage) + rollout_work(shape) + asleep(shape)
-    return found + least_cache(shape)
+    """Least share of the device with which vLLM starts, in bytes: weights, work, and the cache of
+    one sequence."""
+    fixed = rollout_weights(shape, stage) + rollout_work(shape) + asleep(shape)
+    return fixed + least_cache(shape)
 
 
 def why_not(shape: RolloutShape, stage: int, device_bytes: int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""What decides the memory of one model on one training layout."""
+"""The model, layout and settings that decide the memory of one role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verl_hpc.layout.shard_map import ITEM_BYTES
 
 @dataclass(frozen=True)
 class RoleShape:
-    """A model, its layout and its settings; hashable, so that what follows is worked out once."""
+    """A model, its layout and its settings; hashable, so that results can be cached."""
 
     arch: Architecture
     layout: TrainLayout
@@ -31,7 +31,7 @@ class RoleShape:
     fp8: Fp8Config | None = None
     on_gpu: bool = True
     adapters: AdapterShape | None = None
-    """That are trained in place of the parameters."""
+    """Adapters that are trained in place of the parameters."""
     engine: Engine = "megatron"
 
     @classmethod
@@ -47,7 +47,7 @@ class RoleShape:
         on_gpu: bool = True,
         lora: LoraConfig | None = None,
     ) -> RoleShape:
-        """Of the arguments that `engines.factory.build_engine` is given."""
+        """Build a shape from the arguments of `engines.factory.build_engine`."""
         known = (
             "sequence_parallel",
             "recompute",
@@ -81,7 +81,7 @@ class RoleShape:
     def of_role(
         cls, settings: RoleSettings, arch: Architecture, layout: TrainLayout, on_gpu: bool
     ) -> RoleShape:
-        """Of a role of a run."""
+        """Build the shape of a role of a run."""
         return cls.of(
             arch,
             layout,
@@ -95,34 +95,34 @@ class RoleShape:
 
     @property
     def backend(self) -> Backend:
-        """As `engines.megatron.precision.choose_backend` decides it, with Transformer Engine on
-        GPUs; transformers' layers keep what Megatron-core's local ones do."""
+        """Backend that `engines.megatron.precision.choose_backend` picks, with Transformer Engine
+        on GPUs; transformers' layers keep the same activations as Megatron-core's local ones."""
         if self.is_sharded:
             return "local"
         return "transformer_engine" if self.on_gpu and self.dtype != "float32" else "local"
 
     @property
     def is_sharded(self) -> bool:
-        """Whether all ranks share every parameter."""
+        """Whether every parameter is sharded over all ranks."""
         return self.engine == "fsdp"
 
     @property
     def item_bytes(self) -> int:
-        """Of an element that computes."""
+        """Bytes of an element in the dtype of computation."""
         return ITEM_BYTES[self.dtype]
 
     @property
     def kept_bytes(self) -> int:
-        """Of an element that stays from step to step."""
+        """Bytes of an element in the dtype that persists from step to step."""
         return ITEM_BYTES[kept_dtype(self.dtype, self.trainable and self.is_sharded)]
 
     @property
     def has_masters(self) -> bool:
-        """Whether master weights are others than the parameters."""
+        """Whether master weights are separate from the parameters."""
         return self.kept_bytes < 4
 
     def setting(self, name: str) -> object:
-        """Of ParallelConfig; its default is falsy."""
+        """Setting of ParallelConfig; its default is falsy."""
         return dict(self.parallel).get(name)
 
     @property

@@ -1,7 +1,7 @@
-"""What a rank has of a model whose parameters fully_shard divides over all ranks.
+"""The memory of a rank for a model whose parameters fully_shard divides over all ranks.
 
 Its rows of every parameter are padded to those of the first rank, and are their own master weights
-where it is trained. In a pass it has whole parameters besides: all that is in no layer, and layers,
+where the model is trained. A pass adds whole parameters: everything outside layers, and layers,
 with the buffers that they are gathered into.
 """
 
@@ -22,7 +22,7 @@ _EMBEDDING = "model.embed_tokens.weight"
 
 
 class Shards:
-    """Of one model, as a `Buffer` of the ledger."""
+    """Parameter shards of one model, with the interface of `Buffer`."""
 
     def __init__(self, shape: RoleShape) -> None:
         self.num_replicas = shape.layout.num_shards
@@ -33,27 +33,27 @@ class Shards:
 
     @property
     def num_elements(self) -> int:
-        """Of a rank's rows, with padding."""
+        """Elements of a rank's rows, with padding."""
         return sum(len(rows_of(rows, self.num_replicas)[0]) * size for rows, size in self._sizes)
 
     def owned(self, replica: int) -> list[int]:
         """Elements of each of a rank's shards that are not empty."""
-        found = (len(rows_of(r, self.num_replicas)[replica]) * size for r, size in self._sizes)
-        return [size for size in found if size]
+        sizes = (len(rows_of(r, self.num_replicas)[replica]) * size for r, size in self._sizes)
+        return [size for size in sizes if size]
 
 
 @lru_cache(maxsize=512)
 def shards(shape: RoleShape) -> Shards:
-    """Made once."""
+    """Shards of a model, cached."""
     return Shards(shape)
 
 
 class _Group(NamedTuple):
-    """Elements of parameters that are gathered together."""
+    """Elements of parameters gathered together."""
 
     exact: int
     padded: int
-    """To as many rows on every rank, as they travel."""
+    """Elements with all ranks padded to as many rows, as they are communicated."""
 
 
 def _group(shape: RoleShape, tensors: Iterable[TensorSpec]) -> _Group:
@@ -67,18 +67,19 @@ def _group(shape: RoleShape, tensors: Iterable[TensorSpec]) -> _Group:
 
 @lru_cache(maxsize=512)
 def _groups(shape: RoleShape) -> tuple[_Group, _Group, int]:
-    """Of a layer, of all that is in none, and elements of this whose gradients come first."""
+    """Return the group of a layer, the group of everything outside layers, and how many elements of
+    the latter have their gradients first."""
     tensors = model_tensors(shape.arch, shape.head, "uint8")
     layer = [spec for name, spec in tensors.items() if name.startswith("model.layers.0.")]
     outside = {n: spec for n, spec in tensors.items() if not n.startswith("model.layers.")}
     begins_only = shape.head in HEAD_TENSORS or not shape.arch.tied_embeddings
     early = [spec for n, spec in outside.items() if not (begins_only and n == _EMBEDDING)]
-    found = _group(shape, layer), _group(shape, outside.values())
-    return *found, _group(shape, early).exact
+    both = _group(shape, layer), _group(shape, outside.values())
+    return *both, _group(shape, early).exact
 
 
 def forward(shape: RoleShape) -> dict[str, int]:
-    """Terms of a pass without gradients, besides those of any engine.
+    """Terms of a pass without gradients that other engines do not have.
 
     A group of parameters is gathered into one buffer and copied out of it, while the buffer of the
     group ahead of it is still there; one rank's are copied alone.
@@ -95,11 +96,11 @@ def forward(shape: RoleShape) -> dict[str, int]:
 
 
 def update(shape: RoleShape) -> dict[str, int]:
-    """Terms of a backward pass, which is fuller than the forward pass: whole parameters, gradients
-    of a group of them with the copy that is summed over ranks, beside those that came before, and
-    this rank's rows of all gradients."""
+    """Terms of a backward pass, which needs more than the forward pass: whole parameters; gradients
+    of one group with the copy that is summed over ranks, and those computed before it; and this
+    rank's rows of all gradients."""
     layer, outside, early = _groups(shape)
-    # The layer that computes is gone when the next is copied out of its buffer.
+    # The current layer is freed before the next is copied out of its buffer.
     layers = _kept(shape) + 1
     if shape.setting("reshard_after_forward") and shape.layout.num_shards > 1:
         layers = 2

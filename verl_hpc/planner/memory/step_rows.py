@@ -1,4 +1,4 @@
-"""How a step's sequences are cut into rows, as far as it decides memory."""
+"""Cut of a step's sequences into rows, as far as it decides memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from verl_hpc.planner.memory.activations import NONE, Rectangles, split_rectangl
 from verl_hpc.planner.memory.shape import RoleShape
 
 _COLUMN_BYTES = 48
-"""Of a token in a step's columns: its id in 8 bytes, and ten numbers in float32."""
+"""Bytes of a token in a step's columns: its id in 8 bytes, and ten numbers in float32."""
 _RECTANGLES = 1.5
 """Right-padded tokens for each real one, where PyTorch's attention computes on rectangles; at most
 2."""
@@ -31,7 +31,8 @@ def longest_row(config: RunConfig, layout: TrainLayout) -> int:
 
 
 def rectangles_of(shape: RoleShape, config: RunConfig) -> Rectangles:
-    """Of a row that keeps the most: one, unless attention computes on packed rows."""
+    """Rectangles of the row that keeps the most: one rectangle, unless attention computes on packed
+    rows."""
     if shape.backend != "local":
         return NONE
     tokens, cp = longest_row(config, shape.layout), shape.layout.cp
@@ -41,12 +42,14 @@ def rectangles_of(shape: RoleShape, config: RunConfig) -> Rectangles:
 
 
 def num_micro_batches(config: RunConfig, layout: TrainLayout) -> int | None:
-    """Of an update, which has at most as many as sequences; None is as many as can be held."""
+    """Micro-batches of an update, at most one per sequence; None for the most a pipeline can
+    hold."""
     if layout.vpp > 1:
         return None
     return -(-_num_sequences(config) // (config.batch.mini_batches * layout.num_replicas))
 
 
 def columns(config: RunConfig, num_groups: int) -> int:
-    """Bytes of the values of a step's tokens on one of the groups that share the sequences."""
+    """Bytes of a step's token columns on one of the `num_groups` groups that share the
+    sequences."""
     return -(-_num_sequences(config) // num_groups) * longest_sequence(config) * _COLUMN_BYTES

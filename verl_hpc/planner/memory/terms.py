@@ -1,4 +1,4 @@
-"""What each term of the ledger counts, by which formula, and what it takes for granted."""
+"""Formulas and assumptions of the ledger's terms."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from verl_hpc.planner.memory.rollout import GRAPHS, WORKSPACE
 
 
 class Term(NamedTuple):
-    """For people to read."""
+    """Documentation of one term."""
 
     formula: str
     assumption: str = ""
-    """Empty where it is exact: tests count the bytes of real engines."""
+    """Empty where the formula is exact: tests count the bytes of real engines."""
 
 
 _MIB = overheads.MIB
@@ -109,8 +109,8 @@ TERMS: Mapping[str, Term] = {
         "replicas write equal shares",
     ),
 }
-"""By the last part of a term's name: `actor.weights` is `weights`. A reference that shares the
-actor's engine has its weights in host memory, as `reference.weights`."""
+"""Terms by the last part of their name: `actor.weights` is under `weights`. A reference that shares
+the actor's engine has its weights in host memory, as `reference.weights`."""
 
 ASSUMPTIONS = tuple(
     f"{name}: {term.formula}; {term.assumption}" for name, term in TERMS.items() if term.assumption
@@ -118,5 +118,5 @@ ASSUMPTIONS = tuple(
 
 
 def term(name: str) -> Term:
-    """Of a term as phases name it."""
+    """Look up a term by its full name in a phase."""
     return TERMS[name.rpartition(".")[2]]

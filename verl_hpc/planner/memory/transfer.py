@@ -25,15 +25,15 @@ from verl_hpc.planner.refit_plan import refit_plan, trained_dtype
 
 _MOST_COUNTED_RANKS = 16
 _MOST_COUNTED_BYTES = 32 * 2**30
-"""Of the weights, once for each rank: what ranks do is counted in a fraction of a second, for all
-messages of 8 MiB and below. Of larger models every bucket is full."""
+"""Limit on weights times ranks below which buckets are counted: enumerating all messages of up to 8
+MiB then takes a fraction of a second. In larger models every bucket is full."""
 _PIECE = 1 << 28
-"""In which engines/shared/storages.py takes page-locked memory."""
+"""Size of the pieces in which engines/shared/storages.py takes page-locked memory."""
 
 
 def most_bucket_bytes(on_gpu: bool) -> int:
-    """That no rank's buckets exceed: one for each round under way, in each direction; between ranks
-    on cores also a piece that is read in each of two hops."""
+    """Upper bound of a rank's buckets: one for each round under way, in each direction; between
+    ranks on cores also a piece that is read in each of two hops."""
     if on_gpu:
         return 2 * DEFAULT_ROUNDS * DEFAULT_BUCKET_BYTES
     return 2 * (HOST_ROUNDS * HOST_BUCKET_BYTES + HOST_PIECE_BYTES)
@@ -45,8 +45,8 @@ def counted_buckets(
     """Bytes that each rank keeps for the transfer from training to generation, from its first step
     on; None where they are not counted.
 
-    They are between ranks on cores, of small runs: those of the run's own plan. Ranks of a node
-    read each other's memory piece by piece, and need buckets for the others alone.
+    They are counted in small runs on cores, from the run's own transfer plan. Ranks of a node read
+    each other's memory piece by piece, and need buckets only for ranks of other nodes.
 
     Args:
         config: of a run that generates.
@@ -63,12 +63,12 @@ def counted_buckets(
     trained = trained_dtype(config.role_settings[next(iter(layouts.train))])
     same = trained == config.rollout_dtype
     quantised = config.rollout.quantization is not None
-    found = []
+    of_ranks = []
     for rank, node in enumerate(nodes):
         near = [other for other, of in enumerate(nodes) if same and of == node and other != rank]
         moves = moves_of(plan, rank)
-        found.append(bucket_bytes(moves, HOST_ROUNDS, same, near, quantised))
-    return found
+        of_ranks.append(bucket_bytes(moves, HOST_ROUNDS, same, near, quantised))
+    return of_ranks
 
 
 def bucket_bytes(
@@ -78,15 +78,16 @@ def bucket_bytes(
     neighbours: Collection[int] = (),
     quantised: bool = False,
 ) -> int:
-    """Of one rank's buckets in a run of these moves: as `transfer.exchange.Buckets` grows them, and
-    what `transfer.reads.Reads` needs.
+    """Bytes of one rank's buckets for these moves, as `transfer.exchange.Buckets` grows them, and
+    of the pieces that `transfer.reads.Reads` needs.
 
     Args:
-        rounds: under way at a time.
+        rounds: number of rounds in flight at a time.
         same_dtype: whether what is sent has the type that travels.
         neighbours: ranks whose memory is read, and that read this one's.
         quantised: whether linear layers are quantised before they are sent.
     """
+    # Each round has its own buckets, reused by every hop, which grow to their largest message.
     largest: dict[tuple[str, int], int] = {}
     pieces = 0
     for hop in moves.hops:
@@ -103,7 +104,7 @@ def bucket_bytes(
 
 
 def _piece(item: Receive) -> int:
-    """Memory that a fragment is read into, if its first place is not where it can be."""
+    """Bytes of the buffer into which a fragment is read; 0 if it can be read in place."""
     fragment = item.fragment
     if _lies(fragment, item.targets[0]):
         return 0
@@ -126,7 +127,8 @@ def _in_place(
 
 
 def _is_quantised(fragment: Fragment) -> bool:
-    """Whether it is of values or of scales, which are made in the type that travels."""
+    """Whether a fragment is of quantised values or scales, which already have the dtype that
+    travels."""
     return fragment.num_bytes // fragment.box.num_elements in (
         ITEM_BYTES[VALUES],
         ITEM_BYTES[SCALES],
@@ -141,7 +143,7 @@ def _lies(fragment: Fragment, view: View) -> bool:
 
 
 def page_locked(num_bytes: int) -> int:
-    """What page-locked memory of a tensor takes: PyTorch rounds each piece up to a power of 2."""
+    """Page-locked memory of a tensor: PyTorch rounds each piece up to a power of 2."""
     whole, rest = divmod(num_bytes, _PIECE)
     return whole * _PIECE + (1 << (rest - 1).bit_length() if rest else 0)
 

@@ -1,4 +1,4 @@
-"""What a search finds: roles on sets of ranks, with the layout of each."""
+"""The result of a search: roles on sets of ranks, with the layout of each."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from verl_hpc.planner.search.placements import Partition
 
 @dataclass(frozen=True)
 class Candidate:
-    """The best of one placement."""
+    """The best layouts of one placement."""
 
     sets: Partition
     """Roles that share ranks; a reference that computes in another role's engine is with it."""
     sizes: tuple[int, ...]
     """Ranks of each set."""
     options: Mapping[str, Option]
-    """Of each role that has an engine, and of ROLLOUT where its ranks are its own."""
+    """Layout of each role that has an engine, and of ROLLOUT where it has its own ranks."""
     seconds: float
-    """Of a step."""
+    """Seconds of a step."""
     operators: Mapping[str, float]
-    """Seconds of each, with `reshard`."""
+    """Seconds of each operator, `reshard` included."""
 
     @property
     def num_ranks(self) -> int:
@@ -30,7 +30,7 @@ class Candidate:
 
     @property
     def gpu_hours(self) -> float:
-        """Of a step."""
+        """GPU-hours of a step."""
         return self.num_ranks * self.seconds / 3600
 
     @property

@@ -16,7 +16,7 @@ from verl_hpc.planner.search.pareto_front import Option, ParetoFront
 from verl_hpc.planner.search.set_bytes import Limits, SetBytes, least_bytes, most_bytes
 
 Seconds = Callable[[Sequence[float], float], float]
-"""Of a step, from those of its operators and of the refit."""
+"""Function from the seconds of a step's operators and of the refit to those of the step."""
 
 
 class Fits(Protocol):
@@ -31,17 +31,17 @@ class RoleSet:
 
     fronts: Mapping[str, ParetoFront]
     outside: SetBytes
-    """What is neither a role's nor an engine's."""
+    """Bytes that belong to neither a role nor an engine."""
     fits: Fits
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What was chosen."""
+    """Chosen options, and the step that they give."""
 
     seconds: float
     durations: Sequence[float]
-    """Of each operator, and last of the refit."""
+    """Seconds of each operator; the last entry is the refit."""
     options: Mapping[str, Option]
 
 
@@ -60,22 +60,22 @@ def choose(
     best: Chosen | None = None
     while True:
         search = _Search(seconds, sets, limits, below)
-        found = search.run(hosts)
-        if found is not None:
-            best, below = found, found.seconds
-        # What was refused was thought to fit. Options behind it may fit, so they are tried now.
+        better = search.run(hosts)
+        if better is not None:
+            best, below = better, better.seconds
+        # The ledger refused options that the bound admitted: retry with those they dominated.
         released = [front.release(option) for front, option in search.refused]
         if not any(released):
             return best
 
 
 class _Role:
-    """A role that chooses.
+    """A role that chooses an option.
 
     Args:
         name: of the role.
-        role_set: that it is in.
-        rest: of that set, those that choose after it.
+        role_set: the set that it belongs to.
+        rest: roles of that set that choose after it.
     """
 
     def __init__(self, name: str, role_set: RoleSet, rest: Sequence[str]) -> None:
@@ -86,12 +86,12 @@ class _Role:
 
     @cached_property
     def least(self) -> SetBytes:
-        """Of the roles after it."""
+        """Least bytes of the roles after it."""
         return _added(least_bytes([o.bytes for o in front.options]) for front in self.rest)
 
     @cached_property
     def most(self) -> SetBytes:
-        """Of it and the roles after it."""
+        """Most bytes of it and of the roles after it."""
         fronts = [self.front, *self.rest]
         return _added(most_bytes([o.bytes for o in front.options]) for front in fronts)
 
@@ -108,7 +108,7 @@ class _Search:
         ]
         self._best: Chosen | None = None
         self.refused: list[tuple[ParetoFront, Option]] = []
-        """By the ledger, though the bound admitted it."""
+        """Options that the ledger refused although the bound admitted them."""
 
     def run(self, hosts: Sequence[float]) -> Chosen | None:
         if any(not role.front.options for role in self._roles):
@@ -122,7 +122,7 @@ class _Search:
     def _go(
         self, place: int, durations: list[float], taken: SetBytes, chosen: dict[str, Option]
     ) -> None:
-        """Choose for the roles from `place` on; durations have the least of those.
+        """Choose for the roles from `place` on, for which `durations` has the least seconds.
 
         Args:
             taken: bytes of the set's roles before.
@@ -149,7 +149,7 @@ class _Search:
                 self._go(place + 1, now, mine, chosen | {role.name: option})
 
     def _accepted(self, place: int, chosen: Mapping[str, Option]) -> bool:
-        """What the ledger says of the set whose last role has just chosen."""
+        """Whether the ledger accepts the set whose last role has just chosen."""
         one = self._roles[place - 1].set
         options = {name: chosen[name] for name in one.fronts}
         if one.fits(options):
@@ -158,17 +158,18 @@ class _Search:
         return False
 
     def _can_be(self, role: _Role, durations: Sequence[float], taken: SetBytes) -> bool:
-        """Whether the roles left in a set could still be fast enough, if each had what the least
-        of the others leaves it."""
+        """Whether the roles left in a set could still be fast enough, if each had the memory that
+        the least of the others leave it."""
         if self._limits.admit(taken.plus(role.most)):
             return True
+        # Relaxation: every role takes the fastest option that fits with the others' least.
         fronts = [role.front, *role.rest]
         least = [least_bytes([o.bytes for o in front.options]) for front in fronts]
         now = list(durations)
         for i, front in enumerate(fronts):
             others = taken
-            for j, found in enumerate(least):
-                others = others.plus(found) if i != j else others
+            for j, one in enumerate(least):
+                others = others.plus(one) if i != j else others
             fitting = [o.seconds for o in front.options if self._limits.admit(others.plus(o.bytes))]
             if not fitting:
                 return False
@@ -178,14 +179,14 @@ class _Search:
 
 
 def may_fit(role_set: RoleSet, limits: Limits) -> bool:
-    """Whether the bound of memory admits some choice."""
+    """Whether the memory bound admits some choice."""
     fronts = list(role_set.fronts.values())
     if any(not front.options for front in fronts):
         return False
     taken = [role_set.outside]
     for place, front in enumerate(fronts):
         rest = _added(least_bytes([o.bytes for o in f.options]) for f in fronts[place + 1 :])
-        # Of as many bytes, one is enough.
+        # Partial sums with equal bytes are interchangeable.
         sizes = dict.fromkeys(one.plus(o.bytes) for one in taken for o in front.options)
         taken = [one for one in sizes if limits.admit(one.plus(rest))]
     return bool(taken)

@@ -31,25 +31,25 @@ class Cut:
     recompute: str
 
     def settings(self, base: ParallelConfig) -> dict[str, object]:
-        """Of `parallel`, those that differ from their defaults, with those of `base` that a search
-        leaves alone."""
+        """Settings of `parallel` that differ from their defaults, with those of `base` that a
+        search leaves alone."""
         layout = self.layout
-        found: dict[str, object] = {}
+        settings: dict[str, object] = {}
         if layout.tp > 1:
-            found |= {"tensor_parallel": layout.tp, "sequence_parallel": True}
+            settings |= {"tensor_parallel": layout.tp, "sequence_parallel": True}
         if layout.pp > 1:
-            found["pipeline_parallel"] = layout.pp
+            settings["pipeline_parallel"] = layout.pp
         if layout.vpp > 1:
-            found["virtual_pipeline"] = layout.vpp
+            settings["virtual_pipeline"] = layout.vpp
         if layout.ep > 1:
-            found["expert_parallel"] = layout.ep
+            settings["expert_parallel"] = layout.ep
         if layout.cp > 1:
-            found["context_parallel"] = layout.cp
+            settings["context_parallel"] = layout.cp
         if self.recompute != "none":
-            found["recompute"] = self.recompute
+            settings["recompute"] = self.recompute
             if self.recompute == base.recompute == "selective" and base.recompute_modules:
-                found["recompute_modules"] = list(base.recompute_modules)
-        return found
+                settings["recompute_modules"] = list(base.recompute_modules)
+        return settings
 
     def parallel(self, base: ParallelConfig) -> ParallelConfig:
         """The section with `settings`."""
@@ -64,7 +64,7 @@ def cuts_of(
     trains: bool,
     context_parallel: int = 1,
 ) -> list[Cut]:
-    """Of a model on `num_ranks` ranks.
+    """List the layouts of a model on `num_ranks` ranks.
 
     Args:
         arch: the model.
@@ -117,7 +117,7 @@ def rollout_sizes(
 
 @lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
-    """Ascending."""
+    """Divisors, ascending."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return tuple(dict.fromkeys([*small, *(number // n for n in reversed(small))]))
 

@@ -1,4 +1,4 @@
-"""From a candidate to settings that a run executes."""
+"""Convert a candidate into settings of a run."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ def overrides_of(config: RunConfig, candidate: Candidate) -> dict[str, Any]:
     parallel: {tensor_parallel: 8, sequence_parallel: true} and roles.reference.placement: actor.
     """
     labels = _labels(candidate)
-    found: dict[str, Any] = {"placement": labels}
+    overrides: dict[str, Any] = {"placement": labels}
     for name, settings in config.role_settings.items():
         option = candidate.options.get(name)
         if name == ACTOR:
             assert option is not None and option.cut is not None
-            found["parallel"] = option.cut.settings(config.parallel)
+            overrides["parallel"] = option.cut.settings(config.parallel)
+        # A role is placed by the label of its set, which is the set's first role.
         label = next(roles[0] for roles in candidate.sets if name in roles)
         changes: dict[str, Any] = {"parallel": None, "placement": None}
         if option is not None and option.cut is not None and name != ACTOR:
             changes["parallel"] = option.cut.settings(settings.parallel)
         if option is not None and labels and label != name:
             changes["placement"] = label
+        # None is written only over a setting that the configuration gives.
         given = config.roles.get(name)
         for field, value in changes.items():
             if value is not None or (given is not None and getattr(given, field) is not None):
-                found[f"roles.{name}.{field}"] = value
+                overrides[f"roles.{name}.{field}"] = value
     if candidate.rollout_tp is not None:
-        found["rollout.tensor_parallel"] = candidate.rollout_tp
+        overrides["rollout.tensor_parallel"] = candidate.rollout_tp
         if config.rollout.grouping == "zero_redundancy" and not _groups_apply(candidate):
-            found["rollout.grouping"] = None
-    return found
+            overrides["rollout.grouping"] = None
+    return overrides
 
 
 def _labels(candidate: Candidate) -> dict[str, str]:
@@ -78,14 +80,15 @@ def applied(config: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
 
 
 def separated(config: RunConfig) -> dict[str, RoleSettings]:
-    """The settings of every role as if each had an engine of its own, but for those that cannot."""
+    """Settings of every role as if each had its own engine, except where roles must share one."""
     shares = {name for name, one in config.role_settings.items() if one.shares is not None}
     apart = shares - must_share(config).keys()
     return applied(config, {f"roles.{name}.parallel": {} for name in sorted(apart)}).role_settings
 
 
 def must_share(config: RunConfig) -> dict[str, str]:
-    """Roles that compute in another one's engine and must: they start from its adapter."""
+    """Map each role that must compute in another's engine, as it starts from its adapter, to that
+    role."""
     settings = config.role_settings
     owners = {name: one.shares for name, one in settings.items() if one.shares is not None}
     adapters = {name: settings[owner].lora for name, owner in owners.items()}

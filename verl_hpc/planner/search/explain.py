@@ -1,4 +1,4 @@
-"""Why the best was chosen, and why others lost."""
+"""Explain why the best placement was chosen, and why others lost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from verl_hpc.planner.search.search import Candidate, Found
 
 _MOST = 3
 _LEAST_SHARE = 0.005
-"""Of a step; smaller differences are not shown."""
+"""Smaller differences, as a share of a step, are not shown."""
 
 
 def placed_text(candidate: Candidate) -> str:
-    """Such as `actor + reference on 64, critic on 64 ranks`."""
+    """Describe a placement, such as `actor + reference on 64, critic on 64 ranks`."""
     parts = [
         f"{' + '.join(roles)} on {size}"
         for roles, size in zip(candidate.sets, candidate.sizes, strict=True)
@@ -21,8 +21,9 @@ def placed_text(candidate: Candidate) -> str:
 
 
 def layouts_text(candidate: Candidate) -> dict[str, str]:
-    """By role, such as `TP8 PP4 DP4, recompute full`; of the rollout, `TP8`."""
-    found = {}
+    """Describe each role's layout, such as `TP8 PP4 DP4, recompute full`; for the rollout,
+    `TP8`."""
+    texts = {}
     for role, option in candidate.options.items():
         if option.cut is None:
             continue
@@ -31,10 +32,10 @@ def layouts_text(candidate: Candidate) -> dict[str, str]:
         sizes += [f"CP{layout.cp}"] * (layout.cp > 1)
         sizes += [f"VPP{layout.vpp}"] * (layout.vpp > 1) + [f"EP{layout.ep}"] * (layout.ep > 1)
         recompute = option.cut.recompute
-        found[role] = " ".join(sizes) + f", recompute {recompute}" * (recompute != "none")
+        texts[role] = " ".join(sizes) + f", recompute {recompute}" * (recompute != "none")
     if candidate.rollout_tp is not None:
-        found["rollout"] = f"TP{candidate.rollout_tp}"
-    return found
+        texts["rollout"] = f"TP{candidate.rollout_tp}"
+    return texts
 
 
 def explain(found: Found, most: int = 5) -> list[str]:
@@ -59,7 +60,8 @@ def explain(found: Found, most: int = 5) -> list[str]:
 
 
 def _differences(best: Candidate, other: Candidate) -> Iterator[str]:
-    """Operators that take longer, those that differ most first, and what is won elsewhere."""
+    """Yield the operators that take longer, largest difference first, then the total gain of the
+    others."""
     differs = {
         name: seconds - best.operators.get(name, 0.0) for name, seconds in other.operators.items()
     }

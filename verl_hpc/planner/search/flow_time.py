@@ -1,6 +1,6 @@
-"""How long a step takes, of the seconds of its operators and the sets that they run on.
+"""Seconds of a step, from those of its operators and the sets of ranks that they run on.
 
-The same as `timing.step` composes from a compiled flow, for many placements of one flow.
+Composes them as `timing.step` does from a compiled flow, but for many placements of one flow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _Step(NamedTuple):
     name: str
     place: int
     needs: tuple[int, ...]
-    """Places in the order of those that give what it needs."""
+    """Indices of the operators that produce its inputs."""
     changes_state: bool
 
 
@@ -31,7 +31,7 @@ class FlowTime:
         self._stale = config.rollout.staleness > 0
 
     def on(self, set_of: Mapping[str, int], trains: Sequence[bool]) -> PlacedFlow:
-        """With each role, and ROLLOUT, on the set of this number.
+        """Place each role, and ROLLOUT, on a set.
 
         Args:
             set_of: number of the set of each role.
@@ -53,7 +53,7 @@ class PlacedFlow:
         self._parts = [[i for i in range(len(steps)) if i not in ahead], sorted(ahead)]
 
     def seconds(self, durations: Sequence[float], refit: float) -> float:
-        """Of a step.
+        """Seconds of a step.
 
         Args:
             durations: of each operator.
@@ -75,18 +75,19 @@ class PlacedFlow:
 
 
 def _ordered(works: Sequence[Work]) -> list[Work]:
-    """As `DataFlow` orders them: each behind those that give what it needs, else as declared."""
+    """Order operators as `DataFlow` does: each after the producers of its inputs, otherwise as
+    declared."""
     makers = {value: work.name for work in works for value in work.gives}
-    found: list[Work] = []
+    ordered: list[Work] = []
     left = list(works)
     while left:
-        done = {work.name for work in found}
+        done = {work.name for work in ordered}
         ready = next(
             work for work in left if done.issuperset(makers[v] for v in _needs(work) if v in makers)
         )
-        found.append(ready)
+        ordered.append(ready)
         left.remove(ready)
-    return found
+    return ordered
 
 
 def _needs(work: Work) -> tuple[str, ...]:
@@ -99,9 +100,9 @@ def _makers(works: Sequence[Work]) -> list[tuple[int, ...]]:
 
 
 def _ahead(steps: Sequence[_Step], trains: Sequence[bool]) -> frozenset[int]:
-    """What is made while the step before trains."""
-    found: set[int] = set()
+    """Operators that run while the previous step trains."""
+    ahead: set[int] = set()
     for i, step in enumerate(steps):
-        if not step.changes_state and not trains[step.place] and found.issuperset(step.needs):
-            found.add(i)
-    return frozenset(found)
+        if not step.changes_state and not trains[step.place] and ahead.issuperset(step.needs):
+            ahead.add(i)
+    return frozenset(ahead)

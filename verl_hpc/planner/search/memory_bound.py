@@ -1,4 +1,4 @@
-"""Bytes that a role, or an engine, has at least: what a search asks thousands of times.
+"""Lower bounds on the bytes of a role or an engine, which a search needs thousands of times.
 
 The memory ledger has every phase on every rank, and takes milliseconds for a layout that it has not
 seen. The bound takes microseconds: it has the phases that are the largest, on the first and on the
@@ -32,7 +32,7 @@ from verl_hpc.planner.search.set_bytes import Limits, RankBytes, SetBytes
 
 
 class MemoryBound:
-    """Of the roles and the engines of one run."""
+    """Lower bounds on the memory of the roles and engines of one run."""
 
     def __init__(self, run: SearchedRun) -> None:
         config, hardware = run.config, run.hardware
@@ -48,7 +48,7 @@ class MemoryBound:
         )
 
     def outside(self, num_ranks: int, has_roles: bool) -> SetBytes:
-        """What is neither a role nor an engine, on a set of so many ranks."""
+        """Bytes of a set's ranks that belong to neither a role nor an engine."""
         process = overheads.PROCESS if self._on_gpu else overheads.CPU_PROCESS
         device = self._buckets
         if not self._on_gpu:
@@ -64,7 +64,7 @@ class MemoryBound:
         return SetBytes(rank, rank)
 
     def role(self, name: str, cut: Cut, generates: bool, num_sharing: int) -> SetBytes:
-        """Of a role on a layout.
+        """Least bytes of a role on a layout.
 
         Args:
             name: of the role.
@@ -75,28 +75,30 @@ class MemoryBound:
         shape = self._shape(name, cut)
         count = num_micro_batches(self._config, cut.layout)
         scores = self._config.samples_to_train or num_sharing > 0
-        found = self._passes(shape, None if count is None else min(count, cut.layout.pp), scores)
+        computing = self._passes(
+            shape, None if count is None else min(count, cut.layout.pp), scores
+        )
         states = (self._state(name, shape, cut.layout, stage) for stage in (0, cut.layout.pp - 1))
         first, last = (
             self._rank(name, state, most, cut.layout, generates, num_sharing)
-            for state, most in zip(states, found, strict=True)
+            for state, most in zip(states, computing, strict=True)
         )
         return SetBytes(first, last)
 
     def _state(self, name: str, shape: RoleShape, layout: TrainLayout, stage: int) -> _State:
-        """Without frozen weights, where they may be in memory as another role's."""
-        found = _state(shape, layout, stage)
-        return found._replace(weights=found.trained) if self._may_share(name) else found
+        """State of a role, without frozen weights where another role may hold them."""
+        state = _state(shape, layout, stage)
+        return state._replace(weights=state.trained) if self._may_share(name) else state
 
     def _may_share(self, name: str) -> bool:
-        """Whether a role before this one may have its frozen weights; layouts decide it."""
+        """Whether an earlier role may hold its frozen weights; the layouts decide."""
         names = list(self._settings)
         before = names[: names.index(name)]
         mine = self._settings[name]
         return any(may_share(mine, self._settings[other]) for other in before)
 
     def _shape(self, name: str, cut: Cut) -> RoleShape:
-        """With one replica: nothing that is asked of it depends on their number."""
+        """Shape with one replica: none of the values read from it depend on their number."""
         sizes = cut.layout
         key = (name, sizes.tp, sizes.pp, sizes.vpp, sizes.ep, sizes.cp, cut.recompute)
         if key not in self._shapes:
@@ -125,14 +127,14 @@ class MemoryBound:
         return self._largest[key]
 
     def _largest_pass(self, shape: RoleShape, stage: int, count: int | None, scores: bool) -> int:
-        """With the holes that it leaves in the allocator's memory."""
-        found, tokens = 0, longest_row(self._config, shape.layout)
+        """Bytes of the largest pass on a stage, with the fragmentation that it causes."""
+        largest, tokens = 0, longest_row(self._config, shape.layout)
         if shape.trainable:
             rectangles = rectangles_of(shape, self._config)
-            found = sum(passes.update(shape, stage, tokens, count, rectangles).values())
+            largest = sum(passes.update(shape, stage, tokens, count, rectangles).values())
         if scores or not shape.trainable:
-            found = max(found, sum(passes.forward(shape, stage, tokens).values()))
-        return found + int(overheads.ALLOCATOR * found) * shape.on_gpu
+            largest = max(largest, sum(passes.forward(shape, stage, tokens).values()))
+        return largest + int(overheads.ALLOCATOR * largest) * shape.on_gpu
 
     def _rank(
         self,
@@ -152,22 +154,22 @@ class MemoryBound:
         copied = state.weights * weights_go + state.optimizer * optimizer_goes
         kept = resident - copied - state.gradients * (generates and offload.gradients)
         lora = self._settings[name].lora
-        # Adapters that began at zero are left out instead.
+        # Adapters that start at zero are left out in place of a copy.
         first = 0 if lora is not None and lora.path is None else state.trained
         copies = first * num_sharing  # of weights that compute in its engine
         saved = 0
         if self._config.checkpoint.background and trainable:
             saved = state.trained // layout.dp + 3 * role.MASTER_BYTES * state.owned
         if not self._on_gpu:
-            # The device is the node's memory, which host memory is a part of. Buckets are empty
-            # while a checkpoint is written.
+            # On cores, device and host memory are the same. Buckets are empty while a checkpoint is
+            # written.
             saving = saved - self._buckets
             return RankBytes(resident + copies, max(computing, saving), kept + copies + copied)
         communicators = self._communicators(layout)
         if self.limits.host is None:
             return RankBytes(resident, computing, kept, communicators)
         swapped = first * (num_sharing > 0 and not weights_go)
-        # Copies that stay are made when all engines are there.
+        # Permanent copies are made after all engines are built.
         building = (state.weights + state.optimizer) * generates
         return RankBytes(
             resident,
@@ -183,7 +185,7 @@ class MemoryBound:
         return count * overheads.COMMUNICATOR * (self._num_ranks > 1)
 
     def engine(self, shape: RolloutShape, beside_roles: bool) -> SetBytes | None:
-        """Of a rollout engine; None where it would refuse to start.
+        """Least bytes of a rollout engine; None where it would refuse to start.
 
         Args:
             shape: of the engine.
@@ -208,16 +210,16 @@ class MemoryBound:
 
 
 class _State(NamedTuple):
-    """Bytes of what an engine holds, on whichever replica."""
+    """Bytes that an engine holds, on any replica."""
 
     weights: int
     trained: int
-    """Of the weights, those that training changes."""
+    """Part of the weights that training changes."""
     gradients: int
     optimizer: int
     fp8: int
     owned: int
-    """Elements that the optimizer has at least."""
+    """Least number of elements that the optimizer owns."""
 
 
 def _state(shape: RoleShape, layout: TrainLayout, stage: int) -> _State:
@@ -240,7 +242,7 @@ def _state(shape: RoleShape, layout: TrainLayout, stage: int) -> _State:
 
 
 def _least_owned(num_elements: int, num_replicas: int, num_chunks: int, padding: int) -> int:
-    """Elements that each replica's optimizer has at least: its share, if all padding between
+    """Least number of elements that a replica's optimizer owns: its share, if all padding between
     parameters and at the ends of buckets were its own (`memory.buffers`)."""
     if num_replicas == 1:
         return num_elements

@@ -1,4 +1,4 @@
-"""Why nothing fits, and what to do about it."""
+"""Explain why nothing fits, and what to change."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from verl_hpc.planner.search.cuts import rollout_sizes
 from verl_hpc.planner.search.searched_run import SearchedRun
 
 _LARGEST_SHARE = 0.95
-"""Of a device that an engine may ask for: CUDA and NCCL are beside it."""
+"""Largest share of a device that an engine may ask for; CUDA and NCCL need the rest."""
 
 
 def why_nothing_fits(run: SearchedRun) -> str:
-    """What to change of a run of which a search found nothing that fits.
+    """Suggest changes to a run for which a search found no fit.
 
     Where no engine starts even on the most ranks of a node, nothing else matters. Else engines
     start, and a smaller share of the device leaves more to training.
@@ -46,7 +46,7 @@ def why_nothing_fits(run: SearchedRun) -> str:
 
 
 def _larger(least: float, pp: int) -> str:
-    """What makes an engine start that needs this share of its device."""
+    """Suggest settings with which an engine that needs this share of its device can start."""
     stages = f"rollout.pipeline_parallel above {pp}, so that its parts are smaller"
     if least > _LARGEST_SHARE:
         return f"set {stages}"

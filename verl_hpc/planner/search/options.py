@@ -1,4 +1,4 @@
-"""What a role can be on so many ranks: its layouts, with their seconds and their least bytes."""
+"""Options of a role on a number of ranks: its layouts, with their seconds and least bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from verl_hpc.planner.timing.workload import Workload
 
 
 class Options:
-    """Of the roles of a run, worked out once for each number of ranks.
+    """Options of the roles of a run, computed once for each number of ranks.
 
     Args:
         config: of the run.
@@ -103,8 +103,9 @@ class Options:
             serving = self._serving(num_ranks, beside_roles=True)
         for cut in cuts:
             self.evaluated += 1
-            found = self._bound.role(role, cut, generates, len(sharing))
-            alone = outside.plus(found)
+            held = self._bound.role(role, cut, generates, len(sharing))
+            # Drop layouts that fit with no engine before their seconds are computed.
+            alone = outside.plus(held)
             fitting = [
                 engine
                 for engine in serving
@@ -115,14 +116,14 @@ class Options:
             seconds = self._seconds(role, cut, generates, sharing)
             for engine in fitting:
                 if engine is None:
-                    yield Option(cut, None, seconds, found)
+                    yield Option(cut, None, seconds, held)
                 else:
-                    yield self._with_engine(cut, seconds, found, engine)
+                    yield self._with_engine(cut, seconds, held, engine)
 
     def _seconds(
         self, role: str, cut: Cut, generates: bool, sharing: tuple[str, ...]
     ) -> tuple[float, ...]:
-        """Of each operator, and last of the refit."""
+        """Seconds of each operator; the last entry is the refit."""
         base, settings = self._models[role], self._settings[role]
         model = Model(base.arch, cut.layout, base.head, base.dtype, base.fp8, cut.recompute)
         forward = model if cut.recompute == "none" else replace(model, recompute="none")
@@ -145,7 +146,8 @@ class Options:
         return self._passes[key]
 
     def _swap(self, model: Model) -> float:
-        """Of the weights of a role that computes in another's engine, there and back."""
+        """Seconds to move the weights of a role that computes in another's engine, there and
+        back."""
         if not self._machine.hardware.kind.is_gpu:
             return 0.0
         num_bytes = 2 * element_size(model.dtype) * parameters_per_rank(model)
@@ -162,26 +164,26 @@ class Options:
         config, arch = self._config, self._archs[self._first]
         sizes = rollout_sizes(arch, num_ranks, self._per_node, config.rollout)
         if not config.samples_to_train:
-            # Evaluations alone generate, which are no part of a step.
+            # Only evaluations generate, which are not part of a step.
             sizes = [tp for tp in sizes if tp == config.rollout.tensor_parallel]
         for tp in sizes:
-            found = self._bound.engine(
+            held = self._bound.engine(
                 rollout_shape(config, arch, self._machine.hardware.kind.is_gpu, tp), beside_roles
             )
-            if found is None:
+            if held is None:
                 continue
             seconds = self._generation_seconds(num_ranks, tp)
             if config.samples_to_train and not beside_roles:
                 seconds[-1] = self._transfer(TrainLayout(), tp, shared=False)
-            yield Option(None, tp, tuple(seconds), found)
+            yield Option(None, tp, tuple(seconds), held)
 
     def _generation_seconds(self, num_ranks: int, tp: int) -> list[float]:
-        found = engines(self._config, self._archs[self._first], self._machine, num_ranks, tp)
+        deployed = engines(self._config, self._archs[self._first], self._machine, num_ranks, tp)
         seconds = [0.0] * (len(self._works) + 1)
         for place, one in enumerate(self._works):
             if one.kind == "generate":
                 work = self._work.greedily() if one.greedy else self._work
-                cost = generate_cost(self._machine, found, work)
+                cost = generate_cost(self._machine, deployed, work)
                 seconds[place] = self._machine.seconds(cost)
             elif one.kind == "score":
                 scores: Cost = {"scores": self._work.sequences / num_ranks}

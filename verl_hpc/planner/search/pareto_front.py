@@ -1,4 +1,4 @@
-"""Options of which none is better than another in everything."""
+"""Options that no other option dominates."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class Option:
     """One choice for a role."""
 
     cut: Cut | None
-    """None of rollout ranks of their own."""
+    """Training layout; None for ranks that only run rollout engines."""
     rollout_tp: int | None
-    """Of the engines on its ranks, if there are some."""
+    """Tensor-parallel size of the engines on its ranks, if any."""
     seconds: tuple[float, ...]
-    """That it adds to each operator, and last to the refit."""
+    """Seconds that it adds to each operator; the last entry is the refit."""
     bytes: SetBytes
-    """That it has at least, with its engine."""
+    """Least bytes, with its engine."""
 
     @cached_property
     def measures(self) -> tuple[float, ...]:
-        """All that is better smaller."""
+        """All measures, each better if smaller."""
         return (*self.seconds, *self.bytes.first, *self.bytes.last)
 
 
 class ParetoFront:
     """The options of a role that are worth choosing, the fastest first.
 
-    One that is nowhere better than another one waits behind it: what fits with the first is as
-    fast with the other. That holds of bounds of memory. Where the ledger refuses the other one all
-    the same, `release` brings back those behind it.
+    An option that is nowhere better than another waits for it: whatever fits with the first is as
+    fast with the other. That holds for the memory bounds. Where the ledger nevertheless refuses the
+    other, `release` brings back those that wait for it.
     """
 
     def __init__(self, options: Iterable[Option]) -> None:
@@ -52,11 +52,12 @@ class ParetoFront:
                 self.options.append(option)
         self.options.sort(key=lambda one: sum(one.seconds))
         self.least_seconds: Sequence[float] = [
-            min(found) for found in zip(*(one.seconds for one in self.options), strict=True)
+            min(column) for column in zip(*(one.seconds for one in self.options), strict=True)
         ]
 
     def release(self, option: Option) -> bool:
-        """Bring back what waits behind an option, now and from now on; whether something did."""
+        """Bring back the options that wait for this one, now and later; return whether there were
+        any."""
         waiting = self._behind.pop(option, [])
         if waiting:
             self._add(waiting)

@@ -1,4 +1,4 @@
-"""Which models share ranks, and how many ranks each set of them has.
+"""Placements: which models share ranks, and how many ranks each set of them has.
 
 Source: HybridFlow (arXiv 2409.19256), section 6, Algorithm 1: placements are the set partitions of
 the models (15 for the four of PPO, the Bell number B4), and allotments the ways to divide the GPUs
@@ -11,15 +11,16 @@ from collections.abc import Iterator, Sequence
 from math import comb
 
 MOST_ALLOTMENTS = 60_000
-"""Over all placements of a search."""
+"""Limit on the allotments of a search, over all placements."""
 _MOST_UNITS = 128
-"""Of the ranks of a search: every model has its layouts worked out on each number of them."""
+"""Limit on the units that a search's ranks are divided into: each model's layouts are computed for
+every number of them."""
 
 Partition = tuple[tuple[str, ...], ...]
 
 
 def set_partitions(names: Sequence[str]) -> list[Partition]:
-    """All ways to divide names into sets, the fewest sets first; names keep their order.
+    """List all partitions of names into sets, the fewest sets first; names keep their order.
 
     Of a, b, c: {a b c}, {a b}{c}, {a c}{b}, {a}{b c}, {a}{b}{c}.
     """
@@ -32,14 +33,14 @@ def _partitions(names: tuple[str, ...]) -> Iterator[Partition]:
         return
     first, *rest = names
     for others in _partitions(tuple(rest)):
-        for i, found in enumerate(others):
-            yield ((first, *found), *others[:i], *others[i + 1 :])
+        for i, members in enumerate(others):
+            yield ((first, *members), *others[:i], *others[i + 1 :])
         yield ((first,), *others)
 
 
 def unit_of(num_ranks: int, ranks_per_node: int, num_sets: Sequence[int]) -> int:
-    """Ranks that allotments are multiples of: one on a single node, else whole nodes, and so many
-    that few enough units and allotments are left.
+    """Size of the unit in ranks of which allotments are multiples: one on a single node, else whole
+    nodes, as many as the limits on units and allotments require.
 
     Args:
         num_sets: of each placement.
@@ -54,8 +55,8 @@ def unit_of(num_ranks: int, ranks_per_node: int, num_sets: Sequence[int]) -> int
 
 
 def allotments(num_ranks: int, unit: int, least: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Ranks of each set: multiples of `unit` of at least `least`, that are `num_ranks` together;
-    the last takes what is left over.
+    """Yield the ranks of each set: multiples of `unit` of at least `least` that add up to
+    `num_ranks`; the last set takes the remainder.
 
     Of 8 in units of 2, each at least 2, for 2 sets: (2, 6) (4, 4) (6, 2).
     """

@@ -14,7 +14,7 @@ from verl_hpc.planner.timing.step import step_flops
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 RULE = 0.75
-"""Efficiency that centres ask for."""
+"""Least efficiency that computing centres ask for."""
 
 WHY: Mapping[str, str] = {
     "rollout": "its longest response takes as many steps on more ranks, and each reads all weights",
@@ -32,12 +32,12 @@ class Row:
     model: str
     num_ranks: int
     sequences: int
-    """Of a step."""
+    """Sequences of a step."""
     candidate: Candidate | None
-    """None where nothing fits."""
+    """The best placement; None where nothing fits."""
     tokens_per_second: float
     efficiency: float
-    """Of the tokens a second and rank of the fewest ranks on which it fits."""
+    """Tokens per second and rank, relative to the fewest ranks on which it fits."""
     utilisation: float
     """Share of the peak of products."""
     limited_by: str
@@ -45,12 +45,12 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """Of a step."""
+        """Seconds of a step."""
         return None if self.candidate is None else self.candidate.seconds
 
     @property
     def why(self) -> str:
-        """What keeps that operator from scaling."""
+        """Reason why that operator does not scale."""
         name = self.limited_by
         kind = "update" if name.startswith("update") else name
         if name.endswith(("log_probs", "values", "forward")) or name == "reward":
@@ -91,6 +91,7 @@ def scaling_rows(
             rows.append(Row(model, num_ranks, mine.sequences, None, 0.0, 0.0, 0.0, ""))
             continue
         speed = mine.tokens / best.seconds
+        # Efficiency and the limiting operator are relative to the first size that fits.
         if first is None:
             first = best, speed / num_ranks, mine.tokens / num_ranks
         used = step_flops(config, archs, mine) / (

@@ -34,7 +34,7 @@ from verl_hpc.planner.timing.workload import Workload, workload_of
 
 @dataclass
 class Found:
-    """What a search found."""
+    """Result of a search."""
 
     ranking: list[Candidate]
     """The best of every placement that fits, the fastest first."""
@@ -42,11 +42,11 @@ class Found:
     """Placements of which nothing fits on the ranks."""
     placements: int = 0
     allotments: int = 0
-    """That were compared, on all placements."""
+    """Allotments compared, over all placements."""
     layouts: int = 0
-    """That were compared, of all roles."""
+    """Layouts compared, over all roles."""
     ledgers: int = 0
-    """Of sets with their layouts, that were worked out."""
+    """Ledgers computed, each of a set with its layouts."""
 
     @property
     def best(self) -> Candidate:
@@ -54,7 +54,7 @@ class Found:
 
 
 SPARE_BYTES = 2 * 2**30
-"""Left free on every device, since activations are known to some 15 %."""
+"""Memory left free on every device, since activations are known to some 15 %."""
 
 
 def search(
@@ -85,8 +85,8 @@ def search(
         raise ConfigError(
             f"{num_ranks} ranks fill no whole number of nodes of {per_node}; search for a multiple"
         )
-    found = _Search(config, archs, machine, num_ranks, work or workload_of(config), spare_bytes)
-    return found.run()
+    searching = _Search(config, archs, machine, num_ranks, work or workload_of(config), spare_bytes)
+    return searching.run()
 
 
 class _Search:
@@ -111,7 +111,7 @@ class _Search:
         self._options = Options(
             config, settings, archs, machine, work, self._bound, self._flow.works
         )
-        # Seconds of each operator that no choice changes, and last of the refit.
+        # Fixed seconds of each operator; the last entry is the refit.
         self._hosts = [machine.efficiency.operators] * len(self._flow.works) + [0.0]
         self._first = next(iter(settings))
         self._rollout_alone = (
@@ -122,7 +122,7 @@ class _Search:
         self._least: dict[tuple[tuple[str, ...], int], Sequence[float]] = {}
 
     def run(self) -> Found:
-        """The best of each placement."""
+        """Find the best candidate of each placement."""
         placements = self._placements()
         per_node = self._machine.hardware.ranks_per_node
         unit = unit_of(self._num_ranks, per_node, [len(sets) for sets in placements])
@@ -146,15 +146,15 @@ class _Search:
         )
 
     def _placements(self) -> list[Partition]:
-        """Of the roles; rollout ranks of their own are a set by themselves."""
+        """List the placements of the roles; a rollout with its own ranks is a set by itself."""
         pairs = [{*pair} for pair in must_share(self._config).items()]
-        found = [
+        partitions = [
             sets
             for sets in set_partitions(tuple(self._settings))
             if all(any(pair.issubset(roles) for roles in sets) for pair in pairs)
         ]
         alone: Partition = ((ROLLOUT,),)
-        return [(*sets, *(alone if self._rollout_alone else ())) for sets in found]
+        return [(*sets, *(alone if self._rollout_alone else ())) for sets in partitions]
 
     def _best_of(self, sets: Partition, unit: int) -> Candidate | None:
         least = [self._least_ranks(roles, unit) for roles in sets]
@@ -167,6 +167,7 @@ class _Search:
             self._allotments += 1
             if all(self._fits(roles, size) for roles, size in zip(sets, sizes, strict=True)):
                 bounds.append((self._bound_seconds(placed, sets, sizes), sizes))
+        # Best bound first, so that the search stops once a bound exceeds the best found.
         bounds.sort()
         best: tuple[Chosen, tuple[int, ...]] | None = None
         for bound, sizes in bounds:
@@ -175,24 +176,24 @@ class _Search:
                 break
             role_sets = [self._role_set(*pair) for pair in zip(sets, sizes, strict=True)]
             limits = self._bound.limits
-            found = choose(placed.seconds, role_sets, self._hosts, limits, below)
-            if found is not None:
-                best = found, sizes
+            chosen = choose(placed.seconds, role_sets, self._hosts, limits, below)
+            if chosen is not None:
+                best = chosen, sizes
         return None if best is None else self._candidate(sets, best[1], best[0])
 
     def _bound_seconds(self, placed: PlacedFlow, sets: Partition, sizes: Sequence[int]) -> float:
-        """That no layouts of an allotment can undercut."""
+        """Lower bound on the seconds of an allotment, whatever its layouts."""
         parts = [self._least_seconds(*pair) for pair in zip(sets, sizes, strict=True)]
-        durations = [sum(found) for found in zip(self._hosts, *parts, strict=True)]
+        durations = [sum(amounts) for amounts in zip(self._hosts, *parts, strict=True)]
         return placed.seconds(durations[:-1], durations[-1])
 
     def _least_seconds(self, roles: tuple[str, ...], size: int) -> Sequence[float]:
-        """Of each operator, by the roles of a set, if each had the whole memory."""
+        """Least seconds of each operator over the roles of a set, if each had the whole memory."""
         key = (roles, size)
         if key not in self._least:
             fronts = self._role_set(roles, size).fronts.values()
-            found = [front.least_seconds for front in fronts]
-            self._least[key] = [sum(amounts) for amounts in zip(*found, strict=True)]
+            least = [front.least_seconds for front in fronts]
+            self._least[key] = [sum(amounts) for amounts in zip(*least, strict=True)]
         return self._least[key]
 
     def _placed(self, sets: Partition) -> PlacedFlow:
@@ -222,7 +223,7 @@ class _Search:
         return next((size for size in sizes if self._fits(roles, size)), None)
 
     def _fits(self, roles: tuple[str, ...], size: int) -> bool:
-        """By the bound of memory."""
+        """Whether a set may fit, by the memory bound."""
         key = (roles, size)
         if key not in self._may_fit:
             self._may_fit[key] = may_fit(self._role_set(roles, size), self._bound.limits)

@@ -1,4 +1,4 @@
-"""What a search is made of."""
+"""Input of a search."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class SearchedRun:
 
     config: RunConfig
     settings: Mapping[str, RoleSettings]
-    """Of every role; none shares another's engine, but where it must."""
+    """Settings of every role; roles share an engine only where they must."""
     archs: Mapping[str, Architecture]
-    """Of every role."""
+    """Architecture of every role."""
     hardware: Hardware
-    """Of the nodes."""
+    """Hardware of the nodes."""
     num_ranks: int
     spare_bytes: int
-    """To be left free on every device."""
+    """Bytes to leave free on every device."""

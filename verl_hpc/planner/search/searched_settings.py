@@ -1,4 +1,4 @@
-"""Settings that a search chooses: nobody can give them to it as well."""
+"""Settings that a search chooses, so that users cannot give them as well."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verl_hpc.config.tree import parse_override
 from verl_hpc.errors import ConfigError
 
 _KEPT = ("recompute", "recompute_modules", "context_parallel")
-"""Of a layout, what a search takes from the configuration."""
+"""Layout settings that a search takes from the configuration."""
 
 
 def refuse_searched(config: RunConfig, words: Sequence[str], option: str) -> None:
@@ -36,7 +36,7 @@ def refuse_searched(config: RunConfig, words: Sequence[str], option: str) -> Non
 
 
 def _values(name: str, value: object) -> Iterator[tuple[str, Any]]:
-    """Of a section each setting by its dotted name."""
+    """Yield each setting of a section by its dotted name."""
     if not isinstance(value, Mapping):
         yield name, value
         return

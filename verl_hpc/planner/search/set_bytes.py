@@ -7,23 +7,23 @@ from typing import NamedTuple
 
 
 class RankBytes(NamedTuple):
-    """Of the roles and the engine of one rank."""
+    """Bytes of the roles and the engine of one rank."""
 
     resident: int = 0
-    """While weights are resharded, or training computes: what is held from step to step."""
+    """Held from step to step, while weights are resharded or training computes."""
     computing: int = 0
-    """More, while the one that takes most computes, or the engine's weights arrive."""
+    """Additional peak while the largest role computes, or the engine's weights arrive."""
     generating: int = 0
-    """While the engine generates."""
+    """Held while the engine generates."""
     communicators: int = 0
-    """Of the layout that has most."""
+    """Communicators of the layout that has most."""
     host_building: int = 0
-    """In host memory, while the rollout engine is built."""
+    """Host memory while the rollout engine is built."""
     host_saving: int = 0
-    """In host memory, while a checkpoint is written."""
+    """Host memory while a checkpoint is written."""
 
     def plus(self, other: RankBytes) -> RankBytes:
-        """With another role on the same rank; one computes at a time."""
+        """Add another role on the same rank; only one computes at a time."""
         return RankBytes(
             self[0] + other[0],
             self[1] if self[1] > other[1] else other[1],
@@ -35,34 +35,35 @@ class RankBytes(NamedTuple):
 
     @property
     def device(self) -> int:
-        """At its fullest."""
+        """Peak device bytes."""
         computing = self[0] + self[1]
         return (computing if computing > self[2] else self[2]) + self[3]
 
     @property
     def host(self) -> int:
-        """At its fullest."""
+        """Peak host bytes."""
         return self[4] if self[4] > self[5] else self[5]
 
 
 class SetBytes(NamedTuple):
-    """Of the first and the last rank of a set: the first and the last stage of each pipeline."""
+    """Bytes of the first and the last rank of a set, which are the first and the last stage of each
+    pipeline."""
 
     first: RankBytes = RankBytes()
     last: RankBytes = RankBytes()
 
     def plus(self, other: SetBytes) -> SetBytes:
-        """With another role on the same ranks."""
+        """Add another role on the same ranks."""
         return SetBytes(self[0].plus(other[0]), self[1].plus(other[1]))
 
 
 def least_bytes(found: Sequence[SetBytes]) -> SetBytes:
-    """Of each number, the least."""
+    """Element-wise minimum."""
     return _of_each(min, found)
 
 
 def most_bytes(found: Sequence[SetBytes]) -> SetBytes:
-    """Of each number, the most."""
+    """Element-wise maximum."""
     return _of_each(max, found)
 
 
@@ -74,13 +75,13 @@ def _of_each(choose: Callable[[Iterable[int]], int], found: Sequence[SetBytes]) 
 
 
 class Limits(NamedTuple):
-    """Bytes of one rank; None refuses nothing."""
+    """Limits on the bytes of one rank; None is no limit."""
 
     device: int | None
     host: int | None
 
     def admit(self, found: SetBytes) -> bool:
-        """Whether as much fits."""
+        """Whether these bytes fit."""
         device, host = self
         for rank in found:
             if device is not None and rank.device > device:

@@ -1,4 +1,4 @@
-"""What the memory ledger says of one set of roles on its ranks, before a run is laid out.
+"""Check a set of roles on its ranks against the memory ledger before a run is laid out.
 
 Sets share no ranks, so that a run fits where each of its sets does.
 """
@@ -18,7 +18,7 @@ from verl_hpc.planner.search.searched_run import SearchedRun
 
 
 class SetLedgers:
-    """Of a run whose layouts are searched."""
+    """Memory ledgers of the sets of a searched run."""
 
     def __init__(self, run: SearchedRun) -> None:
         self._run = run
@@ -49,7 +49,7 @@ class SetLedgers:
         if alone(ledger.settings, ledger.layouts.train):
             return False
         first, *others = (rank for rank in ledger.classes.values() if rank < num_ranks)
-        # The last ones refuse most often, behind the first.
+        # After the first class, the last ones refuse most often.
         for rank in (first, *reversed(others)):
             for phase in ledger.of_rank(rank):
                 room = phase.room_bytes
@@ -60,6 +60,7 @@ class SetLedgers:
     def _ledger(
         self, num_ranks: int, options: Mapping[str, Option], sharing: Mapping[str, str]
     ) -> Ledger:
+        # A run that consists of this set alone, at ranks 0 to `num_ranks`.
         run, on_gpu = self._run, self._run.hardware.kind.is_gpu
         settings, shapes, layouts = {}, {}, {}
         for name, option in options.items():

@@ -1,4 +1,4 @@
-"""How many nodes: the fastest step, or the fewest GPU-hours for one."""
+"""Choose the number of nodes: the fastest step, or the fewest GPU-hours for one."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def node_counts(most: int) -> list[int]:
 
     Up to 20: 1, 2, 3, 4, 6, 8, 12, 16, 20.
     """
-    found, power = {most}, 1
+    counts, power = {most}, 1
     while power <= most:
-        found |= {power, power * 3 // 2} if power > 1 else {1}
+        counts |= {power, power * 3 // 2} if power > 1 else {1}
         power *= 2
-    return sorted(count for count in found if count <= most)
+    return sorted(count for count in counts if count <= most)
 
 
 def search_sizes(
@@ -42,7 +42,7 @@ def search_sizes(
     *,
     work: Workload | None = None,
 ) -> list[Verified]:
-    """What fits of some numbers of ranks, the best first; of equal ones the smaller.
+    """Search each number of ranks; return what fits, the best first, and of equals the smaller.
 
     Args:
         config: of the run.
@@ -55,12 +55,12 @@ def search_sizes(
     Raises:
         ConfigError: it fits on none of them.
     """
-    found, last = [], None
+    fitting, last = [], None
     for num_ranks in sorted(sizes):
         try:
-            found.append(search_that_fits(config, archs, machine, num_ranks, work=work))
+            fitting.append(search_that_fits(config, archs, machine, num_ranks, work=work))
         except ConfigError as error:
             last = error
-    if not found:
+    if not fitting:
         raise last or ConfigError("no numbers of ranks to search")
-    return sorted(found, key=lambda one: _COST[objective](one.candidate))
+    return sorted(fitting, key=lambda one: _COST[objective](one.candidate))

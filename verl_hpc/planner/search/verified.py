@@ -1,4 +1,4 @@
-"""A search's result as a run executes it."""
+"""The result of a search, laid out as a run executes it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from verl_hpc.planner.timing.workload import Workload
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found, laid out."""
+    """A search result with its configuration, layouts and ledger."""
 
     found: Found
     config: RunConfig
     layouts: RunLayouts
     ledger: Ledger
     overrides: Mapping[str, object]
-    """Settings that it changes, by dotted name."""
+    """Settings that the result changes, by dotted name."""
 
     @property
     def candidate(self) -> Candidate:
@@ -53,9 +53,9 @@ def search_that_fits(
     Raises:
         ConfigError: nothing fits.
     """
-    found = search(config, archs, machine, num_ranks, work=work, spare_bytes=spare_bytes)
-    chosen, layouts = laid_out(config, found.best, archs, machine.hardware.ranks_per_node)
+    result = search(config, archs, machine, num_ranks, work=work, spare_bytes=spare_bytes)
+    chosen, layouts = laid_out(config, result.best, archs, machine.hardware.ranks_per_node)
     of_run = ledger(chosen, archs, layouts, machine.hardware, counts_buckets=True)
     assert of_run.fits, of_run.first_misfit
-    changes = overrides_of(config, found.best)
-    return Verified(found, chosen, layouts, of_run, changes)
+    changes = overrides_of(config, result.best)
+    return Verified(result, chosen, layouts, of_run, changes)

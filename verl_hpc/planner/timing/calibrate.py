@@ -25,19 +25,19 @@ from verl_hpc.planner.timing.undetermined import Undetermined, undetermined
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 CPU_SECONDS, SECONDS = "cpu_s/", "timing_s/"
-"""What a run's operators are measured by: the work of CPUs, or the clock."""
+"""Prefixes of the metrics that measure operators: CPU time, or wall-clock time."""
 _PULL = 0.2
-"""How strongly a factor stays: e times as much costs what one operator does that is off by 20 %, as
-the same work is from one run on shared cores to another."""
+"""Weight of a factor's prior: a change by a factor of e costs as much as one operator that is off
+by 20 %, the scatter of equal work between runs on shared cores."""
 _LEAST_RATIO = 1e-3
 _REWEIGHTED = 8
-"""Rounds in which a sum of squares takes the place of one of squared logarithms."""
+"""Rounds of reweighting, in which weighted squares stand in for squared logarithms."""
 _MOST_FRACTION = 1e3
-"""Of a peak of cores, which is a round figure."""
+"""Most that a fraction of a core's peak may be, since that peak is a round figure."""
 _LEAST_SHARE = 0.002
-"""Of a step; shorter operators are noise."""
+"""Operators below this share of a step are left out as noise."""
 LEAST_CPU_SECONDS = 0.01
-"""The same, of CPUs: the clock of a process's CPU seconds and its caches are as coarse."""
+"""Operators below this are left out too: CPU clocks and caches are no finer."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Measured:
 
     name: str
     seconds: Mapping[str, float]
-    """Of each operator in the median step: single steps are disturbed."""
+    """Seconds of each operator in the median step, since single steps are disturbed."""
     costs: Mapping[str, Cost]
     on_gpu: bool
     """Whether its peaks are those of a data sheet, which nothing exceeds."""
@@ -75,7 +75,7 @@ class Fit:
     fitted: Sequence[str]
     """Factors that operators of the runs depend on; the others are as before."""
     undetermined: Sequence[Undetermined] = ()
-    """Of those, what the runs tell little of."""
+    """Fitted factors that the runs hardly constrain."""
 
 
 def workload_measured(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> Workload:
@@ -106,7 +106,7 @@ def measured(
     archs: Mapping[str, Architecture] | None = None,
     by: str = SECONDS,
 ) -> Measured:
-    """What a run tells of the factors.
+    """Extract an operator's seconds and cost for each operator of a run.
 
     Args:
         name: of the run, for tables.
@@ -135,31 +135,31 @@ def measured(
     least = max(_LEAST_SHARE * total, LEAST_CPU_SECONDS if by == CPU_SECONDS else 0.0)
     # A transfer between GPUs is simulated over links, and not linear in any factor.
     left_out = {RESHARD} if machine.hardware.kind.is_gpu else set()
-    found = {
+    kept = {
         operator: value
         for operator, value in seconds.items()
         if value is not None and value > least and operator not in left_out
     }
-    if not found and by == CPU_SECONDS and any(_values(rows, f"{SECONDS}{o}") for o in step.costs):
+    if not kept and by == CPU_SECONDS and any(_values(rows, f"{SECONDS}{o}") for o in step.costs):
         raise ConfigError(
             f"{name}: it recorded no CPU seconds ({by}NAME of metrics.jsonl), since an older "
             "version made it; use --by clock"
         )
-    if not found:
+    if not kept:
         raise ConfigError(
             f"{name}: its metrics have no {by}NAME of an operator; let it do a few more steps"
         )
-    costs = {operator: step.costs[operator] for operator in found}
-    return Measured(name, found, costs, machine.hardware.kind.is_gpu)
+    costs = {operator: step.costs[operator] for operator in kept}
+    return Measured(name, kept, costs, machine.hardware.kind.is_gpu)
 
 
 def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit:
-    """Fit the factors to runs, of two or more layouts if they are to tell terms apart.
+    """Fit the factors to runs; to separate terms, these need two or more layouts.
 
     Args:
         runs: on machines of one kind.
-        before: from which those that the runs tell little of do not go far; None takes those of
-            the kind where nobody has fitted any.
+        before: prior factors, near which those that the runs hardly constrain stay; None takes the
+            defaults of the kind of machine.
     """
     start = before or (Efficiency() if any(run.on_gpu for run in runs) else CPU_RANKS)
     pairs = [(run.seconds[name], run.costs[name]) for run in runs for name in run.seconds]
@@ -168,18 +168,19 @@ def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit
     first = [start.of(term) for term in used]
     fastest = 1.0 if any(run.on_gpu for run in runs) else 1.0 / _MOST_FRACTION
     least = [fastest if term in FRACTIONS else 0.0 for term in used]
-    found = first
+    # Iteratively reweighted least squares: weighted squares stand in for squared logarithms.
+    fitted = first
     for _ in range(_REWEIGHTED):
-        pulls = [_pull(value, now) for value, now in zip(first, found, strict=True)]
-        found = solve(rows, [1.0] * len(rows), first, pulls, least)
-    factors = dict(zip(used, found, strict=True))
+        pulls = [_pull(value, now) for value, now in zip(first, fitted, strict=True)]
+        fitted = solve(rows, [1.0] * len(rows), first, pulls, least)
+    factors = dict(zip(used, fitted, strict=True))
     chosen = replace(start, **{term: _factor(term, value) for term, value in factors.items()})
     return Fit(chosen, errors_of(runs, chosen), used, undetermined(used, rows, pulls))
 
 
 def _pull(before: float, now: float) -> float:
-    """So that its product with `now - before` is _PULL ln(now / before): factors that are wrong by
-    orders of magnitude give way."""
+    """Weight for which weight * (now - before) is _PULL ln(now / before), so that factors that are
+    wrong by orders of magnitude can move."""
     if not before:
         return _PULL
     ratio = max(now / before, _LEAST_RATIO)
@@ -191,7 +192,7 @@ def _factor(term: str, seconds: float) -> float:
 
 
 def errors_of(runs: Sequence[Measured], efficiency: Efficiency) -> list[Error]:
-    """What factors make of the operators of runs."""
+    """Prediction errors of every operator of the runs."""
     return [
         Error(run.name, name, seconds, efficiency.seconds(run.costs[name]))
         for run in runs

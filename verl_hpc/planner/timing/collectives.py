@@ -18,7 +18,7 @@ _NETWORK_HOPS = 4.0
 
 
 class Fabric:
-    """What carries collectives.
+    """Costs of collectives and messages.
 
     Args:
         hardware: nodes filled with ranks one after another.
@@ -43,7 +43,7 @@ class Fabric:
         return (size - 1) * stride >= self._per_node
 
     def all_reduce(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
-        """Also a reduce-scatter with the all-gather that undoes it."""
+        """All-reduce; also a reduce-scatter followed by the matching all-gather."""
         return self._ring(2 * num_bytes, size, stride, 2.0)
 
     def sum_in_engine(self, num_bytes: float, size: int) -> Cost:
@@ -56,7 +56,7 @@ class Fabric:
         return cost
 
     def all_gather(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
-        """Of data-parallel ranks.
+        """All-gather among data-parallel ranks.
 
         Args:
             num_bytes: of the whole.
@@ -66,7 +66,7 @@ class Fabric:
         return self._ring(num_bytes, size, stride, 1.0)
 
     def reduce_scatter(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
-        """Of data-parallel ranks.
+        """Reduce-scatter among data-parallel ranks.
 
         Args:
             num_bytes: of the whole.
@@ -75,7 +75,8 @@ class Fabric:
         return (self.all_reduce if sums_wholly else self.all_gather)(num_bytes, size, stride)
 
     def all_to_all(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
-        """Every rank sends `num_bytes` in all, as much to each; by links of its own."""
+        """All-to-all in which every rank sends `num_bytes` in total, equally to each, over its own
+        links."""
         if size == 1:
             return {}
         bandwidth = self._network if self.crosses_nodes(size, stride) else self._inside
@@ -83,7 +84,7 @@ class Fabric:
         return {"collective": num_bytes * (size - 1) / size / bandwidth, "hops": 2 * hops}
 
     def send(self, num_bytes: float, stride: int) -> Cost:
-        """To the rank that is `stride` away."""
+        """Send to the rank `stride` away."""
         crosses = stride >= self._per_node
         bandwidth = self._network if crosses else self._inside
         return {"collective": num_bytes / bandwidth, "hops": _NETWORK_HOPS if crosses else 1.0}
@@ -93,8 +94,8 @@ class Fabric:
         return not self._is_gpu and not self.crosses_nodes(size, stride)
 
     def _read(self, num_bytes: float, size: int) -> Cost:
-        """The parts of others are read, and written or added up in caches; before and after it the
-        ranks tell each other that they are there."""
+        """Cost of reading the others' parts, then writing them or adding them up in caches; the
+        ranks signal each other before and after."""
         if size == 1:
             return {}
         return {

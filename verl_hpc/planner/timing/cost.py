@@ -1,4 +1,4 @@
-"""What work costs, in terms that one factor each turns into seconds.
+"""Costs of work, as amounts of terms; one factor per term converts them to seconds.
 
 A cost is linear in the factors, so that these can be fitted to a run by least squares.
 """
@@ -52,40 +52,43 @@ class Efficiency:
     """
 
     training: float = 0.5
-    """Of the peak of products, in forward and backward passes, without collectives and bubbles.
+    """Fraction of peak FLOPs in forward and backward passes, without collectives and bubbles.
     Megatron-LM reaches 44 to 52 % of an A100's peak with both (arXiv 2104.04473, table 1), Llama 3
     38 to 43 % of an H100's (arXiv 2407.21783, table 4)."""
     inference: float = 0.5
-    """The same, of forward passes alone."""
+    """Fraction of peak FLOPs in forward passes alone."""
     prefill: float = 0.5
-    """The same, of a rollout engine that reads prompts, or decodes more sequences at a time than
-    the weights it reads can hide."""
+    """Fraction of peak FLOPs in a rollout engine that reads prompts, or decodes so many sequences
+    at a time that computing takes longer than reading the weights."""
     memory: float = 0.7
-    """Of the device memory's bandwidth, by kernels that read weights, caches or optimizer state
-    once (FlashDecoding and Adam kernels reach 70 to 85 %)."""
+    """Fraction of the device memory's bandwidth in kernels that read weights, caches or optimizer
+    state once (FlashDecoding and Adam kernels reach 70 to 85 %)."""
     collective: float = 0.75
-    """Of a link, by large collectives: nccl-tests reach 230 of an A100's 300 GB/s and 360 of an
-    H100's 450 GB/s in a node."""
+    """Fraction of a link's bandwidth in large collectives: nccl-tests reach 230 of an A100's 300
+    GB/s and 360 of an H100's 450 GB/s in a node."""
     pcie: float = 0.45
-    """Of the link to host memory, all devices of a node at once: host memory is shared."""
+    """Fraction of the bandwidth to host memory with all devices of a node at once, which share
+    it."""
     hops: float = 2.5e-6
-    """Seconds that a collective's step between two GPUs of a node takes however small it is; one
-    over the network is four of them (small all-reduces of 8 GPUs take 15 us in a node)."""
+    """Seconds that a collective's step between two GPUs of a node takes however small it is; a step
+    over the network counts as four (small all-reduces of 8 GPUs take 15 us in a node)."""
     elementwise: float = 0.0
-    """Seconds of what each tensor-parallel rank does for itself: norms, residual sums, packing what
-    goes into products; of those that the norms' and sums' bytes take at the bandwidth of the device
-    memory. 0: they are in the fractions `training` and `inference`, as in published ones."""
+    """Seconds of what each tensor-parallel rank does for itself (norms, residual sums, packing of
+    products' inputs), as a multiple of the time that the bytes of norms and sums take at the
+    bandwidth of the device memory. 0: included in `training` and `inference`, as in published
+    fractions."""
     layers: float = 50e-6
-    """Seconds of one layer's passage, forward or backward, beside its products: launches of about
+    """Seconds of one layer's passage, forward or backward, without its products: launches of about
     ten small kernels, norms and activations."""
     sequences: float = 100e-6
     """Seconds of host work on one sequence in a pass: packing, columns, losses."""
     operators: float = 20e-3
-    """Seconds of an operator that computes with no model, and of the agreement before any."""
+    """Seconds of an operator that computes with no model, and of the agreement before any
+    operator."""
     decode_hops: float = 2.5e-6
-    """As `hops`, of the sums in a rollout engine, which has kernels of its own for them."""
+    """Like `hops`, for sums in a rollout engine, which has its own kernels for them."""
     decode_layers: float = 12e-6
-    """Seconds of one layer's passage in a decoding step beside what it reads: gaps between small
+    """Seconds of one layer's passage in a decoding step without memory reads: gaps between small
     kernels of a CUDA graph."""
     decode_steps: float = 1.5e-3
     """Seconds of host work in a decoding step: scheduling, sampling, outputs."""
@@ -95,22 +98,22 @@ class Efficiency:
     """Seconds by which one call of a reward function delays a rank; most are made while others
     generate."""
     switches: float = 1.0
-    """Seconds in which a rollout engine gives up the device and takes it back; on CPU ranks, of
-    host work while it gets new weights."""
+    """Seconds in which a rollout engine gives up the device and takes it back; on CPU ranks,
+    seconds of host work while it gets new weights."""
 
     def seconds(self, cost: Cost) -> float:
-        """What a cost takes."""
+        """Seconds that a cost takes."""
         return sum(amount * self.of(term) for term, amount in cost.items())
 
     def of(self, term: Term) -> float:
-        """Seconds that a unit of a term takes."""
+        """Seconds of one unit of a term."""
         factor: float = getattr(self, term)
         return 1.0 / factor if term in FRACTIONS else factor
 
     def by_term(self, cost: Cost) -> dict[str, float]:
-        """Seconds of each term, largest first, without those of nothing."""
-        found = {term: amount * self.of(term) for term, amount in cost.items() if amount}
-        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+        """Seconds of each term, largest first; zero terms are left out."""
+        seconds = {term: amount * self.of(term) for term, amount in cost.items() if amount}
+        return dict(sorted(seconds.items(), key=lambda pair: -pair[1]))
 
 
 CPU_RANKS = Efficiency(
@@ -131,13 +134,13 @@ CPU_RANKS = Efficiency(
     scores=100e-6,
     switches=8e-3,
 )
-"""Of CPU ranks, in seconds of their CPUs: four ranks with a thread each on two cores. Products and
+"""Factors of CPU ranks, in CPU seconds: four ranks with a thread each on two cores. Products and
 collectives were timed alone (Gloo's all-reduces of 2 and 4 ranks: 130 to 190 us a step of the ring,
 1.9 GB/s), the others are round figures between those of SFT, GRPO and PPO on small decoders."""
 
 
 def defaults(kind: GpuKind | None) -> Efficiency:
-    """Factors where nobody has fitted any.
+    """Factors to use where none were fitted.
 
     Args:
         kind: what they are for; None is a GPU.
@@ -166,7 +169,7 @@ MEANINGS: Mapping[Term, str] = {
     "scores": "calls of the reward function",
     "switches": "times that an engine leaves the device and comes back; on CPUs, gets weights",
 }
-"""What each term counts."""
+"""Quantity that each term counts."""
 
 TOLD_BY: Mapping[Term, str] = {
     "training": "another batch.max_tokens_per_micro_batch",
@@ -187,18 +190,18 @@ TOLD_BY: Mapping[Term, str] = {
     "scores": "another rollout.num_samples",
     "switches": "another offload, on CPU ranks another pipeline_parallel",
 }
-"""In which setting runs must differ to tell a term from the others."""
+"""The setting in which runs must differ to separate a term from the others."""
 
 
 def together(costs: Iterable[Cost]) -> Cost:
-    """One after the other."""
-    found: dict[Term, float] = {}
+    """Sum of costs."""
+    total: dict[Term, float] = {}
     for cost in costs:
         for term, amount in cost.items():
-            found[term] = found.get(term, 0.0) + amount
-    return found
+            total[term] = total.get(term, 0.0) + amount
+    return total
 
 
 def times(number: float, cost: Cost) -> Cost:
-    """So many times."""
+    """Multiply a cost by `number`."""
     return {term: number * amount for term, amount in cost.items()}

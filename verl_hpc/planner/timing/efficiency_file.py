@@ -17,15 +17,15 @@ _TODO = "give a file that `plan calibrate RUN... --out FILE` has written, or lea
 
 
 def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Efficiency:
-    """The factors of a file over the defaults; the defaults without a file.
+    """Read factors from a file; those it lacks, or all without a file, have their defaults.
 
     Args:
         path: of the file.
-        kind: what they are for. A GPU's peaks are of its data sheet, and no fraction of them is
-            above 1; a core's are round figures.
+        kind: hardware that they are for. A GPU's peaks are of its data sheet, and no fraction of
+            them is above 1; a core's are round figures.
 
     Raises:
-        ConfigError: it cannot be read, or has a name or a value that is none of a factor.
+        ConfigError: it cannot be read, or a name or a value is not valid for a factor.
     """
     if path is None:
         return defaults(kind)
@@ -51,7 +51,7 @@ def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Eff
 
 
 def write_efficiency(efficiency: Efficiency, comment: Sequence[str]) -> str:
-    """The text of such a file.
+    """Format factors as the text of such a file.
 
     Args:
         comment: lines at its beginning.

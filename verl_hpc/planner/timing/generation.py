@@ -20,7 +20,8 @@ from verl_hpc.planner.timing.work import forward_flops, layer_work
 from verl_hpc.planner.timing.workload import Workload
 
 LEAST_SEQUENCES, MOST_SEQUENCES = 256, 1024
-"""Between which an engine that is told no number decodes as many as its cache holds."""
+"""Bounds on the sequences that an engine decodes at a time, if rollout.max_num_seqs is null;
+between them the cache decides."""
 _CHUNK = 8192
 """Tokens of a step that reads prompts."""
 
@@ -35,13 +36,14 @@ class Engines:
     pp: int = 1
     dtype: str = "bfloat16"
     cache_bytes: float | None = None
-    """That a rank has for keys and values; None holds all sequences."""
+    """Memory of a rank for keys and values; None holds all sequences."""
     max_sequences: int | None = None
-    """That one engine decodes at a time; None is what rollout.max_num_seqs: null gives."""
+    """Most sequences that one engine decodes at a time; None is the default of
+    rollout.max_num_seqs: null."""
     weight_bytes_each: float | None = None
-    """Of a weight on average; None is what dtype says."""
+    """Mean bytes of a weight; None follows from dtype."""
     cache_bytes_each: int | None = None
-    """Of an element of a key or a value; None is what dtype says."""
+    """Bytes of an element of a key or a value; None follows from dtype."""
 
     @property
     def count(self) -> int:
@@ -49,18 +51,18 @@ class Engines:
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Of one rank."""
+        """Cache bytes of a token on one rank."""
         size = self.cache_bytes_each or element_size(self.dtype)
         return cache_bytes_per_token(self.arch, self.tp, self.pp, size)
 
     @property
     def weight_bytes(self) -> float:
-        """Of one rank."""
+        """Weight bytes of one rank."""
         return self.arch.num_parameters * self.weight_size / (self.tp * self.pp)
 
     @property
     def weight_size(self) -> float:
-        """Bytes of a weight on average."""
+        """Mean bytes of a weight."""
         return self.weight_bytes_each or element_size(self.dtype)
 
 
@@ -74,36 +76,37 @@ def at_a_time(engines: Engines, work: Workload) -> float:
         return capacity / (work.prompt + work.responses.longest)
     holds = capacity / (work.prompt + work.responses.mean / 2)
     if engines.max_sequences is None:
-        # More wait than are refused: those above the cache's room are preempted, and come back.
+        # By default an engine admits LEAST_SEQUENCES or more; those beyond its cache are preempted.
         limit = min(max(holds, LEAST_SEQUENCES), MOST_SEQUENCES)
     return max(min(holds, limit), 1.0)
 
 
 def generate_cost(machine: Machine, engines: Engines, work: Workload) -> Cost:
-    """All responses of a step."""
-    # Stages have as many batches under way as there are stages: each is an engine of all layers.
+    """Cost of generating all responses of a step."""
+    # A pipeline has one batch in flight per stage: model each as an engine of all layers.
     num_engines = engines.count * engines.pp
     mine = float(ceil(work.sequences / num_engines))
     width = max(at_a_time(engines, work) / engines.pp, 1.0)
     decode = _Decode(machine, engines)
-    found = [_prompts(machine, engines, work, mine)]
+    costs = [_prompts(machine, engines, work, mine)]
     if mine > width:
         steps = (mine - width) / width * work.responses.mean
         context = work.prompt + work.responses.mean / 2
-        found.append(times(steps, decode.step(width, context)))
+        costs.append(times(steps, decode.step(width, context)))
     last = min(mine, width)
     for middle, tokens, share in survival(work.responses):
         alive = last * share
         runs = tokens * any_alive(share, work.sequences)
         if runs > 0:
-            # Of steps that some engine still takes, the fullest has as many as this one on average.
+            # Average over the steps in which some engine still decodes.
             step = decode.step(alive * tokens / runs, work.prompt + middle)
-            found.append(times(runs, step))
-    return together(found)
+            costs.append(times(runs, step))
+    return together(costs)
 
 
 def _prompts(machine: Machine, engines: Engines, work: Workload, sequences: float) -> Cost:
-    """Samples of a prompt share its cache where they share an engine."""
+    """Cost of reading the prompts; samples of a prompt share its cache where they share an
+    engine."""
     prompts = ceil(sequences / work.samples)
     tokens = prompts * work.prompt
     # Logits of a prompt's last token only.
@@ -126,7 +129,7 @@ def _prompts(machine: Machine, engines: Engines, work: Workload, sequences: floa
 
 
 class _Decode:
-    """Decoding steps of one engine."""
+    """Decoding steps of one engine with all its pipeline stages."""
 
     def __init__(self, machine: Machine, engines: Engines) -> None:
         self._machine, self._engines = machine, engines
@@ -143,7 +146,7 @@ class _Decode:
         self._cache = engines.cache_bytes_per_token * engines.pp
 
     def step(self, sequences: float, context: float) -> Cost:
-        """Of so many sequences, whose context is so long."""
+        """Cost of a step with this many sequences of this mean context."""
         arch, engines, machine = self._engines.arch, self._engines, self._machine
         read = self._dense + self._experts * self._touched(sequences)
         sums = machine.fabric.sum_in_engine(sequences * arch.hidden_size * self._size, engines.tp)
@@ -161,7 +164,8 @@ class _Decode:
         )
 
     def _touched(self, sequences: float) -> float:
-        """Share of the experts that some sequence goes through, each as likely."""
+        """Expected share of the experts that at least one sequence uses, all being equally
+        likely."""
         arch = self._engines.arch
         if not arch.num_experts:
             return 0.0

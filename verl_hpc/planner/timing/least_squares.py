@@ -14,16 +14,16 @@ def solve(
     pulls: Sequence[float],
     least: Sequence[float],
 ) -> list[float]:
-    """The x >= least with the smallest sum of (rows x - wanted)^2 + (pulls (x - start))^2.
+    """Find the x >= least with the smallest sum of (rows x - wanted)^2 + (pulls (x - start))^2.
 
     By coordinate descent, which converges since the sum is convex and its bounds are separate.
 
     Args:
         rows: coefficients of each equation.
         wanted: right side of each.
-        start: where unknowns stay that no equation has.
-        pulls: how strongly; above 0.
-        least: that each unknown may be.
+        start: values of unknowns that appear in no equation.
+        pulls: how strongly each unknown stays at its start; above 0.
+        least: lower bound of each unknown.
     """
     x = [*map(max, start, least)]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(x)
@@ -35,6 +35,7 @@ def solve(
         sum(a * a for a in column) + pull * pull
         for column, pull in zip(columns, pulls, strict=True)
     ]
+    # Minimise along one coordinate after another; `left` holds the residuals of all equations.
     for _ in range(_ROUNDS):
         largest = 0.0
         for k, column in enumerate(columns):
@@ -51,7 +52,8 @@ def solve(
 
 
 def inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Of a symmetric positive definite matrix, by Gauss and Jordan, who need no pivots for one."""
+    """Invert a symmetric positive definite matrix by Gauss-Jordan elimination, which needs no
+    pivoting for one."""
     size = len(matrix)
     work = [[*row, *(float(i == k) for k in range(size))] for i, row in enumerate(matrix)]
     for i in range(size):

@@ -1,4 +1,4 @@
-"""How long responses are, and how long the longest is."""
+"""Distribution of response lengths, and of the longest of many."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Lengths:
 
     @cached_property
     def _median_log(self) -> float:
-        """Of the lognormal before the cut, so that the mean after it is `mean`."""
+        """Log of the median of the lognormal before the cut, such that the mean after it is
+        `mean`."""
         low, high = log(self.mean) - self.spread**2, log(self.longest) + 40.0 * self.spread
         for _ in range(80):
             middle = (low + high) / 2
@@ -74,16 +75,16 @@ def any_alive(share: float, number: float) -> float:
 
 @lru_cache(maxsize=256)
 def survival(lengths: Lengths) -> tuple[tuple[float, float, float], ...]:
-    """The tokens of a response in stretches: their middle, their number, and the share of responses
-    that reach it. Stretches are shorter where most end."""
+    """Split a response's tokens into stretches: middle, number of tokens, and share of responses
+    that reach it. Stretches are shorter where most responses end."""
     if not lengths.spread:
         return ((lengths.mean / 2, lengths.mean, 1.0),)
     ends = [lengths.longest * (i / POINTS) ** 2 for i in range(POINTS + 1)]
-    found = [((a + b) / 2, b - a, 0.0) for a, b in pairwise(ends)]
-    shares = [lengths.longer(middle) for middle, _, _ in found]
-    # So that the stretches have the mean exactly, whatever their width.
-    scale = lengths.mean / sum(w * s for (_, w, _), s in zip(found, shares, strict=True))
+    stretches = [((a + b) / 2, b - a, 0.0) for a, b in pairwise(ends)]
+    shares = [lengths.longer(middle) for middle, _, _ in stretches]
+    # Rescale so that the stretches have exactly the given mean.
+    scale = lengths.mean / sum(w * s for (_, w, _), s in zip(stretches, shares, strict=True))
     return tuple(
         (middle, width, min(share * scale, 1.0))
-        for (middle, width, _), share in zip(found, shares, strict=True)
+        for (middle, width, _), share in zip(stretches, shares, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Hardware with the factors that say how much of its peaks is reached."""
+"""Hardware, with the factors that give the reached fraction of its peaks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from verl_hpc.planner.timing.work import BYTES
 
 @dataclass(frozen=True)
 class Machine:
-    """What work costs on one rank's device and on the links between ranks."""
+    """Costs of work on one rank's device and on the links between ranks."""
 
     hardware: Hardware
     efficiency: Efficiency = field(default_factory=Efficiency)
     counts_waiting: bool = True
-    """Whether the time in which a stage waits for another is part of a pass; it takes no CPU."""
+    """Whether a pass includes the time in which a stage waits for another, which takes no CPU."""
     of_first_rank: bool = False
-    """Whether a pass is what the first pipeline stage does of it, not the slowest."""
+    """Time the first pipeline stage instead of the slowest."""
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -30,26 +30,26 @@ class Machine:
         return self.efficiency.seconds(cost)
 
     def peak(self, dtype: str) -> float:
-        """FLOPs a second of products."""
+        """Peak FLOPs a second of matrix products."""
         return 1e12 * self.hardware.kind.peak_tflops(dtype)
 
     def products(self, kind: Term, flops: float, read: float, dtype: str) -> Cost:
-        """Products that read `read` bytes of weights: the roofline of both."""
+        """Cost of products that read `read` bytes of weights: the slower side of the roofline."""
         compute = flops / self.peak(dtype)
         memory = read / self._memory
         slower = self.efficiency.of(kind) * compute >= self.efficiency.of("memory") * memory
         return {kind: compute} if slower else {"memory": memory}
 
     def memory(self, num_bytes: float) -> Cost:
-        """Bytes that device memory reads or writes once."""
+        """Cost of bytes that device memory reads or writes once."""
         return {"memory": num_bytes / self._memory}
 
     def elementwise(self, num_bytes: float) -> Cost:
-        """Bytes of activations that kernels between products read or write."""
+        """Cost of bytes of activations that kernels between products read or write."""
         return {"elementwise": num_bytes / self._memory}
 
     def pcie(self, num_bytes: float) -> Cost:
-        """Bytes to host memory or back."""
+        """Cost of bytes copied to or from host memory."""
         return {"pcie": num_bytes / (1e9 * self.hardware.kind.pcie_gb_s)}
 
     @property

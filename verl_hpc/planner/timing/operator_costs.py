@@ -28,33 +28,33 @@ from verl_hpc.planner.timing.refit import (
 from verl_hpc.planner.timing.workload import Workload
 
 CONTEXT_BYTES = 3 * 2**30
-"""What an engine's share of the device holds beside weights and cache: activations of the largest
-step, CUDA graphs and workspaces."""
+"""Memory in an engine's share of the device that is neither weights nor cache: activations of the
+largest step, CUDA graphs and workspaces."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run on its layouts, of which operators are predicted."""
+    """A run on its layouts, for the prediction of its operators."""
 
     config: RunConfig
     arch: Architecture
-    """Of the first role's model."""
+    """Architecture of the first role's model."""
     layouts: RunLayouts
     machine: Machine
     work: Workload
     archs: Mapping[str, Architecture]
-    """Of roles that have a model of their own."""
+    """Architectures of roles that have a model of their own."""
     cache_bytes: float | None = None
-    """Of a rollout rank; None takes what the configuration gives it."""
+    """Cache memory of a rollout rank; None follows from the configuration."""
     plans_transfer: bool = False
-    """Make the transfer's own plan; else estimate its seconds from bytes."""
+    """Make the transfer's own plan; otherwise estimate its seconds from bytes."""
 
     def arch_of(self, role: str) -> Architecture:
         return self.archs.get(role, self.arch)
 
 
 def operator_cost(run: Run, one: Work) -> Cost:
-    """Of one operator on its ranks."""
+    """Cost of one operator on its ranks."""
     work = run.work
     if one.greedy:
         work = work.greedily()
@@ -73,12 +73,12 @@ def operator_cost(run: Run, one: Work) -> Cost:
 
 
 def model_of(run: Run, role: str) -> Model:
-    """Of a role on its layout."""
+    """Model of a role of the run on its layout."""
     return role_model(run.config.role_settings[role], run.arch_of(role), run.layouts.train[role])
 
 
 def role_model(settings: RoleSettings, arch: Architecture, layout: TrainLayout) -> Model:
-    """Of a role with everything decided."""
+    """Model of a role with these settings on this layout."""
     return Model(
         replace(arch, rope_scaling=None),
         replace(layout, first_rank=0),
@@ -92,8 +92,8 @@ def role_model(settings: RoleSettings, arch: Architecture, layout: TrainLayout) 
 
 
 def _swap(run: Run, role: str, model: Model) -> Cost:
-    """A reference in another role's engine: its weights come from the host, and the owner's come
-    back."""
+    """Cost of swapping weights for a reference in another role's engine: its weights come from the
+    host, and the owner's come back."""
     settings = run.config.role_settings[role]
     if settings.shares is None or not run.machine.hardware.kind.is_gpu:
         return {}
@@ -122,7 +122,7 @@ def engines(
 ) -> Engines:
     """Rollout engines of a configuration on so many ranks."""
     rollout = config.rollout
-    found = Engines(
+    deployed = Engines(
         arch,
         num_ranks,
         tp,
@@ -137,15 +137,16 @@ def engines(
     )
     if cache_bytes is None and rollout.kv_cache_gib is not None:
         cache_bytes = rollout.kv_cache_gib * 2**30
+    # Cache memory: as configured, or what weights and work leave of the engine's share.
     device = machine.hardware.device_bytes if machine.hardware.kind.is_gpu else None
     if cache_bytes is None and device is not None:
         share = rollout.gpu_memory_utilization * device
-        cache_bytes = max(share - found.weight_bytes - CONTEXT_BYTES, 0.0)
-    return replace(found, cache_bytes=cache_bytes)
+        cache_bytes = max(share - deployed.weight_bytes - CONTEXT_BYTES, 0.0)
+    return replace(deployed, cache_bytes=cache_bytes)
 
 
 def transfer_seconds(run: Run) -> float:
-    """Of the weights, from the actor to the rollout engines."""
+    """Seconds of the weight transfer from the actor to the rollout engines."""
     layouts, hardware = run.layouts, run.machine.hardware
     first = next(iter(layouts.train))
     train = layouts.train[first]
@@ -167,15 +168,16 @@ def transfer_seconds(run: Run) -> float:
 
 
 def _generates_where_it_trains(run: Run) -> bool:
-    """Whether ranks of the rollout train the model that generates."""
+    """Whether rollout ranks also train the model that generates."""
     generates = {rank for group in run.layouts.replicas for rank in group}
     first = next(iter(run.layouts.train.values()))
     return not generates.isdisjoint(first.grid.ranks())
 
 
 def device_cost(run: Run) -> Cost:
-    """What gives the rollout engines the device, and the training engines theirs back: of the rank
-    that both compute on, and that has most to bring. On CPU ranks, what the transfer takes."""
+    """Cost of handing the device to the rollout engines and back to the training engines: on GPUs
+    the sum of the offloads of all roles on the generating ranks, on CPU ranks the copies of the
+    transfer."""
     if not run.machine.hardware.kind.is_gpu:
         train, tp = next(iter(run.layouts.train.values())), run.config.rollout.tensor_parallel
         shared = _generates_where_it_trains(run)
@@ -199,8 +201,8 @@ def filled_cost(
     tp: int,
     shared: bool,
 ) -> Cost:
-    """An engine's weights on CPUs: what a rank lacks is sent, all of it copied, and then packed for
-    products (`rollout.vllm_cpu.pack_linears`).
+    """Cost of filling an engine's weights on CPUs: what a rank lacks is sent, everything is copied,
+    and then packed for products (`rollout.vllm_cpu.pack_linears`).
 
     Args:
         machine: of CPU ranks.
@@ -213,13 +215,13 @@ def filled_cost(
     stages = config.rollout.pipeline_parallel
     received, needed = received_bytes(arch, train, tp, config.rollout_dtype, shared, stages)
     packs = config.rollout.engine == "vllm"
-    # Read and written by each: the bucket, the weights, and the packed ones.
+    # The bucket, the weights and the packed weights are each read and written.
     moved = machine.memory(4 * received + (4 if packs else 2) * needed)
     return together([{"switches": 1.0}, moved])
 
 
 def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost:
-    """What a role brings to the host and back in a step."""
+    """Cost of offloading a role to the host and back in a step."""
     parts = [part for part in _PARTS if getattr(settings.offload, part)]
     if not settings.trainable:
         parts = [part for part in parts if part == "parameters"]
@@ -227,7 +229,7 @@ def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost
         return {}
     parameters = parameters_per_rank(model)
     num_bytes = offloaded_bytes(parameters, model.layout.dp, model.dtype, parts)
-    # Weights that nobody trains are on the host already: they only come back.
+    # Frozen weights are on the host already: they only come back.
     return times(2 if settings.trainable else 1, machine.pcie(num_bytes))
 
 

@@ -25,7 +25,7 @@ class Work:
     name: str
     kind: Kind
     role: str
-    """Or ROLLOUT or SCORING, or the role on whose ranks it runs."""
+    """A role, ROLLOUT or SCORING; for host work, the role on whose ranks it runs."""
     needs: Sequence[str]
     gives: Sequence[str] = ()
     shared: Sequence[str] = ()
@@ -36,7 +36,7 @@ class Work:
 
 
 class _Signature:
-    """A function of so many values, that nobody calls."""
+    """A callable with this signature that is never called."""
 
     def __init__(self, needs: Sequence[str], optional: Sequence[str]) -> None:
         needed = [Parameter(name, Parameter.KEYWORD_ONLY) for name in needs]
@@ -51,7 +51,7 @@ _BATCH = ("samples", "sequences")
 
 
 def operators_of(config: RunConfig) -> list[Work]:
-    """Of a step of the run's recipe.
+    """List the operators of a step of the run's recipe.
 
     Of a recipe of the user's nothing is known but its roles: each gives its forward pass, and those
     with an optimizer are trained.
@@ -162,7 +162,7 @@ def _log_probs(config: RunConfig) -> Iterator[Work]:
 
 
 def _examples(config: RunConfig) -> Iterator[Work]:
-    """Recipes that learn from answers that there are."""
+    """Operators of the recipes that train on given answers."""
     role = REWARD if config.recipe == "reward_model" else ACTOR
     name = {"sft": "examples", "kto": "examples"}.get(config.recipe, "pairs")
     yield Work(name, "host", role, ["rows"], _BATCH, _BATCH[:1])
@@ -178,11 +178,11 @@ def _own(config: RunConfig) -> Iterator[Work]:
         yield from _responses()
     else:
         yield Work("examples", "host", next(iter(roles)), ["rows"], _BATCH, _BATCH[:1])
-    found = []
+    outputs = []
     for name in roles:
-        found.append(f"{name}_outputs")
-        yield _infer(f"{name}_forward", name, found[-1])
-    yield Work("advantages", "host", next(iter(roles)), (*_BATCH, *found), ("advantages",))
+        outputs.append(f"{name}_outputs")
+        yield _infer(f"{name}_forward", name, outputs[-1])
+    yield Work("advantages", "host", next(iter(roles)), (*_BATCH, *outputs), ("advantages",))
     for name, role in roles.items():
         if role.trainable:
             yield _update(f"update_{name}", name, "advantages")

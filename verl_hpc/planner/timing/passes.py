@@ -4,7 +4,7 @@ m micro-batches pass p stages of v chunks in m + (p - 1) / v times the slowest s
 interleaved, arXiv 2104.04473, section 2.2). A tensor-parallel layer has two all-reduces of its
 activations forward and two backward (arXiv 1909.08053), or the reduce-scatters and all-gathers that
 make them up (sequence parallelism); nothing hides them. Gradients are reduce-scattered in float32
-behind the last micro-batch's backward pass, and weights all-gathered after Adam.
+during the last micro-batch's backward pass, and weights all-gathered after Adam.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _STEP = 46
 (4), clipping reads and writes it (8); Adam reads it (4), reads and writes master weight and two
 moments (24), and reads the master once more (4) to write the weight in two bytes (2)."""
 _ELEMENTWISE = 10
-"""Times that a layer's passage reads or writes activations of the hidden size outside products:
-two norms (2 each) and two residual sums (3 each)."""
+"""Reads and writes of activations of the hidden size outside products, in a layer's passage: two
+norms (2 each) and two residual sums (3 each)."""
 _LOG_PROBS = 12
-"""The same of the logits in float32, where log-probabilities and entropy are taken of them."""
+"""Reads and writes of the float32 logits when log-probabilities and entropy are computed."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a pass depends on."""
+    """Everything that the cost of a pass depends on."""
 
     arch: Architecture
     layout: TrainLayout
@@ -67,7 +67,7 @@ class _Stage:
 
 @dataclass(frozen=True)
 class _Part:
-    """Of one replica, in one optimizer step or in one forward pass."""
+    """Work of one replica in one optimizer step or one forward pass."""
 
     sequences: float
     tokens: float
@@ -82,7 +82,7 @@ def infer_cost(
     """A forward pass over the sequences of a step.
 
     Args:
-        sequences: instead of the step's.
+        sequences: number of them, if not the step's.
     """
     part = _part(model, work, sequences or work.sequences)
     micro = _slowest(machine, model, part, "inference", passes=1.0, layer_passes=1)
@@ -90,7 +90,7 @@ def infer_cost(
 
 
 def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
-    """All optimizer steps of a step."""
+    """Cost of all optimizer steps of a step."""
     part = _part(model, work, max(work.sequences // work.mini_batches, 1))
     # Backward is two products for each one forward.
     again = _recomputed(model)
@@ -106,7 +106,7 @@ def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
 
 
 def micro_batch_tokens(model: Model, work: Workload, trains: bool) -> float:
-    """Of the largest micro-batch."""
+    """Tokens of the largest micro-batch."""
     sequences = max(work.sequences // work.mini_batches, 1) if trains else work.sequences
     part = _part(model, work, sequences)
     longest = work.prompt + work.responses.longest
@@ -114,7 +114,8 @@ def micro_batch_tokens(model: Model, work: Workload, trains: bool) -> float:
 
 
 def _recomputed(model: Model) -> float:
-    """Forward passes that the backward pass repeats: with recompute: selective, of the MLP."""
+    """Forward passes that the backward pass repeats, as a fraction; recompute: selective repeats
+    the MLP."""
     if model.recompute == "selective":
         return layer_work(model.arch).mlp_share
     return float(model.recompute == "full")
@@ -124,7 +125,7 @@ def _part(model: Model, work: Workload, sequences: int) -> _Part:
     layout = model.layout
     replicas = layout.num_replicas
     mine = sequences / replicas if sequences >= replicas else 1.0
-    # The fullest replica, of whole sequences, decides.
+    # The fullest replica decides; few sequences do not divide evenly.
     mine = float(ceil(mine)) if mine < 8 else mine
     tokens = mine * work.sequence
     count = max(ceil(tokens / work.max_tokens), 1)
@@ -134,13 +135,13 @@ def _part(model: Model, work: Workload, sequences: int) -> _Part:
         )
         count = max(count, fills)
         count += -count % (layout.pp if layout.vpp > 1 else 1)
-        # Those that an interleaved pipeline adds beyond the sequences are empty.
+        # Micro-batches that an interleaved pipeline adds beyond the sequences are empty.
         count = min(count, ceil(mine))
     return _Part(mine, tokens, mine * work.square, count)
 
 
 def _host(machine: Machine, model: Model, part: _Part) -> Cost:
-    """Outputs and losses, which the last stage takes."""
+    """Host cost of outputs and losses, which the last stage computes."""
     if machine.of_first_rank and model.layout.pp > 1:
         return {}
     return {"sequences": part.sequences}
@@ -154,14 +155,14 @@ def _slowest(
     passes: float,
     layer_passes: int,
 ) -> Cost:
-    """One micro-batch on the slowest stage, all its chunks, forward and back."""
+    """Cost of one micro-batch on the slowest stage, over all its chunks, forward and back."""
     stages = [_first_stage(model)] if machine.of_first_rank else _stages(model)
     costs = [_stage(machine, model, part, stage, kind, passes, layer_passes) for stage in stages]
     return max(costs, key=machine.seconds)
 
 
 def _stages(model: Model) -> Iterator[_Stage]:
-    """Those that may be the slowest: the last, and the others' fullest."""
+    """Yield the stages that may be the slowest: the last, and the fullest of the others."""
     layout = model.layout
     totals = _layers(model.arch.num_layers, layout.pp, layout.vpp)
     yield _Stage(totals[-1], model.has_logits)
@@ -177,7 +178,7 @@ def _first_stage(model: Model) -> _Stage:
 
 @lru_cache(maxsize=1024)
 def _layers(num_layers: int, pp: int, vpp: int) -> tuple[int, ...]:
-    """Of each stage, in all its chunks."""
+    """Layers of each stage, over all its chunks."""
     return tuple(map(sum, zip(*layers_per_stage(num_layers, pp, vpp), strict=True)))
 
 
@@ -201,38 +202,38 @@ def _stage(
     flops = passes * flops + min(passes, 3.0) * logits
     parameters += stage.has_logits * arch.hidden_size * arch.vocab_size / layout.tp
     read = passes * size * parameters
-    found: list[Cost] = [
+    costs: list[Cost] = [
         machine.products(kind, flops / layout.tp, read, model.products_dtype),
         {"layers": float(stage.layers * layer_passes)},
     ]
     activations = tokens * arch.hidden_size * size
     if model.offloads_activations and kind == "training":
-        # Of each layer the input, to the host and back; with sequence parallelism a part of it.
-        found.append(machine.pcie(2 * stage.layers * activations / layout.tp))
-    # Norms and residual sums, which tensor-parallel ranks all do for themselves.
-    found.append(machine.elementwise(stage.layers * layer_passes * _ELEMENTWISE * activations))
+        # Each layer's input goes to the host and back; sequence parallelism divides it.
+        costs.append(machine.pcie(2 * stage.layers * activations / layout.tp))
+    # Norms and residual sums, which every tensor-parallel rank computes in full.
+    costs.append(machine.elementwise(stage.layers * layer_passes * _ELEMENTWISE * activations))
     if stage.has_logits:
         logits_bytes = 4 * tokens * arch.vocab_size / layout.tp
-        found.append(machine.elementwise(layer_passes * _LOG_PROBS * logits_bytes))
+        costs.append(machine.elementwise(layer_passes * _LOG_PROBS * logits_bytes))
     all_reduces = 2 * layer_passes * stage.layers + stage.has_logits
-    found.append(times(all_reduces, machine.fabric.all_reduce(activations, layout.tp)))
+    costs.append(times(all_reduces, machine.fabric.all_reduce(activations, layout.tp)))
     if layout.cp > 1:
-        # Keys and values forward, their gradients backward; a ring of long sequences can hide them
-        # behind attention, which is not counted on.
+        # Keys and values forward, their gradients backward; that a ring may overlap them with
+        # attention of long sequences is not counted on.
         sent = 2 * tokens * layout.cp * arch.kv_size / layout.tp * size
         gather = machine.fabric.all_gather(sent, layout.cp, layout.tp)
-        found.append(times(layer_passes * stage.layers, gather))
+        costs.append(times(layer_passes * stage.layers, gather))
     if layout.ep > 1:
         # Tokens go to their experts and come back, forward and backward.
         sent = activations * arch.experts_per_token / layout.tp
         stride = layout.etp
         exchange = machine.fabric.all_to_all(sent, layout.ep, stride)
-        found.append(times(2 * layer_passes * stage.layers, exchange))
-    return together(found)
+        costs.append(times(2 * layer_passes * stage.layers, exchange))
+    return together(costs)
 
 
 def _layer_parameters(model: Model) -> float:
-    """Of one layer, on one rank."""
+    """Parameters of one layer on one rank."""
     layer, layout = layer_work(model.arch), model.layout
     dense = (layer.parameters - layer.expert_parameters) / layout.tp
     if not layer.expert_parameters:
@@ -243,17 +244,17 @@ def _layer_parameters(model: Model) -> float:
 def _pipelined(machine: Machine, model: Model, part: _Part, micro: Cost, directions: int) -> Cost:
     layout = model.layout
     rounds = part.count + machine.counts_waiting * (layout.pp - 1) / layout.vpp
-    found = [times(rounds, micro)]
+    costs = [times(rounds, micro)]
     if layout.pp > 1:
         tokens = part.tokens / (part.count * layout.cp)
         size = tokens * model.arch.hidden_size * element_size(model.dtype)
         send = machine.fabric.send(size / layout.tp, layout.tp * layout.dp)
-        found.append(times(directions * layout.vpp * rounds, send))
-    return together(found)
+        costs.append(times(directions * layout.vpp * rounds, send))
+    return together(costs)
 
 
 def parameters_per_rank(model: Model) -> float:
-    """Of the stage with most."""
+    """Parameters of a rank on the largest stage."""
     layout, arch = model.layout, model.arch
     layers = max(_layers(arch.num_layers, layout.pp, layout.vpp))
     vocabulary = arch.vocab_size * arch.hidden_size / layout.tp
@@ -262,7 +263,7 @@ def parameters_per_rank(model: Model) -> float:
 
 
 def optimizer_parameters(model: Model) -> float:
-    """Whose state a rank has: experts have replicas of their own."""
+    """Parameters whose optimizer state a rank holds; experts have replicas of their own."""
     layout, layer = model.layout, layer_work(model.arch)
     parameters = parameters_per_rank(model)
     experts = model.arch.num_layers / layout.pp * layer.expert_parameters
@@ -272,7 +273,7 @@ def optimizer_parameters(model: Model) -> float:
 
 
 def _optimizer(machine: Machine, model: Model, micro: Cost) -> Cost:
-    """Reducing gradients, Adam on a shard of the parameters, and gathering them."""
+    """Cost of reducing gradients, Adam on a shard of the parameters, and gathering them."""
     layout, parameters = model.layout, parameters_per_rank(model)
     fabric = machine.fabric
     reduce = fabric.reduce_scatter(_GRADIENT * parameters, layout.dp, layout.tp)

@@ -1,4 +1,4 @@
-"""From trained weights to generating weights, and who has the device in between."""
+"""Weight transfer from training to generation, and what is offloaded for it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def estimated_seconds(
     checksums: bool = True,
     num_stages: int = 1,
 ) -> float:
-    """The same without a plan, for a search: from the bytes that ranks and nodes lack.
+    """Estimate the transfer's seconds without a plan, for a search: from the bytes that ranks and
+    nodes lack.
 
     Each byte that a node lacks enters it once, over its share of the network; each that a rank
     lacks comes over NVLink, and is copied and summed by the device's memory. On CPU ranks the
@@ -79,11 +80,11 @@ def _held_by_node(train: TrainLayout, per_node: int) -> float:
 
 
 def offloaded_bytes(parameters_per_rank: float, dp: int, dtype: str, parts: Sequence[str]) -> float:
-    """Bytes of one role that leave a device, and come back: weights, and of Adam's float32 master
-    weights and two moments the rank's shard. Gradients come back as zeros."""
-    found = 0.0
+    """Bytes of one role that are offloaded and come back: weights, and the rank's shard of Adam's
+    float32 master weights and two moments. Gradients come back as zeros."""
+    num_bytes = 0.0
     if "parameters" in parts:
-        found += element_size(dtype) * parameters_per_rank
+        num_bytes += element_size(dtype) * parameters_per_rank
     if "optimizer" in parts:
-        found += 12 * parameters_per_rank / dp
-    return found
+        num_bytes += 12 * parameters_per_rank / dp
+    return num_bytes

@@ -1,4 +1,4 @@
-"""When each operator of a compiled flow begins and ends, if ranks wait for nothing but each other.
+"""Start and end of each operator of a compiled flow, if ranks wait only for each other.
 
 An operator begins when all its ranks are free and what it needs is made; operators on disjoint
 ranks overlap. Moves of columns between placements take no time: they are megabytes.
@@ -26,18 +26,19 @@ class Span:
 def spans_of(
     pipeline: Pipeline, seconds: Mapping[str, float], start: float = 0.0
 ) -> tuple[list[Span], float]:
-    """Of every operator, in order, and when the last one ends.
+    """Return the span of every operator, in order, and the time at which the last one ends.
 
     Args:
         pipeline: compiled with its placements.
         seconds: of each operator.
         start: when all ranks are free.
     """
+    # List scheduling over classes of ranks that share all placements, not over single ranks.
     assert pipeline.placements is not None
     atoms = _atoms(pipeline.placements)
     free: dict[int, float] = {}
     made: dict[str, float] = {}
-    found = []
+    spans = []
     for item in pipeline.schedule:
         if not isinstance(item, Run):
             continue
@@ -49,15 +50,16 @@ def spans_of(
             free[atom] = end
         for value in item.operator.gives:
             made[value] = end
-        found.append(Span(item.name, place, begin, end))
-    return found, max([start, *(span.stop for span in found)])
+        spans.append(Span(item.name, place, begin, end))
+    return spans, max([start, *(span.stop for span in spans)])
 
 
 def _atoms(placements: Mapping[str, Sequence[int]]) -> dict[str, Collection[int]]:
-    """Numbers of the classes of ranks that are in the same placements, by placement."""
+    """For each placement, numbers of the classes of ranks in it; ranks of a class share all
+    placements."""
     names: dict[int, list[str]] = {}
     for name, ranks in placements.items():
         for rank in ranks:
             names.setdefault(rank, []).append(name)
-    classes = sorted({tuple(found) for found in names.values()})
+    classes = sorted({tuple(placed) for placed in names.values()})
     return {name: [i for i, c in enumerate(classes) if name in c] for name in placements}

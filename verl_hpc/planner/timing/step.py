@@ -33,7 +33,7 @@ ASSUMPTIONS: Sequence[str] = (
     "Columns that move between placements are megabytes, and take no time.",
     "Saves and evaluations are no part of a step.",
 )
-"""Of every prediction, for people to read."""
+"""Assumptions of every prediction, as text."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class StepTime:
 
     seconds: float
     operators: Mapping[str, float]
-    """Seconds of each, on its ranks; they overlap where their ranks are disjoint."""
+    """Seconds of each operator on its ranks; operators overlap where their ranks are disjoint."""
     costs: Mapping[str, Cost]
-    """What they consist of."""
+    """Cost of each operator, by term."""
     spans: Sequence[Span]
     tokens: float
-    """Of prompts and responses."""
+    """Tokens of prompts and responses."""
     flops: float
-    """That the models need for them, without what is recomputed."""
+    """FLOPs that the models need for those tokens, without recomputation."""
     num_ranks: int
     peak_flops: float
-    """Of one rank."""
+    """Peak of one rank, in FLOPs a second."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -60,12 +60,12 @@ class StepTime:
 
     @property
     def gpu_hours(self) -> float:
-        """Of one step."""
+        """GPU-hours of one step."""
         return self.num_ranks * self.seconds / 3600
 
     @property
     def utilisation(self) -> float:
-        """Share of all ranks' peak that the models' products are."""
+        """Share of all ranks' peak FLOPs that the models' products use."""
         return self.flops / (self.seconds * self.num_ranks * self.peak_flops)
 
 
@@ -80,7 +80,7 @@ def predict_step(
     cache_bytes: float | None = None,
     plans_transfer: bool = False,
 ) -> StepTime:
-    """How long a step takes.
+    """Predict how long a step takes.
 
     Args:
         config: of the run.
@@ -98,6 +98,7 @@ def predict_step(
         LayoutError: sizes that do not divide.
     """
     work = work or workload_of(config)
+    # Cost of each operator on its own ranks, in terms that the machine turns into seconds.
     run = Run(config, arch, layouts, machine, work, archs or {}, cache_bytes, plans_transfer)
     pipeline = compiled(config, layouts)
     works = {work.name: work for work in operators_of(config)}
@@ -106,6 +107,7 @@ def predict_step(
     if config.generates and config.samples_to_train:
         transfer, costs[RESHARD] = transfer_seconds(run), device_cost(run)
         seconds[RESHARD] = transfer + machine.seconds(costs[RESHARD])
+    # Operators on disjoint ranks overlap, as the compiled flow allows.
     spans, total = _composed(run, pipeline, seconds)
     return StepTime(
         total,
@@ -122,8 +124,8 @@ def predict_step(
 def _composed(
     run: Run, pipeline: Pipeline, seconds: Mapping[str, float]
 ) -> tuple[list[Span], float]:
-    """With rollout.staleness the next step is made while this one trains, but for the refit,
-    which both wait for."""
+    """Compose the operators' seconds into spans and a total. With rollout.staleness the next step
+    is generated while this one trains, except for the refit, which both wait for."""
     refit = seconds.get(RESHARD, 0.0)
     everyone = Span(RESHARD, "all", 0.0, refit)
     first = [everyone] if refit else []
@@ -137,7 +139,7 @@ def _composed(
 
 
 def _ahead(run: Run, pipeline: Pipeline) -> set[str]:
-    """Operators that need no rank that trains (`trainer.steps.Steps`)."""
+    """Operators that need no training rank (`trainer.steps.Steps`)."""
     settings, layouts = run.config.role_settings, run.layouts
     busy = {
         rank
@@ -156,7 +158,7 @@ def _ahead(run: Run, pipeline: Pipeline) -> set[str]:
 
 
 def step_flops(config: RunConfig, archs: Mapping[str, Architecture], work: Workload) -> float:
-    """That the models of a step need, without what is recomputed: one forward pass to generate or
+    """FLOPs that the models of a step need, without recomputation: one forward pass to generate or
     to infer, and three for each epoch of an update.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which factors runs determine, and which they cannot keep apart from others.
+"""Find the factors that the runs do not determine, and the others that absorb their share.
 
 With rows A of relative errors and pulls P, factors have the covariance s^2 (A'A + P'P)^-1 around
 what is fitted, and s^2 (P'P)^-1 before (ridge regression with a normal prior; Hoerl and Kennard,
@@ -15,24 +15,24 @@ from verl_hpc.planner.timing.cost import Term
 from verl_hpc.planner.timing.least_squares import inverse
 
 _HELD = 0.5
-"""Of a factor's variance without runs: what is left of one that runs tell little of."""
+"""A factor is undetermined if the runs leave more than this share of its prior variance."""
 _CONFUSED = -0.3
-"""Correlation of two factors of which one makes up for the other."""
+"""Two factors are confused if their correlation is below this: one makes up for the other."""
 
 
 @dataclass(frozen=True)
 class Undetermined:
-    """A factor that stays near where it was, since the runs tell little of it."""
+    """A factor that stays near its initial value, because the runs hardly constrain it."""
 
     term: Term
     instead: Sequence[Term]
-    """That take its part as well; empty: hardly any operator depends on it."""
+    """Terms that absorb its share; empty if hardly any operator depends on it."""
 
 
 def undetermined(
     terms: Sequence[Term], rows: Sequence[Sequence[float]], pulls: Sequence[float]
 ) -> list[Undetermined]:
-    """Of fitted factors those that the runs tell little of.
+    """Find the fitted factors that the runs hardly constrain.
 
     Args:
         terms: of the factors.

@@ -12,18 +12,18 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class LayerWork:
-    """Of one decoder layer, forward; multiply-adds count as two."""
+    """Work of one decoder layer, forward; multiply-adds count as two FLOPs."""
 
     flops_per_token: float
-    """Of its matrices, of the experts that a token passes through."""
+    """FLOPs of its matrices, including only the experts that a token uses."""
     flops_per_square: float
-    """Of causal attention: a sequence of L tokens takes L^2 times this."""
+    """FLOPs of causal attention: a sequence of L tokens takes L^2 times this."""
     parameters: int
-    """Of all its matrices."""
+    """Elements of all its matrices."""
     expert_parameters: int
-    """Of those, in experts."""
+    """Elements of its experts' matrices."""
     mlp_share: float
-    """Of flops_per_token, in the MLP."""
+    """Share of flops_per_token in the MLP."""
 
 
 @lru_cache(maxsize=64)
@@ -45,7 +45,7 @@ def _layer(sizes: tuple[int, ...]) -> LayerWork:
 
 
 def layer_work(arch: Architecture) -> LayerWork:
-    """Of one of a model's layers."""
+    """Work of one of a model's layers."""
     return _layer(
         (
             arch.hidden_size,
@@ -61,7 +61,7 @@ def layer_work(arch: Architecture) -> LayerWork:
 def forward_flops(
     arch: Architecture, tokens: float, squares: float, with_logits: bool = True
 ) -> float:
-    """Of a forward pass over sequences of so many tokens and squared lengths together."""
+    """FLOPs of a forward pass over sequences with this sum of tokens and of squared lengths."""
     layer = layer_work(arch)
     of_layers = arch.num_layers * (
         layer.flops_per_token * tokens + layer.flops_per_square * squares

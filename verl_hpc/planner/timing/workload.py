@@ -1,4 +1,4 @@
-"""How much work a step of a run is."""
+"""The work of a step of a run."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.planner.timing.lengths import Lengths
 
 MEAN_PROMPT_SHARE = 0.5
-"""Of the longest prompt that the configuration allows; what is not known is assumed."""
+"""Assumed mean prompt length, as a share of the longest prompt that the configuration allows."""
 MEAN_RESPONSE_SHARE = 0.5
-"""The same of responses, as the rollout engine assumes when it sizes its batches."""
+"""Assumed mean response length, as a share of the longest, as the rollout engine assumes when it
+sizes its batches."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Sequences of a step, and how it is cut."""
+    """The sequences of a step, and how they are split into batches."""
 
     sequences: int
-    """Of a step: prompts x samples, examples, or pairs x 2."""
+    """Sequences of a step: prompts x samples, examples, or pairs x 2."""
     samples: int
-    """Of each prompt."""
+    """Samples of each prompt."""
     prompt: float
     """Tokens of a mean prompt."""
     responses: Lengths
@@ -28,7 +29,7 @@ class Workload:
     mini_batches: int
     update_epochs: int
     max_tokens: int
-    """Of a micro-batch."""
+    """Token budget of a micro-batch."""
 
     @property
     def sequence(self) -> float:
@@ -43,7 +44,7 @@ class Workload:
 
     @property
     def tokens(self) -> float:
-        """Of a step."""
+        """Tokens of a step."""
         return self.sequences * self.sequence
 
     @property
@@ -52,18 +53,18 @@ class Workload:
         return self.mini_batches * self.update_epochs
 
     def greedily(self) -> Workload:
-        """One answer to each prompt."""
+        """The workload with one answer to each prompt."""
         return replace(self, sequences=max(self.sequences // self.samples, 1), samples=1)
 
     def scaled(self, factor: float) -> Workload:
-        """With as many times the sequences: weak scaling."""
+        """The workload with `factor` times the sequences, for weak scaling."""
         return replace(self, sequences=round(self.sequences * factor))
 
 
 def workload_of(
     config: RunConfig, prompt: float | None = None, responses: Lengths | None = None
 ) -> Workload:
-    """The work of a step.
+    """Work of a step of a run.
 
     Args:
         config: of the run.

@@ -1,4 +1,4 @@
-"""Losses of actor and critic, and the optimizer steps on them."""
+"""Losses of actor and critic, and their optimizer steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from verl_hpc.step.role import Role
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """The policy's loss, and the steps on it."""
+    """The policy's loss, and its optimizer steps."""
 
     algorithm: AlgorithmConfig
     loss: PolicyLoss
@@ -49,7 +49,7 @@ class PolicySettings:
 
 @dataclass(frozen=True)
 class ValueSettings:
-    """The critic's loss, and the steps on it."""
+    """The critic's loss, and its optimizer steps."""
 
     clip: float | None
     steps: OptimiseSettings
@@ -68,15 +68,15 @@ def update_actor(
     trained: Columns | None = None,
     selected: Columns | None = None,
 ) -> tuple[tuple[()], Metrics]:
-    """Steps on the policy's loss.
+    """Take optimizer steps on the policy's loss.
 
-    Without `old` a batch is one step, whose ratio starts from its own forward pass, or by
-    algorithm.old_log_probs from the rollout engine's log-probs; the two are compared before the
+    Without `old` a batch is one step. The ratio's denominator is then the step's own forward pass,
+    or by algorithm.old_log_probs the rollout engine's log-probs; the two are compared before the
     weights change.
 
     Raises:
         FlowError: on every rank, if a batch without `old` is several steps.
-        TrainingError: a loss or gradient is not finite; without `old` also as `old_log_probs`.
+        TrainingError: a loss or gradient is not finite; without `old` see also `old_log_probs`.
     """
     mismatch: dict[str, float] = {}
 
@@ -134,8 +134,9 @@ def actor_loss(
     trained: Columns | None = None,
     selected: Columns | None = None,
 ) -> TokenLoss:
-    """The policy's loss, weighted by algorithm.correction, less its entropy; with kl.placement:
-    loss the KL to the reference is part of it. Without `old` its ratio is 1, with a gradient."""
+    """Return the policy's loss: weighted by algorithm.correction, minus the entropy bonus, and with
+    kl.placement: loss plus the KL to the reference. Without `old` the ratio is 1, but has a
+    gradient."""
     algorithm = settings.algorithm
 
     def loss(
@@ -219,7 +220,7 @@ def update_sft(
     samples: Samples,
     sequences: Columns,
 ) -> tuple[tuple[()], Metrics]:
-    """Supervised fine-tuning: cross-entropy of the answers' tokens.
+    """Take supervised fine-tuning steps on the cross-entropy of the answers' tokens.
 
     Raises:
         TrainingError: a loss or gradient is not finite.
@@ -241,7 +242,7 @@ def update_sft(
 def _explained_variance(
     place: Placement, masks: Columns, values: Columns, advantages: Columns
 ) -> dict[str, float]:
-    """1 - var(return - value) / var(return), over all response tokens that count."""
+    """Return 1 - var(return - value) / var(return), over all unmasked response tokens."""
     sums = torch.zeros(5, dtype=torch.float64, device=place.device)
     rows = zip(values[VALUES], advantages[RETURNS], masks[MASK], strict=True)
     for value, target, mask in rows:

@@ -77,6 +77,7 @@ def export_step(
     if not (step / MANIFEST).is_file():
         raise CheckpointError(f"--step {step}: no {MANIFEST} in it, so it is not a whole step")
     model = _open_component(step, component)
+    # Written to another name and renamed at the end, so that `out` is complete or absent.
     partial = out.with_name(f".{out.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

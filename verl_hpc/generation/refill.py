@@ -77,6 +77,7 @@ def generate_mixed(
     wanted = len(rows.rows)
     done = [_ask(place, rollout, settings, rows, 0)]
     for number in range(1, settings.rounds + 1):
+        # The share of mixed prompts so far decides how many prompts to ask for next.
         mixed = sum(len(part.groups(mixed=True)) for part in done)
         if mixed >= wanted:
             break
@@ -128,6 +129,7 @@ def _joined(
     mine: list[tuple[int, dict[str, torch.Tensor]]] = []
     for number, (part, group) in enumerate(chosen):
         rows.append(part.rows.rows[group])
+        # Facts are known for all samples, columns only for those of this rank's engine.
         of_position = {position: row for row, position in enumerate(part.columns.positions)}
         for position, sample in enumerate(part.samples):
             if sample.group != group:

@@ -185,6 +185,7 @@ class HfEngine:
     ) -> list[tuple[torch.Tensor, torch.Tensor, Any]]:
         """Generate new tokens of every row, up to the longest row's length; return them with their
         log-probs and allowed tokens."""
+        # Prompts are padded on the left, so that all new tokens start at the same column.
         width = max(map(len, prompts))
         ends = self._all_ends(sampling)
         pad = ends[0]
@@ -202,6 +203,7 @@ class HfEngine:
         if self._constraint is not None:
             restricted = Restricted(self._constraint, prompts, width, ends)
             processors.append(restricted)
+        # Sampling leaves the process's generators as they were.
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(hash(tuple(seeds)) & 0x7FFFFFFFFFFFFFFF)

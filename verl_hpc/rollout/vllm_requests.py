@@ -78,7 +78,7 @@ class Requests:
         # The engine takes a copy of them.
         self._parameters.seed = seed
         self._parameters.max_tokens = self._sampling.max_tokens - len(prefix.tokens)
-        # Of what the prefix has, vLLM need not tell anything (on GPUs).
+        # vLLM need not return the experts that the prefix already has (on GPUs).
         self._parameters.routed_experts_prompt_start = _num_routed(prefix)
         internal = _add_request(self._engine, name, self._prompts[index], prefix, self._parameters)
         if self._routed is not None:

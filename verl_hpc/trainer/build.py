@@ -62,8 +62,8 @@ def plan_run(
         session: this rank's session.
         config: the run's configuration.
         enter: called with the name of each stage, instead of `session.enter`.
-        resumes: `restore` will fill trained roles, so that only roles that are not trained, or
-            compute with the actor's first weights, need weights.
+        resumes: `restore` will fill trained roles, which then load no weights unless they have
+            adapters or another role shares their first weights.
 
     Returns:
         The run, and the builder for `build_engines`.

@@ -178,6 +178,7 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
                 keeps_experts=config.replays_experts,
             )
         )
+        # The engine must have exactly the parameters that transfers will fill.
         name = f"rollout.engine = {config.rollout.engine}"
         weights = engine.weights if engine is not None else {}
         check = partial(check_parameters, rollout.shard_map, session.world.rank, weights, name)

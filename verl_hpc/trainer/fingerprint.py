@@ -104,6 +104,7 @@ def fingerprint(
             "tokenizer": _of_tokenizer(tokenizer),
             **_of_revisions(config),
         }
+        # Of a user's files the content counts, not the path.
         if config.has_own_recipe:
             file, _, name = config.recipe.rpartition(":")
             known["recipe"] = f"{Path(file).name}:{name}"
@@ -119,6 +120,7 @@ def fingerprint(
             known[ENVIRONMENT] = _of_environment(config.rollout.environment)
         if config.evaluation.wanted:
             known[EVALUATION] = _of_evaluation(config)
+        # Reading weights is slow, so callers leave it out where nothing uses the first weights.
         if reads_weights:
             known[FIRST_WEIGHTS] = model.fingerprint()
         known[FROZEN] = ", ".join(sorted({*(frozen or {})} - {REFERENCE})) or "none"

@@ -37,6 +37,7 @@ def parts_of(shard_map: ShardMap, dtype: str, limit: int = MERGED_BYTES) -> list
             key = place, holder
             num_bytes = region.box.num_elements * ITEM_BYTES[dtype]
             sizes[key] = sizes.get(key, 0) + num_bytes
+    # A layer's size is that of its largest share on any rank; then fill parts greedily.
     largest = {p: max(n for (q, _), n in sizes.items() if q == p) for p in places}
     parts: list[list[str]] = [list(dict.fromkeys(rest))]
     filled = 0

@@ -248,7 +248,7 @@ def _adapter(role: Role) -> AdapterState | None:
     lora = role.settings.lora
     if lora is None:
         return None
-    # `latest` of another run goes on.
+    # Resolved, since `latest` of another run will point elsewhere later.
     base = str(Path(role.settings.model.path).resolve())
     return AdapterState(base=base, rank=lora.rank, alpha=lora.alpha)
 

@@ -87,6 +87,7 @@ def restore(run: RunContext) -> Progress | None:
                 "another name, delete them, or set checkpoint.resume to auto"
             )
         )
+    # Newest first; a damaged step is skipped, any other error is final.
     reasons: list[str] = []
     for path in steps:
         try:

@@ -133,10 +133,12 @@ class WeightSync:
             name: getattr(torch, spec.dtype) for name, spec in rollout.shard_map.tensors.items()
         }
         sent_parts = [(sent, target) for _, sent, target in maps]
+        # CPU ranks of one node read each other's memory if no element type is converted.
         neighbours = _neighbours(session, sent_parts) if on_host else None
         buckets, self._minimum = Buckets(), 0
         self._transfers: list[Transfer] = []
         self._fp8: list[Fp8Weights | None] = []
+        # One transfer per part; `sent` differs from `trained` where weights are quantised first.
         for trained, sent, target in maps:
             plan = plan_transfer(
                 sent,

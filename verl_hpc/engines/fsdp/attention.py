@@ -66,7 +66,7 @@ def attending(row: PackedRow, uses_flash: bool) -> Iterator[None]:
         _under_way.clear()
 
 
-# The row is another Python object each time, for which compiled code would be made anew.
+# The row is a new Python object each time, for which torch.compile would recompile.
 @torch.compiler.disable
 def _attend(
     module: torch.nn.Module,

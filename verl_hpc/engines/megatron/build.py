@@ -99,7 +99,7 @@ def transformer_config(
         # Losses come with their global normaliser, so gradients are summed, not averaged.
         calculate_per_token_loss=True,
         variable_seq_lengths=True,
-        # Megatron-core's check for variable lengths asks this of dense models, too; its other
+        # Megatron-core's check for variable lengths needs this even for dense models; its other
         # dispatcher wants rows of one length.
         moe_token_dispatcher_type="alltoall",
         # With two stages of several chunks, batched sends and receives to the same peer are

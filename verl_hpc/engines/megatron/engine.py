@@ -246,6 +246,7 @@ class MegatronEngine(KeptOnHost):
         plan = self._passes.plan(sequences, together)
         kept: dict[tuple[int, ...], list[TokenOutputs]] = {}
 
+        # Used only for `seen`: otherwise outputs are freed after each micro-batch.
         def keeping(
             indices: Sequence[int], outputs: Sequence[TokenOutputs]
         ) -> tuple[torch.Tensor, Sums]:
@@ -268,6 +269,7 @@ class MegatronEngine(KeptOnHost):
                 metrics |= self._routers.end()
             if wanted.experts is not None:
                 metrics["router_disagreement"] = self._passes.router_disagreement()
+            # Callers may still refuse the update here, as the optimizer has not stepped yet.
             if seen is not None:
                 seen(self._shared(kept, plan.bins, sequences, wanted))
             self.host.weights_changed()
@@ -281,7 +283,7 @@ class MegatronEngine(KeptOnHost):
         wanted: Wanted,
     ) -> list[TokenOutputs]:
         """Return the last stage's outputs on every stage, in the caller's order."""
-        # An interleaved pipeline may run through empty micro-batches, too, which give none.
+        # An interleaved pipeline may also run empty micro-batches, which have no outputs.
         by_micro_batch = [kept.get(tuple(indices), []) for indices in bins] if kept else []
         lengths = [len(s) for s in sequences]
         return self._outputs.share(by_micro_batch, bins, lengths, wanted, self._passes.device)

@@ -273,7 +273,7 @@ def _owned_parts(region: Region, kind: str, start: int, stop: int, rank: int) ->
 
 def schedule(optimizer: Any, settings: OptimizerConfig) -> OptimizerParamScheduler:
     """Make a learning-rate schedule for an optimizer with `param_groups`."""
-    # Megatron-core wants a decay horizon for a constant rate, too.
+    # Megatron-core needs a decay horizon even for a constant rate.
     decay_steps = settings.decay_steps or max(settings.warmup_steps + 1, 1)
     return OptimizerParamScheduler(
         optimizer,

@@ -15,7 +15,8 @@ from itertools import pairwise
 import torch
 
 _LEAST_SHARE = 8
-"""A prefix below this fraction (one in ...) of a sequence does not pay for attention's gather."""
+"""Tokens are shared only if they are at least 1 in this many of a sequence; for fewer, attention's
+gather costs more than it saves."""
 
 
 def num_shared(sequences: Sequence[torch.Tensor]) -> list[int]:

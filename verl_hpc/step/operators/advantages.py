@@ -58,6 +58,7 @@ def advantages(
     def of_policy(name: str) -> torch.Tensor | None:
         return padded(old[name], place.device) if old is not None and needs_squares else None
 
+    # Estimators see all samples' scores, but only this rank's tokens; `reduce` sums over ranks.
     process = None if process_rewards is None else process_rewards[PROCESS_REWARDS]
     batch = Scored(
         scores=rewards,
@@ -74,6 +75,7 @@ def advantages(
         reduce=place.reduce,
     )
     estimate = settings(batch)
+    # Checked here and in `_of_tokens`, since a user's estimator may return anything.
     given = estimate if isinstance(estimate, tuple) else (estimate,)
     names = (ADVANTAGES, RETURNS) if values is not None else (ADVANTAGES,)
     if len(given) != len(names):

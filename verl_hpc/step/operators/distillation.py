@@ -114,6 +114,7 @@ def update_student(
     Raises:
         TrainingError: a loss or gradient is not finite.
     """
+    # The policy's loss without a KL to a reference; the teacher's KL is added to it.
     policy = actor_loss(settings, old, advantages, None, trained, selected)
 
     def loss(

@@ -83,7 +83,7 @@ def others(prompts: Sequence[Sequence[int]]) -> list[int]:
     following = [(i + 1) % count for i in range(count)]
     if all(prompt == prompts[0] for prompt in prompts):
         return following
-    # Behind an equal one comes what comes behind that; what is around the end needs a second turn.
+    # A prompt equal to its successor takes the successor's; wrapping around needs a second pass.
     for i in [*reversed(range(count)), *reversed(range(count))]:
         after = (i + 1) % count
         following[i] = following[after] if prompts[i] == prompts[after] else after
@@ -115,6 +115,7 @@ def update_on_labels(
     """
     points: list[torch.Tensor] = []
 
+    # KTO's reference point, from the policy as it is before the step.
     def prepare(batch: MiniBatch) -> None:
         members = batch.members
         total = _log_ratio(actor, mismatched_samples, mismatched, mismatched_reference, members)
@@ -129,6 +130,7 @@ def update_on_labels(
             dtype=torch.bool,
             device=place.device,
         )
+        # Shares of all answers of the mini-batch; `_of_kinds` converts them to means of a kind.
         count = len(batch.members)
         losses = settings.loss(answers.log_ratios, desirable, points[-1])
         rewards, log_probs = settings.loss.rewards(answers).detach(), answers.log_probs.detach()

@@ -105,6 +105,7 @@ def optimise(
     batches = _mini_batches(place, settings, samples, sequences, masks or sequences)
     by_step = []
     for batch in batches:
+        # Without an unmasked token on any rank there is no loss to normalise.
         if not batch.aggregation.num_sequences:
             continue
         if prepare is not None:

@@ -83,6 +83,8 @@ def update_actor(
     def compare(outputs: Sequence[TokenOutputs]) -> None:
         mismatch.update(probe(place, settings.old, samples, sequences, outputs))
 
+    # Without `old` the step's own forward pass also gives the log-probs to compare with the
+    # rollout's.
     starts_here = old is None
     if starts_here:
         _check_one_step(place, settings, samples)
@@ -151,6 +153,7 @@ def actor_loss(
         if settings.loss.selects:
             assert selected is not None
             chosen = batch.column(selected, SELECTED, indices).bool()
+        # Loss of each token, corrected for the rollout's distribution, then aggregated.
         losses, sums = settings.loss(Tokens(before, log_probs, advantage, mask, chosen))
         if trained is not None and WEIGHTS in trained.values:
             weights = batch.column(trained, WEIGHTS, indices)

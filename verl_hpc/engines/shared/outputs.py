@@ -57,7 +57,8 @@ class Outputs:
         head: the model's output layer.
         vocab_size: tokens of the vocabulary, without padding.
         groups: the layout's process groups.
-        vocab_multiple: the output layer is padded to a multiple of this many rows per rank.
+        vocab_multiple: the output layer's rows, over all tensor-parallel ranks, are padded to a
+            multiple of this and of their number.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Responses that a run had made ahead of a step, finished or not: a part of the step.
+"""Files of a step with responses generated ahead for later steps, finished or not.
 
 step_00000006/ahead_00003.h5      of the engine whose first rank is 3
     save_id     attribute: the save that it belongs to
@@ -30,7 +30,7 @@ _NUMBERS = ("step", "slot", "num_slots")
 
 
 def write_ahead(path: Path, save_id: str, responses: Mapping[ResponseId, Tagged]) -> None:
-    """Write an engine's file.
+    """Write an engine's file of responses.
 
     Raises:
         OSError: it cannot be written.
@@ -53,10 +53,10 @@ def write_ahead(path: Path, save_id: str, responses: Mapping[ResponseId, Tagged]
 def read_ahead(
     path: Path, save_id: str, wanted: Callable[[ResponseId], bool]
 ) -> dict[ResponseId, Tagged]:
-    """What is wanted of an engine's file.
+    """Read the wanted responses of an engine's file.
 
     Raises:
-        DamageError: it is not as it was written, or of another save.
+        DamageError: it is damaged, or belongs to another save.
     """
     with reading(path), open_file(path) as file:
         if file.attrs[SAVE_ID] != save_id:

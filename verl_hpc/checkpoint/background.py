@@ -1,4 +1,4 @@
-"""Work beside the main thread, whose outcome the main thread asks for."""
+"""Run work in a background thread, and report its outcome to the main thread."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 
 
 class Background:
-    """A function that runs in a thread of its own from now on.
+    """A function that starts running in its own thread.
 
-    The thread does not keep a process alive: one that fails ends at once.
+    The thread is a daemon: a failing process ends at once.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self._error: BaseException | None = None
         self.seconds = 0.0
-        """That it took; known once it is over."""
+        """Duration of the work, set when it is over."""
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -26,7 +26,7 @@ class Background:
         return not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return once it is over; raises what it raised."""
+        """Wait until the work is over; raise what it raised."""
         self._thread.join()
         if self._error is not None:
             raise self._error

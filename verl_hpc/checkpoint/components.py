@@ -1,4 +1,4 @@
-"""What one rank writes of a step: parts of components, and what is its own."""
+"""One rank's part of a step: regions of components, and its own arrays."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.transfer.memory import window
 
 ID_BYTES = 16
-"""Of a save's id, in ASCII."""
+"""Length of a save's id, in ASCII."""
 
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a step: tensors of one kind, and which of them this rank writes."""
+    """A part of a step: tensors of one kind, and the regions that this rank writes."""
 
     name: str
     shard_map: ShardMap
     tensors: Mapping[str, torch.Tensor]
     """This rank's memory by the local names of the map."""
     regions: Sequence[Region]
-    """What this rank writes of it."""
+    """Regions that this rank writes."""
 
 
 def datasets(
     components: Sequence[Component], contents: StepContents
 ) -> tuple[list[Stored], list[Entry]]:
-    """Of one rank's file, in its order; those of components as the index has them."""
+    """Return the datasets of one rank's file, in order, and the index entries of those of
+    components."""
     stored = [Stored(schema.SAVE_ID, torch.uint8, (ID_BYTES,))]
     entries: list[Entry] = []
     for component in components:
@@ -51,7 +52,7 @@ def datasets(
 def parts_of(
     save_id: str, components: Sequence[Component], contents: StepContents
 ) -> Iterator[torch.Tensor]:
-    """What `datasets` names, each when it is asked for."""
+    """Yield the tensors of `datasets`, in order, each when it is needed."""
     yield torch.tensor(list(save_id.encode()), dtype=torch.uint8)
     for component in components:
         for region in component.regions:

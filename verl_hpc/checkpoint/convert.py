@@ -1,6 +1,6 @@
-"""Between step directories and Hugging Face directories, in one process, a file at a time.
+"""Convert between step directories and Hugging Face directories, in one process, file by file.
 
-Both directions are ordinary transfers; what was written is read back and compared.
+Both directions are ordinary transfers; written files are read back and compared.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ def export_step(
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     component: str | None = None,
 ) -> int:
-    """Write a model of a step as a Hugging Face directory that transformers loads, or its adapters
-    as a directory that PEFT loads.
+    """Write a step's model as a Hugging Face directory for transformers, or its adapters as a
+    directory for PEFT.
 
-    One with a score head becomes a sequence classifier with one label. Its score is that of the
-    last token; transformers takes the last one that is not padding, and so skips an end of
-    sequence that is the padding token, too.
+    A model with a score head becomes a sequence classifier with one label. Ours score the last
+    token; transformers scores the last that is not padding, and so skips an end of sequence that is
+    also the padding token.
 
-    A language model that was trained on chats ends its answers with the token with which the chat
-    template ends a turn: generation_config.json names it beside the ends that it had.
+    A language model trained on chats ends its answers with the chat template's end of turn:
+    generation_config.json gets it as a further end token.
 
     Args:
         step: step directory.
         out: directory to create.
-        dtype: element type of the weights; as stored if None.
+        dtype: element type of the weights; the stored one if None.
         shard_bytes: largest safetensors file.
-        component: of the step; the actor if None, or the only model that there is.
+        component: component of the step; if None the actor, or the step's only model.
 
     Returns:
         Number of parameters.
 
     Raises:
-        CheckpointError: `out` exists, the step is not there or damaged, has no such component or
-            one with a value head, or what was written differs.
+        CheckpointError: `out` exists, the step is missing or damaged, has no such component or one
+            with a value head, or written files differ when read back.
     """
     if out.exists():
         raise CheckpointError(f"--out {out} exists; choose a directory that does not")
@@ -77,6 +77,7 @@ def export_step(
     if not (step / MANIFEST).is_file():
         raise CheckpointError(f"--step {step}: no {MANIFEST} in it, so it is not a whole step")
     model = _open_component(step, component)
+    # Written to another name and renamed at the end, so that `out` is complete or absent.
     partial = out.with_name(f".{out.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -108,8 +109,8 @@ def _open_component(step: Path, component: str | None) -> Weights | StoredAdapte
         )
     chosen = component_of(opened, component or "actor")
     there = opened.component(chosen).tensors
-    found: list[Head] = [head for head, name in HEAD_TENSORS.items() if name in there]
-    head = found[0] if found else "language_model"
+    heads: list[Head] = [head for head, name in HEAD_TENSORS.items() if name in there]
+    head = heads[0] if heads else "language_model"
     if head == "value":
         raise CheckpointError(
             f"--component {chosen}: it has a value head, which transformers has no class for; "
@@ -133,7 +134,7 @@ def _write_model(weights: Weights, out: Path, dtype: str | None, shard_bytes: in
 
 
 def _write_shards(weights: Weights, dtype: str, out: Path, shard_bytes: int) -> dict[str, int]:
-    """Write safetensors files; return each tensor's checksum."""
+    """Write safetensors files; return the tensors' checksums by name."""
     tensors = model_tensors(weights.arch, weights.head, dtype)
     shards = list(_shards(tensors, shard_bytes))
     sums: dict[str, int] = {}
@@ -177,7 +178,7 @@ def _write_config(config_file: Path, dtype: str, *, is_classifier: bool) -> None
 
 
 def _add_end(directory: Path, end: int | None) -> None:
-    """Name a token that ends responses in generation_config.json, if it is not named there yet."""
+    """Add an end token to generation_config.json, if it is not there yet."""
     file = directory / "generation_config.json"
     settings = json.loads(file.read_text()) if file.exists() else {}
     named = settings.get("eos_token_id")
@@ -189,7 +190,7 @@ def _add_end(directory: Path, end: int | None) -> None:
 
 
 def _make_classifier(config: dict[str, Any]) -> None:
-    """transformers' ...ForSequenceClassification with one label."""
+    """Make a configuration that of transformers' ...ForSequenceClassification with one label."""
     names = config.get("architectures") or []
     config["architectures"] = [
         name.replace("ForCausalLM", "ForSequenceClassification") for name in names
@@ -207,8 +208,8 @@ def _verify(out: Path, num_parameters: int, sums: Mapping[str, int]) -> None:
         raise CheckpointError(f"{out}: {count} parameters, config.json means {num_parameters}")
     reader = SafetensorsReader()
     for region in written.regions:
-        found = reader.read(str(region.holders[0]), region.tensor, region.box)
-        if int(checksum(found)) != sums[region.tensor]:
+        tensor = reader.read(str(region.holders[0]), region.tensor, region.box)
+        if int(checksum(tensor)) != sums[region.tensor]:
             raise CheckpointError(
                 f"{out}: {region.tensor} reads back differently than it was written; is the "
                 "file system sound?"
@@ -234,7 +235,7 @@ def import_model(control: Control, source: Path, root: Path) -> Path:
 
 
 class _FromFiles(Mapping[str, torch.Tensor]):
-    """Tensors read when asked for, so that a model never has to fit in memory."""
+    """Tensors that are read on access, so that a model need not fit in memory."""
 
     def __init__(self, weights: Weights, shard_map: ShardMap) -> None:
         self._reader = weights.reader

@@ -1,4 +1,4 @@
-"""Turns whatever a damaged file makes its reader raise into a DamageError."""
+"""Turn the errors of reading a damaged file into a DamageError."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _ERRORS_OF_READERS = (
     *(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError),
     *(RuntimeError, OverflowError, MemoryError),
 )
-"""What HDF5, JSON, pydantic and indexing say of content that is not what was written."""
+"""Exceptions that HDF5, JSON, pydantic and indexing raise for damaged content."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Around the reading of a step's file, and of nothing else.
+    """Turn errors of the body into DamageError; the body must only read one file of a step.
 
     Raises:
-        DamageError: names the file, whatever its content made the body raise.
+        DamageError: the body raised an error; the message names the file.
     """
     try:
         yield

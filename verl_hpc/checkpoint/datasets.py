@@ -1,7 +1,7 @@
-"""Tensors of HDF5 files (`tensor_file`), read with suspicion: every tile has a checksum.
+"""Read tensors of untrusted HDF5 files (`tensor_file`), checking each tile's checksum.
 
-A file may come from an untrusted source. Only datasets of the named file itself are read: no links
-into others, no storage elsewhere, and not more bytes than the file has.
+Only datasets in the named file itself are read: no links into others, no external storage, and not
+more bytes than the file has.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from verl_hpc.checkpoint.tiles import num_tiles
 from verl_hpc.layout.box import Box
 
 _AHEAD = 8
-"""Tiles, of a mebibyte at most."""
+"""Number of tiles to prefetch, each of at most a mebibyte."""
 
 
 def open_file(path: Path) -> h5py.File:
-    """Open a regular file to read.
+    """Open a regular HDF5 file for reading.
 
     Raises:
-        OSError: it is not there, or no HDF5.
+        OSError: it does not exist, or is not HDF5.
         ValueError: it is a link, a pipe or a device.
     """
     if not stat.S_ISREG(path.lstat().st_mode):
@@ -40,10 +40,10 @@ def open_file(path: Path) -> h5py.File:
 
 
 def read_dataset(file: h5py.File, name: str, box: Box | None = None) -> torch.Tensor:
-    """A part of a dataset, or all of it; every tile that it touches is checked.
+    """Read a box of a dataset, or all of it, checking every tile that it touches.
 
     Raises:
-        KeyError, ValueError, OSError, RuntimeError: it is not there, or not as it was written.
+        KeyError, ValueError, OSError, RuntimeError: it is missing or damaged.
     """
     dataset = plain_dataset(file, name)
     window = Box.whole(dataset.shape) if box is None else box
@@ -62,7 +62,7 @@ def read_dataset(file: h5py.File, name: str, box: Box | None = None) -> torch.Te
 
 
 def dataset_names(file: h5py.File, group: str) -> list[str]:
-    """Names below a group of this very file; none if there is no such group."""
+    """Return the names below a group of this file; empty without such a group."""
     if not file.id.links.exists(group.encode()):
         return []
     _check_links(file, group)
@@ -70,11 +70,11 @@ def dataset_names(file: h5py.File, group: str) -> list[str]:
 
 
 def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """A dataset whose bytes are all in this file.
+    """Return a dataset after checking that all its bytes are in this file.
 
     Raises:
-        KeyError: there is none.
-        ValueError: it is elsewhere, compressed, virtual, or larger than the file.
+        KeyError: there is no such dataset.
+        ValueError: it is linked, external, compressed, virtual, or larger than the file.
     """
     _check_links(file, name)
     dataset = file[name]
@@ -92,7 +92,7 @@ def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def _check_links(file: h5py.File, name: str) -> None:
-    """Every step of a path stays in the file."""
+    """Check that no part of a path is a link out of the file."""
     parts = name.strip("/").split("/")
     for depth in range(1, len(parts) + 1):
         path = "/".join(parts[:depth])
@@ -103,12 +103,13 @@ def _check_links(file: h5py.File, name: str) -> None:
 def _sound_tiles(
     file: h5py.File, dataset: h5py.Dataset, window: Box
 ) -> Iterator[tuple[Box, np.ndarray]]:
-    """The tiles that a window meets, and where each lies."""
+    """Yield the tiles that a window overlaps, each with its box, after checking them."""
     if dataset.chunks is None:
         raise ValueError(f"{dataset.name} has no chunks")
     is_old = schema.SUMS in dataset.attrs
     sums = dataset.attrs[schema.SUMS] if is_old else _sums(file, dataset)
     shape, tile = dataset.shape, dataset.chunks
+    # Tile indices along every dim that the window overlaps.
     ranges = [
         range(a // t, -(-b // t)) for a, b, t in zip(window.start, window.stop, tile, strict=True)
     ]
@@ -129,7 +130,8 @@ def _sound_tiles(
 
 
 def _fetch(file: h5py.File, dataset: h5py.Dataset, starts: Sequence[tuple[int, ...]]) -> None:
-    """Have the disk look for tiles that are read soon: it cannot guess where a slice goes on."""
+    """Prefetch tiles that will be read soon, since the system cannot predict a slice's next
+    tile."""
     for start in starts:
         place = dataset.id.get_chunk_info_by_coord(start)
         if place.byte_offset is not None:
@@ -138,7 +140,7 @@ def _fetch(file: h5py.File, dataset: h5py.Dataset, starts: Sequence[tuple[int, .
 
 
 def _sums(file: h5py.File, dataset: h5py.Dataset) -> np.ndarray:
-    """Checksums of a dataset's tiles."""
+    """Return the checksums of a dataset's tiles."""
     first = int(dataset.attrs[schema.FIRST_TILE])
     count = prod(num_tiles(dataset.shape, dataset.chunks))
     if first < 0:

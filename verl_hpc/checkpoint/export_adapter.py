@@ -1,4 +1,4 @@
-"""From a step that holds adapters to a directory that PEFT loads."""
+"""Export a step's adapters as a directory that PEFT loads."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from verl_hpc.transfer.checksum import checksum
 
 @dataclass(frozen=True)
 class StoredAdapter:
-    """The adapters of a component of a step."""
+    """The adapters of a step's component."""
 
     step: Step
     component: str
     state: AdapterState
 
     def write(self, out: Path, dtype: str | None) -> int:
-        """Write them as PEFT does, and read them back; the number of parameters.
+        """Write the adapters in PEFT's format, and read them back; return the number of parameters.
 
         Args:
-            out: directory that is there.
-            dtype: element type; as stored if None.
+            out: existing directory.
+            dtype: element type; the stored one if None.
 
         Raises:
             CheckpointError: they read back differently.
@@ -54,7 +54,7 @@ class StoredAdapter:
 
 
 def stored_adapter(step: Step, component: str) -> StoredAdapter | None:
-    """None where the component holds all weights of a model."""
+    """Return a component's adapters; None if it holds all weights of a model."""
     if not any(".lora_" in name for name in step.component(component).tensors):
         return None
     return StoredAdapter(step, component, step.state.adapters[component])

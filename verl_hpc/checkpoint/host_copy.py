@@ -1,4 +1,4 @@
-"""The one copy of what a rank saves, in host memory, while training goes on."""
+"""Copy of a rank's saved tensors in host memory, which is written while training continues."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _logger = logging.getLogger(__name__)
 
 
 class HostCopy:
-    """Memory for one rank's tensors as their file has them; it is kept from save to save.
+    """Memory for one rank's tensors in their file's layout, reused for every save.
 
-    New memory is slow: the system clears every page. GPUs copy fast to page-locked memory alone.
+    New memory is slow, since the system clears every page; GPUs copy fast only to page-locked
+    memory.
 
     Args:
-        tensors: what is copied.
+        tensors: descriptions of the tensors to copy.
         on_gpu: page-lock the memory.
     """
 
@@ -39,11 +40,11 @@ class HostCopy:
 
     @property
     def num_bytes(self) -> int:
-        """All the memory that it takes."""
+        """Size of the copy's memory."""
         return self._memory.numel()
 
     def take(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy them; they may change afterwards."""
+        """Copy the tensors, which may change afterwards."""
         on_gpu = False
         for stored, tensor, start in zip(self.tensors, tensors, self._starts, strict=True):
             on_gpu = on_gpu or tensor.is_cuda
@@ -52,13 +53,14 @@ class HostCopy:
             torch.cuda.synchronize()
 
     def parts(self) -> Iterator[np.ndarray]:
-        """What was copied, for `TensorFile.write`."""
+        """Yield the copied tensors, for `TensorFile.write`."""
         memory = np.from_dlpack(self._memory)
         for stored, start in zip(self.tensors, self._starts, strict=True):
             yield memory[start : start + stored.num_bytes]
 
     def _page_lock(self) -> None:
-        """In place: torch's own page-locked allocations are rounded up to powers of two."""
+        """Page-lock the memory in place, since torch rounds page-locked allocations up to powers of
+        two."""
         runtime, start = torch.cuda.cudart(), self._memory.data_ptr()
         status = int(runtime.cudaHostRegister(start, self.num_bytes, 0))
         if status:

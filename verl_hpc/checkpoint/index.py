@@ -1,6 +1,6 @@
-"""index.h5: which file has which region of every tensor, and the tensors as virtual datasets.
+"""index.h5: the file of each region of every tensor, and the tensors as virtual datasets.
 
-It says nothing of what the tensors hold, and so is the same at every save of a run.
+It does not depend on the tensors' contents, and so is equal at every save of a run.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Entry:
 
 
 class Index:
-    """What a step's tensors are, and where their parts lie.
+    """A step's tensors, and the files of their regions.
 
     Args:
-        tensors: whole ones, by name.
-        entries: by rank.
+        tensors: whole tensors by name.
+        entries: each rank's entries, in rank order.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Index:
 
     @cached_property
     def content(self) -> bytes:
-        """Of the file."""
+        """Content of the file."""
         image = BytesIO()
         with h5py.File(image, "w", libver="latest") as file:
             _write_table(file, self._tensors, self._entries)
@@ -50,8 +50,8 @@ class Index:
             for rank, of_rank in enumerate(self._entries):
                 for entry in of_rank:
                     parts.setdefault(entry.tensor, []).append((schema.rank_file(rank), entry))
-            for name, found in parts.items():
-                _write_virtual(file, name, self._tensors[name], found)
+            for name, parts_of_tensor in parts.items():
+                _write_virtual(file, name, self._tensors[name], parts_of_tensor)
         return image.getvalue()
 
 
@@ -76,12 +76,12 @@ def _write_table(
 
 
 def _texts(texts: Iterable[str]) -> np.ndarray:
-    """Of one length, so that a table has no more bytes than its file."""
+    """Encode texts as fixed-length bytes, so that a table has no more bytes than its file."""
     return np.array([text.encode() for text in texts], np.bytes_)
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Coordinates of tensors of different rank in one table; -1 marks dimensions they lack."""
+    """Pad coordinates of tensors of different rank to one table; -1 marks missing dimensions."""
     width = max((len(row) for row in rows), default=1)
     return np.array([[*row, *[-1] * (width - len(row))] for row in rows], dtype=np.int64)
 
@@ -89,7 +89,8 @@ def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
 def _write_virtual(
     file: h5py.File, name: str, spec: TensorSpec, parts: Sequence[tuple[str, Entry]]
 ) -> None:
-    """The whole tensor as one dataset, for people and tools that do not know the shards."""
+    """Write a virtual dataset of the whole tensor, for people and tools that do not know the
+    shards."""
     stored = schema.stored_dtype(schema.DTYPES[spec.dtype])
     whole = h5py.h5s.create_simple(spec.shape)
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

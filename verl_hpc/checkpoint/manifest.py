@@ -1,7 +1,7 @@
-"""manifest.json: what a step consists of, with checksums; the last file of a step to be written.
+"""manifest.json: the files of a step with checksums; written last.
 
-Small files and the index have a SHA-256 here. Those of ranks and engines, which hold nearly all
-bytes, have checksums of their own inside, tile by tile. The manifest has one of itself.
+Small files and the index have a SHA-256 here. Files of ranks and engines, which have nearly all
+bytes, contain checksums of their tiles. The manifest has a checksum of itself.
 """
 
 from __future__ import annotations
@@ -37,40 +37,41 @@ class _Data(BaseModel):
 
 
 class WrittenFile(_Data):
-    """A file of a step as it was written."""
+    """Size and checksum of a file of a step when it was written."""
 
     bytes: int = Field(ge=0)
     sha256: _Sha256 | None = None
-    """None for files of ranks and of engines."""
+    """None for files of ranks and engines."""
 
 
 class Manifest(_Data):
-    """What manifest.json holds, besides the version of the format and its own checksum."""
+    """Content of manifest.json, besides the format's version and its own checksum."""
 
     step: int = Field(ge=0)
     time: float
-    """When it was written, in seconds since the epoch."""
+    """Time of writing, in seconds since the epoch."""
     num_ranks: int = Field(ge=1)
     save_id: str
-    """Also in the files of ranks and of engines: those of another save have another."""
+    """Id of the save, also stored in the files of ranks and engines to detect files of another
+    save."""
     files: dict[_FileName, WrittenFile]
-    """By path within the step directory."""
+    """Written files by path within the step directory."""
 
     @property
     def hf_names(self) -> dict[str, list[str]]:
-        """Names of the files in hf/ and its like, by directory."""
-        found: dict[str, list[str]] = {schema.HF: []}
+        """Names of the files in hf/ and similar directories, by directory."""
+        by_directory: dict[str, list[str]] = {schema.HF: []}
         for directory, _, name in (file.rpartition("/") for file in self.files):
             if schema.is_hf(directory):
-                found.setdefault(directory, []).append(name)
-        return found
+                by_directory.setdefault(directory, []).append(name)
+        return by_directory
 
     def check_files(self, step: Path) -> None:
-        """Compare every file that is there with what was written.
+        """Compare every existing file with what was written.
 
         Raises:
             DamageError: a file is missing, is not a regular file, or has another size or SHA-256;
-                or hf/, which is read as a whole, has more files than were written.
+                or hf/, which is read as a whole, has additional files.
         """
         for name, written in self.files.items():
             if written.sha256 is None:
@@ -79,15 +80,15 @@ class Manifest(_Data):
                 self.read(step, name)
         for directory, names in self.hf_names.items():
             with reading(step / directory):
-                found = sorted(p.name for p in (step / directory).iterdir())
-                if found != sorted(names):
-                    raise ValueError(f"has {', '.join(found)}, not {', '.join(names)}")
+                present = sorted(p.name for p in (step / directory).iterdir())
+                if present != sorted(names):
+                    raise ValueError(f"has {', '.join(present)}, not {', '.join(names)}")
 
     def read(self, step: Path, name: str) -> bytes:
-        """The content of one file that has a SHA-256.
+        """Read a file that has a SHA-256, and check it.
 
         Raises:
-            DamageError: as `check_files`.
+            DamageError: see `check_files`.
         """
         written = self.files.get(name)
         if written is None:
@@ -102,14 +103,14 @@ class Manifest(_Data):
 
 
 def _check_size(path: Path, written: WrittenFile) -> None:
-    found = _regular_size(path)
-    if found != written.bytes:
-        state = "is missing" if found is None else f"has {found}"
+    size = _regular_size(path)
+    if size != written.bytes:
+        state = "is missing" if size is None else f"has {size}"
         raise DamageError(f"{path.parent}: {path.name} {state}, {written.bytes} bytes were written")
 
 
 def _regular_size(path: Path) -> int | None:
-    """Bytes of a regular file of a step; None if there is none."""
+    """Return the bytes of a regular file of a step; None if it does not exist."""
     with reading(path):
         try:
             facts = path.lstat()
@@ -123,7 +124,7 @@ def _regular_size(path: Path) -> int | None:
 
 
 def write_manifest(step: Path, manifest: Manifest) -> None:
-    """Write it to disk for good.
+    """Write a manifest and sync it to disk.
 
     Raises:
         OSError: it cannot be written.
@@ -137,21 +138,21 @@ def write_manifest(step: Path, manifest: Manifest) -> None:
 
 
 def describe(path: Path, hashed: bool) -> WrittenFile:
-    """A file as it is now."""
+    """Describe a file's current content."""
     return described(path.read_bytes()) if hashed else WrittenFile(bytes=path.stat().st_size)
 
 
 def described(data: bytes) -> WrittenFile:
-    """A file of this content."""
+    """Describe a file with content `data`."""
     return WrittenFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def read_manifest(step: Path) -> Manifest:
-    """A step's manifest; the files that it names are not looked at.
+    """Read a step's manifest, without looking at the files that it names.
 
     Raises:
-        DamageError: there is none, or not as it was written.
-        CheckpointError: the step has a format that this program does not read.
+        DamageError: it is missing or damaged.
+        CheckpointError: this program does not read the step's format.
     """
     path = step / schema.MANIFEST
     with reading(path):
@@ -178,7 +179,7 @@ def read_manifest(step: Path) -> Manifest:
 
 
 def _is_first_format(content: dict[str, Any], own: object) -> bool:
-    """Format 1 had no checksums: nothing but sizes of files."""
+    """Whether a manifest has format 1, which had only sizes of files, no checksums."""
     sizes = content.get("files")
     return (
         own is None
@@ -189,6 +190,6 @@ def _is_first_format(content: dict[str, Any], own: object) -> bool:
 
 
 def sum_of(content: dict[str, Any]) -> str:
-    """SHA-256 of what a manifest says, whatever its spaces and order."""
+    """Return the SHA-256 of a manifest's content, independent of whitespace and order."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

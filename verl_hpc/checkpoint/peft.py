@@ -1,6 +1,6 @@
-"""Adapters in PEFT's format: adapter_config.json beside adapter_model.safetensors.
+"""Adapters in PEFT's format: adapter_config.json and adapter_model.safetensors.
 
-A tensor is named `base_model.model.<logical name>` there, as PEFT 0.21 writes and reads it.
+Tensors are named `base_model.model.<logical name>`, as in PEFT 0.21.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _NOT_READ = {
     "trainable_token_indices": "trains tokens' embeddings",
     "target_parameters": "adapts stacked parameters",
 }
-"""Settings of PEFT's that mean something else than A and B of one rank in every layer."""
+"""Unsupported settings of PEFT, with their meaning: all that is not A and B of one rank in every
+layer."""
 
 
 def open_adapter(
@@ -44,15 +45,15 @@ def open_adapter(
     """Open the adapter that `lora.path` names.
 
     Args:
-        lora: with a path.
-        wanted: logical tensors of the adapters.
-        head: logical tensor that may be there besides.
+        lora: settings with a path.
+        wanted: logical tensors of the adapters to load.
+        head: further logical tensor that the adapter may have.
 
     Returns:
-        Where the tensors lie, by logical name, and what reads them.
+        The map of the stored tensors, by logical name, and their reader.
 
     Raises:
-        ModelError: it is not there, or is another adapter than the configuration says.
+        ModelError: it is missing, or does not match the configuration.
     """
     assert lora.path is not None
     directory = Path(lora.path)
@@ -67,15 +68,15 @@ def open_adapter(
         raise ModelError(f"lora.path: no {file}; save the adapter with safe_serialization=True")
     stored = safetensors_shard_map(directory)
     names = read_header(file)
-    found: dict[str, TensorSpec] = {}
+    specs: dict[str, TensorSpec] = {}
     regions = []
     for region in stored.regions:
         name = region.tensor.removeprefix(_PREFIX)
         if region.tensor in names:
-            found[name] = stored.tensors[region.tensor]
+            specs[name] = stored.tensors[region.tensor]
             regions.append(Region(name, region.box, region.holders, region.view))
-    _check_tensors(found, wanted, head, file)
-    return ShardMap(found, regions), SafetensorsReader()
+    _check_tensors(specs, wanted, head, file)
+    return ShardMap(specs, regions), SafetensorsReader()
 
 
 def _check_config(config: Mapping[str, Any], lora: LoraConfig, file: Path) -> None:
@@ -130,11 +131,11 @@ def write_adapter(
     """Write an adapter that PEFT loads.
 
     Args:
-        out: directory that is there.
-        tensors: by logical name.
-        base: model that it belongs to.
-        rank, alpha: of all adapters.
-        head: logical tensor of an output layer among them, that takes the place of the base's.
+        out: existing directory.
+        tensors: tensors by logical name.
+        base: path of the base model.
+        rank, alpha: rank and alpha of all adapters.
+        head: logical tensor among them that replaces the base's output layer.
     """
     modules = {name.split(".lora_")[0].rpartition(".")[2] for name in tensors if name != head}
     config = {

@@ -1,4 +1,4 @@
-"""Reading a step: as a shard map whose holders are files, into any layout."""
+"""Read a step, as a shard map with files as holders, into any layout."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _OPEN_FILES = 32
 class Step:
     """A complete step directory.
 
-    What this object reads itself it compares with the checksums of the manifest.
+    Everything read through this object is checked against the manifest's checksums.
 
     Args:
-        path: the directory.
-        check_files: compare every file with the manifest, also those that nobody reads now; one
-            rank is enough.
+        path: the step directory.
+        check_files: compare all files with the manifest, even those not read now; one rank is
+            enough.
 
     Raises:
-        DamageError: the step is not as it was written, or has the name of another.
-        CheckpointError: it has a format that this program does not read.
+        DamageError: the step is damaged, or was renamed to another step.
+        CheckpointError: this program does not read its format.
     """
 
     def __init__(self, path: str | Path, check_files: bool = True) -> None:
@@ -58,22 +58,22 @@ class Step:
         return self.manifest.num_ranks
 
     def hf_directory(self, component: str = "") -> Path:
-        """Where config.json and the like of a component are."""
+        """Return the directory of a component's config.json, tokenizer and so on."""
         own = schema.hf_of(component)
         return self.path / (own if own in self.manifest.hf_names else schema.HF)
 
     @property
     def is_of_a_run(self) -> bool:
-        """Whether it has a state; an imported model has none."""
+        """Whether the step has a run's state, which an imported model lacks."""
         return schema.STATE in self.manifest.files
 
     @cached_property
     def state(self) -> RunState:
-        """What the run remembers.
+        """State of the run at this step.
 
         Raises:
-            DamageError: it is not as it was written.
-            CheckpointError: the step was imported; there is no run to resume.
+            DamageError: it is damaged.
+            CheckpointError: the step is an imported model, without a run to resume.
         """
         if not self.is_of_a_run:
             raise CheckpointError(
@@ -86,30 +86,31 @@ class Step:
 
     @cached_property
     def components(self) -> list[str]:
-        """Names of its components.
+        """Names of the step's components.
 
         Raises:
-            DamageError: the index is not as it was written.
+            DamageError: the index is damaged.
         """
         return sorted(self._maps)
 
     def component(self, name: str) -> ShardMap:
-        """The tensors of one component, without its name; holders are file paths.
+        """Return the map of one component's tensors, named without the component; holders are file
+        paths.
 
         Raises:
-            DamageError: the index is not as it was written.
+            DamageError: the index is damaged.
             CheckpointError: the step has no such component.
         """
         if name not in self._maps:
-            found = ", ".join(self.components)
-            raise CheckpointError(f"{self.path}: no {name} in it, only {found}")
+            known = ", ".join(self.components)
+            raise CheckpointError(f"{self.path}: no {name} in it, only {known}")
         return self._maps[name]
 
     def rank_arrays(self, rank: int) -> dict[str, torch.Tensor]:
-        """What rank `rank` wrote for itself alone.
+        """Return the arrays that rank `rank` wrote for itself.
 
         Raises:
-            DamageError: the file is not as it was written.
+            DamageError: the file is damaged.
         """
         path = self.path / schema.rank_file(rank)
         with reading(path), _open(path, self.manifest.save_id) as file:
@@ -117,37 +118,37 @@ class Step:
             return {name: read_dataset(file, f"{schema.RANK}/{name}") for name in names}
 
     def ahead(self, wanted: Callable[[ResponseId], bool]) -> dict[ResponseId, Tagged]:
-        """Responses of later steps that engines had made, as far as they are wanted.
+        """Return the wanted responses that engines had generated ahead for later steps.
 
         Raises:
-            DamageError: a file is not as it was written.
+            DamageError: a file is damaged.
         """
         names = [name for name in self.manifest.files if schema.AHEAD_FILE.fullmatch(name)]
-        found: dict[ResponseId, Tagged] = {}
+        responses: dict[ResponseId, Tagged] = {}
         for name in names:
-            found |= read_ahead(self.path / name, self.manifest.save_id, wanted)
-        return found
+            responses |= read_ahead(self.path / name, self.manifest.save_id, wanted)
+        return responses
 
     def reader(self) -> Hdf5Reader:
-        """Reads the files that the shard maps of this step name."""
+        """Return a reader of the files in this step's shard maps."""
         return Hdf5Reader(self.manifest.save_id)
 
     @cached_property
     def _maps(self) -> dict[str, ShardMap]:
-        """By component."""
+        """Shard maps by component."""
         data = self.manifest.read(self.path, schema.INDEX)
         with reading(self.path / schema.INDEX), h5py.File(BytesIO(data), "r") as file:
             return _parse_table(file, self.path, self.manifest.files)
 
 
 class Hdf5Reader:
-    """Reads boxes of datasets; every tile that it touches is checked.
+    """Reads boxes of datasets, checking every tile that a box touches.
 
     Args:
-        save_id: of the save that files must be of.
+        save_id: id of the save that files must belong to.
 
     Raises (`read`):
-        DamageError: the file is not as it was written, or of another save.
+        DamageError: the file is damaged, or belongs to another save.
     """
 
     def __init__(self, save_id: str) -> None:
@@ -162,8 +163,8 @@ class Hdf5Reader:
 def _open(path: Path, save_id: str) -> h5py.File:
     file = open_file(path)
     is_old = schema.SAVE_ID in file.attrs
-    found = file.attrs[schema.SAVE_ID] if is_old else _text(read_dataset(file, schema.SAVE_ID))
-    if found != save_id:
+    stored_id = file.attrs[schema.SAVE_ID] if is_old else _text(read_dataset(file, schema.SAVE_ID))
+    if stored_id != save_id:
         raise ValueError("of another save than the rest of the step")
     return file
 
@@ -185,6 +186,7 @@ def _parse_table(
     }
     if unknown:
         raise ValueError(f"names {', '.join(sorted(unknown))}, which is not part of a step")
+    # Tensors are named <component>/<logical tensor>; each component gets its own shard map.
     shapes = [tuple(n for n in row if n >= 0) for row in column("shapes")]
     tensors: dict[str, dict[str, TensorSpec]] = defaultdict(dict)
     regions: dict[str, list[Region]] = defaultdict(list)
@@ -203,4 +205,4 @@ def _parse_table(
         view = View(dataset, 0, row_major_strides(box.shape))
         component, _, tensor = names[number].partition("/")
         regions[component].append(Region(tensor, box, (paths[holder],), view))
-    return {name: ShardMap(found, regions[name]) for name, found in tensors.items()}
+    return {name: ShardMap(specs, regions[name]) for name, specs in tensors.items()}

@@ -1,4 +1,4 @@
-"""Responses as the columns of an HDF5 file.
+"""Store responses as columns of an HDF5 file.
 
     lengths      (n,) int64, tokens of each response
     ends         (n,) uint8, why it ended: the place in `_ENDS`
@@ -31,7 +31,7 @@ _TYPES = {1: np.uint8, 2: np.uint16}
 
 
 def response_columns(responses: Sequence[Response]) -> dict[str, torch.Tensor]:
-    """Tensors that `responses_in` reads from a file."""
+    """Return responses as the tensors that `responses_in` reads from a file."""
     return {
         "lengths": torch.tensor([len(r.tokens) for r in responses], dtype=torch.int64),
         "ends": torch.tensor([_ENDS.index(r.finish_reason) for r in responses], dtype=torch.uint8),
@@ -44,10 +44,10 @@ def response_columns(responses: Sequence[Response]) -> dict[str, torch.Tensor]:
 
 
 def responses_in(file: h5py.File) -> list[Response]:
-    """The responses of a file, as `response_columns` was given them.
+    """Read the responses of a file that holds `response_columns`.
 
     Raises:
-        KeyError, ValueError, OSError, RuntimeError: they are not as they were written.
+        KeyError, ValueError, OSError, RuntimeError: the file is damaged.
     """
     lengths, ends = read_dataset(file, "lengths").tolist(), read_dataset(file, "ends").tolist()
     tokens, log_probs, sampled = (
@@ -69,10 +69,10 @@ def responses_in(file: h5py.File) -> list[Response]:
 
 
 def split(array: Any, lengths: Sequence[int]) -> Iterator[Any]:
-    """The parts of an array, one behind another.
+    """Split an array into consecutive parts.
 
     Raises:
-        ValueError: it has more or fewer elements.
+        ValueError: the lengths do not add up to the array's.
     """
     if min(lengths, default=0) < 0 or sum(lengths) != len(array):
         raise ValueError(f"has {len(array)} rows, {sum(lengths)} were written")
@@ -81,12 +81,12 @@ def split(array: Any, lengths: Sequence[int]) -> Iterator[Any]:
 
 
 def _rows(name: str, arrays: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """The columns of arrays (rows, ...), all of one type and width; some may be None."""
-    found = [np.ascontiguousarray(array) for array in arrays if array is not None]
-    if not found:
+    """Return the columns of arrays (rows, ...) of one type and width; some may be None."""
+    present = [np.ascontiguousarray(array) for array in arrays if array is not None]
+    if not present:
         return {}
-    form = [found[0].itemsize, *found[0].shape[1:]]
-    rows = [array.view(np.uint8).reshape(len(array), int(np.prod(form))) for array in found]
+    form = [present[0].itemsize, *present[0].shape[1:]]
+    rows = [array.view(np.uint8).reshape(len(array), int(np.prod(form))) for array in present]
     counts = [-1 if array is None else len(array) for array in arrays]
     return {
         name: torch.from_numpy(np.concatenate(rows)),

@@ -1,11 +1,11 @@
-"""Finished responses of a rollout that was interrupted, beside the step they were generated from.
+"""Finished responses of an interrupted rollout, in the directory of the step that generated them.
 
     step_00000006/rollout/replica_00003.h5
         key         attribute: what they answer, and how; other responses are of no use
         slots       (n,) int64
         ...         as `response_columns`
 
-The files are no part of the step: they come after its manifest, and go with it.
+The files are not part of the step: they are written after its manifest, and deleted with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEY = "key"
 
 
 def write_responses(step: Path, replica: int, key: str, responses: Mapping[int, Response]) -> None:
-    """Leave a replica's finished responses, by slot, in a step's directory.
+    """Write a replica's finished responses, by slot, into a step's directory.
 
     Raises:
         CheckpointError: they cannot be written.
@@ -45,14 +45,14 @@ def write_responses(step: Path, replica: int, key: str, responses: Mapping[int, 
 
 
 def read_responses(step: Path) -> Iterator[tuple[str, dict[int, Response]]]:
-    """Key and responses by slot of each replica that left some.
+    """Yield each stored replica's key, and its responses by slot.
 
     Raises:
-        DamageError: a file is not as it was written.
+        DamageError: a file is damaged.
     """
     for path in sorted((step / _DIRECTORY).glob("replica_*.h5")):
         with reading(path), open_file(path) as file:
             slots = read_dataset(file, "slots").tolist()
             responses = dict(zip(slots, responses_in(file), strict=True))
-            found = str(file.attrs[_KEY]), responses
-        yield found
+            of_replica = str(file.attrs[_KEY]), responses
+        yield of_replica

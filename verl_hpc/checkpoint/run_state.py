@@ -1,4 +1,4 @@
-"""state.json: what a run remembers besides its tensors; small, and the same on all ranks."""
+"""state.json: state of a run besides tensors; small, and equal on all ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from verl_hpc.data.order import Position
 
 
 class OptimizerCounters(BaseModel):
-    """What an optimizer remembers besides its moments."""
+    """State of an optimizer besides its moments."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -16,41 +16,42 @@ class OptimizerCounters(BaseModel):
 
 
 class AdapterState(BaseModel):
-    """What a step's adapters belong to; it holds them alone, and the base is not written again."""
+    """Base and form of a step's adapters; the step does not contain the base's weights."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     base: str
-    """Path of the model, as the run's configuration has it. Its weights are told by the
-    fingerprint."""
+    """Path of the base model, as in the run's configuration; the fingerprint identifies its
+    weights."""
     rank: int = Field(ge=1)
     alpha: FiniteFloat
 
 
 class RunState(BaseModel):
-    """Everything small of a run after a step."""
+    """Small state of a run after a step."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     step: int = Field(ge=0)
-    """Steps done."""
+    """Number of finished steps."""
     position: Position
-    """Of the training data."""
+    """Position in the training data."""
     kl_coefficient: float | None
-    """Where an adaptive controller has taken it; None if it is fixed."""
+    """Coefficient of an adaptive controller; None if it is fixed."""
     optimizers: dict[str, OptimizerCounters]
-    """By engine: actor, and critic if there is one."""
+    """Optimizer counters by trained role, such as actor and critic."""
     numbers: dict[str, FiniteFloat] = {}
-    """Of the recipe, by name."""
+    """Numbers of the recipe, by name."""
     template_time: str = ""
-    """When the run began, in ISO 8601, which chat templates take for today; empty in steps of older
+    """Start of the run, in ISO 8601, which chat templates use as today; empty in steps of older
     versions."""
     turn_end: int | None = None
-    """The token with which the chat template ends a turn, where prompts go through it: what the
-    model has learned to end answers with."""
+    """Token with which the chat template ends a turn, and the trained model its answers; None if
+    prompts do not use the template."""
     fingerprint: dict[str, str] = {}
-    """What the run is made of, by name: a value that changes means other data, another recipe."""
+    """Fingerprint of the run's inputs, by name, such as data and recipe (`trainer.fingerprint`)."""
     ahead: str = ""
-    """What says how responses of later steps were made that the step has; empty without any."""
+    """Key of the settings of responses generated ahead (`trainer.made_ahead`); empty without
+    staleness."""
     adapters: dict[str, AdapterState] = {}
-    """By engine, of those that are adapters of a base."""
+    """Adapters' states by role, for roles that train adapters."""

@@ -1,4 +1,4 @@
-"""What a step directory looks like.
+"""Layout of a step directory.
 
     checkpoints/
       latest -> step_00000010
@@ -27,16 +27,17 @@ import torch
 from verl_hpc.layout.shard_map import ITEM_BYTES
 
 FORMAT_VERSION = 4
-"""1 had no checksums but those of HDF5's chunks."""
+"""Version of the written format. Version 1 had only HDF5's own checksums of chunks."""
 READABLE = (3, FORMAT_VERSION)
-"""3 has chunks of whole rows, their checksums beside each dataset, and HDF5's fletcher32."""
+"""Versions that can be read. Version 3 has chunks of whole rows, their checksums as an attribute of
+each dataset, and HDF5's fletcher32."""
 
 MANIFEST = "manifest.json"
 INDEX = "index.h5"
 STATE = "state.json"
 CONFIG = "config.yaml"
 HF = "hf"
-"""Directory of the model's config.json, tokenizer and the like."""
+"""Directory of the model's config.json, tokenizer and so on."""
 LATEST = "latest"
 
 RANK_FILE = re.compile(r"rank_\d{5,}\.h5")
@@ -45,7 +46,7 @@ _HF_DIRECTORY = re.compile(r"hf(_[a-z][a-z0-9_]*)?")
 _STEP = re.compile(r"^step_(\d{8,})$")
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES}
-"""Element types by the names that files have for them."""
+"""Element types by their names in files."""
 
 # HDF5 has no such types; their bits are stored as integers, the type in an attribute.
 _AS_BITS = {
@@ -55,13 +56,14 @@ _AS_BITS = {
 }
 DTYPE_ATTRIBUTE = "dtype"
 SUMS = "xxh3_64"
-"""Of a file of tensors: the checksums of all tiles. Of a dataset in format 3: of its chunks."""
+"""Name of the dataset with the checksums of all tiles; in format 3 an attribute with a dataset's
+checksums of chunks."""
 FIRST_TILE = "first_tile"
-"""Of a dataset: the place of its first tile among the checksums."""
+"""Attribute of a dataset: index of its first tile among the checksums."""
 RANK = "rank"
-"""Group, in a rank's file, of what is of this rank alone."""
+"""Group in a rank's file for arrays of this rank only."""
 SAVE_ID = "save_id"
-"""Of a rank's file: the save that it belongs to; a dataset of bytes, in format 3 an attribute."""
+"""Name of the save's id in a rank's file: a dataset of bytes, in format 3 an attribute."""
 
 
 def step_name(step: int) -> str:
@@ -69,7 +71,7 @@ def step_name(step: int) -> str:
 
 
 def step_number(path: Path) -> int | None:
-    """The step that a directory's name gives, or None."""
+    """Return the number in a step directory's name, or None."""
     match = _STEP.match(path.name)
     return int(match.group(1)) if match else None
 
@@ -79,12 +81,12 @@ def rank_file(rank: int) -> str:
 
 
 def ahead_file(rank: int) -> str:
-    """The file of what an engine has made ahead, by the engine's first rank."""
+    """Return the file name of an engine's responses generated ahead, by the engine's first rank."""
     return f"ahead_{rank:05d}.h5"
 
 
 def to_stored(tensor: torch.Tensor) -> np.ndarray:
-    """A contiguous CPU array of the tensor's bits, in a type that HDF5 has."""
+    """Return a contiguous CPU array of the tensor's bits, in a type that HDF5 supports."""
     bits = _AS_BITS.get(tensor.dtype)
     plain = tensor.detach().to("cpu").contiguous()
     # Not Tensor.numpy(): it forbids resizing the storage for good, and offloading resizes it.
@@ -92,27 +94,27 @@ def to_stored(tensor: torch.Tensor) -> np.ndarray:
 
 
 def stored_dtype(dtype: torch.dtype) -> np.dtype:
-    """The element type of what `to_stored` gives."""
+    """Return the element type of `to_stored`'s result."""
     return to_stored(torch.empty(0, dtype=dtype)).dtype
 
 
 def from_stored(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """The inverse of `to_stored`."""
+    """Invert `to_stored`."""
     tensor = torch.from_numpy(array)
     return tensor.view(dtype) if dtype in _AS_BITS else tensor
 
 
 def fill_value(dtype: np.dtype) -> float | int:
-    """What a hole would read as: never a plausible number. Bits all set are NaN in bfloat16 and
-    in both float8 types."""
+    """Return the value of unwritten elements, which is never plausible: NaN, or all bits set, which
+    is NaN in bfloat16 and both float8 types."""
     return float("nan") if dtype.kind == "f" else np.asarray(-1).astype(dtype).item()
 
 
 def hf_of(component: str) -> str:
-    """Directory of the files of a component that has a model of its own."""
+    """Return the directory of config.json and so on for a component with its own model."""
     return f"{HF}_{component}"
 
 
 def is_hf(directory: str) -> bool:
-    """Whether a directory of a step has files of a model."""
+    """Whether a directory name of a step is that of a model's files."""
     return bool(_HF_DIRECTORY.fullmatch(directory))

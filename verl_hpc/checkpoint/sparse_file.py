@@ -1,4 +1,4 @@
-"""A file in memory that is as long as it says, and takes only what is written."""
+"""A sparse file in memory, which stores only written pages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _PAGE = 4096
 
 
 class SparseFile(io.RawIOBase):
-    """For h5py's file-object driver; what was never written reads as zeros.
+    """A file for h5py's file-object driver; unwritten bytes read as zeros.
 
-    No file of the system, not even one without a name: a limit on the size of files would hold for
-    it, and HDF5 may end a process that cannot write.
+    It is not a system file, even a nameless one, since a limit on file sizes would apply, and HDF5
+    may crash a process that cannot write.
     """
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class SparseFile(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         view = memoryview(buffer).cast("B")
         for at, page, start, stop in self._pieces(len(view)):
-            found = self._pages.get(page, bytes(_PAGE))
-            view[at : at + stop - start] = found[start:stop]
+            content = self._pages.get(page, bytes(_PAGE))
+            view[at : at + stop - start] = content[start:stop]
         self._position += len(view)
         return len(view)
 
@@ -59,7 +59,7 @@ class SparseFile(io.RawIOBase):
         return len(view)
 
     def _pieces(self, count: int) -> Iterator[tuple[int, int, int, int]]:
-        """Of so many bytes from here: (place among them, page, start and stop in it)."""
+        """Split the next `count` bytes by page; yield (offset, page, start and stop in it)."""
         at = 0
         while at < count:
             page, start = divmod(self._position + at, _PAGE)

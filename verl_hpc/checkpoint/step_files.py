@@ -1,4 +1,4 @@
-"""What rank 0 writes of a step besides its tensors: small files, the manifest, and the name."""
+"""Write a step's small files on rank 0, and give the step its name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from verl_hpc.rollout.partial import ResponseId, Tagged
 
 @dataclass(frozen=True)
 class StepContents:
-    """Everything of a step that is not a component."""
+    """Everything in a step except components."""
 
     state: RunState | None = None
-    """None for weights alone, which no run resumes from."""
+    """State of the run; None for a step of weights only, which no run can resume from."""
     config: str = ""
     """The resolved configuration, YAML."""
     hf_files: Mapping[str, Path] = field(default_factory=dict)
@@ -31,19 +31,20 @@ class StepContents:
     rank_arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Per-rank tensors that no other layout could use, such as random-number states."""
     own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
-    """As `hf_files`, of components that have a model of their own, by component."""
+    """`hf_files` of components that have their own model, by component."""
     ahead: Mapping[ResponseId, Tagged] = field(default_factory=dict)
-    """What this rank's engine had made ahead, on its first rank; not changed any more."""
+    """Responses that this rank's engine generated ahead, on the engine's first rank; must not
+    change any more."""
 
 
 def write_small_files(
     directory: Path, contents: StepContents, index: bytes
 ) -> dict[str, WrittenFile]:
-    """Write all that is small, to disk for good; what was written, by path.
+    """Write all small files and sync them to disk; return their descriptions by path.
 
     Raises:
         OSError: it cannot be written.
-        CheckpointError: a file that is to be copied is gone.
+        CheckpointError: a file to copy no longer exists.
     """
     for hf in (schema.HF, *map(schema.hf_of, contents.own_files)):
         (directory / hf).mkdir()
@@ -80,7 +81,7 @@ def _read(path: Path) -> bytes:
 
 
 def make_real(partial: Path, final: Path) -> None:
-    """Give a whole step its name, and let `latest` be it."""
+    """Rename a complete step to its final name, and point `latest` to it."""
     sync(partial)
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
@@ -89,7 +90,7 @@ def make_real(partial: Path, final: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Bring a directory to disk."""
+    """Sync a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The directory of a run's steps: which are there, which is the newest, which may go."""
+"""The directory of a run's steps: list them, point to the newest, and delete old ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from verl_hpc.checkpoint import schema
 
 
 def complete_steps(root: Path) -> list[Path]:
-    """Step directories that have a manifest, newest first; their contents are not checked."""
+    """List the step directories with a manifest, newest first, without checking contents."""
     if not root.is_dir():
         return []
     steps = [p for p in root.iterdir() if schema.step_number(p) is not None]
@@ -18,7 +18,7 @@ def complete_steps(root: Path) -> list[Path]:
 
 
 def point_latest(step: Path) -> None:
-    """Let `latest` name this step, atomically."""
+    """Point `latest` to this step, atomically."""
     link = step.parent / schema.LATEST
     fresh = step.parent / f".{schema.LATEST}.new"
     fresh.unlink(missing_ok=True)
@@ -27,12 +27,14 @@ def point_latest(step: Path) -> None:
 
 
 def prune(root: Path, keep: int, last: int) -> list[Path]:
-    """Delete all but the newest `keep` complete steps, and what crashes left; returns what went.
+    """Delete all but the newest `keep` complete steps, and remains of crashes; return the deleted
+    steps.
 
-    Steps after `last`, the one that was just saved, are left and not counted: the run went back
-    before them because they cannot be read.
+    Steps after `last`, the one just saved, are kept and not counted: the run went back before them
+    because they cannot be read.
 
-    The manifest goes first, so that a deletion cut short leaves no half step that looks whole.
+    The manifest is deleted first, so that an interrupted deletion leaves no step that looks
+    complete.
 
     Raises:
         OSError: a step cannot be deleted.
@@ -46,7 +48,7 @@ def prune(root: Path, keep: int, last: int) -> list[Path]:
 
 
 def remove_torn(root: Path) -> None:
-    """Delete steps that no save has finished, or no deletion; only for whom the run belongs to."""
+    """Delete incompletely saved or deleted steps; only the run's owner may call this."""
     if not root.is_dir():
         return
     for path in root.iterdir():

@@ -1,9 +1,9 @@
-"""A file of tensors, which HDF5 lays out once and plain writes fill as often as needed.
+"""Write files of tensors: HDF5 makes the layout once, plain writes fill it at every save.
 
-The layout needs only names, types and shapes, and is the same at every save of a run. HDF5 makes
-it in memory, without the tensors' bytes; a save writes it as it is, with the bytes in their places.
-So a save calls no HDF5, whose lock all threads of a process share, and which cannot close a file
-whose disk is full.
+The layout depends only on names, types and shapes, so it is equal at every save of a run. HDF5
+makes it in memory, without the tensors' bytes; a save writes it with the bytes in their places. So
+a save does not call HDF5, which has one lock for all threads of a process, and cannot close a file
+on a full disk.
 
     <name> ...   (shape)   chunks: tiles; attributes: dtype, first_tile
     xxh3_64      (tiles of all)  uint64: the checksum of each tile
@@ -30,12 +30,12 @@ from verl_hpc.layout.shard_map import dtype_name
 
 _PAGE = 4096
 _SENT_BYTES = 8 << 20
-"""So much is on its way to the disk while the next is summed and copied."""
+"""Bytes that are being written to disk while the next are checksummed and copied."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a file, without its elements."""
+    """Description of a tensor in a file."""
 
     name: str
     dtype: torch.dtype
@@ -55,11 +55,11 @@ class Stored:
 
     @property
     def num_bytes(self) -> int:
-        """In the file: of all tiles, whole at the edges, too."""
+        """Bytes in the file: those of all tiles, padded at the tensor's edges."""
         return self.num_tiles * self.tile_bytes
 
     def pack(self, tensor: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy it as the file has it; `out` has `num_bytes` elements of uint8."""
+        """Copy a tensor tile by tile into `out`, which has `num_bytes` elements of uint8."""
         assert (tensor.dtype, tensor.shape) == (self.dtype, self.shape), self.name
         if self.num_bytes:
             pack(tensor.detach(), self.tile, out.view(self.dtype))
@@ -67,19 +67,19 @@ class Stored:
 
 @dataclass
 class _Layout:
-    """What HDF5 wrote besides the bytes of tensors, and where those belong."""
+    """HDF5's own bytes of a file, and the places of the tensors' bytes."""
 
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    """By tensor, in bytes from the file's start; the checksums last."""
+    """Byte offset of each tensor, and last of the checksums."""
 
 
 class TensorFile:
-    """Writes files of these tensors.
+    """Writes files with the same tensors and attributes.
 
     Args:
-        tensors: what it holds, in this order.
-        attributes: of the file.
+        tensors: descriptions of the tensors, in order.
+        attributes: attributes of the file.
     """
 
     def __init__(self, tensors: Sequence[Stored], attributes: Mapping[str, str] = {}) -> None:
@@ -87,12 +87,12 @@ class TensorFile:
         self._attributes = attributes
 
     def write(self, path: Path, parts: Iterable[np.ndarray]) -> None:
-        """Write a file to disk for good.
+        """Write a file and sync it to disk.
 
         Args:
-            path: of the file.
-            parts: every tensor as `Stored.pack` gives it, in the order of `tensors`, flat uint8;
-                each is asked for once those before it are written.
+            path: path of the file.
+            parts: every tensor as packed by `Stored.pack`, flat uint8, in the order of `tensors`;
+                each is taken once the previous ones are written.
 
         Raises:
             OSError: it cannot be written.
@@ -119,7 +119,7 @@ class TensorFile:
 
     @cached_property
     def _layout(self) -> _Layout:
-        found = _Layout()
+        layout = _Layout()
         raw = SparseFile()
         with raw:
             options = {"alignment_threshold": 1 << 16, "alignment_interval": _PAGE}
@@ -127,17 +127,17 @@ class TensorFile:
                 file.attrs.update(self._attributes)
                 num_tiles = 0
                 for stored in self.tensors:
-                    found.places.append(_create(file, stored, num_tiles))
+                    layout.places.append(_create(file, stored, num_tiles))
                     num_tiles += stored.num_tiles
-                found.places.append(_create_sums(file, num_tiles))
+                layout.places.append(_create_sums(file, num_tiles))
             sizes = [*(stored.num_bytes for stored in self.tensors), 8 * num_tiles]
-            spans = sorted(zip(found.places, sizes, strict=True))
-            found.pieces = list(_between(raw, [span for span in spans if span[1]]))
-        return found
+            spans = sorted(zip(layout.places, sizes, strict=True))
+            layout.pieces = list(_between(raw, [span for span in spans if span[1]]))
+        return layout
 
 
 def _create(file: h5py.File, stored: Stored, first_tile: int) -> int:
-    """A dataset whose bytes are written later; where they belong."""
+    """Create a dataset whose bytes are written later; return their offset."""
     kind = schema.stored_dtype(stored.dtype)
     plan = _unwritten() if stored.num_bytes else None
     chunks = stored.tile if stored.num_bytes else None
@@ -153,7 +153,8 @@ def _create_sums(file: h5py.File, num_tiles: int) -> int:
 
 
 def _unwritten() -> h5py.h5p.PropDCID:
-    """All chunks have a place from the start, one behind another, and HDF5 writes none."""
+    """Return properties by which HDF5 allocates all chunks at once, consecutively, and writes no
+    fill values."""
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
@@ -161,7 +162,7 @@ def _unwritten() -> h5py.h5p.PropDCID:
 
 
 def _between(raw: SparseFile, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
-    """What a file has outside of these (start, bytes)."""
+    """Yield the parts of a file outside the spans (start, bytes)."""
     position = 0
     for start, size in [*spans, (raw.size, 0)]:
         if start > position:
@@ -171,7 +172,7 @@ def _between(raw: SparseFile, spans: Sequence[tuple[int, int]]) -> Iterator[tupl
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], **attributes: str) -> None:
-    """Write a file once, of tensors in this process's memory.
+    """Write one file of tensors in this process's memory.
 
     Raises:
         OSError: it cannot be written.
@@ -181,7 +182,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], **attributes:
 
 
 def packed(stored: Sequence[Stored], tensors: Iterable[torch.Tensor]) -> Iterator[np.ndarray]:
-    """Tensors as their file has them, one after another, each only until the next."""
+    """Yield packed tensors; each is valid only until the next."""
     memory = torch.empty(max((s.num_bytes for s in stored), default=0), dtype=torch.uint8)
     for kind, tensor in zip(stored, tensors, strict=True):
         out = memory[: kind.num_bytes].zero_()
@@ -190,7 +191,7 @@ def packed(stored: Sequence[Stored], tensors: Iterable[torch.Tensor]) -> Iterato
 
 
 def _send(descriptor: int, end: int) -> None:
-    """Let the disk begin with what has been written up to here."""
+    """Start writing the bytes before `end` to disk."""
     start = max(end - 2 * _SENT_BYTES, 0)
     os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 

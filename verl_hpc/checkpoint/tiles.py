@@ -1,8 +1,8 @@
-"""Tensors as tiles: blocks of at most a mebibyte, each of which a file holds in one piece.
+"""Split tensors into tiles: blocks of at most a mebibyte, contiguous in a file.
 
-Tiles are HDF5's chunks: of one shape, in row-major order, and whole at the tensor's edges, too. A
-few rows of a part of the columns, so that a slice of either is read without the rest, and without
-small reads.
+Tiles are HDF5's chunks: of one shape, in row-major order, padded at the tensor's edges. A tile has
+a few rows of a part of the columns, so that a slice of rows or columns is read without the rest,
+and without small reads.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 
 TILE_BYTES = 1 << 20
 _COLUMN_PARTS = 8
-"""As many as the ranks of one node that share a matrix."""
+"""Parts of the columns: the usual number of ranks of a node that share a matrix."""
 _LEAST_ROW_BYTES = 2048
-"""Shorter rows would cost more to copy than is saved by not reading their neighbours."""
+"""Shortest row of a tile: copying shorter rows would cost more than reading less saves."""
 
 
 def tile_shape(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
-    """The shape of a tensor's tiles, as even as can be: little is lost at the edges.
+    """Return the shape of a tensor's tiles, of nearly equal size, so that little padding is needed.
 
     Args:
-        shape: of the tensor; at least one dim.
-        item_bytes: of an element.
+        shape: the tensor's shape; at least one dim.
+        item_bytes: bytes of an element.
     """
     room = TILE_BYTES // item_bytes
     tile: list[int] = []
@@ -39,18 +39,18 @@ def tile_shape(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
 
 
 def num_tiles(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
-    """Along every dim."""
+    """Return the number of tiles along every dim."""
     return tuple(-(-size // t) for size, t in zip(shape, tile, strict=True))
 
 
 def pack(tensor: torch.Tensor, tile: Sequence[int], out: torch.Tensor) -> None:
-    """Copy a tensor tile by tile; a GPU's copies may be under way on return.
+    """Copy a tensor tile by tile; copies from a GPU may still be running on return.
 
     Args:
-        tensor: of any strides.
+        tensor: a tensor of any strides.
         tile: shape of the tiles.
-        out: flat, contiguous, of the tensor's type; zeros, of which those beyond the tensor's
-            edges are left as they are.
+        out: flat, contiguous, of the tensor's type; padding beyond the tensor's edges is not
+            written, so it must be zero.
     """
     dims = len(tile)
     target = out.view(*num_tiles(tensor.shape, tile), *tile)
@@ -72,7 +72,7 @@ class _Run:
 
 
 def _runs(size: int, tile: int) -> Iterator[_Run]:
-    """Of a dim: whole tiles, and then the rest."""
+    """Yield the runs of a dim: the full tiles, then the remainder."""
     whole, rest = divmod(size, tile)
     if whole:
         yield _Run(0, whole, tile, 0)

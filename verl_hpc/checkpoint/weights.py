@@ -1,4 +1,4 @@
-"""Weights to start from: a Hugging Face directory, or a step of an earlier run."""
+"""Open weights to start from: a Hugging Face directory, or a step of an earlier run."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ _HF_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")
 _WEIGHT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 _NOT_COPIED = ("model.safetensors.index.json",)
 _BLOCK = 32
-"""Along every dim of a tensor, what its fingerprint reads at three places."""
+"""Size along every dim of the three blocks that a tensor's fingerprint reads."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A model on disk, ready to be transferred anywhere."""
+    """A model on disk, ready to be transferred into any layout."""
 
     arch: Architecture
     shard_map: ShardMap
     reader: Reader
     hf_directory: Path
-    """Where config.json and the tokenizer are."""
+    """Directory of config.json and the tokenizer."""
     head: Head = "language_model"
-    """What the model is to end in."""
+    """Output layer of the model."""
     pad_token: int | None = None
-    """Of a classifier of transformers, which scores a sequence at its last token that is not this
-    one; ours score the last token."""
+    """Pad token of a transformers classifier, which scores a sequence at its last token that
+    differs from it; ours score the last token."""
     component: str = ""
-    """Of a step, where it is of one."""
+    """Component of a step; empty for a Hugging Face directory."""
 
     @property
     def has_head(self) -> bool:
-        """Whether the head's weights are there; a value head may be missing, and starts at zero."""
+        """Whether the head's weights exist; a missing value head starts at zero."""
         return HEAD_TENSORS.get(self.head) in {None, *self.shard_map.tensors}
 
     @property
     def tensors(self) -> dict[str, TensorSpec]:
-        """Logical tensors of the model that are there, by name."""
+        """Logical tensors of the model to load, by name."""
         wanted = model_tensors(self.arch, self.head)
         return {name: spec for name, spec in wanted.items() if self.has_head or name != VALUE_HEAD}
 
     def fingerprint(self) -> str:
-        """SHA-256 of three blocks of every tensor of the model, as float32: at its beginning, in
-        the middle and at its end. An update changes some of them, and so do new tokens.
+        """Return a SHA-256 of three blocks of every tensor, as float32: at its beginning, middle
+        and end. An update changes some of them, and so do new tokens.
 
-        The same weights have the same, whatever files, layout and (but for rounding) element type
-        hold them. It costs three small reads a tensor, so that one rank can tell the others.
+        It does not depend on files, layout or (except for rounding) element type. It takes three
+        small reads per tensor; one rank can compute it for all.
 
         Raises:
             CheckpointError: a file is damaged.
@@ -79,11 +79,11 @@ class Weights:
         return digest.hexdigest()
 
     def read(self, boxes: Mapping[str, Box], dtype: str | None = None) -> dict[str, torch.Tensor]:
-        """Boxes of tensors, each contiguous in the memory of this process.
+        """Read boxes of tensors, each contiguous in this process's memory.
 
         Args:
-            boxes: by name of the tensor.
-            dtype: element type to convert to; as stored if None.
+            boxes: box by name of the tensor.
+            dtype: element type to convert to; the stored one if None.
 
         Raises:
             CheckpointError: a file is damaged.
@@ -105,19 +105,20 @@ class Weights:
 
 
 def _block(shape: Sequence[int], place: int) -> Box:
-    """A small block at the beginning, in the middle or at the end (0, 1, 2) of all dims."""
+    """Return a small block at the beginning, middle or end (0, 1, 2) of all dims."""
     start = tuple(max(size - _BLOCK, 0) * place // 2 for size in shape)
     return Box(start, tuple(min(a + _BLOCK, size) for a, size in zip(start, shape, strict=True)))
 
 
 def hf_files(directory: Path) -> dict[str, Path]:
-    """Small files of a model directory (configuration, tokenizer) by name; each can be opened.
+    """Return the small files of a model directory (configuration, tokenizer) by name, after
+    checking that each can be opened.
 
     Raises:
-        ModelError: a file of such a name cannot be read or copied.
+        ModelError: one of these files cannot be read or copied.
     """
-    found = {p.name: p for pattern in _HF_PATTERNS for p in directory.glob(pattern)}
-    files = {n: p for n, p in sorted(found.items()) if n not in _NOT_COPIED}
+    candidates = {p.name: p for pattern in _HF_PATTERNS for p in directory.glob(pattern)}
+    files = {n: p for n, p in sorted(candidates.items()) if n not in _NOT_COPIED}
     for file in files.values():
         problem = _why_not_copied(file)
         if problem:
@@ -151,26 +152,27 @@ def open_weights(
     """Open a Hugging Face directory, or a component of a step directory.
 
     Args:
-        path: the directory.
-        components: of a step: the first of these that it has; the actor if none is given, for
-            which the only model of a step stands.
-        check_files: of a step: compare all its files with the manifest; one rank is enough.
-        head: what the model is to end in. A value head may be missing, and others may be there.
-        new_head: a score head may be missing, too, since it will be trained.
+        path: directory of the model or step.
+        components: for a step, open the first of these that it has; without any the actor, or the
+            step's only model.
+        check_files: for a step, compare all its files with the manifest; one rank is enough.
+        head: output layer of the model. A value head may be missing, and the files may have other
+            heads.
+        new_head: a score head may also be missing, since it will be trained.
 
     Raises:
-        ModelError: neither is there, or it does not hold the tensors of its config.json.
+        ModelError: there is no such directory, or it lacks tensors of its config.json.
         CheckpointError: the step is damaged, or has no such component.
     """
     source = Path(path)
     if (source / schema.MANIFEST).is_file():
         step = Step(source, check_files)
-        found = component_of(step, *(components or ("actor",)))
-        directory = step.hf_directory(found)
+        chosen = component_of(step, *(components or ("actor",)))
+        directory = step.hf_directory(chosen)
         arch = read_architecture(directory)
-        shard_map, reader = step.component(found), step.reader()
-        weights = Weights(arch, shard_map, reader, directory, head, component=found)
-        _refuse_adapters(weights, step, found)
+        shard_map, reader = step.component(chosen), step.reader()
+        weights = Weights(arch, shard_map, reader, directory, head, component=chosen)
+        _refuse_adapters(weights, step, chosen)
     elif source.is_dir():
         arch = read_architecture(source)
         file = source / "config.json"
@@ -188,9 +190,9 @@ def open_weights(
 
 
 def component_of(step: Step, *names: str) -> str:
-    """The first component of these names that a step has, or else the first name.
+    """Return the first of `names` that a step has as component, or else the first name.
 
-    A step that has one model alone, a reward model, has no actor: that model stands for it.
+    In a step with a single model, such as a reward model, that model stands for the actor.
     """
     models = [name for name in step.components if not name.endswith(".optimizer")]
     if "actor" in names and len(models) == 1:
@@ -225,19 +227,19 @@ def _check_tensors(weights: Weights, source: Path, new_head: bool) -> None:
     for name, wanted in weights.tensors.items():
         if name not in there:
             continue
-        found = there[name]
-        if name == SCORE_HEAD and found.shape != wanted.shape:
+        spec = there[name]
+        if name == SCORE_HEAD and spec.shape != wanted.shape:
             raise ModelError(
-                f"{source}: tensor {name} has shape {list(found.shape)}, so it does not give one "
+                f"{source}: tensor {name} has shape {list(spec.shape)}, so it does not give one "
                 f"score: {list(wanted.shape)} is needed; give a model with num_labels 1"
             )
-        if found.shape != wanted.shape:
+        if spec.shape != wanted.shape:
             raise ModelError(
-                f"{source}: tensor {name} has shape {list(found.shape)}; config.json calls for "
+                f"{source}: tensor {name} has shape {list(spec.shape)}; config.json calls for "
                 f"{list(wanted.shape)}"
             )
-        if found.dtype not in _WEIGHT_DTYPES:
+        if spec.dtype not in _WEIGHT_DTYPES:
             raise ModelError(
-                f"{source}: tensor {name} is {found.dtype}; weights are read from "
+                f"{source}: tensor {name} is {spec.dtype}; weights are read from "
                 f"{', '.join(_WEIGHT_DTYPES)}, convert quantised ones first"
             )

@@ -1,7 +1,8 @@
-"""Writing steps: every rank its own file, the manifest last, one rename to make it real.
+"""Write steps: every rank writes its own file, rank 0 the manifest, and a rename publishes the
+step.
 
-While training goes on, a thread writes from a copy in host memory. Ranks agree on how it went where
-they meet anyway: a thread of ours never communicates.
+A thread writes from a copy in host memory while training continues. The thread never communicates:
+ranks agree on its outcome at points where they meet anyway.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class _Save:
     final: Path
     id: str
     engines: Sequence[int]
-    """Ranks that write what their engine has made ahead."""
+    """Ranks that write their engine's responses generated ahead."""
     seconds: float = 0.0
     is_copied: threading.Event = field(default_factory=threading.Event)
-    """Of this rank's tensors: they may change."""
+    """Set when this rank's tensors are copied, and so may change."""
     files: dict[str, WrittenFile] = field(default_factory=dict)
-    """What has been written, on rank 0."""
+    """Files written so far, on rank 0."""
     is_written: bool = False
-    """By all ranks; what is left is the manifest."""
+    """Whether all ranks have written their files, so that only the manifest is missing."""
 
     @property
     def partial(self) -> Path:
@@ -57,20 +58,20 @@ class _Save:
 
 
 class StepWriter:
-    """Writes the steps of a run, one at a time; all ranks call every method together.
+    """Writes the steps of a run, one at a time. All ranks call every method together.
 
-    Until the last moment nothing bears a step's name. If one rank cannot write (a full disk, say),
-    every method raises a CheckpointError on all: earlier steps and `latest` are untouched, the
-    partial directory is gone.
+    A step gets its name only when it is complete. If one rank cannot write, for instance on a full
+    disk, the method called raises a CheckpointError on all ranks: earlier steps and `latest` are
+    untouched, and the partial directory is deleted.
 
     Args:
-        control: of the ranks that write.
+        control: control plane of the ranks that write.
         root: directory of the run's steps.
         background: write from a copy in host memory, after `begin`.
-        check_owner: called on rank 0 before a step gets its name; raises a VerlHpcError where
-            another process has taken the directory over.
-        published: called on rank 0 with the number of a step that has its name.
-        finished: the newest step that is there already.
+        check_owner: called on rank 0 before a step gets its name; raises a VerlHpcError if another
+            process has taken over the directory.
+        published: called on rank 0 with a step's number once it has its name.
+        finished: newest existing step.
     """
 
     def __init__(
@@ -90,16 +91,16 @@ class StepWriter:
         self._now: _Save | None = None
         self._work = Background(lambda: None)
         self.seconds = 0.0
-        """That the newest finished save took; what a run waits for that has nothing else to do."""
+        """Duration of the newest finished save, as a run without other work would wait for it."""
 
     @property
     def newest(self) -> int:
-        """The newest step that has its name, or is under way."""
+        """Newest step that is written or under way."""
         return self._now.number if self._now is not None else self._finished
 
     @property
     def copy_bytes(self) -> int:
-        """Host memory of the copy that is written."""
+        """Host memory of the copy, in bytes."""
         return self._copy.num_bytes if self._copy is not None else 0
 
     def begin(
@@ -109,14 +110,15 @@ class StepWriter:
         contents: StepContents,
         stays: bool = False,
     ) -> Path:
-        """Save a step, once the one before is finished; where it will be.
+        """Start saving a step, after finishing the previous save; return the step's final
+        directory.
 
         Args:
-            number: of the step.
-            components: tensors, and what this rank writes of them.
-            contents: everything else.
-            stays: the tensors' memory stays as it is until `let_change`, so that they are copied
-                in the background, too.
+            number: number of the step.
+            components: tensors, and the regions that this rank writes.
+            contents: everything else in the step.
+            stays: the tensors do not change until `let_change`, so they can also be copied in the
+                background.
         """
         self.finish()
         begin = time.monotonic()
@@ -132,12 +134,14 @@ class StepWriter:
         return save.final
 
     def let_change(self) -> None:
-        """Return once this rank's tensors are copied, and may change; no rank waits for another."""
+        """Wait until this rank's tensors are copied, and so may change; ranks do not wait for each
+        other."""
         if self._now is not None:
             self._now.is_copied.wait()
 
     def look(self) -> None:
-        """Go on with a save of which all ranks have written their parts; waits for no disk."""
+        """Advance the save under way if all ranks have written their parts, without waiting for the
+        disk."""
         if self._now is not None and all(self._control.allgather(self._work.is_over)):
             self._advance(self._now)
 
@@ -149,7 +153,8 @@ class StepWriter:
     def _lay_out(
         self, number: int, components: Sequence[Component], contents: StepContents
     ) -> _Save:
-        """Agree on a save. Ranks tell rank 0 what they write where it is not what it was."""
+        """Agree on a save's id and files; if any rank's regions changed, rank 0 builds a new
+        index."""
         stored, entries = datasets(components, contents)
         changed = stored != self._stored
         if changed:
@@ -164,11 +169,11 @@ class StepWriter:
         return _Save(number, self._root / schema.step_name(number), ranks[0][0], engines)
 
     def _take(self, save: _Save, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy what is saved; it may change afterwards."""
-        found = list(tensors)
+        """Copy the tensors to host memory; they may change afterwards."""
+        originals = list(tensors)
         if self._copy is None:
-            self._copy = HostCopy(self._stored, any(tensor.is_cuda for tensor in found))
-        self._copy.take(found)
+            self._copy = HostCopy(self._stored, any(tensor.is_cuda for tensor in originals))
+        self._copy.take(originals)
         save.is_copied.set()
 
     def _write(self, save: _Save, tensors: Iterable[torch.Tensor], contents: StepContents) -> None:
@@ -188,7 +193,8 @@ class StepWriter:
             save.files = write_small_files(save.partial, contents, self._index.content)
 
     def _advance(self, save: _Save) -> None:
-        """To the next agreement: all have written; the step has its name."""
+        """Wait for the current phase on all ranks, and start the next: write files, then
+        publish."""
         try:
             self._control.together(lambda: self._wait(save))
         except VerlHpcError:
@@ -241,5 +247,5 @@ def save_step(
     contents: StepContents,
     check_owner: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Write one step, and wait for it; see `StepWriter`."""
+    """Write one step synchronously; see `StepWriter`."""
     return StepWriter(control, root, False, check_owner).begin(step, components, contents)

@@ -42,7 +42,7 @@ class AdamW:
 
     @property
     def lr(self) -> float:
-        """Of the next step."""
+        """Learning rate of the next step."""
         return float(self.torch.param_groups[0]["lr"])
 
     @lr.setter
@@ -51,22 +51,22 @@ class AdamW:
             group["lr"] = lr
 
     def norm(self) -> torch.Tensor:
-        """Of all gradients of the masters, ()."""
+        """Return the norm over all gradients of the masters, ()."""
         return get_total_norm([p.grad for p in self.masters.values() if p.grad is not None])
 
     def step(self, norm: torch.Tensor) -> None:
         """Clip the masters' gradients by `optimizer.clip_grad`, and update the masters.
 
         Args:
-            norm: of all gradients, where others have more of them.
+            norm: over all gradients, those of other ranks included.
         """
         if self.settings.clip_grad:
             clip_grads_with_norm_(self.masters.values(), self.settings.clip_grad, norm)
         self.torch.step()
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """Master weights and moments by '<kind>/<name>', flat, created (zero) if need be; the
-        optimizer's own memory."""
+        """Return master weights and moments by '<kind>/<name>', flat, in the optimizer's own
+        memory; moments that do not exist yet are created as zeros."""
         self._create_moments()
         tensors: dict[str, torch.Tensor] = {}
         for name, main in self.masters.items():
@@ -76,13 +76,13 @@ class AdamW:
         return tensors
 
     def restore(self, num_steps: int) -> None:
-        """Masters and moments were filled; so many steps had been taken."""
+        """Continue after `num_steps` steps, once masters and moments have been filled."""
         self._create_moments()
         for main in self.masters.values():
             self.torch.state[main]["step"].fill_(num_steps)
 
     def _create_moments(self) -> None:
-        """As AdamW makes them in its first step, for which there is no public way without."""
+        """Allocate moments as AdamW's first step would; torch has no public call for it."""
         for main in self.masters.values():
             if not self.torch.state[main]:
                 self.torch.state[main] = {

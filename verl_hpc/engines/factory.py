@@ -1,7 +1,7 @@
-"""Training engines by configuration; their libraries are imported when one is asked for.
+"""Build training engines from the configuration; their libraries are imported on first use.
 
 Process groups, schedules of learning rates and random numbers are Megatron-core's for both engines.
-Neither engine knows the other; `engines.shared` has what both are made of.
+Neither engine imports the other; `engines.shared` has what both use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from verl_hpc.runtime.groups import Groups
 
 
 def import_engine() -> None:
-    """Import what engines are built from, before any is."""
+    """Import the engines' libraries ahead of time."""
     import verl_hpc.engines.megatron.engine  # noqa: F401
 
 
@@ -60,7 +60,7 @@ def build_engine(
     lora: LoraConfig | None = None,
     base: TrainingEngine | None = None,
 ) -> TrainingEngine:
-    """An engine whose weights are zero; the ranks of `layout` call it together, and no others.
+    """Build an engine with zero weights; exactly the ranks of `layout` call this, together.
 
     model.fp8.recipe: delayed works where all layouts of the run have the same ranks, or none in
     common. Transformer Engine reduces the scales of all engines of a process at once, so between
@@ -74,11 +74,11 @@ def build_engine(
         parallel: which engine, sequence parallelism and recomputation; its sizes are not read.
         head: the output layer.
         optimizer: None for a model that is not trained.
-        max_tokens: of a micro-batch.
-        name: of the model in error messages, such as critic.
+        max_tokens: limit of a micro-batch.
+        name: what error messages call the model, such as critic.
         lora: adapters to train in place of the weights; with an optimizer alone.
-        base: an engine of the same model, element type and layout, with adapters: what is frozen in
-            both is in memory once, there, and is not to be filled again.
+        base: an engine of the same model, element type and layout, with adapters. Weights frozen in
+            both engines are held once, by `base`; do not fill them again.
 
     Raises:
         ClusterError: FP8 that this rank cannot do.
@@ -166,7 +166,7 @@ def engine_shard_map(
 
 
 def describe_kernels(model: ModelConfig, parallel: ParallelConfig) -> dict[str, str]:
-    """What computes the layers and their attention in training, and why not the fused ones.
+    """Name the kernels of layers and attention in training, and why fused ones are not used.
 
     Raises:
         ClusterError: FP8 that this rank cannot do.

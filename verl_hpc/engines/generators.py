@@ -1,4 +1,5 @@
-"""Random-number generators of the process: torch's, and Megatron-core's where that is in use."""
+"""Save and restore the process's random-number generators: torch's and, if in use,
+Megatron-core's."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ _PREFIX = "megatron."
 
 
 def _tracker() -> Any:
-    """Megatron-core's, or None: who never imported it has drawn nothing from it.
+    """Return Megatron-core's tracker, or None in a process that never imported it.
 
-    Not by our engine, which would fit Megatron-core to CPUs: a program with a model of its own may
-    have imported it as it is.
+    It is looked up in `sys.modules`: importing our engine would install the CPU shim, and a program
+    with its own model may have imported Megatron-core without it.
     """
     megatron = sys.modules.get("megatron.core.tensor_parallel")
     return None if megatron is None else megatron.get_cuda_rng_tracker()
 
 
 def generator_states() -> dict[str, torch.Tensor]:
-    """States of this rank's generators, as uint8 tensors."""
+    """Return the states of this rank's generators, as uint8 tensors."""
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -32,7 +33,7 @@ def generator_states() -> dict[str, torch.Tensor]:
 
 
 def restore_generators(states: Mapping[str, torch.Tensor]) -> None:
-    """Put back what `generator_states` gave on this rank."""
+    """Restore states that `generator_states` returned on this rank."""
     torch.set_rng_state(states["torch"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])

@@ -1,4 +1,4 @@
-"""Optimizer steps that leave the weights alone where a loss or a gradient is not finite."""
+"""Optimizer steps that keep the weights if the loss or a gradient is not finite."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.errors import TrainingError
 
 MOST_SKIPPED = 10
-"""Consecutive updates that optimizer.on_nonfinite: skip may leave out."""
+"""Most consecutive updates that optimizer.on_nonfinite: skip may skip."""
 
 
 class Steps(Protocol):
-    """What an optimizer has to do and to tell."""
+    """What `GuardedStep` needs of an optimizer."""
 
     settings: OptimizerConfig
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """Learning rate of the next step."""
         ...
 
     def step(self) -> float:
-        """Clip, update, advance the schedule; the gradient norm before clipping.
+        """Clip, update, advance the schedule; return the gradient norm before clipping.
 
         Raises:
             TrainingError: the gradient is not finite; the weights are as they were.
@@ -32,24 +32,24 @@ class Steps(Protocol):
 
 
 class GuardedStep:
-    """The steps of one engine, of which some may be skipped.
+    """Guards the optimizer steps of one engine.
 
     Args:
-        name: of the model in messages, such as critic.
+        name: what messages call the model, such as critic.
     """
 
     def __init__(self, name: str) -> None:
         self._name, self._skipped = name, 0
 
     def step(self, optimizer: Steps, loss: float) -> dict[str, float]:
-        """Update the weights, unless the loss or the gradient is not finite; lr, grad_norm and
-        num_skipped.
+        """Update the weights if loss and gradient are finite; return lr, grad_norm and num_skipped.
 
         Args:
-            loss: of all replicas, the same on every rank.
+            loss: sum over all replicas, equal on every rank.
 
         Raises:
-            TrainingError: as optimizer.on_nonfinite says.
+            TrainingError: loss or gradient is not finite, and optimizer.on_nonfinite is stop or too
+                many updates in a row were skipped.
         """
         metrics = {"lr": optimizer.learning_rate}
         skips = optimizer.settings.on_nonfinite == "skip"

@@ -1,4 +1,4 @@
-"""Any torch module of this process behind the engine's protocol: one rank, AdamW of torch."""
+"""A training engine over any torch module of this process: one rank, torch's AdamW."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from verl_hpc.placement.balance import micro_batches
 
 
 class ModuleEngine(OneProcess):
-    """`TrainingEngine` of one rank over a module that is there already.
+    """`TrainingEngine` of one rank over an existing module.
 
-    Its own dropout is off, as in all engines. Parameters that are not float32 have master weights
-    that are.
+    Its dropout is off, as in all engines. Parameters that are not float32 have float32 master
+    weights.
 
     Args:
         module: `module(input_ids, attention_mask)` gives logits, (B, L, vocabulary) or with them as
             `.logits`, or for head value (B, L) or (B, L, 1).
-        arch: its sizes.
+        arch: the module's sizes.
         head: language_model or value.
-        optimizer: None where it is not trained.
-        device: where the rest of the run has its tensors; the module's own may be another.
-        max_tokens: of a micro-batch.
-        names: logical names of parameters by the module's, where they differ.
+        optimizer: None for a module that is not trained.
+        device: device of the run's other tensors; the module may be on another.
+        max_tokens: limit of a micro-batch.
+        names: logical names by the module's parameter names, where they differ.
 
     Raises:
         ConfigError: a learning rate that is not constant, or updates that are to be skipped.
@@ -61,7 +61,7 @@ class ModuleEngine(OneProcess):
         self.layout, self._device, self._max_tokens = TrainLayout(), device, max_tokens
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         self.parameters = {(names or {}).get(n, n): p for n, p in trained.items()}
-        """That are trained, by logical name."""
+        """Trained parameters by logical name."""
         self.weights: Mapping[str, torch.Tensor] = {
             name: p.detach() for name, p in self.parameters.items()
         }
@@ -103,12 +103,12 @@ class ModuleEngine(OneProcess):
         temperature: float = 1.0,
         wanted: Wanted = NOTHING_MORE,
     ) -> list[TokenOutputs]:
-        found: dict[int, TokenOutputs] = {}
+        by_index: dict[int, TokenOutputs] = {}
         with torch.no_grad():
             for indices in self._micro_batches(sequences, 1):
                 outputs = self._forward(sequences, indices, temperature, wanted)
-                found |= dict(zip(indices, outputs, strict=True))
-        return [found[i] for i in range(len(sequences))]
+                by_index |= dict(zip(indices, outputs, strict=True))
+        return [by_index[i] for i in range(len(sequences))]
 
     def update(
         self,
@@ -133,17 +133,17 @@ class ModuleEngine(OneProcess):
                 sums[name] = sums.get(name, torch.zeros_like(value)) + value
         if seen is not None:
             seen([kept[i] for i in range(len(sequences))])
-        found = {name: float(value) for name, value in sums.items()}
-        if not math.isfinite(found["loss"]):
-            raise NotFiniteError(f"the loss is {found['loss']}; the weights are as they were")
+        results = {name: float(value) for name, value in sums.items()}
+        if not math.isfinite(results["loss"]):
+            raise NotFiniteError(f"the loss is {results['loss']}; the weights are as they were")
         norm = self._optimizer.update()
         self._num_steps += 1
-        return found | {"grad_norm": norm, "lr": self._optimizer.lr}
+        return results | {"grad_norm": norm, "lr": self._optimizer.lr}
 
     def _micro_batches(
         self, sequences: Sequence[torch.Tensor], together: int
     ) -> Iterator[Sequence[int]]:
-        """Neighbours that belong together are never parted."""
+        """Yield the indices of each micro-batch; runs of `together` neighbours are never split."""
         if not sequences:
             return
         lengths = [len(tokens) for tokens in sequences]
@@ -165,8 +165,8 @@ class ModuleEngine(OneProcess):
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
         lengths = torch.tensor([len(row) for row in rows], device=device)
         mask = (torch.arange(padded.shape[1], device=device) < lengths[:, None]).long()
-        found = self.module(padded, attention_mask=mask)
-        outputs = getattr(found, "logits", found)
+        result = self.module(padded, attention_mask=mask)
+        outputs = getattr(result, "logits", result)
         _check(outputs, self.head, padded)
         if self.head == "value":
             values = outputs.float().reshape(padded.shape).to(self._device)
@@ -187,7 +187,7 @@ class ModuleEngine(OneProcess):
 
 
 def here(specs: Mapping[str, TensorSpec]) -> ShardMap:
-    """Rank 0 has everything, under its own name."""
+    """Return a map by which rank 0 has every tensor whole, under its own name."""
     regions: list[Region] = [whole(n, n, s.shape, (0,)) for n, s in specs.items()]
     return ShardMap(specs, regions)
 

@@ -13,7 +13,7 @@ from verl_hpc.errors import ConfigError, NotFiniteError
 
 
 def masters_of(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.nn.Parameter]:
-    """float32 weights that an optimizer steps on: the parameters themselves where they are."""
+    """Return float32 master weights: the parameters themselves if they are float32, else copies."""
     return {
         name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float())
         for name, p in parameters.items()
@@ -21,15 +21,15 @@ def masters_of(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.
 
 
 class ModuleAdamW(AdamW):
-    """At a constant learning rate, with what it steps on copied to the parameters.
+    """AdamW at a constant learning rate; updated master weights are copied to the parameters.
 
     Args:
-        parameters: by logical name.
-        settings: constant learning rate, and the like.
-        masters: of the parameters, where another optimizer steps on them, too; else its own.
+        parameters: the module's parameters by logical name.
+        settings: constant learning rate and so on.
+        masters: float32 weights shared with another optimizer; None makes its own.
 
     Raises:
-        ConfigError: as `ModuleEngine`.
+        ConfigError: see `ModuleEngine`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ModuleAdamW(AdamW):
         self._give_weights()
 
     def update(self) -> float:
-        """Take the gradients that are there; the norm before clipping."""
+        """Update with the parameters' gradients; return the norm before clipping."""
         for name, master in self.masters.items():
             gradient = self._parameters[name].grad
             # One that had no part in the loss: its moments go on all the same.

@@ -1,4 +1,4 @@
-"""What engines of one process have in common: weights that never leave, and outputs of a row."""
+"""Common code of single-process engines: weights that are never offloaded, and outputs of a row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_hpc.engines.protocol import HostCopy, Part, TokenOutputs, Wanted
 
 
 class OneProcess:
-    """Of a `TrainingEngine` whose weights stay where they are, and which has no adapters."""
+    """Part of a `TrainingEngine` without adapters whose weights are never offloaded."""
 
     weights: Mapping[str, torch.Tensor]
 
@@ -37,24 +37,24 @@ class OneProcess:
             weight.copy_(value)
 
     def offload(self, part: Part, once: bool = False) -> int:
-        """Frees nothing."""
+        """Do nothing; return 0 bytes freed."""
         del part, once
         return 0
 
     def onload(self, part: Part) -> None:
-        """Everything is where it was."""
+        """Do nothing; everything stayed on its device."""
 
 
 def outputs_of_row(
     logits: torch.Tensor, chosen: torch.Tensor, temperature: float, wanted: Wanted
 ) -> TokenOutputs:
-    """Of a language model's logits of one sequence.
+    """Compute outputs from a language model's logits of one sequence.
 
     Args:
         logits: (L - 1, vocabulary) float32, before each token but the first.
         chosen: (L - 1,) int64, these tokens.
-        temperature: that logits are divided by.
-        wanted: of this sequence alone.
+        temperature: divides the logits.
+        wanted: further outputs, for this sequence only.
     """
     index = chosen[:, None]
     forbidden = None

@@ -1,4 +1,4 @@
-"""What the trainer asks of an engine that trains a model."""
+"""Protocol between the trainer and an engine that trains a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap, TensorSpec
 
 STATE_KINDS = ("main", "exp_avg", "exp_avg_sq")
-"""Of an optimizer's state: master weights and Adam's two moments, all float32."""
+"""Tensors of an optimizer's state: master weights and Adam's two moments, all float32."""
 
 
 def state_specs(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-    """Logical tensors of the optimizer state of a model's tensors, named '<kind>/<name>'."""
+    """Return the logical tensors of a model's optimizer state, named '<kind>/<name>'."""
     return {
         f"{kind}/{name}": TensorSpec(spec.shape, "float32")
         for kind in STATE_KINDS
@@ -28,42 +28,42 @@ def state_specs(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
 
 
 Part = Literal["parameters", "gradients", "optimizer"]
-"""Of an engine's memory."""
+"""Part of an engine's memory."""
 
 HostCopy = Sequence[Sequence[torch.Tensor]]
-"""What the storages of weights hold, in host memory: each in pieces of bytes."""
+"""Host copy of the weights' storages, each as pieces of bytes."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a language model gives besides log-probs and entropy, each computed only if asked for;
-    at the same temperature, but for `untempered`."""
+    """Outputs of a language model to compute besides log-probs and entropy; all at the pass's
+    temperature except `untempered`."""
 
     untempered: bool = False
     """Log-probs at temperature 1."""
     sum_p_squared: bool = False
     """Sums over the vocabulary of squared probabilities."""
     top_k: int = 0
-    """So many of the likeliest tokens, and their log-probs."""
+    """Number of likeliest tokens to return, with their log-probs."""
     candidates: Sequence[torch.Tensor] | None = None
     """Log-probs of these tokens, (L - 1, k) int64 for each sequence; differentiable."""
     experts: Sequence[torch.Tensor] | None = None
-    """Of a mixture of experts: compute everything with tokens routed to these, (L - 1, bytes) uint8
-    for each sequence (`Architecture.routed_bytes`); the last token goes where its router likes."""
+    """Experts to route a mixture's tokens to, (L - 1, bytes) uint8 for each sequence
+    (`Architecture.routed_bytes`); the router chooses for the last token."""
     allowed: Sequence[torch.Tensor] | None = None
-    """Compute everything of the distribution over these tokens alone: (L - 1, bytes) uint8 for each
-    sequence, a bit a token of the vocabulary, the lowest first; a row without any allows all."""
+    """Restrict the distribution to these tokens: (L - 1, bytes) uint8 for each sequence, one bit
+    per token of the vocabulary, lowest bit first; a row of zeros allows all."""
 
     def of(self, indices: Sequence[int]) -> Wanted:
-        """The same of some of the sequences."""
-        found = self
+        """Return the options for the sequences at `indices`."""
+        chosen = self
         if self.candidates is not None:
-            found = replace(found, candidates=[self.candidates[i] for i in indices])
+            chosen = replace(chosen, candidates=[self.candidates[i] for i in indices])
         if self.experts is not None:
-            found = replace(found, experts=[self.experts[i] for i in indices])
+            chosen = replace(chosen, experts=[self.experts[i] for i in indices])
         if self.allowed is not None:
-            found = replace(found, allowed=[self.allowed[i] for i in indices])
-        return found
+            chosen = replace(chosen, allowed=[self.allowed[i] for i in indices])
+        return chosen
 
 
 NOTHING_MORE = Wanted()
@@ -71,54 +71,54 @@ NOTHING_MORE = Wanted()
 
 @dataclass(frozen=True)
 class TokenOutputs:
-    """Outputs of one sequence of L tokens, each (L - 1,) float32 if nothing else is said.
+    """Outputs of one sequence of L tokens, each (L - 1,) float32 unless stated otherwise.
 
     Element i belongs to token i + 1: its log-probability, the entropy of the distribution it was
     drawn from, or the value of the state before it.
     """
 
     log_probs: torch.Tensor | None = None
-    """Head language_model."""
+    """Output of head language_model."""
     entropy: torch.Tensor | None = None
-    """Head language_model."""
+    """Output of head language_model."""
     untempered: torch.Tensor | None = None
-    """Log-probability at temperature 1, where it was asked for (`Wanted`), as are the next four."""
+    """Log-probability at temperature 1. This and the next four are computed on request
+    (`Wanted`)."""
     sum_p_squared: torch.Tensor | None = None
     """Sum of the squares of the distribution's probabilities."""
     top_tokens: torch.Tensor | None = None
-    """(L - 1, k) int64: the distribution's likeliest tokens, the likeliest first."""
+    """(L - 1, k) int64: the likeliest tokens, in descending order."""
     top_log_probs: torch.Tensor | None = None
-    """(L - 1, k): theirs."""
+    """(L - 1, k): log-probabilities of `top_tokens`."""
     candidate_log_probs: torch.Tensor | None = None
-    """(L - 1, k): of the tokens that were given."""
+    """(L - 1, k): log-probabilities of `Wanted.candidates`."""
     values: torch.Tensor | None = None
-    """Head value."""
+    """Output of head value."""
     scores: torch.Tensor | None = None
-    """Head score: (1,), the output at the last token, which has read the whole sequence."""
+    """Output of head score: (1,), at the last token, which has read the whole sequence."""
 
     def detached(self) -> TokenOutputs:
-        """The same numbers without a graph."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TokenOutputs(**{n: v.detach() for n, v in found.items() if v is not None})
+        """Return these outputs detached from the graph."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return TokenOutputs(**{n: v.detach() for n, v in values.items() if v is not None})
 
 
 Sums = dict[str, torch.Tensor]
-"""Of metrics over a micro-batch, scalars without a graph: read as numbers, they would have the host
-wait for the device at every micro-batch."""
+"""Sums of metrics over a micro-batch, as detached scalar tensors: converting them to numbers would
+make the host wait for the device at every micro-batch."""
 
 Loss = Callable[[Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, Sums]]
-"""(indices of a micro-batch's sequences, their outputs) to (scalar, sums of metrics).
+"""Function of (indices of a micro-batch's sequences, their outputs) to (scalar, sums of metrics).
 
-The scalar is divided by global normalisers already: gradients are summed over everything.
+The scalar is already divided by global normalisers: gradients are summed, not averaged.
 """
 
 Seen = Callable[[Sequence[TokenOutputs]], None]
-"""Told the outputs of all sequences that an update is of, without a graph, before the weights
-change."""
+"""Callback with the detached outputs of all sequences of an update, before the weights change."""
 
 
 class InferenceEngine(Protocol):
-    """What a role that is not trained asks of its engine."""
+    """Engine of a role that is not trained."""
 
     def infer(
         self,
@@ -126,12 +126,12 @@ class InferenceEngine(Protocol):
         temperature: float = 1.0,
         wanted: Wanted = NOTHING_MORE,
     ) -> list[TokenOutputs]:
-        """What the head says of every sequence, without gradient.
+        """Compute the head's outputs of every sequence, without gradients.
 
         Args:
             sequences: (L,) int64 token tensors; L >= 2, or 1 for a score.
             temperature: divides a language model's logits.
-            wanted: what else a language model gives, from the same pass.
+            wanted: further outputs of a language model, from the same pass.
 
         Returns:
             One entry per sequence, on every rank of the model-parallel group.
@@ -148,16 +148,17 @@ class TrainingEngine(InferenceEngine, Protocol):
 
     head: Head
     dtype: torch.dtype
-    """Of the parameters."""
+    """Element type of the parameters."""
     arch: Architecture
     layout: TrainLayout
     shard_map: ShardMap
-    """Of the model's own parameters, over all ranks of the layout."""
+    """Map of the model's own parameters over all ranks of the layout."""
     trained_map: ShardMap
-    """Of what is trained and saved: the same, or adapters (and a new head) where it has some."""
+    """Map of the trained and saved tensors: the model's own, or adapters (and a new head) if it has
+    some."""
     weights: Mapping[str, torch.Tensor]
-    """This rank's parameters by local name, those of adapters included; call `weights_changed`
-    after filling them."""
+    """This rank's parameters by local name, adapters included; call `weights_changed` after filling
+    them."""
 
     @property
     def is_trainable(self) -> bool:
@@ -165,31 +166,31 @@ class TrainingEngine(InferenceEngine, Protocol):
         ...
 
     def weights_changed(self) -> None:
-        """Tell the engine that `weights` were filled from outside."""
+        """Notify the engine that `weights` were filled from outside."""
         ...
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
-        """Regions of this rank's optimizer state, with the specs of everybody's.
+        """Return the regions of this rank's optimizer state, with the specs of the whole state.
 
         Tensors are named '<kind>/<logical name>', kind being main, exp_avg or exp_avg_sq.
 
         Args:
-            primary: leave out what another rank of the layout holds as well and stands for, so
-                that each element is one rank's to save.
+            primary: leave out regions that another rank of the layout saves, so that every element
+                is saved by one rank.
         """
         ...
 
     def optimizer_tensors(self) -> Mapping[str, torch.Tensor]:
-        """Memory of this rank's optimizer state (flat, float32) by the local names of
+        """Return the memory of this rank's optimizer state (flat, float32) by the local names of
         `optimizer_map`; filling it restores the state."""
         ...
 
     def counters(self) -> dict[str, int]:
-        """What else the optimizer remembers: num_steps."""
+        """Return the optimizer's counters: num_steps."""
         ...
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:
-        """Continue from what `counters` gave."""
+        """Restore counters that `counters` returned."""
         ...
 
     def update(
@@ -201,16 +202,17 @@ class TrainingEngine(InferenceEngine, Protocol):
         wanted: Wanted = NOTHING_MORE,
         seen: Seen | None = None,
     ) -> dict[str, float]:
-        """One optimizer step on the summed loss of all sequences of all replicas.
+        """Take one optimizer step on the summed loss of all sequences of all replicas.
 
         Args:
             sequences: (L,) int64 token tensors.
-            loss: of one micro-batch.
+            loss: loss of one micro-batch.
             temperature: divides a language model's logits.
-            together: so many neighbours always share a micro-batch, in their order: 2 for pairs.
-            wanted: what else the loss gets of a language model.
-            seen: called on every rank of the model-parallel group; what it raises leaves the
-                weights as they are.
+            together: number of neighbours that always share a micro-batch, in their order: 2 for
+                pairs.
+            wanted: further outputs that the loss needs of a language model.
+            seen: called on every rank of the model-parallel group; if it raises, the weights are
+                kept.
 
         Returns:
             Sums of the loss function's metrics over all replicas, and `loss`, `grad_norm`, `lr`;
@@ -219,13 +221,13 @@ class TrainingEngine(InferenceEngine, Protocol):
 
         Raises:
             TrainingError: the loss or the gradient is not finite, and optimizer.on_nonfinite is
-                stop, or the updates before were skipped, too; weights are as they were.
+                stop or too many updates in a row were skipped; weights are unchanged.
         """
         ...
 
     @property
     def adapted(self) -> Mapping[str, torch.Tensor]:
-        """Those of `weights` that have an adapter."""
+        """The weights that have an adapter, by local name."""
         ...
 
     def merge(self, name: str, to: torch.Tensor) -> None:
@@ -234,16 +236,16 @@ class TrainingEngine(InferenceEngine, Protocol):
         ...
 
     def without_adapters(self) -> AbstractContextManager[None]:
-        """Inside, `infer` computes what the model's own weights give."""
+        """Make `infer` use the model's own weights, without adapters, inside this context."""
         ...
 
     def host_copy(self) -> HostCopy:
-        """The weights in host memory, page-locked where they are on a GPU; of adapters and what is
-        trained with them alone, where there are some."""
+        """Return the weights in host memory, page-locked on GPUs; with adapters, only those and
+        what is trained with them."""
         ...
 
     def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
-        """Have other weights inside; those of before come back bit for bit.
+        """Use other weights inside this context; the previous ones come back bit for bit.
 
         Args:
             values: a `host_copy` of this engine.
@@ -255,7 +257,7 @@ class TrainingEngine(InferenceEngine, Protocol):
 
         Args:
             part: what to move.
-            once: take ordinary memory, which copies slowly and is given back.
+            once: use pageable host memory, which copies slowly and is freed afterwards.
 
         Returns:
             Bytes freed.

@@ -1,4 +1,4 @@
-"""One module that several optimizers train, each with moments and a learning rate of its own."""
+"""One module trained by several optimizers, each with its own moments and learning rate."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LR = "lr"
 
 
 class SharedModule(ModuleEngine):
-    """Weights that optimizers on paths of their own step on (`OptimizerPath`). It has their float32
-    masters, and no optimizer.
+    """Weights that several optimizers step on (`OptimizerPath`); holds their float32 masters but no
+    optimizer.
 
     Args:
         leave_out: logical names of parameters that are not shared.
@@ -61,19 +61,19 @@ class SharedModule(ModuleEngine):
 
 
 class OptimizerPath(ModuleEngine):
-    """AdamW with state of its own over the weights of a `SharedModule`, and over parameters that no
+    """AdamW with its own state over the weights of a `SharedModule`, and over parameters that no
     other path has, such as a head.
 
-    A checkpoint holds its own weights and its learning rate, and Adam's moments of all it trains.
+    A checkpoint holds its own weights, its learning rate, and Adam's moments of all it trains.
 
     Args:
-        module: as `ModuleEngine`; it computes with the shared weights.
-        shared: what it trains with others; None trains its own parameters alone.
+        module: see `ModuleEngine`; it computes with the shared weights.
+        shared: weights trained with other paths; None trains only its own parameters.
         own: further parameters by logical name, float32.
-        optimizer: learning rate, and the like.
+        optimizer: learning rate and so on.
 
     Raises:
-        ConfigError: as `ModuleEngine`.
+        ConfigError: see `ModuleEngine`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class OptimizerPath(ModuleEngine):
 
     @property
     def lr(self) -> float:
-        """Of its next step."""
+        """Learning rate of the next step."""
         assert self._optimizer is not None
         return self._optimizer.lr
 
@@ -108,7 +108,7 @@ class OptimizerPath(ModuleEngine):
         self._optimizer.lr = lr
 
     def weights_changed(self) -> None:
-        """Masters of its own parameters are these themselves."""
+        """Do nothing: the masters of its own parameters are the parameters themselves."""
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         del primary
@@ -121,8 +121,8 @@ class OptimizerPath(ModuleEngine):
         return here(specs)
 
     def optimizer_tensors(self) -> Mapping[str, torch.Tensor]:
-        found = super().optimizer_tensors()
-        return {name: found[name] for name in self.optimizer_map().tensors}
+        tensors = super().optimizer_tensors()
+        return {name: tensors[name] for name in self.optimizer_map().tensors}
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:
         super().restore_counters(counters)

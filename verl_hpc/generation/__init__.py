@@ -1,1 +1,1 @@
-"""Responses of a step: prompts are dealt to engines, answered and scored."""
+"""Responses of a step: prompts are distributed to engines, answered and scored."""

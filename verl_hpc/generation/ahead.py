@@ -1,4 +1,4 @@
-"""Responses that are scored in processes of their own, while others are generated."""
+"""Score responses in separate processes while others are being generated."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MOST = 8
 
 
 _Outcomes = Future[Mapping[str, Outcome]]
-"""By the setting of each function that is asked about one response."""
+"""Future of one response's outcomes, by the setting of each reward function called per response."""
 
 
 class Ahead:
-    """What a rank's processes have been asked, by what identifies a response.
+    """The scoring requests that a rank's worker processes have, by a key of the response.
 
     Args:
-        workers: open.
+        workers: started worker processes.
     """
 
     def __init__(self, workers: Workers) -> None:
@@ -39,27 +39,27 @@ class Ahead:
         self._begun: dict[Hashable, deque[tuple[int, _Outcomes]]] = {}
 
     def begin(self, key: Hashable, scorer: Scorer, request: Request, step: int) -> None:
-        """Have a response of a step scored, as far as functions are asked about one response.
+        """Start scoring a response of a step with the functions that are called per response.
 
         Args:
-            key: equal for responses that are scored alike.
+            key: equal for responses with equal scores.
         """
-        found = self._ask(scorer, request, step)
-        self._begun.setdefault(key, deque()).append((step, found))
+        outcomes = self._ask(scorer, request, step)
+        self._begun.setdefault(key, deque()).append((step, outcomes))
 
     def forget_before(self, step: int) -> None:
-        """Nobody asks for responses of earlier steps any more."""
+        """Drop the requests of earlier steps."""
         left = {k: deque(b for b in begun if b[0] >= step) for k, begun in self._begun.items()}
         self._begun = {key: begun for key, begun in left.items() if begun}
 
     def scores(
         self, scorer: Scorer, keys: Sequence[Hashable], requests: Sequence[Request], step: int
     ) -> list[Score]:
-        """Of all responses of a step, also of those that are not begun.
+        """Return the scores of all responses of a step, including those not started yet.
 
         Raises:
-            RewardError, DataError: as `score_responses`; of several the first function's, of its
-                first response.
+            RewardError, DataError: see `score_responses`; the first function's error on its first
+                response.
         """
         asked = [
             self._taken(key) or self._ask(scorer, request, step)
@@ -84,14 +84,14 @@ class Ahead:
 
 def _given(outcomes: _Outcomes, setting: str) -> Score:
     """Raises: RewardError, DataError: calling the function raised it."""
-    found = outcomes.result()[setting]
-    if isinstance(found, Score):
-        return found
-    raise found
+    outcome = outcomes.result()[setting]
+    if isinstance(outcome, Score):
+        return outcome
+    raise outcome
 
 
 def open_ahead(config: RunConfig) -> Ahead | None:
-    """The processes of a rank that has its threads.
+    """Start the scoring processes of a rank, after its threads are set.
 
     Raises:
         RewardError: they cannot import the reward functions.

@@ -1,4 +1,4 @@
-"""A response with the problem it answers, as reward functions are asked about it."""
+"""A response with its problem, and the request to reward functions made of it."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 
 LENGTH = "length"
-"""The stop reason of a response that was cut."""
+"""Stop reason of a response that reached the length limit."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole response."""
+    """A complete response with its problem."""
 
     problem: Problem
     tokens: tuple[int, ...]
     mask: tuple[int, ...]
-    """1 where the model has sampled a token."""
+    """1 for each token that the model sampled."""
     truncated: bool
 
     @property
     def key(self) -> Hashable:
-        """Equal for answers to the same row that a function could not tell apart."""
+        """Key that is equal for answers that a reward function cannot distinguish."""
         return self.problem.index, self.tokens, self.mask, self.truncated
 
     def request(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> Request:
-        """What functions are asked.
+        """Return the request to reward functions.
 
         Args:
-            tokenizer: the model's.
+            tokenizer: the model's tokenizer.
             stop: rollout.stop.
 
         Raises:
-            RewardError: the tokenizer decodes to something else than text.
+            RewardError: the tokenizer does not decode to text.
         """
         problem = self.problem
         turns = [_turn(tokenizer, *part) for part in spans(self.tokens, self.mask)]
@@ -69,10 +69,10 @@ def stop_reason(
     truncated: bool,
     stop: Sequence[str] = (),
 ) -> str:
-    """What ended a response: "length", the one of `stop` that its last token completes, or the text
-    of its last token, which is one that ends responses.
+    """Return what ended a response: "length", the string of `stop` that its last token completes,
+    or else the text of its last token, which is an end token.
 
-    It follows from the tokens, so that it is the same whatever engine has sampled them.
+    It follows from the tokens, so it does not depend on the engine.
     """
     if truncated:
         return LENGTH
@@ -83,7 +83,7 @@ def stop_reason(
 
 
 def _completes(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], text: str) -> bool:
-    """Whether the last token ends, or goes on behind, an occurrence of a text."""
+    """Whether the last token completes an occurrence of a text, which may end within the token."""
     # A character has four bytes at most, and a token one at least.
     tail = list(tokens[-4 * len(text) - 4 :])
     # Bytes of a character that is not complete yet are shown as \ufffd.
@@ -92,7 +92,7 @@ def _completes(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], text: 
 
 
 def spans(tokens: Sequence[int], mask: Sequence[int]) -> list[tuple[bool, list[int]]]:
-    """Runs of tokens that the model has sampled, or has not, and which of the two."""
+    """Split tokens into runs of (whether the model sampled them, tokens)."""
     pairs = groupby(zip(tokens, mask, strict=True), key=lambda pair: bool(pair[1]))
     return [(sampled, [token for token, _ in run]) for sampled, run in pairs]
 

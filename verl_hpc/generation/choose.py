@@ -1,4 +1,4 @@
-"""Which of a step's tokens are trained on, and with which weight."""
+"""Select the tokens of a step to train on, and their weights."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from verl_hpc.step.scores import Scores
 
 @dataclass(frozen=True)
 class ChooseSettings:
-    """What is left out."""
+    """Samples to exclude, and the correction of the others."""
 
     correction: CorrectionConfig | None
     drops_cut: bool
-    """Responses that were cut at their longest."""
+    """Whether to exclude responses cut at the length limit."""
     drops_equal_groups: bool
-    """Prompts whose responses all have one score."""
+    """Whether to exclude prompts whose responses all have the same score."""
 
 
 @operator("trained")
@@ -52,14 +52,14 @@ def choose_tokens(
     old: Columns | None = None,
     scores: Scores | None = None,
 ) -> tuple[Columns, Metrics]:
-    """The mask of tokens that are trained on, for all losses and advantages, and the weights of
+    """Compute the mask of tokens to train on, for all losses and advantages, and the weights of
     algorithm.correction."""
     left_out, metrics = _left_out(settings, samples, scores)
     masks = [
         torch.zeros_like(mask) if position in left_out else mask
         for position, mask in zip(sequences.positions, sequences[MASK], strict=True)
     ]
-    found = {MASK: masks}
+    columns = {MASK: masks}
     if settings.correction is not None:
         assert old is not None
         corrected = correct(
@@ -71,38 +71,38 @@ def choose_tokens(
         )
         lengths = [len(mask) for mask in masks]
         kept = cut_rows(corrected.mask, lengths)
-        found[MASK] = [row.to(torch.uint8) for row in kept]
-        found[WEIGHTS] = cut_rows(corrected.weights, lengths)
+        columns[MASK] = [row.to(torch.uint8) for row in kept]
+        columns[WEIGHTS] = cut_rows(corrected.weights, lengths)
         metrics |= {f"actor/{name}": value for name, value in corrected.metrics.items()}
-    return Columns(sequences.positions, found), metrics
+    return Columns(sequences.positions, columns), metrics
 
 
 def _left_out(
     settings: ChooseSettings, samples: Samples, scores: Scores | None
 ) -> tuple[set[int], dict[str, float]]:
-    """Positions of samples that are not trained on, and how many of which kind there are."""
-    found: set[int] = set()
+    """Return the positions of excluded samples, and metrics of how many are excluded."""
+    excluded: set[int] = set()
     metrics = {}
     if settings.drops_equal_groups:
         assert scores is not None
         differ = tells_apart(samples, scores)
-        found |= {i for i, sample in enumerate(samples) if not differ[sample.group]}
+        excluded |= {i for i, sample in enumerate(samples) if not differ[sample.group]}
         metrics["batch/equal_groups"] = sum(not d for d in differ.values()) / len(differ)
     if settings.drops_cut:
-        found |= {i for i, sample in enumerate(samples) if sample.truncated}
-    metrics["batch/samples_left_out"] = len(found) / len(samples)
-    return found, metrics
+        excluded |= {i for i, sample in enumerate(samples) if sample.truncated}
+    metrics["batch/samples_left_out"] = len(excluded) / len(samples)
+    return excluded, metrics
 
 
 @dataclass(frozen=True)
 class SelectSettings:
-    """What the policy's loss is of."""
+    """Tokens that the policy's loss covers."""
 
     loss: PolicyLoss
     top_entropy: float
-    """Share of tokens, those of the highest entropy."""
+    """Share of tokens to keep, by highest entropy."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
 
 
 @operator("selected")
@@ -116,7 +116,7 @@ def select_tokens(
     advantages: Columns,
     trained: Columns | None = None,
 ) -> tuple[Columns, Metrics]:
-    """The mask of the policy's loss, and the tokens that it treats otherwise."""
+    """Compute the mask of the policy's loss, and the tokens that the loss itself selects."""
     masks = (trained or sequences)[MASK]
     mask = padded(masks, place.device)
     metrics = {}
@@ -127,7 +127,7 @@ def select_tokens(
         mask = at_least_kth_largest(entropy, mask.bool(), count, place.reduce).to(mask)
         metrics["actor/top_entropy_tokens"] = float(place.reduce(mask.double().sum()))
     lengths = [len(row) for row in masks]
-    found = {MASK: [row.to(torch.uint8) for row in cut_rows(mask, lengths)]}
+    columns = {MASK: [row.to(torch.uint8) for row in cut_rows(mask, lengths)]}
     if settings.loss.selects:
         step = StepTokens(
             padded(old[OLD_LOG_PROBS], place.device),
@@ -137,18 +137,18 @@ def select_tokens(
             place.reduce,
         )
         chosen = settings.loss.select(step)
-        found[SELECTED] = [row.to(torch.uint8) for row in cut_rows(chosen, lengths)]
-    return Columns(sequences.positions, found), metrics
+        columns[SELECTED] = [row.to(torch.uint8) for row in cut_rows(chosen, lengths)]
+    return Columns(sequences.positions, columns), metrics
 
 
 def _random(seed: int, step: int, samples: Samples, sequences: Columns) -> list[torch.Tensor]:
-    """Numbers that depend on the sample and the token alone."""
-    found = []
+    """Return uniform random numbers that depend only on sample and token."""
+    numbers = []
     for position, mask in zip(sequences.positions, sequences[MASK], strict=True):
         generator = torch.Generator()
         generator.manual_seed(seed_of(seed, "tokens", step, samples.samples[position].index))
-        found.append(torch.rand(len(mask), generator=generator, dtype=torch.float64))
-    return found
+        numbers.append(torch.rand(len(mask), generator=generator, dtype=torch.float64))
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,14 @@ class ShapeSettings:
 
     overlong: OverlongConfig
     longest: int
-    """rollout.max_response_tokens."""
+    """Value of rollout.max_response_tokens."""
 
 
 @operator("shaped", shared=("shaped",))
 def shape_scores(
     place: Placement, settings: ShapeSettings, samples: Samples, scores: Scores
 ) -> tuple[Scores, Metrics]:
-    """Scores with the penalty of algorithm.overlong."""
+    """Add the penalty of algorithm.overlong to the scores."""
     lengths: Sequence[int] = [sample.response_length for sample in samples]
     overlong = settings.overlong
     penalties = overlong_penalties(lengths, settings.longest, overlong.buffer, overlong.factor)

@@ -1,4 +1,4 @@
-"""Conversations that an engine is having: turns of the model, and observations between them."""
+"""Multi-turn conversations of an engine: the model's turns, and observations between them."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.runtime.control import Control
 
 _WAIT_S = 1.0
-"""Between two of the engine's questions whether it is to stop."""
+"""Longest wait for an observation, so that the engine can check whether to stop."""
 _LATE = "a step takes longer than timeout_s = {:g}, and did not end"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a response answers."""
+    """The problem that a response answers."""
 
     problem: Problem
     is_chat: bool
-    """Whether the prompt went through a chat template."""
+    """Whether the prompt was rendered with a chat template."""
 
 
 class Conversations:
-    """`Turns` by environments, one for each prompt.
+    """`Turns` with one environment per prompt.
 
-    The first rank of the engine has the environments; all ranks hear what they say. While one takes
-    its time the engine generates for the others.
+    The engine's first rank runs the environments and broadcasts their answers. While one
+    environment is slow the engine generates for the others.
 
     Args:
-        config: limits, and what an error does.
-        environments: where they run.
-        asked: by the index of the engine's prompt.
-        encoder: of the run.
-        seed: `seed(index, length)` of the turn that begins behind so many tokens.
-        sampling: the tokens of a response at most, and the texts that end one.
-        control: of the engine's ranks.
+        config: limits, and the reaction to an error.
+        environments: starts conversations with environments.
+        asked: problems by the index of the engine's prompt.
+        encoder: the run's encoder.
+        seed: `seed(index, length)` of the turn that starts after `length` tokens.
+        sampling: token limit of a response, and its stop strings.
+        control: control plane of the engine's ranks.
     """
 
     def __init__(
@@ -67,18 +67,19 @@ class Conversations:
         self._turns: dict[int, int] = {}
         self._waiting: dict[int, Response] = {}
         self.cut: set[int] = set()
-        """Those that ended because what was said to them leaves no room for an answer."""
+        """Indices of prompts whose conversation ended because an observation left no room for an
+        answer."""
         leads = control is None or control.rank == 0
         self._steps = _Steps(config, environments, asked, encoder, sampling.stop) if leads else None
 
     def close(self) -> None:
-        """No environment is needed any more."""
+        """End all environments."""
         if self._steps is not None:
             self._steps.end_all()
 
     @property
     def failures(self) -> Sequence[str]:
-        """Why steps failed that ended their conversation; on the first rank."""
+        """Errors of steps that ended their conversation, on the first rank."""
         return self._steps.failures if self._steps is not None else ()
 
     def ended(self, index: int, response: Response) -> None:
@@ -91,15 +92,15 @@ class Conversations:
 
     def next(self, wait: bool) -> Sequence[tuple[int, Response, int]]:
         """See `Turns.next`."""
-        found: list[tuple[int, Response, int]] = []
+        continued: list[tuple[int, Response, int]] = []
         for index, said in self._answers(wait).items() if self._waiting else ():
             response = self._waiting.pop(index)
             longer = None if said is None else self._longer(index, response, said)
             if longer is not None:
-                found.append((index, longer, self._seed(index, len(longer.tokens))))
+                continued.append((index, longer, self._seed(index, len(longer.tokens))))
             elif self._steps is not None:
                 self._steps.end(index)
-        return found
+        return continued
 
     @property
     def under_way(self) -> Collection[int]:
@@ -107,8 +108,8 @@ class Conversations:
         return self._waiting.keys()
 
     def _longer(self, index: int, response: Response, said: str) -> Response | None:
-        """With what was said behind it; None where that has no tokens, so that two turns would be
-        one, or leaves no room for a turn of the model."""
+        """Append an observation to a response; None if it has no tokens, which would join two
+        turns, or leaves no room for a turn of the model."""
         asked = self._asked[index]
         arguments = asked.problem.template_arguments
         tokens = self._encode[asked.is_chat].tokens(said, response.tokens, arguments)
@@ -118,7 +119,7 @@ class Conversations:
         return observed(response, tokens) if tokens else None
 
     def _answers(self, wait: bool) -> dict[int, str | None]:
-        """What is said to turns that wait, the same on all ranks: as `_Steps.answers`."""
+        """Return `_Steps.answers` of the waiting turns, equal on all ranks."""
 
         def answers() -> dict[int, str | None]:
             return self._steps.answers(self._waiting, wait) if self._steps is not None else {}
@@ -129,7 +130,7 @@ class Conversations:
 
 
 class _Steps:
-    """Of the environments of an engine's prompts."""
+    """Steps of the environments of an engine's prompts, on its first rank."""
 
     def __init__(
         self,
@@ -148,49 +149,51 @@ class _Steps:
         self.failures: list[str] = []
 
     def answers(self, waiting: Mapping[int, Response], wait: bool) -> dict[int, str | None]:
-        """What is said to turns that wait: None where nothing more is.
+        """Return the observations that have arrived, by prompt; None where a conversation has
+        ended.
 
         Args:
-            waiting: responses up to these turns.
-            wait: for an answer, `_WAIT_S` at most.
+            waiting: responses whose last turn awaits an observation.
+            wait: whether to wait for an observation, at most `_WAIT_S`.
 
         Raises:
             EnvironmentStepError: a step failed, and on_error is stop.
         """
-        found: dict[int, str | None] = {}
+        observations: dict[int, str | None] = {}
         for index in [i for i in waiting if i not in self._under_way]:
             if index in self._conversations or self._has_room:
-                self._tell(index, waiting[index], found)
+                self._tell(index, waiting[index], observations)
+        # Return at the first observations; meanwhile end the conversations whose step is too slow.
         until = time.monotonic() + (_WAIT_S if wait else 0.0)
         while self._under_way:
             now = time.monotonic()
             for index in [i for i in self._under_way if self._conversations[i].deadline < now]:
-                self._failed(index, _LATE.format(self._config.timeout_s), found)
-            left_s = 0.0 if found else max(until - now, 0.0)
+                self._failed(index, _LATE.format(self._config.timeout_s), observations)
+            left_s = 0.0 if observations else max(until - now, 0.0)
             for key, _ in self._selector.select(left_s):
-                self._read(key.data, found)
-            if found or time.monotonic() >= until:
+                self._read(key.data, observations)
+            if observations or time.monotonic() >= until:
                 break
-        return found
+        return observations
 
     @property
     def _has_room(self) -> bool:
-        """Whether one more conversation may begin; others wait until one ends."""
+        """Whether another conversation may start; otherwise it waits until one ends."""
         return len(self._conversations) < self._config.max_conversations
 
     def end(self, index: int) -> None:
-        """It has nothing more to say."""
+        """End a prompt's environment."""
         self._forget(index)
         if index in self._conversations:
             self._conversations.pop(index).end()
 
     def end_all(self) -> None:
-        """No environment is needed any more."""
+        """End all environments, and close the selector."""
         for index in list(self._conversations):
             self.end(index)
         self._selector.close()
 
-    def _tell(self, index: int, response: Response, found: dict[int, str | None]) -> None:
+    def _tell(self, index: int, response: Response, observations: dict[int, str | None]) -> None:
         turn = this_turn(response)
         said = turn[:-1] if self._ends_with_a_token(turn) else turn
         # A tool's tags may be special tokens.
@@ -202,33 +205,33 @@ class _Steps:
             conversation = self._conversations[index]
             conversation.tell(turn, text)
         except StepFailedError as error:
-            self._failed(index, str(error), found)
+            self._failed(index, str(error), observations)
             return
         self._under_way.add(index)
         self._selector.register(conversation, selectors.EVENT_READ, index)
 
     def _ends_with_a_token(self, turn: Sequence[int]) -> bool:
-        """Whether its last token is one that ends turns, and not the end of a string that does."""
+        """Whether a turn's last token is an end token, rather than the end of a stop string."""
         if not turn or turn[-1] in self._ends:
             return bool(turn)
         return stop_reason(self._tokenizer, turn, False, self._stop) not in self._stop
 
-    def _read(self, index: int, found: dict[int, str | None]) -> None:
+    def _read(self, index: int, observations: dict[int, str | None]) -> None:
         try:
             said = self._conversations[index].answer()
         except StepFailedError as error:
-            self._failed(index, str(error), found)
+            self._failed(index, str(error), observations)
             return
         if said is not None:
             self._forget(index)
-            found[index] = None if isinstance(said, Done) else said
+            observations[index] = None if isinstance(said, Done) else said
 
     def _forget(self, index: int) -> None:
         if index in self._under_way:
             self._under_way.remove(index)
             self._selector.unregister(self._conversations[index])
 
-    def _failed(self, index: int, reason: str, found: dict[int, str | None]) -> None:
+    def _failed(self, index: int, reason: str, observations: dict[int, str | None]) -> None:
         self.end(index)
         where = self._asked[index].problem.where
         words = f"rollout.environment.name = {self._config.name}, {where}: {reason}"
@@ -237,4 +240,4 @@ class _Steps:
                 f"{words}; mend it, or set rollout.environment.on_error: end"
             )
         self.failures.append(words)
-        found[index] = None
+        observations[index] = None

@@ -1,4 +1,4 @@
-"""Problems of an evaluation, and how answers to them are made and scored."""
+"""Problems of an evaluation, and how to generate and score answers to them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from verl_hpc.generation.slots import GenerateSettings
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """What is answered, and how it is scored."""
+    """One set of held-out problems, with its generation and scoring settings."""
 
     name: str
     setting: str
-    """What errors call its problems."""
+    """Settings key of its problems, for errors."""
     num_prompts: int
-    """The first so many rows are answered."""
+    """Number of rows to answer, from the first."""
     generate: GenerateSettings
     score: ScoreSettings

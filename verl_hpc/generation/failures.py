@@ -1,4 +1,4 @@
-"""Failures of code of the user, as ranks tell each other of them."""
+"""Exchange the error messages of users' code between ranks."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ _MOST_TEXT = 300
 
 
 def some_reasons(reasons: Iterable[str]) -> list[str]:
-    """The first different ones, none of them long: thousands would be megabytes, to every rank."""
+    """Return the first few distinct reasons, truncated: thousands of them would send megabytes to
+    every rank."""
     different = dict.fromkeys(reason[:_MOST_TEXT] for reason in reasons)
     return list(islice(different, _MOST_REASONS))
 
 
 _Places = dict[str, tuple[int, int]]
-"""Reasons, and where each came first: the rank, and which of its reasons."""
+"""(rank, index) of each reason's first occurrence."""
 
 
 def agreed_reasons(control: Control, reasons: Iterable[str]) -> list[str]:
-    """The first different ones of all ranks, the same everywhere; every rank calls it."""
+    """Return the first distinct reasons over all ranks, equal on every rank, which all call
+    this."""
     mine: _Places = {r: (control.rank, n) for n, r in enumerate(some_reasons(reasons))}
     first = control.merge(mine, _first)
     return list(first)
 
 
 def _first(one: _Places, other: _Places) -> _Places:
-    found = dict(other)
+    places = dict(other)
     for reason, place in one.items():
-        found[reason] = min(place, found.get(reason, place))
-    return dict(sorted(found.items(), key=lambda item: item[1])[:_MOST_REASONS])
+        places[reason] = min(place, places.get(reason, place))
+    return dict(sorted(places.items(), key=lambda item: item[1])[:_MOST_REASONS])

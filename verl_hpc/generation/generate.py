@@ -1,4 +1,4 @@
-"""Prompts to responses, each rollout engine its share."""
+"""Generate responses to prompts, each rollout engine its share."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def generate(
 ) -> tuple[tuple[Samples, Columns], Metrics]:
     """Answer every prompt `num_samples` times.
 
-    Slot s answers prompt s // num_samples; engines take contiguous shares of the slots, so that
-    the samples of a prompt mostly share an engine's prefix cache; or they take prompts from a queue
-    (`settings.steals`). A prompt that is too long is dropped, cut or an error, by
-    rollout.overlong_prompt. Responses to prompts of upcoming steps are
-    begun beside those of this one, and stay in flight when these are finished; they continue in the
-    next call, under the weights that the engine has then. What a checkpoint had of this step, and
-    of later ones, is not made again.
+    Slot s answers prompt s // num_samples; engines take contiguous shares of the slots, so that the
+    samples of a prompt mostly share an engine's prefix cache, or they take prompts from a queue
+    (`settings.steals`). An overlong prompt is dropped, cut or an error, by rollout.overlong_prompt.
+    Responses to prompts of upcoming steps are started together with this step's, and stay in flight
+    when those are finished; they continue in the next call, under the weights that the engine then
+    has. Responses of this and later steps that a checkpoint had are not generated again.
 
     Returns:
-        All samples with the engines that have them, and this engine's tokens, mask and log-probs.
+        All samples with the engines that have them, and this engine's columns of tokens, mask and
+        log-probs.
 
     Raises:
-        DataError: on every rank, if one met a malformed or overlong row.
-        TrainingError: on every rank, if the model of one gives logits that are not finite.
-        StepDropped: on every rank, if it is interruptible and one was asked to leave at once.
+        DataError: on every rank, if one rank met a malformed or overlong row.
+        TrainingError: on every rank, if logits of one rank's model are not finite.
+        StepDropped: on every rank, if the call is interruptible and a rank was preempted.
     """
     slots = place.together(lambda: slots_of(place, settings, rows))
     supply = supply_of(place, rollout, settings, rows, slots) if settings.steals else None
@@ -63,10 +63,11 @@ def generate(
     begin = scoring_ahead(place, settings, rows.step, missing)
     if settings.ahead and all(slot.step > rows.step for slot in missing):
         missing = []  # an engine begins nothing unless this step needs it, also after a start
-    found, failures = place.together(
+    generated, failures = place.together(
         lambda: responses_to(rollout, settings, rows.step, missing, known, begin, supply)
     )
-    known |= {s.key: response for s, response in zip(missing, found, strict=True) if response}
+    # From here on `known` has every response of this engine, finished or not.
+    known |= {s.key: response for s, response in zip(missing, generated, strict=True) if response}
     if settings.kept is not None:
         finished = {index: tagged.response for (_, index), tagged in known.items()}
         settings.kept.remember(key, finished)
@@ -75,6 +76,7 @@ def generate(
         current = [s for s in current if s.group in supply.taken]
     complete = [s for s in current if s.key in known and known[s.key].is_finished]
     mine = [_sample(s, known[s.key].response) for s in complete]
+    # An engine that did not empty the queue, or has unfinished responses, was interrupted.
     ended_early = supply is not None and not supply.is_empty
     samples = agree(place, mine, ended_early or len(complete) < len(current))
     if settings.ahead:
@@ -92,7 +94,7 @@ def generate(
 def _ahead(
     rollout: Rollout, settings: GenerateSettings, step: int
 ) -> dict[tuple[int, int], Tagged]:
-    """What this engine has made of a step and later ones."""
+    """Return this engine's responses of a step and of later ones, by (step, slot)."""
     return {
         (which.step, which.slot): tagged
         for which, tagged in rollout.ahead.items()
@@ -106,7 +108,7 @@ def _remember(
     rows: StepRows,
     known: Mapping[tuple[int, int], Tagged],
 ) -> None:
-    """A checkpoint has what is known until the step has trained."""
+    """Store the known responses for checkpoints until the step has trained."""
     count = len(rows.rows) * settings.num_samples
     others = {w: t for w, t in rollout.ahead.items() if w.purpose != settings.purpose}
     mine = {ResponseId(settings.purpose, *key, count): tagged for key, tagged in known.items()}
@@ -116,11 +118,11 @@ def _remember(
 def _kept(
     settings: GenerateSettings, key: str, slots: Sequence[Slot]
 ) -> dict[tuple[int, int], Tagged]:
-    """What an interrupted step had finished."""
+    """Return the finished responses of an interrupted step, by (step, slot)."""
     if settings.kept is None:
         return {}
-    found = settings.kept.take(key, [s.index for s in slots])
-    return {s.key: Tagged(found[s.index], ()) for s in slots if s.index in found}
+    by_slot = settings.kept.take(key, [s.index for s in slots])
+    return {s.key: Tagged(by_slot[s.index], ()) for s in slots if s.index in by_slot}
 
 
 def _sample(slot: Slot, response: Response) -> Sample:
@@ -129,10 +131,10 @@ def _sample(slot: Slot, response: Response) -> Sample:
 
 
 def agree(place: Placement, mine: Sequence[Sample], unfinished: bool) -> Samples:
-    """All engines' samples with their owners, the same on every rank.
+    """Gather all engines' samples with their owners, equal on every rank.
 
     Raises:
-        StepDropped: on every rank, if the engine of one has not finished all of its responses.
+        StepDropped: on every rank, if an engine has unfinished responses.
     """
     if place.control.any(unfinished):
         raise StepDropped
@@ -148,24 +150,24 @@ def _columns(
     by_slot: Mapping[int, tuple[Sequence[int], Tagged]],
     allowed_bytes: int,
 ) -> Columns:
-    """Tokens, mask, log-probs, experts and allowed tokens of this engine's samples."""
+    """Build the columns of this engine's samples."""
     positions = samples.owned_by(place.name, place.index)
-    found = [by_slot[samples.samples[i].index] for i in positions]
+    mine = [by_slot[samples.samples[i].index] for i in positions]
     device = place.device
 
     def column(values: Iterable[Sequence[Any]], dtype: torch.dtype) -> list[torch.Tensor]:
         return [torch.tensor(row, dtype=dtype, device=device) for row in values]
 
-    responses = [tagged.response for _, tagged in found]
+    responses = [tagged.response for _, tagged in mine]
     columns = {
         TOKENS: column(
-            ((*prompt, *tagged.response.tokens) for prompt, tagged in found), torch.int64
+            ((*prompt, *tagged.response.tokens) for prompt, tagged in mine), torch.int64
         ),
         MASK: column((r.sampled for r in responses), torch.uint8),
         ROLLOUT_LOG_PROBS: column((r.log_probs for r in responses), torch.float32),
     }
     if settings.tagged:
-        columns[VERSIONS] = column((tagged.versions for _, tagged in found), torch.int32)
+        columns[VERSIONS] = column((tagged.versions for _, tagged in mine), torch.int32)
     widths = {}
     if allowed_bytes:
         columns[ALLOWED] = column((r.allowed for r in responses), torch.uint8)
@@ -177,6 +179,6 @@ def _columns(
 
 
 def _as_bytes(experts: Any) -> torch.Tensor:
-    """(tokens, layers, k) of numpy as (tokens, bytes) uint8."""
+    """Convert a numpy array (tokens, layers, k) to (tokens, bytes) uint8."""
     rows = np.ascontiguousarray(experts).view(np.uint8)
     return torch.tensor(rows.reshape(len(rows), -1))

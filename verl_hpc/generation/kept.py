@@ -1,7 +1,7 @@
-"""Responses that outlive an interruption: rollout.on_interrupt = keep.
+"""Keep finished responses over an interruption (rollout.on_interrupt = keep).
 
-Only whole responses are kept, and only beside the very step whose weights generated them. A run
-that resumes from another step, or with other settings of the rollout, generates anew.
+Only finished responses are kept, in the directory of the step whose weights generated them. A run
+that resumes from another step, or with other rollout settings, generates them again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from verl_hpc.runtime.control import Control
 _logger = logging.getLogger(__name__)
 
 _SPEED_AND_MEMORY = ("gpu_memory_utilization", "kv_cache_gib", "max_num_seqs", "enforce_eager")
-"""Settings of the rollout that do not change what is generated."""
+"""Rollout settings that do not change what is generated."""
 
 
 def rollout_key(config: RunConfig) -> str:
-    """What says how responses are generated, and from which data."""
+    """Return a key of the settings that decide how responses are generated, and from which data."""
     facts = {
         "seed": config.seed,
         "rollout": config.rollout.model_dump(mode="json", exclude=set(_SPEED_AND_MEMORY)),
@@ -36,12 +36,12 @@ def rollout_key(config: RunConfig) -> str:
 
 
 def step_key(rollout: str, step: int, rows: Sequence[int]) -> str:
-    """What a step's responses answer, and how: equal keys, the same responses but for rounding.
+    """Return a key of a step's responses: equal keys give equal responses, up to rounding.
 
     Args:
-        rollout: as `rollout_key`.
+        rollout: see `rollout_key`.
         step: number of the step.
-        rows: of the data set.
+        rows: the step's rows of the data set.
     """
     text = json.dumps([rollout, step, list(rows)])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -49,25 +49,25 @@ def step_key(rollout: str, step: int, rows: Sequence[int]) -> str:
 
 @dataclass
 class KeptResponses:
-    """Finished responses of one step, by slot, of which this rank's engine has its share."""
+    """This rank's engine's finished responses of one step, by slot."""
 
     key: str = ""
     by_slot: dict[int, Response] = field(default_factory=dict)
 
     def take(self, key: str, slots: Iterable[int]) -> dict[int, Response]:
-        """Those of `slots` that are there already."""
+        """Return the responses of `slots` that are finished already."""
         if key != self.key:
             return {}
         return {slot: self.by_slot[slot] for slot in slots if slot in self.by_slot}
 
     def remember(self, key: str, by_slot: Mapping[int, Response]) -> None:
-        """Hold what an engine has finished, instead of what was held before."""
+        """Replace the stored responses by those an engine has finished."""
         self.key, self.by_slot = key, dict(by_slot)
 
     def save(self, control: Control, step: Path, replica: int, leads: bool) -> None:
-        """Write them beside a step, one rank a replica; every rank calls it.
+        """Write the responses into a step's directory, one rank per replica; every rank calls it.
 
-        A disk that is full loses them, not the run: the next start generates anew.
+        If writing fails, for instance on a full disk, the next start generates them again.
         """
 
         def write() -> None:
@@ -79,9 +79,9 @@ class KeptResponses:
             self._say(control, f"finished responses are dropped: {error}")
 
     def load(self, control: Control, step: Path) -> None:
-        """Take up what was left beside a step; every rank calls it.
+        """Load the responses in a step's directory; every rank calls it.
 
-        A damaged file loses all of them, on every rank.
+        If one file is damaged all are dropped, on every rank.
         """
 
         def read() -> list[tuple[str, dict[int, Response]]]:

@@ -1,7 +1,7 @@
-"""Prompts that engines take from one queue, those with the longest expected responses first.
+"""A queue from which engines take prompts, those with the longest expected responses first.
 
 Longest first is Graham's rule (1969, "Bounds on multiprocessing timing anomalies"). Which engine
-answers what then depends on how fast each is, and with it the neighbours of a response in a batch.
+answers a prompt depends on the engines' speed, and so do the neighbours of a response in a batch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from verl_hpc.step.placement import Placement
 
 @dataclass
 class PromptQueue:
-    """Of the engines of a run; every rank that generates has one, and calls its methods alike."""
+    """One rank's view of the queue of a run's engines; all generating ranks call its methods in the
+    same order."""
 
     name: str
-    """No other queue of the job has it."""
+    """Name, unique among the queues of the job."""
     count: Callable[[str], int]
-    """Adds 1 to a counter that all engines share, by its name, and gives what it was before."""
+    """Increment a counter shared by all engines, by name; return its previous value."""
     control: Control
-    """Of this engine's ranks."""
+    """Control plane of this engine's ranks."""
     _lengths: dict[int, float] = field(default_factory=dict)
-    """Mean length of the responses to a row, the last time; a run that resumes knows none."""
+    """Mean response length of each row's last generation; not saved in checkpoints."""
     _num_calls: int = 0
 
     def deal(
@@ -36,13 +37,13 @@ class PromptQueue:
         rows: StepRows,
         at_a_time: int,
     ) -> Supply:
-        """The prompts of a step, of which this engine takes some.
+        """Distribute the prompts of a step; return this engine's supply.
 
         Args:
-            place: of the engines.
-            prompts: token ids by group, the same for all engines.
-            rows: that the groups answer.
-            at_a_time: prompts that all engines answer at a time.
+            place: placement of the engines.
+            prompts: token ids by group, equal for all engines.
+            rows: the groups' rows of the data set.
+            at_a_time: prompts that each engine answers at a time.
         """
         self._num_calls += 1
         typical = sum(self._lengths.values()) / max(len(self._lengths), 1)
@@ -57,11 +58,11 @@ class PromptQueue:
         return Supply(order[:dealt][place.index :: num_engines], order[dealt:], self._next(name))
 
     def learn(self, rows: StepRows, samples: Samples) -> None:
-        """Remember how long responses were; every rank knows those of all engines."""
+        """Record the response lengths of all engines' samples, by row."""
         lengths: dict[int, list[int]] = {}
         for sample in samples:
             lengths.setdefault(rows.rows[sample.group], []).append(sample.response_length)
-        self._lengths |= {row: sum(found) / len(found) for row, found in lengths.items()}
+        self._lengths |= {row: sum(of_row) / len(of_row) for row, of_row in lengths.items()}
 
     def _next(self, name: str) -> Callable[[], int]:
         def take() -> int:
@@ -75,24 +76,24 @@ class PromptQueue:
 
 @dataclass
 class Supply:
-    """What one engine answers of a step: some prompts at once, others while there are any."""
+    """One engine's prompts of a step: its own first ones, then others from the queue."""
 
     first: Sequence[int]
-    """Groups that are its own."""
+    """Groups assigned to this engine."""
     others: Sequence[int]
-    """Of which any engine takes the next."""
+    """Groups in the queue, which any engine may take next."""
     take: Callable[[], int]
-    """The place in `others` of the next one, for this engine alone."""
+    """Take the index in `others` of the next group, which no other engine gets."""
     taken: list[int] = field(default_factory=list)
     is_empty: bool = False
-    """Whether the engine has been told that there is no more."""
+    """Whether the engine has found the queue empty."""
 
     def more(self) -> Sequence[int]:
-        """Groups to begin; none where there is no more."""
-        found = self.first if not self.taken else ()
-        if not found:
+        """Take the next groups to start; empty if the queue is empty."""
+        groups = self.first if not self.taken else ()
+        if not groups:
             place = self.take() if self.others else math.inf
-            found = [self.others[int(place)]] if place < len(self.others) else ()
-        self.is_empty = not found
-        self.taken += found
-        return found
+            groups = [self.others[int(place)]] if place < len(self.others) else ()
+        self.is_empty = not groups
+        self.taken += groups
+        return groups

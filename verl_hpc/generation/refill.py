@@ -1,5 +1,5 @@
-"""Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): ask on until enough prompts tell
-responses apart."""
+"""Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): sample further prompts until enough have
+responses of different scores."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from verl_hpc.step.scores import Scores
 _logger = logging.getLogger(__name__)
 
 _MOST_TIMES = 4
-"""So many times the missing prompts are asked at most in a round."""
+"""Most prompts of a round, as a multiple of the missing ones."""
 
 
 @dataclass(frozen=True)
 class RefillSettings:
-    """How prompts are answered and scored, and where others come from."""
+    """How to answer and score prompts, and the order of further ones."""
 
     generate: GenerateSettings
     score: ScoreSettings
     order: Order
     rounds: int
-    """Of others, at most."""
+    """Most rounds of further prompts."""
 
 
 @dataclass(frozen=True)
 class _Round:
-    """Some prompts with their responses."""
+    """The prompts of one round, with their responses and scores."""
 
     rows: StepRows
     samples: Samples
     columns: Columns
     scores: Scores
     turns: Metrics
-    """Of `generate`, where responses have several turns."""
+    """Metrics of `generate`: turns of multi-turn responses."""
 
     def groups(self, mixed: bool) -> list[int]:
-        """Of its prompts, those whose responses differ in score, or do not."""
+        """Return the prompts whose responses differ in score (mixed), or do not."""
         return [
             g for g, differ in tells_apart(self.samples, self.scores).items() if differ == mixed
         ]
@@ -60,31 +60,32 @@ class _Round:
 def generate_mixed(
     place: Placement, rollout: Rollout, settings: RefillSettings, rows: StepRows
 ) -> tuple[tuple[StepRows, Samples, Columns, Scores], Metrics]:
-    """Answer and score prompts until as many as `rows` has have responses of different scores.
+    """Answer and score prompts until len(rows) of them have responses of different scores.
 
-    A round asks for as many prompts as are missing, divided by the share that was mixed so far.
-    After the last round prompts whose responses have one score fill the batch up: they count in the
-    batch's size, and algorithm.drop_equal_groups leaves them out of training. What a round has too
-    many is dropped.
+    A round takes as many prompts as are missing, divided by the share that was mixed so far. After
+    the last round prompts whose responses have equal scores fill up the batch: they count towards
+    its size, and algorithm.drop_equal_groups excludes them from training. Surplus prompts are
+    dropped.
 
     Returns:
-        The rows that the samples answer, and behind which the next step begins; the samples; what
-        this engine has of them; their scores. Metrics of scores are of all responses.
+        The rows of the samples, with the position after them; the samples; this engine's columns;
+        their scores. Score metrics cover all responses.
 
     Raises:
-        As `generate` and `score`.
+        See `generate` and `score`.
     """
     wanted = len(rows.rows)
     done = [_ask(place, rollout, settings, rows, 0)]
     for number in range(1, settings.rounds + 1):
-        mixed = sum(len(found.groups(mixed=True)) for found in done)
+        # The share of mixed prompts so far decides how many prompts to ask for next.
+        mixed = sum(len(part.groups(mixed=True)) for part in done)
         if mixed >= wanted:
             break
         more = _next_rows(settings.order, done, wanted - mixed, mixed)
         done.append(_ask(place, rollout, settings, more, number))
-    chosen = [(found, group) for found in done for group in found.groups(mixed=True)]
+    chosen = [(part, group) for part in done for group in part.groups(mixed=True)]
     num_mixed = len(chosen)
-    chosen += [(found, group) for found in done for group in found.groups(mixed=False)]
+    chosen += [(part, group) for part in done for group in part.groups(mixed=False)]
     if num_mixed < wanted and place.leads:
         _logger.warning(
             "step %d: %d of %d prompts have responses of different scores after %d rounds; the "
@@ -108,7 +109,7 @@ def _ask(
 
 
 def _next_rows(order: Order, done: Sequence[_Round], missing: int, mixed: int) -> StepRows:
-    asked = sum(len(found.rows.rows) for found in done)
+    asked = sum(len(part.rows.rows) for part in done)
     share = max(mixed / asked, 1 / _MOST_TIMES)
     last = done[-1].rows
     assert last.behind is not None
@@ -119,27 +120,28 @@ def _next_rows(order: Order, done: Sequence[_Round], missing: int, mixed: int) -
 def _joined(
     place: Placement, done: Sequence[_Round], chosen: Sequence[tuple[_Round, int]]
 ) -> tuple[StepRows, Samples, Columns, Scores]:
-    """The chosen prompts of all rounds as one batch, whose groups are numbered anew."""
+    """Join the chosen prompts of all rounds to one batch, renumbering groups."""
     rows: list[int] = []
     samples: list[Sample] = []
     owners: list[int] = []
     values: list[float] = []
     per_token: dict[int, Mapping[int, float]] = {}
     mine: list[tuple[int, dict[str, torch.Tensor]]] = []
-    for number, (found, group) in enumerate(chosen):
-        rows.append(found.rows.rows[group])
-        of_position = {position: row for row, position in enumerate(found.columns.positions)}
-        for position, sample in enumerate(found.samples):
+    for number, (part, group) in enumerate(chosen):
+        rows.append(part.rows.rows[group])
+        # Facts are known for all samples, columns only for those of this rank's engine.
+        of_position = {position: row for row, position in enumerate(part.columns.positions)}
+        for position, sample in enumerate(part.samples):
             if sample.group != group:
                 continue
             if position in of_position:
                 row = of_position[position]
-                tensors = {name: column[row] for name, column in found.columns.values.items()}
+                tensors = {name: column[row] for name, column in part.columns.values.items()}
                 mine.append((len(samples), tensors))
-            owners.append(found.samples.owners[place.name][position])
-            if position in found.scores.per_token:
-                per_token[len(samples)] = found.scores.per_token[position]
-            values.append(found.scores.values[position])
+            owners.append(part.samples.owners[place.name][position])
+            if position in part.scores.per_token:
+                per_token[len(samples)] = part.scores.per_token[position]
+            values.append(part.scores.values[position])
             samples.append(replace(sample, index=len(samples), group=number))
     names = done[0].columns.values
     columns = {name: [tensors[name] for _, tensors in mine] for name in names}
@@ -148,30 +150,30 @@ def _joined(
         StepRows(first.step, rows, behind=last.behind),
         Samples(tuple(samples), {place.name: owners}),
         Columns([position for position, _ in mine], columns, done[0].columns.widths),
-        Scores(values, sum(found.scores.num_failed for found in done), per_token=per_token),
+        Scores(values, sum(part.scores.num_failed for part in done), per_token=per_token),
     )
 
 
 def _metrics(done: Sequence[_Round], num_mixed: int) -> dict[str, float]:
-    """Of all responses that were scored, and of the rounds."""
-    values = [value for found in done for value in found.scores.values]
-    failed = sum(found.scores.num_failed for found in done)
+    """Return metrics of all scored responses, and of the rounds."""
+    values = [value for part in done for value in part.scores.values]
+    failed = sum(part.scores.num_failed for part in done)
     extra: dict[str, float] = {}
-    for found in done:
-        for name, mean in (found.scores.extra or {}).items():
-            share = len(found.scores.values) / len(values)
+    for part in done:
+        for name, mean in (part.scores.extra or {}).items():
+            share = len(part.scores.values) / len(values)
             extra[name] = extra.get(name, 0.0) + mean * share
     metrics = Scores(values, failed, extra).metrics if values else {}
-    metrics |= _turns([found.turns for found in done], [len(found.samples) for found in done])
+    metrics |= _turns([part.turns for part in done], [len(part.samples) for part in done])
     return metrics | {
         "batch/rounds": float(len(done)),
-        "batch/prompts_asked": float(sum(len(found.rows.rows) for found in done)),
+        "batch/prompts_asked": float(sum(len(part.rows.rows) for part in done)),
         "batch/mixed_prompts": float(num_mixed),
     }
 
 
 def _turns(rounds: Sequence[Metrics], sizes: Sequence[int]) -> dict[str, float]:
-    """Of all rounds of so many responses together."""
+    """Combine the rounds' metrics of turns, weighted by their numbers of responses."""
     if not rounds[0]:
         return {}
     total = sum(of_one[TURNS_MEAN] * size for of_one, size in zip(rounds, sizes, strict=True))

@@ -1,4 +1,4 @@
-"""What an engine answers: prefixes, turns, a queue of prompts, and scoring beside it."""
+"""Run one rank's engine: prefixes, turns, the prompt queue, and concurrent scoring."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def responses_to(
     on_finished: Callable[[int, Response], None] | None,
     supply: Supply | None,
 ) -> tuple[list[Tagged | None], Sequence[str]]:
-    """What this rank's engine answers, None for what it could not finish, and does not keep; and
-    why steps of environments failed."""
+    """Generate this engine's responses (None if unfinished and not kept), and return them with the
+    errors of environment steps."""
     begun = [known.get(slot.key) for slot in slots]
     lengths = [len(b.response.tokens) if b is not None else 0 for b in begun]
     with _conversations(rollout, settings, slots) as turns:
@@ -64,7 +64,8 @@ def responses_to(
 
 
 def _in_flight(step: int, slots: Sequence[Slot], begun: Sequence[Tagged | None]) -> dict[str, Any]:
-    """Arguments of `RolloutEngine.generate` for responses that may go on in later steps."""
+    """Return the arguments of `RolloutEngine.generate` for responses that may continue in later
+    steps."""
     needed = {index for index, slot in enumerate(slots) if slot.step == step}
     return {
         "prefixes": [None if b is None or not b.response.tokens else b.response for b in begun],
@@ -80,8 +81,8 @@ def supply_of(
     rows: StepRows,
     slots: Sequence[Slot],
 ) -> Supply:
-    """What this rank's engine takes from the queue, all samples of a prompt together: they share
-    its prefix cache."""
+    """Return what this rank's engine takes from the queue; it gets all samples of a prompt, which
+    share its prefix cache."""
     assert rollout.queue is not None
     at_a_time = place.control.merge(rollout.here.at_a_time, min)
     prompts = {slot.group: slot.prompt for slot in slots}
@@ -90,7 +91,7 @@ def supply_of(
 
 
 def _places(supply: Supply, slots: Sequence[Slot]) -> Callable[[], list[int]]:
-    """`Supply.more` by the places in `slots` of what answers these groups."""
+    """Return `Supply.more`, converted from groups to indices of their slots."""
     places: dict[int, list[int]] = {}
     for i, slot in enumerate(slots):
         places.setdefault(slot.group, []).append(i)
@@ -100,8 +101,8 @@ def _places(supply: Supply, slots: Sequence[Slot]) -> Callable[[], list[int]]:
 def scoring_ahead(
     place: Placement, settings: GenerateSettings, step: int, slots: Sequence[Slot]
 ) -> Callable[[int, Response], None] | None:
-    """What has a response scored that ends; None where all are, when all have ended. Those of
-    several turns are whole when all have."""
+    """Return a callback that starts scoring a finished response; None if responses are scored after
+    generation, as multi-turn ones are."""
     scoring = settings.scoring
     if scoring is None or scoring.ahead is None or settings.environments is not None:
         return None
@@ -120,7 +121,7 @@ def scoring_ahead(
 def _conversations(
     rollout: Rollout, settings: GenerateSettings, slots: Sequence[Slot]
 ) -> AbstractContextManager[Conversations | None]:
-    """What happens between turns of this engine's responses, if there are several."""
+    """Open the conversations of this engine's responses; None for single-turn responses."""
     environment = settings.limits.environment
     if settings.environments is None or environment is None:
         return nullcontext()

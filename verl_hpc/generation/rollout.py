@@ -1,4 +1,4 @@
-"""The role that generates: engines with the actor's weights, and what is under way in them."""
+"""The role that generates: engines with the actor's weights, and their responses in flight."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from verl_hpc.step.placement import Placement
 
 @dataclass
 class Rollout:
-    """The engines that generate with the actor's weights."""
+    """The generating engines, and one rank's part of them."""
 
     place: Placement
     shard_map: ShardMap
-    """Of all replicas."""
+    """Map of the weights of all replicas."""
     engine: RolloutEngine | None
-    """None on a rank that does not generate."""
+    """This rank's engine; None if it does not generate."""
     wants_to_leave: Callable[[], bool] = lambda: False
-    """Whether this rank is preempted."""
+    """Return whether this rank is preempted."""
     replica_control: Control | None = None
-    """Of the ranks of this rank's engine."""
+    """Control plane of the ranks of this rank's engine."""
     allowed_bytes: int = 0
-    """Of a row of `Response.allowed`; 0 where nothing restricts what is sampled."""
+    """Bytes per row of `Response.allowed`; 0 without a constraint."""
     queue: PromptQueue | None = None
-    """Of rollout.balance: stealing."""
+    """Prompt queue of rollout.balance: stealing."""
     version: int = 0
-    """How many steps had changed the weights that the engines have."""
+    """Number of steps that had changed the engines' weights."""
     ahead: Mapping[ResponseId, Tagged] = field(default_factory=dict)
-    """Responses that this rank's engine has made ahead: all of the step that trains next, and those
-    of later steps that it has begun."""
+    """Responses that this rank's engine has generated ahead: all of the next step to train, and
+    those of later steps in flight."""
 
     @property
     def here(self) -> RolloutEngine:
@@ -42,7 +42,7 @@ class Rollout:
         return self.engine
 
     def preempted(self) -> bool:
-        """Whether a rank of this engine is preempted; its ranks ask together."""
+        """Whether any rank of this engine is preempted; its ranks call this together."""
         mine = self.wants_to_leave()
         assert self.replica_control is not None
         return self.replica_control.any(mine) if self.replica_control.size > 1 else mine

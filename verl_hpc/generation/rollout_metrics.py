@@ -1,4 +1,4 @@
-"""What a rollout says of itself: turns, failed environments, how old weights are."""
+"""Metrics of a rollout: turns, failed environment steps, staleness of weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS_FAILED = "rollout/environment/num_failed"
 
 
 def turn_metrics(place: Placement, columns: Columns, failures: Sequence[str]) -> dict[str, float]:
-    """Turns of the model in a response, and steps of environments that failed."""
+    """Return metrics of the model's turns per response, and of failed environment steps."""
     counts = [_num_turns(mask) for mask in columns[MASK]]
     mine = (counts, len(failures), some_reasons(failures))
     gathered = place.allgather(mine if place.leads_group else ([], 0, []))
@@ -38,13 +38,13 @@ def turn_metrics(place: Placement, columns: Columns, failures: Sequence[str]) ->
 
 
 def _num_turns(mask: torch.Tensor) -> int:
-    """Runs of ones: (T,)."""
+    """Count the runs of ones in a (T,) mask."""
     before = torch.cat([mask.new_zeros(1), mask[:-1]])
     return int(((mask == 1) & (before == 0)).sum())
 
 
 def lag_metrics(place: Placement, step: int, columns: Columns) -> dict[str, float]:
-    """How many steps the weights of the tokens are behind those that train on them."""
+    """Return by how many steps the tokens' weights are older than those that train on them."""
     lags = [step - 1 - row for row in columns[VERSIONS]]
     sums = (sum(int(row.sum()) for row in lags), sum(len(row) for row in lags))
     largest = max([int(row.max()) for row in lags if len(row)], default=0)

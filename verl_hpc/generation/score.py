@@ -1,4 +1,4 @@
-"""Responses to scores by the reward function, each rank its share."""
+"""Score responses with the reward function, each rank its share."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ScoreSettings:
-    """What scores, and what it is given."""
+    """The scorer, and its inputs."""
 
     scorer: Scorer
     tokenizer: PreTrainedTokenizerBase
     problems: StepProblems
     ahead: Ahead | None = None
-    """Processes that score; None where the rank does, one response after another."""
+    """Worker processes that score; None if the rank scores one response after another."""
     stop: Sequence[str] = ()
-    """Strings that end responses."""
+    """Stop strings."""
 
     def begin(self, answer: Answer, step: int) -> None:
-        """Have a response scored that will be asked for."""
+        """Start scoring a response, ahead of `scores`."""
         assert self.ahead is not None
         request = answer.request(self.tokenizer, self.stop)
         self.ahead.begin(self._key(answer), self.scorer, request, step)
 
     def scores(self, answers: Sequence[Answer], step: int) -> list[Score]:
-        """Of all responses of a step that this rank scores.
+        """Return the scores of all responses of a step that this rank scores.
 
         Raises:
-            RewardError, DataError: as `score_responses`.
+            RewardError, DataError: see `score_responses`.
         """
         requests = [answer.request(self.tokenizer, self.stop) for answer in answers]
         if self.ahead is None:
@@ -61,15 +61,15 @@ class ScoreSettings:
 
 
 def by_prompt(samples: Samples, scores: Scores) -> dict[int, list[float]]:
-    """The scores of the responses to each prompt, both in order, by its group."""
-    found: dict[int, list[float]] = {}
+    """Return each group's scores, in the order of samples."""
+    by_group: dict[int, list[float]] = {}
     for sample, value in zip(samples, scores.values, strict=True):
-        found.setdefault(sample.group, []).append(value)
-    return found
+        by_group.setdefault(sample.group, []).append(value)
+    return by_group
 
 
 def tells_apart(samples: Samples, scores: Scores) -> dict[int, bool]:
-    """By prompt, whether its responses differ in score."""
+    """Return for each group whether its responses differ in score."""
     return {group: len({*values}) > 1 for group, values in by_prompt(samples, scores).items()}
 
 
@@ -81,20 +81,20 @@ def score(
     samples: Samples,
     sequences: Columns,
 ) -> tuple[Scores, Metrics]:
-    """Score every sample; ranks that have the same samples divide them.
+    """Score every sample; ranks with the same samples share the work.
 
     Raises:
-        RewardError: on every rank, if a call failed on one and reward.on_error is stop.
+        RewardError: on every rank, if a call failed on one rank and reward.on_error is stop.
     """
     whole = zip(sequences.positions, sequences.responses(samples), sequences[MASK], strict=True)
     mine = [part for part in whole if is_mine(place, samples.samples[part[0]].index)]
     positions = [i for i, _, _ in mine]
 
     def run() -> list[Score]:
-        found = settings.problems.read([rows.rows[samples.samples[i].group] for i in positions])
+        problems = settings.problems.read([rows.rows[samples.samples[i].group] for i in positions])
         answers = [
             Answer(p, (*tokens.tolist(),), (*mask.tolist(),), samples.samples[i].truncated)
-            for p, (i, tokens, mask) in zip(found, mine, strict=True)
+            for p, (i, tokens, mask) in zip(problems, mine, strict=True)
         ]
         return settings.scores(answers, rows.step)
 
@@ -103,11 +103,11 @@ def score(
 
 
 def is_mine(place: Placement, index: int) -> bool:
-    """Whether this rank scores a sample, of those that have it.
+    """Whether this rank, among those that have a sample, scores it.
 
     Args:
-        place: where samples are scored.
-        index: of the sample in its step.
+        place: placement that scores.
+        index: the sample's index in its step.
     """
     return index % len(place.group) == place.group.index(place.rank)
 
@@ -115,39 +115,39 @@ def is_mine(place: Placement, index: int) -> bool:
 def gather_scores(
     place: Placement, positions: Sequence[int], mine: Sequence[Score], count: int
 ) -> Scores:
-    """Of all samples, from what each rank has scored.
+    """Gather the scores of all samples from the ranks that scored them.
 
     Args:
-        positions: of the samples that this rank has scored.
-        mine: its scores of them.
-        count: of all samples.
+        positions: the samples that this rank scored.
+        mine: this rank's scores.
+        count: number of all samples.
     """
     known = {name for score in mine for name in score.metrics}
     known = place.control.merge(known, lambda one, other: one | other)
     names = sorted(known)
-    found = place.gather_rows(score_rows(positions, mine, names))
-    assert len(found) == count
-    found = found[np.argsort(found["position"])]
-    num_failed = int(found["failed"].sum())
+    gathered = place.gather_rows(score_rows(positions, mine, names))
+    assert len(gathered) == count
+    gathered = gathered[np.argsort(gathered["position"])]
+    num_failed = int(gathered["failed"].sum())
     if num_failed:
         reasons = agreed_reasons(place.control, (s.error for s in mine if s.error is not None))
         if place.leads:
             _logger.warning(
                 "%d of %d rewards failed and are 0: %s", num_failed, count, "; ".join(reasons)
             )
-    rows = zip(found["numbers"].tolist(), found["has"].tolist(), strict=True)
+    rows = zip(gathered["numbers"].tolist(), gathered["has"].tolist(), strict=True)
     details = [dict(compress(zip(names, numbers, strict=True), has)) for numbers, has in rows]
-    values, per_token = found["value"].tolist(), _gather_tokens(place, positions, mine, found)
+    values, per_token = gathered["value"].tolist(), _gather_tokens(place, positions, mine, gathered)
     return Scores(values, num_failed, _means(details), details, per_token)
 
 
 def _gather_tokens(
     place: Placement, positions: Sequence[int], mine: Sequence[Score], rows: Any
 ) -> dict[int, dict[int, float]]:
-    """`Scores.per_token`; nothing is sent where no function gave a list.
+    """Return `Scores.per_token`; without communication if no function returned a list.
 
     Args:
-        rows: of all samples, as `score_rows`.
+        rows: `score_rows` of all samples.
     """
     if not rows["listed"].any():
         return {}
@@ -155,20 +155,20 @@ def _gather_tokens(
     listed = {position: per_token_of(score) for position, score in pairs}
     known = [(i, token, value) for i, earned in listed.items() for token, value in earned.items()]
     dtype = [("position", "<i4"), ("place", "<i4"), ("value", "<f8")]
-    found: dict[int, dict[int, float]] = {}
+    per_token: dict[int, dict[int, float]] = {}
     for position, token, value in place.gather_rows(np.array(known, dtype)).tolist():
-        found.setdefault(position, {})[token] = value
-    return found
+        per_token.setdefault(position, {})[token] = value
+    return per_token
 
 
 def per_token_of(score: Score) -> dict[int, float]:
-    """What its tokens earn, by their place, of those that earn something."""
+    """Return the non-zero rewards of tokens, by index."""
     return {place: value for place, value in enumerate(score.per_token) if value}
 
 
 def score_rows(positions: Sequence[int], scores: Sequence[Score], names: Sequence[str]) -> Any:
-    """Scores as they travel between ranks, (n,) of a structured dtype: 14 bytes, and 9 for each of
-    the further numbers that `names` has."""
+    """Convert scores to (n,) rows of a structured dtype, to send between ranks: 14 bytes, plus 9
+    for each further number in `names`."""
     size = (len(names),)
     dtype = [("position", "<i4"), ("value", "<f8"), ("failed", "?"), ("listed", "?")]
     rows: Any = np.zeros(len(positions), [*dtype, ("has", "?", size), ("numbers", "<f8", size)])
@@ -184,5 +184,5 @@ def score_rows(positions: Sequence[int], scores: Sequence[Score], names: Sequenc
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = sorted({name for of_one in metrics for name in of_one})
-    found = {name: [of_one[name] for of_one in metrics if name in of_one] for name in names}
-    return {name: sum(values) / len(values) for name, values in found.items()}
+    by_name = {name: [of_one[name] for of_one in metrics if name in of_one] for name in names}
+    return {name: sum(values) / len(values) for name, values in by_name.items()}

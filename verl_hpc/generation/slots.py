@@ -1,4 +1,4 @@
-"""The responses of a step that an engine is asked for."""
+"""The responses of a step that an engine has to generate."""
 
 from __future__ import annotations
 
@@ -21,51 +21,54 @@ from verl_hpc.step.problems import StepProblems
 
 @dataclass(frozen=True)
 class GenerateSettings:
-    """What is answered, and how."""
+    """Problems to answer, and how to sample responses."""
 
     problems: StepProblems
     encoder: Encoder
     limits: RolloutConfig
-    """Lengths, and what is done with prompts that are too long."""
+    """Length limits, and the treatment of overlong prompts."""
     sampling: Sampling
     num_samples: int
     """Responses per prompt."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
     purpose: str = "rollout"
     """Part of every response's seed."""
     kept: KeptResponses | None = None
-    """What an interrupted step had finished; None generates all."""
+    """Finished responses of an interrupted step; None generates all."""
     key: str = ""
-    """As `kept.rollout_key`."""
+    """Value of `kept.rollout_key`."""
     interruptible: bool = True
-    """Whether a preempted rank ends it."""
+    """Whether preemption of a rank ends the generation."""
     ahead: bool = False
-    """Whether they are made while another step trains, and a checkpoint has them."""
+    """Whether responses are generated while another step trains; checkpoints then hold them."""
     tagged: bool = False
-    """Whether tokens carry the version of their weights, and responses may be in flight."""
+    """Whether to record the weights' version of each token; responses may then be in flight."""
     repeatable: bool = False
-    """Whether a response's seed is of its row and its number among the row's responses, and not of
-    the step."""
+    """Whether a response's seed depends on its row and its number within it, instead of the
+    step."""
     environments: Environments | None = None
-    """Of `limits.environment`; None is one turn a response."""
+    """Environments of `limits.environment`; None for single-turn responses."""
     steals: bool = False
-    """Whether engines take prompts from the rollout's queue; else each has its share of the slots.
+    """Whether engines take prompts from the rollout's queue; else each has a fixed share of the
+    slots.
     """
     routed_bytes: int = 0
-    """Of the experts of a token (`Architecture.routed_bytes`) where they are kept; 0 keeps none."""
+    """Bytes per token of recorded experts (`Architecture.routed_bytes`); 0 records no experts."""
     scoring: ScoreSettings | None = None
-    """Of those who score here, in processes of their own: responses are scored as they end."""
+    """Settings to score responses in separate processes as they finish; None scores after
+    generation."""
 
     def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
-        """One greedy answer to each of other problems, to its end."""
-        found = self.answering(problems, purpose, self.sampling.greedy, 1)
-        return replace(found, ahead=self.ahead)
+        """Return settings for one greedy answer to each of other problems, not interruptible."""
+        settings = self.answering(problems, purpose, self.sampling.greedy, 1)
+        return replace(settings, ahead=self.ahead)
 
     def answering(
         self, problems: StepProblems, purpose: str, sampling: Sampling, num_samples: int
     ) -> GenerateSettings:
-        """Answers to other problems, to their end, from the same seeds at every step."""
+        """Return settings for answers to other problems, not interruptible, with the same seeds at
+        every step."""
         return replace(
             self,
             problems=problems,
@@ -84,11 +87,11 @@ class GenerateSettings:
 
 
 def seed_of(run_seed: int, purpose: str, which: int, number: int) -> int:
-    """A seed for one response that depends on nothing but these, 62 bits.
+    """Return a 62-bit seed for one response that depends only on the arguments.
 
     Args:
-        which: the step, or the row.
-        number: of the response in it.
+        which: number of the step, or of the row.
+        number: index of the response in it.
     """
     digest = hashlib.blake2b(f"{run_seed}/{purpose}/{which}/{number}".encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "big") >> 2
@@ -96,17 +99,17 @@ def seed_of(run_seed: int, purpose: str, which: int, number: int) -> int:
 
 @dataclass(frozen=True)
 class Slot:
-    """A response that this rank's engine is to give."""
+    """A response that this rank's engine has to generate."""
 
     step: int
     index: int
-    """In its step."""
+    """Index in its step."""
     group: int
-    """Which prompt of its step it answers."""
+    """Index of its prompt within the step."""
     row: int
-    """Of the data set."""
+    """Row of the data set."""
     problem: Problem
-    """The row."""
+    """The row's problem."""
     prompt: Sequence[int]
     """Token ids."""
 
@@ -116,44 +119,45 @@ class Slot:
 
 
 def slots_of(place: Placement, settings: GenerateSettings, rows: StepRows) -> list[Slot]:
-    """What this rank's engine is to answer, those of this step first; without what is dropped.
+    """Return this engine's slots, those of this step first, without dropped prompts.
 
     Raises:
         DataError: a row is malformed or overlong.
     """
-    found = []
+    slots = []
     for part in (rows, *(rows.upcoming if settings.tagged else ())):
         num_slots = len(part.rows) * settings.num_samples
         mine = share(num_slots, place.index, len(place.groups))
         indices = range(num_slots) if settings.steals else mine
         groups = {index: index // settings.num_samples for index in indices}
         prompts = _encode(settings, part, set(groups.values()))
-        found += [
+        slots += [
             Slot(part.step, index, group, part.rows[group], *prompts[group])
             for index, group in groups.items()
             if group in prompts
         ]
-    return found
+    return slots
 
 
 def _encode(
     settings: GenerateSettings, rows: StepRows, groups: Collection[int]
 ) -> dict[int, tuple[Problem, Sequence[int]]]:
-    """The prompts of `groups` with their token ids, but for those that are dropped."""
+    """Encode the prompts of `groups`, without dropped ones."""
     wanted = sorted(groups)
     problems = settings.problems.read([rows.rows[g] for g in wanted])
     limit, policy = settings.limits.max_prompt_tokens, settings.limits.overlong_prompt
-    found: dict[int, tuple[Problem, Sequence[int]]] = {}
+    encoded: dict[int, tuple[Problem, Sequence[int]]] = {}
     for group, problem in zip(wanted, problems, strict=True):
         ids = settings.encoder.prompt(problem)
         fitted = fit_prompt(ids, limit, policy, problem.where)
         if fitted is not None:
-            found[group] = problem, fitted
-    return found
+            encoded[group] = problem, fitted
+    return encoded
 
 
 def response_seed(settings: GenerateSettings, slot: Slot, length: int) -> int:
-    """Of a response that begins, or continues behind so many tokens: with other random numbers."""
+    """Return the seed of a response that starts (length 0), or continues after `length` tokens with
+    other random numbers."""
     purpose = f"{settings.purpose}+{length}" if length else settings.purpose
     if settings.repeatable:
         return seed_of(settings.seed, purpose, slot.row, slot.index % settings.num_samples)

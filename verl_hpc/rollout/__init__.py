@@ -1,4 +1,4 @@
-"""Engines that generate, behind one protocol. Tutorials import these names from here."""
+"""Generating engines with a common protocol; tutorials import these names from here."""
 
 from verl_hpc.tutorial_names import MODULES, lazy_names
 

@@ -1,4 +1,4 @@
-"""The rollout engine that a configuration names."""
+"""Build the rollout engine that a configuration names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from verl_hpc.runtime.world import World
 
 
 def check_model(model: Path) -> None:
-    """Read config.json and generation_config.json as engines and users of an export do.
+    """Check that config.json and generation_config.json can be read by engines and users of an
+    export.
 
     Raises:
-        ModelError: transformers does not take config.json, or generation_config.json is damaged.
+        ModelError: transformers refuses config.json, or generation_config.json is damaged.
     """
     from transformers import AutoConfig
 
@@ -41,7 +42,7 @@ def check_model(model: Path) -> None:
 
 
 def import_engine(name: str, device: str) -> None:
-    """Import what the engine `name` is built from, before it is; nothing if it is not installed."""
+    """Import the libraries of engine `name` ahead of time; nothing if they are not installed."""
     if name == "hf":
         import verl_hpc.rollout.hf  # noqa: F401
     elif importlib.util.find_spec("vllm") is not None:
@@ -60,20 +61,20 @@ def build_rollout(
     dtype: str,
     keeps_experts: bool = False,
 ) -> RolloutEngine | None:
-    """Build the engine; all ranks of the world together.
+    """Build the engine; all ranks of the world call it together.
 
     Args:
         world: this rank's place.
-        arch: the model.
+        arch: the model's sizes.
         model: directory with config.json; its weights are not read.
         tokenizer: directory of the tokenizer.
-        replicas: ranks of every engine; they may leave ranks of the world out.
+        replicas: ranks of every engine; not all ranks of the world need be in one.
         config: names the engine, with its sizes and limits.
         dtype: element type of the weights.
-        keeps_experts: of a mixture of experts, give those of every token (`Response.experts`).
+        keeps_experts: record the experts of every token (`Response.experts`).
 
     Returns:
-        The engine; None on a rank that is in no replica.
+        The engine; None on a rank outside all replicas.
 
     Raises:
         ConfigError: vLLM is asked for and not installed, or the engine cannot honour a setting.

@@ -1,4 +1,4 @@
-"""transformers' generate behind the same protocol: the reference, and a fallback without vLLM.
+"""A rollout engine on transformers' generate: the reference, and a fallback without vLLM.
 
 Every rank has the whole model, so a replica is one rank.
 """
@@ -29,12 +29,12 @@ from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, Turns, nev
 from verl_hpc.runtime.world import World
 
 _BATCH = 256
-"""Responses at a time, where rollout.max_num_seqs is null."""
+"""Responses at a time if rollout.max_num_seqs is null."""
 
 
 def _end_tokens(model: str, tokenizer: str) -> list[int]:
-    """Tokens that end a response, the same as vLLM's: the tokenizer's, and those of
-    generation_config.json, or of config.json without it."""
+    """Return the tokens that end a response, as in vLLM: the tokenizer's, and those of
+    generation_config.json, or else of config.json."""
     try:
         named = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:
@@ -57,8 +57,8 @@ def _build(model: str, arch: Architecture, dtype: torch.dtype) -> PreTrainedMode
 
 
 class _Finite(LogitsProcessor):
-    """Runs before temperature and filters: sampling from other values fails in torch, on a GPU
-    with an error that ends the process."""
+    """Refuses logits that are not finite, before temperature and filters: sampling from them fails
+    in torch, and on a GPU that error ends the process."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         del input_ids
@@ -70,14 +70,14 @@ class _Finite(LogitsProcessor):
 class HfEngine:
     """A transformers model as `RolloutEngine`.
 
-    Its random numbers are drawn per batch, so unlike vLLM's a response depends on its neighbours
-    in the batch; the same batch and seeds give the same responses.
+    Random numbers are drawn per batch, so unlike with vLLM a response depends on its neighbours in
+    the batch; the same batch and seeds give the same responses.
 
     Raises:
         ConfigError: tensor parallelism, stop strings, or a model whose tensors transformers
             renames in memory.
         ModelError: transformers cannot build what config.json says.
-        NotFiniteError: by `generate`, where a logit is not finite.
+        NotFiniteError: by `generate`, if a logit is not finite.
     """
 
     _constraint: Constraint | None = None
@@ -129,10 +129,11 @@ class HfEngine:
         more: Callable[[], Collection[int]] | None = None,
     ) -> list[Response | None]:
         assert more is None, "its responses depend on their neighbours in the batch"
-        found: list[Response] = given_so_far(prefixes, len(prompts), sampling)
+        responses: list[Response] = given_so_far(prefixes, len(prompts), sampling)
         ended: set[int] = set()
         finished: Collection[int] = ()
-        todo = [(i, *pair) for i, pair in enumerate(zip(found, seeds, strict=True))]
+        todo = [(i, *pair) for i, pair in enumerate(zip(responses, seeds, strict=True))]
+        # A round generates one batch to its end; `turns` then adds conversations that continue.
         while todo or (turns is not None and turns.under_way):
             if interrupted() or (finished and until is not None and until(finished)):
                 break
@@ -142,7 +143,7 @@ class HfEngine:
             seeds_of = [seed for *_, seed in part]
             new = self._continue(texts, before, sampling, seeds_of) if part else []
             for (index, *_), response in zip(part, new, strict=True):
-                found[index] = response
+                responses[index] = response
                 if turns is not None:
                     turns.ended(index, response)
                 if on_finished is not None:
@@ -154,7 +155,7 @@ class HfEngine:
             finished = ended.difference(turns.under_way if turns is not None else ())
         return [
             response if index in finished or keep_unfinished else None
-            for index, response in enumerate(found)
+            for index, response in enumerate(responses)
         ]
 
     def _continue(
@@ -182,8 +183,9 @@ class HfEngine:
         sampling: Sampling,
         seeds: Sequence[int],
     ) -> list[tuple[torch.Tensor, torch.Tensor, Any]]:
-        """New tokens of every row, their log-probs, and what they were chosen from: as many as the
-        longest row has."""
+        """Generate new tokens of every row, up to the longest row's length; return them with their
+        log-probs and allowed tokens."""
+        # Prompts are padded on the left, so that all new tokens start at the same column.
         width = max(map(len, prompts))
         ends = self._all_ends(sampling)
         pad = ends[0]
@@ -201,6 +203,7 @@ class HfEngine:
         if self._constraint is not None:
             restricted = Restricted(self._constraint, prompts, width, ends)
             processors.append(restricted)
+        # Sampling leaves the process's generators as they were.
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(hash(tuple(seeds)) & 0x7FFFFFFFFFFFFFFF)
@@ -229,13 +232,13 @@ class HfEngine:
         sampling: Sampling,
         restricted: Restricted | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """New tokens and their log-probs, (B, T) both.
+        """Return the new tokens and their log-probs, (B, T) each.
 
         Args:
-            output: of transformers' generate.
-            mask: (B, width) of the prompts, padded on their left.
-            sampling: that it was asked with.
-            restricted: what the tokens were chosen from.
+            output: result of transformers' generate.
+            mask: (B, width), of the left-padded prompts.
+            sampling: how the tokens were sampled.
+            restricted: the constraint's processor, if any.
         """
         del sampling, restricted  # its scores are those of the allowed tokens
         new = output.sequences[:, mask.shape[1] :]
@@ -251,17 +254,17 @@ class HfEngine:
         return new, log_probs
 
     def _all_ends(self, sampling: Sampling) -> list[int]:
-        """Tokens that end a response, the model's own first."""
+        """Return all tokens that end a response, the model's own first."""
         return list(dict.fromkeys((*self._ends, *sampling.stop_token_ids)))
 
     def begin_update(self) -> None:
-        """Nothing to do: the weights are always in place."""
+        """Do nothing: the weights are always in memory."""
 
     def finish_update(self) -> None:
-        """Nothing to forget: there is no cache between calls."""
+        """Do nothing: there is no cache between calls."""
 
     def sleep(self) -> None:
-        """Keeps its memory."""
+        """Do nothing: the engine keeps its memory."""
 
     def close(self) -> None:
         del self._model
@@ -270,7 +273,7 @@ class HfEngine:
 def _cut(
     tokens: torch.Tensor, log_probs: torch.Tensor, allowed: Any, ends: torch.Tensor
 ) -> Response:
-    """A row of the batch up to the first of the tokens that end a response."""
+    """Cut a row of the batch after its first end token."""
     stops = torch.isin(tokens, ends)
     finished = bool(stops.any())
     length = int(stops.int().argmax()) + 1 if finished else len(tokens)

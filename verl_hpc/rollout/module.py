@@ -1,4 +1,4 @@
-"""Generation by a module's own `generate`, with the weights that it has now."""
+"""Generate with a module's own `generate` and its current weights."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from verl_hpc.rollout.protocol import Response, Sampling
 
 
 class ModuleRollout(HfEngine):
-    """A module of this process as `RolloutEngine`: the one that is trained, so that no weights
-    travel.
+    """A module of this process as `RolloutEngine`: the trained module itself, so no weights are
+    transferred.
 
     Args:
-        module: has `generate(input_ids, attention_mask=, ...)` of transformers; one of a user's may
-            give a tensor of token ids alone, (B, prompt and response), whose log-probs are those of
-            `module(input_ids, attention_mask)`.
+        module: has transformers' `generate(input_ids, attention_mask=, ...)`. A user's may return
+            only token ids, (B, prompt and response); log-probs then come from `module(input_ids,
+            attention_mask)`.
         ends: tokens that end a response; the first also pads.
         config: sampling and limits.
         weights: its parameters by logical name.
-        shard_map: of these.
-        constraint: what tokens are chosen from; None is the whole vocabulary.
+        shard_map: map of these weights.
+        constraint: restricts the tokens; None allows the whole vocabulary.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class ModuleRollout(HfEngine):
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows], device=padded.device)
         whole = (torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]).long()
-        found = self._model(padded, attention_mask=whole)
-        logits = getattr(found, "logits", found).float()
+        result = self._model(padded, attention_mask=whole)
+        logits = getattr(result, "logits", result).float()
         temperature = 1.0 if self._filtered else sampling.temperature or 1.0
         log_probs = []
         for i, n in enumerate(lengths.tolist()):
@@ -114,4 +114,4 @@ class ModuleRollout(HfEngine):
         return new, torch.stack(log_probs)
 
     def close(self) -> None:
-        """The module stays the caller's."""
+        """Do nothing: the module belongs to the caller."""

@@ -1,4 +1,4 @@
-"""Responses that are interrupted, and continued by another call, perhaps under newer weights."""
+"""Partial responses, which a later call continues, perhaps with newer weights."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ NOT_BEGUN = Response((), (), "unfinished")
 
 
 class ResponseId(NamedTuple):
-    """Which response of a run something is, whatever ranks make it."""
+    """Identifies a response of a run, independently of the ranks that generate it."""
 
     purpose: str
-    """What it is for, such as rollout, or greedy."""
+    """Purpose of the response, such as rollout, or greedy."""
     step: int
     slot: int
-    """Its place in the step."""
+    """Index in the step."""
     num_slots: int
     """Responses of this purpose in the step."""
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """A response, finished or not, and the version of the weights of each of its tokens."""
+    """A response, finished or not, with the weights' version of each token."""
 
     response: Response
     versions: tuple[int, ...]
@@ -40,7 +40,7 @@ class Tagged:
 def given_so_far(
     prefixes: Sequence[Response | None] | None, count: int, sampling: Sampling
 ) -> list[Response]:
-    """What each of `count` responses begins with; nothing where there is no prefix."""
+    """Return the prefix of each of `count` responses, empty for those without one."""
     given = [prefix or NOT_BEGUN for prefix in prefixes or [None] * count]
     assert len(given) == count, (len(given), count)
     for prefix in given:
@@ -51,7 +51,7 @@ def given_so_far(
 
 
 def continued(prefix: Response, new: Response) -> Response:
-    """`prefix` and what was generated after it; every token keeps its log-prob, and its experts."""
+    """Append newly generated tokens to `prefix`; every token keeps its log-prob and experts."""
     mask = None if prefix.mask is None and new.mask is None else prefix.sampled + new.sampled
     tokens, log_probs = prefix.tokens + new.tokens, prefix.log_probs + new.log_probs
     parts = [r.experts for r in (prefix, new) if r.experts is not None]
@@ -62,7 +62,8 @@ def continued(prefix: Response, new: Response) -> Response:
 
 
 def observed(response: Response, tokens: Sequence[int]) -> Response:
-    """`response`, unfinished, with an observation behind it, which the model did not sample."""
+    """Append an observation, which the model did not sample, to `response`, which becomes
+    unfinished."""
     mask = response.sampled + (0,) * len(tokens)
     log_probs = response.log_probs + (0.0,) * len(tokens)
     longer = (*response.tokens, *tokens)
@@ -72,6 +73,6 @@ def observed(response: Response, tokens: Sequence[int]) -> Response:
 
 
 def this_turn(response: Response) -> Sequence[int]:
-    """Tokens that the model has sampled behind the last observation."""
+    """Return the tokens that the model sampled after the last observation."""
     last = max((i for i, own in enumerate(response.sampled) if not own), default=-1)
     return response.tokens[last + 1 :]

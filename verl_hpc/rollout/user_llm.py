@@ -1,4 +1,4 @@
-"""vLLM's `LLM`, as a user has built it, answering token ids."""
+"""Generate with a user's vLLM `LLM`, from token ids."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from verl_hpc.sources.local import model_directory
 
 
 def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
-    """vLLM with the weights of a model directory or of a name on the hub.
+    """Build vLLM's `LLM` with the weights of a model directory or of a name on the hub.
 
     Args:
-        device: cpu or cuda, which says what options are refused.
-        options: vLLM's own, by the names of its EngineArgs.
+        device: cpu or cuda; some options are refused on cpu.
+        options: vLLM's options, by the names of its EngineArgs.
 
     Raises:
-        ConfigError: vLLM does not know an option, or cannot start with it.
-        ModelError: the model is not here.
+        ConfigError: vLLM has no such option, or cannot start with it.
+        ModelError: the model is not on this machine.
     """
     chosen = checked(options, device)
     model = model_directory("model_name", model)
@@ -60,18 +60,18 @@ def answer(
     structured: Mapping[str, Any] | None = None,
     ends: Sequence[int] | None = None,
 ) -> list[Response]:
-    """A response to each prompt.
+    """Generate a response to each prompt.
 
     Args:
-        llm: vLLM's `LLM`; its log-probs are what its logprobs_mode says.
+        llm: vLLM's `LLM`; its logprobs_mode decides the log-probs.
         prompts: token ids.
-        sampling: how tokens are chosen.
-        seeds: of each response.
-        structured: as `Requests`.
-        ends: as `Requests`.
+        sampling: how to sample tokens.
+        seeds: one per response.
+        structured: see `Requests`.
+        ends: see `Requests`.
 
     Raises:
-        DataError: a prompt that vLLM does not take.
+        DataError: vLLM refuses a prompt.
     """
     before = [NOT_BEGUN] * len(prompts)
     requests = Requests(llm.llm_engine, prompts, sampling, before, structured=structured, ends=ends)
@@ -87,5 +87,5 @@ def answer(
 
 
 def is_llm(value: object) -> bool:
-    """Whether it is vLLM's `LLM`."""
+    """Whether `value` is vLLM's `LLM`."""
     return isinstance(value, LLM)

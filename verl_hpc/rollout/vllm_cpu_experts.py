@@ -1,7 +1,7 @@
-"""vLLM's experts on CPUs, multiplied with the weights as they lie.
+"""vLLM's experts on CPUs, computed with unpacked weights.
 
 vLLM's own kernel packs w13 and w2 in place when a model is loaded: shapes and strides stay the
-same, so that what is written into them later is read as something else, and no error says so.
+same, so weights written into them later would be misread without an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedE
 
 
 def keep_plain() -> None:
-    """Before an engine is built: experts are computed here, of any size."""
+    """Make vLLM use this module's experts, of any size; call before building an engine."""
     experts: Any = CPUUnquantizedExperts
     experts.process_weights_after_loading = _leave
     experts._supports_grouped_gemm = staticmethod(_any_size)
@@ -27,7 +27,7 @@ def _leave(self: Any, layer: torch.nn.Module) -> None:
 
 
 def _any_size(config: Any) -> tuple[bool, str | None]:
-    """Called on a class; vLLM's own kernel wants multiples of 32."""
+    """Accept any size, as a static method; vLLM's own kernel needs multiples of 32."""
     del config
     return True, None
 
@@ -45,15 +45,15 @@ def _apply(
     expert_map: torch.Tensor | None,
     **_: Any,
 ) -> None:
-    """Add up what a token's experts give, weighted.
+    """Compute the weighted sum of the outputs of each token's experts.
 
     Args:
         output, hidden_states: (T, hidden).
         w1: (experts, 2 x ffn, hidden), gate rows over up rows, of this rank's experts.
         w2: (experts, hidden, ffn).
         topk_weights, topk_ids: (T, k).
-        expert_map: (all experts,), the number of each among this rank's, -1 of others; None is
-            all of them. vLLM adds up what the ranks give.
+        expert_map: (all experts,), the index of each among this rank's, -1 for others; None if this
+            rank has all. vLLM sums over ranks.
     """
     del self, global_num_experts
     assert activation == MoEActivation.SILU, activation
@@ -62,6 +62,6 @@ def _apply(
     for expert in mine[mine >= 0].unique().tolist():
         tokens, places = (mine == expert).nonzero(as_tuple=True)
         gate, up = (hidden_states[tokens] @ w1[expert].t()).chunk(2, -1)
-        found = (silu(gate) * up) @ w2[expert].t()
-        weights = topk_weights[tokens, places, None].to(found.dtype)
-        output.index_add_(0, tokens, found * weights)
+        result = (silu(gate) * up) @ w2[expert].t()
+        weights = topk_weights[tokens, places, None].to(result.dtype)
+        output.index_add_(0, tokens, result * weights)

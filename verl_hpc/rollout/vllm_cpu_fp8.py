@@ -1,8 +1,8 @@
-"""vLLM's linear layers in FP8 on CPUs: products with the weights that values and scales stand for.
+"""vLLM's FP8 linear layers on CPUs, computed with dequantised weights.
 
-vLLM's own kernels for CPUs need AMX, and pack values when a model is loaded, so that nothing can be
-written into them. Here weights are quantised, and activations are not: what a GPU computes differs
-by the rounding of activations, too.
+vLLM's own CPU kernels need AMX, and pack values when a model is loaded, so nothing can be written
+into them. Here only weights are quantised, not activations: results differ from a GPU's also by the
+rounding of activations.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from vllm.platforms import PlatformEnum
 from verl_hpc.transfer.fp8 import dequantised
 
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""Of (inputs, weight, bias)."""
+"""Function of (inputs, weight, bias) to the layer's output."""
 
 
 def use_plain_kernel() -> None:
-    """Before an engine is built."""
+    """Make vLLM use this module's kernel; call before building an engine."""
     kernels: Any = _POSSIBLE_FP8_BLOCK_KERNELS
     kernels[PlatformEnum.CPU] = [PlainFp8Kernel]
 
 
 class PlainFp8Kernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[misc]
-    """A linear layer whose values and scales stay as they are written."""
+    """Kernel of a linear layer that leaves values and scales as they are written."""
 
     apply_input_quant = False
     copy: Product | None = None
-    """The product with what the weight stands for, once one was written."""
+    """Product with a dequantised copy of the weight, once weights were written."""
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:

@@ -1,10 +1,10 @@
-"""vLLM with weights quantised in blocks: its settings, and what it may not do with them.
+"""vLLM with block-quantised weights: its settings, and a check of its kernels.
 
-Some of vLLM's kernels pack or quantise anew, when a model is loaded, what the trainer later writes
-into: a write would then be read as something else, and no error would say so. Read in vLLM 0.32
-(`model_executor/kernels/linear/scaled_mm`, `layers/fused_moe/oracle/fp8.py`): DeepGEMM makes scales
-powers of two and orders them anew, and so does FlashInfer, which falls back on it; Marlin, Humming
-and the kernels for CPUs pack values. CUTLASS, Triton, B12x and PyTorch leave both as they are.
+Some of vLLM's kernels repack or requantise, when a model is loaded, the memory that the trainer
+later writes into; those weights would be misread without an error. In vLLM 0.32
+(`model_executor/kernels/linear/scaled_mm`, `layers/fused_moe/oracle/fp8.py`) DeepGEMM makes scales
+powers of two and reorders them, and so does FlashInfer, which falls back on it; Marlin, Humming and
+the CPU kernels pack values. CUTLASS, Triton, B12x and PyTorch leave both unchanged.
 """
 
 from __future__ import annotations
@@ -32,37 +32,38 @@ _LEAVE_WEIGHTS = (
     "PlainFp8Kernel",
     "TritonFp8BlockScaledMMKernel",
 )
-"""Kernels of linear layers."""
+"""Kernels of linear layers that leave weights and scales unchanged."""
 _LEAVE_EXPERTS = (Fp8MoeBackend.TRITON, Fp8MoeBackend.VLLM_CUTLASS)
 
 
 def options(config: RolloutConfig, arch: Architecture, device: str) -> dict[str, Any]:
-    """vLLM's arguments for rollout.quantization and rollout.kv_cache_dtype.
+    """Return vLLM's arguments for rollout.quantization and rollout.kv_cache_dtype.
 
     Raises:
         ConfigError: experts on CPU ranks.
     """
-    found: dict[str, Any] = {"kv_cache_dtype": config.kv_cache_dtype}
+    arguments: dict[str, Any] = {"kv_cache_dtype": config.kv_cache_dtype}
     if config.quantization is None:
-        return found
-    found |= {
+        return arguments
+    arguments |= {
         "quantization": config.quantization,
         "hf_overrides": {"quantization_config": _as_of_a_checkpoint(config, arch)},
         "load_format": _LOAD_FORMAT,
     }
     if device != "cpu":
         backend = "cutlass" if CUTLASS_BLOCK_FP8_SUPPORTED else "triton"
-        return found | {"linear_backend": backend, "moe_backend": "triton"}
+        return arguments | {"linear_backend": backend, "moe_backend": "triton"}
     if arch.is_moe:
         raise ConfigError(
             "rollout.quantization = fp8: vLLM's experts in FP8 need AMX on CPU ranks, and pack "
             "weights so that nothing can be written into them; leave it out, or generate on GPUs"
         )
-    return found
+    return arguments
 
 
 def _as_of_a_checkpoint(config: RolloutConfig, arch: Architecture) -> dict[str, Any]:
-    """What `config.json` says of a checkpoint that is quantised like this."""
+    """Return the quantization_config that a checkpoint quantised like this has in its
+    config.json."""
     return {
         "quant_method": "fp8",
         "fmt": "e4m3",
@@ -78,8 +79,8 @@ def _as_of_a_checkpoint(config: RolloutConfig, arch: Architecture) -> dict[str, 
 
 @register_model_loader(_LOAD_FORMAT)
 class _NoWeights(DummyModelLoader):
-    """Random weights, and no scales of keys and values: vLLM then takes 1, and its CUDA graphs are
-    captured with that. With the dummy loader they would be random, too."""
+    """Loads random weights but no key/value scales, for which vLLM then takes 1, also in CUDA
+    graphs; with the dummy loader they would be random."""
 
     def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
         super().load_weights(model, model_config)
@@ -89,10 +90,10 @@ class _NoWeights(DummyModelLoader):
 
 
 def check_kernels(model: torch.nn.Module) -> None:
-    """Refuse an engine whose kernels hold weights otherwise than they are written.
+    """Refuse an engine whose kernels change the layout or values of written weights.
 
     Raises:
-        ConfigError: naming the kernel.
+        ConfigError: a kernel does so; the message names it.
     """
     for name, advice in _kernels(model):
         raise ConfigError(
@@ -102,7 +103,7 @@ def check_kernels(model: torch.nn.Module) -> None:
 
 
 def _kernels(model: torch.nn.Module) -> Iterator[tuple[str, str]]:
-    """Those that are refused, and what to do then."""
+    """Yield refused kernels, with advice for each."""
     for layer in model.modules():
         method = getattr(layer, "quant_method", None)
         kernel = type(getattr(method, "fp8_linear", None)).__name__

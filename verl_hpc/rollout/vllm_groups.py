@@ -1,9 +1,9 @@
-"""vLLM's process groups, made by us before the engine is, so that they may be interleaved.
+"""Make vLLM's process groups before the engine is built, so that they may be interleaved.
 
-By itself vLLM takes neighbouring ranks of the whole world for a tensor-parallel group. It accepts
-groups that exist already if their sizes fit (`ensure_model_parallel_initialized`), which is how
-zero-redundancy groups such as [0, 2] [1, 3], and ranks that do not generate, come about. vLLM keeps
-its groups in module globals, so a process has one engine at a time.
+By default vLLM's tensor-parallel groups are neighbouring ranks of the whole world. It accepts
+existing groups if their sizes fit (`ensure_model_parallel_initialized`); this allows
+zero-redundancy groups such as [0, 2] [1, 3], and ranks that do not generate. vLLM keeps its groups
+in module globals, so a process has one engine at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from verl_hpc.runtime import environment
 from verl_hpc.runtime.world import World
 
 _replica: Any = None
-"""The group of all ranks of an engine."""
+"""Group of all ranks of an engine."""
 
 
 def start_groups(
@@ -32,13 +32,13 @@ def start_groups(
     custom_all_reduce: bool = True,
     num_stages: int = 1,
 ) -> None:
-    """Create vLLM's groups; all ranks of the world together, also those of no replica.
+    """Create vLLM's groups; all ranks of the world call it together, including ranks in no replica.
 
     Args:
         world: this rank's place.
-        replicas: ranks of every engine, stage after stage.
-        custom_all_reduce: sum over tensor-parallel groups with vLLM's own kernel where it can, not
-            with NCCL.
+        replicas: ranks of every engine, ordered by stage.
+        custom_all_reduce: sum over tensor-parallel groups with vLLM's own kernel instead of NCCL,
+            where possible.
         num_stages: pipeline stages of an engine.
     """
     global _replica
@@ -75,9 +75,9 @@ def start_groups(
 
 
 def _start_world(world: World, backend: str) -> None:
-    """vLLM's group of all ranks, once a process.
+    """Create vLLM's group of all ranks, once per process.
 
-    vLLM's own function counts the nodes besides, with a round of collectives for each.
+    vLLM's own function also counts the nodes, with a round of collectives for each.
     """
     if parallel_state._WORLD is None:
         everyone = list(range(world.size))
@@ -104,9 +104,10 @@ def _coordinator(
 
 
 def _count_along(groups: Sequence[Sequence[int]], backend: str) -> None:
-    """What a coordinator asks of a rank that is in none of its groups, and that it refuses.
+    """Call new_group as often as a coordinator would, on a rank outside its groups, which vLLM
+    refuses.
 
-    torch names a group by how many a process has asked for.
+    torch names a group by the number of groups that a process has created.
     """
     for ranks in groups:
         for kind in (backend, "gloo"):
@@ -114,11 +115,10 @@ def _count_along(groups: Sequence[Sequence[int]], backend: str) -> None:
 
 
 def _copy_inputs_of_graphs(tensor_parallel: Any) -> None:
-    """Have vLLM's own all-reduce copy what a CUDA graph sums into a buffer that it shares.
+    """Make vLLM's own all-reduce copy a CUDA graph's inputs into a shared buffer.
 
-    By itself it opens the memory of all graphs to the other ranks once they are captured, and
-    ends the process where that lies in segments that expand (vLLM's issue 42609). vLLM does the
-    same for graphs in a pool that sleeps.
+    By default it shares the memory of all captured graphs with the other ranks, and crashes if that
+    is in expandable segments (vLLM's issue 42609). vLLM also copies for graphs in a sleeping pool.
     """
     kernel = getattr(tensor_parallel.device_communicator, "ca_comm", None)
     if kernel is not None:
@@ -127,7 +127,7 @@ def _copy_inputs_of_graphs(tensor_parallel: Any) -> None:
 
 @contextmanager
 def replica_as_world() -> Iterator[None]:
-    """While an engine is built, vLLM's world is this rank's replica.
+    """Make this rank's replica vLLM's world while an engine is built.
 
     vLLM agrees over its world on the memory for the cache and on FlashInfer's kernels
     (`ExecutorWithExternalLauncher.determine_available_memory`, `warmup/kernel_warmup.py`), and
@@ -145,7 +145,8 @@ def replica_as_world() -> Iterator[None]:
 
 
 def stop_groups() -> None:
-    """Destroy the groups of the last engine, if there are any; all ranks of a replica together."""
+    """Destroy the groups of the last engine, if there are any; all ranks of a replica call it
+    together."""
     global _replica
     if _replica is not None:
         _replica.barrier()

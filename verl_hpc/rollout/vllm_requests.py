@@ -1,4 +1,4 @@
-"""Requests to vLLM's engine, and responses from its outputs."""
+"""Send requests to vLLM's engine, and read responses from its outputs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from verl_hpc.rollout.vllm_routed import RoutedExperts
 
 
 class Requests:
-    """What an engine is asked in one call, turn by turn.
+    """The requests of one generate call, turn by turn.
 
     Args:
-        engine: vLLM's.
+        engine: vLLM's engine.
         prompts: token ids.
-        sampling: how tokens are chosen.
-        before: what each response begins with.
-        routed: keeps what routers choose; None where nobody asks.
-        structured: fields of vLLM's StructuredOutputsParams, which restrict what is sampled.
-        ends: tokens that end a response, in the place of the model's own.
+        sampling: how to sample tokens.
+        before: prefix of each response.
+        routed: records the routers' experts; None records nothing.
+        structured: fields of vLLM's StructuredOutputsParams, which constrain sampling.
+        ends: tokens that end a response, instead of the model's own.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Requests:
             self._parameters.ignore_eos, self._parameters.stop_token_ids = True, list(ends)
         self._routed = routed
         self._internal: dict[int, str] = {}
-        """The engine's own name of each prompt's request."""
+        """The engine's internal name of each prompt's request."""
         self._before = list(before)
         self._outputs: dict[int, RequestOutput] = {}
         self._names: dict[str, int] = {}
-        """Of requests, and the prompt of each."""
+        """Prompt index by the name of a request."""
         self._running: dict[int, str] = {}
         self.finished: set[int] = set()
-        """Prompts of which no turn is being generated."""
+        """Prompts that have no running request."""
 
     @property
     def are_running(self) -> bool:
@@ -69,7 +69,7 @@ class Requests:
         return self._engine.get_num_unfinished_requests()
 
     def begin(self, index: int, prefix: Response, seed: int) -> None:
-        """Request what follows `prefix`."""
+        """Request the continuation of `prefix`."""
         name = f"{index}/{len(self._names)}"
         self._names[name], self._running[index] = index, name
         self._before[index] = prefix
@@ -78,7 +78,7 @@ class Requests:
         # The engine takes a copy of them.
         self._parameters.seed = seed
         self._parameters.max_tokens = self._sampling.max_tokens - len(prefix.tokens)
-        # Of what the prefix has, vLLM need not tell anything (on GPUs).
+        # vLLM need not return the experts that the prefix already has (on GPUs).
         self._parameters.routed_experts_prompt_start = _num_routed(prefix)
         internal = _add_request(self._engine, name, self._prompts[index], prefix, self._parameters)
         if self._routed is not None:
@@ -86,7 +86,7 @@ class Requests:
             self._routed.follow(internal, self._engine.output_processor.request_states[internal])
 
     def step(self) -> list[tuple[int, Response]]:
-        """One step of the engine; the responses whose turn has ended in it."""
+        """Run one engine step; return the responses whose turn ended in it."""
         ended = []
         for output in self._engine.step():
             index = self._names[output.request_id]
@@ -97,11 +97,11 @@ class Requests:
         return ended
 
     def abort(self) -> None:
-        """End what has not finished."""
+        """Abort unfinished requests."""
         self._engine.abort_request([n for i, n in self._running.items() if i not in self.finished])
 
     def responses(self) -> list[Response]:
-        """What there is of all of them."""
+        """Return all responses, as far as they are."""
         return [self._response(index) for index in range(len(self._before))]
 
     def _response(self, index: int) -> Response:
@@ -114,7 +114,7 @@ class Requests:
 
 
 def _num_routed(response: Response) -> int:
-    """Tokens whose experts are known."""
+    """Count the tokens with recorded experts."""
     return 0 if response.experts is None else len(response.experts)
 
 
@@ -125,7 +125,8 @@ def _add_request(
     prefix: Response,
     parameters: SamplingParams,
 ) -> str:
-    """Request what follows `prompt` and the tokens of `prefix`; gives the engine's name of it."""
+    """Request the continuation of `prompt` and `prefix`; return the engine's internal name of the
+    request."""
     tokens = {"prompt_token_ids": [*prompt, *prefix.tokens]}
     internal_name = engine.add_request(name, tokens, parameters)
     said = this_turn(prefix)
@@ -144,8 +145,8 @@ def _detokenizer_after(
     said: Sequence[int],
     parameters: SamplingParams,
 ) -> IncrementalDetokenizer:
-    """Knows the text of `said`, so that a stop string may begin in it and end in new tokens, and
-    bytes of one character may lie on both sides. By itself vLLM searches the text of new tokens."""
+    """Make a detokenizer that has read `said`, so that a stop string, or the bytes of a character,
+    may begin there and end in new tokens. By default vLLM searches only the text of new tokens."""
     request: Any = SimpleNamespace(
         request_id=name,
         prompt_token_ids=list(prompt),
@@ -153,8 +154,8 @@ def _detokenizer_after(
         sampling_params=parameters,
     )
     detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request)
-    found = detokenizer.update(list(said), stop_terminated=False)
-    assert found is None, f"an unfinished response contains the stop string {found!r}"
+    stop = detokenizer.update(list(said), stop_terminated=False)
+    assert stop is None, f"an unfinished response contains the stop string {stop!r}"
     # Its tokens are those of the response to come.
     if isinstance(detokenizer, SlowIncrementalDetokenizer):
         detokenizer.prompt_len += len(said)
@@ -164,10 +165,10 @@ def _detokenizer_after(
 
 
 def _parameters(sampling: Sampling) -> SamplingParams:
-    """Of all requests of a call; each has a seed and a limit of its own.
+    """Return the parameters common to a call's requests; each gets its own seed and token limit.
 
-    Without a seed of its own a request draws from the process's generator, which may differ between
-    the ranks of a replica: they would silently sample different tokens.
+    A request without its own seed draws from the process's generator, which may differ between the
+    ranks of a replica: they would silently sample different tokens.
     """
     return SamplingParams(
         temperature=sampling.temperature,
@@ -187,7 +188,7 @@ def _parameters(sampling: Sampling) -> SamplingParams:
 
 
 def response_of(request: RequestOutput | None) -> Response:
-    """The tokens that a request has so far."""
+    """Return a request's response so far."""
     if request is None:
         return NOT_BEGUN
     (output,) = request.outputs
@@ -207,7 +208,7 @@ def response_of(request: RequestOutput | None) -> Response:
 
 
 class generators_untouched:  # noqa: N801 (a context manager)
-    """Restores torch's generators: generation advances them even with seeds of its own."""
+    """Restores torch's generators: generation advances them even if requests have seeds."""
 
     def __enter__(self) -> None:
         self._cpu = torch.get_rng_state()

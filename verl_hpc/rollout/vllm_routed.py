@@ -1,8 +1,8 @@
-"""Which experts vLLM's routers chose for each token of a request.
+"""Record the experts that vLLM's routers choose for each token of a request.
 
-On GPUs vLLM keeps them itself (`enable_return_routed_experts`), also of prompts that its cache
-holds. Its part for that needs Triton; on CPUs the routers tell us, and prompts must be computed,
-since what the cache holds is routed nowhere: prefix caching is off.
+On GPUs vLLM records them itself (`enable_return_routed_experts`), also for prompts in its cache.
+That needs Triton; on CPUs a hook in the routers records them, and prefix caching is off, since
+cached prompts are not routed again.
 """
 
 from __future__ import annotations
@@ -17,41 +17,43 @@ from verl_hpc.layout.architecture import Architecture
 
 
 class RoutedExperts(Protocol):
-    """Of the requests of one call."""
+    """The experts of the requests of one call."""
 
     def follow(self, name: str, state: Any) -> None:
-        """A request begins.
+        """Start recording a request.
 
         Args:
-            name: that vLLM's engine gave it.
-            state: what vLLM's output processor keeps of it.
+            name: vLLM's internal name of it.
+            state: the output processor's state of it.
         """
 
     def rows(self, name: str, first: int, stop: int) -> Any:
-        """Of the tokens first to stop of a request, prompt included, (stop - first, layers, k)
-        uint8 or uint16; they have been computed, and `first` is where the request was to begin."""
+        """Return the experts of a request's computed tokens from first to stop, prompt included,
+        (stop - first, layers, k) uint8 or uint16; `first` is where the request started
+        recording."""
 
     def forget(self) -> None:
-        """The call has ended."""
+        """Drop all records at the end of the call."""
 
 
 def options(device: str) -> dict[str, object]:
-    """vLLM's arguments for an engine whose experts are kept."""
+    """Return vLLM's arguments for an engine that records experts."""
     if device == "cpu":
         return {"enable_prefix_caching": False}
     return {"enable_prefix_caching": True, "enable_return_routed_experts": True}
 
 
 class FromOutputs:
-    """What vLLM returns, on GPUs."""
+    """Experts that vLLM returns, on GPUs."""
 
     def __init__(self) -> None:
         self._states: dict[str, Any] = {}
 
     @staticmethod
     def prepare() -> None:
-        """Before an engine is built: every rank has a scheduler of its own here, and so needs what
-        vLLM gathers on the first of a tensor-parallel group alone."""
+        """Make vLLM gather experts on every rank; call before building an engine. Here every rank
+        has its own scheduler, but vLLM gathers only on the first rank of a tensor-parallel
+        group."""
         from vllm.distributed.aux_output_connector import worker
 
         worker.get_tp_group = lambda: SimpleNamespace(is_first_rank=True)
@@ -69,11 +71,11 @@ class FromOutputs:
 
 
 class FromRouters:
-    """What routers tell, on CPUs.
+    """Experts recorded by a hook in the routers, on CPUs.
 
     Args:
-        runner: vLLM's model runner; the rows of a step are those of its batch, request by request.
-        model: its model.
+        runner: vLLM's model runner; a step's rows are its batch's tokens, request by request.
+        model: the runner's model.
         arch: the model's sizes.
     """
 
@@ -91,7 +93,7 @@ class FromRouters:
         self._last = len(routers) - 1
 
     def _chosen(self, layer: int, ids: torch.Tensor) -> None:
-        """Of all tokens of a step, (T, k)."""
+        """Record one layer's experts of all tokens of an engine step, (T, k)."""
         assert len(self._step) == layer, "layers follow each other"
         self._step.append(ids.numpy().astype(self._dtype))
         if layer < self._last:
@@ -100,14 +102,14 @@ class FromRouters:
         self._step.clear()
         starts, done = self._starts.np, self._batch.num_computed_tokens_cpu
         for place, name in enumerate(self._batch.req_ids):
-            found = self._found.setdefault(name, [])
+            rows_of_request = self._found.setdefault(name, [])
             # A request that was preempted is computed again from its start: its log-probs are of
             # what was chosen first.
-            known = sum(map(len, found)) - int(done[place])
+            known = sum(map(len, rows_of_request)) - int(done[place])
             assert known >= 0, "tokens were computed that no router saw"
             new = rows[starts[place] + known : starts[place + 1]]
             if len(new):
-                found.append(new)
+                rows_of_request.append(new)
 
     def follow(self, name: str, state: Any) -> None:
         del name, state

@@ -1,4 +1,4 @@
-"""From a run's settings to vLLM's arguments."""
+"""Convert a run's settings to vLLM's arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GIB = 2**30
 
 
 def memory(config: RolloutConfig, device: str) -> dict[str, Any]:
-    """Memory for weights and cache."""
+    """Return the memory limits of weights and cache."""
     if device == "cpu":
         return {"kv_cache_memory_bytes": int((config.kv_cache_gib or 1) * _GIB)}
     # Also with a cache of known size: vLLM insists that this share is free when it starts.
@@ -30,24 +30,24 @@ def memory(config: RolloutConfig, device: str) -> dict[str, Any]:
 
 
 def experts(config: RolloutConfig, device: str) -> dict[str, Any]:
-    """How experts are divided over ranks, and their kernel on GPUs.
+    """Return how experts are distributed over ranks, and their kernel on GPUs.
 
-    Weights are written in place, so the kernel must take them as they lie in the model. Of those
-    for unquantized experts Triton's does (`fused_moe/oracle/unquantized.py`); vLLM itself prefers,
-    on GPUs newer than Hopper and on AMD's, others that lay the weights out anew when they are
-    loaded.
+    Weights are written in place, so the kernel must use the model's own layout. For unquantized
+    experts Triton's does (`fused_moe/oracle/unquantized.py`); on GPUs newer than Hopper and on
+    AMD's vLLM prefers others, which change the layout when weights are loaded.
     """
     kernel = {} if device == "cpu" else {"moe_backend": "triton"}
     return {"enable_expert_parallel": config.expert_parallel, **kernel}
 
 
 LEAST_SEQUENCES, MOST_SEQUENCES = 256, 1024
-"""At a time, where rollout.max_num_seqs is null: both are defaults of vLLM's, the second that of
-GPUs with 70 GiB and more."""
+"""Bounds of the sequences decoded at a time if rollout.max_num_seqs is null. Both are defaults of
+vLLM, the second for GPUs with 70 GiB and more."""
 
 
 def slots(config: RolloutConfig) -> int:
-    """Sequences that vLLM has buffers for; with each of them its sampler needs a row of logits."""
+    """Return the number of sequences that vLLM has buffers for; its sampler needs a row of logits
+    for each."""
     most = config.engine_options.get("max_num_batched_tokens") or MOST_SEQUENCES
     # vLLM wants a token of every sequence to fit into a step, and says itself what is no number.
     fits = min(most, MOST_SEQUENCES) if isinstance(most, int) else MOST_SEQUENCES
@@ -55,14 +55,15 @@ def slots(config: RolloutConfig) -> int:
 
 
 def use_the_cache(core: Any, vllm_config: Any, config: RolloutConfig) -> int:
-    """Let an engine decode as many sequences at a time as rollout.max_num_seqs says.
+    """Set how many sequences an engine decodes at a time, by rollout.max_num_seqs or the cache's
+    size.
 
-    Where the cache holds fewer than LEAST_SEQUENCES it is vLLM that decides how many there are: it
-    begins one when the cache has room for its prompt, and preempts the last when the others grow.
-    Fewer slots would leave room unused, since responses are short at first, and often to the end.
+    If the cache holds fewer than LEAST_SEQUENCES vLLM decides how many run: it starts one when the
+    cache has room for its prompt, and preempts the last when others grow. Fewer slots would leave
+    room unused, since responses are short at first, and often to the end.
 
     Returns:
-        How many it decodes at a time.
+        The number of sequences decoded at a time.
     """
     scheduler = core.scheduler
     # As engine_options say, or as many as there are slots.
@@ -105,7 +106,7 @@ def custom_all_reduce(options: Mapping[str, Any]) -> bool:
 
 
 def in_one_line(error: Exception) -> str:
-    """The message without pydantic's links and its repetition of all settings."""
+    """Return the error's message without pydantic's links and its repetition of all settings."""
     if isinstance(error, pydantic.ValidationError):
         return "; ".join(
             f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ")

@@ -1,1 +1,1 @@
-"""One step of training: its data, their way between placements, and the operators that compute."""
+"""One training step: its data, how they move between placements, and its operators."""

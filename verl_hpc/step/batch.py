@@ -1,9 +1,7 @@
-"""A step's data: facts about samples that all ranks know, and tokens that live where they are
-needed.
+"""A step's data: facts about samples, known to all ranks, and per-token columns spread over ranks.
 
-Per-sample facts are small and every decision is made on them, so they are the same on all ranks.
-Per-token columns are unpadded and spread over ranks; which group of ranks has which sample is one
-of the facts.
+Per-sample facts are small and decisions depend on them, so they are equal on all ranks. Per-token
+columns are unpadded; which group of ranks has which sample is one of the facts.
 """
 
 from __future__ import annotations
@@ -42,13 +40,13 @@ Per = Literal["sequence", "read", "token", "sample"]
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds of a sample."""
+    """Element type and length of a column's tensor of a sample."""
 
     dtype: torch.dtype
     per: Per
-    """sequence: an element a token of prompt and response; read: the same but for the last token,
-    which nothing follows; token: one a token of the response; sample: one. Where `Columns.widths`
-    says so, each is a row of several."""
+    """Number of elements. sequence: one per token of prompt and response; read: likewise without
+    the last token, which nothing follows; token: one per token of the response; sample: one. With
+    `Columns.widths` each element is a row of several numbers."""
 
 
 COLUMNS: dict[str, Column] = {
@@ -68,19 +66,18 @@ COLUMNS: dict[str, Column] = {
         Column(torch.float32, "token"),
     ),
 }
-"""Every column there is; what it holds is known also to a rank that has no samples. MASK is 1 where
-a token of the response is trained on, 0 where somebody else than the model wrote it, or where a
-correction or filter leaves it out. WEIGHTS are those of algorithm.correction. VERSIONS is how many
-steps had changed the weights that a token was sampled with. EXPERTS are bytes, rows of
-`Architecture.routed_bytes`: where the rollout routed each token. ALLOWED are bytes, too: the
-tokens that a constraint let each one be chosen from, as `Wanted.allowed`."""
+"""All columns, known also to a rank without samples. MASK is 1 for a token of the response that is
+trained on, 0 if the model did not write it or a correction or filter excludes it. WEIGHTS are those
+of algorithm.correction. VERSIONS counts the steps that had changed the weights a token was sampled
+with. EXPERTS are bytes, rows of `Architecture.routed_bytes`: where the rollout routed each token.
+ALLOWED are bytes as in `Wanted.allowed`: the tokens that a constraint allowed in each place."""
 
 
 def add_column(name: str, dtype: torch.dtype = torch.float32, per: Per = "token") -> str:
-    """Make a column known, for operators of a user's file; gives its name.
+    """Register a column for operators of a user's file; return its name.
 
     Raises:
-        FlowError: there is another one of that name.
+        FlowError: a different column of that name exists.
     """
     column = Column(dtype, per)
     if COLUMNS.setdefault(name, column) != column:
@@ -90,14 +87,14 @@ def add_column(name: str, dtype: torch.dtype = torch.float32, per: Per = "token"
 
 @dataclass(frozen=True)
 class StepRows:
-    """Which rows of the data set a step is about; the same on all ranks."""
+    """Rows of the data set for a step, equal on all ranks."""
 
     step: int
     rows: Sequence[int]
     upcoming: Sequence[StepRows] = ()
-    """Of the next steps, whose responses may be begun."""
+    """Rows of the next steps, whose responses may be started already."""
     behind: Position | None = None
-    """Of the training data behind these rows, for an operator that asks for more of it."""
+    """Position in the training data after these rows, for an operator that takes more rows."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +102,13 @@ class Sample:
     """One prompt with one response."""
 
     index: int
-    """Place in the step; samples of one prompt are neighbours."""
+    """Position in the step; samples of one prompt are neighbours."""
     group: int
-    """Which prompt of the step it answers."""
+    """Index of its prompt within the step."""
     prompt_length: int
     response_length: int
     truncated: bool
-    """Ended by its length, not by itself."""
+    """Whether the length limit ended it."""
 
     @property
     def length(self) -> int:
@@ -120,15 +117,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Samples:
-    """All samples of a step, the same on every rank, and who has them under each placement."""
+    """All samples of a step, equal on every rank, and which ranks have them under each
+    placement."""
 
     samples: tuple[Sample, ...]
     owners: Mapping[str, Sequence[int]]
-    """By placement, the index of the group of ranks that has each sample."""
+    """Index of the group of ranks that has each sample, by placement."""
     mini_batches: Sequence[Sequence[int]] = ()
     """Positions of the samples of each optimizer step of an update epoch."""
     later_epochs: Sequence[Sequence[Sequence[int]]] = ()
-    """The same of the epochs after the first, where they are dealt anew."""
+    """Mini-batches of each epoch after the first, if they are reshuffled."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -137,14 +135,14 @@ class Samples:
         return iter(self.samples)
 
     def all_epochs(self, count: int) -> list[Sequence[int]]:
-        """The mini-batches of so many update epochs, one after the other."""
+        """Return the mini-batches of `count` update epochs, concatenated."""
         later = self.later_epochs or [self.mini_batches] * (count - 1)
         assert len(later) >= count - 1
         epochs = [self.mini_batches, *later][:count]
         return [members for epoch in epochs for members in epoch]
 
     def owned_by(self, placement: str, group: int) -> list[int]:
-        """Positions of one group's samples, ascending."""
+        """Return the positions of one group's samples, ascending."""
         return [i for i, owner in enumerate(self.owners[placement]) if owner == group]
 
 
@@ -153,20 +151,20 @@ class Columns:
     """Per-token values of this rank's samples under one placement."""
 
     positions: Sequence[int]
-    """Which samples these are (positions in `Samples`), ascending."""
+    """Positions of these samples in `Samples`, ascending."""
     values: dict[str, list[torch.Tensor]] = field(default_factory=dict)
-    """By column, one tensor per sample, as `COLUMNS` says.
+    """One tensor per sample, by column, of the shape and type in `COLUMNS`.
 
-    The names are the same on all ranks, also on one without samples.
+    The names are equal on all ranks, including ranks without samples.
     """
     widths: dict[str, int] = field(default_factory=dict)
-    """Elements of a row of those columns whose tensors are (T, width); the same on all ranks."""
+    """Width of columns whose tensors are (T, width); equal on all ranks."""
 
     def __getitem__(self, name: str) -> list[torch.Tensor]:
         return self.values[name]
 
     def responses(self, samples: Samples) -> list[torch.Tensor]:
-        """Tokens of the responses alone."""
+        """Return the tokens of the responses, without prompts."""
         return [
             tokens[samples.samples[i].prompt_length :]
             for i, tokens in zip(self.positions, self.values[TOKENS], strict=True)
@@ -174,7 +172,7 @@ class Columns:
 
 
 def pad_rows(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """(T_i, ...) tensors as one right-padded (B, T, ...) tensor; T is 1 where all are empty."""
+    """Pad (T_i, ...) tensors at the right to one (B, T, ...) tensor; T is 1 if all are empty."""
     longest = max([len(row) for row in rows] + [1])
     padded = rows[0].new_zeros(len(rows), longest, *rows[0].shape[1:])
     for i, row in enumerate(rows):
@@ -183,14 +181,14 @@ def pad_rows(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def padded(rows: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """`pad_rows` for operators: (0, 1) on a rank that has no samples and takes part in sums; what
-    is not float64 becomes float32."""
+    """Pad rows for operators: (0, 1) on a rank without samples, which still takes part in sums;
+    float64 stays, other types become float32."""
     if not rows:
         return torch.zeros(0, 1, device=device)
-    found = pad_rows(rows).to(device)
-    return found if found.dtype == torch.float64 else found.float()
+    values = pad_rows(rows).to(device)
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def cut_rows(padded: torch.Tensor, lengths: Sequence[int]) -> list[torch.Tensor]:
-    """The inverse of `pad_rows`."""
+    """Invert `pad_rows`."""
     return [row[:n] for row, n in zip(padded, lengths, strict=True)]

@@ -1,4 +1,4 @@
-"""Rows of columns as bytes in host memory, and back."""
+"""Convert rows of columns to bytes in host memory and back."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from verl_hpc.step.batch import COLUMNS, Columns, Samples
 
 
 class ColumnBytes:
-    """What a rank has of some columns.
+    """A rank's rows of some columns, as bytes.
 
-    A message of samples has their rows of the first column, then those of the next.
+    A message about samples has their rows of the first column, then those of the next.
 
     Args:
         samples: lengths of all samples.
-        columns: this rank's.
+        columns: this rank's columns.
 
     Raises:
-        FlowError: a column that `COLUMNS` does not know, or of another shape than it says.
+        FlowError: a column is not in `COLUMNS`, or its shape differs from that.
     """
 
     def __init__(self, samples: Samples, columns: Columns) -> None:
@@ -34,7 +34,7 @@ class ColumnBytes:
         self._check(columns)
 
     def on(self, device: torch.device) -> Columns:
-        """The rank's own columns on a device, with one copy for each column and no bytes packed."""
+        """Copy the rank's own columns to a device, one copy for each column, and pack no bytes."""
         values = {}
         for name, dtype in self._dtypes.items():
             rows = self._columns[name]
@@ -51,12 +51,12 @@ class ColumnBytes:
         }
 
     def pack(self, positions: Sequence[int]) -> Any:
-        """Of samples that this rank has, (n,) uint8."""
+        """Pack samples that this rank has into a message, (n,) uint8."""
         rows = [self._rows[name][position] for name in self._dtypes for position in positions]
         return np.concatenate(rows) if rows else np.empty(0, np.uint8)
 
     def num_bytes(self, positions: Iterable[int]) -> int:
-        """Of a message of any samples."""
+        """Count the bytes of a message about any samples."""
         return sum(self._bytes(name, i) for i in positions for name in self._dtypes)
 
     def unpack(
@@ -65,22 +65,25 @@ class ColumnBytes:
         parts: Iterable[tuple[Sequence[int], Any]],
         device: torch.device,
     ) -> Columns:
-        """Columns of the samples at `positions`, from messages and the positions of their samples.
+        """Build the columns of the samples at `positions` from messages.
 
         Args:
-            device: where the columns are to be.
+            positions: the samples, ascending.
+            parts: (positions of a message's samples, message).
+            device: device of the columns.
         """
         rows: dict[str, dict[int, Any]] = {name: {} for name in self._dtypes}
         for members, message in parts:
+            # A message is column-major: split it into rows, then give each column its own.
             sizes = [self._bytes(name, i) for name in self._dtypes for i in members]
             ends = accumulate(sizes)
             pieces = [message[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-            for number, found in enumerate(rows.values()):
+            for number, by_position in enumerate(rows.values()):
                 begin = number * len(members)
-                found.update(zip(members, pieces[begin : begin + len(members)], strict=True))
+                by_position.update(zip(members, pieces[begin : begin + len(members)], strict=True))
         values = {
-            name: self._column(name, [found[i] for i in positions], positions, device)
-            for name, found in rows.items()
+            name: self._column(name, [by_position[i] for i in positions], positions, device)
+            for name, by_position in rows.items()
         }
         return Columns(positions, values, self._widths)
 
@@ -96,7 +99,7 @@ class ColumnBytes:
     def _split(
         self, name: str, values: torch.Tensor, positions: Sequence[int]
     ) -> list[torch.Tensor]:
-        """The rows of a column, whose elements stand one after the other in `values`."""
+        """Cut a column, whose rows stand one after the other in `values`, into its rows."""
         if not positions:  # a split into no parts gives one
             return []
         rows = values.split([self._elements(name, i) for i in positions])
@@ -104,7 +107,7 @@ class ColumnBytes:
         return [row if width is None else row.view(-1, width) for row in rows]
 
     def _on_host(self, name: str) -> list[Any]:
-        """The bytes of each row; one copy from the device for all."""
+        """Return the bytes of each row, with one copy from the device for all."""
         rows, positions = self._columns[name], self._columns.positions
         if not rows:
             return []

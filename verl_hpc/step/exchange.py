@@ -1,4 +1,4 @@
-"""What carries values between placements of a flow: facts by broadcast, columns rank to rank."""
+"""Move values between placements of a flow: facts by broadcast, columns from rank to rank."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from verl_hpc.step.redistribute import redistribute
 
 
 class Controls:
-    """Control planes of sets of ranks, made once: every rank of the job makes all of them.
+    """Control planes (communicators) of sets of ranks, each made once, by every rank of the job.
 
     Args:
-        world: of all ranks.
+        world: the control plane of all ranks.
     """
 
     def __init__(self, world: Control) -> None:
@@ -26,7 +26,8 @@ class Controls:
         self._known: dict[frozenset[int], Control] = {}
 
     def make(self, ranks: Iterable[int]) -> Control | None:
-        """Of these ranks in ascending order; None on others. Every rank calls it, in one order."""
+        """Make the control plane of `ranks`, in ascending order; None on other ranks. Every rank of
+        the job calls it, in the same order."""
         wanted = frozenset(ranks)
         if len(wanted) == self._world.size:
             return self._world
@@ -35,7 +36,7 @@ class Controls:
         return self._known[wanted] if self._world.rank in wanted else None
 
     def of(self, ranks: Iterable[int]) -> Control:
-        """One that was made, and has this rank."""
+        """Return an existing control plane over `ranks`, which must include this rank."""
         wanted = frozenset(ranks)
         return self._world if len(wanted) == self._world.size else self._known[wanted]
 
@@ -45,8 +46,8 @@ class Exchange(Mover):
 
     Args:
         world: this rank's place.
-        places: by name.
-        controls: of every pair of placements.
+        places: placements by name.
+        controls: those of every pair of placements.
     """
 
     def __init__(self, world: World, places: Mapping[str, Placement], controls: Controls) -> None:
@@ -61,10 +62,10 @@ class Exchange(Mover):
             raise Abandoned
         if move.shared:
             mine = {name: values[name] for name in move.values} if source.leads else None
-            found = control.broadcast(mine, root)
+            values_here = control.broadcast(mine, root)
         else:
-            found = self._columns(move, values, source, target, control, root)
-        return found if target.is_here else {}
+            values_here = self._columns(move, values, source, target, control, root)
+        return values_here if target.is_here else {}
 
     def abandon(self, moves: Iterable[Move]) -> None:
         """See `Mover`."""
@@ -93,6 +94,7 @@ class Exchange(Mover):
                     f"{target.name}, as only Columns and shared values do; run the operator that "
                     f"takes it at {source.name}, or the one that gives it at {target.name}"
                 )
+            # Ranks that are only in the target need the names and widths to receive rows.
             if not set(target.ranks) <= set(source.ranks):
                 held = None if mine is None else (list(mine.values), mine.widths)
                 names, widths = control.broadcast(held, root)
@@ -110,6 +112,6 @@ class Exchange(Mover):
         return columns
 
     def _between(self, source: Placement, target: Placement) -> tuple[Control, int]:
-        """The control plane of both, and the source's first rank in it."""
+        """Return the control plane of both, and the index in it of the source's first rank."""
         ranks: Sequence[int] = sorted({*source.ranks, *target.ranks})
         return self._controls.of(ranks), ranks.index(source.ranks[0])

@@ -1,4 +1,4 @@
-"""Numbers of a step that belong to no operator, and how a list becomes a few."""
+"""Metrics of a step that belong to no operator, and summaries of lists."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _GIB = 2**30
 
 
 def spread(name: str, values: Iterable[float]) -> dict[str, float]:
-    """Mean, largest and smallest."""
-    found = list(values)
+    """Return mean, largest and smallest value, by metric name."""
+    numbers = list(values)
     return {
-        f"{name}/mean": sum(found) / len(found),
-        f"{name}/max": float(max(found)),
-        f"{name}/min": float(min(found)),
+        f"{name}/mean": sum(numbers) / len(numbers),
+        f"{name}/max": float(max(numbers)),
+        f"{name}/min": float(min(numbers)),
     }
 
 
 def utilisation(
     arch: Architecture, lengths: Sequence[int], seconds: float, peak: float
 ) -> dict[str, float]:
-    """`perf/mfu/actor`: operations of a forward and a backward pass over sequences, by formula,
-    over those that all GPUs could have done meanwhile. A backward pass is two forward ones; nothing
-    that is computed again counts.
+    """Return `perf/mfu/actor`: FLOPs of forward and backward passes, by formula, over what all GPUs
+    could have computed in that time. A backward pass counts as two forward ones; recomputation is
+    not counted.
 
     Args:
-        arch: of the model.
-        lengths: tokens of each sequence, once for each pass over it.
-        seconds: that the passes took.
-        peak: operations a second of all GPUs together; 0 is not known, and gives nothing.
+        arch: the model's sizes.
+        lengths: tokens of each sequence, repeated for each pass over it.
+        seconds: duration of the passes.
+        peak: FLOP/s of all GPUs together; 0 is unknown, and gives no metric.
     """
     if not peak or not seconds:
         return {}
@@ -46,11 +46,10 @@ def utilisation(
 
 
 def peak_of_device(dtype: str) -> float:
-    """Operations a second of this rank's GPU by its data sheet; 0 without one, or if it has none
-    here.
+    """Return this rank's GPU's FLOP/s by its data sheet; 0 without a GPU, or for one not listed.
 
     Args:
-        dtype: of the products.
+        dtype: element type of the matrix products.
     """
     if not torch.cuda.is_available():
         return 0.0
@@ -64,7 +63,7 @@ def peak_of_device(dtype: str) -> float:
 
 
 def memory_metrics() -> dict[str, float]:
-    """Largest memory of this rank so far, and what is taken of its GPU now, in GiB."""
+    """Return this rank's peak memory so far, and its GPU's memory in use now, in GiB."""
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     metrics = {"perf/cpu_memory_used_gb": kibibytes * 1024 / _GIB}
     if torch.cuda.is_available():

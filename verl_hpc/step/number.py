@@ -1,4 +1,4 @@
-"""Numbers that a recipe's operators change from step to step, and that checkpoints hold."""
+"""Numbers that a recipe's operators update every step, and that checkpoints hold."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from verl_hpc.step.placement import Placement
 
 @dataclass
 class Number:
-    """A number that operators of one placement change, alike on all its ranks."""
+    """A number that operators of one placement update, equally on all its ranks."""
 
     value: float
     place: Placement
-    """Elsewhere it is what it was when this process started."""
+    """The placement; on other ranks the number keeps its value from the start of the process."""

@@ -1,4 +1,4 @@
-"""An operator is a function of one step that a recipe puts into its flow.
+"""An operator is a function of one step that a recipe adds to its flow.
 
     f(place, role, ..., settings, value, ...) -> output, metrics
 
@@ -19,7 +19,7 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Declared:
-    """Names of the values that an operator gives, and what `@operator` was told of them."""
+    """Outputs of an operator, as declared by `@operator`."""
 
     outputs: Sequence[str]
     shared: Sequence[str]
@@ -29,12 +29,12 @@ class Declared:
 def operator(
     *outputs: str, shared: Sequence[str] = (), changes_state: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare what a function gives; the function itself stays as it is.
+    """Declare a function's outputs; the function itself is unchanged.
 
     Args:
-        outputs: names of its values: one is returned as it is, more or none as a tuple.
-        shared: which of them are the same on all ranks of its placement.
-        changes_state: it changes what a checkpoint holds.
+        outputs: names of its values: a single one is returned itself, several or none as a tuple.
+        shared: those that are equal on all ranks of its placement.
+        changes_state: whether it changes state that checkpoints hold.
 
     Raises:
         FlowError: shared names a value that is not among the outputs.

@@ -1,4 +1,4 @@
-"""An advantage estimator, a policy loss or a loss of pairs in a file of the user's."""
+"""Load an advantage estimator, a policy loss or a loss of pairs from a user's file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ S = TypeVar("S", bound=Section)
 
 
 def loaded(setting: str, section: S, base: type[S], import_timeout_s: float) -> S:
-    """The user's section that a setting names by path/file.py:Name, with the settings given beside
-    the name; a section of the package as it is.
+    """Return the user's class that a setting names by path/file.py:Name, with the section's other
+    settings; a section of the package is returned unchanged.
 
     Args:
-        setting: of the section, such as algorithm.loss.
+        setting: key of the section, such as algorithm.loss.
         section: the setting's value.
-        base: what the user's class is a kind of.
-        import_timeout_s: longest that importing the file may take.
+        base: base class of the user's class.
+        import_timeout_s: time limit for importing the file.
 
     Raises:
         ConfigError: the file cannot be loaded, does not have such a class, or the class does not
@@ -32,8 +32,8 @@ def loaded(setting: str, section: S, base: type[S], import_timeout_s: float) -> 
     name = given["name"]
     if not is_own(name):
         return section
-    found = load_class(name, base, import_timeout_s, f"{setting}.name", ConfigError)
+    own_class = load_class(name, base, import_timeout_s, f"{setting}.name", ConfigError)
     try:
-        return found.model_validate(given)
+        return own_class.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(f"{setting}.name = {name}:\n{explain(error, found)}") from None
+        raise ConfigError(f"{setting}.name = {name}:\n{explain(error, own_class)}") from None

@@ -1,4 +1,4 @@
-"""Ranks that run operators together; an operator communicates within its placement only."""
+"""A set of ranks that runs operators; an operator communicates only within its placement."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ E = TypeVar("E", bound=VerlHpcError)
 
 
 class Placement:
-    """A pool of ranks with its control plane and its reduction, as one of its ranks sees it.
+    """One rank's view of a pool of ranks, with its control plane and reductions.
 
     Args:
         pool: the ranks, and how samples are assigned to them.
-        rank: this rank, in the world.
-        control: of the pool's ranks in ascending order; None outside.
-        device: where tensors are.
-        across: this rank's process group over the pool's groups (ranks that have the same place in
-            theirs); None where there is one group, or outside.
+        rank: this rank's world rank.
+        control: control plane of the pool's ranks in ascending order; None on other ranks.
+        device: device of tensors.
+        across: process group of ranks with this rank's place in each of the pool's groups; None
+            with a single group, or outside.
         is_world: whether the pool has all ranks of the job.
     """
 
@@ -48,23 +48,23 @@ class Placement:
 
     @property
     def is_here(self) -> bool:
-        """Whether this rank belongs to it."""
+        """Whether this rank is in the placement."""
         return self._index is not None
 
     @property
     def index(self) -> int:
-        """Which of its groups this rank is in."""
+        """Index of this rank's group."""
         assert self._index is not None, f"rank {self.rank} is not in {self.name}"
         return self._index
 
     @property
     def group(self) -> Sequence[int]:
-        """Ranks that have the same samples as this one."""
+        """Ranks with the same samples as this one."""
         return self.groups[self.index]
 
     @property
     def leads(self) -> bool:
-        """Whether this is its first rank."""
+        """Whether this is the placement's first rank."""
         return self.rank == self.ranks[0]
 
     @property
@@ -73,7 +73,7 @@ class Placement:
 
     @property
     def control(self) -> Control:
-        """Of its ranks."""
+        """Control plane of the placement's ranks."""
         assert self._control is not None, f"rank {self.rank} is not in {self.name}"
         return self._control
 
@@ -82,22 +82,22 @@ class Placement:
         return self.control.together(work)
 
     def allgather(self, value: T) -> list[T]:
-        """The values of all ranks, in their order."""
+        """Gather the values of all ranks, in rank order."""
         return self.control.allgather(value)
 
     def gather_rows(self, rows: Any) -> Any:
-        """Rows of all ranks, in the ranks' order: `Control.allgather_array`."""
+        """Gather the rows of all ranks, in rank order (`Control.allgather_array`)."""
         return self.control.allgather_array(rows)[0]
 
     def gather_of_groups(self, rows: Any) -> tuple[Any, Any]:
-        """Rows that each group has, and the group of each, (n,) int64; every rank calls it with
-        its group's."""
-        found, counts = self.control.allgather_array(rows if self.leads_group else rows[:0])
+        """Gather each group's rows, and the group index of each row, (n,) int64; every rank passes
+        its group's rows."""
+        gathered, counts = self.control.allgather_array(rows if self.leads_group else rows[:0])
         group_of = {group[0]: index for index, group in enumerate(self.groups)}
-        return found, np.repeat([group_of.get(rank, -1) for rank in self.ranks], counts)
+        return gathered, np.repeat([group_of.get(rank, -1) for rank in self.ranks], counts)
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over groups: each rank gives what its group has, and gets the sum of all groups."""
+        """Sum a tensor over groups; each rank passes its group's value."""
         if len(self.groups) == 1:
             return tensor
         total = tensor.clone()
@@ -105,5 +105,5 @@ class Placement:
         return total
 
     def alike(self, error: E) -> E:
-        """An error that every rank of this placement is about to raise."""
+        """Mark an error as raised by every rank of this placement."""
         return agreed(error) if self.is_world else error

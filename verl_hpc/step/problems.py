@@ -1,4 +1,4 @@
-"""The data of a run, opened on every rank and checked on one."""
+"""Open the run's data on every rank, and check them on one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ _logger = logging.getLogger(__name__)
 
 
 class StepProblems:
-    """A data set of which the rows that were read last are at hand: those who generate, and those
-    who score, ask for the same."""
+    """A data set that caches the rows read last: generation and scoring read the same rows."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self._last: dict[int, Problem] = {}
 
     def read(self, rows: Sequence[int]) -> list[Problem]:
-        """The problems of rows, in that order.
+        """Return the problems of rows, in that order.
 
         Raises:
             DataError: a malformed row.
@@ -46,13 +45,13 @@ class StepProblems:
 
 @dataclass(frozen=True)
 class Problems:
-    """What to train on and what to evaluate on."""
+    """The training and evaluation data."""
 
     train: Source
     evaluation: Mapping[str, Source]
-    """By the name of its set."""
+    """Evaluation data by the name of the set."""
     facts: Mapping[str, int]
-    """About the rows and prompts of evaluation; empty without."""
+    """Facts about the rows and prompts of evaluation; empty without one."""
 
 
 _NEEDS: Mapping[str, tuple[Needs, Needs]] = {
@@ -61,14 +60,14 @@ _NEEDS: Mapping[str, tuple[Needs, Needs]] = {
     "dpo": ("pair", "pair"),
     "kto": ("pair", "label"),
 }
-"""What rows of evaluation, and of training, have, by recipe."""
+"""Required contents of (evaluation, training) rows, by recipe."""
 
 
 def open_problems(session: Session, config: RunConfig, encoder: Encoder) -> Problems:
     """Open and check the data; every rank calls it.
 
     Raises:
-        DataError: on every rank alike, as `open_source` and `check_data`.
+        DataError: on every rank; see `open_source` and `check_data`.
     """
     control, data = session.control, config.data
     needs, of_train = _NEEDS.get(config.recipe, ("prompt", "prompt"))
@@ -110,15 +109,15 @@ def _check(
     train = WithCheck(train, _usable(config, encoder, reward))
     if config.evaluation.wanted:
         held_out = [
-            replace(found, source=_usable_set(config, encoder, found.source, chosen))
-            for found, chosen in zip(held_out, sets.values(), strict=True)
+            replace(result, source=_usable_set(config, encoder, result.source, chosen))
+            for result, chosen in zip(held_out, sets.values(), strict=True)
         ]
-    found = check_data(data, train, held_out)
-    return checked or found
+    result = check_data(data, train, held_out)
+    return checked or result
 
 
 def setting_of(config: RunConfig, name: str) -> str:
-    """Where the problems of an evaluation set are set."""
+    """Return the settings key of an evaluation set's data."""
     return f"evaluation.sets.{name}.source" if config.evaluation.sets else "data.evaluation"
 
 
@@ -135,10 +134,10 @@ def _usable_set(
 def _usable(
     config: RunConfig, encoder: Encoder, reward: RewardConfig | None
 ) -> Callable[[Problem], None]:
-    """What raises DataError for a row that a step could not use.
+    """Return a check that raises DataError for a row that a step could not use.
 
     Args:
-        reward: that scores the row's responses, if one does.
+        reward: scores the row's responses; None if no reward function does.
     """
     rollout = config.rollout
     lengths = LengthCheck(encoder, rollout.max_prompt_tokens)
@@ -153,7 +152,7 @@ def _usable(
 
 
 def _check_origin(problem: Problem) -> None:
-    """Raises: DataError: no reward function is known for where the row is from."""
+    """Raises: DataError: no reward function is known for the row's data_source."""
     if not isinstance(problem.data_source, str):
         raise DataError(f"{problem.where}: data_source = {problem.data_source!r} is not text")
     try:

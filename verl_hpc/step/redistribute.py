@@ -1,8 +1,8 @@
-"""Moving samples between placements: each rank packs and unpacks its own messages, and no others.
+"""Move samples between placements; each rank packs and unpacks only its own messages.
 
-A rank knows from the facts about samples what it lacks and who has it, so that nobody plans for
-others. Messages go through host memory by the control plane's channel: they are small, between
-ranks that differ in every step, and a GPU's network keeps buffers for each peer it ever had.
+Each rank derives from the facts about samples what it lacks and who has it, so no central plan is
+needed. Messages go through host memory over the control plane: they are small, their peers change
+every step, and GPU communication keeps buffers for each peer it ever had.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ def redistribute(
     target: tuple[str, Groups],
     device: torch.device,
 ) -> Columns:
-    """Columns as this rank has them under the target placement; the ranks of both call it.
+    """Return this rank's columns under the target placement; the ranks of both placements call it.
 
-    A rank receives what it lacks and nothing else; where both placements have every sample on the
-    same ranks, nothing is packed or sent. It comes from a rank of its node where one has
-    it; what a node lacks enters it once, and is passed on inside.
+    A rank receives only what it lacks, from a rank of its own node if possible; data that a node
+    lacks enter it once, and are then passed on within the node. Where both placements have every
+    sample on the same ranks, nothing is packed or sent.
 
     Args:
-        control: of the ranks of both.
+        control: control plane of both placements' ranks.
         samples: lengths and owners of all samples.
-        columns: what this rank has under the source placement; without samples elsewhere, but
-            with the names and widths.
+        columns: this rank's columns under the source placement; on ranks outside it no samples, but
+            the names and widths.
         source, target: (placement label, groups of ranks).
-        device: where the result is to be.
+        device: device of the result.
 
     Raises:
-        FlowError: a column that `COLUMNS` does not know, or of another shape than it says.
+        FlowError: a column is not in `COLUMNS`, or its shape differs from that.
     """
     content = ColumnBytes(samples, columns)
     if source[1] == target[1] and samples.owners[source[0]] == samples.owners[target[0]]:
         return content.on(device)  # on every rank alike, so that none waits for a message
     routes = Routes(world.rank, world.node_of, source[1], target[1])
+    # Pack what this rank has by target group, and allocate buffers for what it lacks by source.
     held = _by_owner(columns.positions, samples.owners[target[0]])
     packed = {group: content.pack(members) for group, members in held.items()}
     here = routes.target_group
@@ -61,6 +62,8 @@ def redistribute(
         else np.empty(content.num_bytes(members), np.uint8)
         for group, members in lacking.items()
     }
+    # Hop 0 goes to ranks of the source's node, or to one rank per other node, which forwards the
+    # message within its node in hop 1.
     sends = [(rank, packed[group]) for group in packed for rank in routes.receivers(group)]
     origins = {group: routes.origin(group) for group in arrived if group != routes.source_group}
     for hop in (0, 1):
@@ -76,7 +79,7 @@ def _filled(messages: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
 
 
 def _by_owner(positions: Sequence[int], owners: Sequence[int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    by_owner: dict[int, list[int]] = {}
     for position in positions:
-        found.setdefault(owners[position], []).append(position)
-    return found
+        by_owner.setdefault(owners[position], []).append(position)
+    return by_owner

@@ -1,4 +1,4 @@
-"""A model of the run: what it is, where it is, and the engine that computes it."""
+"""A model of the run, its placement, and its engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from verl_hpc.step.placement import Placement
 
 @dataclass
 class Role:
-    """A model of the run, as every rank knows it; its engine is on the ranks of its placement."""
+    """A model of the run, known to every rank; only the ranks of its placement have its engine."""
 
     name: str
     settings: RoleSettings
@@ -32,38 +32,38 @@ class Role:
     arch: Architecture
     layout: TrainLayout
     shard_map: ShardMap
-    """Of all its ranks."""
+    """Map of the model's parameters over all its ranks."""
     trained_map: ShardMap
-    """The same of what is trained and saved: adapters, where it has some."""
+    """Map of the trained and saved tensors: adapters, if it has some, else all."""
     training: TrainingEngine | None = None
-    """Its own engine; None elsewhere, and where it shares another role's."""
+    """Its own engine; None on other ranks, and if it shares another role's."""
     shared: InferenceEngine | None = None
-    """What computes it where it shares another role's engine."""
+    """Engine that computes it through another role's, if it shares one."""
     pad_token: int | None = None
-    """Of a score: it is read at the last token that is not this one."""
+    """Pad token of a score model, which scores the last token that differs from it."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the parameters that its ranks keep."""
+        """Element type of the parameters in memory."""
         found: torch.dtype = getattr(torch, next(iter(self.shard_map.tensors.values())).dtype)
         return found
 
     @property
     def frozen(self) -> set[str]:
-        """Logical tensors that stay as they are while it is trained: all but adapters and a new
-        head, where it has some."""
+        """Logical tensors that training does not change: all except adapters and a new head, if it
+        has adapters."""
         return self.shard_map.tensors.keys() - self.trained_map.tensors.keys()
 
     @property
     def engine(self) -> InferenceEngine:
-        """Computes without gradients."""
-        found = self.shared or self.training
-        assert found is not None, f"{self.name} is not on rank {self.place.rank}"
-        return found
+        """Engine for passes without gradients."""
+        engine = self.shared or self.training
+        assert engine is not None, f"{self.name} is not on rank {self.place.rank}"
+        return engine
 
     @property
     def trained(self) -> TrainingEngine:
-        """Computes with gradients, and has an optimizer.
+        """Engine with gradients and an optimizer.
 
         Raises:
             FlowError: it has none.
@@ -80,10 +80,10 @@ class Role:
 
 
 class FirstWeights:
-    """Another role's engine with the weights that it had when this was made.
+    """Another role's engine, computing with a copy of its initial weights.
 
-    They are kept in host memory and exchanged for each pass: a second model would cost its
-    parameters' device memory for the whole run, an exchange costs two or three copies a step.
+    The copy stays in host memory and is exchanged for each pass: a second model would take device
+    memory for the whole run, an exchange costs two or three copies a step.
     """
 
     def __init__(self, engine: TrainingEngine) -> None:
@@ -102,8 +102,8 @@ class FirstWeights:
 
 
 class WithoutAdapters:
-    """Another role's engine as it was before its adapters were trained: they add nothing then, so
-    that it takes no memory and no copies to leave them out."""
+    """Another role's engine without its adapters, which is the model before training: adapters
+    start at zero, so leaving them out costs no memory and no copies."""
 
     def __init__(self, engine: TrainingEngine) -> None:
         self._engine = engine

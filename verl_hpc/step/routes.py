@@ -1,4 +1,4 @@
-"""From whom a rank gets samples, and to whom it gives them, when they change hands."""
+"""Routes of samples between ranks when they move to another placement."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Groups = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Origin:
-    """Who sends something to a rank."""
+    """The rank that sends a message."""
 
     rank: int
     hop: int
-    """0: who has it at first; 1: who got it in hop 0."""
+    """0: it had the data at the start; 1: it received them in hop 0."""
 
 
 class Routes:
-    """Of what each source group has for each target group, as one rank needs to know them.
+    """One rank's routes from each source group to each target group.
 
     On two nodes with ranks 0-3 and 4-7, source groups (0, 1) (2, 3) and the target group (4 .. 7)::
 
@@ -27,7 +27,7 @@ class Routes:
         what (2, 3) has   2 -> 5,  then 5 -> 4, 6, 7
 
     Args:
-        rank: this one.
+        rank: this rank.
         node_of: node of each rank.
         sources, targets: ranks of each group.
     """
@@ -36,18 +36,18 @@ class Routes:
         self._rank, self._node_of = rank, node_of
         self._sources, self._targets = sources, targets
         self.source_group = _group_of(rank, sources)
-        """This rank's; None if it is in none."""
+        """This rank's source group; None if it is in none."""
         self.target_group = _group_of(rank, targets)
         self._sources_by_node = cache(lambda group: self._by_node(sources[group]))
         self._targets_by_node = cache(lambda group: self._by_node(targets[group]))
 
     def origin(self, source: int) -> Origin:
-        """Who sends this rank what another group has for its own."""
+        """Return who sends this rank the data from source group `source`."""
         assert self.target_group is not None
         return self._origin(source, self.target_group, self._rank)
 
     def receivers(self, target: int) -> list[int]:
-        """To whom this rank sends what its group has for another."""
+        """Return the ranks of target group `target` that this rank sends to in hop 0."""
         assert self.source_group is not None
         source, here = self.source_group, Origin(self._rank, 0)
         return [
@@ -57,7 +57,7 @@ class Routes:
         ]
 
     def mates(self, source: int) -> list[int]:
-        """To whom it passes on what it got from another group."""
+        """Return the ranks of its node to which it forwards data from group `source` in hop 1."""
         assert self.target_group is not None
         node = self._node_of[self._rank]
         if node in self._sources_by_node(source) or self.origin(source).hop:
@@ -76,10 +76,10 @@ class Routes:
         return Origin(holders[(target + node) % len(holders)], 0)
 
     def _by_node(self, ranks: Sequence[int]) -> Mapping[int, list[int]]:
-        found: dict[int, list[int]] = {}
+        by_node: dict[int, list[int]] = {}
         for rank in ranks:
-            found.setdefault(self._node_of[rank], []).append(rank)
-        return found
+            by_node.setdefault(self._node_of[rank], []).append(rank)
+        return by_node
 
 
 def _group_of(rank: int, groups: Groups) -> int | None:

@@ -1,4 +1,4 @@
-"""Facts about samples as rows of numbers, 17 bytes a sample, as they travel between ranks."""
+"""Facts about samples as rows of numbers, 17 bytes per sample, to send between ranks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ROW: Any = np.dtype(
 
 
 def sample_rows(samples: Sequence[Sample]) -> Any:
-    """(n,) of a structured dtype, a field for each of a sample's."""
+    """Return (n,) rows of a structured dtype with the fields of `Sample`."""
     rows = [(s.index, s.group, s.prompt_length, s.response_length, s.truncated) for s in samples]
     return np.array(rows, _ROW)
 
 
 def samples_of(rows: Any) -> list[Sample]:
-    """The inverse of `sample_rows`."""
+    """Invert `sample_rows`."""
     return [Sample(*row) for row in rows.tolist()]

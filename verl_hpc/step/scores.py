@@ -10,19 +10,19 @@ from verl_hpc.step.metrics import spread
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of all samples of a step, the same on every rank."""
+    """Scores of all samples of a step, equal on every rank."""
 
     values: Sequence[float]
-    """By position."""
+    """Score of each sample, by position."""
     num_failed: int = 0
     """Calls of the reward function that failed and scored 0."""
     extra: Mapping[str, float] | None = None
     """Means of further numbers that the reward function returned."""
     details: Sequence[Mapping[str, float]] = ()
-    """By position, these numbers."""
+    """The further numbers of each sample, by position."""
     per_token: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
-    """By position, what tokens of a response earn, by their place in it, where the reward function
-    gave a list. What the response's value has beyond their sum its last token earns."""
+    """Rewards of a response's tokens by their index, by position, if the reward function returned a
+    list. The last token gets the rest of the response's value."""
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A training run: recipes, their operators and the loop. Tutorials import these names from here."""
+"""A training run: recipes and the loop over steps; tutorials import these names from here."""
 
 from verl_hpc.tutorial_names import MODULES, lazy_names
 

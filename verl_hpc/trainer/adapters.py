@@ -1,4 +1,4 @@
-"""What adapters start from: A drawn at random and B zero, or files in PEFT's format."""
+"""Initialise adapters: A at random and B zero, or from files in PEFT's format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fill_adapters(session: Session, role: Role, seed: int) -> None:
     """Fill the adapters of a role's engine; every rank calls it.
 
     Raises:
-        ModelError: on every rank, if lora.path holds no such adapter.
+        ModelError: on every rank, if lora.path does not hold a matching adapter.
     """
     lora, engine = role.settings.lora, role.training
     assert lora is not None
@@ -39,11 +39,11 @@ def _load(session: Session, role: Role) -> None:
     assert lora is not None
     head = HEAD_TENSORS.get(role.settings.head)
     wanted = {n: s for n, s in role.trained_map.tensors.items() if n != head}
-    found, reader = session.control.together(lambda: open_adapter(lora, wanted, head))
-    names = [name for name in role.trained_map.tensors if name in found.tensors]
+    stored, reader = session.control.together(lambda: open_adapter(lora, wanted, head))
+    names = [name for name in role.trained_map.tensors if name in stored.tensors]
     target = role.trained_map.restricted_to(names)
     plan = session.control.together(
-        lambda: plan_transfer(found.restricted_to(names), target, session.world.node_of)
+        lambda: plan_transfer(stored.restricted_to(names), target, session.world.node_of)
     )
     dtype: torch.dtype = getattr(torch, role.settings.model.dtype)
     Transfer(plan, session.world.rank, reader).run(
@@ -52,9 +52,10 @@ def _load(session: Session, role: Role) -> None:
 
 
 def _draw(role: Role, rank: int, seed: int) -> None:
-    """As PEFT does: A from U(-1/sqrt(inputs), 1/sqrt(inputs)) (Kaiming's with a = sqrt(5)).
+    """Initialise adapters as PEFT does: A from U(-1/sqrt(inputs), 1/sqrt(inputs)) (Kaiming's with a
+    = sqrt(5)), B zero.
 
-    Each A has a generator of its own, so that it is the same in every layout.
+    Each A has its own generator, so that it is equal in every layout.
     """
     assert role.training is not None
     for region in role.trained_map.held_by(rank):
@@ -68,11 +69,11 @@ def _draw(role: Role, rank: int, seed: int) -> None:
 
 
 def first_a(name: str, spec: TensorSpec) -> torch.Tensor:
-    """(rank, inputs) float32, on the host.
+    """Return an initial A, (rank, inputs) float32, on the host.
 
     Args:
-        name: what its random numbers come from.
-        spec: its shape.
+        name: seeds its random numbers.
+        spec: shape of A.
     """
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
     bound = 1 / math.sqrt(spec.shape[1])

@@ -1,4 +1,4 @@
-"""Everything a run needs, built on every rank: roles and placements, engines, data, reward."""
+"""Build a run on every rank: roles and placements, engines, data, reward."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def build_run(
     enter: Callable[[str], object] | None = None,
     resumes: bool = False,
 ) -> RunContext:
-    """`plan_run`, and the engines."""
+    """Plan a run (`plan_run`) and build its engines."""
     run, builder = plan_run(session, config, enter, resumes)
     build_engines(builder, run, enter or session.enter, resumes)
     return run
@@ -55,26 +55,27 @@ def plan_run(
     enter: Callable[[str], object] | None = None,
     resumes: bool = False,
 ) -> tuple[RunContext, Builder]:
-    """Everything that a recipe is made of, roles and a rollout without engines; every rank calls
-    it.
+    """Build everything that a recipe uses, with roles and a rollout that have no engines yet; every
+    rank calls it.
 
     Args:
-        session: of this rank.
-        config: of the run.
-        enter: told what begins, instead of the session alone.
-        resumes: `restore` follows and fills what is trained: only roles that are not need weights,
-            and those that start as the actor did.
+        session: this rank's session.
+        config: the run's configuration.
+        enter: called with the name of each stage, instead of `session.enter`.
+        resumes: `restore` will fill trained roles, which then load no weights unless they have
+            adapters or another role shares their first weights.
 
     Returns:
-        The run, and what `build_engines` fills it with.
+        The run, and the builder for `build_engines`.
 
     Raises:
-        ConfigError, ModelError, DataError, RewardError: on every rank alike, where the
-            configuration, a model, the data or the reward do not work.
+        ConfigError, ModelError, DataError, RewardError: on every rank, if the configuration, a
+        model, the data or the reward cannot be used.
     """
     together, enter = session.control.together, enter or session.enter
     leads = session.world.rank == 0
     enter("read model, data and reward")
+    # 1. Models: open weights, check them against layouts, and load the tokenizer.
     settings = config.role_settings
     weights = together(lambda: _open_weights(settings, check_files=leads))
     first = next(iter(weights.values()))
@@ -97,6 +98,7 @@ def plan_run(
     tokenizer_path = config.model.tokenizer or str(first.hf_directory)
     tokenizer = together(lambda: load_tokenizer(tokenizer_path, first.arch.vocab_size))
     together(lambda: _check_tokenizers(Path(tokenizer_path), weights) if leads else None)
+    # 2. Reward, environments and data.
     reward = together(lambda: make_scorer(config.reward)) if config.generates else None
     ahead = together(lambda: open_ahead(config))
     environments = together(lambda: _environments(config))
@@ -105,6 +107,7 @@ def plan_run(
     problems = open_problems(session, config, encoder)
     num_steps = config.num_steps(len(problems.train))
     settings = together(lambda: with_decay_steps(config, settings, num_steps))
+    # 3. The fingerprint, compared with a checkpoint's on resuming.
     frozen = _frozen(settings, weights)
     bases = _frozen(settings, weights, of_adapters=True)
     known = fingerprint(
@@ -120,6 +123,7 @@ def plan_run(
         known[PROMPT_FORM] = form
     if leads:
         say_what_is_unused(config, encoder, form, problems.evaluation)
+    # 4. Placements and roles, without engines.
     controls = Controls(session.control)
     places = _places(session, layouts, controls, config.seed)
     builder = Builder(session, config, settings, weights, layouts, places, tokenizer_path)
@@ -162,8 +166,8 @@ def _environments(config: RunConfig) -> Environments | None:
 
 
 def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> dict[str, Weights]:
-    """Of every role, once where it shares another's; of a checkpoint the component of its name, or
-    the actor."""
+    """Open every role's weights, once for roles that share; from a checkpoint take the component of
+    the role's name, or else the actor."""
     opened: dict[str, Weights] = {}
     checked: set[str] = set()
     for name, role in settings.items():
@@ -181,8 +185,8 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
 def _check_bases(
     bases: Mapping[str, str], settings: Mapping[str, RoleSettings], weights: Mapping[str, Weights]
 ) -> None:
-    """Raises: ConfigError: a step holds other weights for a role than for the one in whose memory
-    its frozen weights would be."""
+    """Raises: ConfigError: two roles that share frozen weights in memory would start from different
+    components of a step."""
     for name, base in bases.items():
         mine, theirs = weights[name].component, weights[base].component
         if mine != theirs:
@@ -198,8 +202,8 @@ def _frozen(
     weights: Mapping[str, Weights],
     of_adapters: bool = False,
 ) -> dict[str, Weights | None]:
-    """Of roles that are not trained, or of those whose adapters are; None where they are the first
-    role's."""
+    """Return the weights of roles that are not trained, or (of_adapters) of roles that train
+    adapters; None for the first role's weights."""
     first = next(iter(settings.values())).model.path
     return {
         name: None if role.model.path == first else weights[name]
@@ -211,14 +215,14 @@ def _frozen(
 def _own_files(
     settings: Mapping[str, RoleSettings], weights: Mapping[str, Weights]
 ) -> dict[str, Mapping[str, Path]]:
-    """Small files of trained roles whose model is not the first role's."""
+    """Return the small files of trained roles whose model differs from the first role's."""
     directories = {n: weights[n].hf_directory for n, role in settings.items() if role.trainable}
     first = next(iter(weights.values())).hf_directory
     return {n: hf_files(d) for n, d in directories.items() if d != first}
 
 
 def _check_tokenizers(tokenizer: Path, weights: Mapping[str, Weights]) -> None:
-    """Of roles whose model is not the first role's."""
+    """Check the tokenizers of roles whose model differs from the first role's."""
     directories = {name: opened.hf_directory for name, opened in weights.items()}
     first = next(iter(directories.values()))
     check_tokenizers(tokenizer, {n: d for n, d in directories.items() if d != first})
@@ -227,7 +231,8 @@ def _check_tokenizers(tokenizer: Path, weights: Mapping[str, Weights]) -> None:
 def _places(
     session: Session, layouts: RunLayouts, controls: Controls, seed: int
 ) -> dict[str, Placement]:
-    """Placements of all pools, with the control planes of every two; all ranks make them."""
+    """Make the placements of all pools, with control planes for each pool and pair; all ranks call
+    it."""
     groups = session.groups
     start_layouts(groups, list(layouts.train.values()), seed)
     pools = list(layouts.pools.values())
@@ -250,12 +255,12 @@ def _places(
 
 
 def _across(pool: Pool) -> list[tuple[int, ...]]:
-    """Ranks that have the same place in different groups."""
+    """Return the sets of ranks that have the same place in different groups."""
     return list(zip(*pool.groups, strict=True))
 
 
 def _say_what_is_slow(session: Session, model: ModelConfig) -> None:
-    """A GPU without Transformer Engine computes the same, and is slower."""
+    """Warn if layers are computed without Transformer Engine on a GPU, which is slower."""
     found = session.control.together(lambda: describe_kernels(model, ParallelConfig()))
     layers = found["training layers"]
     if session.world.rank == 0 and session.world.device != "cpu" and "PyTorch" in layers:

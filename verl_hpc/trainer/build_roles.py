@@ -1,4 +1,4 @@
-"""Engines of roles and of the rollout, with their weights."""
+"""Build the engines of roles and of the rollout, and load their weights."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from verl_hpc.transfer.execute import Transfer
 
 @dataclass(frozen=True)
 class Builder:
-    """What every part of building needs."""
+    """Inputs that all parts of building share."""
 
     session: Session
     config: RunConfig
     settings: Mapping[str, RoleSettings]
     weights: Mapping[str, Weights]
-    """By role."""
+    """Opened weights by role."""
     layouts: RunLayouts
     places: Mapping[str, Placement]
     tokenizer: str
-    """Its directory."""
+    """Directory of the tokenizer."""
 
     def place(self, name: str) -> Placement:
         return self.places[self.layouts.pool_of[name]]
 
 
 def make_roles(builder: Builder) -> dict[str, Role]:
-    """All roles, without engines."""
+    """Make all roles, without engines."""
     return {name: _role(builder, settings) for name, settings in builder.settings.items()}
 
 
 def add_rollout(builder: Builder, run: RunContext) -> None:
-    """Who generates, without an engine; every rank calls it."""
+    """Add the rollout role, without an engine; every rank calls it."""
     config, layouts = builder.config, builder.layouts
     place = builder.place(ROLLOUT)
     shard_map = rollout_shard_map(
@@ -74,14 +74,16 @@ def add_rollout(builder: Builder, run: RunContext) -> None:
 
 
 def _count(name: str) -> int:
-    """Of the job's store: it answers while its rank computes, as MPI's counters may not."""
+    """Increment a counter in the job's store and return its previous value; unlike MPI's counters
+    the store answers while its rank computes."""
     return int(dist.distributed_c10d._get_default_store().add(name, 1)) - 1
 
 
 def build_engines(
     builder: Builder, run: RunContext, enter: Callable[[str], object], resumes: bool
 ) -> None:
-    """Engines with weights, but for those that share another role's; then the rollout's."""
+    """Build the engines with their weights, except for roles that share another's; then the
+    rollout's."""
     shared = {role.shares for role in builder.settings.values() if role.shares}
     for name, role in run.roles.items():
         if role.settings.shares:
@@ -119,8 +121,8 @@ def _role(builder: Builder, settings: RoleSettings) -> Role:
 
 
 def _engine(builder: Builder, role: Role, base: Role | None) -> TrainingEngine | None:
-    """An engine whose weights are zero, but for those that are the base's; none on ranks that are
-    not the role's."""
+    """Build a role's engine with zero weights, except those shared with `base`; None on ranks
+    outside the role's placement."""
     settings = role.settings
     if not role.place.is_here:
         return None
@@ -139,7 +141,7 @@ def _engine(builder: Builder, role: Role, base: Role | None) -> TrainingEngine |
 
 
 def _load_weights(session: Session, role: Role, weights: Weights, base: Role | None) -> None:
-    """A transfer from files of what is not in memory as the base's; every rank takes part."""
+    """Load from files all weights not shared with `base`; every rank takes part."""
     # A new value head has no source to come from; it starts at zero.
     there = weights.shard_map.tensors
     new = HEAD_TENSORS.get(role.settings.head)
@@ -176,6 +178,7 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
                 keeps_experts=config.replays_experts,
             )
         )
+        # The engine must have exactly the parameters that transfers will fill.
         name = f"rollout.engine = {config.rollout.engine}"
         weights = engine.weights if engine is not None else {}
         check = partial(check_parameters, rollout.shard_map, session.world.rank, weights, name)
@@ -194,7 +197,8 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
 
 
 def _share_engines(roles: Mapping[str, Role]) -> None:
-    """A role that shares another's engine takes the weights that it has now."""
+    """Let roles that share another's engine compute with its current weights, as the first
+    weights."""
     for role in roles.values():
         owner = roles[role.settings.shares].training if role.settings.shares else None
         if owner is None:

@@ -1,4 +1,4 @@
-"""A run as one rank sees it: what recipes choose from, and what the loop works with."""
+"""One rank's view of a run, for recipes and the loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from verl_hpc.trainer.settings import Settings
 
 @dataclass
 class RunContext(RunParts):
-    """The parts of a run, and its configuration as settings of operators."""
+    """The parts of a run, with its configuration as operators' settings."""
 
     @cached_property
     def settings(self) -> Settings:
-        """The configuration as operators take it."""
+        """Operators' settings, from the configuration."""
         return Settings(self)

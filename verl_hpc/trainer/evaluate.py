@@ -1,4 +1,4 @@
-"""Answers to held-out problems, scored."""
+"""Generate and score answers to held-out problems."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _OF_FIRST = ("score/mean", "accuracy", "num_prompts", "num_dropped")
 
 
 def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleGroup]]:
-    """Metrics of all evaluation sets, with the weights that the rollout engine has: what
-    `held_out_metrics` gives, under val/ for data.evaluation, under val/NAME/ for a set.
+    """Evaluate all sets with the rollout engine's current weights; metrics are those of
+    `held_out_metrics`, under val/ for data.evaluation, under val/NAME/ for a set.
 
-    A prompt that rollout.overlong_prompt drops scores 0, so that a smaller max_prompt_tokens makes
-    no better accuracy. Every rank calls it; those that generate do the work.
+    A prompt dropped by rollout.overlong_prompt scores 0, so that a smaller max_prompt_tokens does
+    not raise the accuracy. Every rank calls it; generating ranks do the work.
 
     Returns:
-        Metrics, the same on every rank, and some answers to look at, on rank 0.
+        Metrics, equal on every rank, and some answers for people to read, on rank 0.
     """
     rollout, sets = run.rollout, run.settings.evaluation_sets
     assert rollout is not None
@@ -47,7 +47,8 @@ def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleG
 
 
 def evaluate_by(flow: Recipe, run: RunContext, step: int) -> dict[str, float]:
-    """What a recipe's own evaluation gives, the same on every rank; every rank calls it."""
+    """Run a recipe's own evaluation; return its metrics, equal on every rank. Every rank calls
+    it."""
     flow.metrics.clear()
     (chosen,) = run.config.evaluation_sets.values()
     count = len(run.settings.evaluation_problems.source)
@@ -60,7 +61,7 @@ def evaluate_by(flow: Recipe, run: RunContext, step: int) -> dict[str, float]:
 def _answer(
     run: RunContext, step: int, held_out: EvaluationSet, saved: SavedGenerations | None
 ) -> tuple[dict[str, float], list[SampleGroup]]:
-    """Metrics of a set, and some answers on the rank that leads those that generate."""
+    """Return a set's metrics, and some answers on the first generating rank."""
     rollout = run.rollout
     assert rollout is not None
     place, limit = rollout.place, run.config.rollout.max_prompt_tokens
@@ -84,39 +85,38 @@ def _answer(
 
 
 def held_out_metrics(answers: Sequence[Sequence[float]], num_prompts: int) -> dict[str, float]:
-    """Metrics of a set.
+    """Compute the metrics of a set.
 
     Args:
-        answers: scores by prompt, as many for each, of the prompts that were answered; at least
-            one prompt.
-        num_prompts: with those that were not, whose answers count as wrong.
+        answers: scores by answered prompt, equally many for each; at least one prompt.
+        num_prompts: number of prompts, including unanswered ones, which count as wrong.
 
     Returns:
         score/mean; accuracy, the share of answers that score `RIGHT` or more; num_prompts and
-        num_dropped; with n > 1 answers per prompt avg@n, which is the accuracy, and pass@k for
+        num_dropped; with n > 1 answers per prompt avg@n, which equals the accuracy, and pass@k for
         `ks_up_to(n)`.
     """
     num_samples = len(answers[0])
     correct = [sum(value >= RIGHT for value in of_prompt) for of_prompt in answers]
     accuracy = sum(correct) / (num_prompts * num_samples)
-    found = {
+    metrics = {
         "score/mean": sum(map(sum, answers)) / (num_prompts * num_samples),
         "accuracy": accuracy,
         "num_prompts": float(num_prompts),
         "num_dropped": float(num_prompts - len(answers)),
     }
     if num_samples == 1:
-        return found
-    found[f"avg@{num_samples}"] = accuracy
+        return metrics
+    metrics[f"avg@{num_samples}"] = accuracy
     for k in ks_up_to(num_samples):
         passed = sum(pass_at_k(num_samples, num_correct, k) for num_correct in correct)
-        found[f"pass@{k}"] = passed / num_prompts
-    return found
+        metrics[f"pass@{k}"] = passed / num_prompts
+    return metrics
 
 
 def metrics_of_sets(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Metrics by their whole names: those of the set without a name under val/, those of others
-    under val/NAME/, and the four that every set has of the first under val/, too."""
+    """Return metrics by their full names: an unnamed set's under val/, others' under val/NAME/, and
+    the first set's four common metrics also under val/."""
     first = next(iter(found.values()))
     named = {
         f"val/{name}/{metric}" if name else f"val/{metric}": value

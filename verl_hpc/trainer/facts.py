@@ -1,4 +1,4 @@
-"""What a run tells of itself besides metrics: for its report, and for `status`."""
+"""Facts of a run besides metrics, for its report and for `status`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATES = {name: name for name in (*ENDS, "stopped")} | {"restart": "interrupted
 
 
 def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
-    """What the report says besides the metrics."""
+    """Return the facts that the report shows besides metrics."""
     config, layouts, world = run.config, run.layouts, run.session.world
     left = "" if result.outcome in ENDS else f" at step {result.progress.step}: {result.reason}"
     return {
@@ -46,7 +46,7 @@ def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
 
 
 def placements(run: RunContext) -> list[Placed]:
-    """Where the roles of a run are; empty where all have all ranks."""
+    """Return the ranks of each pool's roles; empty if every role has all ranks."""
     if not run.layouts.is_split:
         return []
     roles: dict[str, list[str]] = {}
@@ -62,7 +62,7 @@ def placements(run: RunContext) -> list[Placed]:
 
 
 def _role_facts(run: RunContext) -> dict[str, str]:
-    """Where every role is and what; one line where all have the same layout and ranks."""
+    """Describe every role's model and layout; in one line if all share layout and ranks."""
     layouts = {name: _layout(run, role) for name, role in run.roles.items()}
     about = {name: _about(run, role) for name, role in run.roles.items()}
     if len(set(layouts.values())) == 1:
@@ -83,7 +83,7 @@ def _layout(run: RunContext, role: Role) -> str:
 
 
 def _about(run: RunContext, role: Role) -> str:
-    """Which model, with which head, and whether it is trained."""
+    """Describe a role's model and head, and whether it is trained."""
     settings = role.settings
     path = settings.model.path
     words = [] if path == run.config.model.path else [_named(path)]
@@ -96,12 +96,12 @@ def _about(run: RunContext, role: Role) -> str:
 
 
 def _named(path: str) -> str:
-    """A model's name and commit, where it is of a hub; else its path."""
+    """Return a hub model's name and commit, or else the model's path."""
     return source_of(path) or path
 
 
 def _scoring_facts(run: RunContext) -> dict[str, str]:
-    """Where the reward function is called, if that is not where responses are generated."""
+    """Describe the ranks that call the reward function, if they differ from those that generate."""
     place = run.layouts.pools[run.layouts.pool_of[SCORING]]
     if run.reward is None or place.name == ROLLOUT:
         return {}

@@ -1,4 +1,4 @@
-"""What a run is made of, and whether that is still so when it is resumed."""
+"""Fingerprint of a run's inputs, compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ALGORITHM_FILES = {name: f"algorithm.{name}'s file" for name in ("advantage", "l
 EVALUATION = "what an evaluation asks and how it scores"
 ENVIRONMENT = "rollout.environment"
 MAY_CHANGE = (*REWARD, RECIPE_FILE, *ALGORITHM_FILES.values(), EVALUATION, ENVIRONMENT)
-"""Since users fix their functions between jobs; a warning says so."""
+"""Entries that may change with a warning, since users fix their functions between jobs."""
 SAME_AS_FIRST = "the weights of model.path"
-"""Instead of a hash, of a role that starts from them and is not trained."""
+"""Value, instead of a hash, for an untrained role that uses the first weights."""
 FROZEN = "roles that are not trained"
-"""Without the reference, which comes and goes with the KL."""
+"""Untrained roles, except the reference, which may be added or removed with the KL."""
 TRAINED = "roles that are trained"
 _NEVER_CHANGE = {"recipe", TRAINED}
 _REASONS = {
@@ -45,7 +45,7 @@ _REASONS = {
     FIRST_WEIGHTS: "other weights than those that the run started from, its KL reference or "
     "the base of its adapters",
 }
-"""Of what is compared by a hash, which would tell nobody anything."""
+"""Messages about entries compared by hash; showing the hashes would not help."""
 _OTHER_WEIGHTS = "other weights than the run has computed with so far"
 _CHANGES_NO_RESULT = ("dtype", "max_positions")
 _TOKENIZER_FILES = (
@@ -69,19 +69,18 @@ def fingerprint(
     frozen: Mapping[str, Weights | None] | None = None,
     bases: Mapping[str, Weights | None] | None = None,
 ) -> dict[str, str]:
-    """What may not change unnoticed when a run is resumed, by name; the same on every rank.
+    """Return by name what may not change unnoticed when a run is resumed; equal on every rank.
 
-    Whatever else may: learning rates, steps, layouts, the number of ranks.
+    Anything else may change: learning rates, steps, layouts, the number of ranks.
 
     Args:
-        control: of all ranks, which call this together; the first one reads the files.
-        config: of the run.
-        model: what the run starts from.
-        tokenizer: its directory.
+        control: control plane of all ranks, which call this together; the first reads the files.
+        config: the run's configuration.
+        model: weights that the run starts from.
+        tokenizer: directory of the tokenizer.
         reads_weights: False leaves the weights out.
-        frozen: of roles that are not trained, by role; None of one that computes with what the
-            run starts from.
-        bases: the same of roles whose adapters are trained.
+        frozen: weights of untrained roles, by role; None for one that uses `model`.
+        bases: likewise for roles whose adapters are trained.
 
     Raises:
         DataError, CheckpointError: on every rank, if a file cannot be read.
@@ -92,7 +91,7 @@ def fingerprint(
     dropped = [sets[name].source for name in sorted(sets)] if data.overlap == "drop" else []
 
     def read() -> dict[str, str]:
-        found = {
+        known = {
             "recipe": config.recipe,
             "seed": str(config.seed),
             "data.train": fingerprint_of_data(data.train, *dropped),
@@ -105,29 +104,31 @@ def fingerprint(
             "tokenizer": _of_tokenizer(tokenizer),
             **_of_revisions(config),
         }
+        # Of a user's files the content counts, not the path.
         if config.has_own_recipe:
             file, _, name = config.recipe.rpartition(":")
-            found["recipe"] = f"{Path(file).name}:{name}"
-            found[RECIPE_FILE] = of_file(Path(file)).hex()[:8]
+            known["recipe"] = f"{Path(file).name}:{name}"
+            known[RECIPE_FILE] = of_file(Path(file)).hex()[:8]
         trained = [name for name, role in config.role_settings.items() if role.trainable]
-        found[TRAINED] = ", ".join(sorted(trained))
+        known[TRAINED] = ", ".join(sorted(trained))
         for setting, text in ALGORITHM_FILES.items():
             name = getattr(config.algorithm, setting).name
             if is_own(name):
-                found[text] = of_file(Path(name.rpartition(":")[0])).hex()[:8]
+                known[text] = of_file(Path(name.rpartition(":")[0])).hex()[:8]
         if config.generates:
-            found |= _of_reward(config.reward)
-            found[ENVIRONMENT] = _of_environment(config.rollout.environment)
+            known |= _of_reward(config.reward)
+            known[ENVIRONMENT] = _of_environment(config.rollout.environment)
         if config.evaluation.wanted:
-            found[EVALUATION] = _of_evaluation(config)
+            known[EVALUATION] = _of_evaluation(config)
+        # Reading weights is slow, so callers leave it out where nothing uses the first weights.
         if reads_weights:
-            found[FIRST_WEIGHTS] = model.fingerprint()
-        found[FROZEN] = ", ".join(sorted({*(frozen or {})} - {REFERENCE})) or "none"
+            known[FIRST_WEIGHTS] = model.fingerprint()
+        known[FROZEN] = ", ".join(sorted({*(frozen or {})} - {REFERENCE})) or "none"
         for name in bases or {}:
-            found[f"lora of {name}"] = _of_adapters(config.role_settings[name].lora)
+            known[f"lora of {name}"] = _of_adapters(config.role_settings[name].lora)
         for name, weights in {**(frozen or {}), **(bases or {})}.items():
-            found[f"roles.{name}.path"] = weights.fingerprint() if weights else SAME_AS_FIRST
-        return found
+            known[f"roles.{name}.path"] = weights.fingerprint() if weights else SAME_AS_FIRST
+        return known
 
     return control.broadcast(control.together(read if control.rank == 0 else dict))
 
@@ -146,7 +147,7 @@ def _of_architecture(arch: Architecture) -> dict[str, str]:
 
 
 def _of_revisions(config: RunConfig) -> dict[str, str]:
-    """Names and commits of models that are of a hub."""
+    """Return names and commits of models from a hub."""
     named = {setting: source_of(path) for setting, path in model_settings(config).items()}
     return {f"revision of {name}": source for name, source in named.items() if source}
 
@@ -186,8 +187,8 @@ def _of_environment(config: EnvironmentConfig | None) -> str:
 
 
 def _of_evaluation(config: RunConfig) -> str:
-    """What decides the metrics of an evaluation besides the weights and the run's reward, 8
-    hexadecimal digits."""
+    """Hash what decides an evaluation's metrics besides weights and the run's reward, 8 hexadecimal
+    digits."""
     digest = hashlib.sha256()
     for name, chosen in config.evaluation_sets.items():
         settings = chosen.model_dump(mode="json", exclude={"source", "reward"})
@@ -198,45 +199,44 @@ def _of_evaluation(config: RunConfig) -> str:
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Settings whose values differ; what one of the two does not know is left out."""
+    """Return the names that are in both fingerprints with different values."""
     return [name for name in now if name in before and now[name] != before[name]]
 
 
 def change_of(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """A change in words that show both values."""
+    """Describe a change with both values."""
     return f"{name} = {now[name]}, and was {before[name]}"
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs and may not, in words."""
-    found = [name for name in changed(before, now) if name not in MAY_CHANGE]
-    frozen = dict.fromkeys((name for name in found if name.startswith("roles.")), _OTHER_WEIGHTS)
+    """Describe the changes that are not allowed."""
+    names = [name for name in changed(before, now) if name not in MAY_CHANGE]
+    frozen = dict.fromkeys((name for name in names if name.startswith("roles.")), _OTHER_WEIGHTS)
     reasons = {**_REASONS, **frozen}
     return [
         f"{name}: {reasons[name]}" if name in reasons else change_of(name, before, now)
-        for name in found
+        for name in names
     ]
 
 
 def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: bool) -> None:
-    """Whether a run may be resumed; with another reward function, or another text of its recipe or
-    algorithm, it may.
+    """Refuse to resume a run whose fingerprint changed, except for entries in `MAY_CHANGE`.
 
     Args:
-        before: the fingerprint in its checkpoint.
-        now: that of its configuration.
-        force: accept any change but another recipe, or other roles that are trained.
+        before: fingerprint in the checkpoint.
+        now: fingerprint of the configuration.
+        force: accept any change except of the recipe and the trained roles.
 
     Raises:
         ConfigError: names what changed.
     """
-    found = changes(before, now)
+    refused = changes(before, now)
     never = _NEVER_CHANGE.intersection(changed(before, now))
-    if not found or (force and not never):
+    if not refused or (force and not never):
         return
     way_out = "" if never else ", or set checkpoint.resume: force"
     raise ConfigError(
-        f"this run resumes from a checkpoint, and is not the same any more: {'; '.join(found)}. "
+        f"this run resumes from a checkpoint, and is not the same any more: {'; '.join(refused)}. "
         "Give back what it was, or start a run of another name (model.path: its newest step)"
         f"{way_out}"
     )

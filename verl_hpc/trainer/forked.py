@@ -1,4 +1,4 @@
-"""CPU ranks of one machine, forked from a process that has imported what a run needs."""
+"""Fork CPU ranks on one machine from a process that has imported a run's libraries."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from verl_hpc.sources.local import local_directory
 
 
 def fork_ranks(config: RunConfig, size: int) -> int | None:
-    """Import what ranks of the run do, and become `size` of them.
+    """Import the run's libraries, then fork `size` ranks.
 
     Returns:
-        In the process that called it the status of all ranks, once they have ended; None in each
-        rank.
+        In the calling process the ranks' exit status, once they have ended; None in each rank.
 
     Raises:
-        ConfigError: the run cannot be laid out on so many ranks, or its engine cannot serve the
-            model on CPUs.
-        ModelError: the model is of a family that is not mapped.
-        LaunchError: they are too many for this machine, a launcher has started this process, there
-            is none to start ranks with, or the packages are those for GPUs.
+        ConfigError: the run does not fit on `size` ranks, or its engine does not support the model
+            on CPUs.
+        ModelError: the model's family is not supported.
+        LaunchError: there are too many ranks for this machine, a launcher has started this process,
+            no launcher is available, or the packages are built for GPUs.
     """
     check_alone()
     check_size(size)
@@ -38,7 +37,7 @@ def fork_ranks(config: RunConfig, size: int) -> int | None:
 
 
 def fork_plain_ranks(size: int) -> int | None:
-    """The same for ranks that need no more than torch; raises as `fork_ranks`."""
+    """Fork ranks that need only torch; see `fork_ranks` for errors."""
     check_alone()
     check_size(size)
     return _fork(size, lambda: None)
@@ -69,7 +68,7 @@ def _check_layout(config: RunConfig, size: int) -> None:
 
 
 def _check_heads(config: RunConfig) -> None:
-    """Look at a model whose config.json can be read here; ranks look at all others."""
+    """Check a model whose config.json can be read here; ranks check all others."""
     first = next(iter(config.role_settings.values()))
     model = Path(local_directory(first.model.path))
     if (model / "config.json").is_file():
@@ -77,7 +76,7 @@ def _check_heads(config: RunConfig) -> None:
 
 
 def _import_for(config: RunConfig) -> None:
-    """In the order in which a rank comes to need them: libraries patch one another."""
+    """Import the libraries in the order in which a rank would, since they patch one another."""
     import verl_hpc.trainer.train  # noqa: F401
     from verl_hpc.engines import factory as engines
     from verl_hpc.rollout import factory as rollouts

@@ -1,4 +1,4 @@
-"""What ranks compile, kept from one start to the next: which archive, who writes it, and when."""
+"""Keep compile caches from one start of a run to the next, in an archive on shared storage."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from verl_hpc.runtime import cache_archive, environment
 from verl_hpc.runtime.session import Session
 
 _COMPILERS = ("torch", "triton", "vllm", "tilelang", "transformer-engine", "megatron-core")
-"""Packages that compile, or whose code is compiled."""
+"""Packages that compile code, or whose code is compiled."""
 _PROCESSOR = ("model name", "flags", "CPU part", "Features")
-"""Lines of /proc/cpuinfo that decide which instructions a C++ compiler takes."""
+"""Lines of /proc/cpuinfo that decide which instructions a C++ compiler uses."""
 _LOG = logging.getLogger(__name__)
 
 Node = frozenset[tuple[str, int]]
-"""What the ranks of a node do: pools, and places in a group of theirs."""
+"""Work of a node's ranks: (pool, place in its group) of each."""
 
 
 def open_caches(session: Session, arch: Architecture, layouts: RunLayouts) -> KeptCaches | None:
-    """The compile caches that the site profile wants kept; None where it wants none.
+    """Open the archive of compile caches; None if the site profile keeps none of them.
 
     Args:
-        session: of this rank.
-        arch: of the first role's model.
-        layouts: of the run.
+        session: this rank's session.
+        arch: sizes of the first role's model.
+        layouts: the run's layouts.
     """
     local, kept = (environment.setting(name, "") for name in (CACHE_DIRECTORY, KEPT_CACHES))
     if not local or not kept:
@@ -48,12 +48,12 @@ def open_caches(session: Session, arch: Architecture, layouts: RunLayouts) -> Ke
 
 
 class KeptCaches:
-    """One archive for the nodes of a job that do the same work; the first of them writes it.
+    """One archive for all nodes of a job with the same work; the first of these nodes writes it.
 
-    Nothing that fails here ends a run: it compiles then, as without.
+    A failure here never ends a run: it then compiles, as without an archive.
 
     Args:
-        session: of this rank.
+        session: this rank's session.
         local: the node's directory of compile caches.
         archive: the file on shared storage.
         packs: whether this node writes it.
@@ -68,10 +68,10 @@ class KeptCaches:
         self._num_steps = 0
 
     def unpack(self) -> str:
-        """Fill the node's directory; every rank calls it before it compiles anything.
+        """Fill the node's cache directory; every rank calls it before compiling anything.
 
         Returns:
-            How many files came from which archive, as the first rank of a node knows.
+            Text with the number of files and the archive; correct on the first rank of a node.
         """
         if self._leads:
             self._attempt(self._unpack, "not used")
@@ -79,13 +79,13 @@ class KeptCaches:
         return f"files of compile caches: {len(self._known)}, from {self._archive}"
 
     def is_due(self) -> bool:
-        """Whether to pack now: after steps 1, 2, 4, 8 ... of this start, since an evaluation or a
-        new length may compile more than the first step did. Called once a step."""
+        """Count a step; return whether to pack after it: after steps 1, 2, 4, 8 ... of this start,
+        since an evaluation or a new length may compile more than the first step did."""
         self._num_steps += 1
         return self._num_steps & (self._num_steps - 1) == 0
 
     def pack(self) -> None:
-        """Write the archive if there is something new; every rank calls it, and none compiles."""
+        """Write the archive if there are new files; every rank calls it, while none compiles."""
         self._control.barrier()
         if self._packs:
             self._attempt(self._pack, "not written")
@@ -109,19 +109,19 @@ class KeptCaches:
 
 
 def _nodes(layouts: RunLayouts, node_of: Collection[int]) -> list[Node]:
-    """What each node does, by its number; nodes that do the same compile the same."""
-    found: list[set[tuple[str, int]]] = [set() for _ in range(max(node_of) + 1)]
+    """Return each node's work, by node; nodes with equal work compile the same code."""
+    work: list[set[tuple[str, int]]] = [set() for _ in range(max(node_of) + 1)]
     nodes = list(node_of)
     for pool in layouts.pools.values():
         for group in pool.groups:
             for place, rank in enumerate(group):
-                found[nodes[rank]].add((pool.name, place))
-    return [frozenset(node) for node in found]
+                work[nodes[rank]].add((pool.name, place))
+    return [frozenset(node) for node in work]
 
 
 def _key(arch: Architecture, layouts: RunLayouts, node: Node, device: str) -> str:
-    """A name for what compiled code depends on. The caches look closer by themselves: a key that
-    is too coarse costs space, not correctness."""
+    """Return a hash of what compiled code depends on. The caches have their own finer keys: a
+    coarse key costs space, not correctness."""
     facts = {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _COMPILERS},

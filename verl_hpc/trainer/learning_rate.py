@@ -1,4 +1,4 @@
-"""How long the learning rates of a run fall."""
+"""Default decay steps of learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from verl_hpc.errors import ConfigError
 def with_decay_steps(
     config: RunConfig, settings: Mapping[str, RoleSettings], num_steps: int
 ) -> dict[str, RoleSettings]:
-    """Roles whose learning rate falls, and whose decay_steps is not given, with the optimizer steps
-    that they have in the whole run.
+    """Set decay_steps, where a schedule needs and lacks it, to the role's optimizer steps in the
+    whole run.
 
     Args:
-        settings: of all roles, by name.
-        num_steps: of the run.
+        settings: all roles' settings, by name.
+        num_steps: steps of the run.
 
     Raises:
-        ConfigError: the warm-up of one is no shorter than that.
+        ConfigError: a role's warm-up is not shorter than that.
     """
-    found = dict(settings)
+    updated = dict(settings)
     for name, role in settings.items():
         optimizer = role.optimizer
         if optimizer is None or optimizer.schedule == "constant" or optimizer.decay_steps:
@@ -34,10 +34,10 @@ def with_decay_steps(
         per_step = config.batch.mini_batches * config.batch.update_epochs
         decay_steps = max(num_steps - late, 0) * per_step
         _check_warm_up(name, optimizer, decay_steps)
-        found[name] = replace(
+        updated[name] = replace(
             role, optimizer=optimizer.model_copy(update={"decay_steps": decay_steps})
         )
-    return found
+    return updated
 
 
 def _check_warm_up(name: str, optimizer: OptimizerConfig, decay_steps: int) -> None:

@@ -1,4 +1,4 @@
-"""A few prompts and responses of a step, as text for people to look at."""
+"""A few prompts and responses of a step, as text for people to read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from verl_hpc.trainer.context import RunContext
 
 @dataclass(frozen=True)
 class Look:
-    """What one rank knows of samples, by position."""
+    """One rank's part of the shown samples, by position."""
 
     groups: Mapping[int, int]
-    """Which prompt each sample answers, of all that are looked at; known with responses."""
+    """Prompt (group) of each shown sample; filled with the responses."""
     prompts: Mapping[int, tuple[str, str]]
-    """By group: the prompt, and what is right."""
+    """(prompt, ground truth) by group."""
     responses: Mapping[int, SampleResponse]
     advantages: Mapping[int, float]
     scores: Mapping[int, float]
@@ -31,7 +31,7 @@ NOTHING = Look({}, {}, {}, {}, {})
 
 
 def step_samples(run: RunContext, values: Mapping[str, Any]) -> Look:
-    """What this rank has of the first few prompts of a step, if it is the one to say it."""
+    """Return this rank's part of a step's first few prompts; empty unless it leads a group."""
     rows, samples, sequences = (values.get(n) for n in ("rows", "samples", "sequences"))
     # Where prompts are left out and others asked instead.
     rows = values.get("asked", rows)
@@ -52,7 +52,7 @@ def step_samples(run: RunContext, values: Mapping[str, Any]) -> Look:
 
 
 def _mean_advantages(groups: Mapping[int, int], advantages: object) -> dict[int, float]:
-    """Over each response's tokens, of the samples that are looked at."""
+    """Return each shown response's mean advantage over tokens."""
     if not isinstance(advantages, Columns):
         return {}
     rows = zip(advantages.positions, advantages[ADVANTAGES], strict=True)
@@ -67,7 +67,7 @@ def texts(
     sequences: Columns,
     scores: Scores | None = None,
 ) -> Look:
-    """Prompts and responses that this rank's engine generated."""
+    """Decode the shown prompts and responses that this rank's engine generated."""
     rollout = run.rollout
     assert rollout is not None
     first_versions = _first_versions(sequences)
@@ -93,7 +93,7 @@ def texts(
 
 
 def _first_versions(sequences: Columns) -> dict[int, int]:
-    """The weights that began each response, where they can be older than the engine's."""
+    """Return the weights' version of each response's first token, if versions are recorded."""
     if VERSIONS not in sequences.values:
         return {}
     rows = zip(sequences.positions, sequences[VERSIONS], strict=True)
@@ -101,7 +101,7 @@ def _first_versions(sequences: Columns) -> dict[int, int]:
 
 
 def join_samples(parts: Iterable[Look]) -> list[SampleGroup]:
-    """What all ranks know together, by prompt."""
+    """Join all ranks' parts, by prompt."""
     groups: dict[int, int] = {}
     prompts: dict[int, tuple[str, str]] = {}
     responses: dict[int, SampleResponse] = {}
@@ -124,18 +124,18 @@ def join_samples(parts: Iterable[Look]) -> list[SampleGroup]:
 
 
 def _first(samples: Samples) -> dict[int, int]:
-    """Positions of the first responses to the first prompts, with their group."""
-    found: dict[int, int] = {}
+    """Return the positions of the first responses to the first prompts, with their group."""
+    shown: dict[int, int] = {}
     counts: dict[int, int] = {}
     for position, sample in enumerate(samples):
         if sample.group not in counts and len(counts) == MAX_GROUPS:
             continue
         counts[sample.group] = counts.get(sample.group, 0) + 1
         if counts[sample.group] <= MAX_RESPONSES:
-            found[position] = sample.group
-    return found
+            shown[position] = sample.group
+    return shown
 
 
 def _of_first(groups: Mapping[int, int], scores: object) -> dict[int, float]:
-    """Scores of the samples that are looked at, where this rank knows them."""
+    """Return the scores of the shown samples, if this rank has them."""
     return {i: scores.values[i] for i in groups} if isinstance(scores, Scores) else {}

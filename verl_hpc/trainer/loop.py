@@ -1,4 +1,4 @@
-"""The loop: run a recipe's flow step by step, evaluate and save, until the run is over."""
+"""The training loop: take steps, evaluate and save until the run is over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from verl_hpc.trainer.steps import Steps
 
 
 class Loop:
-    """Steps of a recipe, evaluations and saves, until the run is over."""
+    """Takes a recipe's steps, evaluates and saves until the run is over."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Loop:
         self._droppable = False
         self._step_now = 0
         self._evaluated = -1
-        """The newest step with an evaluation."""
+        """Newest step with an evaluation."""
         self._saves: Saves
         self._rollout_has: int | None = None
-        """The step whose weights the rollout engine has."""
+        """Step whose weights the rollout engine has."""
         self._stages = Stages()
         self._steps = Steps(run, recipe, self._enter_operator, self._weights_to_rollout)
         if run.rollout is not None:
@@ -70,12 +70,12 @@ class Loop:
             (self.config.run_directory / FLOW).write_text(text, encoding="utf-8")
 
     def to_the_end(self, progress: Progress) -> Result:
-        """Every step that is left, and a last save.
+        """Take all remaining steps, and save the last.
 
-        A step is saved before its weights go to the rollout engine, and they go there only where
-        somebody generates with them: an evaluation, and the next step.
+        A step is saved before its weights are sent to the rollout engine, and they are sent only if
+        an evaluation or the next step generates with them.
 
-        An error that all ranks have leaves a save under way time to finish.
+        On an error that all ranks raise, a save under way is finished first.
         """
         self._saves = Saves(self.run, progress.step)
         self.run.let_change = self._saves.let_change
@@ -87,6 +87,7 @@ class Loop:
             raise
 
     def _to_the_end(self, progress: Progress) -> Result:
+        # A resumed run may have been stopped between a step and its evaluation.
         self._evaluated = self.run.session.control.broadcast(self.records.last_evaluated)
         owed: dict[str, float] = {}
         if self._owes_evaluation(progress.step):
@@ -141,10 +142,9 @@ class Loop:
     def _outcome(
         self, progress: Progress, metrics: Mapping[str, float], wish: Wish
     ) -> Outcome | None:
-        """Why to go no further after this step, or None.
+        """Return why to stop after this step, or None.
 
-        A run that is asked to leave at once owes the evaluation of its last step, and is not
-        finished.
+        A run that must stop at once has not evaluated its last step, and so is not finished.
         """
         goal = self.config.evaluation.stop_at
         if progress.step >= self.run.num_steps and not self._owes_evaluation(progress.step):
@@ -160,16 +160,16 @@ class Loop:
         self._droppable = True
         if self._life is not None:
             self._life.begin_step()
-        found = self._steps.take(step, progress)
+        stepped = self._steps.take(step, progress)
         if self._life is not None:
             self._life.end_step()
         self.stop.took(step=time.monotonic() - begin, save=self._saves.seconds)
-        self.records.samples(step, "train", found.samples)
-        self.records.rewards(found.rewards)
-        return found.progress, found.metrics
+        self.records.samples(step, "train", stepped.samples)
+        self.records.rewards(stepped.rewards)
+        return stepped.progress, stepped.metrics
 
     def _weights_to_rollout(self, step: int) -> dict[str, float]:
-        """Reshard, unless the rollout engine has this step's weights already."""
+        """Send a step's weights to the rollout engine, unless it has them already."""
         if self._rollout_has == step:
             return {}
         self._enter("reshard")
@@ -193,12 +193,13 @@ class Loop:
             # One of its operators may take the device, and with it the weights, from the engine.
             self._rollout_has = None
             return metrics | evaluate_by(own, self.run, step)
-        found, samples = evaluate(self.run, step)
+        scores, samples = evaluate(self.run, step)
         self.records.samples(step, "evaluation", samples)
-        return metrics | found
+        return metrics | scores
 
     def _save(self, progress: Progress) -> None:
-        """Unless the step is saved already; the rollout engine gives up its weights."""
+        """Start saving the step unless it is saved already; the rollout engine loses its
+        weights."""
         if progress.step <= self._saves.newest:
             return
         self._enter("save_checkpoint")
@@ -206,19 +207,20 @@ class Loop:
         self._saves.begin(progress)
 
     def _save_for_good(self, progress: Progress) -> None:
-        """The same, and wait for it; what has failed in the background is tried once more."""
+        """Save synchronously; retry a failed background save once."""
         self._saves.finish()
         self._save(progress)
         self._saves.finish()
 
     def _keep_caches(self) -> None:
-        """For the next start: of this one nobody knows whether it has time at its end."""
+        """Pack the compile caches for the next start now, as there may be no time at the end."""
         if self.run.caches is not None and self.run.caches.is_due():
             self._enter("keep_caches")
             self.run.caches.pack()
 
     def _keep_responses(self, saved: int) -> None:
-        """Beside the step whose weights they are of: without one nothing resumes."""
+        """Save finished responses in the directory of the step whose weights generated them, if it
+        exists."""
         run, step = self.run, checkpoint_root(self.config) / step_name(saved)
         if run.kept is None or run.rollout is None:
             return
@@ -246,12 +248,12 @@ class Loop:
             self._traces.write()
 
     def _of_all(self, mine: dict[str, float]) -> dict[str, float]:
-        """Figures of all ranks as one, on rank 0; elsewhere the rank's own."""
+        """Return all ranks' figures combined on rank 0, and the rank's own elsewhere."""
         return combined(self.run.session.control.gather(mine)) or mine
 
     def _enter_operator(self, pipeline: Pipeline, step: int, name: str, place: str) -> None:
-        """The boundary between two operators: where all ranks meet at each, they may leave here
-        together, until one of them has changed what a checkpoint holds.
+        """Start an operator. If all ranks run every operator they may drop the step here together,
+        until an operator has changed a checkpoint's state.
 
         Raises:
             StepDropped: on every rank.
@@ -264,7 +266,7 @@ class Loop:
         self._enter(name, place, step)
 
     def _enter(self, name: str, place: str = "all", step: int | None = None) -> None:
-        """One operator ends and the next begins, for the watchdog, the view and the timers."""
+        """End the previous stage and start the next, for watchdog, records and timers."""
         if self.run.session.world.device != "cpu":
             torch.cuda.synchronize()
         self._stages.close()
@@ -278,7 +280,7 @@ class Loop:
         self._stages.begin(self.timers(name), self._traces.operator(name))
 
     def _owes_evaluation(self, step: int) -> bool:
-        """Whether the step is one to evaluate after, and that has not been done."""
+        """Whether an evaluation is due after the step and has not been done."""
         settings = self.config.evaluation
         is_due = settings.at_start
         if step > 0:
@@ -288,18 +290,18 @@ class Loop:
 
 
 def combined(gathered: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Take the largest seconds and memory of ranks by name, and the sum of their joules."""
-    found: dict[str, list[float]] = {}
+    """Combine ranks' figures by name: the largest seconds and memory, and the sum of joules."""
+    by_name: dict[str, list[float]] = {}
     for of_rank in gathered:
         for name, value in of_rank.items():
-            found.setdefault(name, []).append(value)
+            by_name.setdefault(name, []).append(value)
     return {
-        name: (sum if name.startswith(ENERGY) else max)(values) for name, values in found.items()
+        name: (sum if name.startswith(ENERGY) else max)(values) for name, values in by_name.items()
     }
 
 
 def _counters(run: RunContext) -> list[Counter]:
-    """This rank's GPU; on the first rank of a node, its CPUs, too."""
+    """Return the energy counters of this rank's GPU and, on a node's first rank, of its CPUs."""
     world = run.session.world
     on_gpu = world.device != "cpu"
     uuid = str(torch.cuda.get_device_properties(world.device).uuid) if on_gpu else None

@@ -1,7 +1,8 @@
-"""Responses made ahead of the step that trains, in checkpoints: a run that was killed and resumed
-trains on the responses that it would have trained on.
+"""Save responses generated ahead in checkpoints, so that a killed and resumed run trains on the
+same responses as without the interruption.
 
-They belong to prompts of a step, not to ranks: a run that resumes on other ranks has them, too.
+They belong to prompts of a step, not to ranks, so they can be resumed on a different number of
+ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _logger = logging.getLogger(__name__)
 
 
 def ahead_key(config: RunConfig) -> str:
-    """What says which prompts are answered ahead, and how; empty where none are."""
+    """Return a key of the settings that decide responses generated ahead; empty without
+    staleness."""
     if not config.rollout.staleness:
         return ""
     facts = [rollout_key(config), config.batch.size, config.replays_experts]
@@ -30,7 +32,7 @@ def ahead_key(config: RunConfig) -> str:
 
 
 def made_ahead(run: RunContext, step: int) -> Mapping[ResponseId, Tagged]:
-    """What this rank writes into the checkpoint of a step: its engine's first rank has it all."""
+    """Return the responses that this rank saves with a step; an engine's first rank saves all."""
     rollout = run.rollout
     if rollout is None or not rollout.place.is_here or not rollout.place.leads_group:
         return {}
@@ -38,12 +40,12 @@ def made_ahead(run: RunContext, step: int) -> Mapping[ResponseId, Tagged]:
 
 
 def take_up(run: RunContext, step: Step, same_data: bool) -> None:
-    """Give engines the responses that a step has of later ones; every rank calls it.
+    """Restore the responses to later steps from a checkpoint; every rank calls it.
 
-    A run that would make them otherwise makes them anew.
+    They are dropped if this run would generate them differently.
 
     Raises:
-        DamageError: on every rank, if a file of one is not as it was written.
+        DamageError: on every rank, if a file is damaged.
     """
     rollout, key = run.rollout, step.state.ahead
     if rollout is None or not key:

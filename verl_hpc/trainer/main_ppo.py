@@ -1,4 +1,4 @@
-"""A run from verl's command line: its dotted keys, in Hydra's syntax.
+"""Start a run from verl's command line: its dotted keys, in Hydra's syntax.
 
     python -m verl_hpc.trainer.main_ppo algorithm.adv_estimator=grpo \\
         data.train_files=data/gsm8k/train.parquet data.val_files=data/gsm8k/test.parquet \\
@@ -55,14 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _load(options: dict[str, str], keys: Sequence[str]) -> Loaded:
     file = options.get("--config")
-    found = migrate(keys) if file is None else migrate_file(Path(file), keys)
-    config = found.config()
-    tell_notes(found)
-    return config, found.ranks
+    migration = migrate(keys) if file is None else migrate_file(Path(file), keys)
+    config = migration.config()
+    tell_notes(migration)
+    return config, migration.ranks
 
 
 def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Ours, and verl's words."""
+    """Separate our options from verl's words."""
     options: dict[str, str] = {}
     rest: list[str] = []
     waiting = iter(words)

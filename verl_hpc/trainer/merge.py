@@ -1,7 +1,8 @@
-"""Adapters merged into what is sent: W + scale B A, one part of the model after another.
+"""Merge adapters into the weights sent to the rollout, W + scale B A, one part of the model at a
+time.
 
-The merged weights of a part lie in memory of their own while they are sent, which the next part
-then takes. The model's own weights stay as they are.
+Merged weights are in separate memory, which each part reuses. The model's own weights are not
+changed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from verl_hpc.planner.memory.role import MERGED_BYTES
 
 
 def parts_of(shard_map: ShardMap, dtype: str, limit: int = MERGED_BYTES) -> list[list[str]]:
-    """Logical tensors in parts whose decoder layers take at most `limit` bytes on any rank.
+    """Split logical tensors into parts whose decoder layers take at most `limit` bytes on any rank.
 
-    A part has neighbouring layers of every stage, so that all stages send at a time; the first has
-    what is no layer. Of 2 stages of 4 layers, with room for two: 0, 1, 4, 5, then 2, 3, 6, 7.
+    A part has neighbouring layers of every stage, so that all stages send at the same time; the
+    first part also has the tensors outside layers. With 2 stages of 4 layers and room for two: 0,
+    1, 4, 5, then 2, 3, 6, 7.
     """
     places: dict[str, set[str]] = {}
     sizes: dict[tuple[str, object], int] = {}
@@ -35,6 +37,7 @@ def parts_of(shard_map: ShardMap, dtype: str, limit: int = MERGED_BYTES) -> list
             key = place, holder
             num_bytes = region.box.num_elements * ITEM_BYTES[dtype]
             sizes[key] = sizes.get(key, 0) + num_bytes
+    # A layer's size is that of its largest share on any rank; then fill parts greedily.
     largest = {p: max(n for (q, _), n in sizes.items() if q == p) for p in places}
     parts: list[list[str]] = [list(dict.fromkeys(rest))]
     filled = 0
@@ -48,19 +51,19 @@ def parts_of(shard_map: ShardMap, dtype: str, limit: int = MERGED_BYTES) -> list
 
 
 def _place(parameter: str) -> str | None:
-    """Chunk and number of the decoder layer that a local name is of."""
+    """Return chunk and number of the decoder layer in a parameter's local name, or None."""
     chunk, _, rest = parameter.partition(".decoder.layers.")
     return f"{chunk}.{rest.partition('.')[0]}" if rest else None
 
 
 class MergedWeights:
-    """What one rank sends of each part.
+    """One rank's weights to send, part by part.
 
     Args:
-        engine: of the rank; None where it has none.
-        maps: of every part.
+        engine: this rank's engine, or None.
+        maps: shard map of every part.
         rank: this rank.
-        dtype: that travels, and that merged weights have.
+        dtype: element type of merged weights, which is sent.
     """
 
     def __init__(
@@ -85,7 +88,8 @@ class MergedWeights:
         self.num_bytes = memory.numel() * ITEM_BYTES[dtype_name(dtype)]
 
     def of(self, part: int) -> Mapping[str, torch.Tensor]:
-        """By local name; those of the part that was asked for before are gone."""
+        """Merge one part and return the weights by local name; this overwrites the previous
+        part."""
         if self._engine is None:
             return {}
         for name, memory in self._merged[part].items():

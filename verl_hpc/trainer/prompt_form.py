@@ -1,4 +1,4 @@
-"""How a run reads its prompts, and a word at the start where that may not be what is meant."""
+"""Determine how a run reads its prompts, and warn if that may be unintended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verl_hpc.data.turns import special_tokens
 from verl_hpc.errors import DataError
 
 PROMPT_FORM = "prompts"
-"""Name of a run's form of prompts, among what its checkpoints say of it."""
+"""Key of the form of prompts in a run's fingerprint."""
 CHAT, TEXT = "through the chat template", "texts as they stand"
 RENDERED = "texts that a chat template has written"
 
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 def prompt_form(encoder: Encoder, source: Source) -> str:
-    """How the first prompt of a data set is read; nothing of a row that is malformed."""
+    """Return how the first prompt of a data set is read; empty for a malformed row."""
     try:
         problem = source[0]
     except DataError:  # data.check says when that matters
@@ -41,14 +41,14 @@ def prompt_form(encoder: Encoder, source: Source) -> str:
 def say_what_is_unused(
     config: RunConfig, encoder: Encoder, form: str, evaluation: Mapping[str, Source]
 ) -> None:
-    """Tell that a chat template is there and not applied, unless the configuration says so or the
-    model was trained in the same way.
+    """Warn that a chat template exists but is not applied, unless the configuration says so or the
+    model was trained that way.
 
     Args:
-        config: of the run.
-        encoder: of its prompts.
-        form: of its prompts of training, from `prompt_form`.
-        evaluation: data sets of evaluation, by name.
+        config: the run's configuration.
+        encoder: encodes its prompts.
+        form: `prompt_form` of its training prompts.
+        evaluation: evaluation data by name.
     """
     if config.data.chat != "auto" or not encoder.template.exists:
         return
@@ -73,7 +73,8 @@ def say_what_is_unused(
 
 
 def _form_of_step(path: Path) -> str | None:
-    """How the run read its prompts that a step is of; None if it is no step, or says nothing."""
+    """Return the form of prompts of the run that wrote a step; None if `path` is not a step, or
+    lacks it."""
     if not (path / MANIFEST).is_file():
         return None
     step = Step(path, check_files=False)

@@ -1,7 +1,7 @@
-"""A recipe: which operators make a step, with which roles, settings and placement.
+"""Recipes: the operators of a step, with their roles, settings and placement.
 
-A recipe is a function of the run that gives a `Recipe`; a user's file may have one
-(`recipe: path/file.py:name`). An operator is a function
+A recipe is a function of the run that returns a `Recipe`; a user's file may have one (`recipe:
+path/file.py:name`). An operator is a function
 
     f(place, role, ..., settings, value, ...) -> output, metrics
 
@@ -27,26 +27,26 @@ from verl_hpc.trainer.context import RunContext
 
 
 class Recipe(DataFlow):
-    """The flow of one step; its input `rows` says which rows of the data set the step is about.
+    """The flow of one step; its input `rows` has the step's rows of the data set.
 
     Args:
-        name: for pictures and messages.
-        run: whose roles and placements it uses.
+        name: name in pictures and messages.
+        run: the run, with its roles and placements.
     """
 
     def __init__(self, name: str, run: RunContext) -> None:
         super().__init__(name, inputs=("rows",), index="samples")
         self._run = run
         self.metrics: dict[str, float] = {}
-        """Of the operators that ran since this was last emptied."""
+        """Metrics of the operators run since this was last cleared."""
         self.roles: set[str] = set()
-        """Names of those that some operator uses."""
+        """Names of the roles that operators use."""
         self.evaluation: Recipe | None = None
-        """The flow that evaluates, whose rows are those of the evaluation data; None answers the
-        prompts greedily and scores the answers by the reward function."""
+        """Flow that evaluates, on rows of the evaluation data; None answers the prompts greedily
+        and scores the answers with the reward function."""
         self._first_steps: dict[str, int] = {}
         self._compiled: dict[tuple[str, ...], Pipeline] = {}
-        """By the names of operators; one for all flows that are this one without some of them."""
+        """Compiled pipelines by operator names; shared with flows that leave out some operators."""
 
     def operator(
         self,
@@ -66,30 +66,30 @@ class Recipe(DataFlow):
 
         Args:
             func: declared by `@operator`.
-            roles: what it is given after its placement, in order.
-            settings: what it is given after its roles; nothing if None.
-            place: a role or label of the run on whose ranks it runs; the first role's if None.
-            name: the function's if None.
-            inputs: parameters that take a value of another name.
+            roles: roles passed after the placement, in order.
+            settings: passed after the roles, unless None.
+            place: role or placement on whose ranks it runs; the first role's if None.
+            name: the function's name if None.
+            inputs: names of the values to pass to parameters of other names.
             outputs: other names of its values, in the declared order.
-            index: the value that says who has what of its columns, where it is not `samples`.
-            prefix: of the names of its metrics, where another operator has the same.
-            first_step: it is left out of the steps before.
+            index: the value that says which ranks have its columns' rows, if not `samples`.
+            prefix: prefix of its metrics' names, to distinguish another operator's.
+            first_step: step from which the operator is part of the flow.
 
         Raises:
-            FlowError: the run has no such role or placement, neither is given, a role has other
-                groups of ranks than the operator, or outputs are not as many as the function
-                declares.
+            FlowError: the run has no such role or placement, neither is given, a role's groups of
+                ranks differ from the operator's, or the number of outputs differs from the
+                function's.
         """
         name = name or func.__name__
         declared = getattr(func, "declared", None)
         if declared is None:
             raise FlowError(f"operator {name!r}: put @operator(...) on its function")
-        found = [self._role(name, role) for role in roles]
-        if place is None and not found:
+        role_objects = [self._role(name, role) for role in roles]
+        if place is None and not role_objects:
             raise FlowError(f"operator {name!r}: give it roles, or a place to run at")
-        where = self._run.place(place) if place is not None else found[0].place
-        for role, its in zip(roles, found, strict=True):
+        where = self._run.place(place) if place is not None else role_objects[0].place
+        for role, its in zip(roles, role_objects, strict=True):
             if its.place.groups != where.groups:
                 raise FlowError(
                     f"operator {name!r}: it runs at {where.name}, and the role {role!r} is at "
@@ -102,12 +102,15 @@ class Recipe(DataFlow):
                 f"operator {name!r}: outputs = {', '.join(names)}; its function declares "
                 f"{len(declared.outputs)}: {', '.join(declared.outputs)}"
             )
-        given = (where, *found, *((settings,) if settings is not None else ()))
+        # The flow calls `_Bound` with values only; placement, roles and settings are fixed here.
+        given = (where, *role_objects, *((settings,) if settings is not None else ()))
         renamed = dict(zip(declared.outputs, names, strict=True))
         self._first_steps[name] = first_step
         self.add(
             name,
-            _Bound(name, func, given, self.metrics, prefix, partial(self._run.prepare, found)),
+            _Bound(
+                name, func, given, self.metrics, prefix, partial(self._run.prepare, role_objects)
+            ),
             inputs=inputs,
             outputs=tuple(renamed.values()),
             placement=where.name,
@@ -119,15 +122,16 @@ class Recipe(DataFlow):
         return self
 
     def of_step(self, step: int) -> Recipe:
-        """Without the operators that come in later."""
+        """Return the flow without operators that join after `step`."""
         late = [op.name for op in self.operators if step < self._first_steps[op.name]]
         return self.without(*late) if late else self
 
     def compiled(self) -> Pipeline:
-        """On the run's placements, made once; no operator may be added after.
+        """Return the pipeline on the run's placements, compiled once; no operator may be added
+        afterwards.
 
         Raises:
-            FlowError: as `compile`.
+            FlowError: see `compile`.
         """
         names = tuple(op.name for op in self.operators)
         if names not in self._compiled:
@@ -138,7 +142,7 @@ class Recipe(DataFlow):
         """See `DataFlow.compile`.
 
         Raises:
-            FlowError: also where an engine would generate after models have taken its device.
+            FlowError: also if an engine would generate after models have taken its device.
         """
         pipeline = super().compile(placements)
         took: dict[int, str] = {}
@@ -157,7 +161,7 @@ class Recipe(DataFlow):
 
     @property
     def generates(self) -> bool:
-        """Whether some operator uses the engines that generate."""
+        """Whether any operator uses the rollout engines."""
         return any(ROLLOUT in op.roles for op in self.operators)
 
     def _role(self, operator: str, name: str) -> Role | Rollout:
@@ -178,7 +182,7 @@ class Recipe(DataFlow):
 
 
 class _Bound:
-    """An operator with its placement, roles and settings, as the flow calls it."""
+    """An operator with bound placement, roles and settings, which the flow calls with values."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a run leaves for people: metrics, timeline, samples and report."""
+"""Records of a run for people: metrics, timeline, samples and report."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _FILES = (
     *(CONFIG, FACTS, FLOW, HEARTBEAT, METRICS, RANKS, REPORT),
     *(f"request_{kind}.json" for kind in KINDS),
 )
-"""What a run writes, replaces or removes while it lasts."""
+"""Files that a run writes, replaces or removes."""
 ENDS = ("finished", "goal reached")
 
 Outcome = Literal["finished", "goal reached", "stopped", "restart"]
-"""All steps done; evaluation.stop_at reached; left for good on request; left to be started again
-where it is."""
+"""How a run ended: all steps done; evaluation.stop_at reached; stopped for good on request; stopped
+to be restarted from its last step."""
 
 
 def check_files(run_directory: Path) -> None:
-    """Find out before any work what a run could not write at its end, or would hang on.
+    """Check before any work that the run can write its files.
 
     Raises:
-        ConfigError: something else than a regular file has the name of one.
+        ConfigError: one of these names is not a regular file.
     """
     for path in (run_directory / name for name in _FILES):
         if os.path.lexists(path) and not is_regular(path):
@@ -62,7 +62,7 @@ def check_files(run_directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a run."""
+    """How far a run got, and why it ended."""
 
     progress: Progress
     outcome: Outcome
@@ -71,7 +71,7 @@ class Result:
 
 @dataclass
 class Records:
-    """Metrics and views; but for the timeline real on rank 0, silent elsewhere."""
+    """Metrics and views; on other ranks than 0 only the timeline is written."""
 
     directory: Path
     timeline: Timeline
@@ -82,33 +82,33 @@ class Records:
 
     @property
     def last_evaluated(self) -> int:
-        """The newest step whose line has an evaluation, -1 if none has."""
+        """Newest step whose metrics include an evaluation; -1 without one."""
         return self.log.newest.get(VALIDATION, -1) if self.log is not None else -1
 
     def stage(self, step: int, name: str, place: str) -> None:
-        """Show the operator that begins."""
+        """Show the operator that starts."""
         self.timeline.begin(step, name, place)
         if self.sinks is not None:
             self.sinks.stage(name)
 
     def samples(self, step: int, kind: Kind, groups: Sequence[SampleGroup]) -> None:
-        """Keep some prompts and responses for people to look at."""
+        """Write some prompts and responses for people to read."""
         if self.sample_log is not None and groups:
             self.sample_log.write(step, kind, groups)
 
     def rewards(self, values: Sequence[float]) -> None:
-        """Scores of all responses of a step, for sinks that show how they are spread."""
+        """Pass the scores of a step's responses to sinks that show their distribution."""
         if self.sinks is not None and values:
             self.sinks.rewards(values)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step's line and whatever shows it."""
+        """Write a step's metrics to the log and all sinks."""
         if self.log is not None and self.sinks is not None:
             self.log.write(step, metrics)
             self.sinks.write(step, metrics)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Leave the facts of the run, and its report if that is wanted."""
+        """Write the run's facts, and its report if configured."""
         if self.log is not None:
             text = json.dumps(facts, indent=1, default=str)
             (self.directory / FACTS).write_text(text, encoding="utf-8")
@@ -125,7 +125,7 @@ def _forget_generations(directory: Path, last: int) -> None:
 
 @contextmanager
 def open_records(run: RunContext, restored: Progress | None) -> Iterator[Records]:
-    """Continue the records of a run, after the step that it was restored to."""
+    """Open the records of a run, continuing after the restored step."""
     config, rank = run.config, run.rank
     directory, settings = config.run_directory, config.metrics
     resumed = None if restored is None else restored.step

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunParts:
-    """Everything that one rank holds of a run. `RunContext` adds what operators are told."""
+    """Everything that one rank holds of a run. `RunContext` adds operators' settings."""
 
     session: Session
     config: RunConfig
     arch: Architecture
-    """Of the first role's model."""
+    """Sizes of the first role's model."""
     layouts: RunLayouts
     controls: Controls
     places: Mapping[str, Placement]
-    """By the name of their pool."""
+    """Placements by the name of their pool."""
     roles: Mapping[str, Role]
     hf_files: Mapping[str, Path]
     """The model's config.json, tokenizer and the like by name, for checkpoints."""
@@ -60,26 +60,26 @@ class RunParts:
     sync: WeightSync | None = None
     reward: Scorer | None = None
     ahead: Ahead | None = None
-    """Processes that score; None where the rank does."""
+    """Worker processes that score; None if the rank scores itself."""
     environments: Environments | None = None
-    """Of rollout.environment."""
+    """Environments of rollout.environment."""
     stop: StopFlag | None = None
     lock: RunLock | None = None
-    """Of the run directory; rank 0 has it."""
+    """Lock of the run directory, on rank 0."""
     kept: KeptResponses | None = None
-    """None where finished responses of an interrupted rollout are dropped."""
+    """None if finished responses of an interrupted rollout are dropped."""
     caches: KeptCaches | None = None
-    """None where compile caches end with the job."""
+    """None if compile caches are not kept after the job."""
     own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
-    """As `hf_files`, of trained roles that have a model of their own, by role."""
+    """`hf_files` of trained roles that have their own model, by role."""
     kl: KlController = field(default_factory=lambda: KlController(0.0))
     fingerprint: dict[str, str] = field(default_factory=dict)
-    """What may not change when the run is resumed (`trainer.fingerprint`)."""
+    """Entries that may not change when the run is resumed (`trainer.fingerprint`)."""
 
     numbers: dict[str, Number] = field(default_factory=dict)
-    """Of the recipe, by name."""
+    """Numbers of the recipe, by name."""
     let_change: Callable[[], None] = lambda: None
-    """Called before a model computes: weights may then change, if only for a reference's pass."""
+    """Called before a model computes, which may change weights, if only for a reference's pass."""
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -87,7 +87,7 @@ class RunParts:
 
     @property
     def num_steps(self) -> int:
-        """Of the whole run."""
+        """Steps of the whole run."""
         return self.config.num_steps(len(self.problems.train))
 
     @property
@@ -96,27 +96,27 @@ class RunParts:
 
     @cached_property
     def ranks(self) -> Mapping[str, Sequence[int]]:
-        """Of every placement, by its name."""
+        """Ranks of every placement, by name."""
         return {name: place.ranks for name, place in self.places.items()}
 
     @property
     def every_role(self) -> Mapping[str, Role | Rollout]:
-        """By name, the rollout's, too."""
+        """All roles by name, including the rollout."""
         return {**self.roles, **({"rollout": self.rollout} if self.rollout else {})}
 
     @property
     def trained(self) -> list[Role]:
-        """Roles that a checkpoint holds, in order."""
+        """Trained roles, which checkpoints hold, in order."""
         return [role for role in self.roles.values() if role.settings.trainable]
 
     @property
     def engines(self) -> list[TrainingEngine]:
-        """All that this rank has."""
+        """All training engines of this rank."""
         return [role.training for role in self.roles.values() if role.training is not None]
 
     def place(self, name: str) -> Placement:
-        """The placement of a role, of what generates (rollout) or calls the reward function
-        (scoring), or the one with a label.
+        """Return the placement of a role, of generation (rollout), of the reward function
+        (scoring), or by its own name.
 
         Raises:
             FlowError: the run has no such placement.
@@ -130,12 +130,12 @@ class RunParts:
         return self.places[pools.get(name, name)]
 
     def number(self, name: str, value: float, place: str) -> Number:
-        """A number that operators on `place` change, which a resumed run continues from.
+        """Return a number that operators on `place` update and checkpoints hold.
 
         Args:
-            name: of it in the checkpoint's state.
-            value: that a new run starts from.
-            place: a role or label, as `RunParts.place`.
+            name: its name in the checkpoint's state.
+            value: initial value of a new run.
+            place: role or placement, see `RunParts.place`.
         """
         return self.numbers.setdefault(name, Number(value, self.place(place)))
 
@@ -152,14 +152,14 @@ class RunParts:
 
     @property
     def kernels(self) -> dict[str, str]:
-        """What computes layers and attention, in training and in generation; of a role whose are
-        others than the first one's, too."""
-        found: dict[str, str] = {}
+        """Kernels of layers and attention in training and generation, listed separately for roles
+        that differ from the first."""
+        kernels: dict[str, str] = {}
         for name, role in self.config.role_settings.items():
             own = describe_kernels(role.model, role.parallel)
-            first = found or own
-            found |= {f"{key} of the {name}": s for key, s in own.items() if first[key] != s}
-            found = first | found
+            first = kernels or own
+            kernels |= {f"{key} of the {name}": s for key, s in own.items() if first[key] != s}
+            kernels = first | kernels
         if self.rollout is not None and self.rollout.engine is not None:
-            found["rollout attention"] = self.rollout.engine.attention
-        return found
+            kernels["rollout attention"] = self.rollout.engine.attention
+        return kernels

@@ -1,4 +1,4 @@
-"""Every answer of an evaluation, written by the ranks that have it."""
+"""Save all answers of an evaluation, each written by a rank that has it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _logger = logging.getLogger(__name__)
 
 
 class SavedGenerations:
-    """The answers of one evaluation. All ranks that generate call every method.
+    """Writes the answers of one evaluation. All generating ranks call every method.
 
-    A file that cannot be written (full disk, quota) is said in the log, and the run continues.
+    If a file cannot be written (full disk, quota) a warning is logged, and the run continues.
     """
 
     def __init__(self, run: RunContext, step: int) -> None:
@@ -40,22 +40,22 @@ class SavedGenerations:
         """Write this group's answers to a set.
 
         Args:
-            name: of the set.
-            problems: its rows, of which the first are the groups of the samples.
+            name: the set's name.
+            problems: its rows; a sample's group is the index of its row.
         """
         place, number = self._place, self._num_sets
         self._num_sets += 1
         self._parts += [(number, group) for group in range(len(place.groups))]
         if not place.leads_group or self._failure:
             return
-        found = self._generations(name, problems, samples, sequences, scores)
+        generations = self._generations(name, problems, samples, sequences, scores)
         try:
-            write_part(self._directory, self._step, (number, place.index), found)
+            write_part(self._directory, self._step, (number, place.index), generations)
         except OSError as error:
             self._failure = f"rank {place.rank}: {error}"
 
     def finish(self) -> None:
-        """Put the file in place, once every rank has written its part."""
+        """Join the parts to the final file once every rank has written its own."""
         failures = [failure for failure in self._place.allgather(self._failure) if failure]
         if not self._place.leads:
             return
@@ -102,10 +102,10 @@ class SavedGenerations:
 
 
 def numbers_of(samples: Samples) -> list[int]:
-    """By position, which of the answers to its prompt a sample is."""
-    found: list[int] = []
+    """Return each sample's index among the answers to its prompt, by position."""
+    numbers: list[int] = []
     seen: dict[int, int] = {}
     for sample in samples:
-        found.append(seen.get(sample.group, 0))
-        seen[sample.group] = found[-1] + 1
-    return found
+        numbers.append(seen.get(sample.group, 0))
+        seen[sample.group] = numbers[-1] + 1
+    return numbers

@@ -1,4 +1,4 @@
-"""Saving everything that a run needs to continue as if it had never stopped."""
+"""Save everything that a run needs to continue as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Saves:
-    """The saves of a run, at most one of them under way; all ranks call every method together.
+    """The saves of a run, at most one of them under way. All ranks call every method together.
 
-    What checkpoint.on_write_failure says of a save that fails, every method does.
+    Every method handles a failed save as checkpoint.on_write_failure says.
 
     Args:
-        run: its trained roles, and the settings of `checkpoint`.
+        run: the run, with trained roles and `checkpoint` settings.
         saved: the newest step with a checkpoint.
 
     Raises (every method):
@@ -62,21 +62,21 @@ class Saves:
 
     @property
     def newest(self) -> int:
-        """The newest step that has a checkpoint, or one under way."""
+        """Newest step with a checkpoint, or with a save under way."""
         return self._writer.newest
 
     @property
     def seconds(self) -> float:
-        """That the last finished save took."""
+        """Duration of the last finished save."""
         return self._writer.seconds
 
     @property
     def copy_bytes(self) -> int:
-        """Host memory of this rank's copy of what is saved."""
+        """Host memory of this rank's copy of the saved tensors."""
         return self._writer.copy_bytes
 
     def begin(self, progress: Progress) -> None:
-        """Save a step; with checkpoint.background it is written while the run goes on."""
+        """Save a step; with checkpoint.background it is written while the run continues."""
         self.finish()
         run = self._run
         if run.sync is not None:
@@ -94,11 +94,12 @@ class Saves:
             self._writer.begin(progress.step, components, contents, self._stays)
 
     def let_change(self) -> None:
-        """Before a model computes: wait until this rank's weights and optimizers are copied."""
+        """Wait until this rank's weights and optimizers are copied; call before a model
+        computes."""
         self._writer.let_change()
 
     def look(self) -> None:
-        """At the end of a step: go on with a save that has been written."""
+        """Advance a save that all ranks have written; call at the end of a step."""
         with self._failing(self.newest):
             self._writer.look()
 
@@ -108,7 +109,7 @@ class Saves:
             self._writer.finish()
 
     def finish_after(self, error: VerlHpcError) -> None:
-        """The same where an error ends the run, which stays the one that is raised."""
+        """Wait for the save under way after `error`; log, not raise, an error of the save."""
         try:
             self.finish()
         except VerlHpcError as second:
@@ -125,7 +126,7 @@ class Saves:
                 _logger.warning("continuing without a checkpoint of step %s: %s", step, error)
 
     def state(self, progress: Progress) -> RunState:
-        """What is small of a run after a step; every rank calls it."""
+        """Return the run's small state after a step; every rank calls it."""
         run = self._run
         return RunState(
             step=progress.step,
@@ -146,7 +147,7 @@ class Saves:
 
     @cached_property
     def _stays(self) -> bool:
-        """Whether what is saved stays where and as it is until a model computes."""
+        """Whether saved tensors keep memory and contents until a model computes."""
         goes = any(parts for _, parts in offloads_of(self._run.trained))
         return self._run.session.world.device == "cpu" and not goes
 
@@ -159,10 +160,10 @@ class Saves:
 
 
 def save(run: RunContext, progress: Progress) -> Path:
-    """Write one step, and wait for it; where it is. Every rank calls it.
+    """Write one step synchronously and return its directory; every rank calls it.
 
     Raises:
-        CheckpointError, ConfigError: as `Saves`.
+        CheckpointError, ConfigError: see `Saves`.
     """
     saves = Saves(run)
     saves.begin(progress)
@@ -173,15 +174,15 @@ def save(run: RunContext, progress: Progress) -> Path:
 def save_parts(
     run: RunContext, progress: Progress, root: Path, optimizer: bool, state: bool
 ) -> Path:
-    """Write one step below another directory, and wait for it; where it is.
+    """Write one step below another directory synchronously; return its directory.
 
     Args:
-        root: of steps.
-        optimizer: with the optimizers' state.
-        state: with what a run continues from.
+        root: parent directory of steps.
+        optimizer: whether to write the optimizers' state.
+        state: whether to write the state that a run resumes from.
 
     Raises:
-        CheckpointError: it could not be written; steps that are there are intact.
+        CheckpointError: it could not be written; existing steps are intact.
     """
     parts = [component for role in run.trained for component in _Parts(role, run.rank).components()]
     kept = parts if optimizer else parts[::2]
@@ -199,16 +200,16 @@ def save_parts(
 
 
 class _Parts:
-    """Weights and optimizer state of a role, of which a rank elsewhere has nothing.
+    """Weights and optimizer state of a role to save, empty on ranks outside its placement.
 
-    Where they lie is worked out once a run.
+    Which regions a rank writes is computed once per run.
     """
 
     def __init__(self, role: Role, rank: int) -> None:
         self._role, self._rank = role, rank
 
     def components(self) -> tuple[Component, Component]:
-        """Of the role as it is now."""
+        """Return the role's components with its current tensors."""
         name, engine, (weights, states) = self._role.name, self._role.training, self._maps
         mine = engine.weights if engine is not None else {}
         moments = engine.optimizer_tensors() if engine is not None else {}
@@ -235,7 +236,7 @@ class _Parts:
 
 
 def _counters(run: RunContext, role: Role) -> OptimizerCounters:
-    """The same on every rank."""
+    """Return a role's optimizer counters on every rank."""
     mine = role.training.counters() if role.training is not None else None
     if not role.place.is_world:
         mine = run.session.control.broadcast(mine, root=role.place.ranks[0])
@@ -247,13 +248,14 @@ def _adapter(role: Role) -> AdapterState | None:
     lora = role.settings.lora
     if lora is None:
         return None
-    # `latest` of another run goes on.
+    # Resolved, since `latest` of another run will point elsewhere later.
     base = str(Path(role.settings.model.path).resolve())
     return AdapterState(base=base, rank=lora.rank, alpha=lora.alpha)
 
 
 def _kl_coefficient(run: RunContext) -> float | None:
-    """Where an adaptive controller has taken it; the ranks that have updated it know."""
+    """Return an adaptive controller's current coefficient, from the ranks that updated it; None if
+    it is fixed."""
     if not run.kl.is_adaptive:
         return None
     _, coefficient = max(run.session.control.allgather((run.kl.num_updates, run.kl.coefficient)))
@@ -261,5 +263,5 @@ def _kl_coefficient(run: RunContext) -> float | None:
 
 
 def _at_place(run: RunContext, place: Placement, mine: float) -> float:
-    """What the ranks of a placement have, on all ranks."""
+    """Broadcast a placement's value to all ranks."""
     return mine if place.is_world else run.session.control.broadcast(mine, root=place.ranks[0])

@@ -1,4 +1,4 @@
-"""A run's configuration as the settings that operators take."""
+"""Operators' settings, made from a run's configuration."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ S = TypeVar("S", bound=Section)
 
 
 class Settings:
-    """What recipes hand to operators; an operator knows no more of the configuration."""
+    """Settings that recipes pass to operators, which see nothing else of the configuration."""
 
     def __init__(self, run: RunParts) -> None:
         self._run, self._config = run, run.config
 
     @cached_property
     def problems(self) -> StepProblems:
-        """The training data."""
+        """Problems of the training data."""
         return StepProblems(self._run.problems.train)
 
     @cached_property
     def evaluation_problems(self) -> StepProblems:
-        """Those of data.evaluation."""
+        """Problems of data.evaluation."""
         return StepProblems(self._run.problems.evaluation[ONLY_SET])
 
     @cached_property
     def evaluation_sets(self) -> list[EvaluationSet]:
-        """What an evaluation answers.
+        """All evaluation sets.
 
         Raises:
-            RewardError: as `make_scorer`, of a set's own.
+            RewardError: see `make_scorer`; a set's own reward function cannot be used.
         """
         sets = self._config.evaluation_sets.items()
         return [self._evaluation_set(name, chosen) for name, chosen in sets]
@@ -92,15 +92,15 @@ class Settings:
 
     @property
     def temperature(self) -> float:
-        """That responses are sampled at, and log-probs are of."""
+        """Temperature of sampling, and of log-probs."""
         return self._config.rollout.temperature
 
     @property
     def _sampling(self) -> Sampling:
-        """How training samples.
+        """Sampling of training responses.
 
         Raises:
-            ConfigError: rollout.stop_token_ids has a token that the model has not.
+            ConfigError: rollout.stop_token_ids has a token outside the vocabulary.
         """
         rollout, end = self._config.rollout, self._run.encoder.turn_end
         unknown = [t for t in rollout.stop_token_ids if t >= self._run.arch.vocab_size]
@@ -133,7 +133,7 @@ class Settings:
 
     @property
     def _scores_ahead(self) -> bool:
-        """Whether processes score where responses are generated."""
+        """Whether generating ranks score in separate processes, while they generate."""
         if self._run.ahead is None or not self._config.calls_reward:
             return False
         pools = self._run.layouts.pool_of
@@ -141,7 +141,7 @@ class Settings:
 
     @property
     def refill(self) -> RefillSettings | None:
-        """None where a step trains on the prompts that it asks first."""
+        """Settings of dynamic sampling; None without batch.refill_rounds."""
         rounds = self._config.batch.refill_rounds
         if not rounds:
             return None
@@ -172,12 +172,12 @@ class Settings:
 
     @property
     def pairs(self) -> ExampleSettings:
-        """The chosen and the rejected answer of each row."""
+        """Settings of pairs: the chosen and the rejected answer of each row."""
         return replace(self.examples, per_row=2)
 
     @property
     def evaluation_pairs(self) -> ExampleSettings:
-        """Those of the evaluation data."""
+        """Settings of pairs of the evaluation data."""
         held_out = self.evaluation_problems
         assign = replace(self.assign, mini_batches=1)
         return replace(self.pairs, problems=held_out, assign=assign, data_set="data.evaluation")
@@ -190,7 +190,7 @@ class Settings:
 
     @property
     def smooth(self) -> SmoothSettings | None:
-        """The averages are numbers of the run; None where scores are taken as they are."""
+        """Smoothing with averages stored as numbers of the run; None without reward.smoothing."""
         smoothing = self._config.reward.smoothing
         if smoothing is None:
             return None
@@ -212,8 +212,8 @@ class Settings:
 
     @property
     def log_probs_before(self) -> bool:
-        """Whether log-probs of the policy are needed before its update: by another operator, or by
-        optimizer steps after the first. Else the update's own forward pass has them."""
+        """Whether the policy's log-probs are needed before its update, by another operator or by
+        optimizer steps after the first; otherwise the update's own forward pass gives them."""
         config, algorithm = self._config, self._config.algorithm
         return (
             algorithm.old_log_probs == "recompute"
@@ -228,21 +228,21 @@ class Settings:
 
     @cached_property
     def advantage(self) -> Advantage:
-        """As `own_algorithm.loaded`."""
+        """Advantage estimator, from the package or a user's file (`own_algorithm.loaded`)."""
         return self._loaded("advantage", Advantage)
 
     @cached_property
     def loss(self) -> PolicyLoss:
-        """As `own_algorithm.loaded`."""
+        """Policy loss, from the package or a user's file (`own_algorithm.loaded`)."""
         return self._loaded("loss", PolicyLoss)
 
     @cached_property
     def preference(self) -> PreferenceLoss:
-        """As `own_algorithm.loaded`."""
+        """Loss of pairs, from the package or a user's file (`own_algorithm.loaded`)."""
         return self._loaded("preference", PreferenceLoss)
 
     def _loaded(self, name: str, base: type[S]) -> S:
-        """The algorithm of that name in section algorithm."""
+        """Load the setting `name` of section algorithm."""
         chosen: S = getattr(self._config.algorithm, name)
         limit = self._config.reward.import_timeout_s
         return loaded(f"algorithm.{name}", chosen, base, limit)
@@ -257,26 +257,27 @@ class Settings:
 
     @property
     def choose(self) -> ChooseSettings | None:
-        """None where all tokens that the model wrote are trained on alike."""
+        """Choice of tokens; None if all sampled tokens are trained on with equal weight."""
         algorithm = self._config.algorithm
         overlong = algorithm.overlong
-        found = ChooseSettings(
+        settings = ChooseSettings(
             self.correction,
             overlong is not None and overlong.leave_out,
             algorithm.drop_equal_groups,
         )
-        chooses = found.correction or found.drops_cut or found.drops_equal_groups
-        return found if chooses else None
+        chooses = settings.correction or settings.drops_cut or settings.drops_equal_groups
+        return settings if chooses else None
 
     @property
     def correction(self) -> CorrectionConfig | None:
-        """algorithm.correction, or its defaults where rollout.verify.on_mismatch asks for one."""
+        """algorithm.correction, or its defaults if rollout.verify.on_mismatch needs one."""
         corrects = self._config.rollout.verify.on_mismatch == "correct"
         return self._config.algorithm.correction or (CorrectionConfig() if corrects else None)
 
     @property
     def select(self) -> SelectSettings | None:
-        """None where the policy's loss treats all these tokens alike."""
+        """Selection of tokens by entropy or the loss; None if the loss treats all tokens
+        equally."""
         top = self._config.algorithm.top_entropy
         if top == 1 and not self.loss.selects:
             return None
@@ -284,7 +285,7 @@ class Settings:
 
     @property
     def shape(self) -> ShapeSettings | None:
-        """None without a penalty on long responses."""
+        """Penalty on long responses; None without one."""
         overlong = self._config.algorithm.overlong
         if overlong is None or not overlong.buffer:
             return None
@@ -295,8 +296,8 @@ class Settings:
         return KlSettings(self._config.algorithm.kl.chosen_estimator, self._run.kl)
 
     def steps(self, temperature: float, aggregation: Mode = "token-mean") -> OptimiseSettings:
-        """Optimizer steps on the log-probs at a temperature; `aggregation` counts where the
-        configuration gives none."""
+        """Return the settings of optimizer steps; `aggregation` is the default if none is
+        configured."""
         algorithm = self._config.algorithm
         return OptimiseSettings(
             self._config.batch.update_epochs,
@@ -312,7 +313,7 @@ class Settings:
 
     @property
     def prm(self) -> ProcessRewardSettings:
-        """One pass over a batch, as verl's recipe/prime has it."""
+        """Process reward model, with one pass over a batch as in verl's recipe/prime."""
         steps = replace(self.steps(1.0), update_epochs=1)
         return ProcessRewardSettings(self._config.algorithm.prm.beta, steps)
 

@@ -1,6 +1,6 @@
-"""From a configuration to a run: start its ranks, or become one of them, and train.
+"""Start a run from a configuration: start its ranks, or be one of them, and train.
 
-This module is read before MPI and torch are, and imports neither.
+This module is imported before MPI and torch, and imports neither.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from verl_hpc.trainer.records import Result
 
 Loaded: TypeAlias = tuple[RunConfig, int | None]
-"""A run, and the number of ranks that it is for if it says so."""
+"""A run's configuration, and the number of ranks it requires, if any."""
 
 
 def run_config(
     load: Callable[[], Loaded], bootstrap: Kind = "mpi", ranks: int | None = None
 ) -> int:
-    """A run, on the ranks that this process is one of, or on `ranks` that it starts.
+    """Train, as one of the ranks that a launcher started, or on `ranks` started here.
 
     Args:
-        load: reads the configuration, and says how many ranks it is for if it knows.
+        load: reads the configuration, and the number of ranks it requires, if any.
         bootstrap: how ranks find each other.
-        ranks: to start on the CPUs of this machine; None starts none, but where `load` says how
-            many there are and no launcher has started this process.
+        ranks: number of ranks to start on the CPUs of this machine; None starts ranks only if
+            `load` requires several and no launcher has started this process.
 
     Returns:
         The exit status.
@@ -77,14 +77,14 @@ def run_config(
 
 
 def tell_notes(found: Migration) -> None:
-    """Say on one rank what has become of keys that were converted."""
+    """Print the notes on converted keys, on one rank."""
     if environment.launcher_rank() == 0:
         for text in told_together(found.notes.items()):
             print(f"verl_hpc: {text}", file=sys.stderr)
 
 
 def _ranks_to_start(ranks: int | None, wanted: int | None) -> int | None:
-    """Raises: LaunchError: there are, or would be, other ranks than the configuration is for."""
+    """Raises: LaunchError: the number of ranks differs from what the configuration requires."""
     if wanted is None:
         return ranks
     if ranks is None and not environment.is_launched():
@@ -151,7 +151,7 @@ def _train(
 
 
 def _tell(result: Result) -> None:
-    """Say how the run has ended, to people and to the batch script."""
+    """Report how the run ended, to people and to the batch script."""
     if result.reason:
         step = result.progress.step
         where = f"after step {step}, which is saved" if step else "before the first step"

@@ -1,4 +1,4 @@
-"""Restoring everything that a run needs to continue as if it had never stopped."""
+"""Restore everything that a run needs to continue as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; the same on all ranks."""
+    """How far a run is; equal on all ranks."""
 
     step: int
-    """Steps done."""
+    """Number of finished steps."""
     position: Position
-    """Of the training data."""
+    """Position in the training data."""
 
 
 START = Progress(0, Position())
@@ -56,7 +56,7 @@ def checkpoint_root(config: RunConfig) -> Path:
 
 
 def has_steps(session: Session, config: RunConfig) -> bool:
-    """Whether a run resumes from a step; every rank calls it."""
+    """Whether the run has a step to resume from; every rank calls it."""
     steps = complete_steps(checkpoint_root(config)) if session.world.rank == 0 else []
     return session.control.broadcast(bool(steps))
 
@@ -65,11 +65,10 @@ def restore(run: RunContext) -> Progress | None:
     """Resume from the newest step that can be read; None if the run is new.
 
     Raises:
-        CheckpointError: on every rank, if there are steps and none can be read, the newest that can
-            has another format or lacks what this run needs, or checkpoint.resume is must and there
-            are no steps.
-        ConfigError: checkpoint.resume is never and there are steps, or the newest that can be read
-            is of another model or data set.
+        CheckpointError: on every rank, if no existing step can be read, the newest readable one has
+            another format or lacks what this run needs, or checkpoint.resume is must without steps.
+        ConfigError: checkpoint.resume is never and there are steps, or the newest readable one is
+            of another model or data set.
     """
     control = run.session.control
     root = checkpoint_root(run.config)
@@ -88,6 +87,7 @@ def restore(run: RunContext) -> Progress | None:
                 "another name, delete them, or set checkpoint.resume to auto"
             )
         )
+    # Newest first; a damaged step is skipped, any other error is final.
     reasons: list[str] = []
     for path in steps:
         try:
@@ -105,11 +105,11 @@ def restore(run: RunContext) -> Progress | None:
 
 
 def load_step_directory(run: RunContext, path: Path) -> Progress:
-    """Load one step; an error is raised on every rank or on none.
+    """Load one step; errors are raised on all ranks.
 
     Raises:
-        DamageError: the step is not as it was written.
-        CheckpointError, ConfigError: it is, but not for this run.
+        DamageError: the step is damaged.
+        CheckpointError, ConfigError: the step does not fit this run.
     """
     control = run.session.control
     # One rank looks at every file; that many ranks asking for that many sizes would hurt.
@@ -125,6 +125,7 @@ def load_step_directory(run: RunContext, path: Path) -> Progress:
         words = change_of(name, state.fingerprint, now)
         what = "scores" if name in REWARD else "metrics"
         _logger.warning("%s cannot be compared with those before this start: %s", what, words)
+    # The weights and optimizers first, then the small state that they belong to.
     for role in run.trained:
         _load_role(run, step, role)
     if step.num_ranks == run.session.world.size:

@@ -1,4 +1,4 @@
-"""One step of a recipe after another; with staleness, the next is generated while one trains."""
+"""Take a recipe's steps; with staleness the next step is generated while one trains."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.state import Progress
 
 Enter = Callable[[Pipeline, int, str, str], object]
-"""Told the pipeline, the step, the operator and its placement before it starts."""
+"""Callback with (pipeline, step, operator, placement) before an operator starts."""
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step left; metrics, samples and rewards are whole on rank 0."""
+    """Result of a step; metrics, samples and rewards are complete on rank 0."""
 
     progress: Progress
     metrics: dict[str, float]
     samples: list[SampleGroup]
     rewards: Sequence[float]
-    """Scores of all responses, where something shows how they are spread."""
+    """Scores of all responses, if a sink shows their distribution."""
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """What was made ahead of a step."""
+    """Values generated ahead for a step."""
 
     step: int
     position: Position
-    """Of the training data behind it."""
+    """Where the next step's rows begin."""
     values: Values
     metrics: Mapping[str, float]
 
@@ -48,10 +48,10 @@ class Steps:
     """Runs a recipe's flow.
 
     Args:
-        run: its roles and placements.
-        recipe: what a step is.
+        run: the run, with roles and placements.
+        recipe: the flow of a step.
         enter: see `Enter`.
-        refit: brings the weights of a step to the rollout engines; gives metrics.
+        refit: sends the weights of a step to the rollout engines; returns metrics.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Steps:
         self._generates = recipe.generates
 
     def pipeline(self, step: int) -> Pipeline:
-        """Of the operators that are in at a step."""
+        """Return the pipeline of the operators that take part in a step."""
         return self._recipe.of_step(step).compiled()
 
     def take(self, step: int, progress: Progress) -> Stepped:
         """Run a step; every rank calls it.
 
         Raises:
-            Abandoned: a rank is preempted, and the step has changed nothing yet.
+            Abandoned: a rank is preempted before the step has changed any state.
         """
         if self._generates and self._run.config.rollout.staleness:
             return self._take_made_ahead(step, progress)
@@ -93,16 +93,19 @@ class Steps:
         return self._collect(progress, metrics, mine, values)
 
     def _behind(self, values: Values, position: Position) -> Position:
-        """Where the next step's rows begin; every rank calls it."""
+        """Return where the next step's rows begin; every rank calls it."""
         if not self._run.config.batch.refill_rounds:
             return position
         rollout, asked = self._run.rollout, values.made().get("asked")
         assert rollout is not None
-        found = asked.behind if isinstance(asked, StepRows) else None
-        return self._run.session.control.broadcast(found, root=rollout.place.ranks[0]) or position
+        position_there = asked.behind if isinstance(asked, StepRows) else None
+        return (
+            self._run.session.control.broadcast(position_there, root=rollout.place.ranks[0])
+            or position
+        )
 
     def _take_made_ahead(self, step: int, progress: Progress) -> Stepped:
-        """Ranks that generate give up what they have made, and make the next while others train."""
+        """Train on the values generated ahead, while generating ranks generate the next step's."""
         metrics = self._refit(progress.step)
         if self._next is None:
             self._next = self._make(step, progress.position)
@@ -119,8 +122,8 @@ class Steps:
         return self._collect(Progress(step, batch.position), metrics, mine, batch.values)
 
     def _make(self, step: int, position: Position) -> _Batch | None:
-        """What the ranks that train are not needed for; None where a rank is preempted, so that
-        all leave at the end of the step under way."""
+        """Run the operators that need no training rank; None if a rank is preempted, so that all
+        stop after the step under way."""
         ahead, _ = self._parts(step)
         rows, behind = self._take_rows(step, position)
         self._recipe.metrics.clear()
@@ -132,7 +135,8 @@ class Steps:
         return _Batch(step, behind, values, dict(self._recipe.metrics))
 
     def _try(self, pipeline: Pipeline, step: int, values: Values) -> None:
-        """What changes nothing yet; then all ranks meet, and drop the step if one is preempted."""
+        """Run the operators before any state changes; then all ranks meet, and drop the step if one
+        is preempted."""
         abandoned = False
         try:
             self._resume(pipeline, step, values)
@@ -149,7 +153,7 @@ class Steps:
             raise StepDropped
 
     def _take_rows(self, step: int, position: Position) -> tuple[StepRows, Position]:
-        """Of the step, and of those whose responses may be in flight beside."""
+        """Take the rows of a step, and of the steps whose responses may be in flight with it."""
         config, upcoming = self._run.config, []
         rows, behind = self._run.order.take(position, config.batch.size)
         last = min(step + config.rollout.staleness - 1, self._run.num_steps)
@@ -160,7 +164,7 @@ class Steps:
         return StepRows(step, rows, upcoming), behind
 
     def _parts(self, step: int) -> tuple[Pipeline, Pipeline]:
-        """What can be made ahead, and the rest."""
+        """Split a step's pipeline into the operators that can run ahead, and the rest."""
         pipeline = self.pipeline(step)
         busy = {rank for role in self._run.trained for rank in role.place.ranks}
         made, names = {"rows"}, set()
@@ -184,9 +188,9 @@ class Steps:
         mine: Mapping[str, float],
         values: Values,
     ) -> Stepped:
-        """Metrics of all ranks' operators, and samples to look at, on rank 0.
+        """Gather metrics of all ranks' operators, and samples for people to read, on rank 0.
 
-        Ranks that lead nothing have nothing to say that others do not.
+        Ranks that lead no group or placement add nothing, and send nothing.
         """
         if self._run.layouts.is_split:
             self._enter(self.pipeline(progress.step), progress.step, WAIT, "all")
@@ -200,7 +204,9 @@ class Steps:
         for of_rank, _, _ in gathered:
             together |= of_rank
         # Every rank that has them has the same.
-        rewards = next((found for _, _, found in gathered if found), ())
+        rewards = next(
+            (of_rank_rewards for _, _, of_rank_rewards in gathered if of_rank_rewards), ()
+        )
         samples = join_samples(part for _, part, _ in gathered)
         return Stepped(progress, together, samples, rewards)
 

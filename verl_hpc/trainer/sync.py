@@ -1,4 +1,4 @@
-"""From trained weights to generating weights, and who has the device in between."""
+"""Send trained weights to the rollout engines, and hand the device's memory over."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from verl_hpc.transfer.stats import TransferStats
 PARTS: tuple[Part, ...] = ("optimizer", "gradients", "parameters")
 
 Offloads = Sequence[tuple[TrainingEngine, Sequence[Part]]]
-"""Engines of this rank, and what of each goes to the host in every step, in that order."""
+"""(engine, parts to offload every step, in order) of this rank."""
 
 
 def offloads_of(roles: Iterable[Role]) -> Offloads:
-    """Of roles that have an engine here."""
+    """Return the offloads of roles with an engine on this rank."""
     return [
         (role.training, _chosen(role.settings.offload))
         for role in roles
@@ -51,10 +51,10 @@ def _chosen(config: OffloadConfig) -> list[Part]:
 
 @contextmanager
 def device_to_itself(offloads: Offloads) -> Iterator[None]:
-    """Inside, nothing of the training engines is on the device.
+    """Keep everything of the training engines off the device inside this context.
 
-    For building a rollout engine, which asks for its share of the device to be free: it must sleep
-    before the end.
+    Building a rollout engine needs its share of the device free; it must sleep before the context
+    ends.
     """
     for engine, often in offloads:
         for part in PARTS:
@@ -66,7 +66,7 @@ def device_to_itself(offloads: Offloads) -> Iterator[None]:
 
 
 def _neighbours(session: Session, parts: Iterable[tuple[ShardMap, ShardMap]]) -> dict[int, int]:
-    """Ranks whose memory is read in place of messages; every rank calls it."""
+    """Return the ranks whose memory is read instead of receiving messages; every rank calls it."""
     if any(
         source.tensors[name].dtype != spec.dtype
         for source, target in parts
@@ -77,7 +77,8 @@ def _neighbours(session: Session, parts: Iterable[tuple[ShardMap, ShardMap]]) ->
 
 
 def _parts(actor: Role, rollout: Rollout, dtype: torch.dtype) -> list[tuple[ShardMap, ShardMap]]:
-    """What is sent together, and where it goes; adapters are merged part by part."""
+    """Return the (source, target) maps to send one after another: the whole model, or with adapters
+    part by part."""
     source, target = actor.shard_map, rollout.shard_map
     if actor.settings.lora is None:
         return [(source, target)]
@@ -94,20 +95,20 @@ def _parts(actor: Role, rollout: Rollout, dtype: torch.dtype) -> list[tuple[Shar
 
 
 class WeightSync:
-    """The resharding step, and the order in which memory changes hands around it.
+    """Weight transfer to the rollout, and the order in which memory changes hands around it.
 
     training -> (generation engine's weights) -> transfer -> (training memory to the host)
              -> (generation engine's cache) -> generation -> (engine asleep) -> training
 
-    On ranks that only train, or only generate, nothing goes to the host.
+    Ranks that only train or only generate offload nothing.
 
     Args:
-        session: of this rank.
-        actor: whose weights generate.
-        rollout: what generates.
-        offloads: of all training engines of this rank.
-        dtype: of the rollout's weights that are not quantised.
-        checksums: compare what arrives with what was sent.
+        session: this rank's session.
+        actor: role whose weights generate.
+        rollout: the generating role.
+        offloads: offloads of all training engines of this rank.
+        dtype: element type of the rollout's unquantised weights.
+        checksums: compare received with sent weights.
     """
 
     def __init__(
@@ -132,10 +133,12 @@ class WeightSync:
             name: getattr(torch, spec.dtype) for name, spec in rollout.shard_map.tensors.items()
         }
         sent_parts = [(sent, target) for _, sent, target in maps]
+        # CPU ranks of one node read each other's memory if no element type is converted.
         neighbours = _neighbours(session, sent_parts) if on_host else None
         buckets, self._minimum = Buckets(), 0
         self._transfers: list[Transfer] = []
         self._fp8: list[Fp8Weights | None] = []
+        # One transfer per part; `sent` differs from `trained` where weights are quantised first.
         for trained, sent, target in maps:
             plan = plan_transfer(
                 sent,
@@ -163,14 +166,14 @@ class WeightSync:
             self._merged = MergedWeights(self._engine, [m for m, *_ in maps], rank, dtype)
 
     def to_generation(self) -> dict[str, float]:
-        """Bring the actor's weights into the rollout engines and make room for their cache; every
-        rank calls it.
+        """Send the actor's weights to the rollout engines and make room for their cache; every rank
+        calls it.
 
         Returns:
-            Bytes received by all ranks, the least that was possible, and this rank's seconds.
+            Bytes received by all ranks, the minimum possible, and this rank's seconds.
 
         Raises:
-            TransferError: a received message is not what was sent.
+            TransferError: a received message differs from what was sent.
         """
         self.to_training()
         engine = self._rollout.engine
@@ -205,7 +208,7 @@ class WeightSync:
         return self._engine.weights if self._engine is not None else {}
 
     def to_training(self) -> None:
-        """Let the rollout engine sleep and bring back what was offloaded."""
+        """Put the rollout engine to sleep and bring back offloaded parts."""
         if self._rollout.engine is not None and self._offloads:
             self._rollout.engine.sleep()
         for training, parts in self._offloads:

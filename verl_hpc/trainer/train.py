@@ -1,4 +1,4 @@
-"""A run from its configuration to its end: directory, records, what watches it, and the loop."""
+"""Run a configuration to its end: directory, records, watchdogs, and the loop."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ _logger = logging.getLogger(__name__)
 
 
 def train(session: Session, config: RunConfig, signals: Signals | None = None) -> Result:
-    """Run a configuration to its end, or on from its newest checkpoint; every rank calls it.
+    """Run a configuration to its end, resuming from its newest checkpoint; every rank calls it.
 
-    Signals, the allocation's end and requests (see `runtime.stop`) end it before: all ranks save
-    and return.
+    Signals, the allocation's end and requests (see `runtime.stop`) end it early: all ranks save and
+    return.
 
     Args:
-        session: of this rank.
-        config: of the run.
-        signals: that somebody listens to already; else only those from now on are noticed.
+        session: this rank's session.
+        config: the run's configuration.
+        signals: signals already being listened to; None notices only those from now on.
 
     Returns:
-        How far the run got, and why it went no further; the same on every rank.
+        How far the run got, and why it ended; equal on every rank.
 
     Raises:
         VerlHpcError: bad input, before any work is done; TrainingError, RewardError or DataError
-            in the middle of it. The last checkpoint is intact.
+            during the run. The last checkpoint is intact.
     """
     signals = signals or Signals()
     signals.listen()
@@ -72,8 +72,8 @@ def train(session: Session, config: RunConfig, signals: Signals | None = None) -
 
 
 def _with_models(session: Session, config: RunConfig) -> RunConfig:
-    """With directories for names on a hub. One rank looks: what a branch's name stands for may
-    change at any time, and nodes may see that at different times."""
+    """Replace names on a hub by directories. One rank resolves them: a branch may move at any time,
+    and nodes may see that at different times."""
     control = session.control
     found = control.together(lambda: found_models(config) if session.world.rank == 0 else {})
     return use_models(config, control.broadcast(found))
@@ -106,9 +106,9 @@ def _train(
     run.caches = open_caches(session, run.arch, run.layouts)
     if run.caches is not None:
         enter("unpack compile caches")
-        found = run.caches.unpack()
+        message = run.caches.unpack()
         if leads:
-            announce(found, config.metrics.terminal)
+            announce(message, config.metrics.terminal)
     build_engines(builder, run, enter, resumes)
     if heartbeat is not None:
         heartbeat.place(placements(run))
@@ -143,17 +143,17 @@ def _train(
 
 
 def _heartbeat(session: Session, config: RunConfig) -> Heartbeat | AbstractContextManager[None]:
-    """What `status` reads first; rank 0 alone writes it."""
+    """Open the heartbeat file that `status` reads, on rank 0."""
     if session.world.rank != 0:
         return nullcontext()
     return Heartbeat(config.run_directory, total_steps=config.steps)
 
 
 def _begin_life(session: Session, config: RunConfig) -> LifeRecord | None:
-    """The record of this start's hours, which rank 0 keeps.
+    """Open the record of this start's hours, on rank 0.
 
     Raises:
-        ConfigError: the run has used up the hours that it may.
+        ConfigError: the run has used up its hours.
     """
     world, most = session.world, config.runtime.max_gpu_hours
     if world.rank != 0:
@@ -174,7 +174,7 @@ def _begin_life(session: Session, config: RunConfig) -> LifeRecord | None:
 
 @contextmanager
 def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | None]:
-    """Make the run directory, and hold it; rank 0 alone does."""
+    """Make and lock the run directory, on rank 0."""
     directory = config.run_directory
 
     @_writing(directory)
@@ -197,7 +197,7 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
 
 
 def _tell_who_may_enter(directory: Path) -> None:
-    """Warn of a run directory that is open to others whom no umask of a site profile lets in."""
+    """Warn if the run directory is open to more users than the site profile's umask allows."""
     closed = 0o077
     if ATTEMPT in os.environ:  # the batch script has set the profile's umask
         umask = os.umask(closed)
@@ -216,7 +216,7 @@ def _tell_who_may_enter(directory: Path) -> None:
 
 @contextmanager
 def _writing(directory: Path) -> Iterator[None]:
-    """Around what writes into the run directory."""
+    """Turn an OSError into a CheckpointError that names the run directory."""
     try:
         yield
     except OSError as error:
@@ -224,8 +224,7 @@ def _writing(directory: Path) -> Iterator[None]:
 
 
 def _be_watched(session: Session, config: RunConfig) -> None:
-    """Leave in the run directory what `hang`, the dashboard and a post-mortem read; listen to
-    `attach`, for which `breakpoint()` waits."""
+    """Enable stack dumps, post-mortem, `attach` and `breakpoint()` through the run directory."""
 
     @_writing(config.run_directory)
     def listen() -> None:

@@ -1,4 +1,4 @@
-"""Versions of everything that computes, for the records of a run."""
+"""Versions of the libraries that compute, for a run's records."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _PACKAGES = (
     ("transformers",),
     ("mpi4py",),
 )
-"""One library a line; it may be installed under several names."""
+"""Distribution names of each library, which may be installed under several."""
 
 
 def installed_versions() -> dict[str, str]:
-    """By name; what is not installed is left out. With a GPU, CUDA's and NCCL's, too."""
-    found = {
+    """Return versions by name, without libraries that are not installed; with a GPU also CUDA's and
+    NCCL's."""
+    versions = {
         "verl_hpc": VERSION,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -30,12 +31,12 @@ def installed_versions() -> dict[str, str]:
     for names in _PACKAGES:
         for name in names:
             try:
-                found[names[0]] = version(name)
+                versions[names[0]] = version(name)
             except PackageNotFoundError:
                 continue
             break
     if torch.cuda.is_available():
-        found["cuda"] = str(torch.version.cuda)
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        found["gpu"] = torch.cuda.get_device_name()
-    return found
+        versions["cuda"] = str(torch.version.cuda)
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        versions["gpu"] = torch.cuda.get_device_name()
+    return versions

@@ -1,8 +1,8 @@
-"""Attention of transformers' layers on packed rows.
+"""Attention for transformers' layers on packed rows.
 
-transformers calls an attention by its name and hands it what one layer computed; of the row it is
-told nothing. So the row whose passes are under way lies here, from its forward pass to the end of
-its backward pass, which may compute a layer once more.
+transformers calls an attention by its name with one layer's queries, keys and values, but not with
+the packed row. So this module holds the current row, from its forward pass to the end of its
+backward pass, which may recompute a layer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verl_hpc.engines.shared.packing import PackedRow
 from verl_hpc.engines.shared.padded import PaddedAttention
 
 NAME = "verl_hpc_packed"
-"""In transformers' register of attentions."""
+"""Key in transformers' registry of attentions."""
 
 
 class Attention(Protocol):
@@ -27,13 +27,14 @@ class Attention(Protocol):
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """(T, heads, size) of every argument to (T, heads, size); fewer key/value heads may be."""
+        """Attend from (T, heads, size) inputs to (T, heads, size); keys and values may have fewer
+        heads."""
         ...
 
 
 class FlashAttention:
-    """The same by FlashAttention 2 (arXiv 2307.08691), which takes a row as it is; none of its
-    sequences may share tokens."""
+    """`Attention` by FlashAttention 2 (arXiv 2307.08691) on the packed row; sequences must not
+    share tokens."""
 
     def __init__(self, row: PackedRow) -> None:
         self._starts, self._longest = row.cumulative_lengths, max(row.lengths)
@@ -45,10 +46,10 @@ class FlashAttention:
         from flash_attn import flash_attn_varlen_func
 
         starts, longest = self._starts, self._longest
-        found: torch.Tensor = flash_attn_varlen_func(
+        output: torch.Tensor = flash_attn_varlen_func(
             query, key, value, starts, starts, longest, longest, softmax_scale=scale, causal=True
         )
-        return found
+        return output
 
 
 _under_way: list[Attention] = []
@@ -56,7 +57,7 @@ _under_way: list[Attention] = []
 
 @contextmanager
 def attending(row: PackedRow, uses_flash: bool) -> Iterator[None]:
-    """Inside, layers attend within the sequences of a row."""
+    """Make layers attend within the sequences of `row` inside this context."""
     assert not _under_way, "another row is under way"
     _under_way.append(FlashAttention(row) if uses_flash else PaddedAttention(row))
     try:
@@ -65,7 +66,7 @@ def attending(row: PackedRow, uses_flash: bool) -> Iterator[None]:
         _under_way.clear()
 
 
-# The row is another Python object each time, for which compiled code would be made anew.
+# The row is a new Python object each time, for which torch.compile would recompile.
 @torch.compiler.disable
 def _attend(
     module: torch.nn.Module,
@@ -77,7 +78,7 @@ def _attend(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """(1, heads, T, size) of every argument to (1, T, heads, size)."""
+    """Attend from (1, heads, T, size) inputs to (1, T, heads, size)."""
     del module, attention_mask
     (attention,) = _under_way
     q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))

@@ -1,4 +1,4 @@
-"""From an architecture to a sharded transformers model under the checkpoint's names."""
+"""Build a sharded transformers model, with the checkpoint's names, from an architecture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from verl_hpc.layout.heads import HEAD_TENSORS, Head
 
 
 def transformers_config(arch: Architecture) -> PreTrainedConfig:
-    """transformers' settings for this model; nothing is dropped, as in every engine."""
+    """Return transformers' settings for this model, without dropout, as in every engine."""
     rope: Mapping[str, Any] = arch.rope_scaling or {"rope_type": "default"}
     config = AutoConfig.for_model(
         arch.family,
@@ -50,8 +50,8 @@ class Decoder(torch.nn.Module):
     """A decoder and its head; parameters have the names of the checkpoint.
 
     Args:
-        config: the decoder's.
-        head: what it ends in.
+        config: settings of the decoder.
+        head: the output layer.
         tied: whether the vocabulary's projection is the embedding.
         dtype: of the parameters.
     """
@@ -69,9 +69,9 @@ class Decoder(torch.nn.Module):
             self.add_module(self._head, output)
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """(1, T) int64 each, to (T, vocabulary) or (T, 1)."""
-        found = self.model(input_ids=tokens, position_ids=positions, use_cache=False)
-        hidden = found.last_hidden_state[0]
+        """Map (1, T) int64 tokens and positions to (T, vocabulary) or (T, 1)."""
+        decoded = self.model(input_ids=tokens, position_ids=positions, use_cache=False)
+        hidden = decoded.last_hidden_state[0]
         if self._head is None:
             return torch.nn.functional.linear(hidden, self.model.embed_tokens.weight)
         output: torch.Tensor = self.get_submodule(self._head)(hidden)
@@ -88,9 +88,9 @@ def build_decoder(
     trainable: bool,
     kernels: Kernels,
 ) -> Decoder:
-    """A decoder whose parameters are divided between the ranks of a layout, all zero.
+    """Build a decoder with its parameters sharded over the ranks of a layout, all zero.
 
-    No rank has all of it at any time: shards are allocated when everything is cut.
+    No rank ever holds the whole model: memory is allocated after sharding.
     """
     config, settings = transformers_config(arch), parallel.fsdp or FsdpConfig()
     dtype: torch.dtype = getattr(torch, kept_dtype(model.dtype, trainable))
@@ -115,15 +115,15 @@ def build_decoder(
 
 
 def local_part(parameter: torch.Tensor) -> torch.Tensor:
-    """This rank's rows of a sharded parameter or gradient, in their memory."""
+    """Return this rank's rows of a sharded parameter or gradient, sharing its memory."""
     assert isinstance(parameter, DTensor)
-    found: torch.Tensor = parameter.detach().to_local()
-    return found
+    local: torch.Tensor = parameter.detach().to_local()
+    return local
 
 
 def sharded_modules(decoder: Decoder) -> list[FSDPModule]:
-    """Modules whose parameters are gathered together, as a forward pass meets them: all that is in
-    no layer, and the layers."""
+    """Return the modules that gather their parameters as one, in the order of a forward pass: the
+    root, which has all parameters outside layers, and then each layer."""
     return [module for module in decoder.modules() if isinstance(module, FSDPModule)]
 
 
@@ -136,7 +136,7 @@ def _precision(model: ModelConfig, settings: FsdpConfig, trainable: bool) -> Mix
 
 
 def _mesh(groups: LayoutGroups, device: str) -> DeviceMesh:
-    """Of one dimension, or of copies x shards."""
+    """Return a mesh of one dimension, or of copies x shards."""
     layout = groups.layout
     if layout.num_shards == layout.dp:
         return DeviceMesh.from_group(groups.shard, device)

@@ -44,12 +44,12 @@ from verl_hpc.layout.writers import assign_writers
 def engine_shard_map(
     arch: Architecture, layout: TrainLayout, model: ModelConfig, head: Head, trainable: bool
 ) -> ShardMap:
-    """The shard map of the engine that is built for this model; any rank may call it."""
+    """Return the shard map of this model's engine; any rank may call it."""
     return fsdp_shard_map(arch, layout, head=head, dtype=kept_dtype(model.dtype, trainable))
 
 
 class FsdpEngine(KeptOnHost):
-    """One model whose parameters all ranks of a layout share (`TrainingEngine`).
+    """One model with its parameters sharded over all ranks of a layout (`TrainingEngine`).
 
     Raises:
         ClusterError: layers are to be compiled on a rank without a GPU.
@@ -104,7 +104,8 @@ class FsdpEngine(KeptOnHost):
     # ---------------------------------------------------------------- weights
 
     def _memory(self, part: Memory) -> Iterator[torch.Tensor]:
-        """Gradients live in an update alone, and master weights are the parameters."""
+        """Yield the tensors of `part`; gradients exist only within an update, and master weights
+        are the parameters."""
         if part in ("parameters", "trained"):
             yield from self._shards
         elif part == "optimizer" and self.optimizer is not None:
@@ -154,14 +155,17 @@ class FsdpEngine(KeptOnHost):
         plan = self._passes.plan(sequences)
         self.decoder.eval()
 
+        # The pass is over micro-batches in plan order; `share` puts them back in the caller's.
         def collect(indices: Sequence[int], outputs: list[TokenOutputs]) -> list[TokenOutputs]:
             del indices
             return outputs
 
         with torch.no_grad():
-            found = [f or [] for f in self._run(sequences, plan, temperature, collect, wanted)]
+            by_micro_batch = [
+                f or [] for f in self._run(sequences, plan, temperature, collect, wanted)
+            ]
         lengths = [len(s) for s in sequences]
-        return self._outputs.share(found, plan.bins, lengths, wanted, self._passes.device)
+        return self._outputs.share(by_micro_batch, plan.bins, lengths, wanted, self._passes.device)
 
     def update(
         self,
@@ -186,8 +190,8 @@ class FsdpEngine(KeptOnHost):
         self.decoder.train()
         self.optimizer.zero_grad()
         try:
-            found = self._run(sequences, plan, temperature, backward, wanted)
-            metrics = sum_metrics([f for f in found if f is not None], self._groups)
+            sums_of_batches = self._run(sequences, plan, temperature, backward, wanted)
+            metrics = sum_metrics([f for f in sums_of_batches if f is not None], self._groups)
             if seen is not None:
                 lengths, device = [len(s) for s in sequences], self._passes.device
                 outputs = [kept.get(tuple(indices), []) for indices in plan.bins]

@@ -1,4 +1,4 @@
-"""Which kernels are there: FlashAttention, Liger; found at run time, never required."""
+"""Optional kernels, FlashAttention and Liger, detected at run time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _PACKAGES = ("flash_attn", "liger_kernel")
 
 @dataclass(frozen=True)
 class Kernels:
-    """What computes a model besides PyTorch, and why not."""
+    """Kernels that compute a model besides PyTorch's."""
 
     flash: bool
     liger: bool
     why: str = ""
-    """Neither is chosen."""
+    """Reason why neither `flash` nor `liger` is used."""
     compiled: bool = False
 
     def describe(self) -> dict[str, str]:
-        """For the facts of a run."""
+        """Describe the kernels for the facts of a run."""
         layers = "transformers in PyTorch's fully_shard"
         extra = [*["Liger's norms and SwiGLU"] * self.liger, *["torch.compile"] * self.compiled]
         if self.why:
@@ -41,10 +41,10 @@ class Kernels:
 
 
 def choose_kernels(model: ModelConfig, settings: FsdpConfig) -> Kernels:
-    """What is here and can compute in the model's element type.
+    """Choose the installed kernels that support the model's element type.
 
     Raises:
-        ClusterError: layers are to be compiled for a device that there is none of.
+        ClusterError: layers are to be compiled, and this rank has no GPU.
     """
     if settings.compile != "none" and not torch.cuda.is_available():
         raise ClusterError(
@@ -59,10 +59,10 @@ def choose_kernels(model: ModelConfig, settings: FsdpConfig) -> Kernels:
     elif model.dtype == "float32":
         why = "model.dtype = float32"
     wanted = _PACKAGES if settings.kernels == "auto" else _PACKAGES[:1]
-    found = [name for name in wanted if not why and _is_installed(name)]
-    if not why and not found:
+    installed = [name for name in wanted if not why and _is_installed(name)]
+    if not why and not installed:
         why = f"not installed: {' and '.join(wanted)}"
-    flash, liger = (name in found for name in _PACKAGES)
+    flash, liger = (name in installed for name in _PACKAGES)
     return Kernels(flash, liger, why, compiled=settings.compile != "none")
 
 
@@ -71,10 +71,10 @@ def _is_installed(name: str) -> bool:
 
 
 def apply_liger(model: PreTrainedModel) -> None:
-    """Let Liger compute norms and SwiGLU of this model, and of no other.
+    """Let Liger compute norms and SwiGLU of this model only.
 
-    Its own function changes the classes of the family's module, too, from which a rollout engine of
-    this process would be made.
+    Liger's own function also changes classes in the family's module, which a rollout engine of this
+    process may use; those changes are undone.
     """
     from liger_kernel.transformers import _apply_liger_kernel_to_instance
 

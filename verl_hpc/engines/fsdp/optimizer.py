@@ -1,4 +1,4 @@
-"""AdamW over a rank's shards, its schedule, and where its state lies.
+"""AdamW over a rank's shards, its schedule, and the map of its state.
 
 Shards are float32 and their own master weights. They are regions of logical tensors, as are their
 moments, so that a checkpoint opens in any layout and in the other engine.
@@ -27,7 +27,7 @@ class Schedule(Protocol):
     num_steps: int
 
     def step(self, increment: int) -> None:
-        """Go on by so many steps."""
+        """Advance by `increment` steps."""
         ...
 
 
@@ -40,8 +40,8 @@ class ShardedAdam:
     Args:
         settings: learning rate, schedule and so on.
         parameters: sharded, by name.
-        group: the ranks that divide one copy of them.
-        schedule: of learning rates.
+        group: the ranks that shard one copy of them.
+        schedule: makes the learning-rate schedule.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ShardedAdam:
         self._parameters, self._group = parameters, group
         locals_ = {name: local_part(p) for name, p in parameters.items()}
         self.mains = {n: torch.nn.Parameter(t) for n, t in locals_.items() if t.numel()}
-        """Shards of this rank that are not empty, in the parameters' memory."""
+        """Non-empty shards of this rank, sharing the parameters' memory."""
         self._adam = AdamW(settings, self.mains)
         self._scheduler = schedule(self._adam.torch, settings)
 
@@ -65,13 +65,13 @@ class ShardedAdam:
             parameter.grad = None
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Reduced ones of the rows that this rank owns, float32."""
-        found = {}
+        """Return the reduced gradients of the rows that this rank owns, float32."""
+        gradients = {}
         for name in self.mains:
             gradient = self._parameters[name].grad
             assert gradient is not None, f"{name} has no gradient"
-            found[name] = local_part(gradient)
-        return found
+            gradients[name] = local_part(gradient)
+        return gradients
 
     def step(self) -> float:
         """Clip, update, advance the schedule; every rank must call it.
@@ -91,7 +91,7 @@ class ShardedAdam:
         return float(norm)
 
     def _norm(self) -> torch.Tensor:
-        """Of all ranks' gradients, on the device."""
+        """Return the norm over all ranks' gradients, on the device."""
         device = next(iter(self._parameters.values())).device
         square = self._adam.norm().to(device).square()
         dist.all_reduce(square, group=self._group)
@@ -99,7 +99,7 @@ class ShardedAdam:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """Learning rate of the next step."""
         return self._adam.lr
 
     @property
@@ -108,18 +108,17 @@ class ShardedAdam:
         return int(self._scheduler.num_steps)
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """Master weights and moments by '<kind>/<name>', flat, created (zero) if need be; the
-        optimizer's own memory."""
+        """See `AdamW.state_tensors`."""
         return self._adam.state_tensors()
 
     def state_map(
         self, tensors: Mapping[str, TensorSpec], regions: Sequence[Region], rank: int
     ) -> ShardMap:
-        """This rank's state as logical tensors '<kind>/<name>'.
+        """Return a map of this rank's state, as logical tensors '<kind>/<name>'.
 
         Args:
             tensors: all logical tensors of the model.
-            regions: this rank's regions of them, whose state is meant.
+            regions: this rank's regions of them; the map has their state.
             rank: this rank, the only holder named.
         """
         parts = [
@@ -130,7 +129,7 @@ class ShardedAdam:
         return ShardMap(state_specs(tensors), parts)
 
     def counters(self) -> dict[str, int]:
-        """What else the optimizer remembers."""
+        """Return the optimizer's counters for a checkpoint."""
         return {"num_steps": self.num_steps}
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:

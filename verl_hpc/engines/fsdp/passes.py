@@ -1,4 +1,4 @@
-"""Micro-batches of packed sequences through a sharded decoder."""
+"""Forward and backward passes of packed micro-batches through a sharded decoder."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from verl_hpc.engines.shared.shared_prefixes import within
 
 
 class Passes:
-    """Runs a decoder over sequences, as many micro-batches on every rank: each gathers parameters
-    that the others hold.
+    """Runs a decoder over sequences, in equally many micro-batches on every rank, since each
+    micro-batch gathers parameters from all ranks.
 
     Args:
-        decoder: with its parameters sharded.
-        outputs: of its head.
-        groups: of the layout.
-        max_tokens: of a micro-batch.
-        uses_flash: FlashAttention computes it, for which no tokens are shared.
+        decoder: a decoder with sharded parameters.
+        outputs: reads the head's outputs.
+        groups: the layout's process groups.
+        max_tokens: limit of a micro-batch.
+        uses_flash: attend by FlashAttention; sequences then share no tokens.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Passes:
         self.device = next(decoder.parameters()).device
 
     def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
-        """As `Planner.plan`."""
+        """See `Planner.plan`."""
         return self._planner.plan(sequences, together)
 
     def run(
@@ -62,9 +62,9 @@ class Passes:
         consume: Callable[..., Any],
         wanted: Wanted,
     ) -> list[Any]:
-        """What `consume` gives of (indices, outputs) of every micro-batch, None of an empty one;
-        with gradients it is to go backward, too."""
-        found: list[Any] = []
+        """Run all micro-batches and return `consume(indices, outputs)` of each, None for an empty
+        one. With gradients enabled `consume` must also run the backward pass."""
+        results: list[Any] = []
         for indices in plan.bins:
             chosen = [sequences[i].to(self.device) for i in indices]
             # Where others have more sequences, a row of one token goes through with them.
@@ -75,9 +75,9 @@ class Passes:
                 if indices:
                     mine = wanted.of(indices)
                     outputs = self._outputs.read(tensor, row, temperature, mine)
-                    found.append(consume(indices, outputs))
+                    results.append(consume(indices, outputs))
                 else:
-                    found.append(None)
+                    results.append(None)
                     if torch.is_grad_enabled():
                         (tensor.float().sum() * 0.0).backward()
-        return found
+        return results

@@ -1,4 +1,4 @@
-"""Megatron-core as training engine. Importing this package installs the CPU shim first."""
+"""Megatron-core as a training engine; importing this package installs the CPU shim."""
 
 from verl_hpc.engines.megatron import shim
 

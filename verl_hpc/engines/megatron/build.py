@@ -1,4 +1,4 @@
-"""From an architecture and a layout to Megatron-core's model chunks."""
+"""Build Megatron-core's model chunks from an architecture and a layout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VOCAB_MULTIPLE = 64
 class ValueHead(torch.nn.Linear):
     """An output layer of one number per token, replicated over tensor-parallel ranks.
 
-    Takes the place of GPTModel.output_layer: (T or T/tp, 1, hidden) to (T, 1, 1) float32.
+    Replaces GPTModel.output_layer: (T or T/tp, 1, hidden) to (T, 1, 1) float32.
     """
 
     def __init__(self, config: TransformerConfig, group: dist.ProcessGroup) -> None:
@@ -61,7 +61,7 @@ def transformer_config(
     fp8: Fp8Config | None,
     backend: Backend,
 ) -> TransformerConfig:
-    """Megatron-core's settings for this model."""
+    """Return Megatron-core's settings for this model."""
     on_gpu = torch.cuda.is_available()
     fused = backend == "transformer_engine"
     settings = _recompute_settings(parallel) | _expert_settings(arch, layout, fused)
@@ -99,7 +99,7 @@ def transformer_config(
         # Losses come with their global normaliser, so gradients are summed, not averaged.
         calculate_per_token_loss=True,
         variable_seq_lengths=True,
-        # Megatron-core's check for variable lengths asks this of dense models, too; its other
+        # Megatron-core's check for variable lengths needs this even for dense models; its other
         # dispatcher wants rows of one length.
         moe_token_dispatcher_type="alltoall",
         # With two stages of several chunks, batched sends and receives to the same peer are
@@ -123,7 +123,8 @@ def transformer_config(
 
 
 def _expert_settings(arch: Architecture, layout: TrainLayout, fused: bool) -> dict[str, Any]:
-    """Of a mixture of experts: tokens are dropped nowhere; `routers` has the losses of routers."""
+    """Return the settings of a mixture of experts: no token is dropped, and `routers` adds the
+    routers' losses."""
     if not arch.is_moe:
         return {}
     return {
@@ -155,7 +156,7 @@ def _recompute_settings(parallel: ParallelConfig) -> dict[str, Any]:
 
 
 def pipeline_layout(arch: Architecture, layout: TrainLayout) -> list[list[str]]:
-    """Megatron-core's spelling of our layers per stage: a list of layers per virtual stage."""
+    """Return our layers per stage as Megatron-core expects them: one list per virtual stage."""
     rows = layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
     stages = [["decoder"] * count for row in rows for count in row]
     stages[0].insert(0, "embedding")
@@ -166,7 +167,7 @@ def pipeline_layout(arch: Architecture, layout: TrainLayout) -> list[list[str]]:
 def engine_shard_map(
     arch: Architecture, layout: TrainLayout, model: ModelConfig, head: Head
 ) -> ShardMap:
-    """The shard map of the chunks that are built for this model; any rank may call it."""
+    """Return the shard map of this model's chunks; any rank may call it."""
     return megatron_shard_map(
         arch,
         layout,
@@ -185,7 +186,8 @@ def build_chunks(
     backend: Backend,
     head: Head,
 ) -> list[torch.nn.Module]:
-    """This rank's model chunks, one per virtual pipeline stage; parameters hold anything."""
+    """Build this rank's model chunks, one per virtual pipeline stage, with uninitialised
+    parameters."""
     chunks: list[torch.nn.Module] = [
         _build_chunk(config, arch, groups, backend, head, stage)
         for stage in range(groups.layout.vpp)

@@ -1,14 +1,14 @@
-"""Context parallelism: a packed row whose sequences are split over ranks.
+"""Context parallelism: a packed row with every sequence split over ranks.
 
-Every sequence is padded behind its end to 2 n equal pieces, n the ranks, and rank r has pieces r
-and 2 n - 1 - r of it: what comes late reads much and what comes early little, so all ranks compute
-the same. Three ranks and a sequence of 12 tokens::
+With n ranks every sequence is padded at its end to 2 n equal pieces, and rank r has pieces r and 2
+n - 1 - r: late tokens attend to many others and early ones to few, so all ranks have equal work.
+Three ranks and a sequence of 12 tokens::
 
     rank 0   0  1 10 11
     rank 1   2  3  8  9
     rank 2   4  5  6  7
 
-All but attention works token by token. For attention keys and values are gathered, as Llama 3 does
+Everything but attention works token by token. Attention gathers keys and values, as Llama 3 does
 (arXiv 2407.21783, section 3.3.2); the order of a rank's tokens is Transformer Engine's.
 """
 
@@ -30,25 +30,25 @@ from verl_hpc.engines.shared.padded import causal_attention
 
 @dataclass(frozen=True)
 class ContextSplit(Split):
-    """Of a row's T tokens, those that each of n ranks has."""
+    """Assignment of a row's T tokens to n ranks."""
 
     places: torch.Tensor
-    """(n, T / n) int64: where in the row each token of each rank is, in the rank's order."""
+    """(n, T / n) int64: position in the row of each token of each rank, in the rank's order."""
     group: dist.ProcessGroup
-    """The ranks."""
+    """The n ranks."""
 
     @cached_property
     def order(self) -> torch.Tensor:
-        """(T,) int64: where among all ranks' tokens, rank by rank, each token of the row is."""
+        """(T,) int64: index of each token of the row in the concatenation of all ranks' tokens."""
         return self.places.flatten().argsort()
 
     def local(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's (T / n, ...) of (T, ...)."""
+        """Return this rank's (T / n, ...) part of a (T, ...) tensor."""
         return whole.index_select(0, self.places[self.group.rank()])
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:
-        """(T, ...) of every rank's (T / n, ...). Backwards each rank keeps its own: all ranks
-        compute the same loss of the whole row, of which nothing is to be summed."""
+        """Gather every rank's (T / n, ...) to (T, ...). The backward pass keeps each rank's own
+        part: all ranks compute the same loss of the whole row, so gradients are not summed."""
         return _Gathered.apply(part, self)  # type: ignore[no-any-return]
 
 
@@ -71,9 +71,9 @@ def pack_split(
     """Pack (L,) token tensors, each padded so that it divides, and split the row over a group.
 
     Args:
-        sequences: in the order of the row.
-        multiple: of the length of each rank's part of the row.
-        group: the ranks.
+        sequences: token tensors in the order of the row.
+        multiple: each rank's part of the row has a multiple of this length.
+        group: the context-parallel ranks.
     """
     num_pieces = 2 * group.size()
     padded = [torch.cat([s, s.new_zeros(-len(s) % num_pieces)]) for s in sequences]
@@ -86,17 +86,17 @@ def pack_split(
 
 def _places(lengths: Sequence[int], num_ranks: int) -> torch.Tensor:
     """See `ContextSplit.places`."""
-    found: list[torch.Tensor] = []
+    places: list[torch.Tensor] = []
     start = 0
     for length in lengths:
         pieces = torch.arange(start, start + length).view(2 * num_ranks, -1)
-        found.append(torch.cat([pieces[:num_ranks], pieces.flip(0)[:num_ranks]], dim=1))
+        places.append(torch.cat([pieces[:num_ranks], pieces.flip(0)[:num_ranks]], dim=1))
         start += length
-    return torch.cat(found, dim=1)
+    return torch.cat(places, dim=1)
 
 
 class SplitAttention:
-    """Causal attention of a rank's tokens to all of their sequences (PyTorch's kernels)."""
+    """Causal attention from a rank's tokens to their whole sequences (PyTorch's kernels)."""
 
     def __init__(self, row: PackedRow) -> None:
         assert isinstance(row.split_over, ContextSplit)
@@ -106,8 +106,8 @@ class SplitAttention:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """(T / n, heads, size) of every argument to (T / n, heads, size); fewer key/value heads
-        may be."""
+        """Attend from (T / n, heads, size) inputs to (T / n, heads, size); keys and values may have
+        fewer heads."""
         num_keys = key.shape[1]
         both = gather_from_sequence_parallel_region(torch.cat([key, value], 1), group=self._group)
         key, value = both.index_select(0, self._split.order).split(num_keys, dim=1)
@@ -118,8 +118,8 @@ class SplitAttention:
         return torch.cat(parts)
 
     def _pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Of every piece that this rank has: its own tokens, and those of the row that it reads,
-        from its sequence's first to its own last."""
+        """Yield, for every piece of this rank, the slice of its own tokens and the slice of the row
+        it attends to: from its sequence's first token to its own last."""
         rank, num_ranks = self._group.rank(), self._group.size()
         start = own = 0
         for length in self._lengths:
@@ -133,7 +133,7 @@ class SplitAttention:
 def _attend_to_past(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
-    """Causal attention where the queries are the last of the keys' tokens, (heads, tokens, size)
+    """Attend causally with queries that are the last of the keys' tokens, (heads, tokens, size)
     each."""
     num, past = query.shape[1], key.shape[1] - query.shape[1]
     mask = None

@@ -1,14 +1,13 @@
-"""How data-parallel CPU ranks of one node add up gradients and share weights.
+"""Sum gradients and share weights between data-parallel CPU ranks of one node.
 
-gloo's reduce-scatter copies its input, adds up all of it on every rank and keeps a part; its
-all-gather sends what lies in the memory of the same host over sockets. Here every rank reads what
-it needs from the others' memory. Where ranks of the group are on several nodes, or one may not read
-another's memory, all use gloo::
+gloo's reduce-scatter copies its input, sums all of it on every rank and keeps a part; its
+all-gather uses sockets even within a host. Here every rank reads what it needs from the others'
+memory. If the group spans several nodes, or a rank may not read another's memory, all use gloo::
 
     reduce_scatter, 4 parts of 8 elements    rank 1 adds 8..15 of ranks 0, 2 and 3 to its own
     all_gather                               rank 1 reads 0..7 of rank 0, 16..23 of rank 2, ...
 
-Others are added in their order, so sums of three or more may round differently than gloo's.
+Ranks are added in ascending order, so sums of three or more may round differently than gloo's.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def all_gather(
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
-    """Pieces of a flat tensor, and how many bytes from its start they lie."""
+    """Yield pieces of a flat tensor with their byte offsets from its start."""
     num = PIECE_BYTES // tensor.element_size()
     for first in range(0, len(tensor), num):
         yield tensor[first : first + num], first * tensor.element_size()
@@ -108,7 +107,7 @@ def _read(process: int, address: int, to: torch.Tensor) -> torch.Tensor:
 
 
 def _processes(group: dist.ProcessGroup) -> list[int] | None:
-    """Process numbers of a group's ranks if each may read the memory of all others; else None."""
+    """Return the process ids of a group's ranks if each may read the others' memory; else None."""
     if group not in _found:
         others = [rank for rank in range(group.size()) if rank != group.rank()]
         _found[group] = readable_processes(lambda numbers: _gathered(numbers, group), others)
@@ -116,12 +115,12 @@ def _processes(group: dist.ProcessGroup) -> list[int] | None:
 
 
 def _gathered(numbers: Sequence[int], group: dist.ProcessGroup) -> list[list[int]]:
-    """Of each rank, when all are here."""
+    """Gather the numbers of every rank, by rank; returns once all ranks have called it."""
     mine = torch.tensor(numbers)
-    found = mine.new_empty(group.size(), len(mine))
+    by_rank = mine.new_empty(group.size(), len(mine))
     # Megatron-core is collecting calls to run together; of this form none is put off.
-    dist.all_gather(list(found), mine, group=group)
-    return found.tolist()
+    dist.all_gather(list(by_rank), mine, group=group)
+    return by_rank.tolist()
 
 
 def _addresses(address: int, group: dist.ProcessGroup) -> list[int]:
@@ -129,5 +128,5 @@ def _addresses(address: int, group: dist.ProcessGroup) -> list[int]:
 
 
 def _meet(group: dist.ProcessGroup) -> None:
-    """Wait until nobody reads any more."""
+    """Wait until no rank reads any more."""
     _gathered([0], group)

@@ -58,7 +58,7 @@ class MegatronEngine(KeptOnHost):
     """One model on one training layout (`TrainingEngine`).
 
     Raises:
-        ClusterError: FP8 or offloading that this rank cannot do.
+        ClusterError: this rank does not support the FP8 or offloading asked for.
         LayoutError, ModelError: sizes or a family that cannot be built.
     """
 
@@ -227,11 +227,11 @@ class MegatronEngine(KeptOnHost):
         for chunk in self._chunks:
             chunk.eval()
         with torch.no_grad(), self._groups.entered():
-            found = self._passes.run(
+            by_micro_batch = self._passes.run(
                 sequences, plan, temperature, collect, forward_only=True, wanted=wanted
             )
         lengths = [len(s) for s in sequences]
-        return self._outputs.share(found, plan.bins, lengths, wanted, self._passes.device)
+        return self._outputs.share(by_micro_batch, plan.bins, lengths, wanted, self._passes.device)
 
     def update(
         self,
@@ -246,6 +246,7 @@ class MegatronEngine(KeptOnHost):
         plan = self._passes.plan(sequences, together)
         kept: dict[tuple[int, ...], list[TokenOutputs]] = {}
 
+        # Used only for `seen`: otherwise outputs are freed after each micro-batch.
         def keeping(
             indices: Sequence[int], outputs: Sequence[TokenOutputs]
         ) -> tuple[torch.Tensor, Sums]:
@@ -260,14 +261,15 @@ class MegatronEngine(KeptOnHost):
             if self._routers is not None:
                 self._routers.begin(sequences, self._passes.device)
             consume = keeping if seen is not None else loss
-            found = self._passes.run(
+            sums_of_batches = self._passes.run(
                 sequences, plan, temperature, consume, forward_only=False, wanted=wanted
             )
-            metrics = sum_metrics([f for f in found if f is not None], self._groups)
+            metrics = sum_metrics([f for f in sums_of_batches if f is not None], self._groups)
             if self._routers is not None:
                 metrics |= self._routers.end()
             if wanted.experts is not None:
                 metrics["router_disagreement"] = self._passes.router_disagreement()
+            # Callers may still refuse the update here, as the optimizer has not stepped yet.
             if seen is not None:
                 seen(self._shared(kept, plan.bins, sequences, wanted))
             self.host.weights_changed()
@@ -280,14 +282,14 @@ class MegatronEngine(KeptOnHost):
         sequences: Sequence[torch.Tensor],
         wanted: Wanted,
     ) -> list[TokenOutputs]:
-        """Outputs of the last stage, by micro-batch, on every stage and in the caller's order."""
-        # An interleaved pipeline may run through empty micro-batches, too, which give none.
-        found = [kept.get(tuple(indices), []) for indices in bins] if kept else []
+        """Return the last stage's outputs on every stage, in the caller's order."""
+        # An interleaved pipeline may also run empty micro-batches, which have no outputs.
+        by_micro_batch = [kept.get(tuple(indices), []) for indices in bins] if kept else []
         lengths = [len(s) for s in sequences]
-        return self._outputs.share(found, bins, lengths, wanted, self._passes.device)
+        return self._outputs.share(by_micro_batch, bins, lengths, wanted, self._passes.device)
 
     def _sum_gradients(self, model: list[Any], num_tokens: Any = None, **groups: Any) -> None:
-        """Reduce gradients over replicas, stages and ranks; divide by nothing."""
+        """Sum gradients over replicas, stages and ranks, without averaging."""
         del num_tokens
         finalize_model_grads(model, None, **groups)
         if self.adapters is not None:

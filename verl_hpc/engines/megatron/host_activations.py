@@ -1,7 +1,7 @@
-"""Inputs of recomputed layers in host memory, between a forward pass and its backward pass.
+"""Keep inputs of recomputed layers in host memory between forward and backward pass.
 
-With recompute: full they are nearly all that a micro-batch keeps. Copies run on the device's own
-stream: nobody waits for them but what the device computes next.
+With recompute: full they are nearly all that a micro-batch keeps. Copies run on the device's
+current stream, so only the device's next computation waits for them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _Kept: TypeAlias = torch.Tensor | tuple[torch.device, torch.Tensor]
 
 
 class HostActivations:
-    """Moves what autograd saves of hidden states.
+    """Moves hidden states that autograd saves to host memory.
 
     Args:
-        weights: whose memory stays where it is.
+        weights: parameters; tensors in their memory are not moved.
         hidden_size: last dimension of hidden states.
     """
 
@@ -28,7 +28,7 @@ class HostActivations:
         self._hidden_size = hidden_size
 
     def saving(self) -> AbstractContextManager[None]:
-        """Inside, what is saved for the backward pass is moved; it comes back when it is used."""
+        """Move hidden states saved inside this context to the host; they return when used."""
         return torch.autograd.graph.saved_tensors_hooks(self._away, _back)
 
     def _away(self, tensor: torch.Tensor) -> _Kept:

@@ -1,13 +1,13 @@
-"""Adapters of low rank beside Megatron-core's linear layers (LoRA, arXiv 2106.09685).
+"""Low-rank adapters of Megatron-core's linear layers (LoRA, arXiv 2106.09685).
 
-Only A x, a few numbers a token, is sent between tensor-parallel ranks::
+Tensor-parallel ranks exchange only A x, a few numbers per token::
 
     rows split      x (whole, or this rank's tokens)  ->  A x, gathered or copied  ->  B, its rows
     columns split   x (its columns)  ->  A x, summed or scattered to its tokens    ->  B, whole
     of an expert    as it is: tokens are gathered before, and sums made behind, by the dispatcher
 
-What a rank has whole has a gradient of its own tokens alone, or of its own rows alone of an expert;
-those are summed over the ranks that share it when all micro-batches are through.
+A factor that a rank holds whole gets gradients from its own tokens only (of an expert, from its own
+rows only); these are summed over the ranks that share it after all micro-batches.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from verl_hpc.layout.megatron import is_expert
 
 
 class Adapter:
-    """Of one linear layer, whose parameters `lora_A` and `lora_B` become.
+    """The adapters of one linear layer, registered in it as parameters `lora_A` and `lora_B`.
 
     Args:
         where: which rows of the layer's weight have which adapter.
         module: the layer.
-        rank: of each adapter.
-        scale: of B A.
-        group: tensor-parallel ranks that share the layer; None of an expert.
+        rank: rank of each adapter.
+        scale: factor of B A.
+        group: tensor-parallel ranks that share the layer; None for an expert.
         sequence_parallel: whether each of them has some of the tokens.
     """
 
@@ -68,11 +68,11 @@ class Adapter:
 
     @property
     def shared(self) -> torch.nn.Parameter:
-        """What all tensor-parallel ranks of the layer have whole."""
+        """The factor that every tensor-parallel rank of the layer holds whole."""
         return self.b if self.where.splits_columns else self.a
 
     def spread_b(self) -> torch.Tensor:
-        """(outputs, targets x rank): B of each row, at the columns of its own target's A."""
+        """Return (outputs, targets x rank): each row's B, in the columns of its own target's A."""
         b: torch.Tensor = self.b
         if self._owner is not None:
             b = b.repeat(1, self._num_targets) * self._owner
@@ -81,14 +81,14 @@ class Adapter:
         return b
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """What the adapters add to the layer's output."""
+        """Return the adapters' contribution to the layer's output."""
         if hasattr(self._module, "layer_norm_weight"):  # Transformer Engine norms inside the layer
             size = x.shape[-1:]
             x = rms_norm(x, size, self._module.layer_norm_weight, self._module.eps)
         return linear(self._shared_among(linear(x, self.a)), self.spread_b()) * self.scale
 
     def _shared_among(self, hidden: torch.Tensor) -> torch.Tensor:
-        """A x, from where it is computed to where it is needed."""
+        """Send A x from the ranks that computed it to those that need it."""
         group = self._group
         if group is None or group.size() == 1:
             return hidden
@@ -112,15 +112,15 @@ class Adapter:
 
 
 class Adapters:
-    """All adapters of an engine's chunks, whose other parameters are frozen.
+    """All adapters of an engine's chunks; the other parameters are frozen.
 
     Args:
         config: Megatron-core's settings.
         chunks: not yet wrapped for data parallelism.
-        found: of this rank.
-        rank, scale: of every adapter.
+        found: the adapters of this rank.
+        rank, scale: rank of every adapter, and the factor of its B A.
         group: tensor-parallel ranks.
-        trains: logical endings of parameters that are trained besides, as a value head's.
+        trains: names of further parameters to train, without their chunk, such as a value head's.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Adapters:
     ) -> None:
         self._enabled = True
         self.by_weight: dict[str, Adapter] = {}
-        """By local name of the weight."""
+        """Adapters by the local name of their weight."""
         modules = {}
         for index, chunk in enumerate(chunks):
             for name, parameter in chunk.named_parameters():
@@ -167,7 +167,7 @@ class Adapters:
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Inside, the layers compute what they would without adapters."""
+        """Compute without adapters inside this context."""
         self._enabled = False
         try:
             yield
@@ -179,13 +179,15 @@ class Adapters:
         return [adapter for name, adapter in self.by_weight.items() if is_expert(name)]
 
     def mark_experts(self) -> None:
-        """Of what all ranks that share an expert have whole, the first counts the gradient."""
+        """Mark factors that ranks sharing an expert hold whole: only the first rank counts their
+        gradient."""
         first = parallel_state.get_expert_tensor_parallel_rank() == 0
         for adapter in self.of_experts:
             adapter.shared.shared = not first
 
     def sum_over_experts(self) -> None:
-        """Gradients of what all ranks that share an expert have whole."""
+        """Sum the gradients of factors that ranks sharing an expert hold whole, over those
+        ranks."""
         group = parallel_state.get_expert_tensor_parallel_group()
         shared = [adapter.shared.main_grad for adapter in self.of_experts]
         if group.size() == 1 or not shared:
@@ -197,7 +199,8 @@ class Adapters:
 
 
 def _let_gradients_begin(chunk: Any) -> None:
-    """Recomputed layers have gradients only where an input has; a frozen embedding gives none."""
+    """Make the embedding's output require gradients: a recomputed layer has gradients only if one
+    of its inputs does, and the embedding is frozen."""
     while hasattr(chunk, "module"):
         chunk = chunk.module
     if not chunk.pre_process:

@@ -1,4 +1,4 @@
-"""Which memory of a Megatron-core engine may wait on the host."""
+"""Memory of a Megatron-core engine that can be offloaded to the host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def memory_of(
     optimizer: Optimizer | None,
     shared: Collection[torch.nn.Parameter] = frozenset(),
 ) -> Candidates:
-    """Of Megatron-core's chunks, and their optimizer where they are trained.
+    """Return a function that lists the tensors of each part of an engine's memory.
 
     Args:
-        chunks: of the model.
-        optimizer: None where nothing is trained.
+        chunks: the model's chunks.
+        optimizer: None for a model that is not trained.
         shared: frozen parameters that lie in another engine's memory.
     """
 

@@ -32,7 +32,7 @@ from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 def wrap_data_parallel(
     config: TransformerConfig, chunks: list[torch.nn.Module]
 ) -> list[DistributedDataParallel]:
-    """Chunks with contiguous parameter and gradient buffers, gradients in float32."""
+    """Wrap chunks with contiguous parameter and gradient buffers, gradients in float32."""
     on_gpu = torch.cuda.is_available()
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
@@ -82,7 +82,8 @@ class Optimizer:
         with gathering_within(group):
             self._optimizer = get_megatron_optimizer(_megatron_config(settings, dtype), chunks)
         self._shards: list[DistributedOptimizer] = self._optimizer.chained_optimizers
-        """Of experts apart, where their replicas are others than those of the rest."""
+        """One optimizer, or a separate one for experts if their replicas differ from the
+        others'."""
         for shard in self._shards:
             if isinstance(shard.optimizer, torch.optim.AdamW):
                 _fuse(shard.optimizer)
@@ -122,7 +123,7 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """Learning rate of the next step."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     @property
@@ -131,11 +132,12 @@ class Optimizer:
         return int(self._scheduler.num_steps)
 
     def take_weights(self) -> None:
-        """Renew the master weights from the model's parameters, which were set from outside."""
+        """Update the master weights from the model's parameters after those were set from
+        outside."""
         self._optimizer.reload_model_params()
 
     def owned_ranges(self) -> Iterator[OwnedRange]:
-        """What this rank owns, in the order of its optimizers' parameters."""
+        """Yield the ranges this rank owns, in the order of its optimizers' parameters."""
         for shard in self._shards:
             yield from self._owned_by(shard)
 
@@ -151,9 +153,10 @@ class Optimizer:
                     yield OwnedRange(self._names[parameter], owned.start, owned.end, main)
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """Master weights and moments by '<kind>/<local name>', created (zero) if need be.
+        """Return master weights and moments by '<kind>/<local name>'; moments that do not exist yet
+        are created as zeros.
 
-        They are the optimizer's own memory: filling them restores it.
+        They share the optimizer's memory: filling them restores it.
         """
         self._create_moments()
         tensors: dict[str, torch.Tensor] = {}
@@ -168,11 +171,11 @@ class Optimizer:
     def state_map(
         self, tensors: Mapping[str, TensorSpec], regions: Sequence[Region], rank: int
     ) -> ShardMap:
-        """This rank's state as logical tensors '<kind>/<name>'.
+        """Return a map of this rank's state, as logical tensors '<kind>/<name>'.
 
         Args:
             tensors: all logical tensors of the model.
-            regions: this rank's regions of them, whose state is meant.
+            regions: this rank's regions of them; the map has their state.
             rank: this rank, the only holder named.
         """
         ranges = {owned.name: (owned.start, owned.stop) for owned in self.owned_ranges()}
@@ -186,7 +189,7 @@ class Optimizer:
         return ShardMap(state_specs(tensors), parts)
 
     def counters(self) -> dict[str, int]:
-        """What else the optimizer remembers."""
+        """Return the optimizer's counters for a checkpoint."""
         return {"num_steps": self.num_steps}
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:
@@ -216,7 +219,7 @@ class Optimizer:
 
 
 def _set_steps(shard: DistributedOptimizer, steps: int) -> None:
-    """Let Adam have made so many steps."""
+    """Set Adam's step count."""
     for group in shard.optimizer.param_groups:
         if "step" in group:  # Transformer Engine's and Apex's Adam
             group["step"] = steps
@@ -243,18 +246,19 @@ def _megatron_config(settings: OptimizerConfig, dtype: torch.dtype) -> MegatronO
 
 
 def _fuse(optimizer: torch.optim.AdamW) -> None:
-    """Update in one kernel; PyTorch's default takes one for each of a dozen operations, and on GPUs
+    """Let PyTorch's AdamW update in one kernel; its default runs a dozen, and on GPUs needs
     temporaries as large as the weights.
 
-    Megatron-core does not pass the choice on, but PyTorch reads it at every step.
+    Megatron-core has no setting for this, but PyTorch reads the flag at every step.
     """
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
 
 
 def _owned_parts(region: Region, kind: str, start: int, stop: int, rank: int) -> Iterator[Region]:
-    """The part of a parameter's region that lies in the flat range `[start, stop)` of it."""
+    """Yield the boxes of a parameter's region within its flat range `[start, stop)`."""
     assert region.view.strides == row_major_strides(region.box.shape), region
+    # The range counts the parameter's elements; the region is some of its rows, from `first` on.
     first = region.view.offset
     low = max(start - first, 0)
     high = min(stop - first, region.box.num_elements)
@@ -268,8 +272,8 @@ def _owned_parts(region: Region, kind: str, start: int, stop: int, rank: int) ->
 
 
 def schedule(optimizer: Any, settings: OptimizerConfig) -> OptimizerParamScheduler:
-    """The learning rate of every step, for an optimizer with `param_groups`."""
-    # Megatron-core wants a decay horizon for a constant rate, too.
+    """Make a learning-rate schedule for an optimizer with `param_groups`."""
+    # Megatron-core needs a decay horizon even for a constant rate.
     decay_steps = settings.decay_steps or max(settings.warmup_steps + 1, 1)
     return OptimizerParamScheduler(
         optimizer,

@@ -1,8 +1,8 @@
-"""Several training layouts in one process: each has its groups, and Megatron-core one at a time.
+"""Several training layouts in one process; Megatron-core sees the groups of one at a time.
 
-Megatron-core keeps its groups in module globals, and asks those in many places where no argument
-reaches. So while an engine is called the globals are those of its layout, and at all other times
-they are unset: a call from outside fails instead of meeting the groups of another layout.
+Megatron-core keeps its groups in module globals, and reads them in many places where no argument
+reaches. So during an engine's call the globals are those of its layout, and at all other times they
+are unset: a call from outside fails instead of using the groups of another layout.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ UNSET: dict[str, Any] = {
 
 
 class MegatronGroups(LayoutGroups):
-    """A layout's groups where Megatron-core looks for them.
+    """A layout's groups, which can be set as Megatron-core's globals.
 
     Args:
         layout: the sizes.
-        groups: where `make` has made them.
+        groups: the registry in which `make` made them.
         buffer: scratch memory of sequence parallelism, one for the process.
     """
 
@@ -44,7 +44,7 @@ class MegatronGroups(LayoutGroups):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Inside, this layout is all that Megatron-core knows of."""
+        """Set Megatron-core's globals to this layout inside the context."""
         state = vars(parallel_state)
         before = {name: state[name] for name in UNSET}
         state.update(self.globals())
@@ -54,7 +54,7 @@ class MegatronGroups(LayoutGroups):
             state.update(before)
 
     def globals(self) -> dict[str, Any]:
-        """What initialize_model_parallel sets in a world of this layout's ranks."""
+        """Return what initialize_model_parallel would set in a world of this layout's ranks."""
         ranks_of = dist.get_process_group_ranks
         stages, vpp = list(self.stages), self.layout.vpp
         return UNSET | {
@@ -98,7 +98,7 @@ class MegatronGroups(LayoutGroups):
 
 
 _started: dict[TrainLayout, MegatronGroups | None] = {}
-"""None where this rank is in none of the layout's groups."""
+"""Groups by layout; None if this rank is not in the layout."""
 
 
 def start_layouts(groups: Groups, layouts: Sequence[TrainLayout], seed: int) -> None:
@@ -116,10 +116,10 @@ def start_layouts(groups: Groups, layouts: Sequence[TrainLayout], seed: int) -> 
 
 
 def _seed_generators(seed: int, tp_rank: int) -> None:
-    """Seed the device's generator and Megatron-core's, of which some differ over `tp_rank`.
+    """Seed the device's generator and Megatron-core's, some of which depend on `tp_rank`.
 
-    Nothing draws from the latter while dropout is 0, so one set will do for layouts that put this
-    rank at different places.
+    Nothing draws from the latter while dropout is 0, so layouts that give this rank different
+    `tp_rank`s can share one seed.
     """
     tensor_parallel.model_parallel_cuda_manual_seed(
         seed, tp_rank=tp_rank, ep_rank=0, etp_rank=tp_rank
@@ -132,7 +132,7 @@ def stop_layouts() -> None:
 
 
 def started(layout: TrainLayout) -> MegatronGroups:
-    """The groups of a layout that was started, and that this rank is in."""
+    """Return the groups of a started layout that includes this rank."""
     groups = _started[layout]
     assert groups is not None, f"rank {dist.get_rank()} is not in {layout}"
     return groups
@@ -140,10 +140,10 @@ def started(layout: TrainLayout) -> MegatronGroups:
 
 @contextmanager
 def gathering_within(group: dist.ProcessGroup) -> Iterator[None]:
-    """Inside, all_gather_object means `group` where it would mean the whole world.
+    """Make all_gather_object use `group` instead of the whole world inside this context.
 
-    get_megatron_optimizer lines up its parameter groups with it, for which there is neither an
-    argument nor a global; ranks of other layouts would be waited for.
+    get_megatron_optimizer orders its parameter groups with it and takes no group, so it would wait
+    for ranks of other layouts.
     """
     gather = dist.all_gather_object
 

@@ -1,5 +1,5 @@
-"""A rank's parameters: their local names, whose memory they lie in, and what marks Megatron-core's
-optimizer wants on them."""
+"""A rank's parameters: local names, shared memory, and the marks that Megatron-core's optimizer
+reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verl_hpc.layout.writers import primary_regions
 
 
 def named_parameters(chunks: Sequence[Any]) -> dict[str, torch.nn.Parameter]:
-    """Of model chunks, by the local names of the shard map."""
+    """Return the parameters of model chunks by the shard map's local names."""
     return {
         f"chunk{index}.{name.replace('module.', '')}": parameter
         for index, chunk in enumerate(chunks)
@@ -26,14 +26,14 @@ def named_parameters(chunks: Sequence[Any]) -> dict[str, torch.nn.Parameter]:
 def share_frozen(
     parameters: Mapping[str, torch.nn.Parameter], base: Mapping[str, torch.nn.Parameter]
 ) -> frozenset[torch.nn.Parameter]:
-    """Have what is frozen in both lie where `base` has it; the memory that it had is freed.
+    """Make parameters frozen in both engines use the memory of `base`; their own is freed.
 
     Args:
-        parameters: of an engine that is being built, by local name.
-        base: of an engine with the same layout.
+        parameters: those of an engine that is being built, by local name.
+        base: those of an engine with the same layout.
 
     Returns:
-        The parameters that lie there now.
+        The parameters that share memory now.
     """
     shared = set()
     for name, parameter in parameters.items():
@@ -47,7 +47,7 @@ def share_frozen(
 
 
 def zero(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """What no transfer fills, padding, must be zero."""
+    """Set parameters to zero: no transfer fills their padding."""
     with torch.no_grad():
         for parameter in parameters:
             parameter.zero_()
@@ -56,14 +56,15 @@ def zero(parameters: Iterable[torch.nn.Parameter]) -> None:
 def mark_sharded(
     parameters: Mapping[str, Any], layout: TrainLayout, shard_map: ShardMap, rank: int
 ) -> None:
-    """Mark what is split over tensor-parallel ranks, for the gradient norm to count it whole.
+    """Mark parameters that are split over tensor-parallel ranks, so that the gradient norm counts
+    every part.
 
-    Megatron-core does so only when it initialises weights itself.
+    Megatron-core marks them only when it initialises weights itself.
 
     Args:
-        parameters: of this rank, by local name.
-        layout: of the engine.
-        shard_map: of all that it has, adapters included.
+        parameters: those of this rank, by local name.
+        layout: the engine's layout.
+        shard_map: map of all its parameters, adapters included.
         rank: this rank.
     """
     here = layout.grid.coordinates(rank)
@@ -82,8 +83,7 @@ def mark_sharded(
 
 
 def primary_regions_of(shard_map: ShardMap, layout: TrainLayout, rank: int) -> list[Region]:
-    """`primary_regions`, where experts have replicas of their own, over which their state is
-    sharded."""
+    """Return `primary_regions`, for experts over their own replicas, which shard their state."""
     return [
         region
         for of_experts, grid, axis in (

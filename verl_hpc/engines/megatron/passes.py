@@ -1,4 +1,4 @@
-"""Micro-batches of packed sequences through the pipeline, forward and backward."""
+"""Forward and backward passes of packed micro-batches through the pipeline."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Passes:
     """Runs this rank's chunks over sequences.
 
     Args:
-        config: of the chunks.
-        chunks: this rank's, as they are called.
-        outputs: of the last stage.
-        groups: of the layout.
-        backend: what the layers are of.
-        max_tokens: of a micro-batch.
-        row_multiple: what a micro-batch's tokens on a rank are padded to a multiple of.
+        config: Megatron-core's settings.
+        chunks: this rank's chunks, wrapped for data parallelism if trained.
+        outputs: reads the last stage's outputs.
+        groups: the layout's process groups.
+        backend: library of the layers.
+        max_tokens: limit of a micro-batch.
+        row_multiple: a micro-batch's tokens on a rank are padded to a multiple of it.
         offloads_activations: whether inputs of layers wait in host memory.
     """
 
@@ -69,7 +69,7 @@ class Passes:
         self.device = torch.device("cpu" if config.use_cpu_initialization else "cuda")
 
     def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
-        """As `Planner.plan`."""
+        """See `Planner.plan`."""
         return self._planner.plan(sequences, together)
 
     def run(
@@ -82,8 +82,8 @@ class Passes:
         forward_only: bool,
         wanted: Wanted = NOTHING_MORE,
     ) -> list[Any]:
-        """Send all micro-batches through the pipeline; `consume` gets (indices, outputs) on the
-        last stage, and what it returned for each comes back there."""
+        """Send all micro-batches through the pipeline. On the last stage `consume` is called with
+        (indices, outputs) of each, and `run` returns what it returned."""
         self._replay.forget_counts()
         work = []
         for indices in plan.bins:
@@ -129,14 +129,14 @@ class Passes:
             MicroBatches.clear()
 
     def router_disagreement(self) -> float:
-        """As `RouterReplay.disagreement`, in the last `run`."""
+        """Return `RouterReplay.disagreement` of the last `run`."""
         return self._replay.disagreement(self.device)
 
     def _pack(
         self, sequences: Sequence[torch.Tensor], indices: Sequence[int], shared: Sequence[int]
     ) -> PackedRow:
-        """A micro-batch's row. One without sequences, where other replicas have more work or a
-        pipeline is to be filled, is padding alone."""
+        """Pack a micro-batch's row; without sequences, when other replicas have more work or a
+        pipeline is to be filled, it is padding only."""
         chosen = [sequences[i].to(self.device) for i in indices]
         padding = torch.zeros(1, dtype=torch.int64, device=self.device)
         if self._groups.layout.cp > 1:

@@ -1,4 +1,4 @@
-"""Which kernels are there: Transformer Engine, NVIDIA Apex; found at run time, never required."""
+"""Optional kernels, Transformer Engine and NVIDIA Apex, detected at run time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def has_transformer_engine() -> bool:
 
 
 def why_no_transformer_engine() -> str | None:
-    """Why its layers cannot be used here; None if they can."""
+    """Return why Transformer Engine's layers cannot be used here; None if they can."""
     if not torch.cuda.is_available():
         return "no GPU"
     if importlib.util.find_spec("transformer_engine") is None:
@@ -41,7 +41,7 @@ def why_no_transformer_engine() -> str | None:
 
 
 def describe_kernels(model: ModelConfig) -> dict[str, str]:
-    """What computes the layers and their attention in training, and why not the fused ones."""
+    """Name the kernels of layers and attention in training, and why fused ones are not used."""
     if choose_backend(model) == "transformer_engine":
         chosen = "chosen by Transformer Engine; NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 shows which"
         return {"training layers": "Transformer Engine", "training attention": chosen}
@@ -58,7 +58,7 @@ def has_apex_gradient_fusion() -> bool:
 
 
 def choose_backend(model: ModelConfig) -> Backend:
-    """Transformer Engine's layers where they can run, PyTorch's elsewhere.
+    """Choose Transformer Engine's layers if they can run here, else PyTorch's.
 
     Raises:
         ClusterError: FP8 is asked for and this device or installation cannot do it.
@@ -71,7 +71,7 @@ def choose_backend(model: ModelConfig) -> Backend:
 
 
 def check_offload(parallel: ParallelConfig) -> None:
-    """Raises: ClusterError: activations are to leave a device that there is none of."""
+    """Raises: ClusterError: activations are to be offloaded, and this rank has no GPU."""
     if parallel.offload_activations and not torch.cuda.is_available():
         raise ClusterError(
             "parallel.offload_activations: activations leave a GPU's memory, and this rank has no "

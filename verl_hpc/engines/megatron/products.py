@@ -6,13 +6,15 @@ import torch
 
 
 def matmul(one: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """`one` (..., n) times `weight` (n, m) by oneDNN, where torch.matmul would take MKL.
+    """Multiply `one` (..., n) by `weight` (n, m) with oneDNN; torch.matmul would use MKL.
 
-    On the shapes of a layer's forward pass and of its input's gradient MKL takes as long or up to
-    half as long again (benchmarks/products.py); weights' gradients, of which that is not so, stay
-    with it. The two round differently. Not differentiable.
+    For a layer's forward pass and its input's gradient MKL takes up to 1.5 times as long
+    (benchmarks/products.py); weight gradients, where it does not, stay with MKL. The two round
+    differently. Not differentiable.
     """
     if one.dtype != torch.float32 or one.numel() == 0 or not torch.backends.mkldnn.is_available():
         return torch.matmul(one, weight)
-    found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(one, weight.t(), None, "none", [], "")
-    return found
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+        one, weight.t(), None, "none", [], ""
+    )
+    return product

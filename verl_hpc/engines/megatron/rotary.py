@@ -1,4 +1,4 @@
-"""Rotary frequencies of scaled positions, as transformers has them, for either kind of layers."""
+"""Rotary frequencies of scaled positions, as transformers computes them, for both backends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from verl_hpc.layout.architecture import Architecture
 
 
 def rotary_scaling(arch: Architecture) -> tuple[torch.Tensor, float] | None:
-    """(head_size / 2,) float32 inverse frequencies, and what sines and cosines are multiplied by;
-    None where positions are not scaled.
+    """Return (head_size / 2,) float32 inverse frequencies and the factor of sines and cosines; None
+    if positions are not scaled.
 
-    llama3 is that of Llama 3.1, linear divides all frequencies (arXiv 2306.15595), yarn those of
-    long waves, and scales attention with it (arXiv 2309.00071).
+    llama3 is Llama 3.1's scaling, linear divides all frequencies (arXiv 2306.15595), yarn divides
+    those of long waves and also scales attention (arXiv 2309.00071).
     """
     if arch.rope_scaling is None:
         return None
@@ -31,8 +31,8 @@ def rotary_scaling(arch: Architecture) -> tuple[torch.Tensor, float] | None:
 
 
 def softmax_scale(arch: Architecture) -> float | None:
-    """Of attention, where queries and keys are both multiplied by the factor of `rotary_scaling`;
-    None where it is as always."""
+    """Return attention's scale with the factor of `rotary_scaling` on both queries and keys; None
+    for the usual scale."""
     scaling = rotary_scaling(arch)
     if scaling is None or scaling[1] == 1.0:
         return None

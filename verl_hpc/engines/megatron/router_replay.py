@@ -1,9 +1,9 @@
-"""Router replay: tokens go to experts that were chosen elsewhere, with this router's own weights.
+"""Router replay: route tokens to experts chosen elsewhere, weighted by this router's own scores.
 
-A router's probabilities are those of its own scores at the chosen experts, so that it learns as
-before. Megatron-core's own replay is a queue for each layer, filled in the order of the passes;
-here each layer looks its experts up by the micro-batch that it was called with, which is right in
-any order of a pipeline, and when a layer is computed again.
+A router's probabilities come from its own scores of the chosen experts, so it still learns.
+Megatron-core's own replay has a queue per layer, filled in the order of the passes; here each layer
+looks up its experts by the micro-batch it was called with, which is right in any pipeline order and
+in recomputation.
 
 Source: rollout routing replay, R3 (arXiv 2510.11370).
 """
@@ -25,12 +25,12 @@ from verl_hpc.engines.shared.packing import PackedRow
 
 
 class RouterReplay:
-    """The routers of this rank's chunks.
+    """Replays routing in the routers of this rank's chunks.
 
     Args:
-        config: of the chunks.
-        chunks: this rank's.
-        groups: of the layout.
+        config: Megatron-core's settings.
+        chunks: this rank's chunks.
+        groups: the layout's process groups.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class RouterReplay:
                 self._layers.append(module.layer_number - 1)
 
     def row(self, row: PackedRow, experts: Sequence[torch.Tensor]) -> RoutedRow | None:
-        """What this rank's routers need of a row; None of one that is padding alone.
+        """Return what this rank's routers need of a row; None for a row of padding only.
 
         Args:
-            experts: as `Wanted.experts`, of each of its sequences. Of tokens that sequences share,
-                those of the first are taken.
+            experts: `Wanted.experts` of each of its sequences. Tokens that sequences share use
+                those of the first sequence.
         """
         if not experts:
             return None
@@ -63,7 +63,8 @@ class RouterReplay:
         return RoutedRow(ids[:, self._layers].contiguous(), here[:, -1] > 0)
 
     def _routed_here(self, of_row: torch.Tensor) -> torch.Tensor:
-        """Of (T, ...) of a rank's part of a row, what its routers see of it."""
+        """Return what this rank's routers see of (T, ...), its part of a row: with sequence
+        parallelism a chunk."""
         if not self._config.sequence_parallel:
             return of_row
         tp = self._groups.tp
@@ -74,8 +75,8 @@ class RouterReplay:
             router.counts = None
 
     def disagreement(self, device: torch.device) -> float:
-        """Share of tokens x layers, since `forget_counts`, for which the routers would have chosen
-        other experts; all ranks of the layout call it together."""
+        """Return the share of tokens x layers, since `forget_counts`, for which the routers would
+        have chosen other experts; all ranks of the layout call it together."""
         counts = torch.zeros(2, dtype=torch.float64, device=device)
         for router in self._routers:
             if router.counts is not None:
@@ -86,7 +87,7 @@ class RouterReplay:
 
 
 def expert_ids(rows: torch.Tensor, num_layers: int, k: int) -> torch.Tensor:
-    """(t, bytes) uint8 as ids (t, layers, k): uint8, or int32 where an id is of two bytes."""
+    """Decode (t, bytes) uint8 to ids (t, layers, k): uint8, or int32 if an id has two bytes."""
     if rows.shape[1] == 2 * num_layers * k:
         low, high = rows.int().view(len(rows), -1, 2).unbind(-1)
         rows = low + (high << 8)
@@ -94,17 +95,17 @@ def expert_ids(rows: torch.Tensor, num_layers: int, k: int) -> torch.Tensor:
 
 
 class _Router:
-    """Takes the place of Megatron-core's RouterReplay in one router."""
+    """Replaces Megatron-core's RouterReplay in one router."""
 
     def __init__(self, index: int) -> None:
         self._index = index
-        """Of its layer among those of the rank."""
+        """Index of its layer among those of this rank."""
         self._row: RoutedRow | None = None
         self.counts: torch.Tensor | None = None
-        """(2,) float64: tokens for which it would have chosen others, and all of them."""
+        """(2,) float64: tokens for which it would have chosen other experts, and all tokens."""
 
     def note(self, layer: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        """Before a layer's forward pass, also where it is computed again."""
+        """Remember the row before a layer's forward pass, recomputation included."""
         del layer, args
         self._row = MicroBatches.of_call(kwargs).routed
 
@@ -116,7 +117,7 @@ class _Router:
         group_topk: int | None,
         default_compute_topk: Callable[..., tuple[torch.Tensor, torch.Tensor]],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores of the experts that tokens go to, and their ids, (t, k) each; called by
+        """Return the scores and ids of the experts that tokens go to, (t, k) each; called by
         `moe_utils.topk_routing_with_score_function` with scores (t, experts)."""
         values, own = default_compute_topk(scores, topk, num_groups, group_topk)
         row = self._row

@@ -1,14 +1,14 @@
-"""What is added to the loss of a mixture's routers, and how evenly they choose experts.
+"""Auxiliary losses of a mixture's routers, and the metric of how evenly they choose experts.
 
-Megatron-core's own losses are of one micro-batch of one rank, padding included, so that they are
-others in every layout. These are sums over the sequences of an update, wherever those are::
+Megatron-core's own losses are computed per micro-batch and rank, padding included, so they depend
+on the layout. These are sums over the sequences of an update, on whichever ranks they are::
 
     seq_aux_loss   mean over sequences of E / (k L^2) sum_i (tokens sent to i) (sum of p_i)
     z_loss         mean over tokens of logsumexp(logits)^2
 
-with E experts, k of them a token, L tokens of a sequence and p the softmax over all experts; each
-is summed over layers. Sources: DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), where the first is 1
-if all experts are as likely; ST-MoE (arXiv 2202.08906, equation 5).
+with E experts, k per token, L tokens of a sequence and p the softmax over all experts; each is
+summed over layers. Sources: DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), where the first is 1 if
+all experts are equally likely; ST-MoE (arXiv 2202.08906, equation 5).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from verl_hpc.engines.shared.packing import PackedRow
 
 
 class _Tokens(NamedTuple):
-    """Real tokens of a row that are on this rank, once for each sequence that they are in."""
+    """Real tokens of a row on this rank, repeated for each sequence that contains them."""
 
     places: torch.Tensor
-    """(N,) int64, in this rank's part of the row."""
+    """(N,) int64: position in this rank's part of the row."""
     sequences: torch.Tensor
-    """(N,) int64."""
+    """(N,) int64: index of the sequence."""
     lengths: torch.Tensor
-    """(sequences,) float32, on all ranks together."""
+    """(sequences,) float32: tokens of each sequence over all ranks."""
 
 
 class Routers:
-    """Those of one engine that trains.
+    """The routers of one engine that trains.
 
     Args:
-        chunks: this rank's, before or after they are wrapped.
-        config: of the chunks.
+        chunks: this rank's chunks, wrapped or not.
+        config: Megatron-core's settings.
         settings: None adds nothing.
-        groups: of the layout.
+        groups: the layout's process groups.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Routers:
                     self._watch(router, layer.layer_number - 1)
 
     def begin(self, sequences: Sequence[torch.Tensor], device: torch.device) -> None:
-        """Before the micro-batches of an update; all ranks of the layout together.
+        """Start an update, before its micro-batches; all ranks of the layout call it together.
 
         Args:
-            sequences: of this rank's replica.
-            device: of the chunks.
+            sequences: those of this rank's replica.
+            device: device of the chunks.
         """
         self._tokens.clear()
         self._sums = torch.zeros(self._sums.shape, device=device)
@@ -84,27 +84,27 @@ class Routers:
         self._num_sequences, self._num_tokens = counts.tolist()
 
     def end(self) -> dict[str, float]:
-        """Of the update, the same on all ranks of the layout, which call it together.
+        """Return the update's metrics, equal on all ranks of the layout, which call it together.
 
         Returns:
-            `expert_load`: tokens of a layer's fullest expert, over those of its mean one, the mean
-            of layers. With its setting also `seq_aux_loss` and `z_loss`, without their
-            coefficients, the mean of layers.
+            `expert_load`: tokens of the fullest expert over the mean of experts, averaged over
+            layers. If set, also `seq_aux_loss` and `z_loss`, without their coefficients, averaged
+            over layers.
         """
         self._tokens.clear()
         self._row = None
         dist.all_reduce(self._sums, group=self._groups.everyone)
         counts, losses = self._sums[:, :-2], self._sums[:, -2:].mean(0).tolist()
         load = counts.amax(1) / counts.mean(1).clamp(min=1.0)
-        found = {"expert_load": load.mean().item()}
+        metrics = {"expert_load": load.mean().item()}
         if self._settings is not None and self._settings.seq_aux_loss:
-            found["seq_aux_loss"] = losses[0]
+            metrics["seq_aux_loss"] = losses[0]
         if self._settings is not None and self._settings.z_loss:
-            found["z_loss"] = losses[1]
-        return found
+            metrics["z_loss"] = losses[1]
+        return metrics
 
     def _enter(self, layer: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        """A layer is told the row that it computes, also in a recomputation."""
+        """Remember the row that a layer computes, recomputation included."""
         del layer, args
         self._row = MicroBatches.of_call(kwargs).row
 
@@ -120,8 +120,8 @@ class Routers:
         router.routing = watched
 
     def _count(self, layer: int, logits: torch.Tensor) -> torch.Tensor:
-        """Add a layer's (T/cp/tp, 1, E) logits to the sums; returns them, with the losses to be
-        differentiated when they are."""
+        """Add a layer's (T/cp/tp, 1, E) logits to the sums; return them with the losses attached to
+        their graph."""
         assert self._row is not None
         if not self._row.num_sequences:  # padding that keeps step with other ranks
             return logits
@@ -147,7 +147,7 @@ class Routers:
     def _sequence_loss(
         self, probs: torch.Tensor, chosen: torch.Tensor, tokens: _Tokens
     ) -> torch.Tensor:
-        """This rank's part, summed over sequences. () float32."""
+        """Return this rank's part of seq_aux_loss, summed over sequences, () float32."""
         empty = probs.new_zeros(len(tokens.lengths), self._num_experts)
         counts = empty.index_add(0, tokens.sequences, chosen)
         if self._groups.layout.tp * self._groups.layout.cp > 1:
@@ -157,20 +157,23 @@ class Routers:
         return ((counts * sums).sum(1) * scale).sum()
 
     def _of_row(self, row: PackedRow, device: torch.device) -> _Tokens:
-        found = self._tokens.get(id(row))
-        if found is None:
-            found = self._tokens[id(row)] = _tokens(
+        tokens = self._tokens.get(id(row))
+        if tokens is None:
+            tokens = self._tokens[id(row)] = _tokens(
                 row, self._groups.tp.rank(), self._groups.layout.tp, device
             )
-        return found
+        return tokens
 
 
 def _tokens(row: PackedRow, rank: int, num_ranks: int, device: torch.device) -> _Tokens:
-    """Of a tensor-parallel rank, whose part of the row is that of sequence parallelism."""
+    """Return the tokens of a tensor-parallel rank, which has a chunk of the row (sequence
+    parallelism)."""
     row_places = torch.arange(row.tokens.shape[1], device=row.tokens.device)
+    # Positions in the whole row of each sequence's tokens, and of this rank's tokens.
     of_sequences = row.split(row_places)
     lengths = torch.tensor([len(places) for places in of_sequences], device=row_places.device)
     mine = row.local(row_places).chunk(num_ranks)[rank]
+    # Inverse of `mine`: position in this rank's part, -1 for other ranks' tokens.
     here = torch.full_like(row_places, -1).index_copy(0, mine, row_places[: len(mine)])
     places = here[torch.cat(of_sequences)]
     sequences = torch.arange(len(lengths), device=row_places.device).repeat_interleave(lengths)

@@ -1,8 +1,8 @@
-"""Micro-batches whose forward or backward pass is under way, as layers find them.
+"""The micro-batches whose passes are under way, for layers to look up.
 
-Megatron-core hands a mask tensor through its layers, or what Transformer Engine is told of packed
-sequences; both also through recomputation, but nothing else. So the mask carries a ticket, and the
-other the micro-batch itself.
+Megatron-core passes through its layers, recomputation included, only a mask tensor or Transformer
+Engine's parameters of packed sequences. So the mask carries a ticket, and the parameters carry the
+micro-batch itself.
 """
 
 from __future__ import annotations
@@ -20,46 +20,47 @@ from verl_hpc.engines.shared.packing import PackedRow
 from verl_hpc.engines.shared.padded import PaddedAttention
 
 Attention = PaddedAttention | SplitAttention
-"""Of a row on one rank, or split over several."""
+"""Attention on a row held by one rank, or split over several."""
 
 
 @dataclass(frozen=True)
 class RoutedRow:
-    """Experts of the tokens of a packed row that this rank routes, t of them."""
+    """Experts of the t tokens of a packed row that this rank routes."""
 
     experts: torch.Tensor
     """(t, layers of this rank, k), uint8 or int32."""
     is_given: torch.Tensor
-    """(t,) bool: False of a sequence's last token, which the rollout never read, and of padding:
-    they go where the router likes."""
+    """(t,) bool: False for a sequence's last token, which the rollout never read, and for padding;
+    the router chooses their experts."""
 
 
 class MicroBatch(NamedTuple):
-    """What layers may ask of a row."""
+    """What layers may read of a row."""
 
     row: PackedRow
     routed: RoutedRow | None
-    """Where its tokens go; None where routers choose."""
+    """Experts of its tokens; None if routers choose."""
     attention: Attention | None
-    """None where Transformer Engine computes it."""
+    """None if Transformer Engine computes attention."""
 
 
 @dataclass
 class RowParams(PackedSeqParams):
-    """What Transformer Engine's layers are told of a row."""
+    """Transformer Engine's parameters of packed sequences, with the micro-batch."""
 
     micro_batch: MicroBatch | None = None
 
 
 class MicroBatches:
-    """Those of PyTorch's layers, by their tickets."""
+    """Registry of the micro-batches of PyTorch's layers, by ticket."""
 
     _tickets = itertools.count()
     _known: dict[int, MicroBatch] = {}
 
     @classmethod
     def register(cls, row: PackedRow, routed: RoutedRow | None = None) -> torch.Tensor:
-        """A ticket for the row; a CPU scalar, so that reading it never waits for a device."""
+        """Register a row and return its ticket, a CPU scalar, so that reading it never waits for a
+        device."""
         ticket = next(cls._tickets)
         attention = PaddedAttention(row) if row.split_over is None else SplitAttention(row)
         cls._known[ticket] = MicroBatch(row, routed, attention)
@@ -67,16 +68,16 @@ class MicroBatches:
 
     @classmethod
     def attention(cls, ticket: torch.Tensor) -> Attention:
-        found = cls._known[int(ticket)].attention
-        assert found is not None
-        return found
+        attention = cls._known[int(ticket)].attention
+        assert attention is not None
+        return attention
 
     @classmethod
     def of_call(cls, arguments: Mapping[str, Any]) -> MicroBatch:
-        """The micro-batch that a layer is called with.
+        """Return the micro-batch that a layer is called with.
 
         Args:
-            arguments: of a TransformerLayer, by keyword.
+            arguments: keyword arguments of a TransformerLayer.
         """
         params = arguments.get("packed_seq_params")
         if params is None:

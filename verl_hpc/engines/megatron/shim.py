@@ -1,10 +1,10 @@
-"""Lets the pinned Megatron-core run where there is no GPU. Does nothing where there is one.
+"""Lets the pinned Megatron-core run without a GPU; does nothing on a GPU.
 
 Megatron-core names its device ("cuda", `torch.cuda.current_device()`) in factory calls and compares
-`param.type()` with CUDA type names. Patching torch itself would reach into vLLM, which lives in the
-same process, so an import hook compiles `megatron.core.*` from source with those tokens rewritten;
-line numbers stay. Each rule was found necessary by removing it alone (see docs/cpu.md), but those
-of `products` and `data_parallel`, which make a step faster.
+`param.type()` with CUDA type names. Patching torch itself would affect vLLM in the same process, so
+an import hook compiles `megatron.core.*` from source with those tokens rewritten; line numbers
+stay. Every rule is necessary, tested by removing it alone (see docs/cpu.md), except those of
+`products` and `data_parallel`, which make a step faster.
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ def install() -> None:
     """Install the hook; must run before the first import of megatron.core.
 
     Raises:
-        ClusterError: a Megatron-core that the rules were not checked with, or that something
-            else has imported before.
+        ClusterError: the rules were not checked with this Megatron-core, or it was imported before.
     """
     import torch
 

@@ -71,21 +71,21 @@ class PackedAttention(MegatronModule):
         **_: Any,
     ) -> torch.Tensor:
         q, k, v = (t.squeeze(1) for t in (query, key, value))
-        found = MicroBatches.attention(attention_mask).attend(q, k, v, self.scale)
-        return found.reshape(query.shape[0], 1, -1)
+        attended = MicroBatches.attention(attention_mask).attend(q, k, v, self.scale)
+        return attended.reshape(query.shape[0], 1, -1)
 
 
 class PackedRotaryEmbedding(RotaryEmbedding):
     """Rotary angles for the positions of a packed row, instead of 0, 1, 2, ..."""
 
     positions: torch.Tensor
-    """(1, T), set before each forward pass."""
+    """Positions, (1, T), set before each forward pass."""
 
     def get_rotary_seq_len(self, *_: Any, **__: Any) -> int:
         return 0
 
     def forward(self, *_: Any, **__: Any) -> torch.Tensor:
-        """(T, 1, 1, size) angles."""
+        """Return (T, 1, 1, size) angles."""
         frequencies: torch.Tensor = self.inv_freq.to(self.positions.device)
         angles = torch.outer(self.positions[0].to(frequencies.dtype), frequencies)
         both = (
@@ -99,7 +99,7 @@ class PackedRotaryEmbedding(RotaryEmbedding):
 def local_block_spec(
     config: TransformerConfig, vp_stage: int | None, arch: Architecture, pp_rank: int
 ) -> TransformerBlockSubmodules:
-    """Decoder layers of one pipeline chunk in plain PyTorch."""
+    """Return the decoder layers of one pipeline chunk in plain PyTorch."""
     layer = get_gpt_layer_local_spec(
         arch.num_experts or None, normalization="RMSNorm", qk_layernorm=arch.qk_norm
     )
@@ -114,8 +114,8 @@ def local_block_spec(
 
 
 def transformer_engine_spec(qk_norm: bool, num_experts: int) -> ModuleSpec:
-    """A decoder layer of Transformer Engine modules, which FP8 needs; the products of a rank's
-    experts are one call."""
+    """Return a decoder layer of Transformer Engine modules, which FP8 needs; a rank's experts are
+    multiplied in one call."""
     return get_gpt_layer_with_transformer_engine_spec(
         num_experts or None, moe_grouped_gemm=num_experts > 0, qk_layernorm=qk_norm
     )

@@ -1,4 +1,4 @@
-"""Collectives of shares of different sizes between CPU ranks: gloo has them for equal ones."""
+"""Collectives on shares of different sizes between CPU ranks; gloo's need equal sizes."""
 
 from __future__ import annotations
 

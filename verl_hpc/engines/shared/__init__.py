@@ -1,1 +1,1 @@
-"""What both engines on process groups use; it knows neither of them, nor Megatron-core."""
+"""Code shared by both distributed engines; it imports neither of them, nor Megatron-core."""

@@ -1,4 +1,4 @@
-"""The process groups of a training layout, whichever engine computes on it."""
+"""Process groups of a training layout, for every engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LayoutGroups:
 
     Args:
         layout: the sizes.
-        groups: where `make` has made them.
+        groups: the registry in which `make` made them.
     """
 
     def __init__(self, layout: TrainLayout, groups: Groups) -> None:
@@ -32,7 +32,7 @@ class LayoutGroups:
         """Ranks that share sequences."""
         self._replicas = _there(groups.mine(data.groups("dp")))
         self.replicas_gloo = _there(groups.mine(data.groups("dp"), "gloo"))
-        """Ranks at the same place of replicas that have sequences of their own."""
+        """Ranks at the same place of all data-parallel replicas."""
         self.tp_cp = _there(groups.mine(data.groups("tp", "cp")))
         self._tp_replicas = _there(groups.mine(data.groups("tp", "dp")))
         self.pp = _there(groups.mine(grid.groups("pp")))
@@ -48,7 +48,7 @@ class LayoutGroups:
         self.shard = _there(groups.mine(shards.groups("shard")))
         """Ranks among which fully_shard divides parameters."""
         self.copies = _there(groups.mine(shards.groups("copy")))
-        """Ranks with the same part of them."""
+        """Ranks with the same shard."""
         self.everyone = _there(groups.mine([grid.ranks()]))
         self._model = _there(groups.mine(grid.groups("tp", "pp")))
         self._tp_dp = _there(groups.mine(grid.groups("tp", "dp")))
@@ -77,14 +77,15 @@ class LayoutGroups:
         groups.make(_embedding_groups(layout))
 
     def largest(self, one: int, other: int) -> tuple[int, int]:
-        """Each over all replicas that have sequences of their own; these call it together."""
+        """Return the maximum of each number over all data-parallel replicas, which call it
+        together."""
         numbers = torch.tensor([one, other])
         dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self.replicas_gloo)
         return int(numbers[0]), int(numbers[1])
 
 
 def _embedding_groups(layout: TrainLayout) -> list[tuple[int, ...]]:
-    """First and last stage of every pipeline; with tied embeddings both hold them."""
+    """Return first and last stage of every pipeline; both hold tied embeddings."""
     return [tuple(sorted({ranks[0], ranks[-1]})) for ranks in layout.grid.groups("pp")]
 
 

@@ -1,7 +1,7 @@
 """Log-probabilities, entropy and the likeliest tokens from logits whose vocabulary is split over
 ranks.
 
-The vocabulary is never gathered: what is sent are a few numbers a token.
+The vocabulary is never gathered: ranks exchange a few numbers per token.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _CHUNK = {"cuda": 1 << 26, "cpu": 1 << 20}
 
 
 class _LogProbsAndEntropy(torch.autograd.Function):
-    """With p = softmax(x): log_prob = x_t - logsumexp(x), entropy = logsumexp(x) - sum(p x);
-    d log_prob / dx = 1_t - p, d entropy / dx = -p (log p + entropy).
+    """With p = softmax(x): log_prob = x_t - logsumexp(x), entropy = logsumexp(x) - sum(p x); d
+    log_prob / dx = 1_t - p, d entropy / dx = -p (log p + entropy).
 
-    Only the logits as they came are kept for the backward pass. Targets are (T, n)."""
+    Only the logits in their own element type are kept for the backward pass. Targets are (T, n)."""
 
     @staticmethod
     def forward(
@@ -37,6 +37,7 @@ class _LogProbsAndEntropy(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.temperature, ctx.num_rows = temperature, num_rows
         highest = _highest(logits, num_rows, temperature, group)
+        # Each rank contributes the logits of the targets in its shard of the vocabulary.
         local = targets - first_row
         mine = (local >= 0) & (local < num_rows)
         index = torch.where(mine, local, 0)
@@ -48,6 +49,7 @@ class _LogProbsAndEntropy(torch.autograd.Function):
             totals[rows, 0] = p.sum(-1)
             totals[rows, 1] = p.mul_(x).sum(-1)
         _all_reduce(totals, dist.ReduceOp.SUM, group)
+        # sum(exp x) and sum(x exp x); entropy follows without another pass over the logits.
         total, weighted = totals[:, 0], totals[:, 1]
         log_total = total.log()
         entropy = log_total - weighted / total
@@ -78,7 +80,7 @@ class _LogProbsAndEntropy(torch.autograd.Function):
 def _highest(
     logits: torch.Tensor, num_rows: int, temperature: float, group: dist.ProcessGroup | None
 ) -> torch.Tensor:
-    """Largest tempered logit of each token in the whole vocabulary, (T,) float32."""
+    """Return each token's largest tempered logit in the whole vocabulary, (T,) float32."""
     if num_rows == 0:
         highest = logits.new_full(logits.shape[:-1], _MASKED, dtype=torch.float32)
     else:
@@ -90,7 +92,8 @@ def _highest(
 def _shifted(
     logits: torch.Tensor, highest: torch.Tensor, num_rows: int, temperature: float
 ) -> torch.Tensor:
-    """Tempered logits in float32, their largest at 0 and padding far below."""
+    """Return tempered logits in float32, shifted so that the largest is 0, with padding far
+    below."""
     x = logits.float() / temperature
     x[..., num_rows:] = _MASKED
     x -= highest[..., None]
@@ -98,7 +101,7 @@ def _shifted(
 
 
 def _chunks(logits: torch.Tensor) -> Iterator[slice]:
-    """Slices of tokens whose float32 copies take little memory."""
+    """Return slices of tokens small enough for float32 copies."""
     step = max(_CHUNK[logits.device.type] // max(logits.shape[-1], 1), 1)
     return (slice(start, start + step) for start in range(0, len(logits), step))
 
@@ -111,7 +114,7 @@ def _all_reduce(
 
 
 def _gather(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """(T, n) of every rank beside each other."""
+    """Concatenate every rank's (T, n) along the last dimension."""
     if group is None:
         return tensor
     parts = [torch.empty_like(tensor) for _ in range(group.size())]
@@ -128,14 +131,14 @@ def log_probs_and_entropy(
     temperature: float = 1.0,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of each target, float32 in their shape, and entropy of each distribution,
-    (T,) float32.
+    """Return each target's log-probability, float32 in the targets' shape, and each distribution's
+    entropy, (T,) float32.
 
     Args:
         logits: (T, vocabulary shard), any float type; differentiable.
         targets: (T,) or (T, n) int64 ids in the whole vocabulary.
         first_row: id of the shard's first row.
-        num_rows: rows of the shard that are no padding; the others get probability 0.
+        num_rows: rows of the shard without padding, which gets probability 0.
         temperature: divides the logits.
         group: ranks that share the vocabulary; None if this rank has all of it.
     """
@@ -153,7 +156,7 @@ def sum_p_squared(
     temperature: float = 1.0,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Sum over the vocabulary of squared probabilities, (T,) float32; arguments as those of
+    """Return the sum over the vocabulary of squared probabilities, (T,) float32; arguments as in
     `log_probs_and_entropy`."""
     highest = _highest(logits, num_rows, temperature, group)
     totals = highest.new_empty(2, len(logits))
@@ -174,14 +177,15 @@ def likeliest_tokens(
     num_rows: int,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Ids of the likeliest tokens, the likeliest first, (T, count) int64; which of equally likely
-    ones is not said. Arguments as those of `log_probs_and_entropy`; `count` is at most the size of
-    the vocabulary."""
+    """Return the ids of the likeliest tokens in descending order, (T, count) int64; ties are in any
+    order. Arguments as in `log_probs_and_entropy`; `count` is at most the size of the
+    vocabulary."""
+    # The likeliest of each shard, then the likeliest of those of all ranks.
     here = min(count, num_rows)
     values = logits.new_full((len(logits), count), -torch.inf)
     tokens = torch.zeros(len(logits), count, dtype=torch.int64, device=logits.device)
     for rows in _chunks(logits) if here else ():
-        found = logits[rows, :num_rows].topk(here, dim=-1)
-        values[rows, :here], tokens[rows, :here] = found
+        top = logits[rows, :num_rows].topk(here, dim=-1)
+        values[rows, :here], tokens[rows, :here] = top
     values, tokens = _gather(values, group), _gather(tokens + first_row, group)
     return tokens.gather(-1, values.topk(count, dim=-1).indices)

@@ -15,7 +15,7 @@ from verl_hpc.placement.pipeline_fill import dealt_to, wanted
 
 @dataclass(frozen=True)
 class Plan:
-    """Of some sequences."""
+    """How some sequences are split into micro-batches."""
 
     bins: Sequence[Sequence[int]]
     """Indices of each micro-batch's sequences."""
@@ -25,26 +25,26 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans of one rank's replica."""
+    """Plans the micro-batches of one rank's replica."""
 
     layout: TrainLayout
     hidden_size: int
     max_tokens: int
-    """Of a micro-batch."""
+    """Token limit of a micro-batch."""
     shares_tokens: bool
-    """Whether sequences that begin alike share tokens of a row. Transformer Engine's attention
-    takes a row as it is."""
+    """Whether sequences with a common prefix share its tokens in a row, which Transformer Engine's
+    attention does not support."""
     largest: Callable[[int, int], tuple[int, int]]
-    """Of all replicas' numbers, the largest of each of the two; all of them call it."""
+    """Element-wise maximum of two numbers over all replicas, which call it together."""
     replicas_wait: bool = False
     """Whether replicas gather parameters from each other in every micro-batch."""
 
     def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
-        """What each micro-batch is of; so many neighbours are never parted.
+        """Assign sequences to micro-batches; runs of `together` neighbours are never split.
 
-        In a pipeline, and where experts or all parameters are on several replicas, all replicas get
-        the same number of them, as they will wait for each other: every rank of the layout calls
-        it.
+        With a pipeline, or with experts or all parameters spread over replicas, all replicas get
+        the same number of micro-batches, as they wait for each other; every rank of the layout
+        calls it.
         """
         lengths, most = [self._padded(len(s)) for s in sequences], self.max_tokens
         stages = self.layout.pp
@@ -53,32 +53,33 @@ class Planner:
             most = min(most, sum(lengths) // max(wanted(lengths, stages), 1) + 1)
         shared = num_shared(sequences) if self.shares_tokens else [0] * len(sequences)
         units, sizes = share_units(lengths, shared, most, together)
-        found = micro_batches(sizes, self.max_tokens, self._multiple)
+        bins = micro_batches(sizes, self.max_tokens, self._multiple)
         if stages > 1 or self.layout.ep > 1 or self.replicas_wait:
             fills = wanted(sizes, stages) if stages > 1 else 0
-            count = self._full(len(found), fills)
+            count = self._full(len(bins), fills)
             costs = [
                 self._cost([lengths[i] for i in u], n) for u, n in zip(units, sizes, strict=True)
             ]
-            found = dealt_to(count, found, sizes, costs, self.max_tokens)
-        return Plan([[i for unit in chosen for i in units[unit]] for chosen in found], shared)
+            bins = dealt_to(count, bins, sizes, costs, self.max_tokens)
+        return Plan([[i for unit in chosen for i in units[unit]] for chosen in bins], shared)
 
     def _padded(self, length: int) -> int:
-        """What a sequence is in a row: context-parallel ranks have equal pieces of it."""
+        """Return a sequence's length in a row: context-parallel ranks have equal pieces of it."""
         return length + -length % (2 * self.layout.cp) if self.layout.cp > 1 else length
 
     @property
     def _multiple(self) -> int:
-        """An interleaved pipeline takes micro-batches by the number of its stages."""
+        """Divisor of the number of micro-batches: an interleaved pipeline's number of stages."""
         return self.layout.pp if self.layout.vpp > 1 else 1
 
     def _cost(self, lengths: Sequence[int], row_length: int) -> float:
-        """Of sequences that are so many tokens in a row: attention reads shared ones for each."""
+        """Return the cost of sequences packed into `row_length` tokens: linear layers compute
+        shared tokens once, attention once per sequence."""
         whole = sum(attention_cost(length, self.hidden_size) for length in lengths)
         return whole - (sum(lengths) - row_length)
 
     def _full(self, needed: int, fills: int) -> int:
-        """So many micro-batches as are needed, and as fill the pipeline, on all replicas."""
+        """Return a number of micro-batches that all replicas need, and that fills the pipeline."""
         if self.layout.num_replicas > 1:
             # The largest need, and of what would fill the least, for which none is empty.
             needed, negative = self.largest(needed, -fills)

@@ -1,4 +1,4 @@
-"""Host memory for what a phase does not need: parameters, gradients, optimizer state."""
+"""Offload what a phase does not need to host memory: parameters, gradients, optimizer state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from verl_hpc.engines.protocol import HostCopy, Part
 from verl_hpc.engines.shared.storages import SharedStorages, Storages, fill
 
 Memory = Part | Literal["trained", "frozen"]
-"""A part, or of the parameters those that are trained, or those that are not and lie in memory of
-the engine's own."""
+"""A part, or only the trained parameters, or only the frozen ones in the engine's own memory."""
 
 Candidates = Callable[[Memory], Iterable[torch.Tensor]]
 
@@ -22,9 +21,9 @@ class HostStore:
     """Moves the parts of one engine to host memory and back.
 
     Args:
-        candidates: tensors that have all storages of a part; a storage may have several.
-        only_trained: the other parameters never change, so that `copy` leaves them out.
-        base: of the engine in whose memory frozen parameters of this one lie. They leave when
+        candidates: lists tensors that cover all storages of a part; several may share a storage.
+        only_trained: frozen parameters never change; `copy` leaves them out.
+        base: store of the engine that holds this one's frozen parameters. They are offloaded when
             neither engine needs its parameters.
     """
 
@@ -43,11 +42,11 @@ class HostStore:
         self._state = Storages(lambda: candidates("optimizer"))
 
     def weights_changed(self) -> None:
-        """What page-locked memory holds of the parameters that change is old."""
+        """Mark the host copy of trained parameters as outdated."""
         self._changing.changed()
 
     def weights_loaded(self) -> None:
-        """The same of all parameters."""
+        """Mark the host copy of all parameters as outdated."""
         self._changing.changed()
         self._own_frozen.changed()
 
@@ -56,7 +55,7 @@ class HostStore:
 
         Args:
             part: what to move.
-            once: take ordinary memory, which copies slowly and is given back.
+            once: use pageable host memory, which copies slowly and is freed afterwards.
 
         Returns:
             Bytes freed.
@@ -76,18 +75,18 @@ class HostStore:
             self._of(part).come_back()
 
     def copy(self) -> HostCopy:
-        """The parameters that change, in page-locked memory of their own on GPUs."""
+        """Return a new host copy of the trained parameters, page-locked on GPUs."""
         return self._changing.copy()
 
     @contextmanager
     def exchanged(self, values: HostCopy) -> Iterator[None]:
-        """Have other parameters inside; those of before come back bit for bit.
+        """Use other parameters inside this context; the previous ones come back bit for bit.
 
-        They are copied to page-locked memory only where they have changed since they were offloaded
-        to it or exchanged.
+        The previous ones are copied to the host only if they changed since they were last offloaded
+        or exchanged.
 
         Args:
-            values: a `copy` of the same engine's.
+            values: a `copy` of this engine.
         """
         assert not self._changing.are_away, "parameters are away"
         tensors = list(self._changing.tensors())
@@ -101,7 +100,7 @@ class HostStore:
                 fill(tensor, before)
 
     def _tensors(self, part: Part) -> Iterator[torch.Tensor]:
-        """One tensor per storage that is on the device."""
+        """Yield one tensor per storage of `part` on the device."""
         if part == "parameters":
             for storages in (self._changing, *self._frozen):
                 yield from storages.tensors()
@@ -113,7 +112,7 @@ class HostStore:
 
 
 class KeptOnHost:
-    """Of a `TrainingEngine`: what its host store does."""
+    """The methods of a `TrainingEngine` that its host store implements."""
 
     host: HostStore
 

@@ -23,41 +23,42 @@ from verl_hpc.layout.megatron import padded_vocab
 
 @dataclass(frozen=True)
 class _Field:
-    """Of TokenOutputs, as every pipeline stage knows it."""
+    """Field of TokenOutputs, described so that every pipeline stage can receive it."""
 
     name: str
     dtype: torch.dtype = torch.float32
     width: int | None = None
-    """Numbers a token; None is one, without a dimension for it."""
+    """Numbers per token; None is one number, without a dimension."""
 
 
 def _fields(head: Head, wanted: Wanted) -> list[_Field]:
-    """What a head fills."""
+    """Return the fields that a head fills."""
     assert head == "language_model" or wanted == NOTHING_MORE, f"a {head} has nothing more"
     assert wanted.allowed is None, "no constraint reaches it"
     if head == "value":
         return [_Field("values")]
     if head == "score":
         return [_Field("scores")]
-    found = [_Field("log_probs"), _Field("entropy")]
-    found += [_Field("untempered")] * wanted.untempered
-    found += [_Field("sum_p_squared")] * wanted.sum_p_squared
+    filled = [_Field("log_probs"), _Field("entropy")]
+    filled += [_Field("untempered")] * wanted.untempered
+    filled += [_Field("sum_p_squared")] * wanted.sum_p_squared
     if wanted.top_k:
-        found.append(_Field("top_tokens", torch.int64, wanted.top_k))
-        found.append(_Field("top_log_probs", width=wanted.top_k))
+        filled.append(_Field("top_tokens", torch.int64, wanted.top_k))
+        filled.append(_Field("top_log_probs", width=wanted.top_k))
     if wanted.candidates:
-        found.append(_Field("candidate_log_probs", width=wanted.candidates[0].shape[-1]))
-    return found
+        filled.append(_Field("candidate_log_probs", width=wanted.candidates[0].shape[-1]))
+    return filled
 
 
 class Outputs:
     """Reads and shares the outputs of one head on one layout.
 
     Args:
-        head: what the model ends in.
-        vocab_size: tokens.
-        groups: of the layout.
-        vocab_multiple: of the output layer's rows, with padding, over all tensor-parallel ranks.
+        head: the model's output layer.
+        vocab_size: tokens of the vocabulary, without padding.
+        groups: the layout's process groups.
+        vocab_multiple: the output layer's rows, over all tensor-parallel ranks, are padded to a
+            multiple of this and of their number.
     """
 
     def __init__(
@@ -75,14 +76,14 @@ class Outputs:
     def read(
         self, tensor: torch.Tensor, row: PackedRow, temperature: float, wanted: Wanted
     ) -> list[TokenOutputs]:
-        """Of every sequence of a row; differentiable.
+        """Return the outputs of every sequence of a row; differentiable.
 
         Args:
-            tensor: the last stage's, of this rank's tokens: logits of a vocabulary shard, or one
-                number per token.
+            tensor: the last stage's output for this rank's tokens: logits of a vocabulary shard, or
+                one number per token.
             row: the sequences, T tokens in all.
             temperature: divides logits.
-            wanted: what else to give of these sequences.
+            wanted: further outputs of these sequences.
         """
         if self._head == "value":
             return [TokenOutputs(values=v[:-1]) for v in row.split(row.whole(tensor.view(-1)))]
@@ -98,7 +99,7 @@ class Outputs:
     def _of_tokens(
         self, tensor: torch.Tensor, row: PackedRow, temperature: float, wanted: Wanted
     ) -> dict[str, torch.Tensor]:
-        """A language model's outputs of this rank's T tokens, (T,) or (T, k)."""
+        """Return a language model's outputs of this rank's T tokens, (T,) or (T, k)."""
         tp = self._groups.layout.tp
         shard, first = self._shard, self._groups.tp.rank() * self._shard
         logits, group = tensor.view(-1, shard), self._groups.tp if tp > 1 else None
@@ -140,14 +141,14 @@ class Outputs:
         wanted: Wanted,
         device: torch.device,
     ) -> list[TokenOutputs]:
-        """Put outputs in the caller's order and give earlier pipeline stages the last one's.
+        """Put outputs in the caller's order, and broadcast the last pipeline stage's to the others.
 
         Args:
-            found: of each micro-batch, on the last stage; empty elsewhere.
+            found: outputs of each micro-batch on the last stage; empty elsewhere.
             bins: indices of each micro-batch's sequences.
             lengths: tokens of every sequence.
-            wanted: what else was asked for, of all sequences.
-            device: of the outputs.
+            wanted: further outputs of all sequences.
+            device: device of the outputs.
         """
         fields = _fields(self._head, wanted)
         sizes = [1 if self._head == "score" else n - 1 for n in lengths]
@@ -173,7 +174,7 @@ class Outputs:
 
 
 def sum_metrics(found: Sequence[Sums], groups: LayoutGroups) -> dict[str, float]:
-    """Sum over micro-batches, then over replicas; only the last stage has any."""
+    """Sum metrics over micro-batches, then over replicas; only the last stage has any."""
     mine = _read_sums(found)
     names = sorted(mine)
     # Every last stage computes the same metrics, but a stage before it knows no names.
@@ -186,7 +187,7 @@ def sum_metrics(found: Sequence[Sums], groups: LayoutGroups) -> dict[str, float]
         # A replica without a sequence of this step knows no names either.
         of_all: list[list[str]] = [[]] * groups.layout.num_replicas
         dist.all_gather_object(of_all, names, group=groups.replicas_gloo)
-        names = sorted({name for found in of_all for name in found})
+        names = sorted({name for of_rank in of_all for name in of_rank})
     totals = torch.tensor([mine.get(name, 0.0) for name in names], dtype=torch.float64)
     if groups.layout.num_replicas > 1:
         dist.all_reduce(totals, group=groups.replicas_gloo)
@@ -194,7 +195,7 @@ def sum_metrics(found: Sequence[Sums], groups: LayoutGroups) -> dict[str, float]
 
 
 def _read_sums(found: Sequence[Sums]) -> dict[str, float]:
-    """Over micro-batches; the host waits for the device once."""
+    """Sum over micro-batches; the host waits for the device once."""
     flat = [(name, value) for sums in found for name, value in sums.items()]
     values = torch.stack([value.double() for _, value in flat]).tolist() if flat else []
     totals = dict.fromkeys((name for name, _ in flat), 0.0)

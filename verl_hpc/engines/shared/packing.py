@@ -1,4 +1,4 @@
-"""Unpadded micro-batches: many sequences in one row of tokens."""
+"""Pack micro-batches without padding: many sequences in one row of tokens."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 
 
 class Split(Protocol):
-    """A row over several ranks, each of which has some of its tokens."""
+    """A row split over several ranks, each with some of its tokens."""
 
     def local(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a (T, ...) tensor."""
+        """Return this rank's part of a (T, ...) tensor."""
         ...
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:
-        """(T, ...) of every rank's part, on every rank; differentiable."""
+        """Gather every rank's part to (T, ...) on every rank; differentiable."""
         ...
 
 
 @dataclass(frozen=True)
 class PackedRow:
-    """Sequences of one micro-batch, one behind another, T tokens in all.
+    """Sequences of one micro-batch, concatenated, T tokens in all.
 
     Attention must not cross their borders; everything else works token by token. Tokens that a
-    sequence shares with the one before it are in the row once.
+    sequence shares with the one before it are stored once.
     """
 
     tokens: torch.Tensor
@@ -36,23 +36,23 @@ class PackedRow:
     targets: torch.Tensor
     """(T,) int64: the next token of the same sequence; 0 at a sequence's last token."""
     lengths: tuple[int, ...]
-    """Tokens of each sequence, with padding behind it, and of the padding sequence at the end."""
+    """Tokens of each sequence, its padding included, and of the padding sequence at the end."""
     num_sequences: int
-    """Sequences without the padding one; 0 of a row that is padding alone."""
+    """Number of sequences without the padding one; 0 for a row of padding only."""
     places: torch.Tensor | None = None
-    """(sum of lengths,) int64: where in the row each token of each sequence is; None where they
-    follow each other, none of them shared."""
+    """(sum of lengths,) int64: position in the row of each token of each sequence; None if no
+    tokens are shared, so that sequences just follow each other."""
     real_lengths: tuple[int, ...] | None = None
     """Tokens of each real sequence without padding; None if none is padded."""
     split_over: Split | None = None
     """Context-parallel ranks; None if this rank has the whole row."""
 
     def local(self, whole: torch.Tensor) -> torch.Tensor:
-        """What this rank has of a (T, ...) tensor."""
+        """Return this rank's part of a (T, ...) tensor."""
         return whole if self.split_over is None else self.split_over.local(whole)
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:
-        """(T, ...) of what the ranks have that share the row."""
+        """Gather the parts of all ranks that share the row to (T, ...)."""
         return part if self.split_over is None else self.split_over.whole(part)
 
     @property
@@ -63,7 +63,7 @@ class PackedRow:
         return ends.to(self.tokens.device)
 
     def split(self, per_token: torch.Tensor) -> list[torch.Tensor]:
-        """A (T, ...) tensor cut into the real sequences' parts."""
+        """Split a (T, ...) tensor into the real sequences' parts."""
         if self.places is not None:
             per_token = per_token.index_select(0, self.places)
         parts = list(per_token.split(self.lengths))[: self.num_sequences]
@@ -72,8 +72,9 @@ class PackedRow:
         return [part[:length] for part, length in zip(parts, self.real_lengths, strict=True)]
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Parts of the real sequences, (L - 1, k) each, as (T, k) on the tokens' device; zeros at a
-        sequence's last token and where there is padding. Of shared tokens all have the same."""
+        """Join parts of the real sequences, (L - 1, k) each, to (T, k) on the tokens' device, with
+        zeros at each sequence's last token and at padding. Sequences must agree on shared
+        tokens."""
         whole = parts[0].new_zeros(sum(self.lengths), *parts[0].shape[1:]).to(self.tokens.device)
         for target, part in zip(whole.split(self.lengths), parts, strict=False):
             target[: len(part)] = part
@@ -81,7 +82,7 @@ class PackedRow:
 
 
 def first_of_each(places: torch.Tensor) -> torch.Tensor:
-    """Where in `places` each of 0, 1, 2, ... comes first, (T,) int64."""
+    """Return the first index in `places` of each of 0, 1, 2, ..., (T,) int64."""
     ordered, order = places.sort(stable=True)
     return order[torch.cat([ordered.new_ones(1), ordered.diff()]) > 0]
 
@@ -89,17 +90,18 @@ def first_of_each(places: torch.Tensor) -> torch.Tensor:
 def pack(
     sequences: Sequence[torch.Tensor], multiple: int = 1, shared: Sequence[int] | None = None
 ) -> PackedRow:
-    """Pack (L,) token tensors; the row's length is padded to a multiple of `multiple`.
+    """Pack (L,) token tensors into a row padded to a multiple of `multiple`.
 
-    Padding is a sequence of its own (zeros), so that it attends to nothing real. Sequence
-    parallelism needs the length to be a multiple of the tensor-parallel size.
+    Padding is a separate sequence of zeros, so it attends to no real token. Sequence parallelism
+    needs the length to be a multiple of the tensor-parallel size.
 
     Args:
-        sequences: in the order of the row.
-        multiple: of the row's length.
-        shared: tokens at the start of each that are those of the one before it
-            (`shared_prefixes.num_shared`); None is none.
+        sequences: token tensors in the order of the row.
+        multiple: divisor of the row's length.
+        shared: how many tokens each sequence shares with the one before it
+            (`shared_prefixes.num_shared`); None shares no tokens.
     """
+    # Only the tokens that a sequence does not share with its predecessor enter the row.
     counts = list(shared or [0] * len(sequences))
     parts = [s[count:] for s, count in zip(sequences, counts, strict=True)]
     padding = -sum(map(len, parts)) % multiple
@@ -117,10 +119,10 @@ def pack(
 
 def _places(lengths: Sequence[int], shared: Sequence[int]) -> torch.Tensor:
     """See `PackedRow.places`."""
-    found: list[torch.Tensor] = []
+    places: list[torch.Tensor] = []
     start = 0
     for length, count in zip(lengths, shared, strict=True):
         own = torch.arange(start, start + length - count)
-        found.append(torch.cat([found[-1][:count], own]) if count else own)
+        places.append(torch.cat([places[-1][:count], own]) if count else own)
         start += length - count
-    return torch.cat(found)
+    return torch.cat(places)

@@ -11,7 +11,7 @@ from verl_hpc.engines.shared.packing import PackedRow, first_of_each
 
 
 class PaddedView:
-    """Where tokens of a packed row lie in a right-padded (sequences, longest) rectangle.
+    """Position of a packed row's tokens in a right-padded (sequences, longest) rectangle.
 
     With right padding a causal mask alone keeps padding away from real tokens, so attention can
     use the fused causal kernels.
@@ -30,13 +30,13 @@ class PaddedView:
         repeats = torch.tensor(lengths, device=device)
         is_whole = len(lengths) == len(row.lengths) and row.places is None
         self.tokens = None if is_whole else _tokens_of(row, chosen)
-        """Places of the members' tokens in the row; None if it is all of them, each once."""
+        """Positions in the row of the members' tokens; None if they are the whole row in order."""
         positions = row.positions[0] if self.tokens is None else row.positions[0][self.tokens]
         self.slots = torch.repeat_interleave(starts, repeats) + positions
         self.is_dense = self.num_rows * self.row_length == self.slots.numel()
 
     def pad(self, packed: torch.Tensor) -> torch.Tensor:
-        """(T, heads, size) of the whole row to (sequences, heads, longest, size)."""
+        """Pad (T, heads, size) of the whole row to (sequences, heads, longest, size)."""
         if self.tokens is not None:
             packed = packed.index_select(0, self.tokens)
         shape = packed.shape[1:]
@@ -46,7 +46,7 @@ class PaddedView:
         return packed.view(self.num_rows, self.row_length, *shape).transpose(1, 2)
 
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:
-        """(sequences, heads, longest, size) to (tokens of the members, heads, size)."""
+        """Unpad (sequences, heads, longest, size) to (tokens of the members, heads, size)."""
         rows = padded.transpose(1, 2).reshape(-1, padded.shape[1], padded.shape[3])
         return rows if self.is_dense else rows.index_select(0, self.slots)
 
@@ -55,8 +55,8 @@ class PaddedAttention:
     """Causal attention within each sequence of a packed row (PyTorch's fused kernels), on
     rectangles that are at most half padding.
 
-    One rectangle for all would grow with the square of the row where one sequence is long and
-    many are short.
+    A single rectangle would grow with the square of the row if one sequence is long and many are
+    short.
     """
 
     def __init__(self, row: PackedRow) -> None:
@@ -67,7 +67,8 @@ class PaddedAttention:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """(T, heads, size) of every argument to (T, heads, size); fewer key/value heads may be."""
+        """Attend from (T, heads, size) inputs to (T, heads, size); keys and values may have fewer
+        heads."""
         parts = []
         for view in self.views:
             q, k, v = (view.pad(t) for t in (query, key, value))
@@ -75,7 +76,8 @@ class PaddedAttention:
         return self.join(parts)
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What each view's `unpad` gave, in the order of the row; of a shared token, one of it."""
+        """Join the results of each view's `unpad` in the order of the row, with one copy of shared
+        tokens."""
         if self._order is None:
             return parts[0]
         return torch.cat(list(parts)).index_select(0, self._order)
@@ -88,11 +90,12 @@ def causal_attention(
     scale: float | None,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention, (sequences, heads, longest, size) each; fewer key/value heads may be.
+    """Attend causally, (sequences, heads, longest, size) each; keys and values may have fewer
+    heads.
 
     Args:
-        scale: of scores; None is one over the root of the size.
-        mask: what each query reads, where queries are not as many as keys; bool.
+        scale: factor of the scores; None is one over the root of the size.
+        mask: bool, which keys each query reads; needed if there are fewer queries than keys.
     """
     grouped = query.shape[1] != key.shape[1]
     if grouped and query.is_cuda and query.dtype == torch.float32:
@@ -106,7 +109,7 @@ def causal_attention(
 
 
 def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices in groups whose rectangles are at most half padding; as one group where that is.
+    """Group indices so that each group's rectangle is at most half padding; one group if possible.
 
     Lengths 9, 2, 8, 1 and 1 give [0, 2] and [1, 3, 4].
     """
@@ -122,9 +125,9 @@ def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _tokens_of(row: PackedRow, members: Sequence[int]) -> torch.Tensor:
-    """Places in the row of the members' tokens, member by member."""
+    """Return the positions in the row of the members' tokens, member by member."""
     chosen = set(members)
     flags = torch.tensor([i in chosen for i in range(len(row.lengths))])
     kept = torch.repeat_interleave(flags, torch.tensor(row.lengths))
-    found = kept.nonzero()[:, 0].to(row.tokens.device)
-    return found if row.places is None else row.places[found]
+    indices = kept.nonzero()[:, 0].to(row.tokens.device)
+    return indices if row.places is None else row.places[indices]

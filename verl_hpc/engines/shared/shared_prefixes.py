@@ -1,10 +1,10 @@
-"""Sequences that begin alike, such as responses to one prompt: what they share is computed once.
+"""Compute the common prefix of sequences, such as responses to one prompt, once.
 
-A causal model's layers find the same for equal tokens behind equal tokens, so that a row of packed
-sequences needs them once; only attention reads them once for each sequence. Found by comparing
-neighbours, since samples of a prompt, and the two answers of a pair, are neighbours.
+A causal model computes the same for equal tokens after equal tokens, so a packed row needs a common
+prefix once; only attention reads it once per sequence. Only neighbours are compared: samples of a
+prompt, and the two answers of a pair, are neighbours.
 
-Source: Prefix Grouper (arXiv 2506.05433), whose gradients are those of separate sequences, too.
+Source: Prefix Grouper (arXiv 2506.05433), which also gives the gradients of separate sequences.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from itertools import pairwise
 import torch
 
 _LEAST_SHARE = 8
-"""Less than one part in so many of a sequence is not worth that attention gathers its inputs."""
+"""Tokens are shared only if they are at least 1 in this many of a sequence; for fewer, attention's
+gather costs more than it saves."""
 
 
 def num_shared(sequences: Sequence[torch.Tensor]) -> list[int]:
-    """How many tokens each of the (L,) sequences has in common with the one before it, and the
-    token behind them, too: a token's output is compared with the next one.
+    """Count the tokens whose outputs each of the (L,) sequences shares with the one before it: one
+    fewer than their common tokens, since a token's output is scored against the next token.
 
     [5, 6, 7, 1], [5, 6, 7, 2] and [8, 9] give 0, 2 and 0.
     """
     equal = [_num_equal(one, other) for one, other in pairwise(sequences)]
     # A GPU is waited for once, not for each sequence.
     counts = [max(n - 1, 0) for n in torch.stack(equal).tolist()] if equal else []
-    found = [0] * len(sequences)
+    counts_kept = [0] * len(sequences)
     for i, count in enumerate(counts, 1):
-        found[i] = count if count * _LEAST_SHARE >= len(sequences[i]) else 0
-    return found
+        counts_kept[i] = count if count * _LEAST_SHARE >= len(sequences[i]) else 0
+    return counts_kept
 
 
 def _num_equal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """How many tokens both begin with, () int64 on their device."""
+    """Count the tokens that both begin with, () int64 on their device."""
     size = min(len(one), len(other))
     differs = torch.ones(size + 1, dtype=torch.int32, device=one.device)
     differs[:size] = one[:size] != other[:size]
@@ -44,11 +45,11 @@ def _num_equal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def share_units(
     lengths: Sequence[int], shared: Sequence[int], max_tokens: int, together: int = 1
 ) -> tuple[list[range], list[int]]:
-    """Runs of neighbours that share tokens, and how many tokens each run is in a packed row.
+    """Return runs of neighbours that share tokens, and the tokens of each run in a packed row.
 
-    A run ends where nothing is shared, and where it would be longer than `max_tokens`; `together`
-    neighbours are never parted. Lengths 4, 4, 4 and 2, of which 0, 2, 2 and 0 are shared, give
-    [0, 1, 2] of 8 tokens and [3] of 2.
+    A run ends where nothing is shared, and where it would exceed `max_tokens`; runs of `together`
+    neighbours are never split. Lengths 4, 4, 4 and 2, of which 0, 2, 2 and 0 are shared, give [0,
+    1, 2] of 8 tokens and [3] of 2.
     """
     units: list[range] = []
     sizes: list[int] = []
@@ -65,6 +66,6 @@ def share_units(
 
 
 def within(indices: Sequence[int], shared: Sequence[int]) -> list[int]:
-    """Of chosen sequences: what each shares with the one before it, if that is chosen, too."""
+    """Return what each chosen sequence shares with its predecessor; 0 if that was not chosen."""
     before = (None, *indices)
     return [shared[i] if b == i - 1 else 0 for b, i in zip(before, indices, strict=False)]

@@ -1,8 +1,8 @@
-"""Storages that leave the device for host memory, and come back.
+"""Move storages from the device to host memory and back.
 
-A storage is resized to nothing and back, so every view of a buffer (parameters, buckets, shards of
-the optimizer) stays valid once it is back. GPUs copy to page-locked memory, which is slow to get
-and therefore kept from trip to trip.
+A storage is resized to 0 and back, so every view of a buffer (parameters, buckets, shards of the
+optimizer) is valid again afterwards. GPUs copy to page-locked memory, which is slow to allocate and
+therefore kept for the next time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _PIECE_BYTES = 1 << 28
 
 
 class Storages:
-    """Some that leave together.
+    """Storages that are offloaded together.
 
     Args:
-        find: tensors that lie in them.
-        keeps: what they hold; they come back as zeros if not.
-        tells: `changed` is called whenever they hold something new, so that what has not changed is
-            not copied again.
+        find: lists tensors in these storages.
+        keeps: whether to keep their contents; if not they come back as zeros.
+        tells: the caller reports every change by `changed`, so unchanged contents are not copied
+            again.
     """
 
     def __init__(
@@ -37,21 +37,21 @@ class Storages:
         self._away: list[tuple[torch.Tensor, Sequence[torch.Tensor], int]] | None = None
         self._page_locked: dict[int, list[torch.Tensor]] = {}
         self._is_copied = False
-        """Whether page-locked memory holds what they hold."""
+        """Whether the page-locked copy is current."""
 
     @property
     def are_away(self) -> bool:
         return self._away is not None
 
     def changed(self) -> None:
-        """What page-locked memory holds is old."""
+        """Mark the page-locked copy as outdated."""
         self._is_copied = False
 
     def leave(self, once: bool = False) -> int:
-        """Free their device memory.
+        """Free the storages' device memory.
 
         Args:
-            once: take ordinary host memory, which copies slowly and is given back.
+            once: use pageable host memory, which copies slowly and is freed afterwards.
 
         Returns:
             Bytes freed.
@@ -86,11 +86,11 @@ class Storages:
                     piece.zero_()
 
     def copied(self, tensors: Sequence[torch.Tensor], once: bool = False) -> HostCopy:
-        """What tensors hold, in host memory; in memory that stays, if they are on a GPU.
+        """Copy tensors to host memory; from a GPU, to page-locked memory that is kept.
 
         Args:
             tensors: all of `tensors()`.
-            once: as in `leave`.
+            once: see `leave`.
         """
         stays = not once and any(tensor.is_cuda for tensor in tensors)
         sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
@@ -103,16 +103,16 @@ class Storages:
         return copies
 
     def copy(self) -> HostCopy:
-        """The same in memory of its own, page-locked on GPUs."""
-        found = []
+        """Return a new host copy of the tensors, page-locked on GPUs."""
+        copies = []
         for tensor in self.tensors():
             sizes = _piece_sizes(tensor.untyped_storage().nbytes())
-            found.append([_host_piece(n, tensor.is_cuda) for n in sizes])
-            _keep(tensor, found[-1])
-        return found
+            copies.append([_host_piece(n, tensor.is_cuda) for n in sizes])
+            _keep(tensor, copies[-1])
+        return copies
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """One tensor per storage that is on the device."""
+        """Yield one tensor per storage on the device."""
         seen: set[int] = set()
         for tensor in self._find():
             key = tensor.untyped_storage().data_ptr()
@@ -122,18 +122,18 @@ class Storages:
 
     def _host_memory(self, index: int, num_bytes: int, page_locked: bool) -> list[torch.Tensor]:
         if not page_locked or index not in self._page_locked:
-            found = [_host_piece(n, page_locked) for n in _piece_sizes(num_bytes)]
+            pieces = [_host_piece(n, page_locked) for n in _piece_sizes(num_bytes)]
             if not page_locked:
-                return found
-            self._page_locked[index] = found
+                return pieces
+            self._page_locked[index] = pieces
         return self._page_locked[index]
 
 
 class SharedStorages(Storages):
-    """Those that several engines compute with: on the device while one of them needs them.
+    """Storages that several engines use: on the device while any of them needs them.
 
     Args:
-        find: tensors that lie in them.
+        find: lists tensors in these storages.
     """
 
     def __init__(self, find: Callable[[], Iterable[torch.Tensor]]) -> None:
@@ -141,12 +141,12 @@ class SharedStorages(Storages):
         self._needed_by: set[object] = set()
 
     def need(self, user: object) -> None:
-        """Have them on the device."""
+        """Bring the storages to the device for `user`."""
         self._needed_by.add(user)
         self.come_back()
 
     def release(self, user: object, once: bool = False) -> int:
-        """Let them leave, if nobody else needs them.
+        """Offload the storages unless another user needs them.
 
         Returns:
             Bytes freed.
@@ -156,7 +156,7 @@ class SharedStorages(Storages):
 
 
 def fill(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
-    """Give a tensor's storage what a copy holds."""
+    """Copy host pieces into a tensor's storage."""
     for piece, there in zip(_pieces(tensor), kept, strict=False):
         piece.copy_(there, non_blocking=tensor.is_cuda)
 
@@ -171,7 +171,7 @@ def _keep(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
 
 
 def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """All bytes of a tensor's storage, in pieces."""
+    """Return all bytes of a tensor's storage, in pieces."""
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     return whole.split(_PIECE_BYTES)

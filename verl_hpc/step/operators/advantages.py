@@ -1,4 +1,4 @@
-"""Scores to advantages, token by token."""
+"""Compute advantages of tokens from scores."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def advantages(
     old: Columns | None = None,
     process_rewards: Columns | None = None,
 ) -> tuple[Columns, Metrics]:
-    """What the chosen estimator makes of the scores; with values also the critic's returns.
+    """Compute advantages with the chosen estimator; with values also the critic's returns.
 
     Raises:
-        TrainingError: on every rank, if a user's estimator gives something else than advantages, or
-            one is not given what it needs.
+        TrainingError: on every rank, if a user's estimator does not return advantages, or an
+            estimator lacks an input.
     """
     rewards = rewards_of(scores, penalty).to(place.device)
     masks = (trained or sequences)[MASK]
@@ -58,6 +58,7 @@ def advantages(
     def of_policy(name: str) -> torch.Tensor | None:
         return padded(old[name], place.device) if old is not None and needs_squares else None
 
+    # Estimators see all samples' scores, but only this rank's tokens; `reduce` sums over ranks.
     process = None if process_rewards is None else process_rewards[PROCESS_REWARDS]
     batch = Scored(
         scores=rewards,
@@ -73,8 +74,9 @@ def advantages(
         components=_components(place, scores) if "components" in settings.needs else None,
         reduce=place.reduce,
     )
-    found = settings(batch)
-    given = found if isinstance(found, tuple) else (found,)
+    estimate = settings(batch)
+    # Checked here and in `_of_tokens`, since a user's estimator may return anything.
+    given = estimate if isinstance(estimate, tuple) else (estimate,)
     names = (ADVANTAGES, RETURNS) if values is not None else (ADVANTAGES,)
     if len(given) != len(names):
         raise place.alike(
@@ -98,25 +100,25 @@ def _spreads_of_tokens(
     columns: Mapping[str, Sequence[torch.Tensor]],
     masks: Sequence[torch.Tensor],
 ) -> dict[str, float]:
-    """`critic/NAME/mean`, `max` and `min` over the tokens of all ranks that count; nothing where
-    none does."""
+    """Return `critic/NAME/mean`, `max` and `min` over all ranks' unmasked tokens, if there are
+    any."""
     mine = {}
     if place.leads_group and any(mask.any() for mask in masks):
         mine = {name: _sums(rows, masks) for name, rows in columns.items()}
     gathered = [of_rank for of_rank in place.allgather(mine) if of_rank]
-    found = {}
+    metrics = {}
     for name in columns if gathered else ():
         counts, sums, largest, smallest = zip(*(g[name] for g in gathered), strict=True)
-        found[f"critic/{name}/mean"] = sum(sums) / sum(counts)
-        found[f"critic/{name}/max"] = max(largest)
-        found[f"critic/{name}/min"] = min(smallest)
-    return found
+        metrics[f"critic/{name}/mean"] = sum(sums) / sum(counts)
+        metrics[f"critic/{name}/max"] = max(largest)
+        metrics[f"critic/{name}/min"] = min(smallest)
+    return metrics
 
 
 def _sums(
     rows: Sequence[torch.Tensor], masks: Sequence[torch.Tensor]
 ) -> tuple[int, float, float, float]:
-    """How many tokens count, their sum, their largest and their smallest value."""
+    """Return the number of unmasked tokens, and their values' sum, largest and smallest."""
     counted = zip(rows, masks, strict=True)
     values = torch.cat([row[mask.bool()].double().cpu() for row, mask in counted])
     return len(values), values.sum().item(), values.max().item(), values.min().item()
@@ -129,10 +131,10 @@ def _token_rewards(
     scores: Scores,
     penalty: Penalty | None,
 ) -> torch.Tensor:
-    """(B, T): what each token earns, less its penalty.
+    """Return (B, T) rewards of tokens, less their penalty.
 
-    What a token earns that does not count belongs to the last one before it that does. The last of
-    all earns what the score has beyond that.
+    The reward of a masked token goes to the last unmasked one before it. The last unmasked token
+    gets the remainder of the score.
     """
     rewards = torch.zeros_like(mask)
     for row, (position, counts) in enumerate(zip(sequences.positions, masks, strict=True)):
@@ -148,52 +150,53 @@ def _token_rewards(
 def _greedy(
     place: Placement, samples: Samples, answers: Samples | None, scores: Scores | None
 ) -> torch.Tensor | None:
-    """(N,) score of the greedy answer to each sample's prompt."""
+    """Return the score of the greedy answer to each sample's prompt, (N,)."""
     if answers is None or scores is None:
         return None
     earned = {answer.group: v for answer, v in zip(answers, scores.values, strict=True)}
-    found = [earned[sample.group] for sample in samples]
-    return torch.tensor(found, dtype=torch.float64, device=place.device)
+    by_sample = [earned[sample.group] for sample in samples]
+    return torch.tensor(by_sample, dtype=torch.float64, device=place.device)
 
 
 def _components(place: Placement, scores: Scores) -> dict[str, torch.Tensor]:
-    """(N,) each: the numbers that were returned for every response, and the scores."""
+    """Return the scores, and the reward function's further numbers that all responses have, (N,)
+    each."""
     rows = scores.details or [{} for _ in scores.values]
-    found = {
+    components = {
         name: [row[name] for row in rows] for name in sorted(set.intersection(*map(set, rows)))
     }
-    found["score"] = list(scores.values)
+    components["score"] = list(scores.values)
     return {
         name: torch.tensor(values, dtype=torch.float64, device=place.device)
-        for name, values in found.items()
+        for name, values in components.items()
     }
 
 
 def _of_tokens(
-    place: Placement, settings: Advantage, batch: Scored, name: str, found: torch.Tensor
+    place: Placement, settings: Advantage, batch: Scored, name: str, estimate: torch.Tensor
 ) -> torch.Tensor:
-    """(B, T) float32."""
-    if found.shape == batch.scores.shape:
-        found = batch.of_tokens(found)
-    if found.shape != batch.mask.shape:
+    """Return an estimate per token, (B, T) float32."""
+    if estimate.shape == batch.scores.shape:
+        estimate = batch.of_tokens(estimate)
+    if estimate.shape != batch.mask.shape:
         raise place.alike(
             TrainingError(
                 f"algorithm.advantage.name = {settings.name}: gives {name} of shape "
-                f"{tuple(found.shape)}; expected {tuple(batch.scores.shape)}, one a response of "
+                f"{tuple(estimate.shape)}; expected {tuple(batch.scores.shape)}, one a response of "
                 f"the step, or {tuple(batch.mask.shape)}, one a token here"
             )
         )
-    return found.float()
+    return estimate.float()
 
 
 def _last(mask: torch.Tensor) -> int:
-    """The place of the last token that counts; that of the last where none does."""
+    """Return the index of the last unmasked token; of the last token if all are masked."""
     places = mask.nonzero()
     return int(places[-1]) if len(places) else len(mask) - 1
 
 
 def rewards_of(scores: Scores, penalty: Penalty | None) -> torch.Tensor:
-    """What a KL penalty leaves of the scores, (number of samples,) float64."""
+    """Return the scores less the KL penalty, (number of samples,) float64."""
     rewards = torch.tensor(scores.values, dtype=torch.float64)
     return rewards if penalty is None else rewards - penalty.per_sample
 

@@ -1,4 +1,4 @@
-"""Which ranks get which samples, under every placement."""
+"""Assign samples to groups of ranks, under every placement."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from verl_hpc.step.placement import Placement
 _logger = logging.getLogger(__name__)
 
 DROPPED = "prompt_length/num_dropped"
-"""Prompts of a step that were left out for being too long."""
+"""Prompts of a step that were dropped for being too long."""
 
 
 @dataclass(frozen=True)
 class AssignSettings:
-    """What samples are assigned by."""
+    """How samples are assigned to groups of ranks and mini-batches."""
 
     num_groups: Mapping[str, int]
-    """By placement, groups of ranks to assign samples to."""
+    """Number of groups of ranks to assign samples to, by placement."""
     hidden_size: int
-    """Of the largest model: what attention costs beside the rest."""
+    """Hidden size of the largest model, which sets the relative cost of attention."""
     mini_batches: int
-    """Optimizer steps of a batch."""
+    """Number of optimizer steps per batch and epoch."""
     max_prompt_tokens: int
-    """For messages."""
+    """Limit of a prompt, for error messages and metrics."""
     shuffle: Literal["none", "samples", "groups"] = "none"
-    """batch.shuffle_mini_batches."""
+    """Value of batch.shuffle_mini_batches."""
     update_epochs: int = 1
-    """Passes over a batch, each with mini-batches of its own if they are shuffled."""
+    """Passes over a batch; each has its own mini-batches if they are shuffled."""
     seed: int = 0
-    """Of the run."""
+    """Seed of the run."""
     shares_prompts: bool = False
-    """Whether an engine computes what neighbours begin with once, so that samples of a prompt are
-    better off together."""
+    """Whether an engine computes a common prefix of neighbours once, so that keeping samples of a
+    prompt together saves work."""
 
 
 def share(count: int, index: int, num_shares: int) -> range:
-    """The `index`-th of `num_shares` contiguous, nearly equal parts of range(count)."""
+    """Return the `index`-th of `num_shares` contiguous, nearly equal parts of range(count)."""
     return range(count * index // num_shares, count * (index + 1) // num_shares)
 
 
@@ -54,9 +54,10 @@ def share(count: int, index: int, num_shares: int) -> range:
 def assign(
     place: Placement, settings: AssignSettings, rows: StepRows, responses: Samples
 ) -> tuple[Samples, Metrics]:
-    """The step's samples in mini-batches, each of equal work for all groups of every placement.
+    """Split the step's samples into mini-batches of equal work for all groups of every placement.
 
-    Which samples an optimizer step sees does not depend on the layout; who computes them does.
+    The samples of an optimizer step do not depend on the layout, only the ranks that compute them
+    do.
 
     Raises:
         DataError: on every rank, if there are no samples.
@@ -76,47 +77,47 @@ def assign_groups(
     together: int = 1,
     step: int = 0,
 ) -> Samples:
-    """Owners of all samples under the placements of `settings`, besides those given, and the
-    mini-batches of each update epoch.
+    """Add the owners of all samples under the placements of `settings`, and the mini-batches of
+    each update epoch.
 
-    Groups of ranks have equal work in the mini-batches of the first epoch; in later ones that are
-    dealt anew it is equal on average.
+    Groups of ranks have equal work in the mini-batches of the first epoch; in reshuffled later
+    epochs it is equal on average.
 
     Args:
-        settings: what they are assigned by.
-        samples: those of a prompt are neighbours.
-        owners: by placement, those that are known.
-        together: so many neighbours have the same owner and mini-batch.
+        settings: how samples are assigned.
+        samples: all samples; those of a prompt are neighbours.
+        owners: owners that are known already, by placement.
+        together: number of neighbours that share owner and mini-batch.
         step: part of the seed of a shuffle.
     """
     units = _units(settings, samples, together)
     num_deals = settings.update_epochs if settings.shuffle != "none" else 1
     mini_batches, *later = [_deal(settings, units, step, epoch) for epoch in range(num_deals)]
-    found = dict(owners or {})
+    all_owners = dict(owners or {})
     known: dict[int, list[int]] = {}
     for place, count in settings.num_groups.items():
         if count not in known:
             known[count] = _groups(settings, samples, mini_batches, count, together)
-        found[place] = known[count]
-    return Samples(tuple(samples), found, mini_batches, later)
+        all_owners[place] = known[count]
+    return Samples(tuple(samples), all_owners, mini_batches, later)
 
 
 def _units(
     settings: AssignSettings, samples: Sequence[Sample], together: int
 ) -> list[Sequence[int]]:
-    """Positions of samples that no mini-batch parts, unit by unit."""
+    """Return units of samples, as positions, that stay in one mini-batch."""
     if settings.shuffle != "groups":
         return [range(i, i + together) for i in range(0, len(samples), together)]
-    found: dict[int, list[int]] = {}
+    by_group: dict[int, list[int]] = {}
     for position, sample in enumerate(samples):
-        found.setdefault(sample.group, []).append(position)
-    return list(found.values())
+        by_group.setdefault(sample.group, []).append(position)
+    return list(by_group.values())
 
 
 def _deal(
     settings: AssignSettings, units: Sequence[Sequence[int]], step: int, epoch: int
 ) -> list[list[int]]:
-    """Positions of the samples of each mini-batch of an epoch, ascending."""
+    """Return the positions of each mini-batch's samples in an epoch, ascending."""
     order = list(range(len(units)))
     if settings.shuffle != "none":
         permute(order, f"{settings.seed}/mini_batches/{step}/{epoch}")
@@ -134,6 +135,7 @@ def _groups(
     groups = [0] * len(samples)
     for batch in mini_batches:
         units: list[Sequence[int]] = [range(i, i + together) for i in batch[::together]]
+        # Whole prompts on one rank save shared prefixes but balance worse: take the better deal.
         deal = _balanced(settings, samples, units, count)
         if settings.shares_prompts and together == 1 and count > 1:
             by_prompt = groupby(batch, key=lambda i: samples[i].group)
@@ -148,13 +150,13 @@ def _groups(
 def _balanced(
     settings: AssignSettings, samples: Sequence[Sample], units: Sequence[Sequence[int]], count: int
 ) -> list[list[int]]:
-    """Positions in parts of nearly equal work, ascending, no unit of them parted."""
+    """Split units into parts of nearly equal work; return each part's positions, ascending."""
     parts = balance([_work(settings, samples, unit) for unit in units], count)
     return [[i for unit in part for i in units[unit]] for part in parts]
 
 
 def _work(settings: AssignSettings, samples: Sequence[Sample], positions: Sequence[int]) -> float:
-    """Of an engine that has these samples, in tokens of its linear layers."""
+    """Return an engine's work for these samples, in tokens of its linear layers."""
     work = sum(attention_cost(samples[i].length, settings.hidden_size) for i in positions)
     if settings.shares_prompts:
         for before, i in pairwise(positions):
@@ -184,15 +186,15 @@ def check_samples(
 def warn_of_dropped(
     place: Placement, max_prompt_tokens: int, when: str, dropped: int, num_prompts: int
 ) -> None:
-    """Say in the log that prompts were left out for being too long; any rank may call it."""
+    """Log a warning about prompts dropped for being too long; any rank may call it."""
     if dropped and place.leads:
         text = "%s: %s of %s prompts dropped, longer than rollout.max_prompt_tokens = %s"
         _logger.warning(text, when, dropped, num_prompts, max_prompt_tokens)
 
 
 def length_metrics(samples: Sequence[Sample], max_prompt_tokens: int) -> dict[str, float]:
-    """Lengths of prompts and responses, and the tokens of the step. As in verl, the clip_ratio of
-    prompts is the share of those that are as long as a prompt may be."""
+    """Return metrics of prompt and response lengths, and the step's tokens. As in verl, the
+    clip_ratio of prompts is the share of prompts at the length limit."""
     metrics = spread("response_length", [s.response_length for s in samples])
     metrics |= spread("prompt_length", [s.prompt_length for s in samples])
     metrics["response_length/clip_ratio"] = sum(s.truncated for s in samples) / len(samples)

@@ -1,4 +1,4 @@
-"""What a teacher says of responses, and learning from it."""
+"""Distillation: grade responses with a teacher, and learn from its log-probs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from verl_hpc.step.role import Role
 
 @dataclass(frozen=True)
 class GradeSettings:
-    """What is asked of the teacher."""
+    """Outputs to compute with the teacher."""
 
     temperature: float
-    """Divides its logits."""
+    """Divides the teacher's logits."""
     top_k: int = 0
-    """So many of its likeliest tokens, too."""
+    """Number of the teacher's likeliest tokens to keep, with their log-probs."""
 
 
 @operator("graded")
@@ -48,7 +48,7 @@ def grade(
     samples: Samples,
     sequences: Columns,
 ) -> tuple[Columns, Metrics]:
-    """Log-probs of the responses under the teacher, and its likeliest tokens with theirs."""
+    """Compute the teacher's log-probs of the responses, and of its likeliest tokens."""
     wanted = Wanted(top_k=settings.top_k)
     outputs = teacher.engine.infer(sequences[TOKENS], settings.temperature, wanted)
 
@@ -75,11 +75,11 @@ def follow(
     earned: Columns | None = None,
     trained: Columns | None = None,
 ) -> tuple[Columns, Metrics]:
-    """Advantages of tokens: with reverse_kl how much likelier each is to the teacher, and a share
-    of what responses earned.
+    """Compute token advantages: with reverse_kl the teacher's log-prob minus the policy's, plus the
+    weighted task advantages if there are any.
 
-    The metric distillation/reverse_kl is the mean of log p_policy - log p_teacher over the sampled
-    tokens that count.
+    The metric distillation/reverse_kl is the mean of log p_policy - log p_teacher over unmasked
+    tokens.
     """
     rows, sums = [], torch.zeros(2, dtype=torch.float64, device=place.device)
     for mine, theirs, mask in zip(
@@ -109,11 +109,12 @@ def update_student(
     trained: Columns | None = None,
     selected: Columns | None = None,
 ) -> tuple[tuple[()], Metrics]:
-    """Steps on the forward KL from the teacher, and on the policy's loss.
+    """Take optimizer steps on the policy's loss plus the forward KL from the teacher.
 
     Raises:
         TrainingError: a loss or gradient is not finite.
     """
+    # The policy's loss without a KL to a reference; the teacher's KL is added to it.
     policy = actor_loss(settings, old, advantages, None, trained, selected)
 
     def loss(

@@ -1,4 +1,4 @@
-"""Rows of a data set as examples: answers to train on, or pairs to compare."""
+"""Encode rows of a data set as examples: answers to train on, or pairs to compare."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from verl_hpc.step.problems import StepProblems
 _logger = logging.getLogger(__name__)
 
 SAME_WHEN_CUT = "response_length/num_same_pairs"
-"""Pairs of a step whose answers do not differ within rollout.max_response_tokens."""
+"""Pairs of a step whose answers are equal within rollout.max_response_tokens."""
 
 
 @dataclass(frozen=True)
 class ExampleSettings:
-    """The data to learn from, and what samples are assigned by."""
+    """The data to learn from, and how samples are assigned."""
 
     problems: StepProblems
     encoder: Encoder
     limits: RolloutConfig
-    """Lengths, and what is done with prompts that are too long."""
+    """Length limits, and the treatment of overlong prompts."""
     assign: AssignSettings
     per_row: Literal[1, 2] = 1
-    """2: the chosen and the rejected answer of a row, neighbours on the same ranks and in the same
-    mini-batch."""
+    """Answers per row. 2: the chosen and the rejected answer, neighbours on the same ranks and in
+    the same mini-batch."""
     data_set: str = "data.train"
-    """What errors call it."""
+    """Name of the data set in errors."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Example:
     prompt: Sequence[int]
     answer: Sequence[int]
     mask: Sequence[int]
-    """1 for each token of the answer that is learned; 0 for what others say between turns."""
+    """1 for each token of the answer to learn; 0 for other speakers' turns."""
     truncated: bool
-    """Whether the answer has lost its end."""
+    """Whether the answer was cut at the length limit."""
     label: bool | None = None
-    """Whether the answer is good, where the row says so."""
+    """Whether the answer is good, if the row has a label."""
 
 
 @operator("samples", "sequences", shared=("samples",))
@@ -66,8 +66,7 @@ def examples(
 ) -> tuple[tuple[Samples, Columns], Metrics]:
     """Encode a step's rows; every rank encodes all of them and keeps its group's.
 
-    Answers longer than rollout.max_response_tokens lose their end; prompts follow
-    rollout.overlong_prompt.
+    Answers are cut to rollout.max_response_tokens; overlong prompts follow rollout.overlong_prompt.
 
     Raises:
         DataError: on every rank: a row without an answer or a pair, an overlong prompt, or no row
@@ -84,42 +83,43 @@ def examples(
 
 
 def encode_rows(settings: ExampleSettings, rows: StepRows) -> list[Example]:
-    """Each answer of the rows that are kept, in order.
+    """Encode each answer of the rows that are kept, in order.
 
     Raises:
-        DataError: as `examples`.
+        DataError: see `examples`.
     """
     limits = settings.limits
-    found = []
+    kept = []
     for problem in settings.problems.read(rows.rows):
         prompt, answers = settings.encoder.example(problem, settings.per_row)
         fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.where)
         if fitted is not None:
             most = limits.max_response_tokens
-            found += [
+            kept += [
                 Example(fitted, a.ids[:most], a.mask[:most], len(a.ids) > most, problem.label)
                 for a in answers
             ]
-    return found
+    return kept
 
 
 def assign_examples(
     place: Placement, settings: ExampleSettings, rows: StepRows, encoded: Sequence[Example]
 ) -> tuple[Samples, Columns]:
-    """Who has which examples, the same on every rank, and those of this rank's group.
+    """Assign examples to ranks; return the assignment, equal on every rank, and the columns of this
+    rank's group.
 
     Raises:
-        DataError: on every rank, if there are none.
+        DataError: on every rank, if there are no examples.
     """
-    found = [
+    all_samples = [
         Sample(i, i // settings.per_row, len(e.prompt), len(e.answer), e.truncated)
         for i, e in enumerate(encoded)
     ]
     when, limit = f"step {rows.step}", settings.assign.max_prompt_tokens
-    check_samples(place, limit, when, found, settings.data_set)
-    dropped = len(rows.rows) - len(found) // settings.per_row
+    check_samples(place, limit, when, all_samples, settings.data_set)
+    dropped = len(rows.rows) - len(all_samples) // settings.per_row
     warn_of_dropped(place, limit, when, dropped, len(rows.rows))
-    samples = assign_groups(settings.assign, found, together=settings.per_row, step=rows.step)
+    samples = assign_groups(settings.assign, all_samples, together=settings.per_row, step=rows.step)
     mine = samples.owned_by(place.name, place.index)
     device = place.device
     tokens = [torch.tensor([*encoded[i].prompt, *encoded[i].answer], device=device) for i in mine]
@@ -128,7 +128,7 @@ def assign_examples(
 
 
 def _num_same(place: Placement, rows: StepRows, encoded: Sequence[Example]) -> int:
-    """Pairs whose answers are the same tokens, from which nothing is learned."""
+    """Count, and warn of, pairs whose answers are the same tokens: nothing is learned from them."""
     pairs = zip(encoded[::2], encoded[1::2], strict=True)
     count = sum(chosen.answer == rejected.answer for chosen, rejected in pairs)
     if count and place.leads:

@@ -34,51 +34,52 @@ _SCORED: Any = np.dtype([("position", "<i4"), ("score", "<f8")])
 
 @dataclass(frozen=True)
 class OldLogProbsSettings:
-    """Which log-probs the policy ratio starts from."""
+    """How to obtain the log-probs in the denominator of the policy ratio."""
 
     temperature: float
-    """That responses are sampled at."""
+    """Sampling temperature of responses."""
     filtered: bool
     """Whether tokens are sampled from another distribution than the policy's
     (`RolloutConfig.filters`)."""
     from_rollout: bool
-    """Take the rollout engine's."""
+    """Whether to use the rollout engine's log-probs."""
     mismatch: MismatchSettings
     keeps_entropy: bool = False
-    """Give the entropy of each token, too."""
+    """Also return the entropy of each token."""
     sum_p_squared: bool = False
-    """Give the sums of squared probabilities, too."""
+    """Also return the sums of squared probabilities."""
 
 
 def response_part(prompt_length: int, per_token: torch.Tensor) -> torch.Tensor:
-    """Of (L - 1,) outputs, element i of token i + 1, those of the response's tokens."""
+    """Return the response tokens' part of (L - 1,) outputs, in which element i belongs to token i +
+    1."""
     return per_token[prompt_length - 1 :]
 
 
 def response_parts(
     samples: Samples, columns: Columns, per_token: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor]:
-    """The same for all samples of a rank, whose outputs there must be."""
-    found = []
+    """Apply `response_part` to all samples of a rank; every output must be present."""
+    parts = []
     for position, output in zip(columns.positions, per_token, strict=True):
         assert output is not None, "the engine has not this output"
-        found.append(response_part(samples.samples[position].prompt_length, output))
-    return found
+        parts.append(response_part(samples.samples[position].prompt_length, output))
+    return parts
 
 
 def sequence_parts(
     samples: Samples, columns: Columns, of_responses: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The inverse of `response_parts`: (T, ...) as (L - 1, ...), zeros before the response."""
-    found = []
+    """Invert `response_parts`: pad (T, ...) to (L - 1, ...) with zeros before the response."""
+    parts = []
     for position, part in zip(columns.positions, of_responses, strict=True):
         before = samples.samples[position].prompt_length - 1
-        found.append(torch.cat([part.new_zeros(before, *part.shape[1:]), part]))
-    return found
+        parts.append(torch.cat([part.new_zeros(before, *part.shape[1:]), part]))
+    return parts
 
 
 def allowed_tokens(samples: Samples, sequences: Columns) -> list[torch.Tensor] | None:
-    """What `Wanted.allowed` is where a constraint has restricted the rollout."""
+    """Return `Wanted.allowed` if a constraint restricted the rollout, else None."""
     of_responses = sequences.values.get(ALLOWED)
     return None if of_responses is None else sequence_parts(samples, sequences, of_responses)
 
@@ -91,12 +92,13 @@ def old_log_probs(
     samples: Samples,
     sequences: Columns,
 ) -> tuple[Columns, Metrics]:
-    """Log-probs that the policy ratio starts from, and how far the rollout engine's are from them.
+    """Compute the log-probs in the denominator of the policy ratio, and compare the rollout
+    engine's with them.
 
     They are the trainer's own (or, by algorithm.old_log_probs, the rollout engine's), of the whole
-    distribution at the sampling temperature. Under sampling filters the engine reports log-probs at
-    temperature 1, and is compared with the trainer's at temperature 1. Experts that the rollout
-    chose are the trainer's, too, where it gives them.
+    distribution at the sampling temperature. Under sampling filters the rollout engine reports
+    log-probs at temperature 1, which are compared with the trainer's at temperature 1. The trainer
+    routes tokens to the rollout's experts if the rollout recorded them.
 
     Raises:
         TrainingError: on every rank, if they differ by more than
@@ -117,8 +119,8 @@ def old_log_probs(
     if settings.keeps_entropy:
         columns[ENTROPY] = response_parts(samples, sequences, [o.entropy for o in outputs])
     if settings.sum_p_squared:
-        found = [o.sum_p_squared for o in outputs]
-        columns[SUM_P_SQUARED] = response_parts(samples, sequences, found)
+        squares = [o.sum_p_squared for o in outputs]
+        columns[SUM_P_SQUARED] = response_parts(samples, sequences, squares)
     return Columns(sequences.positions, columns), metrics
 
 
@@ -129,10 +131,11 @@ def probe(
     sequences: Columns,
     outputs: Sequence[TokenOutputs],
 ) -> Metrics:
-    """How far the rollout engine's log-probs are from the policy's outputs, and its entropy.
+    """Compare the rollout engine's log-probs with the policy's; return the differences and the
+    policy's entropy.
 
     Raises:
-        TrainingError: as `old_log_probs`.
+        TrainingError: see `old_log_probs`.
     """
     like_rollout = [o.untempered if settings.filtered else o.log_probs for o in outputs]
     mismatch = compare(
@@ -149,42 +152,42 @@ def probe(
 def ref_log_probs(
     place: Placement, reference: Role, temperature: float, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Metrics]:
-    """Log-probs under the reference policy, restricted as the rollout was."""
+    """Compute log-probs under the reference policy, with the rollout's constraints."""
     return log_probs_of(reference, temperature, samples, sequences, REF_LOG_PROBS), {}
 
 
 def log_probs_of(
     role: Role, temperature: float, samples: Samples, sequences: Columns, column: str
 ) -> Columns:
-    """Log-probs of the response tokens under a role's policy, as a column."""
+    """Compute log-probs of the response tokens under a role's policy, as a column."""
     wanted = Wanted(allowed=allowed_tokens(samples, sequences))
     outputs = role.engine.infer(sequences[TOKENS], temperature, wanted)
-    found = response_parts(samples, sequences, [o.log_probs for o in outputs])
-    return Columns(sequences.positions, {column: found})
+    log_probs = response_parts(samples, sequences, [o.log_probs for o in outputs])
+    return Columns(sequences.positions, {column: log_probs})
 
 
 @operator("values")
 def values(
     place: Placement, critic: Role, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Metrics]:
-    """Values of the state before each response token."""
+    """Compute values of the state before each response token."""
     outputs = critic.engine.infer(sequences[TOKENS])
-    found = response_parts(samples, sequences, [o.values for o in outputs])
-    return Columns(sequences.positions, {VALUES: found}), {}
+    rows = response_parts(samples, sequences, [o.values for o in outputs])
+    return Columns(sequences.positions, {VALUES: rows}), {}
 
 
 @operator("scores", shared=("scores",))
 def model_scores(
     place: Placement, reward: Role, samples: Samples, sequences: Columns
 ) -> tuple[Scores, Metrics]:
-    """Scores by a model with a score head: its output at the last token of each sequence."""
+    """Score sequences with a model's score head: its output at the last token of each."""
     scores = Scores(scores_of(place, reward, sequences, len(samples)))
     return scores, scores.metrics
 
 
 def _without_padding(tokens: torch.Tensor, pad_token: int | None) -> torch.Tensor:
-    """Up to the token that transformers' classifiers score, which for some is not the last: where
-    an end of sequence is a pad_token, too, they pass it over."""
+    """Cut a sequence after the token that transformers' classifiers score: the last that is not
+    pad_token, so a final end-of-sequence is skipped if it is also the pad_token."""
     if pad_token is None:
         return tokens
     kept = torch.nonzero(tokens != pad_token)
@@ -192,11 +195,11 @@ def _without_padding(tokens: torch.Tensor, pad_token: int | None) -> torch.Tenso
 
 
 def scores_of(place: Placement, role: Role, sequences: Columns, count: int) -> list[float]:
-    """Scores of all samples by position, the same on every rank of the placement."""
+    """Return the scores of all samples by position, equal on every rank of the placement."""
     rows = [_without_padding(tokens, role.pad_token) for tokens in sequences[TOKENS]]
     outputs: Sequence[TokenOutputs] = role.engine.infer(rows)
     mine = [float(o.scores) for o in outputs if o.scores is not None]
     rows = np.array(list(zip(sequences.positions, mine, strict=True)), _SCORED)
-    found, _ = place.gather_of_groups(rows)
-    assert len(found) == count
-    return found["score"][np.argsort(found["position"])].tolist()
+    gathered, _ = place.gather_of_groups(rows)
+    assert len(gathered) == count
+    return gathered["score"][np.argsort(gathered["position"])].tolist()

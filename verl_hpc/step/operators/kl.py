@@ -14,11 +14,11 @@ from verl_hpc.step.placement import Placement
 
 @dataclass(frozen=True)
 class KlSettings:
-    """How KL is estimated, and what it is multiplied with."""
+    """How KL is estimated, and its coefficient."""
 
     estimator: Estimator
     controller: KlController
-    """Its coefficient changes with every step."""
+    """Holds the coefficient, which changes every step."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Penalty:
     """The KL penalty taken off the rewards of a step."""
 
     per_token: list[torch.Tensor]
-    """Penalty, beta times KL, of this rank's samples."""
+    """Penalty per token, beta times KL, of this rank's samples."""
     per_sample: torch.Tensor
-    """Their sums, (number of samples,) float64, of all samples and on every rank."""
+    """Penalty of every sample, (number of samples,) float64, on every rank."""
 
 
 @operator("penalty", changes_state=True)
@@ -40,9 +40,9 @@ def kl_in_reward(
     old: Columns,
     reference: Columns,
 ) -> tuple[Penalty, Metrics]:
-    """KL to the reference policy as a penalty on the reward, and its controller's next beta.
+    """Compute the KL to the reference policy as a penalty on the reward, and update its controller.
 
-    The controller is told the mean over samples of a response's mean KL, as verl's.
+    As in verl, the controller gets the mean over samples of a response's mean KL.
     """
     kl = [
         kl_penalty(o, r, settings.estimator) * mask

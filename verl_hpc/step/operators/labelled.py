@@ -1,4 +1,4 @@
-"""A policy that learns from answers that are good or bad, each by itself."""
+"""Train a policy on answers labelled good or bad, without pairs (KTO)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from verl_hpc.step.role import Role
 
 @dataclass(frozen=True)
 class LabelledSettings:
-    """KTO's loss, and the steps on it."""
+    """KTO's loss, and its optimizer steps."""
 
     loss: Kto
     steps: OptimiseSettings
@@ -37,7 +37,8 @@ class LabelledSettings:
 def labelled_examples(
     place: Placement, settings: ExampleSettings, rows: StepRows
 ) -> tuple[tuple[Samples, Columns, list[bool], list[Example]], Metrics]:
-    """As `examples`, whether each answer is good, and all of them as token ids.
+    """Encode a step's rows as `examples` does; also return each answer's label, and all examples as
+    token ids.
 
     Raises:
         DataError: on every rank: a row without an answer or a label, an overlong prompt, or no row
@@ -59,29 +60,30 @@ def mismatched_answers(
     samples: Samples,
     encoded: list[Example],
 ) -> tuple[tuple[Samples, Columns], Metrics]:
-    """Each sample's prompt with an answer to another prompt of its mini-batch, the first one that
-    it is in: that of the next sample whose prompt differs, around the end; of the next sample where
-    none does, which is counted.
+    """Combine each sample's prompt with an answer to another prompt of its mini-batch (of the first
+    epoch): the answer of the next sample, cyclically, with another prompt. If all prompts are
+    equal, take the next sample, and count it.
 
-    They do not depend on who has which sample.
+    The result does not depend on which rank has which sample.
     """
-    found, num_same = list(encoded), 0
+    swapped, num_same = list(encoded), 0
     for batch in samples.mini_batches:
         of_batch = [encoded[i].prompt for i in batch]
         for i, other in zip(batch, others(of_batch), strict=True):
             answer = encoded[batch[other]]
-            found[i] = replace(answer, prompt=encoded[i].prompt, label=None)
+            swapped[i] = replace(answer, prompt=encoded[i].prompt, label=None)
             num_same += encoded[i].prompt == answer.prompt
-    return assign_examples(place, settings, rows, found), {"kto/num_same_prompt": float(num_same)}
+    return assign_examples(place, settings, rows, swapped), {"kto/num_same_prompt": float(num_same)}
 
 
 def others(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """For each, the next one around the end that differs; the next one where none does."""
+    """Return for each prompt the next one, cyclically, that differs; the next one if all are
+    equal."""
     count = len(prompts)
     following = [(i + 1) % count for i in range(count)]
     if all(prompt == prompts[0] for prompt in prompts):
         return following
-    # Behind an equal one comes what comes behind that; what is around the end needs a second turn.
+    # A prompt equal to its successor takes the successor's; wrapping around needs a second pass.
     for i in [*reversed(range(count)), *reversed(range(count))]:
         after = (i + 1) % count
         following[i] = following[after] if prompts[i] == prompts[after] else after
@@ -101,18 +103,19 @@ def update_on_labels(
     mismatched: Columns,
     mismatched_reference: Columns,
 ) -> tuple[tuple[()], Metrics]:
-    """Optimizer steps on KTO's loss, whose reference point is taken anew before each: from the mean
-    log-ratio of all mismatched answers of the mini-batch, over all ranks.
+    """Take optimizer steps on KTO's loss. Its reference point is computed before each step, from
+    the mean log-ratio of all mismatched answers of the mini-batch over all ranks.
 
     Metrics: kto/kl (the reference point), kto/desirable (share of answers), kto/num_one_kind
-    (optimizer steps whose answers are all good, or all bad: they move the likelihood of all
-    answers one way); rewards and log-probs as in recipe dpo, of the kinds that there were.
+    (optimizer steps with only good or only bad answers, which move the likelihood of all answers
+    one way); rewards and log-probs as in recipe dpo, for the kinds that occurred.
 
     Raises:
         TrainingError: a loss or gradient is not finite.
     """
     points: list[torch.Tensor] = []
 
+    # KTO's reference point, from the policy as it is before the step.
     def prepare(batch: MiniBatch) -> None:
         members = batch.members
         total = _log_ratio(actor, mismatched_samples, mismatched, mismatched_reference, members)
@@ -127,6 +130,7 @@ def update_on_labels(
             dtype=torch.bool,
             device=place.device,
         )
+        # Shares of all answers of the mini-batch; `_of_kinds` converts them to means of a kind.
         count = len(batch.members)
         losses = settings.loss(answers.log_ratios, desirable, points[-1])
         rewards, log_probs = settings.loss.rewards(answers).detach(), answers.log_probs.detach()
@@ -154,8 +158,8 @@ def _log_ratio(
     reference: Columns,
     members: Sequence[int],
 ) -> torch.Tensor:
-    """Sum, float64, over the answers here that are at the positions `members`, under the policy as
-    it is."""
+    """Sum the log-ratios, float64, of this rank's answers at the positions `members`, under the
+    current policy."""
     chosen = set(members)
     rows = [row for row, position in enumerate(sequences.positions) if position in chosen]
     mine = Columns(
@@ -163,25 +167,25 @@ def _log_ratio(
         {TOKENS: [sequences[TOKENS][row] for row in rows]},
     )
     outputs = actor.engine.infer(mine[TOKENS])
-    found = response_parts(samples, mine, [o.log_probs for o in outputs])
+    of_responses = response_parts(samples, mine, [o.log_probs for o in outputs])
     total = torch.zeros((), dtype=torch.float64)
-    for row, log_probs in zip(rows, found, strict=True):
+    for row, log_probs in zip(rows, of_responses, strict=True):
         ratio = log_probs.double() - reference[REF_LOG_PROBS][row].double()
         total = total + (ratio * sequences[MASK][row]).sum()
     return total
 
 
 def _of_kinds(metrics: Metrics) -> dict[str, float]:
-    """Means over the answers of a kind, from those over all answers; none of a kind that was not
-    there."""
+    """Convert means over all answers to means over the answers of a kind; leave out kinds that did
+    not occur."""
     counts = {kind: metrics[f"count/{kind}"] for kind in ("chosen", "rejected")}
-    found = {"kto/desirable": counts["chosen"]}
+    means = {"kto/desirable": counts["chosen"]}
     for name, value in metrics.items():
         group, _, kind = name.partition("/")
         if kind not in counts:
-            found[name] = value
+            means[name] = value
         elif group != "count" and counts[kind]:
-            found[name] = value / counts[kind]
+            means[name] = value / counts[kind]
     if all(counts.values()):
-        found["rewards/margins"] = found["rewards/chosen"] - found["rewards/rejected"]
-    return found
+        means["rewards/margins"] = means["rewards/chosen"] - means["rewards/rejected"]
+    return means

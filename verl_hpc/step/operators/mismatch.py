@@ -1,4 +1,4 @@
-"""How far the rollout engine's log-probs are from the trainer's."""
+"""Compare the rollout engine's log-probs with the trainer's."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "fp8": 0.3}
 
 @dataclass(frozen=True)
 class MismatchSettings:
-    """How large a difference may be, and what a larger one does."""
+    """Largest allowed difference, and what happens above it."""
 
     verify: VerifyConfig
     tolerance: float
     stale: bool = False
-    """Responses may be older than the trainer's weights, so that a difference proves nothing."""
+    """Whether responses may be from older weights, so that a difference is expected."""
 
     @classmethod
     def from_config(cls, config: RunConfig) -> MismatchSettings:
@@ -38,15 +38,15 @@ class MismatchSettings:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The difference over all tokens that the model wrote."""
+    """Difference of log-probs over all tokens that the model wrote."""
 
     mean: float
     """Mean absolute difference of log-probs."""
     max: float
     entropy: float
-    """Mean entropy of the policy, a by-product of the same pass."""
+    """Mean entropy of the policy, from the same pass."""
     statistics: Mapping[str, float] = field(default_factory=dict)
-    """As `algorithms.off_policy`."""
+    """Statistics of `algorithms.off_policy`."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -64,7 +64,7 @@ def compare(
     log_probs: Sequence[torch.Tensor],
     entropies: Sequence[torch.Tensor],
 ) -> Mismatch:
-    """The trainer's log-probs and entropies of this rank's samples, against all the rollout's."""
+    """Compare the trainer's log-probs of this rank's samples with the rollout's, over all ranks."""
     masks = [mask.double() for mask in sequences[MASK]]
     differences = [
         (ours - theirs).abs().double() * mask
@@ -89,7 +89,7 @@ def compare(
 
 
 def check(place: Placement, settings: MismatchSettings, mismatch: Mismatch) -> None:
-    """Raises: TrainingError: on every rank, where the difference is too large."""
+    """Raises: TrainingError: on every rank, if the difference is too large."""
     verify = settings.verify
     if not verify.probe or settings.stale or mismatch.mean <= settings.tolerance:  # NaN is not
         return
@@ -101,7 +101,8 @@ def check(place: Placement, settings: MismatchSettings, mismatch: Mismatch) -> N
 
 
 def default_tolerance(config: RunConfig) -> float:
-    """Largest mean difference that the coarser of the two engines' number formats explains."""
+    """Return the largest mean difference that the coarser of the engines' number formats
+    explains."""
     if config.model.fp8 is not None or config.rollout.is_quantised:
         return _TOLERANCE["fp8"]
     coarse = "bfloat16" in (config.model.dtype, config.rollout.dtype)
@@ -109,7 +110,7 @@ def default_tolerance(config: RunConfig) -> float:
 
 
 def mismatch_text(mismatch: Mismatch, tolerance: float, checksums: bool) -> str:
-    """What differs, what it can mean, and what to do."""
+    """Describe the difference, its possible causes, and what to do."""
     reason = (
         "the weights that the rollout engine received are those that were sent, by their "
         "checksums, so the two engines compute differently (number formats, kernels, a setting "

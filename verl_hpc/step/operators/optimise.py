@@ -1,4 +1,4 @@
-"""The optimizer steps of a batch: one a mini-batch and epoch, whatever the loss."""
+"""The optimizer steps of a batch, one per mini-batch and epoch, for any loss."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from verl_hpc.step.role import Role
 
 @dataclass(frozen=True)
 class OptimiseSettings:
-    """Passes over a batch, and how losses of tokens become one."""
+    """Passes over a batch, and the aggregation of token losses."""
 
     update_epochs: int
     aggregation: Mode
     scale: float
-    """What seq-mean-token-sum-norm divides by."""
+    """Divisor of seq-mean-token-sum-norm."""
     temperature: float = 1.0
     """Divides the logits of a language model."""
 
@@ -35,23 +35,24 @@ class MiniBatch:
     samples: Samples
     sequences: Columns
     masks: Columns
-    """Of what is trained on."""
+    """MASK column of the tokens that are trained on."""
     rows: Sequence[int]
-    """Indices into this rank's columns."""
+    """Indices of its samples in this rank's columns."""
     aggregation: Aggregation
-    """With the normalisers of the whole mini-batch."""
+    """Aggregation of token losses, with the normalisers of the whole mini-batch."""
     members: Sequence[int]
-    """Positions of all its samples, on whichever ranks."""
+    """Positions of all its samples, over all ranks."""
 
     @property
     def num_tokens(self) -> int:
-        """That count, of the whole mini-batch; at least 1."""
+        """Unmasked tokens of the whole mini-batch; at least 1."""
         return max(self.aggregation.num_tokens, 1)
 
     def responses(
         self, indices: Sequence[int], per_token: Sequence[torch.Tensor | None]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of a micro-batch's response tokens: (B, T, ...) float32, and their mask, (B, T)."""
+        """Return outputs of a micro-batch's response tokens, (B, T, ...) float32, and their mask,
+        (B, T)."""
         rows = []
         for index, output in zip(indices, per_token, strict=True):
             assert output is not None, "the engine has not this output"
@@ -61,12 +62,13 @@ class MiniBatch:
         return padded, self.column(self.masks, MASK, indices).to(padded)
 
     def column(self, columns: Columns, name: str, indices: Sequence[int]) -> torch.Tensor:
-        """A column of a micro-batch's samples as (B, T, ...)."""
+        """Return a column of a micro-batch's samples, padded to (B, T, ...)."""
         return pad_rows([columns[name][self.rows[i]] for i in indices])
 
 
 TokenLoss = Callable[[MiniBatch, Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, Sums]]
-"""(mini-batch, indices of a micro-batch in it, their outputs) to (scalar, sums of metrics)."""
+"""Function of (mini-batch, indices of a micro-batch in it, their outputs) to (scalar, sums of
+metrics)."""
 
 
 def optimise(
@@ -82,33 +84,34 @@ def optimise(
     prepare: Callable[[MiniBatch], None] | None = None,
     seen: Seen | None = None,
 ) -> dict[str, float]:
-    """One optimizer step per mini-batch and epoch; none for a mini-batch without a token that
-    counts.
+    """Take one optimizer step per mini-batch and epoch; skip mini-batches without an unmasked
+    token.
 
     Args:
-        together: as `TrainingEngine.update`.
-        masks: has a MASK in place of that of the sequences.
-        wanted: what else the loss gets; candidates and experts are of each of this rank's
-            sequences.
+        together: see `TrainingEngine.update`.
+        masks: has the MASK to use instead of that of `sequences`.
+        wanted: further outputs for the loss; candidates and experts have an entry for each of this
+            rank's sequences.
         prepare: called before each step, on all ranks.
         seen: called in each step, before the weights change, with the outputs of its sequences.
 
     Returns:
-        Means of the metrics over the steps, the number of those skipped, and num_empty, of
-        mini-batches without a step, where there is one.
+        Means of the metrics over the steps, the sum of num_skipped, and num_empty, the number of
+        mini-batches without a step, if there are any.
 
     Raises:
         TrainingError: a loss or gradient is not finite.
     """
     batches = _mini_batches(place, settings, samples, sequences, masks or sequences)
-    found = []
+    by_step = []
     for batch in batches:
+        # Without an unmasked token on any rank there is no loss to normalise.
         if not batch.aggregation.num_sequences:
             continue
         if prepare is not None:
             prepare(batch)
         tokens = [sequences[TOKENS][row] for row in batch.rows]
-        found.append(
+        by_step.append(
             role.trained.update(
                 tokens,
                 partial(loss, batch),
@@ -119,10 +122,10 @@ def optimise(
             )
         )
     metrics = {
-        name: sum(f[name] for f in found) / (1 if name == "num_skipped" else len(found))
-        for name in (found[0] if found else ())
+        name: sum(f[name] for f in by_step) / (1 if name == "num_skipped" else len(by_step))
+        for name in (by_step[0] if by_step else ())
     }
-    num_empty = len(batches) - len(found)
+    num_empty = len(batches) - len(by_step)
     return metrics | ({"num_empty": float(num_empty)} if num_empty else {})
 
 
@@ -133,9 +136,10 @@ def _mini_batches(
     sequences: Columns,
     masks: Columns,
 ) -> list[MiniBatch]:
-    """Of all update epochs, one after the other."""
+    """Return this rank's part of the mini-batches of all update epochs, in order."""
     batches = samples.all_epochs(settings.update_epochs)
     rows_of = [_rows(sequences, members) for members in batches]
+    # Unmasked tokens, and sequences with one, of each mini-batch: summed over ranks they normalise.
     counts = torch.zeros(len(rows_of), 2, dtype=torch.float64, device=place.device)
     for number, rows in enumerate(rows_of):
         for row in rows:

@@ -1,5 +1,5 @@
-"""A policy that learns from pairs of answers. Samples are pairs of neighbours: the chosen answer,
-then the rejected one."""
+"""Train a policy on pairs of answers. Samples are pairs of neighbours: the chosen answer, then the
+rejected one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from verl_hpc.step.role import Role
 
 NLL_LOSS = "nll_loss"
 Rewards = Callable[[Answers], torch.Tensor]
-"""What a policy finds B answers worth, (B,)."""
+"""Function from B answers to their implicit rewards under a policy, (B,)."""
 
 
 @dataclass(frozen=True)
 class PairSettings:
-    """The loss of pairs, and the steps on it."""
+    """The loss of pairs, and its optimizer steps."""
 
     loss: PreferenceLoss
     steps: OptimiseSettings
@@ -40,14 +40,14 @@ def update_on_pairs(
     sequences: Columns,
     reference: Columns | None = None,
 ) -> tuple[tuple[()], Metrics]:
-    """Optimizer steps on the mean loss of pairs, preference/loss.
+    """Take optimizer steps on the mean loss of pairs, preference/loss.
 
     Metrics are TRL's: rewards/chosen, rewards/rejected, rewards/margins, rewards/accuracies (the
     share of pairs whose chosen answer has the higher reward), logps/chosen, logps/rejected.
 
     Raises:
-        TrainingError: a loss or gradient is not finite, or the user's loss gives something else
-            than one a pair.
+        TrainingError: a loss or gradient is not finite, or the user's loss does not return one
+            number per pair.
     """
 
     def loss(
@@ -74,15 +74,15 @@ def read_answers(
     outputs: Sequence[TokenOutputs],
     reference: Columns | None,
 ) -> Answers:
-    """Those of a micro-batch, with the reference's log-probs where it is given."""
+    """Read a micro-batch's answers, with the reference's log-probs if given."""
     log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
     before = None if reference is None else batch.column(reference, REF_LOG_PROBS, indices)
     return answers_of(log_probs, mask, before)
 
 
 def named(actor: Role, metrics: Metrics) -> dict[str, float]:
-    """The losses below preference/; metrics such as rewards/margins as they are; others, which are
-    those of the optimizer, below the role."""
+    """Name metrics: losses get the prefix preference/, names such as rewards/margins stay, and the
+    optimizer's metrics get the role's name."""
     groups = dict.fromkeys(("loss", NLL_LOSS), "preference/")
     return {
         name if "/" in name else f"{groups.get(name, f'{actor.name}/')}{name}": value
@@ -122,10 +122,11 @@ def compare_answers(
     sequences: Columns,
     reference: Columns | None = None,
 ) -> tuple[tuple[()], Metrics]:
-    """How often, and by how much, the policy finds the chosen answer of held-out pairs worth more.
+    """Measure how often, and by how much, the policy's implicit reward prefers the chosen answer of
+    held-out pairs.
 
-    A pair whose prompt rollout.overlong_prompt drops counts as wrong, and so does a tie: a policy
-    that is its own reference has no others, but for rounding.
+    A pair whose prompt rollout.overlong_prompt drops counts as wrong, and so does a tie: if the
+    policy is its own reference all pairs tie, up to rounding.
     """
     sums = torch.zeros(3, dtype=torch.float64, device=place.device)
     policy = log_probs_of(actor, 1.0, samples, sequences, "log_probs")["log_probs"]

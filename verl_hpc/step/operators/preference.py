@@ -1,5 +1,5 @@
-"""Learning, and judging, which of two answers is better. Samples are pairs of neighbours: the
-chosen answer, then the rejected one."""
+"""Train and evaluate a reward model on pairs. Samples are pairs of neighbours: the chosen answer,
+then the rejected one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def update_reward(
     samples: Samples,
     sequences: Columns,
 ) -> tuple[tuple[()], Metrics]:
-    """Optimizer steps of a reward model: the mean Bradley-Terry loss over pairs.
+    """Take optimizer steps on a reward model's mean Bradley-Terry loss over pairs.
 
     Raises:
         TrainingError: a loss or gradient is not finite.
@@ -35,9 +35,9 @@ def update_reward(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
     ) -> tuple[torch.Tensor, Sums]:
         num_pairs = batch.aggregation.num_sequences // 2
-        found = [o.scores for o in outputs if o.scores is not None]
-        assert len(found) == len(outputs), "the engine has no scores"
-        chosen, rejected = torch.cat(found).view(-1, 2).unbind(1)
+        scores = [o.scores for o in outputs if o.scores is not None]
+        assert len(scores) == len(outputs), "the engine has no scores"
+        chosen, rejected = torch.cat(scores).view(-1, 2).unbind(1)
         margins = (chosen - rejected).detach()
         metrics = {"accuracy": (margins > 0).sum(), "margin": margins.sum()}
         shares = {name: value.double() / num_pairs for name, value in metrics.items()}
@@ -51,7 +51,8 @@ def update_reward(
 def compare_pairs(
     place: Placement, reward: Role, rows: StepRows, samples: Samples, sequences: Columns
 ) -> tuple[tuple[()], Metrics]:
-    """How often, and by how much, a reward model prefers the chosen answer of held-out pairs.
+    """Measure how often, and by how much, a reward model prefers the chosen answer of held-out
+    pairs.
 
     A pair whose prompt rollout.overlong_prompt drops counts as wrong.
     """

@@ -1,4 +1,4 @@
-"""A reward model of tokens that is trained beside the policy, from outcomes alone."""
+"""A token-level reward model, trained with the policy from outcomes only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from verl_hpc.step.scores import Scores
 
 @dataclass(frozen=True)
 class ProcessRewardSettings:
-    """How far the model is from its reference counts, and its optimizer steps."""
+    """Scale of the log-ratio to the model's reference, and its optimizer steps."""
 
     beta: float
     steps: OptimiseSettings
@@ -38,10 +38,10 @@ def update_prm(
     scores: Scores,
     prm_reference: Columns,
 ) -> tuple[tuple[()], Metrics]:
-    """Optimizer steps on the cross-entropy of outcomes, the mean over responses.
+    """Take optimizer steps on the cross-entropy of outcomes, averaged over responses.
 
-    Metrics: prm/loss, and prm/accuracy: the share of responses whose sum of rewards is above 0
-    where the score is above 0.5, and below where it is not; before the update.
+    Metrics: prm/loss, and prm/accuracy: the share of responses for which (sum of rewards > 0)
+    agrees with (score > 0.5), before the update.
 
     Raises:
         TrainingError: on every rank: a score is not between 0 and 1. A loss or gradient is not
@@ -77,15 +77,17 @@ def process_rewards(
     sequences: Columns,
     prm_reference: Columns,
 ) -> tuple[Columns, Metrics]:
-    """beta (log pi_prm - log pi_ref) of each response token, by the model as it is now."""
+    """Compute beta (log pi_prm - log pi_ref) of each response token under the current model."""
     log_probs = log_probs_of(prm, 1.0, samples, sequences, PROCESS_REWARDS)[PROCESS_REWARDS]
     pairs = zip(log_probs, prm_reference[REF_LOG_PROBS], strict=True)
-    found = [settings.beta * (now - before) for now, before in pairs]
+    token_rewards = [settings.beta * (now - before) for now, before in pairs]
     total = torch.zeros((), dtype=torch.float64, device=place.device)
-    for rewards, mask in zip(found, sequences[MASK], strict=True):
+    for rewards, mask in zip(token_rewards, sequences[MASK], strict=True):
         total += torch.where(mask.bool(), rewards, 0).sum(dtype=torch.float64)
     mean = float(place.reduce(total)) / len(samples)
-    return Columns(sequences.positions, {PROCESS_REWARDS: found}), {f"{prm.name}/reward": mean}
+    return Columns(sequences.positions, {PROCESS_REWARDS: token_rewards}), {
+        f"{prm.name}/reward": mean
+    }
 
 
 def _check(place: Placement, scores: Scores) -> None:

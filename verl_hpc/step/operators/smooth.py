@@ -1,4 +1,4 @@
-"""Scores measured against a moving average of those of earlier steps."""
+"""Normalise scores by moving averages over steps."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _LEAST_VARIANCE = 1e-8
 
 @dataclass(frozen=True)
 class SmoothSettings:
-    """What is kept from step to step: in a checkpoint, too."""
+    """The smoothing's settings, and its averages, which checkpoints hold."""
 
     smoothing: SmoothingConfig
     mean: Number
-    """Average of means, 0 at the start."""
+    """Moving average of the scores' means, 0 at the start."""
     square: Number
-    """Average of means of squares, 0 at the start."""
+    """Moving average of the scores' mean squares, 0 at the start."""
     weight: Number
-    """1 - decay^steps: what both averages are divided by."""
+    """Divisor of both averages: 1 - decay^steps."""
 
 
 @operator("smoothed_scores", shared=("smoothed_scores",), changes_state=True)
 def smooth(place: Placement, settings: SmoothSettings, scores: Scores) -> tuple[Scores, Metrics]:
-    """As `SmoothingConfig`; the averages take in the scores of this step first."""
+    """Normalise scores as `SmoothingConfig` describes, after updating the averages with this step's
+    scores."""
     mean, std = _updated(settings, scores.values)
     smoothing = settings.smoothing
     scale = std if smoothing.by == "mean_and_std" else 1.0
@@ -46,7 +47,7 @@ def smooth(place: Placement, settings: SmoothSettings, scores: Scores) -> tuple[
 
 
 def _updated(settings: SmoothSettings, scores: Sequence[float]) -> tuple[float, float]:
-    """Mean and deviation after one more step."""
+    """Update the averages; return the mean and standard deviation."""
     new = {
         "mean": sum(scores) / len(scores),
         "square": sum(score**2 for score in scores) / len(scores),

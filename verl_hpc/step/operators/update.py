@@ -1,4 +1,4 @@
-"""Losses of actor and critic, and the optimizer steps on them."""
+"""Losses of actor and critic, and their optimizer steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from verl_hpc.step.role import Role
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """The policy's loss, and the steps on it."""
+    """The policy's loss, and its optimizer steps."""
 
     algorithm: AlgorithmConfig
     loss: PolicyLoss
@@ -49,7 +49,7 @@ class PolicySettings:
 
 @dataclass(frozen=True)
 class ValueSettings:
-    """The critic's loss, and the steps on it."""
+    """The critic's loss, and its optimizer steps."""
 
     clip: float | None
     steps: OptimiseSettings
@@ -68,21 +68,23 @@ def update_actor(
     trained: Columns | None = None,
     selected: Columns | None = None,
 ) -> tuple[tuple[()], Metrics]:
-    """Steps on the policy's loss.
+    """Take optimizer steps on the policy's loss.
 
-    Without `old` a batch is one step, whose ratio starts from its own forward pass, or by
-    algorithm.old_log_probs from the rollout engine's log-probs; the two are compared before the
+    Without `old` a batch is one step. The ratio's denominator is then the step's own forward pass,
+    or by algorithm.old_log_probs the rollout engine's log-probs; the two are compared before the
     weights change.
 
     Raises:
         FlowError: on every rank, if a batch without `old` is several steps.
-        TrainingError: a loss or gradient is not finite; without `old` also as `old_log_probs`.
+        TrainingError: a loss or gradient is not finite; without `old` see also `old_log_probs`.
     """
     mismatch: dict[str, float] = {}
 
     def compare(outputs: Sequence[TokenOutputs]) -> None:
         mismatch.update(probe(place, settings.old, samples, sequences, outputs))
 
+    # Without `old` the step's own forward pass also gives the log-probs to compare with the
+    # rollout's.
     starts_here = old is None
     if starts_here:
         _check_one_step(place, settings, samples)
@@ -134,8 +136,9 @@ def actor_loss(
     trained: Columns | None = None,
     selected: Columns | None = None,
 ) -> TokenLoss:
-    """The policy's loss, weighted by algorithm.correction, less its entropy; with kl.placement:
-    loss the KL to the reference is part of it. Without `old` its ratio is 1, with a gradient."""
+    """Return the policy's loss: weighted by algorithm.correction, minus the entropy bonus, and with
+    kl.placement: loss plus the KL to the reference. Without `old` the ratio is 1, but has a
+    gradient."""
     algorithm = settings.algorithm
 
     def loss(
@@ -150,6 +153,7 @@ def actor_loss(
         if settings.loss.selects:
             assert selected is not None
             chosen = batch.column(selected, SELECTED, indices).bool()
+        # Loss of each token, corrected for the rollout's distribution, then aggregated.
         losses, sums = settings.loss(Tokens(before, log_probs, advantage, mask, chosen))
         if trained is not None and WEIGHTS in trained.values:
             weights = batch.column(trained, WEIGHTS, indices)
@@ -219,7 +223,7 @@ def update_sft(
     samples: Samples,
     sequences: Columns,
 ) -> tuple[tuple[()], Metrics]:
-    """Supervised fine-tuning: cross-entropy of the answers' tokens.
+    """Take supervised fine-tuning steps on the cross-entropy of the answers' tokens.
 
     Raises:
         TrainingError: a loss or gradient is not finite.
@@ -241,7 +245,7 @@ def update_sft(
 def _explained_variance(
     place: Placement, masks: Columns, values: Columns, advantages: Columns
 ) -> dict[str, float]:
-    """1 - var(return - value) / var(return), over all response tokens that count."""
+    """Return 1 - var(return - value) / var(return), over all unmasked response tokens."""
     sums = torch.zeros(5, dtype=torch.float64, device=place.device)
     rows = zip(values[VALUES], advantages[RETURNS], masks[MASK], strict=True)
     for value, target, mask in rows:

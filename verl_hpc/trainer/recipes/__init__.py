@@ -1,4 +1,4 @@
-"""Recipes by name, or from a user's file."""
+"""Built-in recipes, and recipes from a user's file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ BUILT_IN: Mapping[str, Callable[[RunContext], Recipe]] = {
 
 
 def find_recipe(name: str, import_timeout_s: float) -> Callable[[RunContext], Recipe]:
-    """The function that `RunConfig.recipe` names.
+    """Return the function that `RunConfig.recipe` names.
 
     Raises:
-        FlowError: its file cannot be loaded, or does not have it.
+        FlowError: its file cannot be loaded, or lacks the function.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -38,13 +38,13 @@ def find_recipe(name: str, import_timeout_s: float) -> Callable[[RunContext], Re
 
 
 def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Recipe:
-    """A recipe on a run's roles and placements.
+    """Make a recipe for a run, and check it.
 
     Raises:
-        RewardError: the reward function of an evaluation set cannot be used.
-        FlowError: the function raises or gives something else, its flow does not hold together, an
-            operator needs a role that the run does not have, no operator uses a role that it has,
-            or nothing can evaluate.
+        RewardError: an evaluation set's reward function cannot be used.
+        FlowError: the function raises or does not return a Recipe, its flow is inconsistent, an
+            operator needs a role that the run lacks, a role is unused, or there is no way to
+            evaluate.
     """
     name = run.config.recipe
     try:
@@ -83,7 +83,7 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
 
 
 def _check_settings(run: RunContext, recipe: Recipe) -> None:
-    """Raises: FlowError: a recipe of the user's leaves out what a setting asks for."""
+    """Raises: FlowError: a user's recipe lacks an operator that a setting needs."""
     if not any(op.name == "update_actor" for op in recipe.operators):
         return
     given = {value for op in recipe.operators for value in op.gives}

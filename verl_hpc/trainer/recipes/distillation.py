@@ -1,8 +1,8 @@
-"""On-policy distillation: the policy's own responses, graded by a teacher.
+"""On-policy distillation: a teacher grades the policy's own responses.
 
-A teacher that says of each token of a response how likely it is tells more than a score at its end.
-The reverse KL is that of Thinking Machines ("On-Policy Distillation", 2025), the forward KL that of
-GKD (arXiv 2306.13649).
+A teacher's log-prob of each token is a denser signal than a score of the response. The reverse KL
+follows Thinking Machines ("On-Policy Distillation", 2025), the forward KL follows GKD (arXiv
+2306.13649).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from verl_hpc.trainer.recipes.rl import (
 
 
 def distillation(run: RunContext) -> Recipe:
-    """The flow of one step.
+    """Build the flow of one step.
 
     Raises:
-        ConfigError: the run has not what the user's advantage needs.
+        ConfigError: the run lacks what the user's advantage needs.
     """
     settings, recipe = run.settings, Recipe("distillation", run)
     chosen = run.config.distillation
@@ -56,7 +56,7 @@ def distillation(run: RunContext) -> Recipe:
 
 
 def _check_advantage(run: RunContext, advantage: Advantage) -> None:
-    """What a configuration cannot tell of an advantage in a file of the user's."""
+    """Check a user's advantage, which the configuration's own checks cannot."""
     problem = unmet_need(advantage)
     if problem:
         raise ConfigError(problem)

@@ -1,4 +1,4 @@
-"""Direct preference optimisation: make better answers likelier than worse ones."""
+"""Direct preference optimisation (DPO) on pairs of answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from verl_hpc.trainer.recipes.pair_evaluation import pair_evaluation
 
 
 def dpo(run: RunContext) -> Recipe:
-    """The flow of one step (arXiv 2305.18290, section 4), and that of an evaluation.
+    """Build the flows of one step (arXiv 2305.18290, section 4) and of an evaluation.
 
     Raises:
-        ConfigError: the run has no reference for a loss of the user's that needs one, or one that
-            it does not need.
+        ConfigError: the loss needs a reference and the run has none, or the other way round.
     """
     settings, recipe = run.settings, Recipe("dpo", run)
     loss = settings.preference

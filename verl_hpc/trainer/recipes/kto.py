@@ -1,4 +1,4 @@
-"""KTO: make good answers likelier and bad ones less likely, without pairs."""
+"""KTO: learn from answers labelled good or bad, without pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_hpc.trainer.recipes.pair_evaluation import pair_evaluation
 
 
 def kto(run: RunContext) -> Recipe:
-    """The flow of one step (arXiv 2402.01306, section 4), and that of an evaluation on pairs."""
+    """Build the flows of one step (arXiv 2402.01306, section 4) and of an evaluation on pairs."""
     settings, recipe = run.settings, Recipe("kto", run)
     recipe.operator(labelled_examples, settings=settings.examples, place="actor", name="examples")
     recipe.operator(

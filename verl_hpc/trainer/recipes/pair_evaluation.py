@@ -1,4 +1,4 @@
-"""Held-out pairs of answers as the evaluation of a policy."""
+"""Evaluation of a policy on held-out pairs of answers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from verl_hpc.trainer.recipe import Recipe
 
 
 def pair_evaluation(run: RunContext, rewards: Rewards, *, reference_free: bool = False) -> Recipe:
-    """The flow of an evaluation.
+    """Build the flow of an evaluation.
 
     Args:
-        run: with data.evaluation.
-        rewards: by which the policy compares two answers.
-        reference_free: they need no log-probs under the reference.
+        run: a run with data.evaluation.
+        rewards: implicit rewards by which the policy compares two answers.
+        reference_free: the rewards need no log-probs under the reference.
     """
     recipe = Recipe("evaluation", run)
     recipe.operator(

@@ -1,4 +1,4 @@
-"""A reward model: learn from pairs which of two answers is better."""
+"""Train a reward model on pairs of answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from verl_hpc.trainer.recipe import Recipe
 
 
 def reward_model(run: RunContext) -> Recipe:
-    """The flow of one step (arXiv 2203.02155, section 3.5), and that of an evaluation."""
+    """Build the flows of one step (arXiv 2203.02155, section 3.5) and of an evaluation."""
     settings = run.settings
     recipe = Recipe("reward_model", run)
     recipe.operator(examples, settings=settings.pairs, place="reward", name="pairs")

@@ -1,7 +1,7 @@
 """Reinforcement learning: sample responses, score them, and learn from their advantages.
 
-What the advantage needs comes with it: values of a critic, which is trained beside the policy,
-greedy answers, which are scored, too, or process rewards of a model that learns from the scores.
+The advantage decides which further operators there are: values of a critic that is also trained,
+scored greedy answers, or process rewards of a model that learns from the scores.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from verl_hpc.trainer.recipe import Recipe
 
 
 def rl(run: RunContext) -> Recipe:
-    """The flow of one step.
+    """Build the flow of one step.
 
     Raises:
-        ConfigError: the run has not what the user's advantage needs.
+        ConfigError: the run lacks what the user's advantage needs.
     """
     settings, recipe = run.settings, Recipe("rl", run)
     advantage = settings.advantage
@@ -56,10 +56,10 @@ def rl(run: RunContext) -> Recipe:
 
 
 def check_needs(run: RunContext, advantage: Advantage) -> None:
-    """What a configuration cannot tell of an advantage in a file of the user's.
+    """Check a user's advantage, which the configuration's own checks cannot.
 
     Raises:
-        ConfigError: the run has not what it needs.
+        ConfigError: the run lacks what it needs.
     """
     setting = "algorithm.advantage.name"
     for need, role in (("values", CRITIC), ("process_rewards", PRM)):
@@ -90,12 +90,14 @@ def check_needs(run: RunContext, advantage: Advantage) -> None:
 
 
 def scored_responses(name: str, run: RunContext) -> Recipe:
-    """What recipes of a policy have in common: responses, scores, log-probs, the KL penalty."""
+    """Start a policy's recipe with the common operators: responses, scores, log-probs, KL
+    penalty."""
     return add_scored_responses(Recipe(name, run), run)
 
 
 def add_scored_responses(recipe: Recipe, run: RunContext) -> Recipe:
-    """The same, behind what else generates: models then take the device back from the engine."""
+    """Add these operators after all others that generate, since models then take the device back
+    from the engine."""
     add_responses(recipe, run)
     add_scores(recipe, run)
     add_log_probs(recipe, run)
@@ -104,7 +106,7 @@ def add_scored_responses(recipe: Recipe, run: RunContext) -> Recipe:
 
 
 def add_responses(recipe: Recipe, run: RunContext) -> None:
-    """Responses, and who has which; with batch.refill_rounds their scores, too."""
+    """Add responses and their assignment to ranks; with batch.refill_rounds also their scores."""
     settings, refill, asked = run.settings, run.settings.refill, {}
     if refill is None:
         recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
@@ -115,7 +117,7 @@ def add_responses(recipe: Recipe, run: RunContext) -> None:
 
 
 def add_greedy_responses(recipe: Recipe, run: RunContext) -> None:
-    """One greedy answer to each prompt; before models take the device back from the engine."""
+    """Add one greedy answer to each prompt, before models take the device back from the engine."""
     settings = run.settings
     recipe.operator(
         generate,
@@ -138,8 +140,8 @@ def add_greedy_responses(recipe: Recipe, run: RunContext) -> None:
 
 
 def add_scores(recipe: Recipe, run: RunContext, of: str = "") -> None:
-    """Scores of samples and sequences, all of whose names begin with `of`: by the model of the role
-    reward if there is one, else by the reward function; where responses have none yet."""
+    """Add scores of the samples whose values' names have the prefix `of`: by role reward's model if
+    there is one, else by the reward function. With batch.refill_rounds they have scores already."""
     if run.settings.refill is not None:
         return
     names = {name: f"{of}{name}" for name in ("samples", "sequences")}
@@ -161,14 +163,14 @@ def add_scores(recipe: Recipe, run: RunContext, of: str = "") -> None:
 
 
 def add_choice(recipe: Recipe, run: RunContext) -> None:
-    """Tokens that are left out, and weights of the others, where a setting asks for that."""
+    """Add the choice of tokens and their weights, if a setting needs it."""
     if run.settings.choose is not None:
         recipe.operator(choose_tokens, settings=run.settings.choose, place="actor")
 
 
 def add_shaping(recipe: Recipe, run: RunContext) -> dict[str, str]:
-    """A penalty on long responses, and a moving average that scores are measured against, if there
-    are; what an operator's scores then are."""
+    """Add the overlong penalty and smoothing of scores, if set; return the input names for the
+    resulting scores."""
     settings, inputs = run.settings, add_penalties(recipe, run)
     if settings.smooth is not None:
         recipe.operator(smooth, settings=settings.smooth, place="actor", inputs=inputs)
@@ -177,8 +179,8 @@ def add_shaping(recipe: Recipe, run: RunContext) -> dict[str, str]:
 
 
 def add_penalties(recipe: Recipe, run: RunContext, of: str = "") -> dict[str, str]:
-    """On long ones of the responses whose values' names begin with `of`, if there are any; what an
-    operator's scores of these then are."""
+    """Add the overlong penalty, if set, for responses whose values' names have the prefix `of`;
+    return the input names for the resulting scores."""
     settings, scores, shaped = run.settings.shape, f"{of}scores", f"{of}shaped"
     if settings is None:
         return {}
@@ -195,8 +197,8 @@ def add_penalties(recipe: Recipe, run: RunContext, of: str = "") -> dict[str, st
 
 
 def add_log_probs(recipe: Recipe, run: RunContext) -> None:
-    """Of the policy where something needs them before its update, and of the reference with a KL
-    penalty, which may be part of the reward."""
+    """Add the passes for old and reference log-probs, and the KL penalty on the reward, if the run
+    needs them."""
     settings, kl = run.settings, run.config.algorithm.kl
     if settings.log_probs_before:
         recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)
@@ -207,8 +209,8 @@ def add_log_probs(recipe: Recipe, run: RunContext) -> None:
 
 
 def add_process_rewards(recipe: Recipe, run: RunContext) -> None:
-    """The process reward model learns from the scores, and then gives the rewards of tokens, as
-    verl's recipe/prime has it by default (`update: before`)."""
+    """Add the process reward model's update on the scores, and then its rewards of tokens, as in
+    verl's recipe/prime by default (`update: before`)."""
     settings = run.settings.prm
     recipe.operator(
         ref_log_probs,

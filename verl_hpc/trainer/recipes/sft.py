@@ -9,7 +9,7 @@ from verl_hpc.trainer.recipe import Recipe
 
 
 def sft(run: RunContext) -> Recipe:
-    """The flow of one step: encode examples, take an optimizer step on their answers."""
+    """Build the flow of one step: encode examples, take an optimizer step on their answers."""
     recipe = Recipe("sft", run)
     recipe.operator(examples, settings=run.settings.examples, place="actor")
     recipe.operator(

@@ -1,4 +1,4 @@
-r"""What a text puts into a box: \boxed{42}, \fbox{42}, \boxed {42}, \boxed 42."""
+r"""Find what a text puts into a box: \boxed{42}, \fbox{42}, \boxed {42}, \boxed 42."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 _TOKEN = re.compile(r"(\\(?:boxed|fbox)(?![A-Za-z])\s{0,8}\{?)|\\.|[{}]", re.DOTALL)
 _WITHOUT_BRACES = re.compile(r"([^$\n]{0,200}?)(?=\$|\\\)|\\\])|(\S+?)(?=[.,;:]*(?:\s|\Z))")
-"""The rest of the formula; outside of one, a word."""
+"""Contents of a box without braces: the rest of the formula, or a word outside of one."""
 
 Span = tuple[int, int | None]
 """Where a box's contents begin and end; no end where its brace is not closed."""
@@ -21,8 +21,8 @@ def box_spans(text: str) -> list[Span]:
             if token[1].endswith("{"):
                 opened.append(len(spans))
                 spans.append((token.end(), None))
-            elif found := _WITHOUT_BRACES.match(text, token.end()):
-                spans.append(found.span(found.lastindex or 0))
+            elif bare := _WITHOUT_BRACES.match(text, token.end()):
+                spans.append(bare.span(bare.lastindex or 0))
         elif token[0] == "{":
             opened.append(None)
         elif token[0] == "}" and opened and (box := opened.pop()) is not None:

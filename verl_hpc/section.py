@@ -1,4 +1,4 @@
-"""What every section of settings shares."""
+"""Base class and field types of all sections of settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Section(BaseModel):
     )
 
     def _check_unchanged(self, names: Iterable[str], other: str) -> None:
-        """Raises: ValueError: one of these fields is not its default, and nothing reads it beside
+        """Raises: ValueError: one of these fields is not its default, though nothing reads it with
         the `other` setting."""
         for name in names:
             value = getattr(self, name)
@@ -42,19 +42,19 @@ Finite = Annotated[Number, Field(ge=-_LARGEST, le=_LARGEST)]
 NonNegativeFinite = Annotated[Number, Field(ge=0.0, le=_LARGEST)]
 PositiveFinite = Annotated[Number, Field(gt=0.0, le=_LARGEST)]
 Rate = Annotated[Number, Field(ge=0.0, le=100.0)]
-"""Of learning, decay and the like: far above what anybody trains with."""
+"""A rate of learning, decay and the like; the bound is far above what anybody trains with."""
 PositiveRate = Annotated[Number, Field(gt=0.0, le=100.0)]
 Seconds = Annotated[Number, Field(ge=0.001, le=30 * 86400)]
-"""Of a time limit: a month at most."""
+"""A time limit in seconds, at most 30 days."""
 
 
 CHOSEN_BY = "chosen_by"
 
 
 def chosen_by(setting: str) -> Any:
-    """Declares that a setting belongs to what another setting of its section names.
+    """Declare that a setting belongs to the variant that another setting of its section chooses.
 
-    Where that is changed over a file's, the file's value is dropped.
+    If that setting is changed over a file's, the file's value of this one is dropped.
     """
     return Field(json_schema_extra={CHOSEN_BY: setting})
 
@@ -96,19 +96,19 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 Options = Annotated[dict[str, Any], AfterValidator(_check_plain)]
-"""Settings of what is not ours, by their names there."""
+"""Settings of other people's code, by their names there."""
 
 OWN_NAME = "path/file.py:name"
-"""What a name of the user's code looks like."""
+"""Form of the name of something in the user's code."""
 
 
 def is_own(name: str) -> bool:
-    """Whether it is path/file.py:name."""
+    """Whether a name has the form path/file.py:name."""
     return re.fullmatch(r"[^:]+\.py:[A-Za-z_]\w*", name) is not None
 
 
 OwnName = Annotated[PathText, Field(json_schema_extra={"const": OWN_NAME})]
-"""Of something in a file of the user's."""
+"""Name of something in a file of the user's."""
 
 
 class OwnSection(Section):

@@ -112,7 +112,7 @@ class ProcessRewardConfig(Section):
     """The implicit process reward model of an advantage that needs one: the role prm."""
 
     beta: PositiveFinite = 0.05
-    """What the log-ratio of prm to its reference is multiplied with to be a reward (arXiv
+    """Factor of the reward, which is beta times the log-ratio of prm to its reference (arXiv
     2502.01456)."""
 
 
@@ -123,44 +123,45 @@ class AlgorithmConfig(Section):
     """How scores become advantages (docs/algorithms.md). gae trains a critic beside the policy;
     path/file.py:Name is one of your own."""
     loss: LossConfig = PpoClip()
-    """What advantages and log-probs make of each token; path/file.py:Name is one of your own."""
+    """Policy loss of each token, from its advantage and log-probs; path/file.py:Name is one of your
+    own."""
     aggregation: Mode | None = None
     """How the losses of a mini-batch's tokens become one: their mean, their sum, or the mean over
     sequences of their sum, their mean, or their sum divided by loss_scale (Dr.GRPO, arXiv
     2503.20783). null takes what goes with the loss: the mean over sequences of their mean for
     gspo, gmpo and sapo, else the mean of all tokens, as for the critic's loss."""
     loss_scale: PositiveFinite | None = None
-    """What seq-mean-token-sum-norm divides a sequence's sum by; null takes
+    """Divisor of a sequence's sum in seq-mean-token-sum-norm; null takes
     rollout.max_response_tokens."""
     entropy_coefficient: Finite = 0.0
     """Weight of the policy's entropy, which is taken off its loss: above 0 keeps samples varied."""
     old_log_probs: Literal["auto", "recompute", "rollout"] = "auto"
-    """Whose log-probs the ratio starts from: the trainer's, or the rollout engine's. auto and
+    """Source of the old log-probs in the ratio: the trainer, or the rollout engine. auto and
     rollout make no forward pass for them where a batch is one optimizer step and nothing else needs
     them before it: its own forward pass has the trainer's."""
     router_replay: Literal["none", "rollout"] = "none"
-    """Which experts a mixture of experts trains with: those that its routers choose, or those that
-    the rollout chose for the same tokens, in old log-probs and in the update (R3, arXiv 2510.11370;
-    docs/experts.md). Needs rollout.engine: vllm."""
+    """The experts that a mixture of experts trains with: those that its routers choose, or those
+    that the rollout chose for the same tokens, in old log-probs and in the update (R3, arXiv
+    2510.11370; docs/experts.md). Needs rollout.engine: vllm."""
     correction: CorrectionConfig | None = None
     """Weigh, or leave out, tokens by how likely the trainer finds them, relative to the engine that
     sampled them: with a rollout.staleness the decoupled loss (arXiv 2505.24298). null weighs all
     alike."""
     overlong: OverlongConfig | None = None
-    """What is done about responses that are too long; null does nothing."""
+    """Treatment of responses that are too long; null has none."""
     drop_equal_groups: bool = False
     """Do not train on prompts whose responses all have the same score, which tell nothing apart
     (DAPO's dynamic sampling, arXiv 2503.14476); batch.refill_rounds asks others instead."""
     top_entropy: Annotated[Number, Field(gt=0.0, le=1.0)] = 1.0
-    """Share of a step's tokens, those of the highest entropy, that the policy's loss is of (arXiv
+    """Share of a step's tokens, those of the highest entropy, that enter the policy's loss (arXiv
     2506.01939, which takes 0.2); 1 takes all."""
     kl: KlConfig = KlConfig()
     prm: ProcessRewardConfig = ProcessRewardConfig()
     preference: PreferenceConfig = Dpo()
-    """What recipe dpo learns from a pair of answers (docs/algorithms.md); path/file.py:Name is one
-    of your own."""
+    """Loss of recipe dpo on a pair of answers (docs/algorithms.md); path/file.py:Name is one of
+    your own."""
     kto: Kto = Kto()
-    """What recipe kto learns from an answer that is good or bad."""
+    """Loss of recipe kto on an answer that is good or bad."""
 
     @model_validator(mode="after")
     def _scale_has_effect(self) -> AlgorithmConfig:
@@ -174,7 +175,7 @@ class AlgorithmConfig(Section):
 
 
 class BatchConfig(Section):
-    """How much work a step is and how it is cut."""
+    """Size of a step, and how it is divided."""
 
     size: Annotated[Positive, Field(le=1_000_000)] = 128
     """Prompts a step (rl), examples a step (sft, kto) or pairs a step (reward_model, dpo)."""
@@ -187,9 +188,9 @@ class BatchConfig(Section):
     (DAPO's dynamic sampling, arXiv 2503.14476); needs algorithm.drop_equal_groups. What is still
     missing after them is not trained on."""
     shuffle_mini_batches: Literal["none", "samples", "groups"] = "none"
-    """Which samples make a mini-batch. none: neighbours, in every update epoch the same. samples
-    deals single samples (of reward_model: pairs), groups all responses to a prompt together, in
-    another order in each update epoch, which follows from seed, step and epoch whatever the
-    layout."""
+    """How samples are dealt into mini-batches. none: neighbours, the same in every update epoch.
+    samples deals single samples (of reward_model: pairs), groups all responses to a prompt
+    together, in another order in each update epoch, which follows from seed, step and epoch
+    whatever the layout."""
     max_tokens_per_micro_batch: Positive = 16384
     """Tokens of one forward and backward pass on a model-parallel group."""

@@ -1,4 +1,5 @@
-"""Arguments of public functions against their annotations, with errors as those of settings."""
+"""Check arguments of public functions against their annotations, with errors like those of
+settings."""
 
 from __future__ import annotations
 
@@ -24,19 +25,19 @@ _STRICT = ConfigDict(arbitrary_types_allowed=True, strict=True)
 
 
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The function, which names an argument that it does not have, or whose type is another than
-    its annotation's. What is handed on is what was given, a number of numpy as Python's; `Any` is
-    not looked at.
+    """Return the function with checked arguments: an unknown name, or a value whose type is not the
+    annotation's, is an error. Values are passed on as given, numbers of numpy as Python's own;
+    arguments annotated `Any` are not checked.
 
     Raises:
-        ConfigError: by calls of it.
+        ConfigError: in a call with a wrong argument.
     """
     signature = inspect.signature(function)
     said = function.__qualname__.removesuffix(".__init__")
 
     @functools.cache
     def adapters() -> dict[str, TypeAdapter[Any]]:
-        # What is returned may be imported for type checkers alone.
+        # The return annotation may name a type that is imported for type checkers alone.
         said = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
         here = vars(sys.modules[function.__module__])
         hints = get_type_hints(SimpleNamespace(__annotations__=said), here, include_extras=True)
@@ -70,11 +71,12 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def having(what: str, *methods: str) -> AfterValidator:
-    """For an annotation of `checked`: `Annotated[Any, having("a queue", "get")]`.
+    """Return a validator for an annotation of `checked`: `Annotated[Any, having("a queue",
+    "get")]`.
 
     Args:
-        what: is expected, for the error.
-        methods: that it has.
+        what: the expected value in words, for the error.
+        methods: names of methods that the value must have.
     """
 
     def check(value: Any) -> Any:
@@ -90,7 +92,7 @@ def _instead(unknown: str, names: list[str]) -> str:
 
 
 def plain_number(value: Any) -> Any:
-    """Python's own, of a number of numpy or of another library."""
+    """Return a number of numpy or another library as Python's own; other values unchanged."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, numbers.Integral):
@@ -99,7 +101,7 @@ def plain_number(value: Any) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-    """The same for all that a list or a mapping has."""
+    """Return a value with the numbers of a list or mapping as Python's own."""
     if isinstance(value, dict):
         return {key: plain_number(part) for key, part in value.items()}
     return [plain_number(part) for part in value] if type(value) is list else plain_number(value)
@@ -116,6 +118,6 @@ def _check(said: str, value: Any, adapter: TypeAdapter[Any]) -> None:
 
 
 def _inside(error: ValidationError) -> tuple[Any, ...]:
-    """Where in a container the fault is, if it is at one place and no choice of types."""
+    """Return the place of the fault inside a container; empty if there are several."""
     places = {one["loc"] for one in error.errors(include_url=False)}
     return places.pop() if len(places) == 1 else ()

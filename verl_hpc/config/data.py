@@ -48,9 +48,9 @@ class ReasoningGymConfig(Section):
     """Entry i of the task is drawn from seed + i: for other rows, give seeds further apart than
     size."""
     split: Literal["all", "train", "evaluation"] = "all"
-    """Which questions: a hash of a question's text says whether it belongs to train or to
-    evaluation, whatever the seed. No question of train occurs in evaluation, and no question
-    occurs in evaluation twice."""
+    """The questions to use: a hash of a question's text decides whether it belongs to train or to
+    evaluation, whatever the seed. No question of train occurs in evaluation, and no question occurs
+    in evaluation twice."""
     evaluation_share: Annotated[Number, Field(ge=0.001, le=0.999)] = 0.1
     """Share of all questions that belong to evaluation; the same in every run that is to be
     compared."""
@@ -76,20 +76,20 @@ class DataConfig(Section):
     leaves it to the step that draws it. With an evaluation rows are read at start all the same, for
     overlap, but where splits are disjoint by construction."""
     overlap: Literal["refuse", "drop", "warn"] = "refuse"
-    """What prompts do that occur in evaluation and in train: end the run at its start, leave
-    train, or are told about in the log and the report."""
+    """Treatment of prompts that occur in both evaluation and train: end the run at its start, drop
+    them from train, or warn in the log and the report."""
     shuffle: bool = True
     """A new order each epoch, from the run's seed."""
     chat: Literal["auto", "always", "never"] = "auto"
     """Whether prompts go through the tokenizer's chat template: auto does for chat lists; never
     joins the contents of a chat list as paragraphs."""
     chat_template_kwargs: Options = {}
-    """What the chat template is given besides the messages, such as {enable_thinking: false}. A row
-    may have a chat_template_kwargs of its own, which goes before these."""
+    """Arguments of the chat template besides the messages, such as {enable_thinking: false}. A
+    row's own chat_template_kwargs override them."""
     system_prompt: Annotated[str, Field(min_length=1)] | None = None
     """A system message for every chat that begins with none."""
     train_on: TrainOn = "all"
-    """Which answers of a conversation sft imitates: all of the assistant's messages, or its last
+    """The answers of a conversation that sft imitates: all of the assistant's messages, or its last
     one, with what was said before as the prompt."""
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What a policy learns from a teacher."""
+"""Settings of distillation from a teacher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_hpc.section import NonNegativeFinite, Positive, Section
 
 
 class Objective(Section):
-    """What every kind of distillation has."""
+    """Settings of every kind of distillation."""
 
     task_reward_weight: NonNegativeFinite = 0.0
     """Weight of the advantages of the reward, which are made as algorithm.advantage says; 0 scores
@@ -30,15 +30,15 @@ class ForwardKl(Objective):
 
     name: Literal["forward_kl"] = "forward_kl"
     top_k: Positive = 64
-    """Of the teacher's likeliest tokens whose probabilities are compared one by one; all others
-    are compared as one."""
+    """Number of the teacher's likeliest tokens whose probabilities are compared one by one; all
+    others are compared as one."""
 
 
 DistillationConfig = Annotated[ReverseKl | ForwardKl, Field(discriminator="name")]
 
 
 def unmet_need(advantage: Advantage) -> str | None:
-    """What an estimator needs that a distillation does not have, in words."""
+    """Describe what an estimator needs and a distillation lacks; None if it lacks nothing."""
     needs = sorted(advantage.needs & {"values", "greedy", "process_rewards"})
     if not needs:
         return None

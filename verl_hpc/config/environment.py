@@ -1,4 +1,4 @@
-"""Who answers the model between its turns."""
+"""Settings of environments, which answer the model between its turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verl_hpc.section import (
 )
 
 PROGRAM_S = 5.0
-"""That a program of environment python may take, where its options do not say."""
+"""Seconds that a program of environment python may take, unless its options say otherwise."""
 ENVIRONMENTS = ("calculator", "python", "reasoning_gym")
 
 
@@ -40,16 +40,16 @@ class EnvironmentConfig(Section):
     options: Annotated[Options, chosen_by("name")] = {}
     """Keyword arguments of the class."""
     max_turns: Annotated[Positive, Field(ge=2)] = 4
-    """Turns of the model, at most; rollout.max_response_tokens is of all of them and of what is
-    said between."""
+    """Most turns of the model; rollout.max_response_tokens limits all of them and the observations
+    between, together."""
     max_conversations: Positive = 128
     """Responses of one engine that have an environment at a time: each is a process and an open
-    file. Others wait behind their first turn."""
+    file. Others wait after their first turn."""
     role: Literal["user", "tool"] = "user"
-    """Whose message an observation is, where prompts are chats."""
+    """Role of the message that holds an observation, where prompts are chats."""
     on_error: Literal["stop", "end"] = "stop"
-    """What an exception in a step, or one that takes too long, does: ends the run, or the
-    conversation, and is counted."""
+    """Effect of an exception in a step, or of a step that takes too long: end the run, or end the
+    conversation and count it."""
     timeout_s: Seconds = 30.0
     """Longest that one step may take."""
     import_timeout_s: Seconds = 300.0

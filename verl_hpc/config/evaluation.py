@@ -12,7 +12,7 @@ from verl_hpc.config.rollout import Temperature
 from verl_hpc.section import Finite, NonNegative, Number, Positive, Section
 
 ONLY_SET = "evaluation"
-"""The name of the set that data.evaluation is."""
+"""Name of the evaluation set that data.evaluation becomes."""
 
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
 
@@ -74,20 +74,22 @@ class EvaluationConfig(Section):
     """Answers to held-out problems, scored: greedy ones to data.evaluation, or those of sets."""
 
     every: NonNegative = 0
-    """Steps between evaluations, the last step's besides; 0 evaluates if at_start is set."""
+    """Steps between evaluations, in addition to the last step's; 0 evaluates only if at_start is
+    set."""
     at_start: bool = False
-    """Evaluate what the run starts from, and what it ends with."""
+    """Evaluate the weights that the run starts from, and those it ends with."""
     max_prompts: Positive | None = None
     """Evaluate on the first so many prompts of data.evaluation; null takes all. Sets have their
     own."""
     stop_at: Finite | None = None
-    """End the run when the mean score reaches this; that of the first of several sets."""
+    """End the run when the mean score reaches this; of several sets the first one's score counts.
+    """
     save_generations: bool = False
     """Keep every answer with its prompt, its score and its figures, as JSON lines in evaluations/
     of the run directory; `python -m verl_hpc generations RUN` reads them."""
     sets: dict[SetName, EvaluationSetConfig] = {}
     """Sets of problems by name, instead of data.evaluation (docs/evaluation.md). Metrics are
-    val/NAME/..., and those of the first set are val/... too."""
+    val/NAME/..., and also val/... for the first set."""
 
     @property
     def wanted(self) -> bool:
@@ -96,7 +98,8 @@ class EvaluationConfig(Section):
 
     @property
     def answers_alone(self) -> str:
-        """What is set and is of evaluations that answer prompts, and not of pairs, say."""
+        """A given setting that only applies to evaluations on prompts, for errors; empty if none is
+        given."""
         if self.sets:
             return f"evaluation.sets ({', '.join(self.sets)})"
         return "evaluation.save_generations" if self.save_generations else ""

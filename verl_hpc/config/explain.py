@@ -1,4 +1,4 @@
-"""What pydantic found wrong with settings, in words for the person who wrote them."""
+"""Explain pydantic's errors to the person who wrote the settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MOST_LINES = 20
 _LONGEST_LINE = 400
 _LONGEST_NAME = 60
 _KEY = "[key]"
-"""Last of a location, where pydantic means the name and not what is below it."""
+"""Last part of a location whose error is about the key itself, not its value."""
 
 _NO_SECTION = ("model_type", "model_attributes_type", "union_tag_not_found")
-"""Kinds of errors that a value has in the place of a section."""
+"""Types of pydantic's errors for a value in the place of a section."""
 _BRANCH = re.compile(r"[A-Z]\w*Config|literal\[.*\]")
-"""What pydantic puts into a location for each alternative to a section that has no tag."""
+"""Parts of a location with which pydantic names the alternatives of an untagged union."""
 
 _KIND = {bool: "true or false", int: "a number (027 is 27)", float: "a number"}
 
@@ -37,8 +37,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """A line for every setting that is wrong: its name, its value, and what is allowed or near.
 
     Args:
-        error: of validating a tree as `model`.
-        model: of the whole tree.
+        error: from validating a tree as `model`.
+        model: the model of the whole tree.
     """
     details = [d for d in error.errors(include_url=False) if not _is_other_branch(d)]
     lines = [f"  {_line(detail, model)}" for detail in details[:_MOST_LINES]]
@@ -53,7 +53,7 @@ def shown(value: Any) -> str:
 
 
 def near_or_all(word: str, known: Iterable[str], what: str = "known") -> str:
-    """Names that a misspelt word may mean, as a question; where none is near, all there are."""
+    """Ask whether a near name was meant by a misspelt word; if none is near, list all names."""
     names = list(known)
     near = difflib.get_close_matches(word[:_LONGEST_NAME], names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"{what}: {', '.join(names)}"
@@ -104,7 +104,7 @@ def _explanation(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def _wrong_tag(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """The field that says which member of a union is meant, and what it can be."""
+    """Say that the tag of a union is missing or unknown, and what it can be."""
     context = detail["ctx"]
     # 'kind', or a function such as name_of().
     tag = context["discriminator"].strip("'").removesuffix("_of()")
@@ -117,8 +117,8 @@ def _wrong_tag(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def _example(value: Any, members: Sequence[type[BaseModel]]) -> str:
-    """A section, one of `members`, with what it needs: made of the value that stands in its place
-    where that is text."""
+    """Write an example of one of `members` with its required fields, using the given value if that
+    is text."""
     text = value if isinstance(value, str) else None
     chosen = next((m for m in members if text in _tags(m)), members[0])
     if text is not None and is_own(text):
@@ -134,24 +134,24 @@ def _example(value: Any, members: Sequence[type[BaseModel]]) -> str:
 
 
 def _tags(member: type[BaseModel]) -> dict[str, str]:
-    """The one value that a field of a union's member can have, and the field's name."""
-    found: dict[str, str] = {}
+    """Return the names of a member's tag fields by the one value that each can have."""
+    tags: dict[str, str] = {}
     for name, field in member.model_fields.items():
         if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
-            found[get_args(field.annotation)[0]] = name
-    return found
+            tags[get_args(field.annotation)[0]] = name
+    return tags
 
 
 def _walk(
     sections: Sequence[str | int], model: type[BaseModel]
 ) -> tuple[list[str], type[BaseModel]]:
-    """The sections as their names are written, without tags, and the model below them."""
+    """Return the names of sections as they are written, without tags, and the model below them."""
     names: list[str] = []
     members: list[type[BaseModel]] = []
     is_key = False
     for section in map(str, sections):
         if len(members) > 1:
-            # Of a union, pydantic puts the tag into a location.
+            # This part is the tag of a union, not a name.
             model, members = _tagged(members, section), []
             continue
         names.append(section)
@@ -159,13 +159,13 @@ def _walk(
         is_key = False
         members = _models_in(field.annotation) if field is not None else []
         if field is not None and members:
-            # Of sections by name, the name comes next.
+            # In a mapping of sections, the next part is a key.
             model, is_key = members[0], get_origin(field.annotation) is dict
     return names, model
 
 
 def _tagged(members: Sequence[type[BaseModel]], tag: str) -> type[BaseModel]:
-    """The member of a union that has a tag; one that has none itself is the last."""
+    """Return the member of a union with this tag, or the last member if none has it."""
     for member in members:
         if any(tag in get_args(field.annotation) for field in member.model_fields.values()):
             return member

@@ -1,4 +1,4 @@
-"""Files in the language of verl, or of tutorials about it."""
+"""Recognise files with verl's keys, or those of tutorials about verl."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 SECTIONS = ("actor_rollout_ref", "trainer", "engine", "custom_reward_function", "reward_model")
-"""At the top of theirs, and of none of ours."""
+"""Top-level keys of verl's files that ours never have."""
 MIGRATE = "python -m verl_hpc migrate"
 NEEDED = "recipe"
-"""In every file of ours, and in none of theirs."""
+"""Top-level key of all our files and of none of verl's."""
 _MARKS = ("pretrain_model_path", "train_files", "train_path", "batch_size_per_gpu")
 
 
 def is_foreign(tree: Mapping[str, Any]) -> bool:
-    """Whether a file speaks verl's language, and not ours."""
+    """Whether a file has verl's keys and not ours."""
     if NEEDED in tree:
         return False
     if isinstance(tree.get("algorithm"), str):  # a section in ours

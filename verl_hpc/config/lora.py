@@ -10,17 +10,17 @@ from verl_hpc.section import PathText, Positive, PositiveFinite, Section
 
 
 class LoraConfig(Section):
-    """Adapters of low rank beside linear layers whose own weights stay as they are: W x becomes
+    """Adapters of low rank, added to linear layers whose own weights stay as they are: W x becomes
     W x + (alpha / rank) B A x (LoRA, arXiv 2106.09685). docs/adapters.md."""
 
     rank: Positive = 16
     """Rows of A, and columns of B (PEFT's r)."""
     alpha: PositiveFinite = 32.0
-    """Of the factor alpha / rank (PEFT's lora_alpha)."""
+    """Numerator of the factor alpha / rank (PEFT's lora_alpha)."""
     target_modules: Literal["all-linear"] | list[str] = "all-linear"
-    """Which linear layers of a decoder layer have adapters, by the last part of their names, such
-    as [q_proj, v_proj]; all-linear is all of them, experts included. The embedding, the output
-    layer and the router have none."""
+    """Linear layers of a decoder layer that have adapters, by the last part of their names, such as
+    [q_proj, v_proj]; all-linear is all of them, experts included. The embedding, the output layer
+    and the router have none."""
     path: PathText | None = None
     """Directory of an adapter in PEFT's format to start from, whose rank, alpha and target_modules
     must be those given here. null starts from B = 0, so that the first model is model.path's."""
@@ -31,16 +31,16 @@ class LoraConfig(Section):
 
     @field_validator("target_modules")
     @classmethod
-    def _names_modules(cls, found: str | list[str]) -> str | list[str]:
-        if not found:
+    def _names_modules(cls, modules: str | list[str]) -> str | list[str]:
+        if not modules:
             raise ValueError("names no module; leave it out for all-linear, or leave out lora")
-        if isinstance(found, list) and len(set(found)) < len(found):
+        if isinstance(modules, list) and len(set(modules)) < len(modules):
             raise ValueError("names a module twice; name each once")
-        return found
+        return modules
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Last parts of names; none for all linear layers."""
+        """Last parts of the target layers' names; empty for all linear layers."""
         return () if isinstance(self.target_modules, str) else tuple(self.target_modules)
 
     @property

@@ -49,7 +49,7 @@ class RouterConfig(Section):
 
 
 class ModelConfig(Section):
-    """Which weights to start from, and the precision they train in."""
+    """Weights to start from, and the precision they train in."""
 
     path: PathText
     """Hugging Face model directory, a step directory of an earlier run's checkpoints, or a name on
@@ -71,7 +71,7 @@ _NOT_RECOMPUTED = {
     "moe_act": "experts are recomputed with recompute: full alone",
     "shared_experts": "no supported model has them",
 }
-"""Megatron-core's other names, and why each would change nothing or fail."""
+"""Megatron-core's other modules, and why recomputing each would change nothing or fail."""
 
 
 def _recomputable(name: object) -> object:
@@ -88,7 +88,7 @@ OTHER_ENGINES = {
     "the sharding of fsdp; choose fsdp",
     "fsdp2": "choose fsdp, which is FSDP2 (fully_shard)",
 }
-"""What is not there by this name, and what serves instead."""
+"""Engines that do not exist by these names, and what to choose instead."""
 
 
 def _engine(name: object) -> object:
@@ -128,8 +128,8 @@ class ParallelConfig(Section):
     """Ranks that share every layer, each with a part of its heads and matrices (arXiv
     1909.08053)."""
     pipeline_parallel: Positive = 1
-    """Stages that the layers are divided into, in order; micro-batches pass through them one
-    behind the other (1F1B, arXiv 2104.04473)."""
+    """Stages that the layers are divided into, in order; micro-batches pass through them one after
+    the other (1F1B, arXiv 2104.04473)."""
     virtual_pipeline: Positive = 1
     """Chunks of layers per pipeline stage (interleaved 1F1B); needs pipeline_parallel > 1."""
     context_parallel: Positive = 1
@@ -186,7 +186,7 @@ class OptimizerConfig(Section):
     lr: PositiveRate = 1e-6
     """Largest learning rate: after the warm-up, and before the schedule lowers it."""
     min_lr: Annotated[Rate, chosen_by("schedule")] = 0.0
-    """Where the schedule ends."""
+    """Learning rate at the end of the schedule."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls between warmup_steps and decay_steps: not at all, or from lr to
     min_lr in a straight line or along half a cosine."""
@@ -196,19 +196,19 @@ class OptimizerConfig(Section):
     """Optimizer steps until min_lr, those of the warm-up counted. null takes all optimizer steps of
     the run, so that a run that is resumed with more steps falls more slowly from then on."""
     beta1: ProperFraction = 0.9
-    """What Adam's running mean of gradients keeps of itself at an update (arXiv 1412.6980)."""
+    """Decay of Adam's running mean of gradients per update (arXiv 1412.6980)."""
     beta2: ProperFraction = 0.95
-    """What Adam's running mean of squared gradients keeps of itself at an update."""
+    """Decay of Adam's running mean of squared gradients per update."""
     epsilon: PositiveRate = 1e-8
-    """What Adam adds to the root of the mean of squares that it divides by."""
+    """Term that Adam adds to its denominator, the root of the mean of squared gradients."""
     weight_decay: Rate = 0.0
     """Share of a weight that an update takes off, times the learning rate (AdamW, arXiv
     1711.05101). Biases and the weights of norms do not decay."""
     clip_grad: NonNegativeFinite = 1.0
     """Largest global gradient norm; 0 does not clip."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    """What a loss or a gradient that is infinite or NaN does: ends the run, or only its update. Ten
-    skipped updates in a row end the run all the same."""
+    """Effect of an infinite or NaN loss or gradient: end the run, or skip the update. Ten skipped
+    updates in a row end the run in any case."""
 
     @model_validator(mode="after")
     def _decays(self) -> OptimizerConfig:
@@ -224,7 +224,7 @@ class OptimizerConfig(Section):
 
 
 class OffloadConfig(Section):
-    """What leaves the device while the rollout engine has it (and comes back after)."""
+    """State that leaves the device while the rollout engine uses it, and comes back afterwards."""
 
     parameters: bool = False
     """Keep the weights in host memory meanwhile."""
@@ -244,7 +244,7 @@ class CriticConfig(Section):
 
 
 def _check_fsdp(parallel: ParallelConfig) -> None:
-    """Raises: ValueError: a setting is that of the other engine."""
+    """Raises: ValueError: a setting belongs to the other engine."""
     if parallel.engine != "fsdp":
         if parallel.fsdp is not None:
             raise ValueError(

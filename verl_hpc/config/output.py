@@ -1,4 +1,4 @@
-"""What a run leaves behind, and how long it waits."""
+"""Settings of checkpoints, metrics, profiles and the runtime."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class CheckpointConfig(Section):
     keep: Positive = 2
     """Newest complete steps that are kept."""
     background: bool = True
-    """Write from a copy in host memory while the run goes on; false waits for the disk, and takes
-    no copy. A run that ends or leaves waits either way."""
+    """Write from a copy in host memory while training continues; false waits for the disk, and
+    takes no copy. A run that ends or leaves waits either way."""
     resume: Literal["auto", "never", "must", "force"] = "auto"
     """auto continues from the newest trustworthy step if there is one, must only if there is one.
     Both refuse another recipe, seed, training data set or KL reference than the run's so far;
     force accepts them but for the recipe, as must, and reads new data from their beginning."""
     on_write_failure: Literal["stop", "continue"] = "stop"
-    """What a failed save (a full disk, say) does; earlier steps stay either way."""
+    """Effect of a failed save, such as on a full disk; earlier steps stay either way."""
 
 
 class MetricsConfig(Section):
@@ -61,8 +61,8 @@ class ProfileConfig(Section):
     ranks: Annotated[list[NonNegative], Field(min_length=1)] = [0]
     """Ranks that trace; a rank that the job has not is an error."""
     memory: bool = False
-    """Allocations too: on GPUs also a snapshot for PyTorch's memory viewer; on CPU ranks, for which
-    there are no snapshots, the trace has those of PyTorch's allocator on the CPU."""
+    """Also trace allocations: on GPUs also a snapshot for PyTorch's memory viewer; on CPU ranks,
+    for which there are no snapshots, the trace has those of PyTorch's allocator on the CPU."""
 
     @model_validator(mode="after")
     def _says_each_once(self) -> ProfileConfig:
@@ -75,7 +75,7 @@ class ProfileConfig(Section):
 
 
 class RuntimeConfig(Section):
-    """Devices, waiting, threads and failing."""
+    """Devices, time limits, threads and failures."""
 
     device: Literal["auto", "cpu"] = "auto"
     """auto takes each rank's GPU, and ends a run that was promised GPUs (by Slurm, by the site
@@ -84,7 +84,7 @@ class RuntimeConfig(Section):
     collective_timeout_s: Annotated[Seconds, Field(ge=1.0)] = 1800.0
     """A collective that takes longer ends the job."""
     late_after_s: Seconds = 120.0
-    """A rank that is this far behind the first is reported, with what it is in."""
+    """A rank that is this far behind the first is reported, with the operator it is in."""
     threads_per_rank: Annotated[Positive, Field(le=4096)] | None = None
     """CPU threads of a rank, at most the node's cores; null takes the cores it may run on, shared
     with the ranks that have the same."""

@@ -13,7 +13,7 @@ SPAN = re.compile(r"(nodes? +)?(\d{1,9})(?: *- *(\d{1,9}))?")
 
 
 def _as_text(value: object) -> object:
-    """YAML reads one rank as a number."""
+    """Return a single rank, which YAML reads as a number, as text."""
     return str(value) if type(value) is int else value
 
 

@@ -11,15 +11,15 @@ from typing import Any
 import yaml
 
 _MOST_NODES = 100_000
-"""Values of a text with its aliases written out: a few aliases can expand to billions."""
+"""Most values of a text with its aliases written out: a few aliases can expand to billions."""
 DEEPEST = 50
-"""Lists and mappings inside each other."""
+"""Most levels of lists and mappings inside each other."""
 _LONGEST_NUMBER = 400
-"""Characters; the largest float has 309 digits."""
+"""Most characters of a number; the largest float has 309 digits."""
 _KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
 _NULL, _BOOL, _INT, _FLOAT, _STR, _, _ = _TAGS = [f"tag:yaml.org,2002:{kind}" for kind in _KINDS]
 
-# The core schema, section 10.3.2; and of version 1.1 the merge key.
+# The core schema of YAML 1.2 (section 10.3.2), and the merge key of version 1.1.
 _TYPES = (
     (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     (_BOOL, r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -46,7 +46,7 @@ class _Loader(yaml.SafeLoader):
         return bool(super().add_indent(column))
 
     def _check_depth(self, depth: int) -> None:
-        # While it reads, not after: what the scanner does for a level grows with their number.
+        # Checked during the scan, whose work for each level grows with the number of levels.
         if depth > DEEPEST:
             mark = self.get_mark()
             raise yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels", problem_mark=mark)
@@ -74,7 +74,7 @@ class _Loader(yaml.SafeLoader):
             if node.tag == _FLOAT:
                 return float(re.sub(r"\.(inf|nan)$", r"\1", text.lower()))
             value = int(text, 0 if text[:2] in ("0o", "0x") else 10)
-            if len(str(value)) > _LONGEST_NUMBER:  # of hexadecimal digits, fewer
+            if len(str(value)) > _LONGEST_NUMBER:  # fewer hexadecimal digits give as many
                 raise ValueError
             return value
         except ValueError:
@@ -128,7 +128,7 @@ def write_yaml(values: Any) -> str:
 
 
 def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
-    """Values in a node and levels of it, aliases written out."""
+    """Count the values and the levels of a node with its aliases written out."""
     if id(node) not in known:
         known[id(node)] = None
         parts = node.value if isinstance(node, yaml.CollectionNode) else ()
@@ -140,10 +140,10 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
         if count > _MOST_NODES or levels > DEEPEST:
             raise _wrong(node, f"more than {_MOST_NODES} values or {DEEPEST} levels")
         known[id(node)] = count, levels
-    found = known[id(node)]
-    if found is None:
+    measured = known[id(node)]
+    if measured is None:
         raise _wrong(node, "a value holds itself")
-    return found
+    return measured
 
 
 def _wrong(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:

@@ -1,4 +1,4 @@
-"""Reading files of a run directory, which others may write to, too."""
+"""Read files of a run directory, to which others may write as well."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def read_json(path: Path, parse: Callable[[Any], T]) -> T | None:
-    """A regular JSON file as `parse` understands it; None if there is none, or none that can be
-    read."""
+    """Return a regular JSON file as `parse` understands it; None if it is missing or unreadable."""
     try:
         return parse(json.loads(read_regular(path)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""Settings that go when what they belong to goes, such as those of a loss that another replaces."""
+"""Drop the settings of a variant that another one replaces, such as those of a loss."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Place:
-    """A setting that goes."""
+    """A setting to drop."""
 
     section: dict[str, Any]
     field: str
     name: str
-    """Dotted."""
+    """Dotted name of the setting."""
     why: str
 
 
@@ -37,10 +37,10 @@ def drop_replaced(
     declares with `chosen_by`. What `above` gives itself is not looked at.
 
     Args:
-        below: settings that are there.
+        below: the settings that are changed in place.
         above: settings that are put over them.
-        model: of both.
-        origin: of `below`, for the log.
+        model: the model of both trees.
+        origin: where `below` comes from, for the log; None logs nothing.
 
     Returns:
         Dotted names of what was dropped.
@@ -59,7 +59,7 @@ def drop_replaced(
 
 @cache
 def _tell(text: str) -> None:
-    """Each text once: a command may read a file several times."""
+    """Log each text once, since a command may read a file several times."""
     _logger.warning(text)
 
 
@@ -71,7 +71,7 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 def _replaced(
     below: dict[str, Any], above: Mapping[str, Any], section: Schema, defs: Schema, prefix: str
 ) -> Iterator[_Place]:
-    """What goes of a section, in the order of its definition."""
+    """Yield the settings to drop from a section, in the order of its definition."""
     for field, schema in section["properties"].items():
         name, chooser = f"{prefix}{field}", schema.get(CHOSEN_BY)
         if field in below and chooser is not None:
@@ -86,7 +86,8 @@ def _replaced(
 def _replaced_in(
     below: dict[str, Any], above: Mapping[str, Any], schema: Schema, defs: Schema, prefix: str
 ) -> Iterator[_Place]:
-    """What goes of a field whose value is a section, one of several, or sections by name."""
+    """Yield the settings to drop from a field that is a section, one of several, or sections by
+    name."""
     by_name = named_sections(schema, defs)
     if by_name is not None:
         for key in below.keys() & above.keys():
@@ -109,7 +110,7 @@ def _replaced_in(
 def _change(
     below: Mapping[str, Any], above: Mapping[str, Any], chooser: str, default: Any, prefix: str
 ) -> str | None:
-    """Which other variant is chosen; None where it is the one that was there."""
+    """Describe which variant replaces which; None if the variant stays."""
     before, now = below.get(chooser, default), above.get(chooser)
     if now is None or before is None or now == before:
         return None

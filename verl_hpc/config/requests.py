@@ -1,4 +1,4 @@
-"""What people ask of a run that is under way: files in its run directory, one for each kind.
+"""Requests to a run that is under way: files in its run directory, one for each kind.
 
 No signal is needed, and anyone who may write to the directory may ask. A request replaces only an
 earlier one of its kind: a save must not undo a stop.
@@ -27,7 +27,7 @@ class Request(Section):
     now: bool = False
     """stop only: do not finish the step under way."""
     after_step: NonNegative = 0
-    """Not before this many steps are done."""
+    """Number of steps to finish first."""
     by: str = Field(default_factory=lambda: _user())
 
     @model_validator(mode="after")
@@ -64,8 +64,8 @@ def leave_request(run_directory: Path, request: Request) -> Path:
 
 def read_requests(run_directory: Path) -> list[Request]:
     """The requests that wait, a stop first; unreadable ones are ignored."""
-    found = (_read(_file(run_directory, kind)) for kind in KINDS)
-    return [request for request in found if request is not None]
+    requests = (_read(_file(run_directory, kind)) for kind in KINDS)
+    return [request for request in requests if request is not None]
 
 
 def withdraw(run_directory: Path, kind: Kind) -> None:

@@ -39,7 +39,7 @@ REWARD_FUNCTIONS = (
     "multiple_choice",
     "reasoning_gym",
 )
-"""What a reward function is called; those of the user are files."""
+"""Names of the built-in reward functions; the user's are named path/to/file.py:function."""
 
 CALLED_BY_THE_RANK = ("code", "judge")
 """Functions that have many responses under way by themselves, and need no runtime.reward_processes.
@@ -52,7 +52,7 @@ REWARD_OPTIONS: Mapping[str, type[Section]] = {
     "length": LengthOptions,
     "multiple_choice": MultipleChoiceOptions,
 }
-"""What `options` may hold, by the name of the function."""
+"""Options of the built-in functions that have some, by the function's name."""
 
 OnError = Literal["stop", "zero"]
 
@@ -78,23 +78,24 @@ def _check_options(function: str, options: Mapping[str, Any]) -> None:
     try:
         section.model_validate(options)
     except ValidationError as error:
-        found = "; ".join(line.strip() for line in explain(error, section).splitlines())
-        raise ValueError(f"options of {function}: {found}") from None
+        reasons = "; ".join(line.strip() for line in explain(error, section).splitlines())
+        raise ValueError(f"options of {function}: {reasons}") from None
 
 
 class TermConfig(Section):
     """One of several functions whose weighted sum is the score."""
 
     function: FunctionName
-    """As reward.function."""
+    """Function of this term, named like reward.function."""
     weight: Finite = 1.0
-    """What the function's score is multiplied by; negative for a penalty."""
+    """Factor of the function's score; negative for a penalty."""
     options: Annotated[Options, chosen_by("function")] = {}
-    """As reward.options."""
+    """Keyword arguments of the function."""
     on_error: OnError | None = None
-    """As reward.on_error, for this term alone, which then counts 0; null takes that."""
+    """Value of reward.on_error for this term alone, which counts 0 after an error; null takes
+    reward.on_error."""
     timeout_s: Seconds | None = None
-    """As reward.timeout_s, for this term alone; null takes that."""
+    """Value of reward.timeout_s for this term alone; null takes reward.timeout_s."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> TermConfig:
@@ -118,16 +119,16 @@ class SmoothingConfig(Section):
     decay: ProperFraction = 0.99
     """How much of the average stays from step to step; 0 takes each step's own mean."""
     by: Literal["mean", "mean_and_std"] = "mean_and_std"
-    """What the average of scores is used for: it is subtracted, or its deviation divides, too."""
+    """Whether the mean of scores is only subtracted, or their standard deviation also divides."""
     clip: PositiveFinite | None = 5.0
-    """Largest absolute value of what comes of it; null does not clip."""
+    """Largest absolute value of a smoothed score; null does not clip."""
 
 
 TermName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=60)]
 
 
 class RewardConfig(Section):
-    """The scorer."""
+    """How responses are scored."""
 
     function: FunctionName = "auto"
     """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source
@@ -144,7 +145,7 @@ class RewardConfig(Section):
     """In place of function and options: several functions by a name of yours, whose weighted sum is
     the score. Each one's mean is the metric reward/NAME."""
     on_error: OnError = "stop"
-    """What an exception or a NaN in the function does: ends the run, or scores 0 and is counted."""
+    """Effect of an exception or a NaN in the function: end the run, or score 0 and count it."""
     timeout_s: Seconds = 30.0
     """Longest one call may take; a longer one is an error as on_error says. A function of a whole
     list (docs/rewards.md) has as long for each response of the list."""
@@ -162,10 +163,10 @@ class RewardConfig(Section):
         return self
 
     def calls(self, setting: str = "reward") -> dict[str, RewardConfig]:
-        """What is called, by the setting that names it: one function, or those of all terms.
+        """Return the functions to call by the setting that names each: one, or those of all terms.
 
         Args:
-            setting: that this reward is of.
+            setting: the setting that holds this reward.
         """
         if not self.terms:
             return {setting: self}
@@ -182,5 +183,5 @@ class RewardConfig(Section):
 
     @property
     def functions(self) -> set[str]:
-        """Names of all that is called."""
+        """Names of all functions that are called."""
         return {call.function for call in self.calls().values()}

@@ -33,7 +33,7 @@ class FormatOptions(Section):
     """1 for a response of a form, else 0."""
 
     pattern: Pattern | None = None
-    """A regular expression that the whole response matches; `.` matches line ends, too."""
+    """A regular expression that the whole response matches; `.` also matches line ends."""
     tags: list[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]] = []
     """In place of pattern: the response is <TAG>...</TAG> for each tag in this order, each once,
     with white space between."""
@@ -57,7 +57,7 @@ class LengthOptions(Section):
     """In place of cap: 0 at target tokens, linearly down to -1 at width tokens less or more (LCPO,
     arXiv 2503.04697, bounded)."""
     width: Positive | None = None
-    """Of target; null takes target itself."""
+    """Tokens on either side of target over which the penalty grows; null takes target itself."""
 
     @model_validator(mode="after")
     def _says_one(self) -> LengthOptions:
@@ -156,7 +156,7 @@ class JudgeOptions(Section):
 
     @model_validator(mode="after")
     def _names_a_variable(self) -> JudgeOptions:
-        # Not said of the field, which would repeat a key that stands in its place.
+        # An error of the field would print its value, which may be the key itself.
         if self.variable is not None and not re.fullmatch("[A-Z_][A-Z0-9_]{0,99}", self.variable):
             raise ValueError(
                 "variable: names no environment variable, such as JUDGE_KEY; give the variable's "

@@ -1,4 +1,4 @@
-"""One model of a run: its role, and what its settings may say."""
+"""Settings of one model of a run, by its role."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from verl_hpc.config.model import OffloadConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.section import PathText, Section
 
 Head = Literal["language_model", "value", "score"]
-"""What a model computes of each token: the log-prob of the next one, or a value; or of a whole
-sequence: a score."""
+"""What a model computes: the log-prob of each next token, a value of each token, or a score of a
+whole sequence."""
 
 RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
 ACTOR, CRITIC, REFERENCE, REWARD = "actor", "critic", "reference", "reward"
 TEACHER = "teacher"
 PRM, PRM_REFERENCE = "prm", "prm_reference"
-"""An implicit process reward model, and what it was at the start."""
+"""An implicit process reward model, and its reference with the starting weights."""
 
 
 class RoleConfig(Section):
@@ -47,4 +47,4 @@ class RoleConfig(Section):
     offload: OffloadConfig | None = None
     """offload if null."""
     lora: LoraConfig | Literal["none"] | None = None
-    """Its adapters; lora if null, and none trains all of its weights all the same."""
+    """Its adapters; lora if null, and none trains all of its weights in spite of lora."""

@@ -22,12 +22,12 @@ from verl_hpc.config.sections import PREFERENCES, RunSections
 from verl_hpc.section import is_own
 
 FIRST_OF = {REFERENCE: ACTOR, PRM_REFERENCE: PRM}
-"""Roles that are another one as it was at the start, unless they are given a model of their own."""
+"""Roles that keep the starting weights of another one, unless given a model of their own."""
 
 
 @dataclass(frozen=True)
 class RoleSettings:
-    """A role with everything decided."""
+    """Resolved settings of one role."""
 
     name: str
     head: Head
@@ -37,14 +37,14 @@ class RoleSettings:
     """None where it is not trained."""
     offload: OffloadConfig
     label: str
-    """Of its ranks."""
+    """Label of its ranks."""
     shares: str | None = None
-    """The role in whose engine it computes, with weights of its own: the reference is the actor as
-    it was at the start."""
+    """The role whose engine it shares, with weights of its own: a reference computes in the actor's
+    engine with the actor's starting weights."""
     lora: LoraConfig | None = None
     """Adapters that are trained in place of its weights."""
     first_of: str | None = None
-    """The role that it is as it was at the start, in an engine of its own."""
+    """The role whose starting weights it keeps, in an engine of its own."""
 
     @property
     def trainable(self) -> bool:
@@ -71,25 +71,25 @@ def roles_of_recipe(config: RunSections) -> tuple[str, ...]:
         return tuple(sorted(config.roles, key=lambda name: name != ACTOR)) or (ACTOR,)
     if config.recipe == "reward_model":
         return (REWARD,)
-    found = [ACTOR]
+    roles = [ACTOR]
     if config.recipe == "sft":
-        return tuple(found)
+        return tuple(roles)
     if config.recipe == "distillation":
         scored = config.has_advantages and REWARD in config.roles
         return (ACTOR, TEACHER, *[REWARD] * scored)
     if config.recipe in ("dpo", "kto"):
         return (ACTOR, REFERENCE) if _has_reference(config) else (ACTOR,)
     advantage = config.algorithm.advantage
-    # What one of the user's needs is known where its file is loaded.
+    # What the user's own code needs is only known once its file is loaded.
     if "values" in advantage.needs or (is_own(advantage.name) and CRITIC in config.roles):
-        found.append(CRITIC)
+        roles.append(CRITIC)
     if "process_rewards" in advantage.needs or (is_own(advantage.name) and PRM in config.roles):
-        found += [PRM, PRM_REFERENCE]
+        roles += [PRM, PRM_REFERENCE]
     if config.algorithm.kl.placement != "none":
-        found.append(REFERENCE)
+        roles.append(REFERENCE)
     if REWARD in config.roles:
-        found.append(REWARD)
-    return tuple(found)
+        roles.append(REWARD)
+    return tuple(roles)
 
 
 def _has_reference(config: RunSections) -> bool:
@@ -97,7 +97,7 @@ def _has_reference(config: RunSections) -> bool:
     loss = config.algorithm.preference
     if config.recipe == "kto":
         return True
-    # What one of the user's needs is known where its file is loaded.
+    # What the user's own code needs is only known once its file is loaded.
     return REFERENCE in config.roles if is_own(loss.name) else not loss.reference_free
 
 
@@ -147,15 +147,15 @@ def _lora(config: RunSections, role: RoleConfig) -> LoraConfig | None:
 
 
 def _path(config: RunSections, name: str) -> str | None:
-    """Of the weights that a role starts from; None takes model.path."""
+    """Return the path of the weights that a role starts from; None takes model.path."""
     path = config.roles.get(name, RoleConfig()).path
     first = {**FIRST_OF, PRM: ACTOR}.get(name)
     return _path(config, first) if path is None and first is not None else path
 
 
 def shares_engine(config: RunSections, name: str) -> bool:
-    """Whether a reference is its owner as it was: nothing makes it another model, or puts it
-    elsewhere."""
+    """Whether a reference computes in its owner's engine: no setting makes it another model or puts
+    it elsewhere."""
     role = config.roles.get(name, RoleConfig())
     own = (role.path, role.dtype, role.parallel, role.placement)
     return (

@@ -44,9 +44,9 @@ class VerifyConfig(Section):
     """Largest mean |difference| of log-probs; null takes 1e-4 where both engines compute in
     float32, 0.1 where one does in bfloat16, 0.3 where one does in FP8."""
     on_mismatch: Literal["stop", "warn", "correct"] = "stop"
-    """What a larger difference does: ends the run before it trains on the responses, or is told in
-    the log; correct tells it, too, and weighs tokens in every step by algorithm.correction, or by
-    its defaults if that is null. `checksums` say whether weights are wrong; this only how far apart
+    """Effect of a larger difference: end the run before it trains on the responses, or warn in the
+    log; correct also warns, and weighs tokens in every step by algorithm.correction, or by its
+    defaults if that is null. `checksums` say whether weights are wrong; this only how far apart
     engines are."""
 
 
@@ -54,7 +54,7 @@ OTHER_ENGINES = {
     "sglang": "SGLang generates in server processes of its own, and this program has none: an "
     "engine lives in the ranks, which fill its weights in place; choose vllm, or hf"
 }
-"""What is not there by this name, and what serves instead."""
+"""Engines that do not exist by these names, and what to choose instead."""
 
 
 def _engine(name: object) -> object:
@@ -79,10 +79,10 @@ class RolloutConfig(Section):
     """Parts of consecutive layers that an engine has, each on tensor_parallel ranks. They compute
     one after the other: for models that do not fit otherwise."""
     expert_parallel: bool = False
-    """Of a mixture of experts: the ranks of tensor_parallel divide the experts of a layer among
-    them, each with whole ones, not a part of each (vLLM's enable_expert_parallel)."""
+    """Divide the experts of a layer among the ranks of tensor_parallel, each with whole experts
+    instead of a part of each (vLLM's enable_expert_parallel)."""
     grouping: Literal["zero_redundancy", "contiguous"] | None = None
-    """Which ranks form an engine; null takes zero_redundancy where the sizes allow it."""
+    """How ranks are grouped into engines; null takes zero_redundancy where the sizes allow it."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """The model's training dtype if null; bfloat16 with quantization."""
     quantization: Literal["fp8"] | None = None
@@ -93,8 +93,8 @@ class RolloutConfig(Section):
     """Linear layers that quantization leaves as they are: names of modules, or parts of names at
     dots. model.layers.0 is a whole layer, down_proj one of every layer."""
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
-    """Of keys and values: as dtype says, or float8_e4m3fn with scales of 1, half of bfloat16's
-    bytes. The trainer computes without, so that log-probs differ."""
+    """Element type of keys and values: that of dtype, or float8_e4m3fn with scales of 1, half of
+    bfloat16's bytes. The trainer does not quantise them, so log-probs differ."""
     num_samples: Annotated[Positive, Field(le=100_000)] = 1
     """Responses per prompt."""
     temperature: Temperature = 1.0

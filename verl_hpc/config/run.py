@@ -42,11 +42,11 @@ class RunConfig(RunSections):
         }
         options |= {f"{n}.options": call.options for n, call in self.reward_calls.items()}
         options |= {f"{n}.options": getattr(s, "options", {}) for n, s in self.sources.items()}
-        found = [n for section, values in options.items() for n in secrets_in(values, section)]
-        found += secrets_in(self.model_dump(), free=False)
-        if found:
+        secrets = [n for section, values in options.items() for n in secrets_in(values, section)]
+        secrets += secrets_in(self.model_dump(), free=False)
+        if secrets:
             raise ValueError(
-                f"{found[0]} looks like a secret, and a run's settings are written to its "
+                f"{secrets[0]} looks like a secret, and a run's settings are written to its "
                 "directory; export it as a variable, name that in the site profile's "
                 "pass_environment, and read it from the environment"
             )

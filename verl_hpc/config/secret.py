@@ -1,4 +1,4 @@
-"""What must not be written down: names of secrets, and credentials in addresses."""
+"""Recognise what must not be written down: names of secrets, and credentials in addresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CREDENTIALS = re.compile(
 )
 """A password after a name, or a token in the place of the name."""
 _ASSIGNED = re.compile(r"""(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)=["']?[^\s"'$`;]""")
-"""To a variable of a shell, a value that is written out."""
+"""An assignment of a literal value to a shell variable."""
 _ENDS_OF_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 
 

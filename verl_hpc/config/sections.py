@@ -37,7 +37,7 @@ RECIPES = ("sft", "rl", "reward_model", "dpo", "kto", "distillation")
 PREFERENCES = ("dpo", "kto")
 
 _ESTIMATORS = {"ppo": "gae"} | {name: name for name in members(advantages, Advantage)}
-"""What is often called a recipe, and is an estimator here."""
+"""Estimators by the names under which they are often called recipes."""
 
 
 def _recipe(name: str) -> str:
@@ -71,7 +71,7 @@ class RunSections(Section):
     the data have been read: epochs x rows / batch.size, rounded up, of the rows that
     data.overlap: drop leaves; the last step is filled with rows of one more epoch."""
     seed: Seed = 0
-    """What the order of the rows, the samples of responses and all other random numbers come from.
+    """Seed of the order of the rows, of sampled responses and of all other random numbers.
     Generated tasks have their own seed."""
     directory: PathText = "runs"
     """The run directory is directory/name."""
@@ -80,8 +80,7 @@ class RunSections(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     offload: OffloadConfig = OffloadConfig()
     lora: LoraConfig | None = None
-    """Train adapters, of all roles that are trained, and leave the models' own weights as they
-    are."""
+    """Train adapters of all trained roles, and leave the models' own weights as they are."""
     roles: dict[RoleName, RoleConfig] = {}
     """Models of the run by their role: actor, critic, reference, reward, teacher, or those of a
     recipe of your own. What one leaves out is taken from model, parallel, optimizer, offload and
@@ -95,7 +94,7 @@ class RunSections(Section):
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     distillation: DistillationConfig = ReverseKl()
-    """What recipe: distillation learns from the role teacher (docs/recipes.md)."""
+    """Objective of recipe: distillation, which follows the role teacher (docs/recipes.md)."""
     batch: BatchConfig = BatchConfig()
     data: DataConfig
     reward: RewardConfig = RewardConfig()
@@ -117,7 +116,7 @@ class RunSections(Section):
         """Batches to train on.
 
         Args:
-            num_rows: of the training data, that are left.
+            num_rows: rows of training data that are left.
         """
         if self.steps is not None:
             return self.steps
@@ -137,8 +136,8 @@ class RunSections(Section):
 
     @property
     def evaluation_sets(self) -> dict[str, EvaluationSetConfig]:
-        """What the run evaluates on, by name, in order; data.evaluation is a set of greedy
-        answers."""
+        """Sets that the run evaluates on, by name and in order; data.evaluation becomes one set
+        with greedy answers."""
         if self.data.evaluation is None:
             return self.evaluation.sets
         only = EvaluationSetConfig(
@@ -149,11 +148,11 @@ class RunSections(Section):
     @property
     def sources(self) -> dict[str, SourceConfig]:
         """Every data set that the run reads, by its setting."""
-        found = {"data.train": self.data.train}
+        sources = {"data.train": self.data.train}
         if self.data.evaluation is not None:
-            found["data.evaluation"] = self.data.evaluation
+            sources["data.evaluation"] = self.data.evaluation
         sets = self.evaluation.sets.items()
-        return found | {f"evaluation.sets.{name}.source": chosen.source for name, chosen in sets}
+        return sources | {f"evaluation.sets.{name}.source": chosen.source for name, chosen in sets}
 
     @property
     def rewards(self) -> dict[str, RewardConfig]:
@@ -164,7 +163,7 @@ class RunSections(Section):
 
     @property
     def reward_calls(self) -> dict[str, RewardConfig]:
-        """What all of them call, by the setting that names it."""
+        """All reward functions to call, by the setting that names each."""
         rewards = self.rewards.items()
         return {name: call for n, reward in rewards for name, call in reward.calls(n).items()}
 
@@ -176,8 +175,8 @@ class RunSections(Section):
 
     @property
     def rollout_dtype(self) -> str:
-        """Element type of the rollout's weights, which is what travels; of those that
-        rollout.quantization leaves as they are."""
+        """Element type in which the rollout's weights travel, or those that rollout.quantization
+        leaves as they are."""
         if self.rollout.quantization is not None:
             return self.rollout.dtype or "bfloat16"
         return self.rollout.dtype or self.model.dtype
@@ -189,7 +188,7 @@ class RunSections(Section):
 
     @property
     def replays_experts(self) -> bool:
-        """Whether the experts that the rollout chose are those of the trainer."""
+        """Whether the trainer uses the experts that the rollout chose."""
         return self.algorithm.router_replay == "rollout"
 
     @property

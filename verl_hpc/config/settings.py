@@ -1,4 +1,4 @@
-"""The settings that a model of sections has: names, what each may be, defaults, meaning."""
+"""List the settings of a model: names, allowed values, defaults, meanings."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class SettingInfo:
     allowed: str
     """Type and bounds, such as `integer >= 1`, or the words it can be."""
     default: str | None
-    """As YAML writes it; None if it must be given."""
+    """The default as YAML writes it; None if the setting must be given."""
     meaning: str
     """Its docstring."""
     member: str = ""
-    """Where a section can be absent, or one of several: when it has this setting."""
+    """Condition under which an optional or alternative section has this setting."""
 
 
 def settings_of(model: type[BaseModel], prefix: str = "") -> list[SettingInfo]:
@@ -79,7 +79,7 @@ def _below(
 
 
 def named_sections(schema: Schema, defs: Schema) -> Schema | None:
-    """What each of a field's sections is, if it has some that the user names."""
+    """Return the schema of a field's sections if the user names them, else None."""
     for below in schema.get("patternProperties", {}).values():
         for section in members_of(below, defs):
             return section
@@ -87,7 +87,7 @@ def named_sections(schema: Schema, defs: Schema) -> Schema | None:
 
 
 def members_of(schema: Schema, defs: Schema) -> list[Schema]:
-    """The sections that a field can be; none where it is a plain setting."""
+    """Return the sections that a field can be; empty for a plain setting."""
     if "$ref" in schema:
         return [defs[schema["$ref"].rpartition("/")[2]]]
     choices = schema.get("anyOf", schema.get("oneOf", ()))
@@ -95,7 +95,7 @@ def members_of(schema: Schema, defs: Schema) -> list[Schema]:
 
 
 def tag_of(schema: Schema) -> str | None:
-    """The field that says which of several sections is meant."""
+    """Return the field that decides between several sections, or None."""
     for choice in (schema, *schema.get("anyOf", ())):
         if "discriminator" in choice:
             return str(choice["discriminator"]["propertyName"])

@@ -15,7 +15,7 @@ _PACKAGES = {
     "mlflow": ("mlflow", "mlflow-skinny"),
     "swanlab": ("swanlab", "swanlab"),
 }
-"""By the field of metrics: what is imported, and the package that has it."""
+"""Module to import and package to install, by the field of metrics."""
 
 
 def check_trackers(metrics: MetricsConfig) -> None:

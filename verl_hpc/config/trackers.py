@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from verl_hpc.section import Integer, PathText, Section
 
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=128)]
-"""Of a project or a job: letters, digits, space, '.', '_' and '-'."""
+"""Name of a project or a job: letters, digits, space, '.', '_' and '-'."""
 
 
 def _check_textfile(path: str) -> str:
@@ -23,8 +23,8 @@ class PrometheusConfig(Section):
     name of the run as their label `run`."""
 
     pushgateway: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")] | None = None
-    """Address of a Pushgateway, such as http://monitor:9091, that rank 0 pushes to; one that does
-    not answer is told once, and asked again at the next step."""
+    """Address of a Pushgateway, such as http://monitor:9091, that rank 0 pushes to; if it does not
+    answer, that is logged once, and the next step tries again."""
     port: Annotated[Integer, Field(ge=1, le=65535)] | None = None
     """Port of rank 0's node that Prometheus scrapes, for as long as the run lasts. Everybody who
     reaches the node may read the metrics there."""
@@ -46,7 +46,7 @@ class WandbConfig(Section):
     from a login node. Each start of a run is a run there, all in the group of the run's name."""
 
     project: Label
-    """Of the uploaded run."""
+    """Project of the uploaded run."""
     entity: Label | None = None
     """User or team; null is that of the key that uploads."""
     mode: Literal["offline"] = "offline"
@@ -57,13 +57,13 @@ class MlflowConfig(Section):
     """MLflow's store of files, in RUN/mlflow; each start of a run is a run in it."""
 
     experiment: Label = "verl_hpc"
-    """Which the runs belong to."""
+    """Experiment that the runs belong to."""
 
 
 class SwanlabConfig(Section):
     """SwanLab, without a network: RUN/swanlab has what `swanlab sync` uploads."""
 
     project: Label
-    """Of the uploaded run."""
+    """Project of the uploaded run."""
     mode: Literal["offline"] = "offline"
     """Ranks need no network and no key."""

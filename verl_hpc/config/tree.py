@@ -17,19 +17,19 @@ from verl_hpc.errors import ConfigError
 INCLUDE = "include"
 """Key of a list of files, relative to the one that names them, that are merged in below it."""
 MOST_BYTES = 256 * 1024
-"""Of one file; reading takes a second for each 100 kB."""
+"""Most bytes of one file; reading takes a second for each 100 kB."""
 _MOST_FILES = 100
-"""Each time that a file is included, it is read: a few includes can expand to billions."""
+"""Most files that are read, repeated ones included: a few includes can expand to billions."""
 
 
 def read_tree(path: Path, model: type[BaseModel] | None = None) -> dict[str, Any]:
     """A YAML file with its includes merged in, later ones over earlier, itself over all.
 
-    A file that names another variant than one that it includes, such as another loss, drops what
-    that says of its own.
+    A file that chooses another variant than a file it includes, such as another loss, drops that
+    file's settings of the replaced variant.
 
     Args:
-        model: of the settings, which knows their variants; None where there are none.
+        model: the model of the settings, which knows their variants; None if they have none.
 
     Raises:
         ConfigError: missing or malformed files, too many of them, and files that include each other
@@ -44,7 +44,7 @@ def _read_tree(
     """Read a file and those that it includes.
 
     Args:
-        chain: of files that include each other down to this one.
+        chain: the files that include each other down to this one.
         files: all that were read before, and after the call those read here.
     """
     files.append(path)
@@ -68,8 +68,8 @@ def _read_tree(
     except ValueError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(tree, dict):
-        found = {type(None): "nothing", list: "a list", str: "text"}.get(type(tree), shown(tree))
-        raise ConfigError(f"{path}: expected settings as `name: value`, found {found}")
+        kind = {type(None): "nothing", list: "a list", str: "text"}.get(type(tree), shown(tree))
+        raise ConfigError(f"{path}: expected settings as `name: value`, found {kind}")
     merged: dict[str, Any] = {}
     for name in _includes(path, tree.pop(INCLUDE, None)):
         included = _read_tree(path.parent / name, model, (*chain, resolved), files)
@@ -136,13 +136,13 @@ def override(
 ) -> None:
     """Set values by their dotted names, in their order, over a file's.
 
-    A name of another variant drops what the file says of its own; what is given beside the name
-    stays, before or after it. A variant that is named twice is the last one, and has nothing of
-    what was given before that.
+    A value that chooses another variant drops the file's settings of the replaced one. Values given
+    for the new variant stay, before or after its choice. If a variant is chosen twice, the last
+    choice counts and drops what was given for the first.
 
     Args:
-        model: of the tree, which knows its variants.
-        origin: of the tree, for the log.
+        model: the model of the tree, which knows its variants.
+        origin: where the tree comes from, for the log.
 
     Raises:
         ConfigError: as `put`.

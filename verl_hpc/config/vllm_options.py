@@ -22,7 +22,7 @@ SETTINGS = {
     "tensor_parallel_size": "rollout.tensor_parallel",
     "tokenizer": "model.tokenizer",
 }
-"""Our setting in the place of each."""
+"""Our setting in the place of each option of vLLM."""
 
 _PROCESS = "the engine lives in the ranks of the job, one a GPU"
 _WEIGHTS = "every weight comes from the trainer, in the dtype and under the names of the model"
@@ -62,11 +62,12 @@ FIXED = {
     "watermark_config": _DISTRIBUTION,
     "worker_cls": _PROCESS,
 }
-"""Why each cannot be chosen."""
+"""Options that cannot be chosen, each with the reason."""
 
 
 def refuse_owned(options: Mapping[str, Any]) -> None:
-    """Whether an option is vLLM's at all is known only where vLLM is.
+    """Refuse options that are not free. Whether vLLM has an option at all is only known where vLLM
+    is installed.
 
     Raises:
         ValueError: an option is another setting's, or must be what it is.

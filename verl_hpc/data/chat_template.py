@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 TEMPLATE_S = 20.0
 """Longest that rendering may take: a chat template is a program, and needs milliseconds."""
 _PROBED = "verlhpccalledthis"
-"""Name of a function, where a template is looked at."""
+"""Function name in messages that probe a template."""
 _JSON = '{"x":1,"y":2}'
 _NO_TEXTS: tuple[Mapping[str, str | None], ...] = ({}, {"content": ""}, {"content": None})
 
 
 class ChatTemplate:
-    """A tokenizer's chat template with the arguments of a run, and the time that it is told.
+    """A tokenizer's chat template with a run's arguments and a fixed time of day.
 
-    Templates may ask for today's date (`strftime_now`, as those of Llama 3.1 and gpt-oss do). All
-    of a run is told the same time, so that a step has the same prompts whenever it is computed.
+    Templates may ask for today's date (`strftime_now`, as those of Llama 3.1 and gpt-oss do). A
+    whole run uses the same time, so that a step has the same prompts whenever it is computed.
 
     Args:
         tokenizer: with or without a template.
         arguments: what the template is given besides messages, by name.
-        time: what it is told; None is now.
+        time: the time that templates get; None is now.
 
     Raises:
         ConfigError: the template reads no argument of that name.
@@ -67,7 +67,7 @@ class ChatTemplate:
 
     @cached_property
     def _names(self) -> set[str]:
-        """What the template reads of what it is given."""
+        """Names of the arguments that the template reads."""
         templates = self._tokenizer.chat_template
         texts = templates.values() if isinstance(templates, dict) else [templates or ""]
         return set().union(*map(_names_read, texts))
@@ -81,12 +81,12 @@ class ChatTemplate:
         asks: bool = False,
         continues: bool = False,
     ) -> str:
-        """The text that the template makes of messages.
+        """Return the text that the template makes of messages.
 
         Args:
             messages: at least one.
             where: what errors call them.
-            arguments: of these messages, in place of the run's of the same names.
+            arguments: arguments for these messages, which override the run's of the same names.
             asks: end with the beginning of the model's next turn (`add_generation_prompt`).
             continues: end within the last message (`continue_final_message`).
 
@@ -130,7 +130,7 @@ class ChatTemplate:
 
     @cached_property
     def _call_form(self) -> _CallForm:
-        """The first form of a call without a text that the template writes.
+        """Find the first form of a call without text that the template writes.
 
         Templates disagree (transformers issue 45419): some write arguments of a mapping as JSON,
         and a text of JSON as a text once more; others only join texts. A text that is missing,
@@ -144,7 +144,7 @@ class ChatTemplate:
         return _CallForm(True, {"content": ""})
 
     def _probed(self, form: _CallForm, arguments: Any) -> str:
-        """What the template writes of a call in a form; nothing where it does not take that."""
+        """Return what the template writes of a call in this form; empty if it fails."""
         call = {"type": "function", "function": {"name": _PROBED, "arguments": arguments}}
         message = form.applied({"role": "assistant", "tool_calls": [call]})
         try:
@@ -159,8 +159,8 @@ class ChatTemplate:
 
 
 def _names_read(template: str) -> set[str]:
-    """Names that a template reads and does not make itself; words of a template that is malformed,
-    which fails where it is used."""
+    """Return the names that a template reads and does not set itself, or all words of a malformed
+    template, which fails later in use."""
     from jinja2 import Environment, TemplateSyntaxError, meta
 
     # A tag of transformers, which marks what the model writes.
@@ -179,12 +179,12 @@ class _CallForm:
     as_mapping: bool
     """Whether arguments are mappings, and not texts of JSON."""
     no_text: Mapping[str, str | None]
-    """What a call without a text has in its place."""
+    """Fields that replace the content of a call without text."""
     keeps: bool = False
-    """Whether arguments stay what they are, mappings or texts of JSON."""
+    """Whether arguments stay as given, mappings or JSON texts."""
 
     def applied(self, message: Message) -> Message:
-        """A message in this form, if it calls tools."""
+        """Return the message in this form if it calls tools, else unchanged."""
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return message
@@ -211,11 +211,11 @@ def _as_text(arguments: Any) -> str:
 
 
 def _parsed(arguments: Any) -> Any:
-    """Arguments that are the JSON text of a mapping as that mapping."""
+    """Parse arguments that are the JSON text of a mapping; return others unchanged."""
     if not isinstance(arguments, str):
         return arguments
     try:
-        found = json.loads(arguments)
+        parsed = json.loads(arguments)
     except ValueError:
         return arguments
-    return found if isinstance(found, dict) else arguments
+    return parsed if isinstance(parsed, dict) else arguments

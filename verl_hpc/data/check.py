@@ -1,4 +1,5 @@
-"""What is found out about data before anything is built: bad rows, prompts on both sides."""
+"""Check data before anything is built: for bad rows, and for prompts in both evaluation and
+training."""
 
 from __future__ import annotations
 
@@ -16,27 +17,27 @@ from verl_hpc.data.sources import Source
 from verl_hpc.errors import DataError
 
 SHOWN = 3
-"""Bad rows, and files, that a message names."""
+"""Most bad rows, or files, that a message names."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A data set of evaluation."""
+    """A data set for evaluation."""
 
     name: str
-    """What errors call it: its setting."""
+    """Name in errors: its setting."""
     config: SourceConfig
     source: Source
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What the check found; nothing where nothing had to be read."""
+    """Findings of the check; empty where nothing had to be read."""
 
     facts: Mapping[str, int] = field(default_factory=dict)
-    """For people: about the rows and prompts of evaluation."""
+    """Counts of evaluation's rows and prompts, for the report."""
     dropped: array[int] = field(default_factory=lambda: array("q"))
-    """Rows that leave training, ascending."""
+    """Rows to drop from training, ascending."""
     warning: str = ""
 
 
@@ -66,8 +67,8 @@ def check_data(config: DataConfig, training: Source, evaluation: Sequence[HeldOu
     if bad is not None:
         bad.raise_if_any()
     by_name = dict(zip(sources, counted, strict=True))
-    found = [by_name.get(h.name) or _nothing_shared(training, h.source) for h in evaluation]
-    return _judge(config, training, evaluation, found)
+    overlaps = [by_name.get(h.name) or _nothing_shared(training, h.source) for h in evaluation]
+    return _judge(config, training, evaluation, overlaps)
 
 
 def _nothing_shared(training: Source, evaluation: Source) -> Overlap:
@@ -76,10 +77,12 @@ def _nothing_shared(training: Source, evaluation: Source) -> Overlap:
 
 
 def _judge(
-    config: DataConfig, training: Source, evaluation: Sequence[HeldOut], found: Sequence[Overlap]
+    config: DataConfig, training: Source, evaluation: Sequence[HeldOut], overlaps: Sequence[Overlap]
 ) -> Checked:
-    pairs = list(zip(evaluation, found, strict=True))
-    rows = array("q", sorted({row for overlap in found for row in overlap.shared_training_rows[0]}))
+    pairs = list(zip(evaluation, overlaps, strict=True))
+    rows = array(
+        "q", sorted({row for overlap in overlaps for row in overlap.shared_training_rows[0]})
+    )
     dropped = rows if config.overlap == "drop" else array("q")
     warning = "; ".join(
         _describe(config, training[overlap.shared_training_rows[0][0]], held_out, overlap)
@@ -93,23 +96,23 @@ def _judge(
             raise DataError(f"{warning}: data.overlap = drop leaves no row; give other files")
         warning += "; these rows leave training" if dropped else "; they stay in training"
     facts = {
-        "rows": sum(overlap.evaluation_rows for overlap in found),
-        "different prompts": sum(overlap.evaluation_prompts for overlap in found),
-        "prompts found in training": sum(overlap.shared_prompts for overlap in found),
+        "rows": sum(overlap.evaluation_rows for overlap in overlaps),
+        "different prompts": sum(overlap.evaluation_prompts for overlap in overlaps),
+        "prompts found in training": sum(overlap.shared_prompts for overlap in overlaps),
         "rows dropped from training": len(dropped),
     }
-    if len(found) > 1:
+    if len(overlaps) > 1:
         facts |= {f"rows of {held_out.name}": o.evaluation_rows for held_out, o in pairs}
     return Checked(facts, dropped, warning)
 
 
-def _describe(config: DataConfig, example: Problem, held_out: HeldOut, found: Overlap) -> str:
+def _describe(config: DataConfig, example: Problem, held_out: HeldOut, overlap: Overlap) -> str:
     text = example.prompt if isinstance(example.prompt, str) else text_of(example.prompt[-1:])
     return (
-        f"{found.shared_prompts:,} of the {found.evaluation_prompts:,} different prompts of "
+        f"{overlap.shared_prompts:,} of the {overlap.evaluation_prompts:,} different prompts of "
         f"{held_out.name} ({_named(held_out.config)}) occur in data.train "
-        f"({_named(config.train)}), in {len(found.shared_training_rows[0]):,} of its "
-        f"{found.training_rows:,} rows; the first is {example.where}: {text!r:.100}"
+        f"({_named(config.train)}), in {len(overlap.shared_training_rows[0]):,} of its "
+        f"{overlap.training_rows:,} rows; the first is {example.where}: {text!r:.100}"
     )
 
 
@@ -138,7 +141,7 @@ def _disjoint_by_construction(train: SourceConfig, evaluation: SourceConfig) -> 
 
 
 class _BadRows:
-    """The first of the rows that cannot be used, and how many there are."""
+    """The first rows that cannot be used, and the number of all of them."""
 
     def __init__(self) -> None:
         self._first: list[str] = []
@@ -169,7 +172,7 @@ class WithCheck:
 
     Args:
         check: raises DataError for a row that cannot be used.
-        most: of the first rows; None of all.
+        most: number of first rows to check; None checks all.
     """
 
     def __init__(
@@ -186,7 +189,7 @@ class WithCheck:
         return self._source[index]
 
     def scan(self) -> Iterator[Problem | DataError]:
-        """As `Source`."""
+        """Yield what `Source.scan` does."""
         for row, item in enumerate(self._source.scan()):
             try:
                 if isinstance(item, Problem) and (self._most is None or row < self._most):
@@ -219,5 +222,5 @@ class WithoutRows:
         return replace(self._source[self._kept[index]], index=index)
 
     def scan(self) -> Iterator[Problem | DataError]:
-        """As `Source`."""
+        """Yield what `Source.scan` does."""
         return compress(self._source.scan(), self._stays)

@@ -1,4 +1,4 @@
-"""How the columns of a row belong together: a prompt, and the answers behind it.
+"""Combine the columns of a row into a prompt and the answers that follow it.
 
 Data sets write the same thing in many ways: answers alone or with the whole conversation before
 them, prompts in a column of their own, in every answer, or both. Here all of them become a prompt
@@ -39,25 +39,24 @@ _MARKS = (
     ),
     (r"<\uff5cUser\uff5c>", r"<\uff5cAssistant\uff5c>"),
 )
-"""What stands before the words of others and before an answer in texts of the form of Anthropic's
-hh-rlhf, and in those that chat templates have made."""
+"""Marks before the turns of others and before answers, in texts like Anthropic's hh-rlhf and in
+texts that chat templates have written."""
 _FORMS = tuple(re.compile(f"{other}(?P<other>)|{model}(?P<model>)") for other, model in _MARKS)
-"""Groups stand behind marks, since Python searches for a group ten times more slowly."""
+"""Groups stand after marks, since Python searches ten times more slowly for a group."""
 _ANY_MARK = re.compile("|".join(f"(?:{other}|{model})()" for other, model in _MARKS))
-"""Group i + 1 tells a mark of form i."""
+"""Group i + 1 matches for a mark of form i."""
 _REPEATED_WORDS = 3
-"""Words of a prompt that answers do not begin with by chance."""
+"""Least number of words of a prompt with which answers do not begin by chance."""
 
 
 def answered(
     prompt: Prompt | None, answer: Answer, train_on: TrainOn = "all", column: str = "the answer"
 ) -> tuple[Prompt, Answer]:
-    """A prompt and the one answer to it.
+    """Return a prompt and the one answer to it.
 
     Args:
-        prompt: the row's; None where the answer is a whole conversation.
-        answer: a text; the messages behind the prompt; or a whole conversation, which the prompt
-            begins.
+        prompt: the row's prompt; None if the answer is a whole conversation.
+        answer: a text, the messages after the prompt, or a whole conversation that begins with it.
         train_on: which turns of the model the answer has: `all` of a conversation, or the `last`,
             with what was said before it as the prompt.
         column: what errors call the answer.
@@ -87,12 +86,13 @@ def answered(
 def compared(
     prompt: Prompt | None, chosen: Answer, rejected: Answer
 ) -> tuple[Prompt, Answer, Answer]:
-    """A prompt and two answers to it, of which one is better.
+    """Return a prompt, the better answer to it and the worse one.
 
-    What both answers begin with belongs to the prompt, as in TRL (`extract_prompt`).
+    Messages or words with which both answers begin belong to the prompt, as in TRL's
+    `extract_prompt`.
 
     Args:
-        prompt: the row's; None where both answers begin with it.
+        prompt: the row's prompt; None if both answers begin with it.
         chosen: the better answer, as `answered` takes it.
         rejected: the worse one, of the same kind.
 
@@ -127,7 +127,7 @@ def compared(
 
 
 def asked(conversation: Sequence[Message]) -> list[Message]:
-    """What a conversation asks: all of it, or where it ends with an answer what is before that.
+    """Return the question of a conversation: all of it, or what comes before a final answer.
 
     Raises:
         DataError: nothing is said before the answer.
@@ -150,10 +150,10 @@ def _as_messages(answer: Answer) -> list[Message]:
 
 
 def _whole(prompt: Prompt | None, answer: list[Message], column: str) -> tuple[list[Message], int]:
-    """A conversation with its prompt, and how many of its messages the prompt is."""
+    """Return a conversation that begins with its prompt, and the prompt's number of messages."""
     begins = answer[0]["role"] == "assistant"
     if isinstance(prompt, list):
-        # An answer that an opening of the assistant begins may have the prompt behind that.
+        # An answer that begins with an opening of the assistant may have the prompt after that.
         for i in range(len(answer) if begins else 1):
             if _num_shared(_stripped(prompt), _stripped(answer[i:])) == len(prompt):
                 return answer, i + len(prompt)
@@ -177,7 +177,7 @@ def _whole(prompt: Prompt | None, answer: list[Message], column: str) -> tuple[l
 
 
 def _num_shared(one: Sequence[Message], other: Sequence[Message]) -> int:
-    """How many messages both begin with."""
+    """Count the messages that both begin with."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: _said(pair[0]) == _said(pair[1]), pairs))
 
@@ -191,7 +191,7 @@ def _stripped(messages: Sequence[Message]) -> list[Message]:
 
 
 def _parted(whole: list[Message], start: int, column: str) -> tuple[list[Message], list[Message]]:
-    """A conversation as its prompt and its answer.
+    """Split a conversation into its prompt and its answer.
 
     Raises:
         DataError: the answer is not the model's, or nothing is said before it.
@@ -230,7 +230,7 @@ def _texts(prompt: str | None, chosen: str, rejected: str) -> tuple[str, str, st
 
 
 def _shared_text(chosen: str, rejected: str) -> str:
-    """The prompt that two texts begin with.
+    """Return the prompt that two texts begin with.
 
     Raises:
         DataError: they begin differently, or part where it is not the model that speaks.
@@ -244,9 +244,9 @@ def _shared_text(chosen: str, rejected: str) -> str:
             f"chosen and rejected part behind {marks[-1][0]!r}, where it is not the model that "
             "speaks; they must be answers to the same words; remove the row"
         )
-    # Without a mark: up to a word that is whole in both.
-    found = marks or list(re.finditer(r"\S(?=\s)", shared))
-    prompt = shared[: found[-1].end()] if found else ""
+    # Without a mark, the prompt ends after the last word that is whole in both.
+    ends = marks or list(re.finditer(r"\S(?=\s)", shared))
+    prompt = shared[: ends[-1].end()] if ends else ""
     if not prompt.strip():
         raise DataError(
             "there is no prompt: no column has one, and chosen and rejected begin differently; "
@@ -288,12 +288,13 @@ def _check_speaker(prompt: str, answer: str, column: str) -> None:
 
 
 def _form_of(text: str) -> re.Pattern[str] | None:
-    """The form of the first mark in a text."""
+    """Return the form of the first mark in a text."""
     return _form_with(_ANY_MARK.search(text))
 
 
 def _form_at_start(text: str) -> re.Pattern[str] | None:
-    """The form of the mark that a text begins with, behind two line breaks or with them."""
+    """Return the form of the mark at the start of a text, after two line breaks or including
+    them."""
     return _form_with(_ANY_MARK.match(text) or _ANY_MARK.match(text, 2))
 
 

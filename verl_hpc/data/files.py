@@ -24,8 +24,8 @@ class FilesSource:
     Args:
         config: the files and their columns.
         needs: answer: every row must have an answer to imitate; pair: a chosen and a rejected one;
-            label: an answer, and whether it is good.
-        files: the rows of each file, where they are open already.
+            label: an answer and whether it is good.
+        files: the rows of each file, if they are open already.
         train_on: which turns of the model are imitated (`conversations.answered`).
 
     Raises:
@@ -64,9 +64,9 @@ class FilesSource:
         return replace(problem, columns=partial(rows.whole, row))
 
     def scan(self) -> Iterator[Problem | DataError]:
-        """As `Source`."""
-        found = (item for rows in self._files for item in self._scan(rows))
-        return islice(found, self._num_rows)
+        """Yield what `Source.scan` does."""
+        problems = (item for rows in self._files for item in self._scan(rows))
+        return islice(problems, self._num_rows)
 
     def _scan(self, rows: RowFile) -> Iterator[Problem | DataError]:
         for row, values in enumerate(rows.scan()):

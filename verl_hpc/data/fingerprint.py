@@ -1,4 +1,4 @@
-"""Whether a data set is the one that a run started with."""
+"""Fingerprints that tell whether a data set is the one that a run started with."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CHUNK_BYTES = 1 << 20
 
 
 def fingerprint(*sources: SourceConfig) -> str:
-    """XXH3 of what decides the rows of data sets, 32 hexadecimal digits.
+    """Return the XXH3 digest of what decides the rows of data sets, as 32 hexadecimal digits.
 
-    Of files: their bytes, in order, and the settings that choose columns and rows; where they lie
-    does not matter. Of generated problems: their settings, and the version of the library. Files
-    are read whole, so one rank asks and tells the others.
+    For files these are their bytes in order and the settings that choose columns and rows, not
+    their paths; for generated problems, their settings and the library's version. Files are read
+    whole, so one rank should ask and tell the others.
 
     Raises:
         DataError: a file that cannot be read.
@@ -37,7 +37,7 @@ def fingerprint(*sources: SourceConfig) -> str:
 
 
 def of_file(path: Path) -> bytes:
-    """XXH3 of a file's content, 16 bytes.
+    """Return the XXH3 digest of a file's content, 16 bytes.
 
     Raises:
         DataError: it cannot be read.

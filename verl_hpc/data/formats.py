@@ -1,4 +1,4 @@
-"""Files of rows whose format is given, here or behind a URL."""
+"""Open files of rows in a given format, local or behind a URL."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def open_format(
     scratch: Path,
     options: dict[str, Any] | None = None,
 ) -> RowFile:
-    """Rows of a file of a given format, here or behind a URL.
+    """Open the rows of a file in a given format, local or behind a URL.
 
-    Of remote Parquet the footer is read, and row groups when they are asked for; remote JSONL is
-    copied whole, since its lines have no index.
+    Remote Parquet is read by its footer and, on demand, row groups; remote JSONL is copied whole,
+    since its lines have no index.
 
     Args:
-        needed: columns that have to be there (of Parquet).
-        optional: columns that are read where they are there.
-        scratch: where copies go.
-        options: of the file system.
+        needed: columns that Parquet must have.
+        optional: columns that are read if Parquet has them.
+        scratch: directory for copies.
+        options: options of the file system.
 
     Raises:
         DataError: another format, or a file that cannot be read.

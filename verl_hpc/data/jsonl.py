@@ -22,7 +22,7 @@ class JsonlRows:
         self._path = path
         self._starts = array("q")
         self._blanks = array("q")
-        """Rows before each blank line."""
+        """Number of rows before each blank line."""
         position = 0
         with path.open("rb") as file:
             for line in file:
@@ -47,11 +47,11 @@ class JsonlRows:
         return self._decode(index, line)
 
     def whole(self, index: int) -> dict[str, Any]:
-        """As `__getitem__`: a line is decoded whole."""
+        """Return the row as `__getitem__` does: a line is always decoded whole."""
         return self[index]
 
     def scan(self) -> Iterator[dict[str, Any] | DataError]:
-        """All rows in order; in place of one that cannot be decoded, why not."""
+        """Yield all rows in order; a DataError in place of a row that cannot be decoded."""
         with self._path.open("rb") as file:
             lines = (line for line in file if not line.isspace())
             for index, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""Prompts that are too long, found without encoding all of them."""
+"""Find prompts that are too long without encoding all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_hpc.data.prompts import Encoder, fit_prompt
 from verl_hpc.errors import DataError, ModelError
 
 MOST_BYTES = 80_000_000
-"""That are encoded: half a minute of one core."""
+"""Most bytes of prompts that are encoded: half a minute of one core."""
 _COUNTED = frozenset({"role", "content"})
 
 _logger = logging.getLogger(__name__)
@@ -21,8 +21,8 @@ class LengthCheck:
     """Counts tokens where there could be too many, in the first `MOST_BYTES` of such prompts.
 
     A tokenizer of bytes makes no more tokens of a text than it has bytes, so most prompts are too
-    short to need counting. What the chat template adds to a text depends on the roles alone, where
-    messages say nothing but role and content.
+    short to need counting. The chat template adds tokens that depend on the roles alone, if
+    messages have only role and content.
     """
 
     def __init__(self, encoder: Encoder, max_tokens: int) -> None:
@@ -61,14 +61,15 @@ class LengthCheck:
                 )
 
     def _most_added(self, problem: Problem) -> int | None:
-        """Tokens beside those of the texts; None where only the whole prompt tells."""
+        """Return the number of tokens that the template adds; None if it depends on the whole
+        prompt."""
         prompt = problem.prompt
         of_messages = not isinstance(prompt, str) and any(set(m) != _COUNTED for m in prompt)
         if of_messages or problem.system or problem.template_arguments:
             return None
         roles = () if isinstance(prompt, str) else tuple(m["role"] for m in prompt)
         if roles not in self._added:
-            # Of one letter: some templates take no empty message.
+            # Messages of one letter: some templates refuse empty ones.
             short = [{"role": r, "content": "x"} for r in roles] if roles else "x"
             try:
                 ids = self._encoder.prompt(replace(problem, prompt=short))

@@ -31,20 +31,21 @@ _ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-"""Names of roles in lower case, and what templates call them. A role that is not here stays as it
-is, since a template may have it for its own."""
+"""Names of roles in lower case, and their names in templates. Other roles stay as they are, since a
+template may know them."""
 _SHAREGPT_ROLES = {
     **_ROLES,
     "function_response": "tool",
     "observation": "tool",
 }
-"""Roles of messages that have `from` and `value` (ShareGPT), and what templates call them."""
+"""Roles of messages with `from` and `value` (ShareGPT), and their names in templates."""
 _CALLS = ("tool_calls", "function_call", "tool_call")
-"""Fields of calls: what templates read, OpenAI's older form, and the first one in the singular."""
+"""Fields for calls: the one that templates read, OpenAI's older form, and a singular of the first.
+"""
 _OTHER_ARGUMENTS = {"args", "input", "parameters"}
-"""Where libraries have the arguments of a call that templates look for in `arguments`."""
+"""Names that libraries use for a call's `arguments`, which templates do not read."""
 _UNREAD = ("refusal", "parts", "image", "images", "video", "videos", "audio", "audios")
-"""Fields that say something, and that chat templates do not read."""
+"""Fields with content that chat templates do not read."""
 _MEDIA = ("image", "video", "audio", "sound")
 _BELONGS_IN = {
     "thinking": "reasoning_content",
@@ -52,7 +53,7 @@ _BELONGS_IN = {
     "tool_use": "tool_calls",
     "tool_call": "tool_calls",
 }
-"""Parts that are no text, and the field of the message that templates read instead."""
+"""Types of parts that are no text, and the field of the message that templates read instead."""
 
 _EXPECTED = "a list of {role, content}, or of {from, value}"
 
@@ -63,7 +64,7 @@ def is_chat_list(value: Any) -> bool:
 
 
 def read_messages(value: Sequence[Any], column: str) -> list[Message]:
-    """Messages of a row in the form that chat templates read.
+    """Return messages of a row in the form that chat templates read.
 
     Fields that are null are left out, at every depth: Arrow gives every message of a column all
     fields that one of them has, and templates take a field that is there for one that says
@@ -71,7 +72,7 @@ def read_messages(value: Sequence[Any], column: str) -> list[Message]:
 
     Args:
         value: a list of `{role, content}`, or of `{from, value}` (ShareGPT).
-        column: what errors call it.
+        column: name of the messages in errors.
 
     Raises:
         DataError: something else, a part that is no text, a text that cannot be encoded, or fields
@@ -84,7 +85,8 @@ def read_messages(value: Sequence[Any], column: str) -> list[Message]:
 
 
 def read_tools(value: Any) -> list[Any] | None:
-    """Tools that a row gives its chat template: JSON schemas in a list, or that list as JSON.
+    """Return the tools that a row gives its chat template, from a list of JSON schemas or its JSON
+    text.
 
     Raises:
         DataError: something else.
@@ -104,7 +106,7 @@ def read_tools(value: Any) -> list[Any] | None:
 
 
 def without_nulls(value: Any) -> Any:
-    """A value without the fields of mappings that are null, at every depth."""
+    """Return a value without null fields of mappings, at every depth."""
     if isinstance(value, Mapping):
         return {key: without_nulls(part) for key, part in value.items() if part is not None}
     if isinstance(value, list):
@@ -113,12 +115,12 @@ def without_nulls(value: Any) -> Any:
 
 
 def text_of(messages: Iterable[Mapping[str, Any]], between: str = "\n\n") -> str:
-    """The contents of messages, one after another."""
+    """Join the contents of messages."""
     return between.join(str(message.get("content", "")) for message in messages)
 
 
 def checked_text(name: str, text: str) -> str:
-    """A text of a row that a tokenizer can encode in reasonable time.
+    """Return a text of a row that a tokenizer can encode in reasonable time.
 
     Raises:
         DataError: more than `MOST_CHARACTERS`, or half of a surrogate pair.
@@ -139,7 +141,7 @@ def checked_text(name: str, text: str) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in a few words: 'null', 'empty', 'list [1, 2]'."""
+    """Describe a value in a few words: 'null', 'empty', 'list [1, 2]'."""
     if value is None:
         return "null"
     if value in ("", [], {}):
@@ -193,10 +195,10 @@ def _check_fields(message: Message, where: str) -> None:
 
 
 def _with_calls(message: Message, where: str) -> Message:
-    """A message with all of its calls of tools in `tool_calls`, or without that field."""
+    """Return a message with all of its tool calls in `tool_calls`, or without that field."""
     others = {key: part for key, part in message.items() if key not in _CALLS}
-    found = {name: _calls(message[name], where, name) for name in _CALLS if name in message}
-    full = {name: calls for name, calls in found.items() if calls}
+    by_field = {name: _calls(message[name], where, name) for name in _CALLS if name in message}
+    full = {name: calls for name, calls in by_field.items() if calls}
     if len(full) > 1:
         raise DataError(
             f"{where} has {' and '.join(full)}, of which templates read one; put all calls in "
@@ -209,11 +211,11 @@ def _with_calls(message: Message, where: str) -> Message:
 
 
 def _calls(value: Any, where: str, field: str) -> list[dict[str, Any]]:
-    """Calls of functions, of which data sets have one or a list, as mappings or as JSON texts."""
-    found = _parsed(value)
-    if not found:
+    """Return function calls as a list, from one call or a list, as mappings or as JSON texts."""
+    parsed = _parsed(value)
+    if not parsed:
         return []
-    calls = [_parsed(call) for call in (found if isinstance(found, list) else [found])]
+    calls = [_parsed(call) for call in (parsed if isinstance(parsed, list) else [parsed])]
     if not all(map(_is_call, calls)):
         raise DataError(
             f"{where} has the {field} {kind_of(value)}; expected {{name, arguments}}, or "
@@ -224,7 +226,7 @@ def _calls(value: Any, where: str, field: str) -> list[dict[str, Any]]:
 
 
 def _parsed(value: Any) -> Any:
-    """What a JSON text says; a blank text says nothing, and other texts stay as they are."""
+    """Parse a JSON text; a blank text gives None, and other texts stay as they are."""
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -249,7 +251,7 @@ def _wrapped(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(content: Any, where: str) -> str:
-    """Content as one text; the parts of a list follow each other without anything between."""
+    """Return content as one text; the parts of a list are joined without anything between."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -258,7 +260,7 @@ def _text(content: Any, where: str) -> str:
 
 
 def _part(part: Any, where: str) -> str:
-    """The text of one part of a message's content."""
+    """Return the text of one part of a message's content."""
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
@@ -280,7 +282,7 @@ def _part(part: Any, where: str) -> str:
 
 
 def _advice(kind: str) -> str:
-    """What to do about a part of content that is no text."""
+    """Advise what to do about a part of content that is no text."""
     if any(word in kind for word in _MEDIA):
         return "models of images, video and sound are not supported"
     if kind in _BELONGS_IN:

@@ -1,4 +1,4 @@
-"""What an environment says, as the tokens between two turns of the model."""
+"""Encode what an environment says as the tokens between two turns of the model."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from verl_hpc.data.turns import SAID, special_tokens, turn_ending
 from verl_hpc.errors import DataError, ModelError
 
 Role = Literal["user", "tool"]
-"""Whose message an observation is."""
+"""Role of an observation's message."""
 
 
 class Observations:
     """Observations as token ids, as the model's chat template writes them.
 
-    What the model has sampled is never encoded again: only the text behind it is, as a template
-    writes it after any turn of the model. So tokens that are trained on are those that were
-    sampled, also where a template would write earlier turns otherwise once there are later ones
-    (some leave out what a model thought).
+    Sampled turns are never encoded again, only the text after them, as a template writes it after
+    any turn of the model. So the tokens trained on are those that were sampled, even if a template
+    rewrites earlier turns once later ones exist (some leave out a model's thoughts).
 
     Args:
-        encoder: of the run.
+        encoder: the run's encoder.
         is_chat: whether prompts are chats; observations otherwise stand as they are.
-        role: of an observation's message.
+        role: role of an observation's message.
 
     Raises:
-        ModelError: as `tokens`, before any are sampled.
+        ModelError: for the reasons of `tokens`, before any are sampled.
     """
 
     def __init__(self, encoder: Encoder, is_chat: bool, role: Role = "user") -> None:
@@ -43,13 +42,13 @@ class Observations:
         response: Sequence[int],
         arguments: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids behind `response`, up to where the model's next turn begins.
+        """Return the token ids after `response`, up to the beginning of the model's next turn.
 
         Args:
-            text: of the observation.
+            text: the observation.
             response: the model's turns so far. A turn that ends with a special token has its end,
-                whichever it is: the template's is not written behind it.
-            arguments: of the template, for this conversation, such as enable_thinking.
+                whichever it is: the template's is not written after it.
+            arguments: the template's arguments for this conversation, such as enable_thinking.
 
         Raises:
             ModelError: the chat template fails, does not end, or does not show a turn of the model.
@@ -63,7 +62,7 @@ class Observations:
         return self._encoder.continued(self._without_end(after, name), behind=name)
 
     def _without_end(self, after: str, name: str) -> str:
-        """What follows a turn that ends with a special token, without the end that it has."""
+        """Return the text after a turn without the special token `name` that ends the turn."""
         if name in self._ending and after.startswith(self._ending):
             return after[self._ending.rindex(name) + len(name) :]
         if after.lstrip("\n ").startswith(name):
@@ -83,8 +82,8 @@ class Observations:
                 f"{error}; it has to write a message of role {self._role} behind one of the model: "
                 "choose another role for observations"
             ) from error
-        _, found, after = whole.partition(SAID)
-        if not found:
+        _, mark, after = whole.partition(SAID)
+        if not mark:
             raise ModelError(
                 "the tokenizer's chat template leaves out a turn of the model that another message "
                 "follows, so that a conversation of several turns cannot be written; use another "

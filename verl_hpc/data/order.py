@@ -1,4 +1,4 @@
-"""Which rows a step uses: the same on every rank without communication, and after every restart."""
+"""Choose the rows of each step: the same on all ranks without communication, and after restarts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Order:
         self._epoch = -1
 
     def take(self, position: Position, count: int) -> tuple[list[int], Position]:
-        """The next `count` row numbers from `position`, and where they end.
+        """Return the next `count` row numbers from `position`, and the position after them.
 
         Raises:
             DataError: `position` lies outside the data set.

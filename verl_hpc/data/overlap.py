@@ -1,4 +1,4 @@
-"""How many prompts of evaluation occur in training as well."""
+"""Count the prompts of evaluation that also occur in training."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ KEY_BYTES = 16
 
 @dataclass(frozen=True)
 class Overlap:
-    """What was counted."""
+    """Prompts of one evaluation set that also occur in training."""
 
     evaluation_rows: int
     evaluation_prompts: int
-    """Different prompts in them."""
+    """Number of different prompts in these rows."""
     training_rows: int
     shared_prompts: int
-    """Different prompts of evaluation that occur in training."""
+    """Number of different evaluation prompts that occur in training."""
     shared_training_rows: tuple[array[int], ...]
-    """Rows of each training source that have one of them, ascending."""
+    """Rows of each training source with such a prompt, ascending."""
 
 
 def count_overlap(
@@ -35,9 +35,9 @@ def count_overlap(
     evaluation: Source,
     on_bad: Callable[[DataError], None] = refuse,
 ) -> Overlap:
-    """`count_overlaps` of one data set of evaluation."""
-    (found,) = count_overlaps(training, {"data.evaluation": evaluation}, on_bad)
-    return found
+    """Apply `count_overlaps` to one data set for evaluation."""
+    (overlap,) = count_overlaps(training, {"data.evaluation": evaluation}, on_bad)
+    return overlap
 
 
 def count_overlaps(
@@ -45,15 +45,15 @@ def count_overlaps(
     evaluation: Mapping[str, Source],
     on_bad: Callable[[DataError], None] = refuse,
 ) -> list[Overlap]:
-    """Read all rows once and count the prompts that occur on both sides, for each data set of
+    """Read all rows once and count the prompts that occur on both sides, for each data set for
     evaluation.
 
-    It holds 16 bytes and a set's entry for each prompt of evaluation, and 8 bytes for each row of
+    Memory: 16 bytes and a set's entry for each prompt of evaluation, and 8 bytes for each row of
     training that has one.
 
     Args:
-        evaluation: by what the log calls them.
-        on_bad: called with what is wrong with a row that cannot be used.
+        evaluation: data sets by their name in the log.
+        on_bad: called with the error of a row that cannot be used.
 
     Raises:
         DataError: what `on_bad` raises.
@@ -63,7 +63,7 @@ def count_overlaps(
         for name, source in evaluation.items()
     ]
     shared: list[set[bytes]] = [set() for _ in evaluated]
-    found: list[list[array[int]]] = [[] for _ in evaluated]
+    shared_rows: list[list[array[int]]] = [[] for _ in evaluated]
     for source in training:
         rows = [array("q") for _ in evaluated]
         for row, problem in scan(source, "data.train", on_bad):
@@ -73,21 +73,21 @@ def count_overlaps(
                     rows[number].append(row)
                     shared[number].add(key)
         for number, of_source in enumerate(rows):
-            found[number].append(of_source)
+            shared_rows[number].append(of_source)
     return [
         Overlap(
             evaluation_rows=len(source),
             evaluation_prompts=len(evaluated[number]),
             training_rows=sum(map(len, training)),
             shared_prompts=len(shared[number]),
-            shared_training_rows=tuple(found[number]),
+            shared_training_rows=tuple(shared_rows[number]),
         )
         for number, source in enumerate(evaluation.values())
     ]
 
 
 def prompt_key(prompt: Prompt) -> bytes:
-    """16 bytes that prompts of the same words have in common.
+    """Return 16 bytes that identify a prompt by its words.
 
     Runs of white space count as one space, and who says what does not count: text is the same as a
     chat with that text, however it is cut into messages.

@@ -16,21 +16,21 @@ from verl_hpc.data.remote import RemoteFile
 from verl_hpc.errors import DataError
 
 CACHED_ROW_GROUPS = 4
-"""Decoded row groups that the process keeps, over all files."""
+"""Most decoded row groups that the process keeps, over all files."""
 
 SCANNED_ROWS = 4096
 """Rows that a scan holds at a time."""
 
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
-"""What damage makes pyarrow raise."""
+"""Errors of pyarrow for a damaged file."""
 
 UNCONVERTIBLE = (*UNREADABLE, OverflowError, KeyError)
-"""What a value raises that Python cannot hold, such as a date after the year 9999 or one in a time
-zone that is unknown."""
+"""Errors for a value that Python cannot hold, such as a date after the year 9999 or one in an
+unknown time zone."""
 
 
 class ParquetRows:
-    """Random access by way of the footer; only columns that are used are read, if not `whole`."""
+    """Random access by the file's footer; only used columns are read, except by `whole`."""
 
     def __init__(
         self, path: Path | RemoteFile, needed: Sequence[str], optional: Iterable[str]
@@ -52,7 +52,7 @@ class ParquetRows:
         self._ends = list(accumulate(group.num_rows for group in groups))
 
     def _source(self) -> Any:
-        """What pyarrow reads from."""
+        """Return the path or open file for pyarrow."""
         return self._path if isinstance(self._path, Path) else self._path.open()
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class ParquetRows:
         return self._row(index, tuple(self._columns))
 
     def whole(self, index: int) -> dict[str, Any]:
-        """A row with all its columns, also those that no setting names.
+        """Return a row with all its columns, including those that no setting names.
 
         Raises:
             DataError: one of them is damaged, or has a value that Python cannot hold.
@@ -81,8 +81,8 @@ class ParquetRows:
         return f"{self._path} row {index}"
 
     def scan(self) -> Iterator[dict[str, Any] | DataError]:
-        """What can be wrong in a row, of all rows in order; in place of a row that cannot be
-        decoded, why not.
+        """Yield the columns to check of all rows in order; a DataError in place of a row that
+        cannot be decoded.
 
         Mappings whose type is in the file's schema are left out.
         """
@@ -104,7 +104,7 @@ class ParquetRows:
 
         Args:
             group: its number.
-            columns: that are decoded; None means all.
+            columns: names of the columns to decode; None decodes all.
 
         Raises:
             DataError: it is damaged.
@@ -116,7 +116,7 @@ class ParquetRows:
             raise self._undecodable(group, error) from None
 
     def _rows(self, batch: pa.RecordBatch | pa.Table, first: int) -> list[Any]:
-        """Rows as dictionaries; in place of one that Python cannot hold, a DataError."""
+        """Return rows as dictionaries, and a DataError in place of one that Python cannot hold."""
         try:
             return batch.to_pylist()
         except UNCONVERTIBLE as error:
@@ -149,7 +149,7 @@ class ParquetRows:
 
 
 def top_level(key: str) -> str:
-    """The column of a key: `a` of `a.b`."""
+    """Return the column of a key: `a` for `a.b`."""
     return key.partition(".")[0]
 
 

@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from verl_hpc.data.row_file import RowFile
 
 ROWS_PER_GROUP = 1000
-"""RowFile that are converted, and later decoded, at a time."""
+"""Rows that are converted, and later decoded, at a time."""
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
-"""What follows the split in the names of files on Hugging Face."""
+"""Suffix after the split in file names on Hugging Face."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a file holds of its source."""
+    """Counts of the rows that were written and left out."""
 
     num_rows: int
     left_out: Mapping[str, int]
-    """How many rows could not be scored, by the reason."""
+    """Number of rows that cannot be scored, by reason."""
 
     def __str__(self) -> str:
         parts = [f"{number} left out: it {reason}" for reason, number in self.left_out.items()]
@@ -54,12 +54,12 @@ class Written:
 
 
 def prepare(recipe: Recipe, source: Path, out: Path, seed: int = 0) -> dict[Path, Written]:
-    """Convert every split of `source`; returns what each file written holds.
+    """Convert every split of `source`, and return the row counts of each file written.
 
     Files appear under their names only when all of them are complete.
 
     Args:
-        seed: shuffles options.
+        seed: seed that shuffles options.
 
     Raises:
         DataError: a missing source, a malformed row, none that can be scored, or a file that
@@ -88,7 +88,7 @@ def _split_files(recipe: Recipe, source: Path) -> dict[str, Path]:
         raise DataError(
             f"{source}: no such file; of this data set --source is one file, {_ENDINGS}"
         )
-    found = {}
+    by_split = {}
     for split in recipe.splits:
         files = [source / f"{split}{ending}" for ending in ENDINGS]
         there = [file for file in files if file.is_file()]
@@ -97,8 +97,8 @@ def _split_files(recipe: Recipe, source: Path) -> dict[str, Path]:
                 f"{files[0]}: no such file; --source is a directory with "
                 f"{' and '.join(recipe.splits)}, {_ENDINGS}, or one file"
             )
-        found[split] = there[0]
-    return found
+        by_split[split] = there[0]
+    return by_split
 
 
 _ENDINGS = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
@@ -106,7 +106,7 @@ _ENDINGS = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 
 @dataclass(frozen=True)
 class _Conversion:
-    """Of one file."""
+    """The conversion of one file."""
 
     recipe: Recipe
     source: Path
@@ -217,8 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except VerlHpcError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    for path, found in written.items():
-        print(f"{path}: {found}")
+    for path, counts in written.items():
+        print(f"{path}: {counts}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""From problems to token ids."""
+"""Encode problems as token ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Overlong = Literal["error", "drop", "truncate_left"]
 
 @dataclass(frozen=True)
 class EncodedAnswer:
-    """An answer behind its prompt, as token ids."""
+    """An answer to a prompt, as token ids."""
 
     ids: list[int]
     mask: list[int]
@@ -49,7 +49,7 @@ class Encoder:
 
     Args:
         tokenizer: of the model.
-        chat: data.chat.
+        chat: setting data.chat.
         template: the tokenizer's, with the arguments of the run; None gives it none.
         system_prompt: a system message for chats that begin with none.
     """
@@ -75,7 +75,7 @@ class Encoder:
         """The encoder of a run.
 
         Args:
-            time: what chat templates take for now, on all ranks alike.
+            time: the current time for chat templates, the same on all ranks.
 
         Raises:
             ConfigError: the chat template does not read an argument that the run gives it.
@@ -93,7 +93,7 @@ class Encoder:
 
     @property
     def turn_end(self) -> int | None:
-        """The token with which the chat template ends a turn; None where no chat has one."""
+        """Token with which the chat template ends a turn; None without a usable template."""
         if self._chat == "never" or not self.template.exists or not self.tokenizer.is_fast:
             return None
         return self._conversations.turn_end
@@ -131,13 +131,13 @@ class Encoder:
                 pair.
 
         Raises:
-            DataError: as `prompt`, where the problem has no answer, or no pair of them, and where
-                the chat template leaves out a part of an answer.
+            DataError: for the reasons of `prompt`, or if the problem has no answer, or no pair of
+                them, or if the chat template leaves out a part of an answer.
         """
         answers = _answers_of(problem, num_answers)
         if self.is_chat(problem):
             return self._chat_example(problem, answers)
-        found = []
+        encoded = []
         for answer in answers:
             text = _plain(answer, problem.where)
             if not isinstance(answer, str) and len(answer) > 1:
@@ -147,12 +147,13 @@ class Encoder:
                     "or data.train_on: last"
                 )
             ids = self._with_end(text)
-            found.append(EncodedAnswer(ids, [1] * len(ids)))
-        return self.prompt(problem), found
+            encoded.append(EncodedAnswer(ids, [1] * len(ids)))
+        return self.prompt(problem), encoded
 
     def _with_end(self, text: str) -> list[int]:
-        """Tokens of an answer that stands as it is, with an end. A text that a template has
-        rendered has one, and maybe a line break behind it, which no model writes."""
+        """Return the tokens of an answer without a template, with an end-of-turn token. A text that
+        was rendered by a template already has one, and maybe a line break after it, which no model
+        writes."""
         forms = (text, text.rstrip()) if text != text.rstrip() else (text,)
         encoded = [self.continued(t) for t in forms]
         ends = (self.tokenizer.eos_token_id, self.turn_end)
@@ -160,8 +161,8 @@ class Encoder:
         return ended or [*encoded[0], self.tokenizer.eos_token_id]
 
     def continued(self, text: str, behind: str = "\n") -> list[int]:
-        """Tokens of a text that stands behind another one, which ends with `behind`. Tokenizers
-        such as Llama 2's begin every text that they are given with a blank, which is not there."""
+        """Return the tokens of a text that follows a text ending with `behind`. Tokenizers such as
+        Llama 2's begin every text with a blank, which is left out here."""
         bare = self._bare(text)
         if not self._adds_a_blank:
             return bare
@@ -196,7 +197,8 @@ class Encoder:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _check_rendered_once(self, prompt: str, text: str, where: str) -> None:
-        """Raises: DataError: a text ends as the template ends it, which has written it already."""
+        """Raises: DataError: a text already ends as the template ends it, so that it was rendered
+        before."""
         behind = text.rpartition(prompt)[2].strip()
         if self._special.search(behind) and prompt.endswith(behind):
             raise DataError(
@@ -213,7 +215,7 @@ class Encoder:
         return self._text_ids(_plain(problem.prompt, problem.where))
 
     def _left_out(self, problem: Problem) -> str | None:
-        """What only a chat template would write."""
+        """Describe what only a chat template would write and is left out, or None."""
         if problem.system is not None:
             return "the row has a system message"
         if self._system_prompt is not None:
@@ -223,8 +225,8 @@ class Encoder:
         return None
 
     def _text_ids(self, text: str) -> list[int]:
-        """Tokens of a text to continue: with one beginning of a text, where it brings its own, and
-        without an end, which some tokenizers put behind every text."""
+        """Return the tokens of a text to continue: with a single beginning-of-text token, even if
+        the text brings its own, and without the end that some tokenizers add to every text."""
         ids = list(self.tokenizer.encode(text))
         end = self.tokenizer.eos_token_id
         if not (ids[-1:] == [end] or self._special.match(text)):
@@ -252,7 +254,7 @@ class Encoder:
                     [*messages, *said], len(messages), problem.where, problem.template_arguments
                 )
             )
-        # Behind an answer that begins otherwise, a template may write the prompt in another way.
+        # A template may write the prompt differently if the answer after it begins differently.
         starts = [e.ids[: e.spans[0][0]] for e in encoded]
         length = next(
             (i for i, tokens in enumerate(zip(*starts, strict=False)) if len(set(tokens)) > 1),
@@ -260,17 +262,17 @@ class Encoder:
         )
         if not length:
             raise DataError(f"{problem.where}: the chat template writes nothing before an answer")
-        found = []
+        result = []
         for one in encoded:
             mask = [0] * len(one.ids)
             for first, end in one.spans:
                 mask[first:end] = [1] * (end - first)
             last = one.spans[-1][1]
-            found.append(EncodedAnswer(one.ids[length:last], mask[length:last]))
-        return encoded[0].ids[:length], found
+            result.append(EncodedAnswer(one.ids[length:last], mask[length:last]))
+        return encoded[0].ids[:length], result
 
     def _messages(self, problem: Problem) -> list[Message]:
-        """The prompt as messages, with a system message."""
+        """Return the prompt as messages, with a system message if there is one."""
         prompt = problem.prompt
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         system = problem.system or self._system_prompt
@@ -288,10 +290,10 @@ class Encoder:
 
 
 def fit_prompt(ids: list[int], max_tokens: int, policy: Overlong, where: str) -> list[int] | None:
-    """A prompt that is short enough, or None where `policy` drops it.
+    """Return a prompt that is short enough, or None if `policy` drops it.
 
     Args:
-        where: what errors call the row.
+        where: name of the row in errors.
 
     Raises:
         DataError: the prompt is too long and `policy` is error.
@@ -324,7 +326,7 @@ def _answers_of(problem: Problem, num_answers: int) -> list[Answer]:
 
 
 def _plain(said: Prompt | Answer, where: str) -> str:
-    """A text, or the contents of messages, one a paragraph.
+    """Return a text, or the contents of messages as paragraphs.
 
     Raises:
         DataError: a message calls tools, which only a chat template writes.

@@ -1,4 +1,4 @@
-"""What the rows of public data sets say, by the names of their fields, as prompts and answers.
+"""Convert rows of public data sets to prompts and answers, by the names of their fields.
 
 Fields are those of the releases on Hugging Face: openai/gsm8k; DigitalLearningGmbH/MATH-lighteval;
 HuggingFaceH4/MATH-500; HuggingFaceH4/aime_2024, Maxwell-Jia/AIME_2024, opencompass/AIME2025 and
@@ -27,10 +27,10 @@ class Example:
 
     question: str
     prompt: str
-    """The question with what is asked of the answer."""
+    """The question with instructions on the form of the answer."""
     ground_truth: str
     answer: str | None = None
-    """Worked out, or in words, where the row has one."""
+    """The worked-out or worded answer, if the row has one."""
     options: Sequence[str] = ()
     """Texts to choose from, in the order of their letters."""
 
@@ -41,15 +41,17 @@ class Recipe:
 
     data_source: str
     read: Callable[[Row, int], Example]
-    """A row, and the seed that shuffles options; raises ValueError for what is wrong with it."""
+    """Function of a row and the seed that shuffles options; raises ValueError for a malformed row.
+    """
     ability: str = "math"
     splits: tuple[str, ...] = ()
-    """Files, without their ending, that a directory must have; none: the source is one file."""
+    """Files, without their ending, that a directory must have; empty if the source is one file."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Fields that are kept in extra_info where a row has them, by their names there."""
     has_options: bool = False
     unfit: Callable[[Row], str | None] = lambda _: None
-    """Why a row's answers cannot be scored here; such rows are left out, and counted."""
+    """Function that returns why a row's answers cannot be scored; such rows are left out, and
+    counted."""
 
 
 _HASHES = 'Let\'s think step by step and output the final answer after "####".'
@@ -62,7 +64,7 @@ _LETTER = "Let's think step by step and output the letter of the right option wi
 
 
 def text_of(row: Row, *fields: str) -> str:
-    """The first of these fields that the row has.
+    """Return the first of these fields that the row has.
 
     Raises:
         ValueError: it has none of them, or what it has is no text.
@@ -78,17 +80,17 @@ def _names(row: Row) -> str:
 
 
 def number_after_hashes(answer: str) -> str | None:
-    """The final number of a GSM8K answer, without commas: '... #### 1,200' gives '1200'."""
-    found = re.search(r"#### (-?[0-9.,]+)", answer)
-    return found[1].replace(",", "") if found else None
+    """Return the final number of a GSM8K answer, without commas: '... #### 1,200' gives '1200'."""
+    number = re.search(r"#### (-?[0-9.,]+)", answer)
+    return number[1].replace(",", "") if number else None
 
 
 def whole_number(answer: Any) -> str | None:
     r"""An integer without leading zeros, as text: 25, '025' and '$25^\circ$' give '25'."""
     if isinstance(answer, int) and not isinstance(answer, bool):
         return str(answer)
-    found = re.fullmatch(r"\$?\s*(-?\d+)(?:\.0)?\s*(?:\^\\circ|\^\{\\circ\})?\s*\$?", str(answer))
-    return str(int(found[1])) if found else None
+    number = re.fullmatch(r"\$?\s*(-?\d+)(?:\.0)?\s*(?:\^\\circ|\^\{\\circ\})?\s*\$?", str(answer))
+    return str(int(number[1])) if number else None
 
 
 def _gsm8k(row: Row, _: int) -> Example:
@@ -129,11 +131,11 @@ def _aime(row: Row, _: int) -> Example:
 
 
 def multiple_choice(question: str, options: Sequence[Any], right: int, seed: int) -> Example:
-    """A question with its options below it, A, B, ..., in an order that follows from the seed and
-    the question.
+    """Return a question with its options A, B, ... below it, in an order that follows from the seed
+    and the question.
 
     Args:
-        right: index of the option that is.
+        right: index of the right option.
 
     Raises:
         ValueError: options that are no texts, too few or too many, or none of them right.
@@ -160,7 +162,8 @@ def _gpqa(row: Row, seed: int) -> Example:
 
 
 def _mmlu(row: Row, seed: int) -> Example:
-    """MMLU has `choices` and the number of the right one, MMLU-Pro `options` and its letter."""
+    """Read MMLU, with `choices` and the right one's number, or MMLU-Pro, with `options` and a
+    letter."""
     options = next((row[n] for n in ("choices", "options") if row.get(n) is not None), None)
     if not isinstance(options, list):
         raise ValueError(f"needs a list 'choices' or 'options'; fields are {_names(row)}")
@@ -173,7 +176,7 @@ def _mmlu(row: Row, seed: int) -> Example:
 
 
 def _arc(row: Row, seed: int) -> Example:
-    """`choices` holds `text` and `label`, which are A, B, ... or 1, 2, ...."""
+    """Read ARC, whose `choices` hold `text` and `label`; labels are A, B, ... or 1, 2, ...."""
     choices = row.get("choices")
     parts = choices if isinstance(choices, Mapping) else {}
     texts, labels = parts.get("text"), parts.get("label")
@@ -189,7 +192,7 @@ def _arc(row: Row, seed: int) -> Example:
 
 
 def _codeforces(row: Row, _: int) -> Example:
-    """A problem's statement in the order of the site, and its official tests."""
+    """Read Codeforces: a problem's statement in the order of the site, and its official tests."""
     question = text_of(row, "description")
     examples = [
         f"{_fenced(test, 'input')}\n{_fenced(test, 'output')}" for test in _tests(row, "examples")
@@ -216,20 +219,20 @@ def _fenced(test: Row, name: str) -> str:
 
 
 def _tests(row: Row, name: str) -> list[Row]:
-    found = row.get(name) or []
+    tests = row.get(name) or []
     sides = ("input", "output")
     if all(
         isinstance(test, Mapping) and all(isinstance(test.get(side), str) for side in sides)
-        for test in found
+        for test in tests
     ):
-        return list(found)
+        return list(tests)
     raise ValueError(
         f"needs {name!r}, a list of texts 'input' and 'output'; fields are {_names(row)}"
     )
 
 
 def _unfit_for_code(row: Row) -> str | None:
-    """What `reward.function: code` cannot score of Codeforces: it compares what programs print."""
+    """Return why `reward.function: code`, which compares printed output, cannot score a problem."""
     if row.get("interaction_format"):
         return "talks with its judge"
     if row.get("input_mode") not in (None, "stdio"):

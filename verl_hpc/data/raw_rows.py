@@ -1,4 +1,4 @@
-"""RowFile of a file as it was published, with all of its fields."""
+"""Rows of a file as it was published, with all of its fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jsonl", ".parquet", ".csv")
 _LONGEST_FIELD = 2**24
-"""Characters; Python's own limit is 131,072."""
+"""Most characters of a CSV field; Python's own limit is 131,072."""
 
 
 def open_raw(path: Path) -> RowFile:
@@ -64,11 +64,11 @@ class CsvRows:
         return self._rows[index]
 
     def scan(self) -> Iterator[dict[str, Any] | DataError]:
-        """All rows in order."""
+        """Yield all rows in order."""
         yield from self._rows
 
     def whole(self, index: int) -> dict[str, Any]:
-        """As `__getitem__`."""
+        """Return the row with all its columns."""
         return self[index]
 
     def where(self, index: int) -> str:

@@ -34,7 +34,7 @@ ENTRY_S = 60.0
 
 
 class ReasoningGymSource:
-    """Row i follows from the settings and i, the same on every rank and in every run.
+    """A data set whose row i follows from the settings and i, on every rank and in every run.
 
     ==========  ==================================================================
     split       row i of n
@@ -45,8 +45,8 @@ class ReasoningGymSource:
     ==========  ==================================================================
 
     So a row of train is found without those before it; evaluation is searched when it is opened.
-    `extra` of a problem is reasoning-gym's entry, with the task's options beside it: all that its
-    own scorer needs.
+    `extra` of a problem is reasoning-gym's entry with the task's options, all that its scorer
+    needs.
     """
 
     def __init__(self, config: ReasoningGymConfig) -> None:
@@ -99,27 +99,30 @@ class ReasoningGymSource:
         )
 
     def _distinct_held_out(self) -> array[int]:
-        """Numbers of the entries that make up the evaluation split.
+        """Find the numbers of the entries that make up the evaluation split.
 
-        With n found, the search for one more ends where a last one of n + 1 would have been met.
+        With n found, the search for the next one stops where, by the odds of `UNLUCKY`, n + 1
+        should have occurred.
         """
         config = self._config
-        found, seen = array("q"), set()
+        numbers, seen = array("q"), set()
         progress = Progress()
         number, last = 0, _entries_per_row(config)
-        while len(found) < config.size and number < last:
+        while len(numbers) < config.size and number < last:
             question = self._generate(number)["question"]
             key = digest(plain(question), size=16)
             if is_held_out(question, config.evaluation_share) and key not in seen:
                 seen.add(key)
-                found.append(number)
-                last = min(number + _entries_per_row(config) * (len(found) + 1), self._num_entries)
+                numbers.append(number)
+                last = min(
+                    number + _entries_per_row(config) * (len(numbers) + 1), self._num_entries
+                )
             number += 1
-            progress.tell(config.task, len(found), config.size, "questions for evaluation found")
-        if len(found) == config.size:
-            return found
+            progress.tell(config.task, len(numbers), config.size, "questions for evaluation found")
+        if len(numbers) == config.size:
+            return numbers
         raise DataError(
-            f"{self._named()} has only {len(found)} different questions for evaluation among "
+            f"{self._named()} has only {len(numbers)} different questions for evaluation among "
             f"{number:,} entries, size = {config.size}; lower size, widen the task's "
             f"options, or raise evaluation_share = {config.evaluation_share:g}"
         )
@@ -142,7 +145,7 @@ class ReasoningGymSource:
 
 
 def _entries_per_row(config: ReasoningGymConfig) -> int:
-    """How many entries are tried for each row, at most."""
+    """Return the most entries that are tried for each row."""
     if config.split == "all":
         return 1
     held_out = config.evaluation_share

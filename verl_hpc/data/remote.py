@@ -9,11 +9,11 @@ from verl_hpc.errors import DataError
 
 
 class RemoteFile:
-    """A file that fsspec opens; as much of `Path` as readers of rows need.
+    """A file that fsspec opens, with the part of `Path`'s interface that readers of rows need.
 
     Args:
-        url: with its protocol: s3, gs, http, memory, ...
-        options: of the protocol's file system, such as {"endpoint_url": ...}.
+        url: address with its protocol: s3, gs, http, memory, ...
+        options: options of the protocol's file system, such as {"endpoint_url": ...}.
     """
 
     def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
@@ -23,7 +23,7 @@ class RemoteFile:
         return self.url
 
     def open(self, mode: str = "rb") -> Any:
-        """The file, which reads what it is asked for.
+        """Open the file, which is read only where it is asked for.
 
         Raises:
             DataError: a package for the protocol is missing, or it cannot be read.
@@ -44,7 +44,7 @@ class RemoteFile:
             ) from error
 
     def copied_to(self, directory: Path) -> Path:
-        """A copy of the whole file in a directory."""
+        """Copy the whole file to a directory, and return the path."""
         target = directory / Path(self.url).name
         with self.open() as source, target.open("wb") as file:
             while chunk := source.read(2**20):

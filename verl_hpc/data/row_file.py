@@ -1,4 +1,4 @@
-"""What readers of every format have: random access to the rows of one file."""
+"""Interface of the readers of all formats: random access to the rows of one file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class RowFile(Protocol):
     def __getitem__(self, index: int) -> dict[str, Any]: ...
 
     def scan(self) -> Iterator[dict[str, Any] | DataError]:
-        """All rows in order, as far as they can be wrong; an error in place of a damaged one."""
+        """Yield all rows in order with the columns to check; an error for a damaged row."""
         ...
 
     def whole(self, index: int) -> dict[str, Any]:
-        """A row with all its columns, also those that no setting names."""
+        """Return a row with all its columns, including those that no setting names."""
         ...
 
     def where(self, index: int) -> str:
-        """How a person finds the row: the file, and the line or row in it."""
+        """Name the place of a row for people: the file, and the line or row in it."""
         ...

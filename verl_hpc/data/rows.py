@@ -1,4 +1,4 @@
-"""What a row of a data set says: its prompt, and what is learned from it or scored by it."""
+"""Read rows of a data set: the prompt, and the answers to learn from or to score by."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from verl_hpc.errors import DataError
 
 ANSWER_COLUMNS = ("answer", "response")
 GROUND_TRUTH_COLUMNS = ("ground_truth", *ANSWER_COLUMNS)
-"""Where the ground truth of a row without reward_model is, first match first."""
+"""Columns for the ground truth of a row without reward_model, in order of preference."""
 LEARNED_COLUMNS = ("completion", *ANSWER_COLUMNS)
-"""Where the answer is that is imitated, or that a label is about, first match first. Beside a
-completion, or a conversation without a prompt, `answer` is what a reward function compares with."""
+"""Columns for the answer to imitate or to label, in order of preference. In a row with a
+completion, or a conversation without a prompt, `answer` is the ground truth instead."""
 CONVERSATION_COLUMNS = ("messages", "conversations")
-"""Where a whole conversation is, first match first."""
+"""Columns for a whole conversation, in order of preference."""
 PROMPT_COLUMNS = ("prompt", *CONVERSATION_COLUMNS, *PAIR_COLUMNS)
-"""Where a prompt may be that no setting names."""
+"""Columns in which a prompt may be if no setting names one."""
 SYSTEM_COLUMNS = ("system", "system_prompt")
-"""Where a system message is that the prompt does not have."""
+"""Columns for a system message that the prompt lacks."""
 TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs", "enable_thinking")
-"""What a row gives its chat template: TRL's names, and that of verl's SFT."""
+"""Columns with arguments for the chat template: TRL's names, and that of verl's SFT."""
 LEFT_OUT_COLUMNS = ("input", "context", "history")
-"""What belongs to an instruction or a question in other columns, which are not read."""
+"""Columns that belong to an instruction or a question and are not read."""
 OPTIONAL_COLUMNS = (
     "prompt",
     "data_source",
@@ -50,8 +50,8 @@ OPTIONAL_COLUMNS = (
     *LEFT_OUT_COLUMNS,
 )
 Needs = Literal["prompt", "answer", "pair", "label"]
-"""What every row must have: a prompt, besides it an answer to imitate, a pair of answers, or an
-answer that is labelled good or bad."""
+"""What every row must have: a prompt, and for all but `prompt` also an answer to imitate, a pair of
+answers, or an answer that is labelled good or bad."""
 _RENAME = "name the right one in prompt_key or answer_key of the data set"
 _PAIR = f"a pair needs {' and '.join(PAIR_COLUMNS)}"
 
@@ -61,7 +61,7 @@ class RowReader:
 
     Args:
         config: the names of columns.
-        needs: what every row must have.
+        needs: parts that every row must have.
         train_on: which turns of the model are imitated (`conversations.answered`).
     """
 
@@ -73,7 +73,7 @@ class RowReader:
         self._needs, self._train_on = needs, train_on
 
     def problem(self, row: Mapping[str, Any], index: int, origin: str) -> Problem:
-        """The problem of a row.
+        """Return the problem of a row.
 
         Raises:
             DataError: the row lacks what is needed, or its columns contradict each other.
@@ -93,13 +93,13 @@ class RowReader:
         )
 
     def _said(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The prompt and the answers by their fields of `Problem`."""
+        """Return the prompt and the answers by their fields of `Problem`."""
         if self._needs == "prompt":
             return self._asked(row)
         if self._needs == "pair":
             chosen, rejected = _pair(row)
-            found = compared(self._pair_prompt(row, chosen, rejected), chosen, rejected)
-            return dict(zip(("prompt", "answer", "rejected"), found, strict=True))
+            parts = compared(self._pair_prompt(row, chosen, rejected), chosen, rejected)
+            return dict(zip(("prompt", "answer", "rejected"), parts, strict=True))
         beside = self._prompt(row, may_lack=_has_chat(row, self._answer_key))
         column = self._answer_key or self._learned_column(row)
         read = _conversation if column in CONVERSATION_COLUMNS else _text_or_chat
@@ -114,8 +114,8 @@ class RowReader:
     def _pair_prompt(
         self, row: Mapping[str, Any], chosen: Answer, rejected: Answer
     ) -> Prompt | None:
-        """The prompt that a row has beside a pair: in a column of its own, or as a conversation,
-        without the answer of the pair that it may end with."""
+        """Return the prompt that a row gives apart from its pair: a column of its own, or a
+        conversation, without an answer of the pair at its end."""
         prompt = self._prompt(row, may_lack=True)
         column = _first_of(row, CONVERSATION_COLUMNS)
         if prompt is not None or column is None:
@@ -128,7 +128,7 @@ class RowReader:
         return conversation
 
     def _asked(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """A prompt, and the row's text to imitate, if it has one."""
+        """Return the prompt, and the row's text to imitate, if it has one."""
         prompt = self._asked_prompt(row)
         column = self._answer_key or _first_of(row, ANSWER_COLUMNS)
         answer = _value(row, column) if column else None
@@ -139,7 +139,7 @@ class RowReader:
         return {"prompt": prompt}
 
     def _asked_prompt(self, row: Mapping[str, Any]) -> Prompt:
-        """The prompt of its column, or what a conversation or a pair asks."""
+        """Return the prompt of its column, or the question of a conversation or a pair."""
         key = self._prompt_key
         conversation = key if key in CONVERSATION_COLUMNS else _first_of(row, CONVERSATION_COLUMNS)
         has_pair = all(row.get(column) is not None for column in PAIR_COLUMNS)
@@ -152,25 +152,25 @@ class RowReader:
         return asked(_conversation(row, conversation or key))
 
     def _prompt(self, row: Mapping[str, Any], may_lack: bool) -> Prompt | None:
-        """The prompt of its column; None where the row may lack it, and its column is not named."""
+        """Return the prompt of its column; None if the row may lack it and no setting names it."""
         if may_lack and not self._is_named and row.get(self._prompt_key) is None:
             return None
         return _prompt(_value(row, self._prompt_key))
 
     def _learned_column(self, row: Mapping[str, Any]) -> str:
-        """The column of what is imitated or labelled, where none is named.
+        """Return the column of the answer to imitate or to label, if no setting names one.
 
         Raises:
             DataError: there is none, or two could be it.
         """
-        found = self._could_be_learned(row)
-        if not found:
+        columns = self._could_be_learned(row)
+        if not columns:
             known = ", ".join((*LEARNED_COLUMNS, *CONVERSATION_COLUMNS))
             raise DataError(
                 f"no answer in any of {known}; columns are {', '.join(row)}; name the column of "
                 "the answer in answer_key of the data set"
             )
-        column, *others = found
+        column, *others = columns
         for other in others:
             if not _agree(row, column, other):
                 raise DataError(
@@ -180,8 +180,8 @@ class RowReader:
         return column
 
     def _could_be_learned(self, row: Mapping[str, Any]) -> list[str]:
-        """Columns that may be what is imitated or labelled: conversations, and then answers. Those
-        that are empty are left out, unless there are no others."""
+        """Return the columns that may hold the answer to imitate or to label: conversations, then
+        answers. Empty ones are left out, unless there are no others."""
         key = self._prompt_key
         whole = [key] if self._is_named and _is_whole(_value(row, key)) else []
         conversation = whole or _first_of(row, CONVERSATION_COLUMNS)
@@ -197,12 +197,12 @@ class RowReader:
 def problem_of(
     row: Mapping[str, Any], index: int, origin: str, prompt_key: str = "prompt"
 ) -> Problem:
-    """A row with verl's columns.
+    """Return the problem of a row with verl's columns.
 
     Args:
-        row: by column.
-        index: its number.
-        origin: what errors call it.
+        row: values by column.
+        index: number of the row.
+        origin: name of the row in errors.
         prompt_key: column of the prompt.
 
     Raises:
@@ -213,7 +213,7 @@ def problem_of(
 
 
 def _facts_of(row: Mapping[str, Any], index: int, origin: str) -> Problem:
-    """What a row has besides its prompt and its answers."""
+    """Return the problem of a row without its prompt and its answers."""
     return Problem(
         index=index,
         prompt="",
@@ -225,7 +225,7 @@ def _facts_of(row: Mapping[str, Any], index: int, origin: str) -> Problem:
 
 
 def _value(row: Mapping[str, Any], key: str, advice: str = _RENAME) -> Any:
-    """What `key` names; `a.b` is field b of column a."""
+    """Return the value that `key` names; `a.b` is field b of column a."""
     value: Any = row
     for name in key.split("."):
         if not isinstance(value, Mapping) or name not in value:
@@ -237,11 +237,11 @@ def _value(row: Mapping[str, Any], key: str, advice: str = _RENAME) -> Any:
 
 
 def _no_conversation(row: Mapping[str, Any]) -> str | None:
-    """What is wrong with the column of a conversation; None where there is none."""
+    """Return what is wrong with a conversation's column; None without such a column."""
     for column in CONVERSATION_COLUMNS:
         if column in row and not is_chat_list(row[column]):
-            found = kind_of(row[column])
-            return f"{column} is {found}; expected a conversation as a list of {{role, content}}"
+            kind = kind_of(row[column])
+            return f"{column} is {kind}; expected a conversation as a list of {{role, content}}"
     return None
 
 
@@ -262,7 +262,7 @@ def _ground_truth(row: Mapping[str, Any]) -> Any:
 
 
 def _first_of(row: Mapping[str, Any], columns: Iterable[str]) -> str | None:
-    """The first of some columns that has a value."""
+    """Return the first of some columns that has a value."""
     return next((column for column in columns if row.get(column) is not None), None)
 
 
@@ -304,7 +304,7 @@ def _conversation(row: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
 
 
 def _pair(row: Mapping[str, Any]) -> tuple[Answer, Answer]:
-    """The better and the worse answer."""
+    """Return the better and the worse answer."""
     chosen, rejected = (_text_or_chat(row, column, _PAIR) for column in PAIR_COLUMNS)
     return chosen, rejected
 
@@ -331,26 +331,26 @@ def _text_or_chat(row: Mapping[str, Any], column: str, advice: str = _RENAME) ->
 
 
 def _system(row: Mapping[str, Any]) -> str | None:
-    found = {column: row[column] for column in SYSTEM_COLUMNS if row.get(column)}
-    for column, value in found.items():
+    texts = {column: row[column] for column in SYSTEM_COLUMNS if row.get(column)}
+    for column, value in texts.items():
         if not isinstance(value, str):
             raise DataError(f"{column} is {kind_of(value)}; expected the text of a message")
         checked_text(column, value)
-    said = list(found.values())
+    said = list(texts.values())
     if len(set(said)) > 1:
         raise DataError(
-            f"{' and '.join(found)} are {said[0]!r:.60} and {said[1]!r:.60}, and a conversation "
+            f"{' and '.join(texts)} are {said[0]!r:.60} and {said[1]!r:.60}, and a conversation "
             "has one system message; remove the column that is not meant"
         )
     return said[0] if said else None
 
 
 def _template_arguments(row: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = without_nulls(_mapping(row, "chat_template_kwargs"))
+    arguments: dict[str, Any] = without_nulls(_mapping(row, "chat_template_kwargs"))
     if (thinks := row.get("enable_thinking")) is not None:
         if not isinstance(thinks, bool):
             raise DataError(f"enable_thinking is {kind_of(thinks)}; expected true or false")
-        found["enable_thinking"] = thinks
+        arguments["enable_thinking"] = thinks
     if (tools := read_tools(row.get("tools"))) is not None:
-        found["tools"] = tools
-    return found
+        arguments["tools"] = tools
+    return arguments

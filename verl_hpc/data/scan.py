@@ -1,4 +1,4 @@
-"""One pass over all rows of a data set."""
+"""Pass over all rows of a data set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_hpc.errors import DataError
 
 
 def refuse(error: DataError) -> None:
-    """What `scan` and others do with a bad row unless told otherwise.
+    """Raise the error of a bad row: the default of `scan` and others.
 
     Raises:
         DataError: always.
@@ -22,11 +22,11 @@ def refuse(error: DataError) -> None:
 def scan(
     source: Source, name: str, on_bad: Callable[[DataError], None] = refuse
 ) -> Iterator[tuple[int, Problem]]:
-    """Row numbers and problems of all rows in order, but for those that cannot be used.
+    """Yield row numbers and problems of all usable rows in order.
 
     Args:
-        name: what the log calls the data set.
-        on_bad: called with what is wrong with a row.
+        name: name of the data set in the log.
+        on_bad: called with the error of a row that cannot be used.
 
     Raises:
         DataError: what `on_bad` raises.

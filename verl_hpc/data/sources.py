@@ -21,8 +21,8 @@ class Source(Protocol):
     def __getitem__(self, index: int) -> Problem: ...
 
     def scan(self) -> Iterator[Problem | DataError]:
-        """Check every row: all problems in order, as far as what they hold is checked; in place of
-        a row that is wrong, why."""
+        """Check every row: yield all problems in order, with the checked fields only, and a
+        DataError in place of a bad row."""
         ...
 
 
@@ -30,8 +30,8 @@ def open_source(config: SourceConfig, needs: Needs = "prompt", train_on: TrainOn
     """Open a data set.
 
     Args:
-        needs: what every row of files must have.
-        train_on: which answers of a conversation are imitated (`data.train_on`).
+        needs: parts that every row of files must have.
+        train_on: the answers of a conversation to imitate (`data.train_on`).
 
     Raises:
         DataError: missing, unreadable or empty files, missing columns, or a task or options that
@@ -43,12 +43,12 @@ def open_source(config: SourceConfig, needs: Needs = "prompt", train_on: TrainOn
 
 
 def read_problems(source: Source, indices: Sequence[int]) -> list[Problem]:
-    """The problems at `indices`, in that order.
+    """Return the problems at `indices`, in that order.
 
     They are read in ascending order, so that a row group of a file is decoded once.
 
     Raises:
         DataError: a malformed row.
     """
-    found = {index: source[index] for index in sorted(set(indices))}
-    return [found[index] for index in indices]
+    by_index = {index: source[index] for index in sorted(set(indices))}
+    return [by_index[index] for index in indices]

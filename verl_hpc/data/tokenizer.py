@@ -1,4 +1,4 @@
-"""Reading a tokenizer from a directory."""
+"""Read a tokenizer from a directory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where a chat template writes the answers of a conversation, token by token.
+"""Find the tokens of a conversation's answers in what a chat template writes.
 
-An answer is what the model has to write: from behind the beginning of its turn, which a prompt for
-generation ends with, up to and with the token that ends the turn. What follows that token (a line
+An answer is what the model has to write: from after the beginning of its turn, with which a prompt
+for generation ends, up to and with the token that ends the turn. What follows that token (a line
 break, say) is the template's, and no model samples it:
 
     <|im_start|>assistant\\n  It is 4.<|im_end|>  \\n<|im_start|>user\\n ...
@@ -31,12 +31,12 @@ _THINK = re.compile(r"</?think>")
 _BEGUN_THOUGHTS = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
 _ASKED: Message = {"role": "user", "content": "x"}
 _FEW = 40
-"""Characters of a message that may occur elsewhere by chance."""
+"""Fewest characters of a message that do not occur elsewhere by chance."""
 _NEXT = _ASKED
-"""A message behind a conversation, to see what the template writes between the two."""
+"""A message after a conversation, to see what the template writes between the two."""
 SAID = "verlhpcsaidthis"
-"""Stands for a turn of the model where a template is looked at; only letters, so that no template
-changes or splits it."""
+"""Content of a turn in messages that probe a template; only letters, so that no template changes or
+splits it."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Encoded:
     """A conversation as the tokens that a template makes of it."""
 
     ids: list[int]
-    """All of them, with an end that the template leaves out."""
+    """All token ids, with the end that a template may leave out."""
     spans: list[tuple[int, int]]
-    """The answers, each from its first token to behind its last one."""
+    """Ranges of the answers, from the first token to one after the last."""
 
 
 class Conversations:
     """Encodes conversations, and finds the model's answers in them.
 
     Args:
-        tokenizer: a fast one, which tells the characters of each token.
+        tokenizer: a fast one, which gives the characters of each token.
         template: its chat template.
 
     Raises:
@@ -77,17 +77,17 @@ class Conversations:
         where: str,
         arguments: Mapping[str, Any] | None = None,
     ) -> Encoded:
-        """Token ids of a conversation, which are those of `apply_chat_template`, and its answers.
+        """Return the token ids of a conversation, those of `apply_chat_template`, and its answers.
 
         Args:
-            messages: the last one is the assistant's.
-            first: the message that answers begin at.
-            where: what errors call it.
-            arguments: of the template, for this conversation.
+            messages: the conversation, ending with the assistant's message.
+            first: index of the first message that may be an answer.
+            where: name of the conversation in errors.
+            arguments: the template's arguments for this conversation.
 
         Raises:
             DataError: the template fails, or leaves out a part of a message; no turn is learned.
-            ModelError: as `ChatTemplate.render`.
+            ModelError: for the reasons of `ChatTemplate.render`.
         """
         conversation = _Conversation(self, self._template, messages, where, arguments)
         turns = [i for i in range(first, len(messages)) if is_learned(messages[i])]
@@ -97,20 +97,21 @@ class Conversations:
         return Encoded(conversation.ids, spans)
 
     def split(self, text: str) -> tuple[list[int], list[int]]:
-        """Tokens of a text without special ones of the tokenizer's own, and where each one ends."""
-        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return list(found["input_ids"]), [end for _, end in found["offset_mapping"]]
+        """Return the tokens of a text without added special tokens, and the character where each
+        ends."""
+        encoding = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return list(encoding["input_ids"]), [end for _, end in encoding["offset_mapping"]]
 
     @cached_property
     def turn_end(self) -> int:
-        """The token that ends a turn of the model: the template's, or the tokenizer's end where the
-        template has none."""
+        """Token that ends a turn of the model: the template's, or else the tokenizer's
+        end-of-sequence token."""
         end = turn_ending(self._template, self.special).token
         return self.split(end)[0][0] if end else int(self._tokenizer.eos_token_id)
 
     @cached_property
     def turn_end_text(self) -> str:
-        """The text of that token."""
+        """Text of that token."""
         return str(self._tokenizer.decode([self.turn_end]))
 
 
@@ -130,14 +131,14 @@ class _Conversation:
         self._text = self._render(messages)
         self.ids, self._ends = encoder.split(self._text)
         self._at = 0
-        """Behind the last answer that was found."""
+        """End of the last answer found, in characters."""
         check_written(messages, self._text, where, self._render)
 
     def _render(self, messages: Sequence[Message], asks: bool = False) -> str:
         return self._template.render(messages, self._where, self._arguments, asks=asks)
 
     def span(self, i: int) -> tuple[int, int]:
-        """The answer that message `i` is; they are asked for in order."""
+        """Return the token range of the answer in message `i`; called in the order of messages."""
         start = self._start(i)
         first = self._first_token(start)
         end = self._end(i, start)
@@ -149,17 +150,18 @@ class _Conversation:
         return first, self._token_at(end - 1) + 1
 
     def _token_at(self, character: int) -> int:
-        """The token that has a character."""
+        """Return the index of the token that holds a character."""
         return bisect_right(self._ends, character)
 
     def _first_token(self, start: int) -> int:
-        """The first token of an answer; some special tokens before it swallow its white space."""
+        """Return the first token of an answer; some special tokens before it swallow its white
+        space."""
         first = self._token_at(start)
         begin = self._ends[first - 1] if first else 0
         return first + bool(begin < start and self._encoder.special.match(self._text, begin))
 
     def _check_one_end(self, i: int) -> None:
-        """Raises: DataError: a message ends with what the template writes behind it."""
+        """Raises: DataError: a message ends with what the template writes after it."""
         end = self._encoder.turn_end_text
         if _said(self._messages[i]).endswith(end):
             raise DataError(
@@ -168,7 +170,7 @@ class _Conversation:
             )
 
     def _start(self, i: int) -> int:
-        """Where the model's turn begins: behind what a prompt for it ends with."""
+        """Return the character where the model's turn begins, after the end of a prompt for it."""
         asked = self._render(self._messages[:i], asks=True)
         if self._text.startswith(asked):
             return len(asked)
@@ -186,8 +188,8 @@ class _Conversation:
         return self._start_behind(i, _BEGUN_THOUGHTS.sub("", asked[written:]))
 
     def _start_behind(self, i: int, header: str) -> int:
-        """Where the model's turn begins, if a template writes what came before in another way once
-        more has been said: behind the content of the message before, and behind its header."""
+        """Return where the model's turn begins if the template rewrites earlier messages once more
+        follow: after the content of the message before, and after the turn's header."""
         before = _said(self._messages[i - 1])
         marked = _marked(self._messages, i - 1)
         at = self._render(marked).find(SAID)
@@ -202,21 +204,22 @@ class _Conversation:
         same = num_shared(tail, self._text[behind:])
         if header in tail[:same]:
             return behind + same
-        # Such as a line break that it writes between two turns alone.
+        # The header may follow other text, such as a line break between two turns.
         begins = self._text.find(header, behind, self._next_said(i - 1, behind))
         return begins + len(header) if begins >= 0 else behind + same
 
     def _end(self, i: int, start: int) -> int:
-        """Behind the token that ends the turn; one is added to a last turn that has none."""
+        """Return the character after the token that ends the turn; a last turn without one gets
+        one."""
         special = self._encoder.special
         behind, last, followed = self._behind_said(i, start)
-        # What is written whether or not more follows is the turn's; the rest is the next one's.
+        # Text that is written even if nothing follows belongs to the turn, the rest to the next.
         same = behind + num_shared(last, followed)
         ends = [m.end() for m in special.finditer(self._text, behind, same)]
         if ends:
             return ends[-1]
-        if found := special.search(self._text, behind, self._next_said(i, behind)):
-            return found.end()
+        if end_mark := special.search(self._text, behind, self._next_said(i, behind)):
+            return end_mark.end()
         if i + 1 < len(self._messages):
             return behind + len(self._text[behind:same].rstrip())
         begins_next = special.search(followed)
@@ -225,21 +228,21 @@ class _Conversation:
         return len(self._text) + 1
 
     def _next_said(self, i: int, behind: int) -> int:
-        """Where the content of the next message begins, which no end of this one stands behind."""
+        """Return where the next message's content begins; this turn's end comes before that."""
         if i + 1 == len(self._messages):
             return len(self._text)
         at = self._render(_marked(self._messages, i + 1)).find(SAID, behind)
         return at if at >= 0 and _said(self._messages[i + 1]) else len(self._text)
 
     def _behind_said(self, i: int, start: int) -> tuple[int, str, str]:
-        """Where the content of a message ends, or else the name of its first call, and what is
-        written behind that where the message is the last one, and where another follows.
+        """Return where a message's content, or else the name of its first call, ends, and the text
+        after that if the message is the last one, and if another follows.
 
-        A mark in its place tells where it is: thoughts and templates may have the same words.
+        The place is found with a mark instead of the content, whose words may occur elsewhere.
 
         Args:
-            i: the message.
-            start: where its turn begins.
+            i: index of the message.
+            start: character where its turn begins.
         """
         said, marked = _said(self._messages[i]), _marked(self._messages, i)
         if not said and (called := _called(self._messages[i])):
@@ -251,7 +254,7 @@ class _Conversation:
         whole = last if i + 1 == len(marked) else followed
         at = whole.find(SAID, start)
         if not said and (at < 0 or self._text[start:at] != whole[start:at]):
-            # The template writes nothing of an empty message, or another thing.
+            # The template writes nothing for an empty message, or something else.
             last, followed = self._last_and_followed(self._messages, i)
             return start, last[start:], followed[start:]
         if at < 0 or not self._text.startswith(said, at):
@@ -262,7 +265,8 @@ class _Conversation:
         return at + len(said), last.partition(SAID)[2], followed.partition(SAID)[2]
 
     def _last_and_followed(self, messages: Sequence[Message], i: int) -> tuple[str, str]:
-        """A conversation that ends with message `i`, and one in which another follows that."""
+        """Render a conversation that ends with message `i`, and one in which another message
+        follows."""
         through = self._render(messages[: i + 1])
         if i + 1 < len(messages):
             return through, self._render(messages)
@@ -282,20 +286,20 @@ class TurnEnding:
     """How a chat template ends a turn of the model."""
 
     written: str
-    """What it writes behind a turn that another message follows, up to and with the end."""
+    """Text after a turn that another message follows, up to and with the end."""
     token: str | None
-    """The special token that ends the last turn; None where there is none."""
+    """The special token that ends the last turn, or None."""
 
 
 def turn_ending(template: ChatTemplate, special: re.Pattern[str]) -> TurnEnding:
-    """Find out how a template ends turns, by what it writes behind one.
+    """Find out how a template ends turns, from what it writes after one.
 
     Most templates end every turn alike. Some have another token for the last turn (gpt-oss), and
-    some write none behind it, while the token of the next message's role ends those before
-    (GLM-4): then that one ends a turn.
+    some write none after it, while the token of the next message's role ends the others (GLM-4):
+    then that token ends a turn.
 
     Args:
-        special: matches the tokenizer's special tokens.
+        special: pattern of the tokenizer's special tokens.
     """
     told = [_ASKED, {"role": "assistant", "content": SAID}]
     last, followed = (_behind_turn(template, m) for m in (told, [*told, _NEXT]))
@@ -305,12 +309,12 @@ def turn_ending(template: ChatTemplate, special: re.Pattern[str]) -> TurnEnding:
     of_last, of_others = special.search(last), special.search(followed)
     if of_last and of_others:
         return TurnEnding(followed[: of_others.end()], of_last[0])
-    found = of_last or of_others
-    return TurnEnding("", found[0] if found else None)
+    only = of_last or of_others
+    return TurnEnding("", only[0] if only else None)
 
 
 def _behind_turn(template: ChatTemplate, messages: Sequence[Message]) -> str:
-    """What a template writes behind a turn of the model; nothing where it fails."""
+    """Return what a template writes after a turn of the model; empty if it fails."""
     try:
         text = template.render(messages, "a conversation")
     except DataError:
@@ -319,7 +323,7 @@ def _behind_turn(template: ChatTemplate, messages: Sequence[Message]) -> str:
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """Matches the text of any of a tokenizer's special tokens."""
+    """Return a pattern that matches the text of any special token of a tokenizer."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     names = {token.content for token in added if token.special}
     names |= set(getattr(tokenizer, "all_special_tokens", ()))
@@ -338,14 +342,14 @@ def check_written(
     where: str,
     render: Callable[[Sequence[Message]], str],
 ) -> None:
-    """Look whether a template has written all messages.
+    """Check that a template has written all messages.
 
     Args:
-        text: what it has made of them.
-        render: makes a text of messages in the same way.
+        text: the rendered messages.
+        render: function that renders messages in the same way.
 
     Raises:
-        DataError: it has left out what a message says, or a call of a tool.
+        DataError: it has left out a message's content, or a call of a tool.
     """
     seen = _seen(messages, text, render)
     at = 0
@@ -373,7 +377,7 @@ def check_written(
 
 
 def _may_be_others(message: Message, text: str) -> bool:
-    """Whether what a message says may stand in a text for another reason."""
+    """Whether the words of a message may occur in a text for another reason."""
     said = _said(message)
     is_common = message["role"] == "tool" or len(said) < _FEW or text.count(said) > 1
     return bool(said) and is_common
@@ -382,8 +386,8 @@ def _may_be_others(message: Message, text: str) -> bool:
 def _seen(
     messages: Sequence[Message], text: str, render: Callable[[Sequence[Message]], str]
 ) -> set[int]:
-    """Messages that a template writes, of those whose words may be others': each says a mark of its
-    own at once, since a long conversation takes its time for each rendering."""
+    """Return the messages that a template writes, among those whose words may occur elsewhere. All
+    get marks of their own in one rendering, since rendering a long conversation takes long."""
     marked, marks = list(messages), {}
     for i, message in enumerate(messages):
         if _may_be_others(message, text):
@@ -412,13 +416,13 @@ def check_answer(message: Message, text: str, where: str) -> None:
 
 
 def _marked(messages: Sequence[Message], i: int, mark: str = SAID) -> list[Message]:
-    """Messages of which one says a mark, behind its thoughts."""
+    """Return the messages with the content of one replaced by a mark, after its thoughts."""
     before, end, said = str(messages[i].get("content", "")).rpartition("</think>")
     return _with(messages, i, content=before + end + said.replace(said.strip(), mark))
 
 
 def _marked_call(messages: Sequence[Message], i: int, number: int) -> list[Message]:
-    """Messages of which one calls `SAID` in place of one of its functions."""
+    """Return the messages with one function name of a call replaced by `SAID`."""
     calls = list(messages[i]["tool_calls"])
     call = calls[number]
     if isinstance(call, dict) and isinstance(call.get("function"), dict):
@@ -433,8 +437,8 @@ def _with(messages: Sequence[Message], i: int, **fields: Any) -> list[Message]:
 
 
 def _writes(render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> bool:
-    """Whether a template writes `SAID`, which occurs once in messages; also where it fails, as one
-    may that reads JSON there."""
+    """Whether a template writes `SAID`, which occurs once in messages; True also if it fails, as a
+    template that expects JSON there may."""
     try:
         return SAID in render(messages)
     except DataError:
@@ -442,19 +446,19 @@ def _writes(render: Callable[[Sequence[Message]], str], messages: Sequence[Messa
 
 
 def _called(message: Message) -> list[str]:
-    """Names of the functions that a message calls."""
+    """Return the names of the functions that a message calls."""
     calls = message.get("tool_calls") or []
     functions = (call.get("function", call) for call in calls if isinstance(call, dict))
     return [str(function.get("name", "")) for function in functions]
 
 
 def _said(message: Message) -> str:
-    """What every template writes of a message: its content without thoughts before it."""
+    """Return what all templates write of a message: its content without the thoughts before it."""
     return str(message.get("content", "")).rpartition("</think>")[2].strip()
 
 
 def num_shared(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many elements both begin with."""
+    """Count the elements that both begin with."""
     low, high = 0, min(len(one), len(other))
     while low < high:  # slices compare in C
         middle = (low + high + 1) // 2

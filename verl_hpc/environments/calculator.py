@@ -1,4 +1,4 @@
-"""A tool that does sums: the model writes <calc>12*(3+4)</calc>, and is told 84."""
+"""A tool that does sums: the model writes <calc>12*(3+4)</calc>, and reads 84."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from verl_hpc.environments.tool import Tool
 
 _LONGEST = 200
-"""Characters of an expression, and of a result."""
+"""Most characters of an expression, and of a result."""
 _LARGEST_POWER = 64
 _BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -28,7 +28,7 @@ _UNARY: Mapping[type[ast.unaryop], Callable[[float], float]] = {
 
 
 class Calculator(Tool):
-    """Says the value of a sum; arguments as `Tool`."""
+    """Answers with the value of a sum; takes the arguments of `Tool`."""
 
     def __init__(
         self, begin: str = "<calc>", end: str = "</calc>", template: str = "{result}"
@@ -40,7 +40,7 @@ class Calculator(Tool):
 
 
 def result_of(expression: str) -> str:
-    """The value of a sum, or in words why it has none; nothing of it is run as a program."""
+    """Return the value of a sum, or an error in words; nothing of it is run as a program."""
     if len(expression) > _LONGEST:
         return f"error: more than {_LONGEST} characters"
     try:

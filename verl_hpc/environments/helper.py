@@ -1,8 +1,8 @@
 """The process that conversations are forked from: `python -m verl_hpc.environments.helper FD`.
 
 It imports the environment's class and makes one environment. Each conversation has a process of its
-own, with a copy of it, so that a step may take its time, raise, leave, or be ended, and the others
-know nothing of it.
+own, with a copy of it, so that a step may take long, raise, exit or be ended without any effect on
+the others.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from verl_hpc.runtime.limit import TimeLimitExceeded
 from verl_hpc.runtime.messages import receive, receive_bytes, send
 
 _LONGEST_TEXT = 2**20
-"""Characters of an observation: far more than fit into a response."""
+"""Most characters of an observation: far more than fit into a response."""
 
 
 def main(patrons: socket.socket) -> None:
-    """Make the environment, say how that went, and serve conversations."""
+    """Make the environment, report success or failure, and serve conversations."""
     config = EnvironmentConfig.model_validate(receive(patrons))
     try:
         environment = environment_of(config)
@@ -49,8 +49,8 @@ def main(patrons: socket.socket) -> None:
 
 
 def converse(config: EnvironmentConfig, environment: Environment, patron: socket.socket) -> None:
-    """One conversation: a problem, then turns of the model, each of which is answered."""
-    # What its tools start is of its group, and ends with it.
+    """Serve one conversation: receive a problem, then answer each turn of the model."""
+    # Processes that its tools start are in its group, and end with it.
     os.setsid()
     try:
         send(patron, {"process": os.getpid()})
@@ -62,8 +62,8 @@ def converse(config: EnvironmentConfig, environment: Environment, patron: socket
 def _answer_turns(
     config: EnvironmentConfig, environment: Environment, patron: socket.socket
 ) -> None:
-    """Until nobody asks any more."""
-    # From the rank that has started all this; what goes back to it is JSON.
+    """Answer turns until the other side closes the connection."""
+    # The pickle comes from the rank that started this process; answers to it are JSON.
     problem: Problem = pickle.loads(receive_bytes(patron))  # noqa: S301
     is_reset = False
     while True:
@@ -98,5 +98,5 @@ def _checked(said: Any) -> str | None:
 
 
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):  # its rank is gone, and told why
+    with suppress(BrokenPipeError):  # its rank is gone, and has reported why
         main(socket.socket(fileno=int(sys.argv[1])))

@@ -20,7 +20,7 @@ from verl_hpc.runtime import environment, helper_process
 from verl_hpc.runtime.messages import receive, send, send_bytes
 
 LATE_S = 5.0
-"""How long after its time limit a step is ended that does not heed it."""
+"""Seconds after its time limit at which a step that ignores it is killed."""
 _STARTS_WITHIN_S = 60.0
 
 
@@ -29,7 +29,7 @@ class StepFailedError(Exception):
 
 
 class Environments:
-    """What makes environments for responses, and where they run.
+    """Makes environments for responses, each in a process of its own.
 
     Args:
         config: the class, its options and its limits.
@@ -67,7 +67,7 @@ class Environments:
         self._is_ready = True
 
     def begin(self, problem: Problem) -> Conversation:
-        """The other side of one response.
+        """Start the environment of one response.
 
         Raises:
             StepFailedError: there is no process for it.
@@ -84,9 +84,9 @@ class Conversation:
     """An environment, in a process that ends with it.
 
     Args:
-        helper: that the process is forked from.
+        helper: process from which this one is forked.
         problem: the row that the model answers.
-        timeout_s: of a step.
+        timeout_s: longest that a step may take.
 
     Raises:
         OSError: the helper is gone.
@@ -96,7 +96,7 @@ class Conversation:
         self._socket, self._process = helper.connect(), 0
         self._timeout_s = timeout_s
         self.deadline = 0.0
-        """Of the step under way, in seconds of `time.monotonic`."""
+        """Latest end of the step under way, in seconds of `time.monotonic`."""
         send_bytes(self._socket, pickle.dumps(_whole(problem)))
 
     def fileno(self) -> int:
@@ -104,7 +104,7 @@ class Conversation:
         return self._socket.fileno()
 
     def tell(self, tokens: Sequence[int], text: str) -> None:
-        """Say a turn of the model.
+        """Send a turn of the model.
 
         Raises:
             StepFailedError: the process is gone.
@@ -116,22 +116,21 @@ class Conversation:
             raise StepFailedError("its process has ended") from error
 
     def answer(self) -> str | Done | None:
-        """What is said to the turn, or that nothing more is; None where the answer is still to
-        come.
+        """Return the observation for the turn, or Done; None if the answer is still to come.
 
         Raises:
             StepFailedError: the step failed, or the process has ended.
         """
         try:
-            found = receive(self._socket)
+            reply = receive(self._socket)
         except (EOFError, OSError) as error:
             raise StepFailedError("its process has ended") from error
-        if "process" in found:
-            self._process = found["process"]
+        if "process" in reply:
+            self._process = reply["process"]
             return None
-        if "failure" in found:
-            raise StepFailedError(found["failure"])
-        return Done() if found["said"] is None else str(found["said"])
+        if "failure" in reply:
+            raise StepFailedError(reply["failure"])
+        return Done() if reply["said"] is None else str(reply["said"])
 
     def end(self) -> None:
         """End the process, with what it has started."""
@@ -147,12 +146,12 @@ class Conversation:
 
 
 def _whole(problem: Problem) -> Problem:
-    """With the row's columns, and not what reads them."""
+    """Return the problem with the row's columns read, so that it can be pickled."""
     return replace(problem, columns=partial(dict, problem.columns()))
 
 
 def start_environments(config: EnvironmentConfig) -> Environments:
-    """Those of a configuration, which start once in a process: before MPI, where that is known."""
+    """Return a configuration's environments, started once per process, before MPI if possible."""
     return _started(config.model_dump_json())
 
 

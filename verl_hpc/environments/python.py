@@ -1,4 +1,4 @@
-"""A tool that runs programs: the model writes <python>print(6 * 7)</python>, and is told 42."""
+"""A tool that runs programs: the model writes <python>print(6 * 7)</python>, and reads 42."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from verl_hpc.rewards.sandbox.sandbox import Containment, Sandbox
 
 
 class Python(Tool):
-    """Says what a program prints, in the sandbox that docs/rewards.md describes.
+    """Answers with the output of a program, run in the sandbox that docs/rewards.md describes.
 
     Args:
-        begin, end, template: as `Tool`.
-        timeout_s: of a program; below rollout.environment.timeout_s.
-        memory_mib: that it may use.
-        longest: characters of what it is told, of whose middle is left out what is more.
+        begin, end, template: those of `Tool`.
+        timeout_s: longest that a program may run; below rollout.environment.timeout_s.
+        memory_mib: most memory of a program.
+        longest: most characters of an observation; the middle of a longer one is left out.
         containment: auto, bubblewrap or limits.
 
     Raises:
@@ -46,7 +46,7 @@ class Python(Tool):
 
 
 def _told(result: Result) -> str:
-    """What it has printed, and how it has failed."""
+    """Return a program's output, and its error if it failed."""
     if result.ending != "exited":
         return f"{result.stdout}\nerror: {result.ending.replace('_', ' ')}: {result.message}"
     if result.status:

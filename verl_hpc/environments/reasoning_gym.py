@@ -1,4 +1,4 @@
-"""A game: the model answers a task of reasoning-gym until it is right, or may not any more."""
+"""A game: the model answers a task of reasoning-gym until it is right or out of turns."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from verl_hpc.rewards.reasoning_gym_reward import PREFIX, compute_score
 
 
 class ReasoningGym(Environment):
-    """Says that an answer is wrong, as the task's own scorer finds; a right one ends it.
+    """Says that an answer is wrong by the task's own scorer; a right answer ends the conversation.
 
     rollout.environment.max_turns limits the answers; reward.function: reasoning_gym scores the
     last.
 
     Args:
-        right: least score of an answer that is right.
-        says: to a wrong one; {score} is the score it has.
+        right: least score of a right answer.
+        says: observation for a wrong answer; {score} stands for its score.
     """
 
     def __init__(self, right: float = 1.0, says: str = "That is not right. Try again.") -> None:

@@ -10,7 +10,7 @@ from verl_hpc.section import is_own
 
 
 def environment_of(config: EnvironmentConfig) -> Environment:
-    """The environment that those of responses are copies of.
+    """Make the environment from which those of responses are copied.
 
     Raises:
         ConfigError: no such file or class, or a class that does not take the options, or not

@@ -15,14 +15,14 @@ class Tool(Environment):
 
     Args:
         begin, end: the tags.
-        template: of the observation; {result} is what the tool says.
+        template: text of the observation; {result} stands for the tool's result.
     """
 
     def __init__(self, begin: str, end: str, template: str = "{result}") -> None:
         self._begin, self._end, self._template = begin, end, template
 
     def result(self, call: str) -> str:
-        """What the tool says to a call."""
+        """Return the tool's result for a call."""
         raise NotImplementedError
 
     def step(self, tokens: Sequence[int], text: str) -> str | Done:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Everything that a run measures, and everything that shows it."""
+"""Metrics of a run, and the sinks, pages and files that show them."""
 
 from verl_hpc.tutorial_names import lazy_names
 

@@ -1,4 +1,5 @@
-"""Which charts a run has: those of every run, with the curves of all its roles, and its own."""
+"""Choose a run's charts: the standard ones with curves of all roles, and those of its own
+metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import CHARTS, Chart
 
 MOST_OWN = 24
-"""Charts of metrics that only this run has."""
+"""Most charts of metrics that only this run has."""
 _MOST_CURVES = 7
 _STANDARD_ROLES = ("actor", "critic")
 _ELSEWHERE = frozenset(
@@ -26,19 +27,19 @@ _ELSEWHERE = frozenset(
         "val",
     }
 )
-"""First words of metrics that every run has, and of which `CHARTS` has what is worth a chart."""
+"""First words of standard metrics, of which `CHARTS` has those worth a chart."""
 _SET_METRIC = re.compile(r"val/([^/]+)/(accuracy|pass@(\d+))")
 _FIELDS = frozenset({"step", "time", "not_finite"})
 _SPREAD = ("mean", "max", "min")
 
 
 def charts_of(rows: Sequence[Row]) -> list[Chart]:
-    """The charts for these rows; of some there may be nothing to draw.
+    """Return the charts for these rows; some may have nothing to draw.
 
-    A metric of a further role, such as cost_critic/vf_loss, stands beside the same one of the
-    others. Evaluation sets have charts of their own. What no chart has, such as reward/margin,
-    gets one of its own name; mean, max and min of one thing share it. Of the actor and the critic,
-    and of what every run has, there are only the charts of `CHARTS`.
+    A metric of a further role, such as cost_critic/vf_loss, shares a chart with the same one of the
+    others. Evaluation sets have charts of their own. Other metrics, such as reward/margin, get a
+    chart each; mean, max and min of one thing share one. The actor, the critic and standard metrics
+    only have the charts of `CHARTS`.
     """
     names = list(dict.fromkeys(name for row in rows for name in row if name not in _FIELDS))
     shared = [_with_roles(chart, names) for chart in CHARTS]
@@ -50,14 +51,15 @@ def charts_of(rows: Sequence[Row]) -> list[Chart]:
 
 
 def _of_sets(names: Iterable[str]) -> list[Chart]:
-    """Accuracy by evaluation set, and pass@k with the largest k of each set that is sampled."""
+    """Return charts of accuracy by evaluation set, and of pass@k with each sampled set's largest
+    k."""
     accuracy: dict[str, str] = {}
     passed: dict[str, tuple[int, str]] = {}
-    for name, found in ((name, _SET_METRIC.fullmatch(name)) for name in names):
-        if found and found[3]:
-            passed[found[1]] = max(passed.get(found[1], (0, "")), (int(found[3]), name))
-        elif found:
-            accuracy[name] = found[1]
+    for name, match in ((name, _SET_METRIC.fullmatch(name)) for name in names):
+        if match and match[3]:
+            passed[match[1]] = max(passed.get(match[1], (0, "")), (int(match[3]), name))
+        elif match:
+            accuracy[name] = match[1]
     likely = {name: f"{of_set}, k = {k}" for of_set, (k, name) in passed.items()}
     charts = [
         Chart("evaluation_sets", "Accuracy by evaluation set", accuracy, least=0.0, most=1.0),
@@ -71,7 +73,7 @@ def _of_sets(names: Iterable[str]) -> list[Chart]:
 
 
 def _with_roles(chart: Chart, names: Iterable[str]) -> Chart:
-    """The chart with the same metrics of all roles."""
+    """Return the chart with the same metrics of all roles."""
     wanted = {
         _last(name)
         for name in chart.curves

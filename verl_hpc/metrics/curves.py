@@ -1,4 +1,4 @@
-"""The curves of a run as PNG files, for slides and papers."""
+"""Draw the curves of a run as PNG files, for slides and papers."""
 
 from __future__ import annotations
 

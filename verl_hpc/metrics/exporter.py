@@ -1,4 +1,5 @@
-"""Where Prometheus finds a run: a Pushgateway, a port, or a file of the node exporter."""
+"""Export a run's metrics to Prometheus: by a Pushgateway, a port, or a file of the node
+exporter."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from verl_hpc.metrics.prometheus import PrometheusMetrics
 _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
-"""Of one push; they go on beside the training."""
+"""Time limit of one push, which does not hold up training."""
 
 
 def check_port(port: int) -> None:
@@ -41,7 +42,7 @@ def check_port(port: int) -> None:
 
 
 def _is_address(url: str) -> bool:
-    """As prometheus_client reads it: without a scheme it is http."""
+    """Whether prometheus_client takes a text as an address; without a scheme it is http."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         is_host = bool(parts.hostname) and not re.search(r"\s", url)
@@ -58,31 +59,31 @@ def _taken(port: int, error: OSError) -> ConfigError:
 
 
 class Destination(Protocol):
-    """What takes the registry when a step is done."""
+    """A place to which the registry is published after each step."""
 
     def publish(self, registry: CollectorRegistry) -> None:
         """Raises: OSError: it could not."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End publishing."""
 
 
 class MetricsExporter:
-    """Gives a run's metrics to Prometheus, under the names of `verl_hpc.metrics.prometheus`.
+    """Exports a run's metrics to Prometheus under the names of `verl_hpc.metrics.prometheus`.
 
-    A destination that fails is told once, until it works again: a monitor that is restarted must
-    not end a run, nor keep it from being seen afterwards.
+    A failing destination is logged once and tried again at each step: a restarted monitor must not
+    end a run, nor miss it afterwards.
 
     Args:
-        pushgateway_url: of a Pushgateway, such as http://monitor:9091.
-        job_name: its label `job` there; a scrape has that of Prometheus's own settings.
-        run_name: label `run` of all metrics, wherever they go; if empty, the namespace of the
-            trainer that it is given to, or none.
-        port: that Prometheus scrapes, on all interfaces of this node.
-        textfile: for the node exporter's textfile collector; of one run alone.
+        pushgateway_url: address of a Pushgateway, such as http://monitor:9091.
+        job_name: label `job` at the Pushgateway; a scrape has that of Prometheus's own settings.
+        run_name: label `run` of all metrics in all destinations; if empty, the namespace of the
+            trainer that gets the exporter, or none.
+        port: port for scrapes, on all interfaces of this node.
+        textfile: file for the node exporter's textfile collector; each run needs one of its own.
 
     Raises:
-        ConfigError: the port is taken, an address is none, or no destination is given.
+        ConfigError: the port is taken, an address is malformed, or no destination is given.
     """
 
     @checked
@@ -122,7 +123,7 @@ class MetricsExporter:
 
     @classmethod
     def of(cls, config: PrometheusConfig, run_name: str) -> MetricsExporter:
-        """The one that a run's settings ask for."""
+        """Make the exporter that a run's settings ask for."""
         return cls(
             config.pushgateway,
             config.job_name,
@@ -132,10 +133,10 @@ class MetricsExporter:
         )
 
     def named(self, run: str) -> None:
-        """Its label `run`, or that it has none if it is empty, where it was made without.
+        """Set the label `run`, or no label if `run` is empty, of an exporter made without one.
 
         Raises:
-            ConfigError: it has another one, or was given to a trainer or has told of steps without.
+            ConfigError: it has another label, or was used without one.
         """
         if not self._has_name:
             self._metrics.named(run)
@@ -143,22 +144,22 @@ class MetricsExporter:
                 self._grouping["run"] = run
 
     def stage(self, name: str) -> None:
-        """Prometheus is told of finished steps only."""
+        """Ignore stages: Prometheus gets finished steps only."""
 
     def by_task(self) -> None:
-        """Metrics are of several tasks, each with its name as a label.
+        """Give metrics of several tasks each task's name as a label.
 
         Raises:
-            ConfigError: it has told of metrics without.
+            ConfigError: metrics were exported without that label.
         """
         self._metrics.by_task()
 
     def rewards(self, values: Iterable[float], task: str = "") -> None:
-        """Scores of all responses of a step, or of a task's, before its `write`."""
+        """Take the scores of all responses of a step, or of a task in it, before its `write`."""
         self._metrics.rewards(values, task)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Tell all destinations of a finished step."""
+        """Publish a finished step to all destinations."""
         self._metrics.step(step, values)
         for destination in self._destinations:
             try:
@@ -171,13 +172,13 @@ class MetricsExporter:
                 self._failing.discard(destination)
 
     def close(self) -> None:
-        """Tell what is left, and free the port. The Pushgateway keeps the last values."""
+        """Publish what is left, and free the port. The Pushgateway keeps the last values."""
         for destination in self._destinations:
             destination.close()
 
 
 class _Port:
-    """Scraped whenever Prometheus likes; there is nothing to do at a step."""
+    """A port that Prometheus scrapes at any time; steps need no work."""
 
     def __init__(self, port: int, registry: CollectorRegistry) -> None:
         try:
@@ -186,7 +187,7 @@ class _Port:
             raise _taken(port, error) from None
 
     def publish(self, registry: CollectorRegistry) -> None:
-        """It reads the registry itself."""
+        """Do nothing: scrapes read the registry."""
 
     def close(self) -> None:
         self._server.shutdown()
@@ -205,7 +206,7 @@ class _TextFile:
         write_to_textfile(str(self._path), registry)
 
     def close(self) -> None:
-        """The file stays, as the last step has left it."""
+        """Do nothing: the file stays as the last step has left it."""
 
 
 class _Pushgateway:

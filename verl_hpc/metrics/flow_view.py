@@ -11,12 +11,12 @@ from verl_hpc.metrics.text import visible
 
 FILE_NAME = "flow.txt"
 _GRAPH = "\nflowchart "
-"""Begins the Mermaid graph, which the file has below the text."""
+"""Beginning of the Mermaid graph, which follows the text in the file."""
 _MOST_BYTES = 100_000
 
 
 def flow_section(run_directory: Path) -> str:
-    """The text of a run's flow.txt; nothing where it has none."""
+    """Return the text of a run's flow.txt as a section; empty without one."""
     path = run_directory / FILE_NAME
     try:
         if not is_regular(path) or path.stat().st_size > _MOST_BYTES:

@@ -1,8 +1,8 @@
 """evaluations/step_000010.jsonl: every answer of an evaluation, with its score.
 
-A line an answer, so that rows of any figures stand beside each other, a rank writes its part in
-little memory, and whatever reads text reads it; data.train could. Ranks write parts, which one of
-them joins in order and puts in place whole.
+One line per answer: rows may have different figures, a rank writes its part in little memory, and
+any reader of text, such as data.train, can read it. Ranks write parts, which one of them joins in
+order into the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME = re.compile(r"step_(\d{6,12})\.jsonl")
 _PART = re.compile(r"step_\d{6,12}\.jsonl\.(\d{4}-\d{6}|part)")
 
 Part = tuple[int, int]
-"""The number of a set, and of the group of ranks that answered."""
+"""Index of the set, and of the group of ranks that answered."""
 
 
 @dataclass(frozen=True)
@@ -33,34 +33,35 @@ class Generation:
     """One answer."""
 
     step: int
-    """Of the weights."""
+    """Step of the weights that answered."""
     set: str
     row: int
-    """Of the set's problems."""
+    """Row of the problem in the set."""
     sample: int
     """Number of the answer among those to its prompt, from 0."""
     prompt: str
-    """As the model was given it, special tokens included."""
+    """Prompt as the model got it, special tokens included."""
     ground_truth: str
     response: str
     num_tokens: int
-    """Of the response."""
+    """Tokens of the response."""
     truncated: bool
-    """It ended by its length."""
+    """Whether the response was cut at the length limit."""
     score: float
     extra: Mapping[str, float] = field(default_factory=dict)
     """Further figures of the reward function."""
     stop_reason: str = ""
-    """What ended it: "length", a stop string, or the text of a token; empty in older files."""
+    """What ended the response: "length", a stop string, or the text of a token; empty in older
+    files."""
 
 
 def file_of(run_directory: Path, step: int) -> Path:
-    """Where the answers of an evaluation are."""
+    """Return the file for the answers of an evaluation."""
     return run_directory / DIRECTORY / f"step_{step:06d}.jsonl"
 
 
 def generation_steps(run_directory: Path) -> list[int]:
-    """The steps whose answers are there, in order."""
+    """Return the steps whose answers are saved, in order."""
     names = [path.name for path in _files(run_directory)]
     return sorted(int(name[1]) for name in map(_NAME.fullmatch, names) if name is not None)
 
@@ -68,11 +69,11 @@ def generation_steps(run_directory: Path) -> list[int]:
 def write_part(
     run_directory: Path, step: int, part: Part, generations: Iterable[Generation]
 ) -> None:
-    """Write what one group of ranks answered. JSON escapes what is not ASCII, so a terminal obeys
-    nothing in it.
+    """Write the answers of one group of ranks. JSON escapes all but ASCII, so that no terminal
+    obeys them.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the part cannot be written.
     """
     path = _part_of(run_directory, step, part)
     path.parent.mkdir(exist_ok=True)
@@ -82,16 +83,17 @@ def write_part(
 
 
 def line_of(generation: Generation) -> str:
-    """A JSON object and a line break. JSON has no NaN and no infinity: their names."""
-    found = {n: v if math.isfinite(v) else str(v) for n, v in generation.extra.items()}
-    return json.dumps({**asdict(generation), "extra": found}, allow_nan=False) + "\n"
+    """Return an answer as a JSON object and a line break. NaN and infinities, which JSON lacks, are
+    written by name."""
+    extra = {n: v if math.isfinite(v) else str(v) for n, v in generation.extra.items()}
+    return json.dumps({**asdict(generation), "extra": extra}, allow_nan=False) + "\n"
 
 
 def join_parts(run_directory: Path, step: int, parts: Sequence[Part]) -> Path:
-    """Make one file of parts, which go, in the place of what the step had.
+    """Join parts into the step's file, replacing an older one, and remove the parts.
 
     Raises:
-        OSError: one is missing, or the file cannot be written; then there is none, or the old one.
+        OSError: a part is missing, or the file cannot be written; an older file then stays.
     """
     path = file_of(run_directory, step)
     whole = path.with_name(f"{path.name}.part")
@@ -107,7 +109,7 @@ def join_parts(run_directory: Path, step: int, parts: Sequence[Part]) -> Path:
 
 
 def forget_parts(run_directory: Path) -> None:
-    """Remove what a step has left behind that did not come to its end."""
+    """Remove parts that an unfinished evaluation has left behind."""
     for path in _files(run_directory):
         if _PART.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -126,10 +128,10 @@ def forget_after(run_directory: Path, last: int) -> None:
 
 
 def read_generations(run_directory: Path, step: int) -> Iterator[Generation]:
-    """The answers of an evaluation, in order of sets, rows and samples.
+    """Yield the answers of an evaluation, in order of sets, rows and samples.
 
     Raises:
-        DataError: there are none of this step, or a line is none of them.
+        DataError: the step has no answers, or a line is malformed.
     """
     path = file_of(run_directory, step)
     try:

@@ -1,4 +1,5 @@
-"""What happened side by side, as inline SVG: a lane a rank, with a bar for each operator."""
+"""Draw what ranks did side by side, as inline SVG: a lane per rank, with a bar for each
+operator."""
 
 from __future__ import annotations
 
@@ -13,21 +14,21 @@ from verl_hpc.metrics.text import duration, number
 WIDTH = 824
 _TOP = 8
 _HEADING = 20
-"""Pixels of a group's name."""
+"""Height of a group's name in pixels."""
 _LOWEST, _HIGHEST = 14, 24
-"""Pixels of a lane, with what is between two of them."""
+"""Least and largest height of a lane in pixels, with the gap to the next."""
 _READABLE = 16
-"""Pixels from which on a lane has room for the steps of its bars."""
+"""Height in pixels from which on bars have room for their steps."""
 _LANES = 240
-"""Pixels that few lanes share."""
+"""Pixels that the lanes share if they are few."""
 _DIGIT = 6.5
-"""Pixels of a digit."""
+"""Width of a digit in pixels."""
 _NARROW = 0.5
-"""Pixels of the narrowest bar; of those that would hide each other one is drawn."""
+"""Width of the narrowest bar in pixels; of bars that would hide each other one is drawn."""
 
 
 class Span(NamedTuple):
-    """What was done from when to when, in seconds."""
+    """One piece of work, with its beginning and end in seconds."""
 
     name: str
     begin: float
@@ -36,7 +37,7 @@ class Span(NamedTuple):
 
 
 def seconds_by_name(spans: Iterable[Span]) -> dict[str, float]:
-    """Sums, longest first."""
+    """Sum the seconds of spans by name, longest first."""
     total: dict[str, float] = {}
     for span in spans:
         total[span.name] = total.get(span.name, 0.0) + span.end - span.begin
@@ -45,7 +46,7 @@ def seconds_by_name(spans: Iterable[Span]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one rank did; lanes of a group stand below its name."""
+    """Spans of one rank; lanes of a group stand below its name."""
 
     name: str
     spans: Sequence[Span]
@@ -59,14 +60,14 @@ def lanes(
     other: str,
     marks: Mapping[str, float] | None = None,
 ) -> str:
-    """One lane a rank, with what it did when.
+    """Draw one lane per rank, with its spans over time.
 
     Args:
-        title: what it is called for those who do not see it.
-        rows: lanes; times of all are from one zero.
-        colours: classes of the style sheet by a span's name.
-        other: class of the names that have none there.
-        marks: moments by the words that stand above them.
+        title: label for screen readers.
+        rows: lanes, with times from a common zero.
+        colours: classes of the style sheet by span name.
+        other: class for other names.
+        marks: moments by the words above them.
     """
     spans = [span for row in rows for span in row.spans]
     low, high = min(span.begin for span in spans), max(span.end for span in spans)
@@ -94,8 +95,8 @@ def lanes(
 
 
 def _place(rows: Sequence[Lane], top: int, height: int) -> tuple[list[tuple[Lane, int, bool]], int]:
-    """Each lane with its upper edge and whether it is the first of its group; and the lower edge
-    of all."""
+    """Return each lane with its upper edge and whether it is the first of its group, and the lower
+    edge of all."""
     placed: list[tuple[Lane, int, bool]] = []
     group, y = "", top
     for row in rows:
@@ -107,7 +108,7 @@ def _place(rows: Sequence[Lane], top: int, height: int) -> tuple[list[tuple[Lane
 
 
 def _marks(frame: Frame, marks: Mapping[str, float], bottom: int) -> Iterator[str]:
-    """A line at each moment, and its words where they have room."""
+    """Draw a line at each moment, and its words if they have room."""
     free = 0.0
     for words, moment in sorted(marks.items(), key=lambda mark: mark[1]):
         x = frame.x(moment)
@@ -141,7 +142,7 @@ def _bars(
 
 
 def _inside(span: Span, width: float) -> str:
-    """The step and, where that has room, the name."""
+    """Return the step and the name, or only the step, whichever has room."""
     if span.step is None:
         return ""
     choices = (f"{span.step} {span.name}", f"{span.step}")

@@ -1,4 +1,4 @@
-"""metrics.jsonl: the record of a run that every other view is made from."""
+"""metrics.jsonl: the record of a run from which all other views are made."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ Row = dict[str, Any]
 class MetricsLog:
     """Writes metrics.jsonl. Belongs to rank 0.
 
-    A line is one flat object: `step`, `time` (Unix seconds), then the values by name. JSON has no
-    NaN and no infinity: such a value is null, and `not_finite` says what it was::
+    A line is one flat object: `step`, `time` (Unix seconds), then the values by name. NaN and
+    infinities, which JSON lacks, are null, and `not_finite` has their names::
 
         {"step": 7, "time": 1790000000.0, "actor/lr": 1e-06, "actor/grad_norm": null,
          "not_finite": {"actor/grad_norm": "nan"}}
     """
 
     def __init__(self, run_directory: Path, resumed_from: int | None = None) -> None:
-        """Open the file, keeping what is still true of it.
+        """Open the file, keeping the lines that are still valid.
 
         Args:
             run_directory: an existing directory.
-            resumed_from: step of the checkpoint that training resumes from; later lines are of
-                work that is done again, and go. None starts over.
+            resumed_from: step of the checkpoint that training resumes from; later lines, whose work
+                is done again, are dropped. None starts over.
         """
         path = run_directory / FILE_NAME
         self.newest = _keep(path, -1 if resumed_from is None else resumed_from)
-        """The newest step with a line that has a value, by its name."""
+        """Newest step with a value, by the value's name."""
         self._file = path.open("a", encoding="ascii")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append a line and hand it to the operating system.
 
-        A step has one line; a second one, if a later start made up for its evaluation.
+        A step has one line, and a second one if a later start evaluates it afterwards.
         """
         row: Row = {"step": step, "time": round(time.time(), 3), **values}
         not_finite = {name: str(v) for name, v in values.items() if not math.isfinite(v)}
@@ -67,7 +67,7 @@ class MetricsLog:
 
 
 def read_metrics(run_directory: str | Path) -> list[Row]:
-    """The lines of a run's metrics.jsonl, in order. A line cut short by a kill is left out.
+    """Return the lines of a run's metrics.jsonl, in order. A line cut short by a kill is left out.
 
     Raises:
         DataError: the directory has no metrics.jsonl, or none that can be read.
@@ -84,7 +84,7 @@ def read_metrics(run_directory: str | Path) -> list[Row]:
 
 
 def seconds_after(rows: Iterable[Row], step: int) -> float:
-    """Seconds that the steps after this one took, of those that tell."""
+    """Sum the seconds of the steps after this one, as far as they are recorded."""
     return sum(row.get(STEP_SECONDS) or 0.0 for row in rows if row["step"] > step)
 
 
@@ -100,10 +100,9 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _keep(path: Path, last_step: int) -> dict[str, int]:
-    """Rewrite the file with whole lines up to `last_step`, or leave it as it was if killed.
+    """Rewrite the file with whole lines up to `last_step`; a kill leaves the old file.
 
-    Returns:
-        The newest step that is left with a value, by its name.
+    Returns: The newest remaining step with a value, by the value's name.
     """
     newest: dict[str, int] = {}
     part = path.with_suffix(".part")

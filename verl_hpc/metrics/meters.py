@@ -1,9 +1,9 @@
-"""Joules by operator, from energy counters of GPUs (NVML) and of CPUs and memory (RAPL).
+"""Measure joules by operator, from energy counters of GPUs (NVML) and of CPUs and memory (RAPL).
 
 A rank reads its own GPU, and the first rank of a node reads the node's CPUs. Counters are read
 where one operator ends and the next begins, so that each joule goes to the operator under way on
-that rank. RAPL counts the whole node, jobs of others on it included, and most systems let only root
-read it (CVE-2020-8694). Fans, power supplies, the network and idle GPUs are in neither.
+that rank. RAPL counts the whole node, including others' jobs, and most systems let only root read
+it (CVE-2020-8694). Neither counts fans, power supplies, the network and idle GPUs.
 
 NVML: nvmlDeviceGetTotalEnergyConsumption, millijoules since the driver was loaded, from Volta on.
 RAPL: energy_uj and max_energy_range_uj in microjoules (Linux, Documentation/power/powercap).
@@ -26,21 +26,21 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter of energy that only grows, until it begins again at 0."""
+    """A counter of energy that grows until it wraps around to 0."""
 
     source: str
     """"nvml" or "rapl"."""
     read: Callable[[], int]
-    """Microjoules since some moment; raises OSError or an error of NVML."""
+    """Function that returns microjoules since some moment; raises OSError or an error of NVML."""
     range_uj: int = 0
-    """The largest value, after which it begins again; 0 if it never reaches one."""
+    """Largest value before the counter wraps around; 0 if it never does."""
 
 
 class Meters:
     """Adds up microjoules by source and operator between two calls of `drain`.
 
     Args:
-        counters: that this rank reads; without any, nothing is ever found.
+        counters: the counters that this rank reads.
     """
 
     def __init__(self, counters: Sequence[Counter]) -> None:
@@ -50,18 +50,18 @@ class Meters:
         self._last = {counter: counter.read() for counter in counters}
 
     def enter(self, operator: str) -> None:
-        """Give what was used until now to the operator before, and from now on to this one."""
+        """Attribute energy until now to the previous operator, and from now on to this one."""
         with self._lock:
             self._take()
             self._operator = operator
 
     def tick(self, *_: object) -> None:
-        """Read the counters; to be called more often than RAPL's begin again (some minutes)."""
+        """Read the counters; must be called more often than RAPL's wrap around (some minutes)."""
         with self._lock:
             self._take()
 
     def drain(self) -> dict[str, float]:
-        """Joules as `energy_j/<source>/<operator>` since the last drain."""
+        """Return joules since the last drain as `energy_j/<source>/<operator>`."""
         with self._lock:
             self._take()
             spent, self._spent = self._spent, {}
@@ -86,19 +86,20 @@ class Meters:
 def find_counters(
     gpu_uuid: str | None, reads_node: bool, powercap: Path = POWERCAP
 ) -> list[Counter]:
-    """The counters that this rank reads and can read.
+    """Return the counters that this rank should and can read.
 
     Args:
-        gpu_uuid: of its GPU, with or without "GPU-" before it; None without a GPU.
-        reads_node: whether it reads the node's CPUs and memory, too.
-        powercap: where Linux has RAPL's files.
+        gpu_uuid: id of its GPU, with or without "GPU-" before it; None without a GPU.
+        reads_node: whether it also reads the node's CPUs and memory.
+        powercap: directory of Linux's RAPL files.
     """
     gpu = [] if gpu_uuid is None else _nvml(gpu_uuid.removeprefix("GPU-"))
     return gpu + (_rapl(powercap) if reads_node else [])
 
 
 def _nvml(uuid: str) -> list[Counter]:
-    """Nothing without NVIDIA's driver, or of a GPU that does not count (older than Volta, MIG)."""
+    """Return the GPU's counter; none without NVIDIA's driver or on GPUs without one (before Volta,
+    MIG)."""
     try:
         import pynvml
     except ImportError:
@@ -114,8 +115,9 @@ def _nvml(uuid: str) -> list[Counter]:
 
 
 def _rapl(powercap: Path) -> list[Counter]:
-    """Each package (socket), and memory where it has a zone of its own; cores are in packages."""
-    found = []
+    """Return counters of each package (socket) with its cores, and of memory with a zone of its
+    own."""
+    counters = []
     for zone in sorted(powercap.glob("intel-rapl:*")):
         try:
             name = (zone / "name").read_text().strip()
@@ -126,5 +128,5 @@ def _rapl(powercap: Path) -> list[Counter]:
             range_uj = int((zone / "max_energy_range_uj").read_text())
         except OSError:  # not ours to read
             continue
-        found.append(Counter("rapl", lambda file=energy: int(file.read_text()), range_uj))  # type: ignore[misc]
-    return found
+        counters.append(Counter("rapl", lambda file=energy: int(file.read_text()), range_uj))  # type: ignore[misc]
+    return counters

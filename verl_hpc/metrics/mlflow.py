@@ -1,4 +1,4 @@
-"""MLflow's store of files in the run directory."""
+"""Log to MLflow's store of files in the run directory."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from verl_hpc.config.trackers import MlflowConfig
 from verl_hpc.runtime import environment
 
 DIRECTORY = "mlflow"
-"""Below the run directory."""
+"""Directory below the run directory."""
 
 
 class Mlflow:
-    """A run in RUN/mlflow for each start of a run.
+    """Logs each start of a run as a run in RUN/mlflow.
 
-    Files, and no database, which MLflow prefers: SQLite's locks are slow or missing on the parallel
-    file systems that run directories are on. `mlflow migrate-filestore` makes a database of them.
+    It writes files, not the database that MLflow prefers: SQLite's locks are slow or missing on the
+    parallel file systems of run directories. `mlflow migrate-filestore` converts them.
     """
 
     def __init__(self, config: MlflowConfig, run_directory: Path) -> None:
-        """Begin a run of the run directory's name."""
+        """Begin a run named after the run directory."""
         environment.prepare_trackers()
         from mlflow.tracking import MlflowClient
 
         store = (run_directory / DIRECTORY).resolve()
         self._client = MlflowClient(tracking_uri=store.as_uri())
-        found = self._client.get_experiment_by_name(config.experiment)
-        if found is None:
+        known = self._client.get_experiment_by_name(config.experiment)
+        if known is None:
             experiment = self._client.create_experiment(config.experiment)
         else:
-            experiment = found.experiment_id
+            experiment = known.experiment_id
         self._run = self._client.create_run(experiment, run_name=run_directory.name).info.run_id
 
     def stage(self, name: str) -> None:
-        """Runs of MLflow have finished steps only."""
+        """Ignore stages: MLflow gets finished steps only."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric

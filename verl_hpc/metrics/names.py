@@ -6,40 +6,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 SCORE = "critic/score/mean"
-"""Reward as the scorer gave it."""
+"""Mean score as the scorer gave it."""
 REWARD = "critic/rewards/mean"
-"""Reward that advantages are made of: the score after the KL penalty, where there is one."""
+"""Mean reward from which advantages are computed: the score after a KL penalty, if there is one."""
 VALIDATION = "val/score/mean"
 """Mean score of an evaluation; val/accuracy is the share of its answers that are right."""
 RIGHT = 1.0
-"""The score from which an answer is right: some rewards give part of a point for one that is nearly
-so."""
+"""Least score of a right answer: some rewards give part of a point for nearly right ones."""
 SFT_LOSS = "sft/loss"
 PAIR_LOSS = "reward/loss"
-"""Of a reward model that learns from pairs."""
+"""Loss of a reward model that learns from pairs."""
 PAIR_ACCURACY = "reward/accuracy"
-"""Share of the pairs of a step of which it prefers the chosen answer, before the update."""
+"""Share of a step's pairs in which the reward model prefers the chosen answer, before the
+update."""
 PREFERENCE_LOSS = "preference/loss"
-"""Of a policy that learns from better and worse answers."""
+"""Loss of a policy that learns from better and worse answers."""
 PREFERENCE_ACCURACY = "rewards/accuracies"
 """Share of the pairs of a step whose chosen answer has the higher implicit reward."""
 POLICY_LOSS = "actor/pg_loss"
 CLIP_FRACTION = "actor/pg_clipfrac"
 OLD_POLICY_KL = "actor/ppo_kl"
-"""To the policy that the loss's ratio starts from: that of the weights before the step, or, with
-old_log_probs = rollout, the one that sampled."""
+"""KL to the policy in the denominator of the loss's ratio: the weights before the step, or, with
+old_log_probs = rollout, the policy that sampled."""
 CORRECTION_WEIGHT = "actor/correction_weight"
 CORRECTION_TRUNCATED = "actor/correction_truncated"
-"""Of algorithm.correction: mean weight of tokens, and the share of them that had a larger one."""
+"""Mean token weight of algorithm.correction, and the share of tokens whose weight was truncated."""
 ROUTER_DISAGREEMENT = "actor/router_disagreement"
-"""Of algorithm.router_replay: share of tokens x layers for which the trainer's router would have
-chosen other experts than the rollout did."""
+"""Share of tokens x layers, with algorithm.router_replay, for which the trainer's router would have
+chosen other experts than the rollout."""
 REFERENCE_KL = "actor/kl_loss"
 REFERENCE_KL_PENALTY = "actor/reward_kl_penalty"
 TEACHER_REVERSE_KL = "distillation/reverse_kl"
-"""From the policy to its teacher, on the tokens that the policy sampled."""
+"""KL from the policy to its teacher, on the tokens that the policy sampled."""
 TEACHER_FORWARD_KL = "actor/forward_kl"
-"""From the teacher to the policy, on the teacher's likeliest tokens and the rest as one."""
+"""KL from the teacher to the policy, on the teacher's likeliest tokens and the rest as one."""
 ENTROPY = "actor/entropy"
 GRAD_NORM = "actor/grad_norm"
 LEARNING_RATE = "actor/lr"
@@ -51,22 +51,22 @@ RESPONSE_LENGTH = "response_length/mean"
 RESPONSE_LENGTH_MAX = "response_length/max"
 RESPONSES_CUT = "response_length/clip_ratio"
 LOG_PROBS_DIFFERENCE = "training/rollout_log_probs_diff_mean"
-"""What rollout.verify judges; verl's rollout_probs_diff is that of probabilities."""
+"""Difference that rollout.verify checks; verl's rollout_probs_diff is that of probabilities."""
 
 LAG, LAG_MAX = "rollout/lag/mean", "rollout/lag/max"
-"""Steps by which the weights of a response's tokens were behind those that train on it."""
+"""Number of steps by which a token's weights are older than those that train on it."""
 
 THROUGHPUT = "perf/throughput"
 """Tokens a second and rank, as in verl."""
 TOKENS = "perf/total_num_tokens"
 
 GPU_MEMORY_USED = "perf/gpu_memory_used_gb"
-"""GiB of a rank's GPU that are taken at the end of a step, by all that use it."""
+"""GiB in use on a rank's GPU at the end of a step, by all processes."""
 
 RESHARD_RECEIVED = "reshard/received_bytes"
-"""What crossed to another rank in a step, summed over ranks."""
+"""Bytes received from other ranks in a step, summed over ranks."""
 RESHARD_MINIMUM = "reshard/minimum_bytes"
-"""What had to: the bytes that ranks needed and did not hold."""
+"""Least possible bytes: those that ranks needed and did not hold."""
 RESHARD_SECONDS = "reshard/seconds"
 
 TIMING = "timing_s/"
@@ -74,14 +74,14 @@ TIMING = "timing_s/"
 STEP_SECONDS = "timing_s/step"
 CPU = "cpu_s/"
 """Prefix of CPU seconds by operator, of all threads of the rank's process; names as with
-`timing_s/`. Waiting for other ranks takes next to none, so that they are the rank's own work."""
+`timing_s/`. Waiting for other ranks takes almost none, so they measure the rank's own work."""
 ENERGY = "energy_j/"
 """Prefix of joules that all ranks' meters counted, by meter and operator: `energy_j/nvml/rollout`.
-They are sums over ranks, and absent where no meter can be read."""
+They are sums over ranks, and absent if no meter can be read."""
 WAIT = "wait"
-"""The stage of a rank that waits at the end of a step for the others; split runs alone have it."""
+"""Stage of a rank that waits for the others at the end of a step, in split runs only."""
 OVERLAP = "longest of all ranks; they overlap"
-"""What seconds by operator are in split runs."""
+"""Meaning of seconds by operator in split runs."""
 
 SUMMARY: Mapping[str, str] = {
     SCORE: "reward",
@@ -100,7 +100,7 @@ SUMMARY: Mapping[str, str] = {
     GRAD_NORM: "grad",
     THROUGHPUT: "tok/s/rank",
 }
-"""The few metrics that tell how a step went, with short labels."""
+"""The most important metrics of a step, with short labels."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class Chart:
     title: str
     curves: Mapping[str, str]
     unit: str = ""
-    """Of the vertical axis."""
+    """Unit of the vertical axis."""
     least: float | None = None
-    """Where the vertical axis ends at the latest; what lies beyond is drawn at its end."""
+    """Least value of the vertical axis; points beyond are drawn at its end."""
     most: float | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""What trackers without a network have in common: a run of their own package."""
+"""Base of trackers that log to an offline run of their own package."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class OfflineRun:
     """A sink that logs finished steps.
 
     Args:
-        run: with `log(values, step=...)` and `finish()`.
+        run: object with `log(values, step=...)` and `finish()`.
     """
 
     def __init__(self, run: Any) -> None:
         self._run = run
 
     def stage(self, name: str) -> None:
-        """Not told: these runs have finished steps only."""
+        """Ignore stages: these runs have finished steps only."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)

@@ -1,6 +1,6 @@
-"""A step's metrics under Prometheus's names. Nothing here talks to a network.
+"""Hold a step's metrics under Prometheus's names, without any network.
 
-Metrics of metrics.jsonl are gauges, `actor/grad_norm` is `verl_actor_grad_norm`, but for these:
+Metrics of metrics.jsonl are gauges (`actor/grad_norm` is `verl_actor_grad_norm`), except these:
 
     verl_operator_latency_seconds{operator=}  histogram of timing_s/; an inner one is outer/inner
     verl_operator_cpu_seconds{operator=}      gauge of cpu_s/
@@ -12,14 +12,14 @@ Metrics of metrics.jsonl are gauges, `actor/grad_norm` is `verl_actor_grad_norm`
     verl_gpu_memory_used_bytes                gauge: of the fullest GPU; none on CPU ranks
     verl_step                                 gauge: the last step that is done
 
-All have a label `run`, where the run has a name: neither the port's address nor the node exporter's
-tells two runs of a node apart.
+All have a label `run` if the run has a name: neither the port's address nor the node exporter's
+distinguishes two runs on a node.
 
-Where several tasks train one actor (`task/NAME/...`), each of these has a label `task` as well, and
-gauges are by task, too: `task/solve/actor/grad_norm` is `verl_actor_grad_norm{task="solve"}`.
+If several tasks train one actor (`task/NAME/...`), these and the gauges also have a label `task`:
+`task/solve/actor/grad_norm` is `verl_actor_grad_norm{task="solve"}`.
 
-Histograms are of this start of the run: Prometheus takes a restart for what it is, a counter that
-begins again. A percentile is `histogram_quantile(0.95, rate(verl_..._bucket[1h]))`.
+Histograms cover this start of the run: Prometheus recognises a restart as a counter that begins
+again. A percentile is `histogram_quantile(0.95, rate(verl_..._bucket[1h]))`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SECONDS = (
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600),
     *(1200, 1800, 3600, 7200),
 )
-"""Upper ends of buckets: from an operator of a tiny model to a step of hours."""
+"""Upper ends of buckets, from an operator of a tiny model to a step of hours."""
 _REWARDS = (
     -10,
     -5,
@@ -82,10 +82,10 @@ _M = TypeVar("_M", Gauge, Histogram)
 
 
 class PrometheusMetrics:
-    """A registry of one run.
+    """Registry of one run's metrics.
 
     Args:
-        run: label of all metrics; none if empty.
+        run: label `run` of all metrics; no label if empty.
     """
 
     def __init__(self, run: str = "") -> None:
@@ -95,10 +95,10 @@ class PrometheusMetrics:
         self._begin()
 
     def named(self, run: str) -> None:
-        """Give all metrics a label `run`, or none if it is empty, before any is told.
+        """Give all metrics a label `run`, or none if it is empty, before the first values.
 
         Raises:
-            ConfigError: they have another, or have or were told without.
+            ConfigError: they have another label, or have values without one.
         """
         if run != self._run:
             if self._is_named or self._told:
@@ -111,10 +111,10 @@ class PrometheusMetrics:
         self._is_named = True
 
     def by_task(self) -> None:
-        """Give all metrics but the step a label `task`, before any is told.
+        """Give all metrics but the step a label `task`, before the first values.
 
         Raises:
-            ConfigError: they were told without.
+            ConfigError: they have values without it.
         """
         if self._by_task:
             return
@@ -139,9 +139,9 @@ class PrometheusMetrics:
         self._rollout: Histogram | None = None
         self._rewards: Histogram | None = None
         self._gauges: dict[str, Gauge] = {}
-        """By the metric's name in metrics.jsonl."""
+        """Gauges by the metric's name in metrics.jsonl."""
         self._taken = {PREFIX + "operator_latency_seconds", PREFIX + "step_latency_seconds"}
-        # What has fixed names comes first, so that no other metric can have one of them.
+        # Metrics with fixed names come first, so that no other metric can take one.
         self._fixed = {
             "step": self._gauge("step", "The last step that is done", has_task=False),
             "kl": self._gauge("kl_divergence", "KL divergence, nats a token", "to"),
@@ -162,7 +162,7 @@ class PrometheusMetrics:
             self._take(*self._task_of(name), value)
 
     def _task_of(self, name: str) -> tuple[str, str]:
-        """A task and the rest of a metric's name; no task of one that has none."""
+        """Split a metric's name into task and rest; the task is empty if it has none."""
         if self._by_task and name.startswith("task/"):
             task, slash, rest = name.removeprefix("task/").partition("/")
             if slash:
@@ -197,7 +197,7 @@ class PrometheusMetrics:
             self._at(self._rewards, task).observe(value)
 
     def _at(self, metric: _M, task: str | None, *labels: str) -> _M:
-        """The one with these labels; a task of None is of a metric that has none."""
+        """Return the metric with these labels; `task` is None for metrics without that label."""
         if self._by_task and task is not None:
             labels = (task, *labels)
         if self._run:

@@ -1,4 +1,4 @@
-"""Files of a run directory that are replaced whole, so that a reader never sees half of one."""
+"""Replace files of a run directory whole, so that a reader never sees half of one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import TextIO
 def replace_file(path: Path, text: str) -> TextIO:
     """Put a new regular file in the place of whatever has this name, and leave it open for more.
 
-    Nothing that stands there is opened: a pipe would block the writer, and a link
-    could lead anywhere.
+    An existing file is not opened: a pipe would block the writer, and a link could lead anywhere.
 
     Args:
-        path: in a directory that exists and is no link.
-        text: ASCII.
+        path: file in a directory that exists and is no link.
+        text: its content, ASCII.
 
     Raises:
-        OSError: it cannot be written; then the old one is as it was.
+        OSError: the file cannot be written; the old one is then unchanged.
     """
     part = path.with_name(f"{path.name}.part")
     file = open_new(part)
@@ -34,10 +33,10 @@ def replace_file(path: Path, text: str) -> TextIO:
 
 
 def open_new(path: Path) -> TextIO:
-    """A new regular file of ASCII in the place of whatever has this name, as `replace_file`.
+    """Open a new regular ASCII file in the place of whatever has this name.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be made.
     """
     if path.parent.is_symlink():
         raise NotADirectoryError(f"{path.parent} is a link; a run writes into a directory here")
@@ -47,7 +46,7 @@ def open_new(path: Path) -> TextIO:
 
 
 def _close(file: TextIO) -> None:
-    """Without the error that a full disk gives a second time."""
+    """Close a file without the error that a full disk gives a second time."""
     try:
         file.close()
     except OSError:

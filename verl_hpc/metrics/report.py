@@ -1,4 +1,4 @@
-"""report.html: what a run did, on one page that needs nothing beside it."""
+"""report.html: what a run did, on one page without further files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from verl_hpc.package import VERSION
 FILE_NAME = "report.html"
 TEMPLATE = Path(__file__).with_name(FILE_NAME)
 STYLE = Path(__file__).with_name("page.css")
-"""What report.html and the dashboard look like."""
+"""Style sheet of report.html and the dashboard."""
 PLACED = ("name", "recipe", "state", "total_steps", "config", "num_ranks", "num_nodes")
 """Facts shown elsewhere on the page, or covered by another."""
 NUM_LAST_STEPS = 10
 
 
 def read_facts(run_directory: Path) -> dict[str, Any]:
-    """The facts that a run has left for its report; none if it has not ended.
+    """Return the facts that a run has left for its report; empty if it has not ended.
 
     Raises:
         DataError: they cannot be read.
@@ -56,7 +56,7 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
     """Write report.html, and plots/ with the same curves as PNG, from a run's metrics.jsonl.
 
     Args:
-        facts: what metrics do not tell. `name`, `recipe`, `state`, `total_steps` and `config` (the
+        facts: facts that metrics lack. `name`, `recipe`, `state`, `total_steps` and `config` (the
             resolved YAML) have their places; all others (layouts, commit, versions ...) are listed
             as they come, a mapping as its pairs.
 

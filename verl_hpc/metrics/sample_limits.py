@@ -1,29 +1,30 @@
-"""How much is kept of what a model was asked and said."""
+"""Limits of the samples that a run keeps of prompts and responses."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 MAX_GROUPS = 4
-"""Prompts that are kept of a step's training, and as many of its evaluation."""
+"""Most prompts that are kept of a step's training, and as many of its evaluation."""
 MAX_RESPONSES = 8
-"""To one prompt."""
+"""Most responses that are kept for one prompt."""
 MAX_CHARACTERS = 4000
-"""Of a text; a longer one keeps its two ends, and says in between what was cut."""
+"""Most characters of a text; a longer one keeps its two ends, and a note of what was cut."""
 MAX_STEPS = 50
-"""Files. Together they have at most 2 x 4 x (2 + 8) x 4,000 x 50 = 16 million characters of text,
-which is 16 MB in English and 192 MB if every one were written in 12 bytes, as an emoji is."""
+"""Most files, one per step. Together they have at most 2 x 4 x (2 + 8) x 4,000 x 50 = 16 million
+characters of text, which is 16 MB in English and 192 MB if every one were written in 12 bytes, as
+an emoji is."""
 NEWEST_STEPS = 10
-"""That are never thinned out."""
+"""Newest steps, which are never thinned out."""
 _ROOM = 60
-"""Characters for the words about what was cut."""
+"""Characters for the note of what was cut."""
 
 
 def surplus(steps: Sequence[int], evaluated: Collection[int] = ()) -> list[int]:
-    """The steps to forget where there are more than `MAX_STEPS`, in order.
+    """Return the steps to forget if there are more than `MAX_STEPS`, in order.
 
-    Never the first and the `NEWEST_STEPS` last; of the others those that leave the smallest gaps,
-    and steps with an evaluation only where all have one, the newest of these last.
+    The first step and the `NEWEST_STEPS` last stay; of the others those go that leave the smallest
+    gaps, steps with an evaluation after all others, and the newest of these last.
     """
     newest_evaluated = max(evaluated, default=None)
     kept, gone = list(steps), []
@@ -38,7 +39,8 @@ def surplus(steps: Sequence[int], evaluated: Collection[int] = ()) -> list[int]:
 
 
 def cut(text: str) -> str:
-    """At most `MAX_CHARACTERS` of a text: its two ends, and between them how much is left out."""
+    """Return at most `MAX_CHARACTERS` of a text: its two ends, and between them how much is left
+    out."""
     if len(text) <= MAX_CHARACTERS:
         return text
     half = (MAX_CHARACTERS - _ROOM) // 2

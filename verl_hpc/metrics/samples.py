@@ -44,12 +44,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SampleResponse:
-    """What the model answered.
+    """One response of the model.
 
-    `score` is as the scorer gave it, `advantage` the mean over the tokens; None where there is
-    none. `truncated` says that the response reached the length limit, `version` the step of the
-    weights that began it, if that is known, and `stop_reason` what ended it: "length", a stop
-    string, or the text of a token (empty in older files).
+    `score` is the scorer's, `advantage` the mean over the tokens, or None. `truncated` says whether
+    the response reached the length limit, `version` is the step of the weights that began it, if
+    known, and `stop_reason` what ended it: "length", a stop string, or the text of a token (empty
+    in older files).
     """
 
     text: str
@@ -62,7 +62,7 @@ class SampleResponse:
 
 @dataclass(frozen=True)
 class SampleGroup:
-    """A prompt, what the scorer holds to be right, and the responses to it."""
+    """A prompt, its ground truth, and the responses to it."""
 
     prompt: str
     ground_truth: str
@@ -72,17 +72,17 @@ class SampleGroup:
 class SampleLog:
     """Writes the samples of a run, a file a step. Belongs to rank 0.
 
-    A file is ASCII in which JSON escapes everything else, so a terminal obeys nothing in it. One
-    that cannot be written (full disk, quota) is said once in the log, and the run continues.
+    A file is ASCII in which JSON escapes everything else, so that no terminal obeys it. If one
+    cannot be written (full disk, quota), that is logged once, and the run continues.
     """
 
     def __init__(self, run_directory: Path, resumed_from: int | None) -> None:
-        """Remove what is not true any more.
+        """Remove files that are not valid any more.
 
         Args:
             run_directory: an existing directory.
             resumed_from: step of the checkpoint that training resumes from; files of later steps
-                go. None starts over.
+                are removed. None starts over.
         """
         self._run_directory = run_directory
         self._fails = False
@@ -97,8 +97,8 @@ class SampleLog:
         self._evaluated = {s for s in left if "evaluation" in read_samples(run_directory, s)}
 
     def write(self, step: int, kind: Kind, groups: Sequence[SampleGroup]) -> None:
-        """Keep the first `MAX_GROUPS` groups with `MAX_RESPONSES` responses each; what the step
-        had of this kind is replaced."""
+        """Keep the first `MAX_GROUPS` groups with `MAX_RESPONSES` responses each, in place of the
+        step's earlier ones of this kind."""
         if self._fails:
             return
         both = {**read_samples(self._run_directory, step), kind: groups}
@@ -122,12 +122,12 @@ class SampleLog:
 
 
 def file_of(run_directory: Path, step: int) -> Path:
-    """Where a step's samples are."""
+    """Return the file for a step's samples."""
     return run_directory / DIRECTORY / f"step_{step:06d}.json"
 
 
 def sample_steps(run_directory: Path) -> list[int]:
-    """The steps that have samples, in order."""
+    """Return the steps that have samples, in order."""
     try:
         names = [path.name for path in (run_directory / DIRECTORY).iterdir()]
     except OSError:
@@ -136,7 +136,7 @@ def sample_steps(run_directory: Path) -> list[int]:
 
 
 def read_samples(run_directory: Path, step: int) -> dict[Kind, list[SampleGroup]]:
-    """A step's groups by kind; of a file that is missing, foreign or broken, none."""
+    """Return a step's groups by kind; empty if the file is missing, foreign or broken."""
     try:
         with open_regular(file_of(run_directory, step)) as file:
             tree = json.loads(file.read(_MOST_BYTES + 1))
@@ -164,7 +164,7 @@ def _as_tree(group: SampleGroup) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float | str | None:
-    """JSON has no NaN and no infinity: their names."""
+    """Return the name of NaN or an infinity, which JSON lacks; other values unchanged."""
     return value if value is None or math.isfinite(value) else str(value)
 
 

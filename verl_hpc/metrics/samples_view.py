@@ -1,4 +1,4 @@
-"""Samples of a run as HTML. What a model wrote is text on the page, whatever is in it."""
+"""Show samples of a run as HTML. A model's words are plain text on the page, whatever they hold."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from verl_hpc.metrics.text import number, visible
 
 TITLES: dict[Kind, str] = {"train": "Training", "evaluation": "Evaluation"}
 _SUMMARY = 200
-"""Characters of a prompt by which a closed group is known."""
+"""Most characters of a prompt in the heading of a closed group."""
 
 
 def step_samples(run_directory: Path, step: int) -> str:
-    """All groups of a step, open."""
+    """Return all groups of a step, open."""
     return "".join(
         section(f"{TITLES[kind]}, step {step}", _groups(groups, is_open=True))
         for kind, groups in read_samples(run_directory, step).items()
@@ -24,8 +24,8 @@ def step_samples(run_directory: Path, step: int) -> str:
 
 
 def newest_samples(run_directory: Path) -> str:
-    """The groups of the newest training step and of the newest evaluation that have some, closed;
-    nothing where there are none."""
+    """Return the groups of the newest training step and of the newest evaluation with any, closed;
+    empty without samples."""
     parts: dict[Kind, str] = {}
     for step in reversed(sample_steps(run_directory)):
         for kind, groups in read_samples(run_directory, step).items():
@@ -73,7 +73,7 @@ def _response(response: SampleResponse, place: int) -> str:
 
 
 def _text(label: str, words: str) -> str:
-    """A text below its label, which is HTML."""
+    """Return a text below its label, which is HTML."""
     if not words:
         return f'<p class="label">{label}</p><p class="empty">empty</p>'
     said = escape(visible(words))

@@ -1,4 +1,4 @@
-"""Parts of a page about a run: HTML of headline figures, curves and times, from its metrics."""
+"""Sections of a page about a run: headline figures, curves and times from its metrics, as HTML."""
 
 from __future__ import annotations
 
@@ -53,22 +53,23 @@ NUM_BARS = 60
 
 
 def alert(rows: Sequence[Row]) -> str:
-    """Which metrics were NaN or infinite, and when first."""
-    found: dict[str, list[str]] = {}
+    """Return a warning that lists metrics that were NaN or infinite, and when first; or nothing."""
+    by_metric: dict[str, list[str]] = {}
     for row in rows:
         for name, value in row.get("not_finite", {}).items():
-            found.setdefault(name, []).append(f"{value} at step {row['step']}")
-    if not found:
+            by_metric.setdefault(name, []).append(f"{value} at step {row['step']}")
+    if not by_metric:
         return ""
     lines = (
         f"{escape(name)}: {escape(first)}{f' and {len(more)} more' if more else ''}"
-        for name, (first, *more) in found.items()
+        for name, (first, *more) in by_metric.items()
     )
     return f'<p class="alert"><b>Not finite</b><br>{"<br>".join(lines)}</p>'
 
 
 def overlap_alert(evaluation: Mapping[str, int]) -> str:
-    """That prompts of evaluation are trained on, as the run's facts say."""
+    """Return a warning that prompts of evaluation are trained on, by the run's facts; or
+    nothing."""
     shared = evaluation.get("prompts found in training", 0)
     if not shared or evaluation.get("rows dropped from training", 0):
         return ""
@@ -80,7 +81,7 @@ def overlap_alert(evaluation: Mapping[str, int]) -> str:
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """The figures that one looks for first, as a list of terms."""
+    """Return the most important figures as a list of terms."""
     tiles = [
         *_change("Reward", points(rows, SCORE)),
         *_change("Evaluation score", points(rows, VALIDATION)),
@@ -129,9 +130,10 @@ def _ratio(rows: Sequence[Row]) -> str:
 
 
 def charts(rows: Sequence[Row]) -> str:
-    """A figure for each chart that has points; the first, which matters most, is a wide one."""
-    found = [(chart, drawn) for chart in charts_of(rows) if (drawn := curves(chart, rows))]
-    return "".join(_figure(chart, drawn, wide=not i) for i, (chart, drawn) in enumerate(found))
+    """Return a figure for each chart that has points; the first, the most important one, is
+    wide."""
+    figures = [(chart, drawn) for chart in charts_of(rows) if (drawn := curves(chart, rows))]
+    return "".join(_figure(chart, drawn, wide=not i) for i, (chart, drawn) in enumerate(figures))
 
 
 def _figure(chart: Chart, drawn: Mapping[str, Sequence[Point]], *, wide: bool) -> str:
@@ -145,24 +147,24 @@ def _figure(chart: Chart, drawn: Mapping[str, Sequence[Point]], *, wide: bool) -
 
 
 def operator_colours(seconds: Mapping[str, float]) -> dict[str, str]:
-    """Classes of the style sheet by operator, the longest first; `other` is the rest.
+    """Return classes of the style sheet by operator, the longest first; `other` is the rest.
 
     Operators that every run has keep their colour from page to page. WAIT is grey.
 
     Args:
-        seconds: of a mean step, longest first.
+        seconds: seconds of a mean step by operator, longest first.
     """
     named = [name for name in seconds if name not in (OTHER, WAIT)][: len(COLOURS)]
     own = {n: OPERATOR_COLOURS[n] for n in named if n in OPERATOR_COLOURS}
-    # From the last: the first are those of operators that this page may not know, but others do.
+    # Taken from the end: the first colours belong to operators that other pages may have.
     free = [colour for colour in reversed(COLOURS) if colour not in own.values()]
     own |= zip((name for name in named if name not in own), free, strict=False)
     return {**{name: own[name] for name in named if name in own}, OTHER: "c7"}
 
 
 def times(rows: Sequence[Row]) -> str:
-    """Step time by operator: bars over the steps, and a table of means with shares; of operators
-    that overlap the means alone."""
+    """Return step time by operator: bars over the steps and a table of means with shares, or the
+    means alone if operators overlap."""
     seconds = mean_seconds(rows)
     step = sum(seconds.values())
     if not step:
@@ -184,7 +186,7 @@ def times(rows: Sequence[Row]) -> str:
 
 
 def key(colours: Mapping[str, str]) -> str:
-    """Which colour is which operator."""
+    """Return a legend of operators and their colours."""
     squares = (
         f'<span><i class="{colour}"></i>{escape(name)}</span>' for name, colour in colours.items()
     )
@@ -197,9 +199,13 @@ def _label(rows: Sequence[Row]) -> str:
 
 
 def resharding(rows: Sequence[Row]) -> str:
-    """Bytes that weights took to the generation layout, beside the least possible."""
+    """Return the bytes that resharding to the generation layout moved, and the least possible."""
     names = {"received": RESHARD_RECEIVED, "least possible": RESHARD_MINIMUM}
-    bars = {label: mean(found) for label, name in names.items() if (found := _values(rows, name))}
+    bars = {
+        label: mean(num_bytes)
+        for label, name in names.items()
+        if (num_bytes := _values(rows, name))
+    }
     if not bars:
         return ""
     words = ["Bytes of a mean step, all ranks together"]
@@ -211,7 +217,7 @@ def resharding(rows: Sequence[Row]) -> str:
 
 
 def last_steps(rows: Sequence[Row]) -> str:
-    """A table of these steps, with the metrics that tell how they went."""
+    """Return a table of these steps with the metrics of `SUMMARY`."""
     columns = {name: label for name, label in SUMMARY.items() if any(name in r for r in rows)}
     if not columns:
         return ""
@@ -227,14 +233,15 @@ def last_steps(rows: Sequence[Row]) -> str:
 
 
 def section(title: str, body: str) -> str:
-    """A part of a page below its heading; the title is HTML."""
+    """Return a section of a page with its heading; the title is HTML."""
     return f"<section><h2>{title}</h2>{body}</section>"
 
 
 def _table(
     header: Sequence[str], lines: Iterable[Sequence[str]], colours: Sequence[str] = ()
 ) -> str:
-    """Escapes its cells. `colours` are classes of a square before each line's first cell."""
+    """Return a table with escaped cells; `colours` are classes of a square before each line's first
+    cell."""
     body = []
     for i, (first, *rest) in enumerate(lines):
         square = f'<i class="{colours[i]}"></i>' if colours else ""

@@ -1,4 +1,4 @@
-"""From the rows of metrics.jsonl to what curves and bars draw."""
+"""Turn the rows of metrics.jsonl into points and bars to draw."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ OTHER = "other"
 
 
 def points(rows: Sequence[Row], name: str) -> list[Point]:
-    """A metric over the steps that have it, without its nulls."""
+    """Return a metric over the steps that have it, without its nulls."""
     return [(row["step"], row[name]) for row in rows if row.get(name) is not None]
 
 
 def curves(chart: Chart, rows: Sequence[Row]) -> dict[str, list[Point]]:
-    """Points by label. A metric that is absent, or equal to one before it, has no curve."""
-    found: dict[str, list[Point]] = {}
+    """Return points by label. A metric that is absent, or equal to one before it, has no curve."""
+    by_label: dict[str, list[Point]] = {}
     for name, label in chart.curves.items():
         curve = points(rows, name)
-        if curve and curve not in found.values():
-            found[label] = curve
-    return found
+        if curve and curve not in by_label.values():
+            by_label[label] = curve
+    return by_label
 
 
 def thin(curve: Sequence[Point], limit: int) -> list[Point]:
-    """At most `limit` points that keep every visible peak: lowest and highest of each stretch."""
+    """Return at most `limit` points that keep every visible peak: lowest and highest of each
+    stretch."""
     if len(curve) <= limit:
         return list(curve)
     stretches = limit // 2
@@ -43,8 +44,9 @@ def thin(curve: Sequence[Point], limit: int) -> list[Point]:
 
 
 def smooth(curve: Sequence[Point], weight: float = 0.9) -> list[Point]:
-    """Exponential moving average, corrected for its start as in Adam (arXiv 1412.6980, section 3):
-    every point is a weighted mean of those up to it, the newest with the largest weight."""
+    """Return the exponential moving average, corrected for its start as in Adam (arXiv 1412.6980,
+    section 3): each point is a weighted mean of those up to it, the newest with the largest
+    weight."""
     total = norm = 0.0
     averaged: list[Point] = []
     for step, value in curve:
@@ -57,10 +59,11 @@ def smooth(curve: Sequence[Point], weight: float = 0.9) -> list[Point]:
 def axis_range(
     values: Sequence[float], margin: float, limits: tuple[float | None, float | None] = (None, None)
 ) -> tuple[float, float]:
-    """The range of values, wider by `margin` of itself on both sides, but not beyond the limits.
+    """Return the range of values, wider by `margin` of itself on both sides, but not beyond the
+    limits.
 
-    Never empty: around one value it is a fifth of that; around zero it is 0 to 1. With a margin it
-    is never so narrow either that its ticks would differ beyond the fourth digit.
+    It is never empty: around one value it is a fifth of that, around zero 0 to 1. With a margin it
+    is also never so narrow that its ticks would differ beyond the fourth digit.
     """
     floor, ceiling = limits
     low, high = (clamp(value, limits) for value in (min(values), max(values)))
@@ -76,15 +79,15 @@ def axis_range(
 
 
 def clamp(value: float, limits: tuple[float | None, float | None]) -> float:
-    """The value, or the limit that it is beyond."""
+    """Return the value, or the limit that it is beyond."""
     floor, ceiling = limits
     value = value if floor is None else max(value, floor)
     return value if ceiling is None else min(value, ceiling)
 
 
 def operator_seconds(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Seconds of one step by top-level operator; `other` is what the step took beyond them, where
-    that is 1 % or more."""
+    """Return the seconds of one step by top-level operator; `other` is the rest of the step, if it
+    is more than 1 %."""
     seconds = {
         name.removeprefix(TIMING): value
         for name, value in values.items()
@@ -96,7 +99,8 @@ def operator_seconds(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def operator_joules(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Joules of one step by meter and operator, as `nvml/rollout`; empty without meters."""
+    """Return the joules of one step by meter and operator, as `nvml/rollout`; empty without
+    meters."""
     return {
         name.removeprefix(ENERGY): value
         for name, value in values.items()
@@ -110,7 +114,7 @@ def overlaps(rows: Iterable[Mapping[str, float | None]]) -> bool:
 
 
 def mean_seconds(rows: Sequence[Row]) -> dict[str, float]:
-    """Seconds by operator of a mean step, longest first."""
+    """Return the seconds by operator of a mean step, longest first."""
     total: dict[str, float] = {}
     for row in rows:
         for name, seconds in operator_seconds(row).items():
@@ -120,13 +124,13 @@ def mean_seconds(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def fold(seconds: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
-    """The seconds of `names` in that order, then the sum of all the others as `other`."""
+    """Return the seconds of `names` in that order, then the sum of all others as `other`."""
     rest = sum(spent for name, spent in seconds.items() if name not in names)
     named = {name: seconds[name] for name in names if name in seconds}
     return {**named, OTHER: rest} if rest else named
 
 
 def bins(rows: Sequence[Row], limit: int) -> list[Sequence[Row]]:
-    """Rows cut into at most `limit` stretches of equal length, the last one shorter."""
+    """Cut rows into at most `limit` stretches of equal length, the last one shorter."""
     length = -(-len(rows) // limit)
     return [rows[i : i + length] for i in range(0, len(rows), length)] if rows else []

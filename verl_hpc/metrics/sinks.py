@@ -24,16 +24,16 @@ _logger = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """What takes a run's metrics besides metrics.jsonl. Values may be NaN or infinite."""
+    """A destination of a run's metrics besides metrics.jsonl. Values may be NaN or infinite."""
 
     def stage(self, name: str) -> None:
-        """An operator begins; called many times a second."""
+        """Note that an operator begins; called many times a second."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """A step is done."""
+        """Take the metrics of a finished step."""
 
     def close(self) -> None:
-        """Nothing more comes; give back what is held."""
+        """Release all resources; no call follows."""
 
 
 @runtime_checkable
@@ -41,21 +41,21 @@ class TakesRewards(Protocol):
     """A sink that wants the scores of all responses, not their mean alone."""
 
     def rewards(self, values: Iterable[float], task: str = "") -> None:
-        """Of a step, or of a task in it, before its `write`."""
+        """Take the scores of a step, or of a task in it, before its `write`."""
 
 
 class Sinks:
-    """Passes everything on to each sink. One that fails is reported once and dropped: a full
-    quota or a closed terminal must not end a run whose metrics.jsonl is well.
+    """Passes everything on to each sink. A sink that fails is logged and dropped: a full quota or a
+    closed terminal must not end a run whose metrics.jsonl is intact.
 
-    As a context manager it closes them, which is what gives the terminal back after an error.
+    A context manager that closes them, which restores the terminal after an error.
     """
 
     def __init__(self, sinks: Iterable[Sink]) -> None:
         self._sinks = list(sinks)
 
     def add(self, sink: Sink) -> None:
-        """One more, from now on."""
+        """Add a sink from now on."""
         self._sinks.append(sink)
 
     def stage(self, name: str) -> None:
@@ -90,13 +90,13 @@ class Sinks:
 
 
 def check_sinks(config: MetricsConfig, leads: bool) -> None:
-    """Find out before any work what would keep a sink from being opened.
+    """Check before any work that the sinks can be opened.
 
     Args:
-        leads: this is the rank that opens them.
+        leads: whether this rank opens them.
 
     Raises:
-        ConfigError: as `open_sinks`.
+        ConfigError: for the reasons of `open_sinks`.
     """
     check_trackers(config)
     if leads and config.prometheus is not None and config.prometheus.port is not None:
@@ -119,9 +119,9 @@ def open_sinks(
     Args:
         run_directory: TensorBoard's files go to its `tensorboard`; its name is the run's.
         total_steps: step at which the run is done.
-        recipe: shown beside the name.
+        recipe: shown next to the run's name.
         resumed_from: step of the checkpoint that training resumes from.
-        settings: of the whole run, which trackers keep beside its metrics.
+        settings: settings of the whole run, which trackers keep with its metrics.
 
     Raises:
         ConfigError: a sink needs a package that is not installed, or a port that is taken.

@@ -1,4 +1,4 @@
-"""Charts as inline SVG. Colours are classes c0, c1, ... that the page's style sheet defines."""
+"""Draw charts as inline SVG. Colours are classes c0, c1, ... of the page's style sheet."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from verl_hpc.metrics.text import duration, number, tick_labels
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 8, 22
 """Pixels around the axes, for tick labels: -9.995e-5 on the left."""
 MAX_POINTS = 200
-"""Of one curve; a chart is about 300 pixels wide."""
+"""Most points of one curve; a chart is about 300 pixels wide."""
 SMOOTHED_FROM = 30
 """Points of a curve from which on a wide chart shows its average."""
 
 Bar = tuple[str, Mapping[str, float]]
-"""Which step or steps a bar shows, and seconds by operator."""
+"""Step or steps of a bar, and seconds by operator."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ def line_chart(
     limits: tuple[float | None, float | None] = (None, None),
     width: int = 300,
 ) -> str:
-    """Curves over steps; hovering over a step tells its values.
+    """Draw curves over steps; hovering over a step shows its values.
 
-    A wide chart of many steps shows averages over them, and the curves themselves pale.
+    A wide chart of many steps shows moving averages, with the curves themselves in pale.
 
     Args:
-        title: what it is called for those who do not see it.
-        curves: by label.
-        limits: least and most of the vertical axis; what lies beyond is drawn at its end.
-        width: in pixels.
+        title: label for screen readers.
+        curves: points by label.
+        limits: least and largest value of the vertical axis; points beyond are drawn at its end.
+        width: width in pixels.
     """
     thinned = {label: thin(curve, MAX_POINTS) for label, curve in curves.items()}
     every = [point for curve in thinned.values() for point in curve]
@@ -84,7 +84,7 @@ def line_chart(
 
 
 def stacked_bars(title: str, bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
-    """One bar a stretch of steps; operators are stacked in the order of `colours`."""
+    """Draw a bar per stretch of steps, with operators stacked in the order of `colours`."""
     top = max(sum(seconds.values()) for _, seconds in bars)
     frame = Frame(824, 220, (0.0, max(len(bars), 6)), (0.0, top * 1.04 or 1.0))
     every = -(-len(bars) // 8)
@@ -102,7 +102,7 @@ def stacked_bars(title: str, bars: Sequence[Bar], colours: Mapping[str, str]) ->
 
 
 def level_bars(title: str, bars: Mapping[str, float], label: Callable[[float], str]) -> str:
-    """One horizontal bar a name, all from zero."""
+    """Draw a horizontal bar per name, all from zero."""
     longest = max(bars.values()) or 1.0
     parts = []
     for i, (name, value) in enumerate(bars.items()):
@@ -116,7 +116,7 @@ def level_bars(title: str, bars: Mapping[str, float], label: Callable[[float], s
 
 
 def ticks(span: tuple[float, float], count: int) -> list[float]:
-    """About `count` round numbers inside a range: (0, 17), 4 gives [0, 5, 10, 15]."""
+    """Return about `count` round numbers inside a range: (0, 17), 4 gives [0, 5, 10, 15]."""
     low, high = span
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
@@ -125,7 +125,7 @@ def ticks(span: tuple[float, float], count: int) -> list[float]:
 
 
 def picture(label: str, width: int, height: int, parts: Iterable[str]) -> str:
-    """The whole of a chart, as wide as its page lets it; `label` is for those who do not see it."""
+    """Return a whole chart, as wide as its page allows; `label` is for screen readers."""
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(label)}">'
         f"{''.join(parts)}</svg>"
@@ -153,7 +153,7 @@ def _curve(frame: Frame, curve: Sequence[Point], colour: str) -> str:
 
 
 def _hovers(frame: Frame, curves: Mapping[str, Sequence[Point]]) -> Iterator[str]:
-    """An invisible column a step that shows a guide and a tooltip under the pointer."""
+    """Draw an invisible column per step that shows a guide and a tooltip under the pointer."""
     by_step: dict[int, dict[str, float]] = {}
     for label, curve in curves.items():
         for step, value in curve:

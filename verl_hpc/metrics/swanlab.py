@@ -1,4 +1,4 @@
-"""SwanLab without a network: a directory that SwanLab's own `sync` uploads."""
+"""Log to SwanLab without a network: to a directory that SwanLab's own `sync` uploads."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from verl_hpc.config.trackers import SwanlabConfig
 from verl_hpc.metrics.offline import OfflineRun
 
 DIRECTORY = "swanlab"
-"""Below the run directory."""
+"""Directory below the run directory."""
 
 
 class Swanlab(OfflineRun):
-    """An offline run of SwanLab for each start of a run, in RUN/swanlab. It holds the metrics and
-    the resolved configuration, nothing of this machine, its user or the code."""
+    """Logs each start of a run as an offline run of SwanLab in RUN/swanlab. It holds the metrics
+    and the resolved configuration, nothing of this machine, its user or the code."""
 
     def __init__(
         self, config: SwanlabConfig, run_directory: Path, settings: Mapping[str, Any] | None = None
     ) -> None:
-        """Begin a run of the run directory's name.
+        """Begin a run named after the run directory.
 
         Args:
-            settings: of the run, as SwanLab's config.
+            settings: settings of the run, kept as SwanLab's config.
         """
         import swanlab
 

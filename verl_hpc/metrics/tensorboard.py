@@ -1,4 +1,4 @@
-"""Scalars as TensorBoard event files, written without torch or TensorFlow."""
+"""Write scalars as TensorBoard event files, without torch or TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from verl_hpc.errors import ConfigError
 
 
 class TensorBoard:
-    """One event file an attempt, in one directory."""
+    """Writes one event file per start of a run, all in one directory."""
 
     def __init__(self, directory: Path, resumed_from: int | None = None) -> None:
         """Open an event file.
 
         Args:
-            resumed_from: TensorBoard hides what earlier attempts wrote after this step; None hides
-                all of it.
+            resumed_from: step after which TensorBoard hides earlier starts' values; None hides all
+                of them.
 
         Raises:
             ConfigError: tensorboard is not installed.
@@ -39,7 +39,7 @@ class TensorBoard:
         self._writer.add_event(Event(wall_time=time.time(), step=first, session_log=start))
 
     def stage(self, name: str) -> None:
-        """Event files keep finished steps only."""
+        """Ignore stages: event files have finished steps only."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         scalars = [self._summary.Value(tag=k, simple_value=v) for k, v in values.items()]

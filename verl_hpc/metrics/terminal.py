@@ -1,4 +1,4 @@
-"""A run on the terminal: a live view for people, lines for log files."""
+"""Show a run on the terminal: a live view for people, lines for log files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class Pace:
-    """Expects a step to take as long as the mean of the last 20."""
+    """Estimates the time left by the mean of the last 20 steps."""
 
     def __init__(self, total_steps: int) -> None:
         self._total_steps = total_steps
         self._recent: deque[float] = deque(maxlen=20)
 
     def remaining(self, step: int, values: Mapping[str, float]) -> float | None:
-        """Seconds to go after `step`; None while no step has been timed."""
+        """Return the seconds to go after `step`; None while no step has been timed."""
         if step and STEP_SECONDS in values:  # step 0 only evaluates
             self._recent.append(values[STEP_SECONDS])
         if not self._recent:
@@ -39,12 +39,12 @@ class Pace:
 
 
 class LineView:
-    """One plain line a step on stdout.
+    """Prints one plain line per step on stdout.
 
     Args:
         total_steps: step at which the run is done.
-        columns: of the terminal. A longer line leaves out its operators, then the figures of
-            least interest; None lets lines be as long as they are, for log files.
+        columns: width of the terminal. A longer line leaves out its operators, then the least
+            important figures; None does not limit lines, for log files.
     """
 
     def __init__(self, total_steps: int, columns: int | None = None) -> None:
@@ -53,7 +53,7 @@ class LineView:
         self._pace = Pace(total_steps)
 
     def stage(self, name: str) -> None:
-        """A log keeps finished steps only."""
+        """Ignore stages: a log has finished steps only."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         width = len(str(self._total_steps))
@@ -72,7 +72,7 @@ class LineView:
         print(next((form for form in forms if len(form) <= most), forms[-1]), flush=True)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 def _line(*words: str) -> str:
@@ -80,7 +80,7 @@ def _line(*words: str) -> str:
 
 
 def _eta(seconds: float | None) -> str:
-    """Nothing where no step has been timed, and behind the last."""
+    """Return the time left in words; empty if no step has been timed, and after the last."""
     return f"eta {duration(seconds)}" if seconds else ""
 
 
@@ -89,7 +89,7 @@ def _present(values: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def _longest(values: Mapping[str, float]) -> str:
-    """The three longest operators: 'rollout 62%, update_actor 30%, reward 5%'; in seconds where
+    """Return the three longest operators: 'rollout 62%, update_actor 30%, reward 5%'; in seconds if
     they overlap."""
     seconds = operator_seconds(values)
     longest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:3]
@@ -135,7 +135,7 @@ class LiveView:
         self._live.stop()
 
     def _panel(self) -> RenderableType:
-        """Drawn by Live's own thread: reads attributes that `write` replaces whole."""
+        """Draw the panel, in Live's own thread: it reads attributes that `write` replaces whole."""
         head = Table.grid(padding=(0, 2))
         head.add_row(
             f"step {self._step}/{self._total_steps}",
@@ -163,7 +163,7 @@ def _stage_cells(stage: tuple[str, float] | None) -> tuple[RenderableType, ...]:
 
 
 def _times(values: Mapping[str, float]) -> Table:
-    """Seconds by operator as bars, in the order they ran."""
+    """Return seconds by operator as bars, in the order they ran."""
     table = Table.grid(padding=(0, 2))
     table.title = OVERLAP if overlaps([values]) else None
     seconds = operator_seconds(values)
@@ -174,7 +174,7 @@ def _times(values: Mapping[str, float]) -> Table:
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """Values as blocks from the lowest to the highest; what is not finite is left out."""
+    """Draw values as blocks from the lowest to the highest, without those that are not finite."""
     finite = [v for v in values if math.isfinite(v)]
     low = min(finite, default=0.0)
     span = max(finite, default=0.0) - low or 1.0

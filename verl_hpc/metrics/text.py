@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Format figures for people."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from decimal import Decimal
 
 
 def number(value: float | None) -> str:
-    """Four significant digits, more for thousands: 9.5e-5, 0.4312, 12,346, 3.1M; '-' for None.
+    """Format to four significant digits, more for thousands: 9.5e-5, 0.4312, 12,346, 3.1M; '-' for
+    None.
 
-    Below a thousandth and from 10^15 the exponent is always written, so that 1e-4 and 9.5e-5
-    stand well beside each other.
+    Below a thousandth and from 10^15 the exponent is always written, so that 1e-4 and 9.5e-5 look
+    alike.
     """
     if value is None:
         return "-"
@@ -25,14 +26,14 @@ def number(value: float | None) -> str:
 
 
 def plain(value: float) -> str:
-    """All digits of a number and no exponent, so that reading it gives the same number: 1234567,
-    0.1."""
+    """Format all digits of a number without an exponent, so that reading it gives the same number:
+    1234567, 0.1."""
     return f"{Decimal(repr(value)):f}".removesuffix(".0")
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """The labels of an axis: all in the notation that `number` has for the largest, with the
-    decimals that equal distances between them need."""
+    """Return the labels of an axis, all in the notation of `number` for the largest, with the
+    decimals that their distances need."""
     largest = max(map(abs, ticks))
     if _has_exponent(largest):
         return [_exponential(tick) if tick else "0" for tick in ticks]
@@ -59,7 +60,7 @@ def _scale(magnitude: float) -> tuple[float, str]:
 
 
 def duration(seconds: float | None) -> str:
-    """'80ms', '9.4s', '3m 05s' or '27h 04m'; '-' for None."""
+    """Format seconds as '80ms', '9.4s', '3m 05s' or '27h 04m'; '-' for None."""
     if seconds is None:
         return "-"
     if seconds < 0.0995:
@@ -73,7 +74,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(num_bytes: float | None) -> str:
-    """Bytes in binary units, '1.50 KiB'; '-' for None."""
+    """Format bytes in binary units, '1.50 KiB'; '-' for None."""
     if num_bytes is None:
         return "-"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -88,8 +89,8 @@ _DIRECTIONS = frozenset(("LRE", "LRO", "RLE", "RLO", "PDF", "LRI", "RLI", "FSI",
 
 
 def visible(words: str) -> str:
-    """A text in which nothing works unseen: control characters other than line breaks and tabs,
-    halves of characters and turns of direction stand as their codes, such as \\x1b."""
+    """Escape what would act unseen: control characters other than line breaks and tabs, surrogates
+    and marks of direction become their codes, such as \\x1b."""
     return "".join(map(_visible, words))
 
 

@@ -1,4 +1,4 @@
-"""timeline/rank_00003.jsonl: what a rank did from when to when, operator by operator."""
+"""timeline/rank_00003.jsonl: when a rank ran which operator."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from verl_hpc.metrics.timeline_reader import (
 )
 
 MAX_BYTES = 256_000
-"""Of one rank's file: about two hundred steps of ten operators."""
+"""Most bytes of one rank's file: about two hundred steps of ten operators."""
 MAX_NAME = 80
-"""Characters of an operator's or a placement's name."""
+"""Most characters of an operator's or a placement's name."""
 
 __all__ = ["DIRECTORY", "MAX_BYTES", "Interval", "Timeline", "read_timeline"]
 _logger = logging.getLogger(__name__)
 
 
 class Timeline:
-    """Writes the intervals of one rank, a line each as it closes::
+    """Writes the intervals of one rank, a line for each as it ends::
 
         {"step": 7, "operator": "rollout", "placement": "rollout", "start": 1790000000.1234,
          "stop": 1790000006.5}
 
     Times are seconds since the epoch by the clock of the rank's node. The file never has more than
-    `MAX_BYTES`: the oldest steps go. A file that cannot be written (full disk, quota) is said once
-    in the log, and the run continues without it.
+    `MAX_BYTES`: the oldest steps are dropped. If it cannot be written (full disk, quota), that is
+    logged once, and the run continues without it.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Timeline:
         *,
         writes: bool = True,
     ) -> None:
-        """Open the rank's file, keeping what is still true of it.
+        """Open the rank's file, keeping the lines that are still valid.
 
         Args:
             run_directory: an existing directory.
-            rank: of this process in the world.
+            rank: rank of this process in the world.
             resumed_from: step of the checkpoint that training resumes from; lines of later steps
-                go. None starts over.
+                are dropped. None starts over.
             writes: False for a rank that keeps no file, see `timeline_ranks`.
         """
         self._path = file_of(run_directory, rank)
@@ -67,13 +67,13 @@ class Timeline:
             self._try(lambda: self._start(resumed_from))
 
     def begin(self, step: int, operator: str, placement: str) -> None:
-        """The open interval ends now, and this one begins."""
+        """End the open interval now, and begin this one."""
         now = self._clock()
         self._close_interval(now)
         self._open = (step, operator[:MAX_NAME], placement[:MAX_NAME], now)
 
     def end(self) -> None:
-        """The open interval ends now, and none begins."""
+        """End the open interval now, and begin none."""
         self._close_interval(self._clock())
 
     def close(self) -> None:
@@ -132,8 +132,8 @@ class Timeline:
 
 
 def newest(lines: Sequence[tuple[int, str]], most: int) -> list[tuple[int, str]]:
-    """The last (step, line) pairs of at most so many characters together, beginning with a whole
-    step unless one alone has more."""
+    """Return the last (step, line) pairs of at most `most` characters together, beginning with a
+    whole step unless a single one is longer."""
     size, first = 0, len(lines)
     while first > 0 and size + len(lines[first - 1][1]) <= most:
         first -= 1

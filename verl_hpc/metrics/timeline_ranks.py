@@ -1,4 +1,4 @@
-"""Which ranks of a run keep a timeline."""
+"""Choose the ranks of a run that keep a timeline."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from verl_hpc.metrics.timeline import Timeline
 from verl_hpc.metrics.timeline_reader import rank_files
 
 MAX_RANKS = 64
-"""That write, so that a run of thousands of ranks does not leave thousands of files."""
+"""Most ranks that write a timeline."""
 
 _logger = logging.getLogger(__name__)
 
 
 def writing_ranks(num_ranks: int, placements: Mapping[str, Sequence[int]]) -> frozenset[int]:
-    """The ranks whose timelines are kept, at most `MAX_RANKS`: rank 0, the first of each placement
-    (of the first `MAX_RANKS` - 1), and others in equal distances."""
+    """Return the ranks that write a timeline, at most `MAX_RANKS`: rank 0, the first of each
+    placement (up to `MAX_RANKS` - 1), and others at equal distances."""
     chosen = {0, *(ranks[0] for ranks in placements.values() if ranks)}
     if len(chosen) > MAX_RANKS:
         chosen = set(sorted(chosen)[:MAX_RANKS])
@@ -35,9 +35,9 @@ def open_timeline(
     placements: Mapping[str, Sequence[int]],
     resumed_from: int | None,
 ) -> Timeline:
-    """A rank's timeline; it writes if it is one of `writing_ranks`.
+    """Open a rank's timeline, which writes if the rank is one of `writing_ranks`.
 
-    Rank 0 also clears away what ranks that do not write now left when the run had other ranks.
+    Rank 0 also removes files of ranks that wrote in an earlier start and do not now.
     """
     writers = writing_ranks(num_ranks, placements)
     if rank == 0:
@@ -46,7 +46,7 @@ def open_timeline(
 
 
 def forget_others(run_directory: Path, writers: Collection[int], resumed_from: int | None) -> None:
-    """Of ranks that do not write now, keep only the steps up to the resumed one."""
+    """Keep only the steps up to the resumed one in files of ranks that do not write now."""
     for rank, path in rank_files(run_directory):
         if rank in writers:
             continue

@@ -1,4 +1,4 @@
-"""Intervals of a run's timeline, read while its ranks may still write."""
+"""Read intervals of a run's timeline, while its ranks may still write."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MOST_FILES = 1024
 _MOST_BYTES = 1_000_000
 _BLOCK = 16_384
 _OUT_OF_ORDER = 16
-"""Steps by which a line may be older than one before it."""
+"""Most steps by which a line may be older than one before it."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """What a rank did from `start` to `stop`, in seconds since the epoch by its node's clock."""
+    """Operator of a rank from `start` to `stop`, in seconds since the epoch by its node's clock."""
 
     rank: int
     step: int
@@ -35,41 +35,40 @@ class Interval:
 
 
 def file_of(run_directory: Path, rank: int) -> Path:
-    """Where a rank's intervals are."""
+    """Return the file for a rank's intervals."""
     return run_directory / DIRECTORY / f"rank_{rank:05d}.jsonl"
 
 
 def rank_files(run_directory: Path) -> list[tuple[int, Path]]:
-    """The ranks that have a file, in order."""
+    """Return the ranks that have a file, in order."""
     try:
-        found = [
+        files = [
             (_NAME.fullmatch(path.name), path) for path in (run_directory / DIRECTORY).iterdir()
         ]
     except OSError:
         return []
-    return sorted((int(name[1]), path) for name, path in found if name is not None)[:_MOST_FILES]
+    return sorted((int(name[1]), path) for name, path in files if name is not None)[:_MOST_FILES]
 
 
 def read_timeline(run_directory: Path, steps: Iterable[int] | None) -> list[Interval]:
-    """The intervals of some steps, or of all, in order of rank and time.
+    """Return the intervals of some steps, or of all, in order of rank and time.
 
-    Lines that are torn or say something else are left out, and so are files that are no regular
-    ones.
+    Lines that are torn or malformed are left out, and so are files that are not regular.
     """
     wanted = None if steps is None else frozenset(steps)
     if wanted is not None and not wanted:
         return []
     first = 0 if wanted is None else min(wanted)
-    found = [
+    intervals = [
         interval
         for rank, path in rank_files(run_directory)
         for interval in _intervals(rank, _lines(path, first), wanted)
     ]
-    return sorted(found, key=lambda interval: (interval.rank, interval.start, interval.stop))
+    return sorted(intervals, key=lambda interval: (interval.rank, interval.start, interval.stop))
 
 
 def step_range(run_directory: Path) -> tuple[int, int] | None:
-    """The oldest and the newest step of any rank; None where there is no timeline."""
+    """Return the oldest and the newest step of any rank; None without a timeline."""
     ends = [
         interval.step
         for rank, path in rank_files(run_directory)
@@ -80,7 +79,8 @@ def step_range(run_directory: Path) -> tuple[int, int] | None:
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """All lines of one rank's file that are intervals, each with its step and its line break."""
+    """Return all lines of one rank's file that are intervals, each with its step and its line
+    break."""
     text = ((line, _interval(0, line)) for line in _lines(path, 0))
     return [(i.step, line.decode("ascii") + "\n") for line, i in text if i is not None]
 
@@ -118,7 +118,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _lines(path: Path, first_step: int) -> list[bytes]:
-    """The lines from a step on, and often some before them; steps stand nearly in order."""
+    """Return the lines from a step on, and often some before them; steps are nearly in order."""
     size = _BLOCK
     while True:
         lines, is_all = _tail(path, size)
@@ -131,7 +131,7 @@ def _lines(path: Path, first_step: int) -> list[bytes]:
 
 
 def _tail(path: Path, size: int) -> tuple[list[bytes], bool]:
-    """The whole lines among a file's last bytes, and whether these are all of it."""
+    """Return the whole lines among a file's last bytes, and whether these are all of it."""
     try:
         with open_regular(path) as file:
             end = file.seek(0, 2)
@@ -145,7 +145,7 @@ def _tail(path: Path, size: int) -> tuple[list[bytes], bool]:
 
 
 def _head(path: Path) -> list[bytes]:
-    """The first line."""
+    """Return the first line."""
     try:
         with open_regular(path) as file:
             return [file.readline(_BLOCK)]

@@ -1,4 +1,4 @@
-"""The timeline of a few steps, as HTML: which rank ran which operator when."""
+"""Show the timeline of a few steps as HTML: which rank ran which operator when."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from verl_hpc.metrics.timeline_reader import Interval, read_timeline, step_range
 
 TITLE = "Timeline"
 NEWEST_STEPS = 3
-"""That are shown unless others are asked for."""
+"""Newest steps that are shown by default."""
 MAX_STEPS = 20
 _EVERYWHERE = ("", "all")
-"""Placements that tell nothing about a rank that has others."""
+"""Placements that are not named for a rank with others."""
 
 
 def newest_steps(run_directory: Path) -> range:
-    """The newest few steps of a run's timeline; empty without one."""
+    """Return the newest few steps of a run's timeline; empty without one."""
     known = step_range(run_directory)
     if known is None:
         return range(0)
@@ -30,13 +30,13 @@ def newest_steps(run_directory: Path) -> range:
 
 
 def timeline_card(run_directory: Path, steps: range, seconds: Mapping[str, float]) -> str:
-    """Lanes of the ranks over some steps, with their key; nothing where no rank did any of them.
+    """Return lanes of the ranks over some steps, with a legend; empty if no rank ran any of them.
 
     Args:
-        run_directory: of a run.
-        steps: to show, at most `MAX_STEPS`.
-        seconds: of a mean step by operator, longest first, by which other parts of the page choose
-            colours.
+        run_directory: the run's directory.
+        steps: steps to show, at most `MAX_STEPS`.
+        seconds: seconds of a mean step by operator, longest first, by which other sections of the
+            page choose colours.
     """
     intervals, pause = _shown(run_directory, steps[-MAX_STEPS:])
     if not intervals:
@@ -64,9 +64,9 @@ def _note(intervals: Sequence[Interval], pause: float) -> str:
 
 
 def _shown(run_directory: Path, steps: range) -> tuple[list[Interval], float]:
-    """Those of the steps after their last pause, and that pause in seconds.
+    """Return the steps' intervals after their last pause, and that pause in seconds.
 
-    What is made ahead runs beside the step before: without that one its end looks like a pause.
+    Work ahead overlaps the step before: without that step, its end would look like a pause.
     """
     around = range(steps.start - 1, steps.stop + 1) if steps else steps
     known = read_timeline(run_directory, around)
@@ -79,8 +79,8 @@ def _shown(run_directory: Path, steps: range) -> tuple[list[Interval], float]:
 
 
 def after_last_pause(intervals: Sequence[Interval]) -> tuple[list[Interval], float]:
-    """The intervals after the last moment at which all ranks paused for longer than they then
-    worked, as between two starts of a run; and that pause in seconds, 0 if there was none."""
+    """Return the intervals after the last pause of all ranks that was longer than their work after
+    it, as between two starts of a run, and that pause in seconds, 0 without one."""
     in_time = sorted(intervals, key=lambda interval: interval.start)
     stops: list[float] = []
     for interval in in_time:
@@ -93,7 +93,7 @@ def after_last_pause(intervals: Sequence[Interval]) -> tuple[list[Interval], flo
 
 
 def _lanes(intervals: Sequence[Interval], zero: float) -> list[Lane]:
-    """Ranks of the same placements together, those of the lowest rank first."""
+    """Return lanes grouped by placements, those of the lowest rank first."""
     by_rank: dict[int, list[Interval]] = {}
     for interval in intervals:
         by_rank.setdefault(interval.rank, []).append(interval)
@@ -117,15 +117,14 @@ def _span(interval: Interval, zero: float) -> Span:
 
 
 def _starts(intervals: Sequence[Interval]) -> dict[int, float]:
-    found: dict[int, float] = {}
+    starts: dict[int, float] = {}
     for interval in intervals:
-        found[interval.step] = min(interval.start, found.get(interval.step, interval.start))
-    return found
+        starts[interval.step] = min(interval.start, starts.get(interval.step, interval.start))
+    return starts
 
 
 def _colours(page: Mapping[str, float], own: Mapping[str, float]) -> dict[str, str]:
-    """Those of the page, which knows what its steps have run; what is left goes to the longest of
-    the others."""
+    """Return the page's colours, with free ones for the longest of the other operators."""
     colours = operator_colours(page)
     free = [colour for colour in reversed(COLOURS) if colour not in colours.values()]
     usual_first = sorted(own, key=lambda name: name not in OPERATOR_COLOURS)

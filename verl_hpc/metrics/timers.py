@@ -1,4 +1,4 @@
-"""Seconds by operator, on the clock and of the process's CPUs."""
+"""Measure seconds by operator, of the clock and of the process's CPUs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Timers:
             self._running.pop()
 
     def drain(self) -> dict[str, float]:
-        """Seconds of each timer as `timing_s/<name>` and `cpu_s/<name>`, and as `timing_s/step` and
-        `cpu_s/step` all since the last drain; starts over from zero."""
+        """Return the seconds of each timer as `timing_s/<name>` and `cpu_s/<name>`, and all seconds
+        since the last drain as `timing_s/step` and `cpu_s/step`; then start from zero."""
         now, cpu = time.perf_counter(), time.process_time()
         values = {TIMING + name: seconds for name, seconds in self._seconds.items()}
         values |= {CPU + name: seconds for name, seconds in self._cpu.items()}
@@ -57,10 +57,10 @@ class Timers:
 
 
 class Stages(ExitStack):
-    """What lasts as long as one operator of a step; the next one ends it."""
+    """Context managers that last for one operator of a step, until the next one begins."""
 
     def begin(self, *blocks: AbstractContextManager[Any]) -> None:
-        """End what is under way, and enter these."""
+        """Exit the current ones, and enter these."""
         self.close()
         for block in blocks:
             self.enter_context(block)

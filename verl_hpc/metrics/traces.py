@@ -1,4 +1,4 @@
-"""Traces of torch.profiler: what a rank's CPU and GPU did in a step, operator by operator."""
+"""Write traces of torch.profiler: what a rank's CPU and GPU did in a step, by operator."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from verl_hpc.config.output import ProfileConfig
 
 DIRECTORY = "profiles"
-"""Below the run directory."""
+"""Directory below the run directory."""
 _MOST_EVENTS = 1_000_000
-"""Allocations and frees that a memory snapshot looks back on."""
+"""Most allocations and frees in a memory snapshot."""
 
 
 class Traces:
-    """Of the steps that `runtime.profile` names, on the ranks that it names.
+    """Traces the steps of `runtime.profile`, on its ranks.
 
     A step leaves `profiles/step_000002_rank_0.json.gz`, in Chrome's format, with a range for each
     operator of the recipe around what PyTorch did in it; with `memory` also
@@ -27,8 +27,8 @@ class Traces:
     Args:
         config: None traces nothing.
         run_directory: an existing directory.
-        rank: this one.
-        device: "cpu", or a GPU's.
+        rank: this process's rank.
+        device: "cpu", or the name of a GPU.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Traces:
         self._step = 0
 
     def begin(self, step: int) -> None:
-        """Trace from here on, if the step is one to trace."""
+        """Start tracing, if the step is one to trace."""
         if self._config is None or step not in self._config.steps:
             return
         from torch.profiler import ProfilerActivity, profile
@@ -56,13 +56,13 @@ class Traces:
         self._runs = True
 
     def operator(self, name: str) -> AbstractContextManager[Any]:
-        """A range of the trace, named for an operator."""
+        """Return a range of the trace, named after an operator."""
         if not self._runs:
             return nullcontext()
         return torch.profiler.record_function(name)
 
     def stop(self) -> bool:
-        """Trace no further; ranges are closed before.
+        """Stop tracing; all ranges must be closed.
 
         Returns:
             Whether there is a trace to write.
@@ -73,11 +73,11 @@ class Traces:
         return was_on
 
     def write(self) -> None:
-        """Leave the files of the step that `stop` ended; each appears whole."""
+        """Write the files of the step that `stop` ended; each appears whole."""
         assert self._config is not None
         name = f"step_{self._step:06d}_rank_{self._rank}"
         self._directory.mkdir(exist_ok=True)
-        # Its end says that it is to be packed.
+        # The ending .gz makes the profiler compress the file.
         part = self._directory / f"part_{name}.json.gz"
         self._profiler.export_chrome_trace(str(part))
         part.replace(self._directory / f"{name}.json.gz")

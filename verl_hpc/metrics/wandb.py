@@ -1,4 +1,4 @@
-"""Weights & Biases without a network: a directory that W&B's own `sync` uploads."""
+"""Log to Weights & Biases without a network: to a directory that W&B's own `sync` uploads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from verl_hpc.metrics.offline import OfflineRun
 from verl_hpc.runtime import environment
 
 DIRECTORY = "wandb"
-"""Below the run directory, where W&B keeps its runs."""
+"""Directory below the run directory, in which W&B keeps its runs."""
 
 
 class Wandb(OfflineRun):
-    """An offline run of W&B for each start of a run. It holds the metrics and the resolved
+    """Logs each start of a run as an offline run of W&B. It holds the metrics and the resolved
     configuration, nothing of this machine, its user or the code; `RUN/wandb/` has it."""
 
     def __init__(
@@ -24,8 +24,9 @@ class Wandb(OfflineRun):
         """Begin a run.
 
         Args:
-            run_directory: its name is the run's, and the group's of all its starts.
-            settings: of the run, as W&B's config.
+            run_directory: directory whose name becomes the run's, and that of the group of all its
+                starts.
+            settings: settings of the run, kept as W&B's config.
         """
         environment.prepare_trackers()
         import wandb
@@ -45,7 +46,7 @@ class Wandb(OfflineRun):
             x_transaction_log_flush_interval=1.0,
             host="-",
         )
-        # W&B makes it itself, but takes a directory for temporary files where it cannot.
+        # W&B would make it, but falls back to a temporary directory if it cannot.
         (run_directory / DIRECTORY).mkdir(exist_ok=True)
         run = wandb.init(
             project=config.project,

@@ -1,4 +1,4 @@
-"""Whether an answer is right, as text or as mathematics: verl's tutorials' accuracy_reward."""
+"""Score answers that are right as text or as mathematics: accuracy_reward of verl's tutorials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def compute_score(
     ground_truth: Any,
     extra_info: dict[str, Any] | None = None,
 ) -> float:
-    """1 where `exact_match` or `math` says so; else 0.
+    """Return 1 if `exact_match` or `math` gives 1, else 0.
 
     Raises:
         RewardError: the row has no ground truth.

@@ -1,4 +1,4 @@
-"""Reward functions that are awaited: many calls are under way at once, in one event loop.
+"""Call asynchronous reward functions, many at a time, in one event loop.
 
 The loop runs in a thread of its own for as long as the process: a client that a function keeps
 between calls belongs to the loop that it was made in, and whoever calls may have a running loop, as
@@ -19,27 +19,27 @@ from verl_hpc.rewards.request import Request, RewardFunction, arguments, bounded
 from verl_hpc.runtime.limit import TimeLimitExceeded
 
 MOST_AT_ONCE = 64
-"""Calls of a function in one process that are under way at a time."""
+"""Most calls of a function in one process at a time."""
 _STUCK_S = 15.0
-"""How long after the last call's time limit a loop is given up in which none of them ends."""
+"""Seconds after the last call's time limit at which a loop is given up if no call ends."""
 _TURNS_WITHIN_S = 1.0
-"""How soon a loop that nothing holds runs what it is given."""
+"""Seconds within which a loop that nothing blocks runs a new coroutine."""
 
 
 class BlockedError(RuntimeError):
-    """A coroutine keeps its event loop to itself."""
+    """A coroutine blocks its event loop."""
 
 
 def is_async(function: RewardFunction) -> bool:
-    """Whether a call gives a coroutine: of `async def`, also in a partial, as `__call__`, or in a
-    decorator that says what it wraps."""
+    """Whether a call gives a coroutine: an `async def`, also in a partial, as `__call__`, or in a
+    decorator that sets `__wrapped__`."""
     own = inspect.unwrap(function)
     call = getattr(own, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(own) or inspect.iscoroutinefunction(call)
 
 
 def at_once(function: RewardFunction, timeout_s: float) -> RewardFunction:
-    """A function of a whole list, which awaits calls of one that is asynchronous.
+    """Return a function of a whole list that awaits calls of an asynchronous one.
 
     Args:
         function: called by keyword, for one response.
@@ -51,10 +51,10 @@ def at_once(function: RewardFunction, timeout_s: float) -> RewardFunction:
     def of_all(requests: Sequence[Request]) -> list[Any]:
         calls = [arguments(request, names) for request in requests]
         rounds = -(-len(calls) // MOST_AT_ONCE)
-        found: list[Any] = awaited(
+        results: list[Any] = awaited(
             _gathered(function, calls, timeout_s), rounds * timeout_s + _STUCK_S
         )
-        return found
+        return results
 
     return of_all
 
@@ -62,7 +62,7 @@ def at_once(function: RewardFunction, timeout_s: float) -> RewardFunction:
 async def _gathered(
     function: RewardFunction, calls: Sequence[dict[str, Any]], timeout_s: float
 ) -> list[Any]:
-    """What each call gives, in order, or the exception with which it ended."""
+    """Return the result of each call, in order, or the exception with which it ended."""
     places = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def one(given: dict[str, Any]) -> Any:
@@ -79,7 +79,7 @@ async def _gathered(
 async def _ending(
     value: Awaitable[Any], timeout_s: float | None
 ) -> tuple[Any, BaseException | None]:
-    """A result, or the exception in its place: some exceptions would end the loop's thread."""
+    """Return a result or its exception, as some exceptions would end the loop's thread."""
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
@@ -89,10 +89,10 @@ async def _ending(
 
 
 def awaited(value: Any, within_s: float | None = None) -> Any:
-    """A value, or what comes of it if it is to be awaited.
+    """Return a value, or its result if it is awaitable.
 
     Raises:
-        BlockedError: nothing comes of it in `within_s` seconds.
+        BlockedError: there is no result in `within_s` seconds.
     """
     if not inspect.isawaitable(value):
         return value
@@ -106,7 +106,7 @@ def awaited(value: Any, within_s: float | None = None) -> Any:
         ) from None
     finally:
         if future.cancel() and not _turns():
-            # What holds the loop cannot be ended: the next call has another one.
+            # What blocks the loop cannot be ended: the next call gets another loop.
             _loop.cache_clear()
     if error is not None:
         raise error
@@ -114,7 +114,7 @@ def awaited(value: Any, within_s: float | None = None) -> Any:
 
 
 def _turns() -> bool:
-    """Whether the loop does anything but wait for one coroutine."""
+    """Whether the loop still runs other coroutines."""
     with suppress(TimeoutError):
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), _loop()).result(_TURNS_WITHIN_S)
         return True
@@ -123,7 +123,7 @@ def _turns() -> bool:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The loop of this process, which no fork has inherited: it is made at the first score."""
+    """Return this process's loop, made at the first score so that no fork inherits it."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="verl_hpc-awaits", daemon=True).start()
     return loop

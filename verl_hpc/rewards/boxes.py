@@ -1,4 +1,4 @@
-r"""Boxes that are the answer, and those that words or a formula around them make none."""
+r"""Find boxes that are the answer, not those that words or a formula around them rule out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNBOXED = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What stands before a box that is no answer: not \\boxed{5}, -\\boxed{5}, 2\\boxed{5}."""
+"""Text before a box that is no answer: not \\boxed{5}, -\\boxed{5}, 2\\boxed{5}."""
 _NOT_ALONE = re.compile(
     rf"""
     # In its formula: \boxed{{60}}^2 but for degrees, \boxed{{5}} + 3, \boxed{{12}}\pi, \boxed{{5}}x
@@ -52,25 +52,24 @@ _NOT_ALONE = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What stands behind a box that is no answer by itself: \\boxed{5} is wrong, \\boxed{5}^2."""
+"""Text after a box that is no answer by itself: \\boxed{5} is wrong, \\boxed{5}^2."""
 _JOINED = re.compile(
     r"\}?[\s$]*(?:\\\)|\\\])?\s*(?:,\s*and\b|,|and\b|\\text\s*\{\s*,?\s*and\s*\})\s*(?:\\\(|\\\[)?[\s$]*(?:[A-Za-z]\s*=\s*)?"
     r"\\(?:boxed|fbox)\s*\{?\Z"
 )
-"""What stands between two boxes that are one answer: \\boxed{2} and \\boxed{3}."""
+"""Text between two boxes that are one answer: \\boxed{2} and \\boxed{3}."""
 
 
 def joined_boxes(text: str, spans: Sequence[Span], last: int) -> list[tuple[int, int]]:
-    r"""The box of this number with those joined to it before it, in their order.
+    r"""Return a box with those before it that are joined to it, in order.
 
-    '\boxed{2} and \boxed{3}' are both of the answer. There are none where the box is not closed,
-    denied ('not \boxed{5}'), taken back, a part of a formula ('2\boxed{5}'), or one of two to
-    choose from.
+    '\boxed{2} and \boxed{3}' are both of the answer. Empty if the box is not closed, denied ('not
+    \boxed{5}'), taken back, a part of a formula ('2\boxed{5}'), or one of two to choose from.
 
     Args:
         text: a response.
-        spans: of its boxes.
-        last: number of the box among them.
+        spans: spans of its boxes.
+        last: index of the box in `spans`.
     """
     boxes: list[tuple[int, int]] = []
     for start, end in reversed(spans[: last + 1]):

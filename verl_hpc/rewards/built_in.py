@@ -38,7 +38,7 @@ MAKERS: Mapping[str, Callable[[Any], RewardFunction]] = {
     "length": length.make,
     "multiple_choice": multiple_choice.make,
 }
-"""Functions that are made from their options (`config.reward.REWARD_OPTIONS`)."""
+"""Makers of functions from their options (`config.reward.REWARD_OPTIONS`)."""
 
 DATA_SOURCES: Mapping[str, str] = {
     "openai/gsm8k": "gsm8k",
@@ -61,10 +61,10 @@ Those of mathematics are verl's. Their scores are 1 and 0, also where verl's DAP
 
 @cache
 def function_for(data_source: str) -> RewardFunction:
-    """The function that `DATA_SOURCES` gives rows from there.
+    """Return the function that `DATA_SOURCES` names for rows from this source.
 
     Raises:
-        RewardError: it gives none.
+        RewardError: it names none.
     """
     for pattern, name in DATA_SOURCES.items():
         if fnmatchcase(data_source, pattern):

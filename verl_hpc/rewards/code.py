@@ -1,4 +1,4 @@
-"""The share of a row's tests that the program in a response passes."""
+"""Score the program in a response by the share of the row's tests that it passes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ VERDICTS = (
     "output_too_large",
     "killed",
 )
-"""Of a response; all but the first are that of its first test that does not pass."""
+"""Verdicts on a response; all but the first are that of the first test that does not pass."""
 
 _NOT_COMPILED = ("SyntaxError", "IndentationError", "TabError")
 
 
 def make(options: CodeOptions) -> RewardFunction:
-    """The reward function with its sandbox.
+    """Make the reward function with its sandbox.
 
     Raises:
-        RewardError: programs cannot be run here as the options want.
+        RewardError: programs cannot be run here with these options.
     """
     limits = Limits(
         options.timeout_s,
@@ -118,6 +118,7 @@ def _verdict(test: Case, result: Result) -> str:
 
 
 def _is_uncompiled(stderr: str) -> bool:
-    """Whether Python found no program: what a program itself raises comes with a traceback."""
+    """Whether Python could not compile the program; errors that a program raises have a
+    traceback."""
     last = stderr.rstrip().rpartition("\n")[2]
     return last.startswith(_NOT_COMPILED) and not stderr.startswith("Traceback")

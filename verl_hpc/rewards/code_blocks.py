@@ -1,10 +1,10 @@
-"""The program in a response: its fenced blocks, and which of them is meant.
+"""Find the program in a response: its fenced blocks, and the one that is meant.
 
 Fences are read in pairs, by the rules of CommonMark (section 4.5): a block ends at a line that has
 nothing but as many backticks or tildes as it began with, or more. Models are less strict, so four
-things are read besides: a block of Python may begin behind text on its line, a block may end behind
-its last line of code or before text, and a line that begins a block of Python ends any block that
-was left open.
+more things are read: a block of Python may begin after text on its line, a block may end after its
+last line of code or before text, and a line that begins a block of Python ends any block that was
+left open.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _DEFINED = re.compile(
     r"[ \t]*$)))(\w+)",
     re.MULTILINE,
 )
-"""def f, class F, f = lambda, f = g"""
+"""Matches a definition: def f, class F, f = lambda, f = g."""
 _BEHIND = "<.*:;,)!?|"
-"""What may touch the closing fence of Python: </answer>, <|im_end|>, a full stop, **."""
+"""Characters that may touch the closing fence of Python: </answer>, <|im_end|>, a full stop, **."""
 _MOST_INDENTED = 3
-"""Spaces of a closing fence beyond those of the opening one; a docstring's are further in."""
+"""Most spaces of a closing fence beyond the opening one's; those in docstrings have more."""
 
 
 @dataclass
@@ -39,13 +39,13 @@ class Block:
     """A fenced block."""
 
     info: str
-    """The words behind the opening fence."""
+    """The words after the opening fence."""
     fence: str
     """The opening fence."""
     indent: int
-    """Characters before it."""
+    """Number of characters before the fence."""
     start: int = 0
-    """Where its line begins in the text."""
+    """Character of the text at which its line begins."""
     lines: list[str] = field(default_factory=list)
     closed: bool = False
 
@@ -77,17 +77,17 @@ class Block:
 
 @dataclass(frozen=True)
 class Program:
-    """What a response has for a program."""
+    """The program of a response."""
 
     text: str
     fenced: bool
-    """It is a block, and not the whole response."""
+    """Whether it is a block and not the whole response."""
     closed: bool
-    """Its block has a closing fence; without one it goes to the response's end."""
+    """Whether its block has a closing fence; else the block ends with the response."""
 
 
 def program_of(response: str, wanted: Collection[str] = ()) -> Program:
-    """The program of a response, without its thinking.
+    """Return the program of a response, without its thinking.
 
     It is the last block that is labelled as Python; of several, the last that defines a name of
     `wanted`, or without such names the last that reads standard input, if there is one. Blocks
@@ -97,11 +97,11 @@ def program_of(response: str, wanted: Collection[str] = ()) -> Program:
     has begun.
     """
     text = behind_thinking(response)
-    found = blocks_of(text)
-    if len(found) == 1 and _ends_what_the_prompt_began(found[0], text):
-        return Program(text[: found[0].start], fenced=True, closed=True)
-    python = [block for block in found if block.is_python]
-    bare = [block for block in found if not block.info]
+    blocks = blocks_of(text)
+    if len(blocks) == 1 and _ends_what_the_prompt_began(blocks[0], text):
+        return Program(text[: blocks[0].start], fenced=True, closed=True)
+    python = [block for block in blocks if block.is_python]
+    bare = [block for block in blocks if not block.info]
     choice = python or [b for b in bare if _LOOKS_LIKE_PYTHON.search(b.text)] or bare
     if not choice:
         return Program(text, fenced=False, closed=False)
@@ -122,8 +122,8 @@ def _fits(program: str, wanted: Collection[str]) -> bool:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """The fenced blocks of a text, in order."""
-    found: list[Block] = []
+    """Return the fenced blocks of a text, in order."""
+    blocks: list[Block] = []
     block: Block | None = None
     position = 0
     for line in text.splitlines(keepends=True):
@@ -132,7 +132,7 @@ def blocks_of(text: str) -> list[Block]:
         if block is not None:
             if opened and opened.is_python and len(opened.fence) >= len(block.fence):
                 block = opened
-                found.append(block)
+                blocks.append(block)
             elif block.is_ended_by(line):
                 block.closed = True
                 block = None
@@ -140,8 +140,8 @@ def blocks_of(text: str) -> list[Block]:
                 block.lines.append(line)
         elif opened is not None:
             block = opened
-            found.append(block)
-    return found
+            blocks.append(block)
+    return blocks
 
 
 def _opened_by(line: str, start: int) -> Block | None:

@@ -1,4 +1,4 @@
-"""What runs in the sandbox around a program. It is never imported: its text is what is run.
+"""Run a program in the sandbox. This file is never imported: its text is run there.
 
 A program finds the names that judges import for it (`code_preamble`) as if they were built in, so
 that its own lines keep their numbers, and a name that it does not define is not found in it.
@@ -35,11 +35,11 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 _BY_IDENTITY = ("Is", "IsNot")
 _METHODS = ("eq", "ne", "lt", "le", "gt", "ge", "sub", "rsub")
 _EQUAL_TO_ALL = "unittest.mock"
-"""Has ANY."""
+"""Module of ANY, which equals everything."""
 _IS_MADE_BY_PYTHON = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: what a class statement makes, and some compiled modules."""
+"""Py_TPFLAGS_HEAPTYPE: set on classes of class statements and of some compiled modules."""
 _loaded: dict[str, dict[str, Any]] = {}
-"""What modules had before the program ran, by name."""
+"""Contents of modules before the program ran, by name."""
 _NAME = "solution"
 _COMPARE = "_verl_hpc_compare"
 
@@ -71,17 +71,17 @@ def run_tests() -> None:
     _put_back(kept)
     if "tests" in job:
         _test(job["tests"], names)
-        found = True
+        result = True
     else:
-        found = _call(job["function"], job["arguments"], names)
+        result = _call(job["function"], job["arguments"], names)
     _put_back(kept)
     sys.stdout.flush()
-    said = json.dumps(found, default=lambda value: value.tolist())
+    said = json.dumps(result, default=lambda value: value.tolist())
     os.write(1, ("\n" + job["word"] + said).encode())
 
 
 def _put_back(kept: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Undo what a program has made of functions that tests call."""
+    """Undo a program's changes to functions that tests call."""
     for module, values in kept:
         module.update(values)
 
@@ -91,7 +91,7 @@ def _execute(program: str, preamble: dict[str, str], name: str) -> dict[str, Any
         code = compile(program, "solution.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         sys.exit(f"SyntaxError: {error}")
-    # As LiveCodeBench has it.
+    # The limit of LiveCodeBench.
     sys.setrecursionlimit(50_000)
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
@@ -104,19 +104,19 @@ def _execute(program: str, preamble: dict[str, str], name: str) -> dict[str, Any
 
 
 def _preamble(modules: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, path in modules.items():
         module = importlib.import_module(path)
         if name == path or hasattr(module, name):
-            found[name] = module if name == path else getattr(module, name)
-    return found
+            values[name] = module if name == path else getattr(module, name)
+    return values
 
 
 def _call(function: str, arguments: list[Any], names: dict[str, Any]) -> Any:
-    found = names.get(function)
-    if found is None:
-        found = getattr(names["Solution"](), function)
-    return found(*arguments)
+    target = names.get(function)
+    if target is None:
+        target = getattr(names["Solution"](), function)
+    return target(*arguments)
 
 
 def _test(tests: str, names: dict[str, Any]) -> None:
@@ -134,15 +134,15 @@ def _test(tests: str, names: dict[str, Any]) -> None:
 
 
 def _guarded(tree: ast.Module) -> ast.Module:
-    """With calls of `_compare` in the place of comparisons and of differences, which approximate
-    comparisons begin with."""
+    """Replace comparisons, and differences, with which approximate comparisons begin, by calls of
+    `_compare`."""
     import ast
 
     def call(node: ast.expr, kinds: Sequence[ast.AST], values: list[ast.expr]) -> ast.Call:
         names: list[ast.expr] = [ast.Constant(type(kind).__name__) for kind in kinds]
         function = ast.Name(_COMPARE, ast.Load())
-        found = ast.Call(function, [ast.Tuple(names, ast.Load()), *values], [])
-        return ast.copy_location(found, node)
+        guarded = ast.Call(function, [ast.Tuple(names, ast.Load()), *values], [])
+        return ast.copy_location(guarded, node)
 
     class Guarded(ast.NodeTransformer):
         def visit_Compare(self, node: ast.Compare) -> ast.AST:
@@ -159,21 +159,21 @@ def _guarded(tree: ast.Module) -> ast.Module:
 
 
 def _compare(kinds: tuple[str, ...], *values: Any) -> Any:
-    """A chain of comparisons, or a difference; an object of the program's that decides itself what
-    comes out may meet objects of its kind alone."""
-    found: Any = True
+    """Compute a chain of comparisons, or a difference. An object of the program's that implements
+    the operation itself may only meet objects of its kind."""
+    outcome: Any = True
     for kind, left, right in zip(kinds, values, values[1:]):  # noqa: B905
         by_program = kind not in _BY_IDENTITY and not (kind == "NotEq" and right is None)
         if by_program and _is_plain(left) != _is_plain(right):
             raise AssertionError("an object of the program's is compared with a value of the test")
-        found = _OPERATIONS[kind](left, right)
-        if len(kinds) > 1 and not found:
-            return found
-    return found
+        outcome = _OPERATIONS[kind](left, right)
+        if len(kinds) > 1 and not outcome:
+            return outcome
+    return outcome
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether no code of the program's compares a value, or one in it."""
+    """Whether a value, and all in it, is compared without code of the program's."""
     if not all(_is_trusted(type(value), f"__{name}__") for name in _METHODS):
         return False
     if isinstance(value, dict):
@@ -201,6 +201,6 @@ def _is_trusted(kind: type, name: str) -> bool:
         return False
     if module in _loaded:
         return any(value is owner for value in _loaded[module].values())
-    found = sys.modules[module]
-    file = getattr(getattr(found, "__spec__", None), "origin", None)
-    return vars(found) is method.__globals__ and method.__code__.co_filename == file
+    loaded = sys.modules[module]
+    file = getattr(getattr(loaded, "__spec__", None), "origin", None)
+    return vars(loaded) is method.__globals__ and method.__code__.co_filename == file

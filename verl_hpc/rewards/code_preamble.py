@@ -1,4 +1,4 @@
-"""The names that judges of programs import before them.
+"""Names that judges of programs import before a program.
 
 The modules are those of APPS, LiveCodeBench and PRIME, each with `import M` and `from M import *`
 (verl's prime_code and sandbox_fusion have the same list).
@@ -13,7 +13,7 @@ from functools import cache
 from types import ModuleType
 
 _MODULES = (
-    # First: it has a Counter, too, and collections' is meant.
+    # typing comes first: it also has a Counter, and collections' is meant.
     *("typing", "string", "re", "datetime", "collections", "heapq", "bisect", "copy"),
     *("math", "random", "statistics", "itertools", "functools", "operator", "io", "sys", "json"),
 )
@@ -21,10 +21,10 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def preamble_of(program: str) -> dict[str, str]:
-    """The names of the preamble that a program has, and the module of each.
+    """Return the names of the preamble that occur in a program, and the module of each.
 
-    A module is imported for programs that use it alone: all of them take a program longer than its
-    interpreter needs to start.
+    Only modules that a program uses are imported: all of them take longer than its interpreter's
+    start.
     """
     known = _names()
     return {word: known[word] for word in dict.fromkeys(_WORD.findall(program)) if word in known}
@@ -32,13 +32,13 @@ def preamble_of(program: str) -> dict[str, str]:
 
 @cache
 def _names() -> dict[str, str]:
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for name in _MODULES:
         module = importlib.import_module(name)
-        found |= dict.fromkeys(_exported(module), name)
+        modules |= dict.fromkeys(_exported(module), name)
     # A module comes after what others have of its name: datetime, copy.
-    found |= {name: name for name in _MODULES}
-    return {name: module for name, module in found.items() if not hasattr(builtins, name)}
+    modules |= {name: name for name in _MODULES}
+    return {name: module for name, module in modules.items() if not hasattr(builtins, name)}
 
 
 def _exported(module: ModuleType) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests of a program, as rows of code data sets have them, and what is run for each."""
+"""Read the tests of a program from rows of code data sets, and say what is run for each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DRIVER = Path(__file__).with_name("code_driver.py")
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _TOLERANCE = 1e-6
-"""Absolute or relative, of numbers that are not whole: what judges of contests allow."""
+"""Absolute or relative tolerance of numbers that are not whole, as judges of contests allow."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -38,14 +38,14 @@ class Case(Protocol):
     """One test of a program."""
 
     def run_of(self, program: str) -> tuple[str, str]:
-        """What is run, and what it reads."""
+        """Return the program to run, and its standard input."""
 
     def passes(self, output: str) -> bool:
         """Whether the output of a run that exited with 0 is right."""
 
     @property
     def names(self) -> Collection[str]:
-        """Words of the test, among them the names that the program defines for it."""
+        """Words of the test, including the names that the program defines for it."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class InputCase:
     expected: str
 
     def run_of(self, program: str) -> tuple[str, str]:
-        """As `Case`."""
+        """Return what `Case.run_of` does."""
         return f"{_driver()}\n\nrun_program({program!r}, {preamble_of(program)!r})\n", self.stdin
 
     def passes(self, output: str) -> bool:
-        """As `Case`."""
+        """Return what `Case.passes` does."""
         found, expected = _lines(output), _lines(self.expected)
         return len(found) == len(expected) and all(map(_same_words, found, expected))
 
@@ -81,11 +81,11 @@ class CallCase:
     word: str
 
     def run_of(self, program: str) -> tuple[str, str]:
-        """As `Case`."""
+        """Return what `Case.run_of` does."""
         return _tests_of(program, self.word, function=self.function, arguments=list(self.arguments))
 
     def passes(self, output: str) -> bool:
-        """As `Case`."""
+        """Return what `Case.passes` does."""
         _, said, text = output.rpartition(self.word)
         if not said:
             return False
@@ -109,16 +109,17 @@ class AssertCase:
     statements: str
     word: str
     tested: str = ""
-    """The expression that is tested; all of the statements may be, where there is none."""
+    """The expression that is tested; if empty, all of the statements are."""
 
     def run_of(self, program: str) -> tuple[str, str]:
-        """As `Case`."""
-        # What tests call, and what reads them, is loaded before a program can change it.
+        """Return what `Case.run_of` does."""
+        # Modules that tests use, and the one that parses them, are loaded before a program can
+        # change them.
         modules = sorted({"ast", *preamble_of(self.statements).values()})
         return _tests_of(program, self.word, tests=self.statements, modules=modules)
 
     def passes(self, output: str) -> bool:
-        """As `Case`."""
+        """Return what `Case.passes` does."""
         return output.endswith(f"{self.word}true")
 
     @property
@@ -128,7 +129,7 @@ class AssertCase:
 
 
 def read_cases(ground_truth: Any) -> list[Case]:
-    """Tests of a row, in its order.
+    """Return the tests of a row, in its order.
 
     Args:
         ground_truth: a mapping, or one as JSON: `inputs` and `outputs`, of standard input and
@@ -152,7 +153,7 @@ def read_cases(ground_truth: Any) -> list[Case]:
         raise RewardError(f"the row has {len(inputs)} inputs and {len(outputs)} outputs")
     pairs = zip(inputs, outputs, strict=True)
     if name := values.get("fn_name"):
-        # Of arguments that are no JSON texts the result is none: '12' is a text then.
+        # If arguments are not JSON texts, results are not either: '12' is then a text.
         return [
             CallCase(name, _arguments(i), _json(o) if isinstance(i, str) else o, word)
             for i, o in pairs
@@ -171,17 +172,17 @@ def _mapping(ground_truth: Any) -> Mapping[str, Any]:
 
 
 def _list(values: Mapping[str, Any], name: str, of: type = object) -> Sequence[Any]:
-    found = values.get(name)
-    if isinstance(found, Sequence) and found and all(isinstance(item, of) for item in found):
-        return found
+    items = values.get(name)
+    if isinstance(items, Sequence) and items and all(isinstance(item, of) for item in items):
+        return items
     raise RewardError(
-        f"ground_truth has {name} = {found!r:.100}; expected a list; its fields are "
+        f"ground_truth has {name} = {items!r:.100}; expected a list; its fields are "
         f"{', '.join(map(str, values))}"
     )
 
 
 def _arguments(given: Any) -> list[Any]:
-    """A list of them, or a line of JSON for each."""
+    """Return the arguments of a call, given as a list or as lines of JSON."""
     if isinstance(given, str):
         return [_json(line) for line in given.splitlines()]
     if isinstance(given, list):
@@ -199,7 +200,7 @@ def _json(given: Any) -> Any:
 
 
 def _text(given: Any) -> str:
-    """What a program reads or prints; APPS has lists of lines."""
+    """Return a program's input or output as text; APPS has lists of lines."""
     return "\n".join(map(str, given)) if isinstance(given, list) else str(given)
 
 

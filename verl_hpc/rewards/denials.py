@@ -1,4 +1,4 @@
-"""Sentences that deny what they name, or make it a condition."""
+"""Recognise sentences that deny what they name, or make it a condition."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ _LONGEST_CLAUSE = 80
 
 
 def denies(sentence: str) -> bool:
-    """'(A) is wrong', 'if (A)', 'many choose (A)': what it names is no answer."""
+    """Whether what a sentence names is no answer: '(A) is wrong', 'if (A)', 'many choose (A)'."""
     return _DENIED.search(sentence) is not None
 
 
 def denied_before(text: str, place: int) -> bool:
-    """Whether the clause that leads to this place denies what stands there."""
+    """Whether the clause that leads to this place denies the text there."""
     before = text[max(0, place - _LONGEST_CLAUSE) : place]
     return denies(_NEW_CLAUSE.split(before)[-1])
 
 
 def denied_after(text: str, place: int) -> bool:
-    """Whether what follows denies what ends at this place, asks for it, or makes it a condition:
-    'B is not supported', 'B?', 'B if'."""
+    """Whether the text after this place denies the one before, asks for it, or makes it a
+    condition: 'B is not supported', 'B?', 'B if'."""
     if _CONDITION.match(text, place):
         return True
     predicate = _PREDICATE.match(text, place)
@@ -71,5 +71,6 @@ def denied_after(text: str, place: int) -> bool:
 
 
 def taken_back(text: str, place: int) -> bool:
-    """Whether what follows corrects what ends at this place: 'B. That is wrong', 'B, no, C'."""
+    """Whether the text after this place takes back the one before: 'B. That is wrong', 'B, no,
+    C'."""
     return _TAKEN_BACK.match(text, place) is not None

@@ -1,4 +1,4 @@
-"""The response is the ground truth, character for character."""
+"""Score responses that equal the ground truth, character for character."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def compute_score(
     ground_truth: Any,
     extra_info: dict[str, Any] | None = None,  # noqa: ARG001
 ) -> float:
-    """1 for equality, blanks at the ends aside; else 0.
+    """Return 1 for equality, except for blanks at the ends, else 0.
 
     Raises:
         RewardError: the ground truth is blank, so that a response of nothing would be right, or a

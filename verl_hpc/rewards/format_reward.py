@@ -1,4 +1,4 @@
-"""Whether a response has the form that is wanted."""
+"""Score responses of a given form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from verl_hpc.rewards.request import RewardFunction
 
 
 def make(options: FormatOptions) -> RewardFunction:
-    """1 for a response that the options describe as a whole, white space at its ends aside."""
+    """Make a function that gives 1 if the options match a whole response, except white space at its
+    ends, else 0."""
     form = re.compile(options.pattern or _of_tags(options.tags), re.DOTALL)
 
     def compute_score(
@@ -25,6 +26,6 @@ def make(options: FormatOptions) -> RewardFunction:
 
 
 def _of_tags(tags: list[str]) -> str:
-    """Each tag once: between two halves none of all tags occurs."""
+    """Return a pattern with each tag once; no other tag occurs inside a pair of tags."""
     inside = rf"(?:(?!</?(?:{'|'.join(tags)})>).)*"
     return r"\s*".join(f"<{tag}>{inside}</{tag}>" for tag in tags)

@@ -1,4 +1,4 @@
-r"""Whether two short LaTeX texts say the same, by math-verify and exact arithmetic."""
+r"""Compare two short LaTeX texts by math-verify and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMED = re.compile(r"\s*([A-Za-z](?:_\w+)?)\s*=\s*([^=]+)")
 _LETTER = re.compile(r"[A-Za-z]")
 _ARITHMETIC = re.compile(r"\\(?:[dt]?frac|sqrt|pi|times|cdot|div|left|right)(?![A-Za-z])")
 _SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
-"""Those that part no words and numbers."""
+"""Spaces that do not separate words and numbers."""
 _MIXED = re.compile(r"(?<![\w.^/])(\d+) (\d+)/(\d+)(?![\w.])")
 _DIGITS = 60
 
@@ -36,8 +36,8 @@ _DIGITS = 60
 def equal(answer: str, truth: str) -> bool:
     """Whether an answer is mathematically equal to the truth, and of its kind.
 
-    math-verify reads formulas and says which are equal; it compares numbers to six decimals, and
-    drops much that tells texts apart, which `kinds` looks at.
+    math-verify reads formulas and compares them, but numbers only to six decimals, and it drops
+    much that distinguishes texts, which `kinds` checks.
     """
     answer, truth = in_latex(answer), in_latex(truth)
     if ("=" in answer) != ("=" in truth):
@@ -63,15 +63,15 @@ def equal(answer: str, truth: str) -> bool:
 
 
 def _equal_in_bases(one: str, other: str) -> bool | None:
-    """Whether numbers of which one has a base are the same text; None without a base."""
-    found = _IN_A_BASE.fullmatch(one), _IN_A_BASE.fullmatch(other)
-    if not any(found):
+    """Whether two numbers are the same text; None if neither has a base."""
+    matches = _IN_A_BASE.fullmatch(one), _IN_A_BASE.fullmatch(other)
+    if not any(matches):
         return None
-    return bool(found[0] and found[1] and found[0].groups() == found[1].groups())
+    return bool(matches[0] and matches[1] and matches[0].groups() == matches[1].groups())
 
 
 def _equal_times(one: str, other: str) -> bool | None:
-    """Whether times of a day are the same; None where one is no time."""
+    """Whether two times of day are the same; None if one is no time."""
     times = _TIME.fullmatch(one), _TIME.fullmatch(other)
     if times[0] and times[1] and all(time[2] or time[3] for time in times if time):
         return _same_time(times[0].groups(), times[1].groups())
@@ -79,23 +79,23 @@ def _equal_times(one: str, other: str) -> bool | None:
 
 
 def _equal_by_name(one: str, other: str) -> bool | None:
-    """Whether values of variables, such as 'x = 3, y = 4', are those of the other text: by their
-    names, or in the names' order where that has none. None without such values."""
-    found = [_named_values(text) for text in (one, other)]
-    names = sorted(next(filter(None, found), {}))
+    """Whether values of variables, such as 'x = 3, y = 4', are those of the other text, by name, or
+    in the order of names if that has none. None without such values."""
+    by_name = [_named_values(text) for text in (one, other)]
+    names = sorted(next(filter(None, by_name), {}))
     if not names:
         return None
     for i, text in enumerate((one, other)):
         values = re.sub(r"^[(\[]|[)\]]$", "", text).split(",")
-        if not found[i] and len(values) == len(names):
-            found[i] = dict(zip(names, values, strict=True))
-    first, second = found
+        if not by_name[i] and len(values) == len(names):
+            by_name[i] = dict(zip(names, values, strict=True))
+    first, second = by_name
     return first.keys() == second.keys() and all(equal(first[n], second[n]) for n in first)
 
 
 def _equal_chain(one: str, other: str) -> bool | None:
-    r"""Whether all sides of a chain of numbers, such as 'x = \frac{3}{4} = 0.75', are the other
-    text; None where there is no such chain."""
+    r"""Whether all sides of a chain of numbers, such as 'x = \frac{3}{4} = 0.75', equal the other
+    text; None without such a chain."""
     first, *sides = one.split("=")
     if without_name(f"{first}=0") != "0":
         sides.insert(0, first)
@@ -109,28 +109,28 @@ def _is_of_letters(side: str) -> bool:
 
 
 def _named_values(text: str) -> dict[str, str]:
-    """The values of a text such as 'x = 3, y = 4', by their variables; nothing of another text,
-    nor of several values of one variable, such as 'x = 3, x = 4'."""
-    found = [_NAMED.fullmatch(part) for part in text.split(",")]
-    values = {part[1]: part[2] for part in found if part}
-    return values if len(values) == len(found) > 1 else {}
+    """Return the values of a text such as 'x = 3, y = 4' by variable; empty for other texts, or if
+    one variable has several values, such as 'x = 3, x = 4'."""
+    matches = [_NAMED.fullmatch(part) for part in text.split(",")]
+    values = {part[1]: part[2] for part in matches if part}
+    return values if len(values) == len(matches) > 1 else {}
 
 
 def _equal_formulas(answer: str, truth: str, true_number: Quantity | None) -> bool:
     (answer, unit), (truth, true_unit) = map(without_unit, (answer, truth))
     if unit and true_unit and unit != true_unit:
         return False
-    found, expected = _parsed(answer), _parsed(truth)
-    if true_number and true_number.decimals >= 3 and found and _is_irrational(found[0]):
-        return is_near(true_number, Fraction(str(_digits(found[0]))))
+    given, expected = _parsed(answer), _parsed(truth)
+    if true_number and true_number.decimals >= 3 and given and _is_irrational(given[0]):
+        return is_near(true_number, Fraction(str(_digits(given[0]))))
     options = {"numeric_precision": _DIGITS, "timeout_seconds": None}
-    if not math_verify_library().verify(expected, found, **options):
+    if not math_verify_library().verify(expected, given, **options):
         return False
-    return not (found and expected) or _exactly(found[0], expected[0])
+    return not (given and expected) or _exactly(given[0], expected[0])
 
 
 def _same_time(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
-    """Hours and minutes, and the half of the day where both say it."""
+    """Compare hours and minutes, and the half of the day if both give it."""
     halves = {half.lower() for half in (one[2], other[2]) if half}
     (hour, minute), (other_hour, other_minute) = (
         (int(time[0] or 0), time[1] or "00") for time in (one, other)
@@ -139,19 +139,20 @@ def _same_time(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
 
 
 def _parsed(text: str) -> list[Any]:
-    """The formula with its decimals as fractions, and its text."""
+    """Return math-verify's results for a text, with decimals as fractions."""
     library = math_verify_library()
     latex = _extraction(library)
     text = re.sub(r"\\(?:boxed|fbox)(?![A-Za-z])", "", text)
     text = _MIXED.sub(r"(\1+\\frac{\2}{\3})", text)
     # Without its own timeout, which would reset ours and fail off the main thread.
-    found = library.parse(f"\\boxed{{{text}}}", [latex], parsing_timeout=None)
-    return [_with_fractions(one) for one in found]
+    formulas = library.parse(f"\\boxed{{{text}}}", [latex], parsing_timeout=None)
+    return [_with_fractions(one) for one in formulas]
 
 
 @cache
 def _extraction(library: ModuleType) -> Any:
-    """How math-verify reads a text. It takes t, h, m, ab and others behind a number for units."""
+    """Return math-verify's settings without units: it takes t, h, m, ab and others after a number
+    for them."""
     usual = library.LatexExtractionConfig().normalization_config
     return library.LatexExtractionConfig(False, 0, replace(usual, units=False))
 
@@ -196,7 +197,7 @@ def _digits(formula: Any) -> Any:
 
 @cache
 def math_verify_library() -> ModuleType:
-    """math-verify, whose import takes longer than an answer may."""
+    """Import math-verify, which takes longer than an answer may."""
     import math_verify
 
     # It warns on every rank that it has no timeout.

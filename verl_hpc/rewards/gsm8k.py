@@ -1,4 +1,4 @@
-"""The answer of a grade-school problem: a number after '####'."""
+"""Score answers to grade-school problems: a number after '####'."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_hpc.errors import RewardError
 from verl_hpc.rewards.numbers import NUMBER, is_changed, read_number, value_of
 
 TAIL = 300
-"""Characters at the end of a response that the flexible method looks at, as in verl."""
+"""Characters at the end of a response that the flexible method reads, as in verl."""
 METHODS = ("strict", "flexible")
 _MARK = re.compile(r"####[ \t]+(?:\*\*)?(?P<line>(?:(?!####)[^\n])*)")
 _DIGIT = re.compile(r"\d")
@@ -29,10 +29,10 @@ def compute_score(
     format_score: float = 0.0,
     score: float = 1.0,
 ) -> float:
-    """`score` for the right number, `format_score` for another one, 0 for none.
+    """Return `score` for the right number, `format_score` for another one, 0 for none.
 
-    As verl, but numbers are compared as exact rationals: '$1,200.' and '1200.0' are equal, '1/2'
-    and '0.5' too. '7,2', '10-5', '3:30' and '5k' are not the number that they begin with.
+    Unlike verl, numbers are compared as exact rationals: '$1,200.' and '1200.0' are equal, and so
+    are '1/2' and '0.5'. '7,2', '10-5', '3:30' and '5k' are not the number that they begin with.
 
     Args:
         method: strict takes the number of the last line with digits that is marked '#### ', or the
@@ -54,7 +54,7 @@ def graded(
     format_score: float = 0.0,
     score: float = 1.0,
 ) -> dict[str, float]:
-    """The `score` of `compute_score`, and `no_answer`, 1 where the response gives none, else 0."""
+    """Return `score` of `compute_score`, and `no_answer`, 1 if the response has none, else 0."""
     truth = _truth(ground_truth)
     if truth is None:
         raise RewardError(f"ground_truth = {ground_truth!r:.100} is not a number")
@@ -65,7 +65,7 @@ def graded(
 
 
 def extract_number(text: str, method: Literal["strict", "flexible"]) -> Fraction | None:
-    """The number a response ends with, or None.
+    """Return the number that a response ends with, or None.
 
     Raises:
         RewardError: `method` is unknown.
@@ -73,8 +73,8 @@ def extract_number(text: str, method: Literal["strict", "flexible"]) -> Fraction
     if method not in METHODS:
         raise RewardError(f"method = {method!r}; it must be one of {', '.join(METHODS)}")
     if method == "flexible":
-        found = NUMBER.finditer(text, max(len(text) - TAIL, 0))
-        values = [value for number in found if (value := value_of(number)) is not None]
+        matches = NUMBER.finditer(text, max(len(text) - TAIL, 0))
+        values = [value for number in matches if (value := value_of(number)) is not None]
         return values[-1] if values else None
     lines = [mark["line"] for mark in _MARK.finditer(text) if _DIGIT.search(mark["line"])]
     number = _marked(_OPENED.sub("", lines[-1])) if lines else None
@@ -86,7 +86,7 @@ def extract_number(text: str, method: Literal["strict", "flexible"]) -> Fraction
 
 
 def _marked(line: str) -> re.Match[str] | None:
-    """The number that a line begins with, or that stands after its last '='."""
+    """Match the number at the beginning of a line, or after its last '='."""
     if _OR.search(line):
         return None
     return NUMBER.match(line) or NUMBER.match(line.rpartition("=")[2].lstrip())

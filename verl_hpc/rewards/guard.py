@@ -1,5 +1,5 @@
-"""Code of the user inside a rank: it ends in time, leaves no second rank, and the working directory
-and torch's modes as they were; what it raises can be told."""
+"""Run code of the user inside a rank: with a time limit, without leaving a second rank, with the
+working directory and torch's modes restored; and describe what it raises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def guarded(timeout_s: float) -> Iterator[None]:
     connections: it ends here. Programs, and processes of multiprocessing, never come back.
 
     Raises:
-        TimeLimitExceeded: as `time_limit`.
+        TimeLimitExceeded: the code takes longer than `timeout_s`.
     """
     process = os.getpid()
     try:
@@ -40,7 +40,8 @@ def guarded(timeout_s: float) -> Iterator[None]:
 
 @contextmanager
 def _directory_kept() -> Iterator[None]:
-    """Go back to the working directory, below which the run's data and checkpoints may be named."""
+    """Restore the working directory, to which paths of the run's data and checkpoints may be
+    relative."""
     here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield
@@ -52,7 +53,7 @@ def _directory_kept() -> Iterator[None]:
 
 @contextmanager
 def _torch_kept() -> Iterator[None]:
-    """Go back to gradients, without which no step would change anything, and to the dtype."""
+    """Restore torch's gradient mode, without which no step would train, and default dtype."""
     # Scoring needs no torch; in a rank it is there.
     torch = sys.modules.get("torch")
     if torch is None:
@@ -79,13 +80,13 @@ def _end_child(error: BaseException | None) -> NoReturn:
 
 
 def describe(error: BaseException) -> str:
-    """What code of the user raised, in words that a log can hold."""
+    """Describe what code of the user raised, in words for a log."""
     text = message(error)
     return text if isinstance(error, SystemExit) else f"{type(error).__name__}: {text}"
 
 
 def message(error: BaseException) -> str:
-    """The text of what code of the user raised, which more of its code may make."""
+    """Return the text of an exception of the user's code, which may run more of that code."""
     try:
         with guarded(_TEXT_TIMEOUT_S):
             if isinstance(error, SystemExit):
@@ -98,7 +99,7 @@ def message(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text of any length, its first 2,000 characters if it has more."""
+    """Return a text, or the first 2,000 characters of a longer one."""
     if len(text) <= _MOST_TEXT:
         return text
     return f"{text[:_MOST_TEXT]}... ({_MOST_TEXT:,} of {len(text):,} characters)"

@@ -1,7 +1,7 @@
-"""A score that another model gives, at an address that speaks OpenAI's protocol.
+"""Score responses by another model, at an address that speaks OpenAI's protocol.
 
-The client is httpx: it is loaded in a fifth of the second and a half that OpenAI's own takes, and
-what is asked is one POST.
+The client is httpx: it loads in a fifth of the 1.5 s that OpenAI's own takes, and a request is one
+POST.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 60.0
 _MOST_BYTES = 2**22
-"""Of an answer, which is some words."""
+"""Most bytes of an answer, which is usually a few words."""
 _NOT_AGAIN = {400, 401, 403, 404, 405, 410, 413, 422}
-"""Statuses that the same request would have again."""
+"""HTTP statuses that a retry would only repeat."""
 
 
 class JudgeError(Exception):
@@ -37,11 +37,11 @@ class JudgeError(Exception):
 
 
 class _AgainError(Exception):
-    """What may go better the next time."""
+    """A failure that a retry may mend."""
 
 
 def make(options: JudgeOptions) -> RewardFunction:
-    """The reward function with its client.
+    """Make the reward function with its client.
 
     Raises:
         RewardError: the variable of the key is not set.
@@ -67,12 +67,13 @@ def make(options: JudgeOptions) -> RewardFunction:
 def compute_scores(
     requests: Sequence[Request], ask: Callable[[Request], float], options: JudgeOptions
 ) -> list[float | Exception]:
-    """Scores of responses, or JudgeError where the judge gives none; some are asked for at a time.
+    """Return the scores of responses, or JudgeError where the judge gives none; several requests
+    are open at a time.
 
     Args:
         requests: the responses.
-        ask: once; raises _AgainError or JudgeError.
-        options: how often, and how many at a time.
+        ask: function that asks once; raises _AgainError or JudgeError.
+        options: number of retries, and of requests at a time.
     """
     if not requests:
         return []
@@ -80,7 +81,7 @@ def compute_scores(
     try:
         return list(pool.map(partial(_with_retries, ask, options), requests))
     finally:
-        # Not to wait for those that are under way, where this ends early.
+        # If this ends early, requests under way are not waited for.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -133,7 +134,7 @@ def _messages(options: JudgeOptions, request: Request) -> list[dict[str, str]]:
         "ground_truth": str(request.ground_truth),
         "data_source": request.data_source,
     }
-    # In one pass: a response may hold such a word, too. Templates may hold other braces.
+    # In one pass: a response may also hold such a word. Templates may hold other braces.
     names = re.compile("|".join(rf"\{{{name}\}}" for name in values))
     text = names.sub(lambda found: values[found[0][1:-1]], options.prompt)
     system = [{"role": "system", "content": options.system}] if options.system else []
@@ -141,7 +142,7 @@ def _messages(options: JudgeOptions, request: Request) -> list[dict[str, str]]:
 
 
 def _text_of(content: bytes) -> str:
-    """The answer in a reply of the service."""
+    """Return the answer in a reply of the service."""
     try:
         text = json.loads(content)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -153,36 +154,36 @@ def _text_of(content: bytes) -> str:
 
 
 def read_score(text: str, options: JudgeOptions) -> float:
-    """The score in an answer.
+    """Read the score in an answer.
 
     Raises:
         _AgainError: there is none, or not between the bounds.
     """
     answer = answer_of(text)
-    found = _by_pattern(answer, options.pattern) if options.pattern else _by_form(answer, options)
-    if not math.isfinite(found) or not options.minimum <= found <= options.maximum:
+    score = _by_pattern(answer, options.pattern) if options.pattern else _by_form(answer, options)
+    if not math.isfinite(score) or not options.minimum <= score <= options.maximum:
         bounds = f"{options.minimum:g} to {options.maximum:g}"
-        raise _AgainError(f"the score in {text!r:.200} is {found:g}, not from {bounds}")
-    return found
+        raise _AgainError(f"the score in {text!r:.200} is {score:g}, not from {bounds}")
+    return score
 
 
 def _by_form(answer: str, options: JudgeOptions) -> float:
-    found = read_verdict(answer, Scale(options.minimum, options.maximum))
-    if found is None:
+    verdict = read_verdict(answer, Scale(options.minimum, options.maximum))
+    if verdict is None:
         raise _AgainError(
             f"the answer {answer!r:.200} has no verdict that is clear; have the prompt ask for a "
             f"last line such as Score: {options.maximum:g}, or set pattern"
         )
-    return found
+    return verdict
 
 
 def _by_pattern(answer: str, pattern: str) -> float:
-    found: Any = None
+    text: Any = None
     for match in re.finditer(pattern, answer):
-        found = match[1]
-    if found is None:
+        text = match[1]
+    if text is None:
         raise _AgainError(f"the answer {answer!r:.200} has no match of pattern = {pattern}")
     try:
-        return float(found)
+        return float(text)
     except ValueError:
-        raise _AgainError(f"the score in {answer!r:.200} is {found!r:.60}, no number") from None
+        raise _AgainError(f"the score in {answer!r:.200} is {text!r:.60}, no number") from None

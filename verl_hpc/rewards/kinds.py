@@ -1,4 +1,4 @@
-r"""Short answers that say different things though math-verify takes them for equal."""
+r"""Tell apart short answers that math-verify wrongly takes for equal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _QUALIFIED = re.compile(
     r"|(?<![\d/._^])\d+ \d+(?! ?[/\d])",
     re.IGNORECASE,
 )
-"""A number in words that make it another one: 5 squared, 5 or more, 1 hour 30 minutes, 1 2 3."""
+"""Matches a number in words that change it: 5 squared, 5 or more, 1 hour 30 minutes, 1 2 3."""
 _PADDED = re.compile(r"(?<![\d.])0\d+")
 """Digits that begin with 0: math-verify takes (1,000) for (1,0)."""
 _VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
@@ -22,14 +22,14 @@ _GREEK = re.compile(
     r"(?![A-Za-z])"
 )
 _COMPUTED = re.compile(r"[\d!*/^+-]|\\(?:sqrt|frac|ln|log)")
-"""What makes a side of an equation more than a name."""
+"""Matches what makes a side of an equation more than a name."""
 _DERIVATIVE = re.compile(r"\\frac\s*\{\s*d\w?\s*\}\s*\{\s*d[a-z]")
 
 
 def differ(one: str, truth: str) -> bool:
-    """Whether an answer and the truth, both without markup, are different by what math-verify
-    drops: kinds of brackets, numbers of elements, cases of letters, derivatives, words behind a
-    number, and the left sides of equations."""
+    """Whether an answer and the truth, both without markup, differ in what math-verify drops: kinds
+    of brackets, numbers of elements, cases of letters, derivatives, words after a number, and the
+    left sides of equations."""
     both = (one, truth)
     return (
         one.count("'") != truth.count("'")
@@ -96,7 +96,7 @@ def _counts_differ(one: str, other: str) -> bool:
 
 
 def _kind(text: str) -> bool | None:
-    """Whether it is a set in braces, or else a pair or an interval; None for other texts."""
+    """Return True for a set in braces, False for a pair or an interval, None for other texts."""
     text = re.sub(r"^[A-Za-z]\s*\\in\s*", "", text)
     if text.startswith("\\{"):
         return True

@@ -1,4 +1,4 @@
-"""A penalty by the number of tokens of a response."""
+"""Penalise responses by their number of tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verl_hpc.rewards.request import RewardFunction
 
 
 def make(options: LengthOptions) -> RewardFunction:
-    """0 for a length that is wanted, down to -1."""
+    """Make a function that gives 0 for a wanted length, down to -1 for others."""
 
     def compute_score(
         data_source: str,  # noqa: ARG001
@@ -25,7 +25,7 @@ def make(options: LengthOptions) -> RewardFunction:
 
 
 def penalty(options: LengthOptions, length: int) -> float:
-    """As `LengthOptions` says, of `length` tokens."""
+    """Return the penalty of `LengthOptions` for `length` tokens, from 0 down to -1."""
     if options.cap is not None:
         buffer = options.buffer or max(options.cap // 4, 1)
         return -min(max((length - (options.cap - buffer)) / buffer, 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""Which of several lettered answers a response gives."""
+"""Find the letter with which a response answers a multiple-choice question."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _GAP = (
     r"[\s$*_`\u2705\u2714\ufe0f]{0,8}(?:\\[(\[])?(?:\\(?:text|mathrm|mathbf|textbf)\{)?"
     r"[\s(\[{*`\"'\u201c\u2018]{0,8}(?:(?i:option|choice)\s[(*]{0,2})?"
 )
-"""What may stand between a cue and the letter."""
+"""Text that may stand between a cue and the letter."""
 _LETTER = r"(?<![\w\\])(?<!\w')(?P<letter>[A-Za-z0-9])(?!\w|['\u2019]\w|\.\d|[-+=^/]\S|\s*=)"
 _COLON = r"(?:[*_`]*\s{0,4}[:=\u2013\u2014\u2192\uff1a>-]+|[*_`]{0,3}[ \t]*\n+)"
-"""A colon or an arrow; or a line that ends, as a heading does."""
+"""A colon, an arrow, or the end of a line, as after a heading."""
 _FILLER = (
     rf"(?:{_COLON}|\s{{1,4}}(?:is|be|to|seems?|must|should|would|will|"
     r"likely|most|probably|obviously|clearly|therefore|thus|definitely|simply|option|choice|"
@@ -72,7 +72,7 @@ _ENDS = (
     r"(?i:because|since|as|which|rather\sthan|instead\sof)\b))"
     r"(?![)\]}*_`\"$]{0,6},?\s*(?i:or|and)\b)"
 )
-"""A clause ends, and names no second answer."""
+"""Matches the end of a clause that names no second answer."""
 _IN_PARENTHESES = re.compile(r"\(\s{0,4}([A-Z0-9])\s{0,4}\)")
 _BARE = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[\s*_`$)\].:]{0,8}")
 _LABEL = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[*_`$]{0,4}[.:)\]]\s")
@@ -87,14 +87,14 @@ _MORE = re.compile(
     r"\s*(?:(?i:or|and|maybe|perhaps|possibly|even|also|option|choice)\s+){0,4}"
     r"[(*\[\"]*[A-HJ-Z0-9b-hj-z]\b(?!['\u2019])"
 )
-"""A second letter follows: 'A or B' chooses neither."""
+"""Matches a second letter that follows: 'A or B' chooses neither."""
 _SECOND = re.compile(rf"(?:{_MORE.pattern})|(?:\bor\b|\band\b|[,;]|(?<=\s))\s?\(?[A-J][.:)]\s")
-"""Finds a second letter further on, too: 'A. Paris, B. Rome'."""
+"""Finds a second letter also further on: 'A. Paris, B. Rome'."""
 _AFTER_A_WORD = re.compile(
     r"[ \t]+(?!(?:because|since|as|is|but|not|which|due|rather|instead|would|must|with|and|or|in|"
     r"for|while|so|if|by|from|on|at|given|though|although|when|where|we|it|this|that)\b)[A-Za-z]"
 )
-"""'A prime number', 'I think': a word and not a letter."""
+"""Matches a word after a word that looks like a letter: 'A prime number', 'I think'."""
 _LETTER_BESIDE = re.compile(
     r"[)\]}*_`\"$]{0,6}[ \t,:(*\u2013\u2014-]{1,4}(?:which is |(?:option|choice) )?"
     r"[(*]{0,3}(?-i:([A-Z0-9]))(?=[)*\]]{0,4}\s*(?:$|[.,;!]))",
@@ -105,7 +105,7 @@ _LONGEST_BOX = 1000
 
 
 def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
-    r"""The letter that a response answers, or None.
+    r"""Return the letter with which a response answers, or None.
 
     The last box or <answer> that holds a letter or the text of a choice. Without one, the last
     sentence such as 'the answer is B', 'the answer is Rome', 'so (B)' or 'B is correct' that is
@@ -113,11 +113,10 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
     the last sentence that has any. Without one, a letter or the text of a choice that is the whole
     response, a first line such as 'B. Rome', or a letter that is the first or the last line. An
     article is no letter, and who names two letters has chosen none. A last box that is not closed
-    is an answer that was cut off: none. What stands behind </think> counts before what stands in
-    front of it.
+    is an answer that was cut off: none. Text after </think> counts before the text in front of it.
 
     Args:
-        response: of the model.
+        response: the model's response.
         choices: texts of the answers by letter; empty texts where they are not known.
     """
     parts = answering_parts(response)
@@ -127,21 +126,22 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
 def _letter(response: str, choices: Mapping[str, str]) -> str | None:
     if (marked := _marked(response, choices)) is not None:
         return marked or None
-    found = [*_stated(response, choices, (_ANSWERS, _CHOSEN)), *_stated_words(response, choices)]
+    stated = [*_stated(response, choices, (_ANSWERS, _CHOSEN)), *_stated_words(response, choices)]
     praised = [*_stated(response, choices, (_PRAISED,))]
-    if found and (letter := max(found)[1]):
+    if stated and (letter := max(stated)[1]):
         # "The answer is A. However, B is correct." answers neither.
-        later = {other for place, other in praised if place > max(found)[0]}
+        later = {other for place, other in praised if place > max(stated)[0]}
         return letter if later <= {letter, ""} else None
     if len({letter for _, letter in praised if letter}) > 1:
         return None
-    if found or praised:
-        return max([*found, *praised])[1] or None
+    if stated or praised:
+        return max([*stated, *praised])[1] or None
     return _in_parentheses(response, choices) or _alone(response, choices)
 
 
 def letter_of(text: str, choices: Mapping[str, str]) -> str | None:
-    """The letter that a short text is, labels or names by the words of its choice, or None."""
+    """Return the letter that a short text is, begins with as a label, or names by its choice's
+    words, or None."""
     plain = _WRAPPING.sub("", re.sub(r"\\[ ,;]|~", " ", text))
     plain = _LEADING.sub("", " ".join(plain.split()), count=1)
     if bare := _bare(plain, choices):
@@ -154,7 +154,8 @@ def letter_of(text: str, choices: Mapping[str, str]) -> str | None:
 
 
 def _labelled(text: str, place: int, letter: str | None, choices: Mapping[str, str]) -> str | None:
-    """The letter whose label ends at this place, unless what follows speaks against it."""
+    """Return the letter whose label ends at this place, unless the text after it speaks against
+    it."""
     other, end = _words_beside(text, place, choices)
     other = other or _bare(text[place + 1 :], choices)
     denied = denied_after(text, end) or taken_back(text, end)
@@ -162,12 +163,12 @@ def _labelled(text: str, place: int, letter: str | None, choices: Mapping[str, s
 
 
 def _bare(text: str, choices: Mapping[str, str]) -> str | None:
-    found = _BARE.fullmatch(text)
-    return _known(found[1], choices) if found else None
+    match = _BARE.fullmatch(text)
+    return _known(match[1], choices) if match else None
 
 
 def letter_of_words(text: str, choices: Mapping[str, str]) -> str | None:
-    """The letter of the only choice with these words."""
+    """Return the letter of the only choice with these words, or None."""
     plain = _words(text)
     same = [letter for letter, choice in choices.items() if plain and _words(choice) == plain]
     return same[0] if len(same) == 1 else None
@@ -182,10 +183,10 @@ def _known(letter: str, choices: Mapping[str, str]) -> str | None:
 
 
 def _marked(response: str, choices: Mapping[str, str]) -> str | None:
-    """The last letter in a box or a tag; "" where the last box is not closed, and where the letter
-    is denied or one of two. None without a letter."""
+    """Return the last letter in a box or a tag; "" if the last box is not closed, or the letter is
+    denied or one of two. None without a letter."""
     boxes = box_spans(response)
-    spans = sorted([*boxes, *(found.span(1) for found in TAGGED.finditer(response))], reverse=True)
+    spans = sorted([*boxes, *(match.span(1) for match in TAGGED.finditer(response))], reverse=True)
     if spans and spans[0][1] is None:
         return ""
     for start, end in spans:
@@ -206,31 +207,32 @@ def _letter_in(response: str, span: tuple[int, int], choices: Mapping[str, str])
 def _stated(
     response: str, choices: Mapping[str, str], patterns: Sequence[re.Pattern[str]]
 ) -> Iterator[tuple[int, str]]:
-    """Letters that sentences give as the answer, with their places; "" where it is taken back."""
+    """Yield the letters that sentences give as the answer, with their places; "" for one taken
+    back."""
     for pattern in patterns:
-        for found in pattern.finditer(response):
-            letter, place = found["letter"], found.end("letter")
+        for match in pattern.finditer(response):
+            letter, place = match["letter"], match.end("letter")
             if (
                 _known(letter, choices)
                 and not (letter in "AaIi" and _AFTER_A_WORD.match(response, place))
                 and not _MORE.match(response, place)
-                and not denied_before(response, found.start())
-                and not denied_after(response, found.end())
+                and not denied_before(response, match.start())
+                and not denied_after(response, match.end())
             ):
                 other, end = _words_beside(response, place, choices)
                 # In "B) No" the no is of the choice, whose words may be unknown.
                 is_label = end == place and _LABEL_ENDS.match(response, place) is not None
-                taken = not is_label and taken_back(response, end if end > place else found.end())
+                taken = not is_label and taken_back(response, end if end > place else match.end())
                 is_clear = not taken and other in (None, letter.upper())
                 yield place, letter.upper() if is_clear else ""
 
 
 def _stated_words(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, str]]:
-    """Letters whose words sentences give, with their places; "" where it is taken back."""
-    for found in _named(tuple(choices.values())).finditer(response):
-        place = found.end("words")
-        denied = denied_before(response, found.start()) or denied_after(response, place)
-        if (said := letter_of_words(found["words"], choices)) and not denied:
+    """Yield the letters whose words sentences give, with their places; "" for one taken back."""
+    for match in _named(tuple(choices.values())).finditer(response):
+        place = match.end("words")
+        denied = denied_before(response, match.start()) or denied_after(response, place)
+        if (said := letter_of_words(match["words"], choices)) and not denied:
             beside = _LETTER_BESIDE.match(response, place)
             other = _known(beside[1], choices) if beside else None
             is_clear = other in (None, said) and not taken_back(response, place)
@@ -238,14 +240,15 @@ def _stated_words(response: str, choices: Mapping[str, str]) -> Iterator[tuple[i
 
 
 def _words_beside(text: str, place: int, choices: Mapping[str, str]) -> tuple[str | None, int]:
-    """The letter of the choice whose words stand right behind a letter, and where they end."""
-    found = _beside(tuple(choices.values())).match(text, place)
-    return (letter_of_words(found["words"], choices), found.end()) if found else (None, place)
+    """Return the letter of the choice whose words stand right after a letter, and where they
+    end."""
+    match = _beside(tuple(choices.values())).match(text, place)
+    return (letter_of_words(match["words"], choices), match.end()) if match else (None, place)
 
 
 @lru_cache(maxsize=128)
 def _beside(texts: tuple[str, ...]) -> re.Pattern[str]:
-    """Matches the words of a choice behind its label: the '. Rome' of 'B. Rome'."""
+    """Match the words of a choice after its label: the '. Rome' of 'B. Rome'."""
     return re.compile(
         rf"[)\]}}*_`\"$]{{0,6}}[ \t]*(?:[.,:;)(\u2013\u2014]|-(?!\d)){{0,2}}[ \t]*[*_($]{{0,3}}"
         rf"(?<!\w)(?P<words>{_any_of(texts)}){_ENDS}",
@@ -261,7 +264,7 @@ def _any_of(texts: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=128)
 def _named(texts: tuple[str, ...]) -> re.Pattern[str]:
-    """Matches 'The answer is' with the words of a choice: The answer is Rome."""
+    """Match 'The answer is' with the words of a choice: The answer is Rome."""
     one = _any_of(texts)
     second = rf"(?![^\w\n.;!]{{0,8}}{one}\b)"  # in the same sentence
     cue = _CUE + _NOT_BUT % r"[^.,;:!?\n]{1,60}?" + _GAP
@@ -269,11 +272,11 @@ def _named(texts: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _in_parentheses(response: str, choices: Mapping[str, str]) -> str | None:
-    for found in reversed([*_SENTENCE.finditer(response)]):
-        sentence = found[0]
+    for match in reversed([*_SENTENCE.finditer(response)]):
+        sentence = match[0]
         letters = set(_IN_PARENTHESES.findall(sentence)) & set(choices)
         if letters and not denies(sentence) and not sentence.endswith("?"):
-            is_clear = len(letters) == 1 and not taken_back(response, found.end())
+            is_clear = len(letters) == 1 and not taken_back(response, match.end())
             return letters.pop() if is_clear else None
     return None
 
@@ -285,12 +288,12 @@ def _alone(response: str, choices: Mapping[str, str]) -> str | None:
     first = lines[:1]
     if first and taken_back(response, response.index(first[0]) + len(first[0])):
         first = []
-    labels = [found for line in lines if (found := _LABEL.match(line))]
+    labels = [match for line in lines if (match := _LABEL.match(line))]
     if len(labels) == 1 and [labels[0].string] == first:
         words = letter_of_words(lines[0][labels[0].end() :].strip("*. "), choices)
         if words == labels[0][1]:
             return words
     for line in [*lines[-1:], *first]:
-        if (found := _BARE.fullmatch(line)) and found[1].isupper():
-            return _known(found[1], choices)
+        if (match := _BARE.fullmatch(line)) and match[1].isupper():
+            return _known(match[1], choices)
     return None

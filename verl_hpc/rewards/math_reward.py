@@ -1,4 +1,4 @@
-r"""The answer of a mathematics problem: what the last \boxed{} of the response holds."""
+r"""Score answers to mathematics problems: what the last \boxed{} of the response holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl_hpc.rewards.thinking import TAGGED, answering_parts
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 LONGEST = 1000
-"""Characters of an answer; what is longer is no short answer, and is not read."""
+"""Most characters of an answer; longer ones are not read."""
 _STATED = re.compile(
     r"(?i:\banswer(?!\w)(?:\sto\s(?:the|this)\s\w{1,20})?[*_]{0,2}\s{0,4}"
     r"(?:is|would be|must be|should be|:|=)"
@@ -35,7 +35,7 @@ _END = re.compile(
     re.IGNORECASE,
 )
 _ASKED = re.compile(r"[^.,;:!?]{0,60}\?")
-"""The answer is 5? No."""
+"""Matches a question: The answer is 5? No."""
 _MORE = re.compile(
     r"\s*(?:,\s*(?:or\b|and\b|[-$\\\d(])|or\b|and\b(?! we\b)|[;/+*-]\s*[$\\\d(]"
     r"|\((?:or|wrong|mod)\b"
@@ -43,7 +43,7 @@ _MORE = re.compile(
     r"|for (?:even|odd|all)\b)",
     re.IGNORECASE,
 )
-"""What stands behind a formula that is no answer by itself: 5 or 6, 5 million, 5 if n is even."""
+"""Text after a formula that is no answer by itself: 5 or 6, 5 million, 5 if n is even."""
 
 
 def compute_score(
@@ -53,7 +53,7 @@ def compute_score(
     extra_info: dict[str, Any] | None = None,
     timeout_s: float = 5.0,
 ) -> float:
-    r"""1 for an answer that is mathematically equal to `ground_truth`; else 0.
+    r"""Return 1 for an answer that is mathematically equal to `ground_truth`, else 0.
 
     A response without \boxed{} or \fbox{} may have <answer> tags, or say 'the answer is ...'. A
     last box that is denied or not closed, an answer of more than 1,000 characters, and one that
@@ -72,11 +72,10 @@ def graded(
     extra_info: dict[str, Any] | None = None,  # noqa: ARG001
     timeout_s: float = 5.0,
 ) -> dict[str, float]:
-    """The `score` of `compute_score`, and why it is 0 where nothing was compared, for metrics.
+    """Return `score` of `compute_score`, and for metrics why it is 0 if nothing was compared.
 
-    Returns:
-        With the score `no_answer`, 1 where the response gives none, and `not_judged`, 1 where the
-        answer is too long or takes too long; else they are 0.
+    Returns: `score`; `no_answer`, 1 if the response gives none, else 0; and `not_judged`, 1 if the
+        answer is too long or takes too long, else 0.
     """
     several = isinstance(ground_truth, Collection) and not isinstance(ground_truth, str)
     if several or ground_truth is None or not str(ground_truth).strip():
@@ -100,9 +99,10 @@ def _grades(**known: float) -> dict[str, float]:
 
 
 def extract_answer(response: str) -> str | None:
-    r"""The text of the last box; without boxes that of the last <answer>, or 'answer is ...'.
+    r"""Return the text of the last box, or without boxes that of the last <answer> or 'answer is
+    ...'.
 
-    What stands behind </think> counts before what stands in front of it.
+    Text after </think> counts before the text in front of it.
     """
     return next(filter(None, map(_extract, answering_parts(response))), None)
 
@@ -112,17 +112,17 @@ def _extract(response: str) -> str | None:
         return _boxed_answer(response)
     if tagged := TAGGED.findall(response):
         return tagged[-1].strip()
-    for found in reversed(list(_STATED.finditer(response))):
-        denied = denied_before(response, found.start()) or _ASKED.match(found["words"])
-        if not denied and (answer := _answer(found)):
-            start, end = found.span("formula" if found["formula"] else "words")
-            end = end if found["formula"] else response.index(answer, start) + len(answer)
+    for match in reversed(list(_STATED.finditer(response))):
+        denied = denied_before(response, match.start()) or _ASKED.match(match["words"])
+        if not denied and (answer := _answer(match)):
+            start, end = match.span("formula" if match["formula"] else "words")
+            end = end if match["formula"] else response.index(answer, start) + len(answer)
             return None if taken_back(response, end) else answer
     return None
 
 
 def _boxed_answer(response: str) -> str | None:
-    r"""What the last boxes hold: '2, 3' of '\boxed{2} and \boxed{3}'. None where they are not
+    r"""Return what the last boxes hold: '2, 3' for '\boxed{2} and \boxed{3}'. None if they are not
     closed, denied, taken back, or one of two to choose from."""
     last, spans = last_boxed(response), box_spans(response)
     boxes = joined_boxes(response, spans, len(spans) - 1)
@@ -132,7 +132,7 @@ def _boxed_answer(response: str) -> str | None:
 
 
 def _answer(found: re.Match[str]) -> str | None:
-    """The formula, the number, or the words up to the end of the clause."""
+    """Return the formula, the number, or the words up to the end of the clause."""
     if formula := found["formula"]:
         return None if _MORE.match(found["words"]) else formula
     words = found["words"].strip("* ")

@@ -1,4 +1,4 @@
-r"""The letter of an answer among several: '(B)', 'Answer: B', \boxed{B}."""
+r"""Score the letter of an answer among several: '(B)', 'Answer: B', \boxed{B}."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_hpc.rewards.request import RewardFunction
 
 
 def make(options: MultipleChoiceOptions) -> RewardFunction:
-    """The reward function."""
+    """Make the reward function."""
 
     def graded(
         data_source: str,  # noqa: ARG001
@@ -22,9 +22,10 @@ def make(options: MultipleChoiceOptions) -> RewardFunction:
         extra_info: dict[str, Any] | None = None,
         row: Mapping[str, Any] | None = None,
     ) -> dict[str, float]:
-        """`score`: 1 for the letter, or the whole text in a box, of the right answer, else 0.
+        """Return `score`: 1 for the letter, or the whole text in a box, of the right answer, else
+        0.
 
-        `no_answer` is 1 where the response chooses none, for metrics, else 0.
+        `no_answer`, for metrics, is 1 if the response chooses none, else 0.
 
         Raises:
             RewardError: `ground_truth` is neither a letter, nor a number from 0, nor a text of one

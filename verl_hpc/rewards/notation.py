@@ -1,4 +1,4 @@
-r"""One notation for formulas that are written in several: Unicode, thousands, names of results."""
+r"""Bring formulas to one notation: Unicode, thousands, names of results."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _NAME = re.compile(
 
 
 def in_latex(text: str) -> str:
-    r"""A short answer with LaTeX in place of Unicode, and numbers without separators.
+    r"""Return a short answer with LaTeX in place of Unicode, and numbers without separators.
 
     '2\u221a3' is 2\sqrt{3}, and '10{,}000\sqrt{2}' and '10,000\sqrt{2}' are 10000\sqrt{2}. In
-    brackets a comma parts elements.
+    brackets a comma separates elements.
     """
     text = _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2]}}}", text)
     text = _POWER.sub(lambda found: f"^{{{found[0].translate(_DIGITS)}}}", text)
@@ -43,10 +43,11 @@ def in_latex(text: str) -> str:
 
 
 def without_name(text: str) -> str:
-    r"""What stands behind the name of a result: 3x^2 of 'f'(x) = 3x^2' and '\frac{dy}{dx} = 3x^2'.
+    r"""Return the text after the name of a result: 3x^2 of 'f'(x) = 3x^2' and '\frac{dy}{dx} =
+    3x^2'.
 
-    What has several equals signs, such as 'x = 3, y = 4', stays what it is.
+    A text with several equals signs, such as 'x = 3, y = 4', is returned unchanged.
     """
-    found = _NAME.match(text)
-    rest = text[found.end() :] if found else text
+    match = _NAME.match(text)
+    rest = text[match.end() :] if match else text
     return text if "=" in rest else rest

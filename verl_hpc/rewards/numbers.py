@@ -1,4 +1,4 @@
-"""Numbers as people and models write them, read as exact rationals."""
+"""Read numbers as people and models write them, as exact rationals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SPACE = "\u00a0\u2009\u202f "
 _PLAIN = rf"(?:(?:[1-9]\d{{0,2}}(?:[,{_SPACE}]\d{{3}})+|\d+)(?:\.\d+)?|\.\d+)"
 _MAGNITUDES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 MAGNITUDE = f"(?:{'|'.join(_MAGNITUDES)})"
-"""Matches a word behind a number that multiplies it."""
+"""Matches a word after a number that multiplies it."""
 NUMBER = re.compile(
     # No part of a longer number, nor of a sum, a time or a power.
     r"(?<!\d)(?<!\d[.,:^/*+x\u00d7-])(?<!\d\s[-+*/x\u00d7\u00f7]\s)"
@@ -20,13 +20,13 @@ NUMBER = re.compile(
     r"|\s?[-+*/x\u00d7\u00f7^]\s?\$?\d)"
     rf"(?:[ ](?P<magnitude>(?i:{MAGNITUDE}))(?!\w))?"
 )
-"""'-1,200.50', '$3', '1/2', '1 1/2', '5 million'; of '10-5', '3:30', '7,2', '5k' and '1e3'
-nothing."""
+"""Matches '-1,200.50', '$3', '1/2', '1 1/2', '5 million', and no part of '10-5', '3:30', '7,2',
+'5k' and '1e3'."""
 
 _COUNT = (
     r"(?:[-\u2212]?\$?\d|(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|hundred|half)\b)"
 )
-"""Begins a number, in digits or as a word."""
+"""Matches the beginning of a number, in digits or as a word."""
 ALTERED = (
     r"(?:(?:squared|cubed|factorial|hal(?:f|ves)|thirds|fourths|quarters|fifths|sixths|sevenths|"
     r"eighths|ninths|tenths|(?:hundred|thousand|million|billion)ths|remainder|and a half|"
@@ -35,7 +35,7 @@ ALTERED = (
     r"(?:is )?(?:not|wrong|incorrect|impossible|extraneous)|isn['\u2019]t|wasn['\u2019]t)\b"
     rf"|(?:times|plus|minus|over|point|through|(?:in )?base)\s+{_COUNT})"
 )
-"""Words behind a number that make it another one: 5 squared, 5 point two, 5 or more."""
+"""Matches words after a number that change it: 5 squared, 5 point two, 5 or more."""
 _CHANGES = re.compile(
     r"\s*(?:[\u00b2\u00b3\u00b9\u00bc\u00bd\u00be\u2264\u2265\u2192?]|<(?![<|])|>(?!>)|\*\*\s?\d|\.\."
     r"|['_:\u2013\u2014]\s?\d|\s:\s?\d|[;&|]\s*\$?\d|->|\((?:or|wrong|not)\b"
@@ -49,18 +49,18 @@ _CHANGES = re.compile(
     r"|(?-i:[A-KM-Za-fi-knp-rt-z](?![A-Za-z]))",
     re.IGNORECASE,
 )
-"""Begins what makes a number that stands before it another one, or one of several."""
+"""Matches text after a number that changes it, or makes it one of several."""
 
 
 def is_changed(text: str, end: int) -> bool:
-    """Whether what stands behind a number that ends there makes it another: 7 or 8, 7 times 10,
-    7 hours 30 minutes. Words of other kinds do not, such as 7 clips."""
+    """Whether the text after a number that ends there changes it: 7 or 8, 7 times 10, 7 hours 30
+    minutes. Words of other kinds do not, such as 7 clips."""
     return _CHANGES.match(text, end) is not None
 
 
 def value_of(found: re.Match[str]) -> Fraction | None:
-    """What a match of `NUMBER` is; None where it divides by zero, has two signs, or is longer than
-    any answer."""
+    """Return the value of a match of `NUMBER`; None if it divides by zero, has two signs, or is
+    longer than any answer."""
     if len(found[0]) > _LONGEST or (found["under"] and not int(found["under"])):
         return None
     if found["sign"] and found["inner"]:
@@ -73,9 +73,9 @@ def value_of(found: re.Match[str]) -> Fraction | None:
 
 
 def read_number(text: str) -> Fraction | None:
-    """What a text says that is one number and nothing else; a full stop may follow."""
-    found = NUMBER.fullmatch(text.strip().removesuffix("."))
-    return value_of(found) if found else None
+    """Return the value of a text that is one number, with or without a full stop, else None."""
+    match = NUMBER.fullmatch(text.strip().removesuffix("."))
+    return value_of(match) if match else None
 
 
 def _exact(plain: str) -> Fraction:

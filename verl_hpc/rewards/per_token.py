@@ -1,4 +1,5 @@
-"""Scores that are lists: a number for each token of a response, or for each turn of the model."""
+"""Read scores that are lists: a number for each token of a response, or for each turn of the
+model."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from verl_hpc.rewards.request import Request
 
 
 def listed(found: Any) -> list[Any] | None:
-    """The numbers of a score that is a list, or an array with one dimension; None of others.
+    """Return the numbers of a score that is a list or an array with one dimension; None for others.
 
     An array of a single number is that number.
     """
@@ -22,14 +23,15 @@ def listed(found: Any) -> list[Any] | None:
 
 
 def per_token(numbers: Sequence[float], request: Request) -> list[float]:
-    """What each token of a response earns. The number of a turn belongs to its last token.
+    """Return the reward of each token of a response. The number of a turn belongs to its last
+    token.
 
     Args:
         numbers: one for each token of the response (those of an environment included), or one for
             each turn of the model.
 
     Raises:
-        ValueError: there are as many of neither.
+        ValueError: the number of numbers is neither of these.
     """
     num_tokens = len(request.response_ids)
     if len(numbers) == num_tokens:
@@ -41,14 +43,14 @@ def per_token(numbers: Sequence[float], request: Request) -> list[float]:
             f"tokens in {len(ends)} turns of the model; give one number for each token, or one for "
             "each turn"
         )
-    found = [0.0] * num_tokens
+    rewards = [0.0] * num_tokens
     for end, number in zip(ends, numbers, strict=True):
-        found[end] = number
-    return found
+        rewards[end] = number
+    return rewards
 
 
 def _turn_ends(request: Request) -> list[int]:
-    """The place of the last token of each turn of the model."""
+    """Return the index of the last token of each turn of the model."""
     ends, count = [], 0
     for turn in request.turns:
         count += len(turn["token_ids"])

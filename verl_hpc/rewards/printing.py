@@ -1,4 +1,4 @@
-"""What code of the user prints, as far as a log should hold it."""
+"""Limit what code of the user prints into a log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TextIO
 _logger = logging.getLogger(__name__)
 
 MOST_CHARACTERS = 2**18
-"""Of one rank's scoring in a step, to each of its two streams."""
+"""Most characters of one rank's scoring in a step, for each of its two streams."""
 
 
 class _Capped:
-    """A stream that takes so many characters and drops the rest."""
+    """A stream that writes `MOST_CHARACTERS` and drops the rest."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -38,13 +38,13 @@ class _Capped:
 
 @contextmanager
 def capped_output(who: str) -> Iterator[None]:
-    """Let the block print up to `MOST_CHARACTERS`, and say how much more it has.
+    """Let the block print up to `MOST_CHARACTERS`, and log how many it printed if more.
 
-    That is what goes by way of sys.stdout and sys.stderr. Programs that it starts, and libraries in
+    Only output through sys.stdout and sys.stderr counts. Programs that it starts, and libraries in
     other languages, write to the descriptors themselves.
 
     Args:
-        who: prints, for the message.
+        who: the code that prints, for the message.
     """
     streams = sys.stdout, sys.stderr
     capped = [_Capped(stream) for stream in streams]
@@ -52,7 +52,7 @@ def capped_output(who: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # What code of the user has put in their place is its own.
+        # A stream that code of the user has put in their place stays.
         if sys.stdout is capped[0]:
             sys.stdout = streams[0]
         if sys.stderr is capped[1]:

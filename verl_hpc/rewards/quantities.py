@@ -1,4 +1,4 @@
-r"""Short answers that are one number, in words or LaTeX, with a unit or a percent sign."""
+r"""Read short answers that are one number, in words or LaTeX, with a unit or a percent sign."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_UNITS = {"and", "or", "to", "out", "of", "not", "mod", "pi", "sqrt", "plus",
 _LIMITING = re.compile(
     rf"\A(?:{ALTERED}|percent)|\b(?:or|out|not|mod|plus|minus|is|if|when|where|unless|except|less|more)\b"
 )
-"""Words behind a formula that are more than a unit."""
+"""Matches words after a formula that are more than a unit."""
 
 _UNITS = {
     name: unit
@@ -52,24 +52,24 @@ _UNITS = {
     for name in names.split()
 }  # fmt: skip
 _SHORT_UNITS = {"mm", "cm", "km", "ft", "mg", "kg", "mph"}
-"""Short units that are read behind a formula; other short words are products of variables."""
+"""Short units that are read after a formula; other short words are products of variables."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number, and how it is written."""
+    """A number and the form in which it is written."""
 
     value: Fraction
     percent: bool = False
     unit: str | None = None
-    """One that is known, with its power; None for other words and for none."""
+    """A known unit with its power; None for other words or none."""
     may_be_variable: bool = False
-    """The unit is a letter that touches the number, as in 2m."""
+    """Whether the unit is a letter that touches the number, as in 2m."""
     decimals: int = 0
 
 
 def without_markup(text: str) -> str:
-    """A short text without what LaTeX and Markdown only use to set it."""
+    """Return a short text without layout commands of LaTeX and Markdown."""
     text = text.replace("\\varnothing", "\\emptyset")
     text = re.sub(r"\\!\s*", "", text.replace("{,}", ","))
     text = " ".join(_TEXT.sub(r" \1 ", text).split())
@@ -81,7 +81,7 @@ def without_markup(text: str) -> str:
 
 
 def read_quantity(text: str) -> Quantity | None:
-    r"""What a text says that is one number and at most a unit; else None.
+    r"""Read a text that is one number and at most a unit; None for others.
 
     '3 out of 4' is 3/4; 0.\overline{3} and 0.333... are 1/3, and 5 million is 5000000.
     """
@@ -94,12 +94,12 @@ def read_quantity(text: str) -> Quantity | None:
     if ratio := _OUT_OF.fullmatch(plain):
         value = read_number(f"{ratio[1]}/{ratio[2]}")
         return Quantity(value) if value is not None and value.denominator > 1 else None
-    found = NUMBER.match(plain)
-    value = value_of(found) if found else None
-    if found is None or value is None or is_changed(plain, found.end()):
+    match = NUMBER.match(plain)
+    value = value_of(match) if match else None
+    if match is None or value is None or is_changed(plain, match.end()):
         return None
-    rest = plain[found.end() :].replace(" ^", "^")
-    decimals = (found["plain"] or "").partition(".")[2]
+    rest = plain[match.end() :].replace(" ^", "^")
+    decimals = (match["plain"] or "").partition(".")[2]
     if rest.strip().lower() in _PERCENT:
         return Quantity(value, percent=True, decimals=len(decimals))
     if rest and not _is_unit(rest):
@@ -109,27 +109,27 @@ def read_quantity(text: str) -> Quantity | None:
 
 
 def without_unit(formula: str) -> tuple[str, str | None]:
-    r"""A formula without the unit behind it, and the unit where it is known: '2\pi', 'cm2'.
+    r"""Return a formula without the unit after it, and the unit if it is known: '2\pi', 'cm2'.
 
     A text in \text{} is a unit, as are words that are known or have four letters; other letters
     are variables, such as 2ab or 5t.
     """
-    found = _BEHIND_A_FORMULA.search(formula)
-    if found is None:
+    match = _BEHIND_A_FORMULA.search(formula)
+    if match is None:
         return formula, None
-    words = (found["set"] or found["plain"]).replace(".", "").strip(" ~").lower()
-    if found["plain"] and len(words) < 4 and words not in _SHORT_UNITS:
+    words = (match["set"] or match["plain"]).replace(".", "").strip(" ~").lower()
+    if match["plain"] and len(words) < 4 and words not in _SHORT_UNITS:
         return formula, None
-    unit = _known(words + found["power"].strip("^{}"))
+    unit = _known(words + match["power"].strip("^{}"))
     is_unit = _UNIT.fullmatch(words) and not _LIMITING.search(words)
-    return (formula[: found.start()], unit) if is_unit else (formula, None)
+    return (formula[: match.start()], unit) if is_unit else (formula, None)
 
 
 def equal_quantities(answer: Quantity, truth: Quantity) -> bool:
-    """Whether an answer is the true number, or the exact one that the truth is the rounding of.
+    """Whether an answer is the true number, or an exact number of which the truth is the rounding.
 
-    28% is both 28 and 0.28. Units count where both are known: 18 cm is not 18 m. Where the truth
-    may be a variable's multiple, such as 2m, its letter is needed.
+    28% is both 28 and 0.28. Units count if both are known: 18 cm is not 18 m. If the truth may be a
+    variable's multiple, such as 2m, its letter is needed.
     """
     if truth.may_be_variable and not answer.unit:
         return False
@@ -142,7 +142,8 @@ def equal_quantities(answer: Quantity, truth: Quantity) -> bool:
 
 
 def is_rounding(truth: Quantity, exact: Fraction) -> bool:
-    """Whether a truth of three or more decimals is a number that no decimal is, rounded."""
+    """Whether a truth of three or more decimals is the rounding of a number without a finite
+    decimal."""
     rest = exact.denominator
     for prime in (2, 5):
         while rest % prime == 0:
@@ -151,12 +152,12 @@ def is_rounding(truth: Quantity, exact: Fraction) -> bool:
 
 
 def is_near(truth: Quantity, exact: Fraction) -> bool:
-    """Whether a number is the truth in as many decimals as that has."""
+    """Whether a number rounds to the truth in as many decimals as that has."""
     return abs(exact - truth.value) <= Fraction(1, 2 * 10**truth.decimals)
 
 
 def _repeated(sign: str, whole: str, once: str, again: str) -> Fraction:
-    """The value of 0.1666..., of which 1 stands once and 6 again and again."""
+    """Return the value of a repeating decimal such as 0.1666...: 1 occurs once, 6 repeats."""
     first = Fraction(int(whole + once or "0"), 10 ** len(once))
     rest = Fraction(int(again), 10 ** len(once) * (10 ** len(again) - 1))
     return -(first + rest) if sign else first + rest
@@ -177,7 +178,8 @@ def _is_unit(rest: str) -> bool:
 
 
 def _known(rest: str) -> str | None:
-    """The unit with its power and what it is per, such as 'm2', 'km/h' or 'degree f'."""
+    """Return the unit with its power and denominator, such as 'm2', 'km/h' or 'degree f', or
+    None."""
     over, _, under = re.sub(r"\bper\b", "/", rest.lower()).partition("/")
     words = re.findall(r"[a-z]+", over)
     power = "2" if {"square", "sq"} & {*words} else "3" if "cubic" in words else ""

@@ -1,4 +1,4 @@
-"""The scorer that a reasoning-gym task brings."""
+"""Score with the scorer of a reasoning-gym task."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 PREFIX = "reasoning_gym/"
 _TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
-"""Without `re.IGNORECASE`, as reasoning-gym itself reads its tags."""
+"""Pattern of reasoning-gym's tags, case-sensitive as in reasoning-gym itself."""
 _ARITHMETIC = re.compile(r"[\s\d+*/()=.-]*")
 _CALLS = re.compile(
     r"__|\\|\.\s*[A-Za-z_]|lambda|(?<![A-Za-z_])"
     r"(?!(?:sin|cos|tan|asin|acos|atan|sinh|cosh|tanh|exp|log|ln|sqrt|Abs)\s*\()[A-Za-z_]\w*\s*\("
     r"|[\w\])}'\"]\s+\(|[\])}'\"]\("
 )
-"""A call of anything but a function of mathematics, or a way to something that can be called."""
+"""Matches a call of anything but a mathematical function, or a way to reach a callable."""
 _NUMBERS = ("countdown", "puzzle24")
 _EVALUATED = (
     "simple_integration", "intermediate_integration", "polynomial_multiplication",
@@ -37,8 +37,8 @@ def compute_score(
     extra_info: dict[str, Any] | None = None,
     timeout_s: float = 5.0,
 ) -> float:
-    """The task's own score of what the last <answer> tags enclose, or of the whole response; what
-    stands before </think> is left out.
+    """Return the task's own score of the last <answer>, or of the whole response; text before
+    </think> is left out.
 
     An answer that the task cannot read, or not in `timeout_s` seconds, scores 0. So does a program
     where the task's scorer would run it, and a number in countdown and puzzle24 that is not

@@ -1,4 +1,4 @@
-"""Reward functions by name, by file, or by the origin of a row."""
+"""Find reward functions by name, by file, or by the origin of a row."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _NO_TRUTH = ("response", "completion", "output", "prediction", "generated", "pro
 
 
 def get_reward_function(config: RewardConfig, setting: str = "reward") -> RewardFunction:
-    """The function `config` names, with its options bound.
+    """Return the function that `config` names, with its options bound.
 
     Args:
-        config: of one function.
-        setting: that holds its name, for messages.
+        config: the configuration of one function.
+        setting: the setting that holds its name, for messages.
 
     Raises:
-        RewardError: a file or function that cannot be loaded, one that with the options asks for
-            what there is not, or one that does not work here.
+        RewardError: a file or function that cannot be loaded, that needs other arguments than
+            there are, or that does not work here.
     """
     if config.function in MAKERS:
         options = REWARD_OPTIONS[config.function].model_validate(config.options)
@@ -49,15 +49,15 @@ def get_reward_function(config: RewardConfig, setting: str = "reward") -> Reward
 
 
 def fitted(function: RewardFunction, config: RewardConfig, setting: str) -> RewardFunction:
-    """A function as rewards are called, with its options bound.
+    """Adapt a function to the way rewards are called, with its options bound.
 
     Args:
         function: called by keyword, of two arguments, or of a whole list.
         config: its options; its name is for messages.
-        setting: that holds its name, for messages.
+        setting: the setting that holds its name, for messages.
 
     Raises:
-        RewardError: as `get_reward_function`.
+        RewardError: the function cannot be called with its options.
     """
     signature = _signature(function, config, setting)
     if is_batched(function):
@@ -104,7 +104,7 @@ def _refused(
 def _of_columns(
     function: RewardFunction, signature: inspect.Signature, config: RewardConfig, setting: str
 ) -> RewardFunction:
-    """A function as verl's batch reward manager calls it."""
+    """Adapt a function that takes columns, as verl's batch reward manager calls it."""
     names = asked(signature, PLURALS, config.options)
     try:
         signature.bind(**dict.fromkeys(names), **config.options)
@@ -145,10 +145,10 @@ def _signature(function: RewardFunction, config: RewardConfig, setting: str) -> 
 def _two_arguments(
     signature: inspect.Signature, options: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    """Which of `KEYWORDS` a function of two arguments, beside the options, is given in order.
+    """Return the `KEYWORDS` to pass to a function of two arguments, options aside, in order.
 
-    The response and the ground truth, unless both parameters have names that say otherwise. None
-    if it has not two, or if one of them has a name that means something else.
+    They are the response and the ground truth, unless both parameters are named after other
+    keywords. None if it does not take two, or if a parameter's name means something else.
     """
     needed = [
         p.name

@@ -1,4 +1,4 @@
-"""What a reward function is asked, and how it is called."""
+"""Requests to reward functions, and how the functions are called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
 RewardFunction = Callable[..., Any]
-"""Called by keyword, with those of `NAMES` that it takes; one that is `batched` as
+"""A function called by keyword with those of `NAMES` that it takes, or if it is `batched` as
 `function(requests)`.
 
 A user's function of two arguments is called as `function(response, ground_truth)`.
@@ -18,13 +18,14 @@ list of these.
 """
 
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
-"""What verl calls functions with."""
+"""Keywords with which verl calls functions."""
 MORE_KEYWORDS = ("response_ids", "turns", "truncated", "stop_reason", "row", "prompt")
 NAMES = (*KEYWORDS, *MORE_KEYWORDS)
 OF_THE_RESPONSE = ("solution_str", "response_ids", "turns", "truncated", "stop_reason")
 """Those of `NAMES` that differ between responses to one prompt."""
 PLURALS = {f"{name}s": name for name in KEYWORDS}
-"""What verl's batch reward manager calls functions of a whole list with."""
+"""Keywords with which verl's batch reward manager calls functions of a whole list, each with its
+singular."""
 
 
 class Turn(TypedDict):
@@ -32,7 +33,7 @@ class Turn(TypedDict):
 
     role: Literal["assistant", "environment"]
     content: str
-    """Without special tokens."""
+    """Text of the part, without special tokens."""
     token_ids: list[int]
 
 
@@ -46,7 +47,7 @@ class Request:
     ground_truth: Any
     extra: dict[str, Any]
     response: str
-    """Of several turns the model's last."""
+    """The response as text; of several turns the model's last."""
     origin: str = ""
     """The file of the problem, and the line or row in it."""
     prompt: str | Sequence[Mapping[str, Any]] = ""
@@ -56,12 +57,12 @@ class Request:
     turns: Sequence[Turn] = ()
     """What the model and the environment have said, in order."""
     truncated: bool = False
-    """The response was ended by its length, not by itself."""
+    """Whether the response was cut at the length limit."""
     columns: Callable[[], Mapping[str, Any]] = dict
-    """Reads `row`."""
+    """Function that reads `row`."""
     stop_reason: str = ""
-    """What ended the response, of several turns the last: "length" where it is truncated, else the
-    stop string, or the text of the token, that did."""
+    """What ended the response, or its last turn: "length" if it is truncated, else the stop string
+    or the text of the stop token."""
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -74,9 +75,9 @@ class Request:
 
 
 def text_of_prompt(prompt: str | Sequence[Mapping[str, Any]]) -> str:
-    """The words of a prompt: those of a chat's messages, an empty line between them. A message has
-    text, a list of parts of which those with text count, or no content, as one that calls a tool.
-    """
+    """Return the text of a prompt: that of a chat's messages, separated by empty lines. A message
+    has text, a list of parts of which those with text count, or no content, such as one that calls
+    a tool."""
     if isinstance(prompt, str):
         return prompt
     texts = (_text_of_content(message.get("content")) for message in prompt)
@@ -100,33 +101,34 @@ def batched(function: _F) -> _F:
     """Mark a function as one of a whole list: it is called with a rank's requests together, such as
     to have many answers of a service under way at once.
 
-    It gives a list as long, of numbers, of mappings with a "score", or of exceptions, each of which
-    fails its response alone.
+    It returns a list of the same length, of numbers, of mappings with a "score", or of exceptions,
+    each of which fails its response alone.
     """
     function.is_batched = True  # type: ignore[attr-defined]
     return function
 
 
 def bounded(function: _F) -> _F:
-    """Mark a function, batched as well, that ends in time by settings of its own."""
+    """Mark a function as batched and as ending in time by settings of its own."""
     function.is_bounded = True  # type: ignore[attr-defined]
     return batched(function)
 
 
 def is_bounded(function: RewardFunction) -> bool:
-    """Whether it needs no time limit."""
+    """Whether the function needs no time limit."""
     return bool(getattr(function, "is_bounded", False))
 
 
 def is_batched(function: RewardFunction) -> bool:
-    """Whether it is called with a whole list."""
+    """Whether the function is called with a whole list."""
     return bool(getattr(function, "is_batched", False))
 
 
 def asked(
     signature: inspect.Signature, names: Iterable[str], bound: Container[str] = ()
 ) -> list[str]:
-    """Which of `names` a function takes by keyword, or by **, beside those that are bound."""
+    """Return those of `names` that a function takes by keyword or by **, without those that are
+    bound."""
     parameters = signature.parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     own = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -134,18 +136,18 @@ def asked(
 
 
 def taken(function: RewardFunction) -> list[str]:
-    """Which of `NAMES` a function takes."""
-    # An option of the same name was there first.
+    """Return those of `NAMES` that a function takes."""
+    # A bound option of the same name takes precedence.
     return asked(inspect.signature(function), NAMES, getattr(function, "keywords", ()))
 
 
 def arguments(request: Request, names: Iterable[str]) -> dict[str, Any]:
-    """What a function is called with.
+    """Return the keyword arguments for a function.
 
-    As in verl `extra_info` has num_turns besides, which counts the prompt as one.
+    `extra_info` also has verl's num_turns, which counts the prompt as one.
 
     Args:
-        request: what it is asked.
+        request: the response to score.
         names: those of `NAMES` that it takes.
 
     Raises:
@@ -157,5 +159,5 @@ def arguments(request: Request, names: Iterable[str]) -> dict[str, Any]:
         "ground_truth": request.ground_truth,
         "extra_info": {**request.extra, "num_turns": 1 + len(request.turns)},
     }
-    # Each call has its own of the others, which it may change.
+    # Each call gets copies of the others, which it may change.
     return {n: of_verl[n] if n in of_verl else deepcopy(getattr(request, n)) for n in names}

@@ -1,4 +1,4 @@
-"""What a run scores with: one function, or a weighted sum of several."""
+"""Scorers of a run: one function, or a weighted sum of several."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from verl_hpc.rewards.scoring import Score, score_responses
 
 @dataclass(frozen=True)
 class FunctionScorer:
-    """One function."""
+    """A scorer that calls one function."""
 
     function: RewardFunction
     config: RewardConfig
     setting: str = "reward"
 
     def __call__(self, requests: Sequence[Request]) -> list[Score]:
-        """As `score_responses`."""
+        """Score responses with `score_responses`."""
         return score_responses(self.function, requests, self.config, self.setting)
 
     @property
@@ -37,12 +37,12 @@ class FunctionScorer:
 
     @property
     def is_batched(self) -> bool:
-        """Whether it is called with all responses of a rank."""
+        """Whether the function is called with all responses of a rank."""
         return is_batched(self.function)
 
     @property
     def takes_row(self) -> bool:
-        """Whether it is given all columns of the row."""
+        """Whether the function gets all columns of the row."""
         return "row" in taken(self.function)
 
 
@@ -57,7 +57,7 @@ class Term:
 
 @dataclass(frozen=True)
 class SumScorer:
-    """A score is the sum of weight times score of all terms, and so is what each token earns.
+    """A scorer that sums weight times score over all terms, also for the reward of each token.
 
     Every term's own score is the metric of its name, its further numbers NAME/METRIC. A term that
     fails, and may, counts 0; NAME/failed is 1 then, and the response counts as one that failed.
@@ -66,7 +66,7 @@ class SumScorer:
     terms: Sequence[Term]
 
     def __call__(self, requests: Sequence[Request]) -> list[Score]:
-        """As `score_responses`."""
+        """Score responses with all terms, and combine the scores."""
         return self.combined([function(requests) for function in self.functions])
 
     @property
@@ -90,7 +90,7 @@ class SumScorer:
         return Score(value, metrics, "; ".join(errors) or None, self._per_token(scores))
 
     def _per_token(self, scores: Sequence[Score]) -> list[float]:
-        """The weighted sum of what terms say of each token; empty where none says anything."""
+        """Return the weighted sum of the terms' token rewards; empty if no term has any."""
         pairs = zip(self.terms, scores, strict=True)
         listed = [(term.weight, score.per_token) for term, score in pairs if score.per_token]
         tokens = zip(*(rewards for _, rewards in listed), strict=True)
@@ -105,10 +105,10 @@ def make_scorer(config: RewardConfig, setting: str = "reward") -> Scorer:
     """Load the functions that a configuration names.
 
     Args:
-        setting: that it is of, for messages.
+        setting: the setting that holds it, for messages.
 
     Raises:
-        RewardError: as `get_reward_function`.
+        RewardError: for the reasons of `get_reward_function`.
     """
     scorers = [
         FunctionScorer(get_reward_function(call, name), call, name)

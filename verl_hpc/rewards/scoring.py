@@ -1,4 +1,4 @@
-"""Scores of a rank's responses, and what happens when a reward function fails."""
+"""Score a rank's responses, and handle failures of reward functions."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class ScoreValueError(ValueError):
 
 @dataclass(frozen=True)
 class Score:
-    """What a reward function made of one response."""
+    """Score of one response."""
 
     value: float
     metrics: dict[str, float] = field(default_factory=dict)
     """Further numbers of a function that returns a mapping."""
     error: str | None = None
-    """Why `value` is 0 where the function failed and reward.on_error is zero."""
+    """Why `value` is 0 if the function failed and reward.on_error is zero."""
     per_token: list[float] = field(default_factory=list)
-    """What each token of the response earns, where the function says so. The last token that is
-    trained on earns what `value` has beyond their sum."""
+    """Reward of each token of the response, if the function gives them. The last token that is
+    trained on also earns `value` minus their sum."""
 
 
 def score_responses(
@@ -59,10 +59,10 @@ def score_responses(
     model), or a mapping from strings with either as "score".
 
     Args:
-        function: that scores.
-        requests: what it is asked.
-        config: what becomes of failures.
-        setting: that names the function, for messages.
+        function: the reward function.
+        requests: the responses.
+        config: time limit, and treatment of failures.
+        setting: the setting that names the function, for messages.
 
     Raises:
         RewardError: a call failed and `config.on_error` is stop; or, whatever it is, the function
@@ -114,7 +114,8 @@ def _score_together(
 
 
 def _of_each(found: Any, count: int) -> Iterable[Any]:
-    """What a function of a list has made of each response; arrays and tensors are lists, too."""
+    """Return the results of a function of a list, one for each response; arrays and tensors also
+    count as lists."""
     is_list = hasattr(found, "__getitem__") and not isinstance(found, (Mapping, str, bytes))
     shape = getattr(found, "shape", None)
     size = len(found) if isinstance(found, Sized) and shape != () else "no length"
@@ -129,14 +130,14 @@ def _of_each(found: Any, count: int) -> Iterable[Any]:
 
 @dataclass(frozen=True)
 class _Call:
-    """One call, and what becomes of it if it fails."""
+    """One call of a reward function, with its treatment of failures."""
 
     config: RewardConfig
     setting: str
     request: Request
 
     def score(self, run: Callable[[], Score], times: float = 1) -> Score:
-        """Run it under the time limit, or as many of them."""
+        """Run the call under `times` time limits."""
         limit_s = self.config.timeout_s * times
         try:
             with guarded(limit_s):
@@ -164,7 +165,7 @@ def failed(
     reason: str,
     error: BaseException | None = None,
 ) -> Score:
-    """What becomes of a call that failed.
+    """Return the score of a call that failed.
 
     Raises:
         RewardError: `config.on_error` is stop.
@@ -188,7 +189,8 @@ def _words(config: RewardConfig, setting: str, request: Request) -> str:
 
 
 def _read(result: Any, request: Request) -> Score:
-    """A number, a list of numbers, whose sum is the score, or a mapping with either."""
+    """Read a result: a number, a list of numbers, whose sum is the score, or a mapping with
+    either."""
     if not isinstance(result, Mapping):
         return _scored(result, request, {})
     if "score" not in result:
@@ -209,13 +211,13 @@ def _scored(value: Any, request: Request, figures: dict[str, float]) -> Score:
 
 
 def _figures(values: Mapping[str, Any]) -> dict[str, float]:
-    """The values that are numbers."""
-    found = {}
+    """Return the values that are numbers."""
+    figures = {}
     for name, value in values.items():
         # An array of several numbers has __float__ as well.
         with suppress(TypeError, ValueError, RuntimeError):
-            found[name] = _number(value)
-    return found
+            figures[name] = _number(value)
+    return figures
 
 
 def _finite(value: Any) -> float:
@@ -231,10 +233,10 @@ def _finite(value: Any) -> float:
 
 
 def _number(value: Any) -> float:
-    """A number of any library: of Python, of numpy, a tensor with one element.
+    """Convert a number of any library: of Python, of numpy, or a tensor with one element.
 
     Raises:
-        TypeError, ValueError, RuntimeError: it is none.
+        TypeError, ValueError, RuntimeError: the value is no number.
     """
     # numpy gives up float() of arrays that have a dimension.
     one = value.item() if getattr(value, "shape", ()) == (1,) else value

@@ -1,4 +1,4 @@
-"""Where a response with a part for thinking has its answer."""
+"""Find the answer in a response that has a part for thinking."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.I
 
 
 def behind_thinking(response: str) -> str:
-    """What follows the last end of thinking; the whole response where there is none."""
+    """Return the text after the last end of thinking, or the whole response without one."""
     return response.rpartition(END)[2]
 
 
 def answering_parts(response: str) -> list[str]:
-    """Where to look for an answer, the first place first: behind </think>, then everywhere."""
+    """Return the texts in which to look for an answer, in order: after </think>, then all."""
     behind = behind_thinking(response)
     return [behind, response] if len(behind) < len(response) and behind.strip() else [response]

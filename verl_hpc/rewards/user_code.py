@@ -1,4 +1,4 @@
-"""Functions in files of the user."""
+"""Load functions from files of the user."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def load_function(
     """Import `path/to/file.py:function`.
 
     Args:
-        reference: to the function.
+        reference: file and function.
         timeout_s: longest that the import may take.
-        setting: that gives the reference, for messages.
-        error: what is raised.
+        setting: the setting that gives the reference, for messages.
+        error: type of error to raise.
 
     Raises:
         RewardError: or `error`: no such file or function, a file that raises on import or imports
-            of verl what there is not, or a name that is not callable.
+            unknown parts of verl, or a name that is not callable.
     """
     file, _, name = reference.rpartition(":")
     path = Path(file)
@@ -59,20 +59,20 @@ def load_function(
 def load_class(
     reference: str, base: type[T], timeout_s: float, setting: str, error: type[VerlHpcError]
 ) -> type[T]:
-    """Import `path/to/file.py:Class`, a kind of `base`; arguments as `load_function`.
+    """Import `path/to/file.py:Class`, a subclass of `base`; takes the arguments of `load_function`.
 
     Raises:
-        error: as `load_function`, or it is something else.
+        error: for the reasons of `load_function`, or the name is no such class.
     """
-    found = load_function(reference, timeout_s, setting, error)
-    if isinstance(found, type) and issubclass(found, base):
-        return found
+    loaded = load_function(reference, timeout_s, setting, error)
+    if isinstance(loaded, type) and issubclass(loaded, base):
+        return loaded
     kind = f"{base.__module__}.{base.__name__}"
     raise error(f"{setting} = {reference}: expected a class, a kind of {kind}")
 
 
 def _import(path: Path, timeout_s: float, setting: str, error: type[VerlHpcError]) -> ModuleType:
-    """Import a file under a unique name; once a process."""
+    """Import a file under a unique name, once per process."""
     name = f"verl_hpc_reward_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -99,12 +99,12 @@ def loading(
     """Run code of the user before there is anything to score.
 
     Args:
-        failure: what its end with an exception means.
+        failure: beginning of the message if the code fails.
         timeout_s: longest that it may take.
-        error: what is raised.
+        error: type of error to raise.
 
     Raises:
-        RewardError: or `error`: it raises, leaves, or takes longer.
+        RewardError: or `error`: the code raises, exits, or takes longer.
     """
     try:
         with guarded(timeout_s):

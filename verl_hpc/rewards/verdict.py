@@ -1,4 +1,4 @@
-"""The verdict in a judge's answer: a number on a scale, or a word such as correct.
+"""Read the verdict in a judge's answer: a number on a scale, or a word such as correct.
 
 The prompt of a judge can ask for a form, so forms are read and prose is not: "I would give it a 7"
 is no verdict. Two kinds of places are read:
@@ -8,7 +8,7 @@ is no verdict. Two kinds of places are read:
 2. where there is none, the last `[[7]]`, a word that is the first sentence, and a verdict that is
    the last line, which must agree.
 
-What stands in quotes, in a fenced block or behind `>` is another's, and no verdict.
+Text in quotes, in a fenced block or after `>` is somebody else's, and no verdict.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _QUOTED = re.compile(
 )
 _IN_PLACE_OF_A_QUOTE = "\u2026"
 _SHORT = 24
-"""Characters of a quoted text that may be a value, such as "not correct"."""
+"""Most characters of a quoted text that may be a value, such as "not correct"."""
 _IS_A_KEY = re.compile(r"[ \t]*:")
 _LEADS_TO_A_VALUE = re.compile(r"(?:[:=\]>]|\bis)[\s*_(\[{]{0,8}\Z")
 
@@ -37,7 +37,7 @@ _NUMBER = r"-?\d{1,9}(?:\.\d{1,9})?(?![\d\w]|[.,]\d)"
 _YES = r"correct|right|yes|true|pass(?:ed)?|equivalent|success(?:ful)?"
 _NO = rf"incorrect|wrong|no|false|fail(?:ed|ure)?|unsuccessful|not[ _]+(?:a[ ])?(?:{_YES})"
 _SIGNS = r"\u2600-\u27bf\u2b50\ufe0f\U0001f300-\U0001faff"
-"""Ticks, crosses and other signs, which stand around a value."""
+"""Ticks, crosses and other signs around a value."""
 _OPEN = rf"[ \t\"'*_`\[({{${_SIGNS}]{{0,8}}(?:\\boxed[ ]?\{{(?:\\text\{{)?)?"
 _CLOSED = rf"[ \t\"'*_`\])}}${_SIGNS}]{{0,8}}"
 _VALUE = (
@@ -46,7 +46,7 @@ _VALUE = (
 )
 _LEAD = r"(?:(?:the|my|its|so|therefore|thus|hence|final|overall|total|numeric),?[ _-]){0,3}"
 _NAME = rf"{_LEAD}(?:score|rating|grade|verdict|judge?ment|decision|conclusion|evaluation|overall)"
-"""What names the verdict on the whole. Other words before it name an aspect, or a bound."""
+"""Matches names of the verdict on the whole. Other words before it name an aspect, or a bound."""
 _BOUNDS = r"(?:[ ]?\([^()\n]{0,20}\d[^()\n]{0,20}\))?"
 _BEGINS = r"(?:^[ \t]*(?:[-#\u2022][-# \t]{0,8})?|[.!?;|][ \t]{1,8}|[{,]\s{0,8}(?=[\"']))"
 _NAMED = re.compile(
@@ -70,7 +70,7 @@ _DENIED = re.compile(
     r"|(?:\bnot|n['\u2019]t) (?:match|equal|correct|right|equivalent|the same)\b",
     re.IGNORECASE,
 )
-"""What takes back a "correct" that begins an answer."""
+"""Matches words that take back a "correct" at the beginning of an answer."""
 
 _ENDS_A_NUMBER = re.compile(
     r"\Z|[\r\n\[\]<|}(]|[.!;](?!\d)|,(?!\s*(?:\d|or\b|no\b|but\b|says?\b))"
@@ -80,7 +80,7 @@ _ENDS_A_NUMBER = re.compile(
 _ENDS_A_WORD = re.compile(
     r"\Z|[\r\n\[\]<|}(.!;,]|[-\u2013\u2014]+[ ]|(?:because|since|as)\b", re.IGNORECASE
 )
-"""What may stand behind a value and leaves it what it is."""
+"""Matches text after a value that does not change it."""
 _ENDS_A_LINE = re.compile(r"[.!]?[ \t]*(?:\Z|[\r\n<])")
 _CLAUSE = re.compile(r"(?:(?!,\s*[\"'])[^.!;|}<\n]){0,200}")
 _LIMITED = re.compile(
@@ -89,7 +89,7 @@ _LIMITED = re.compile(
     r"|[-=]+>|[\u2192\u21d2?]",
     re.IGNORECASE,
 )
-"""What says in the clause of a "correct" that it is not, or in part."""
+"""Matches words in the clause of a "correct" that deny or restrict it."""
 _CORRECTED = re.compile(
     r"(?:^|[.!?,][ ]+)(?:hmm*,?[ ]+)?(?:wait|actually|correction|on second thought)\b",
     re.IGNORECASE | re.MULTILINE,
@@ -98,13 +98,13 @@ _CORRECTED = re.compile(
 
 @dataclass(frozen=True)
 class Scale:
-    """What verdicts are mapped to."""
+    """The range to which verdicts are mapped."""
 
     minimum: float
     maximum: float
 
     def of_number(self, number: float, largest: float | None) -> float | None:
-        """A number, or one of a largest; None where that is no part of this scale."""
+        """Map a number, out of `largest` if given, to this scale; None if it does not fit."""
         if largest is None or largest == self.maximum:
             return number
         if self.minimum != 0 or largest == 0 or not 0 <= number <= largest:
@@ -112,18 +112,19 @@ class Scale:
         return number / largest * self.maximum
 
     def of_word(self, positive: bool) -> float:
-        """What a verdict without a number is on this scale."""
+        """Map a verdict without a number to this scale."""
         return self.maximum if positive else self.minimum
 
 
 def answer_of(text: str) -> str:
-    """A model's text without its thinking; nothing where that has not ended."""
+    """Return a model's text without its thinking; empty if that has not ended."""
     answer = behind_thinking(text)
     return "" if BEGIN in answer else answer
 
 
 def read_verdict(answer: str, scale: Scale) -> float | None:
-    """The verdict in an answer without thinking, or None; it may be out of the scale's bounds."""
+    """Return the verdict in an answer without thinking, or None; it may be out of the scale's
+    bounds."""
     text = _QUOTED_LINE.sub("", _FENCED.sub(_without_code, answer.strip()))
     text = _QUOTED.sub(_without_quotes, text).strip()
     if named := [m for m in _NAMED.finditer(text) if not _begins_a_text(m)]:
@@ -134,25 +135,26 @@ def read_verdict(answer: str, scale: Scale) -> float | None:
 
 
 def _agreed(places: Sequence[re.Match[str]], scale: Scale) -> float | None:
-    """The one value that all places have."""
+    """Return the one value that all places have, or None."""
     values = {_value(match, scale) for match in places}
     return values.pop() if len(values) == 1 else None
 
 
 def _begins_a_text(named: re.Match[str]) -> bool:
-    """Whether what seems to be a value on the line below a name begins a text, or a list."""
+    """Whether an apparent value on the line below a name begins a text, or a list."""
     is_below = "\n" in (named["gap"] or "")
     return is_below and not _ENDS_A_LINE.match(named.string, named.end())
 
 
 def _without_code(block: re.Match[str]) -> str:
-    """A block is quoted, but for one that is JSON or the whole answer."""
+    """Replace a block, which is quoted, unless it is JSON or the whole answer."""
     is_whole = len(block[0]) == len(block.string)
     return block["inside"] if is_whole or _JSON.match(block["inside"]) else _IN_PLACE_OF_A_QUOTE
 
 
 def _without_quotes(quoted: re.Match[str]) -> str:
-    """A quoted text is another's, but for a key of JSON and for the value of a verdict."""
+    """Replace a quoted text unless it is a key of JSON, the value of a verdict or the whole
+    answer."""
     text, place = quoted[0], quoted.start()
     if len(text) == len(quoted.string):
         return text
@@ -165,17 +167,17 @@ def _without_quotes(quoted: re.Match[str]) -> str:
 
 
 def _value(match: re.Match[str], scale: Scale) -> float | None:
-    """The value of a verdict; None where what follows makes it another one or part of one."""
-    found = match.groupdict()
+    """Return the value of a verdict; None if the text after it changes or continues it."""
+    groups = match.groupdict()
     if match.re is _FIRST:
-        is_denied = found["yes"] and _DENIED.search(match.string, match.end())
-        return None if is_denied else scale.of_word(found["no"] is None)
+        is_denied = groups["yes"] and _DENIED.search(match.string, match.end())
+        return None if is_denied else scale.of_word(groups["no"] is None)
     if not _is_clear(match):
         return None
-    if found["number"] is None:
-        return scale.of_word(found["no"] is None)
-    largest = 100.0 if found["percent"] else float(found["scale"] or 0) or None
-    return scale.of_number(float(found["number"]), largest)
+    if groups["number"] is None:
+        return scale.of_word(groups["no"] is None)
+    largest = 100.0 if groups["percent"] else float(groups["scale"] or 0) or None
+    return scale.of_number(float(groups["number"]), largest)
 
 
 def _is_clear(match: re.Match[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Imports of verl in files of the user: answered by `verl_scores` where verl is not installed."""
+"""Serve imports of verl in files of the user by `verl_scores` if verl is not installed."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _SAYS_MISSING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseExcepti
 
 
 def answer_imports(path: Path, setting: str, error: type[VerlHpcError] = RewardError) -> None:
-    """Look through a file before it is imported, and provide what it imports of verl.
+    """Check a file before it is imported, and provide what it imports of verl.
 
     Imports inside functions count as well. Those that the file can do without, and those for
     type checkers, may fail.
 
     Args:
         path: the file.
-        setting: that names it, for messages.
-        error: what is raised.
+        setting: the setting that names it, for messages.
+        error: type of error to raise.
 
     Raises:
-        RewardError: or `error`: it imports what there is not.
+        RewardError: or `error`: it imports parts of verl that are not provided.
     """
-    found = _imports(path)
-    if not found.imports or _is_installed():
+    imported = _imports(path)
+    if not imported.imports or _is_installed():
         return
-    for line, module, name in found.needed:
+    for line, module, name in imported.needed:
         if not _there_is(module, name):
             what = f"{module}.{name}" if name else module
             raise error(
@@ -46,7 +46,7 @@ def answer_imports(path: Path, setting: str, error: type[VerlHpcError] = RewardE
 
 
 class _Imports(ast.NodeVisitor):
-    """Imports of verl: line, module, and the name that is taken from it."""
+    """Collects imports of verl: line, module, and the name imported from it."""
 
     def __init__(self) -> None:
         self.imports: list[tuple[int, str, str | None]] = []
@@ -83,25 +83,26 @@ class _Imports(ast.NodeVisitor):
 
 
 def _imports(path: Path) -> _Imports:
-    found = _Imports()
+    visitor = _Imports()
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError, OSError):
         # The import, which comes next, fails as well, and says it better.
-        return found
-    found.visit(tree)
-    return found
+        return visitor
+    visitor.visit(tree)
+    return visitor
 
 
 def _says_missing(handler: ast.ExceptHandler) -> bool:
-    """Whether a failed import gets there."""
+    """Whether a failed import is handled here."""
     if handler.type is None:
         return True
     return any(isinstance(n, ast.Name) and n.id in _SAYS_MISSING for n in ast.walk(handler.type))
 
 
 def _is_installed() -> bool:
-    """A directory of that name alone, such as one for data, is no package."""
+    """Whether verl is installed; a mere directory of that name, such as one for data, does not
+    count."""
     spec = PathFinder.find_spec(_ROOT)
     return spec is not None and spec.origin is not None
 

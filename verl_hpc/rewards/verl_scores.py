@@ -1,6 +1,6 @@
-"""Functions of `verl.utils.reward_score` that files of reward functions import, by our scorers.
+"""Functions of `verl.utils.reward_score` for files of reward functions, built on our scorers.
 
-Names, arguments and results are verl's (0.9); what counts as equal is what `gsm8k` and `math` find
+Names, arguments and results are verl's (0.9); answers are equal if `gsm8k` and `math` find them
 equal.
 """
 
@@ -29,7 +29,7 @@ def default_compute_score(
     extra_info: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Any:
-    """Score a response as `reward.function: auto` does.
+    """Score a response like `reward.function: auto`.
 
     Raises:
         NotImplementedError: no function is known for `data_source`.
@@ -55,19 +55,19 @@ def gsm8k_score(
     format_score: float = 0.0,
     score: float = 1.0,
 ) -> float:
-    """Score a response as `reward.function: gsm8k` does."""
+    """Score a response like `reward.function: gsm8k`."""
     return gsm8k.compute_score("", solution_str, ground_truth, None, method, format_score, score)
 
 
 def gsm8k_answer(solution_str: str, method: str = "strict") -> str | None:
-    """The number that a response ends with, as text without commas."""
-    found = (text.replace(",", "").rstrip(".") for text in _GSM8K[method].findall(solution_str))
-    numbers = [text for text in found if text.strip("-.")]
+    """Return the number that a response ends with, as text without commas."""
+    texts = (text.replace(",", "").rstrip(".") for text in _GSM8K[method].findall(solution_str))
+    numbers = [text for text in texts if text.strip("-.")]
     return numbers[-1] if numbers else None
 
 
 def math_score(solution_str: str, ground_truth: Any) -> float:
-    """Score a response as `reward.function: math` does."""
+    """Score a response like `reward.function: math`."""
     return math_reward.compute_score("", solution_str, ground_truth)
 
 
@@ -77,19 +77,19 @@ def math_scores(
     ground_truths: Sequence[Any],
     extra_infos: Sequence[Any],  # noqa: ARG001
 ) -> list[float]:
-    """`math_score` of each response."""
+    """Return `math_score` of each response."""
     return [math_score(s, t) for s, t in zip(solution_strs, ground_truths, strict=True)]
 
 
 def math_verify_score(model_output: str, ground_truth: Any) -> float:
-    """`math_score` by the names that verl has for math-verify."""
+    """Return `math_score`, with the argument names of verl's math-verify."""
     return math_score(model_output, ground_truth)
 
 
 def dapo_score(
     solution_str: str, ground_truth: Any, strict_box_verify: bool = False
 ) -> dict[str, Any]:
-    r"""1 or -1 as `score`, whether it is right as `acc`, and the answer's text as `pred`.
+    r"""Return 1 or -1 as `score`, whether the answer is right as `acc`, and its text as `pred`.
 
     Args:
         strict_box_verify: only a \boxed{} counts, not 'Answer: ...'.
@@ -117,7 +117,8 @@ def _bare(answer: str) -> str:
 
 
 def last_box(string: str) -> str | None:
-    r"""The last \boxed{...} or \fbox{...} with its braces, or \boxed and what stands behind it."""
+    r"""Return the last \boxed{...} or \fbox{...} with its braces, or \boxed with the text after
+    it."""
     boxes = [*_BOX.finditer(string)]
     if not boxes:
         return None
@@ -133,7 +134,7 @@ def last_box(string: str) -> str | None:
 
 
 def unboxed(s: str) -> str:
-    r"""What a text that begins with \boxed holds."""
+    r"""Return what a text that begins with \boxed holds."""
     begin = _BOX.match(s)
     if begin is None:
         raise ValueError(f"remove_boxed: {s!r:.100} does not begin with \\boxed")
@@ -163,4 +164,4 @@ MODULES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     },
     f"{PACKAGE}.math_verify": {"compute_score": math_verify_score},
 }
-"""What there is, by module and name of verl."""
+"""Provided functions, by module and name of verl."""

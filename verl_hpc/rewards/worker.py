@@ -1,7 +1,7 @@
 """The process that scores for a rank: `python -m verl_hpc.rewards.worker FD`.
 
-It imports the reward functions and forks the processes that call them. What a function does to its
-process, and a fault in native code, does nothing to the rank.
+It imports the reward functions and forks the processes that call them. Whatever a function, or a
+fault in native code, does to its process, the rank is unharmed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from verl_hpc.runtime.messages import receive, receive_bytes, send
 
 
 def main(patrons: socket.socket) -> None:
-    """Load the functions, say how that went, and serve ranks' threads."""
+    """Load the functions, report success or failure, and serve ranks' threads."""
     calls = {n: RewardConfig.model_validate(call) for n, call in receive(patrons).items()}
     try:
         scorers = {
@@ -41,15 +41,15 @@ def main(patrons: socket.socket) -> None:
         send(patrons, {"failure": str(error)})
         return
     send(patrons, {"failure": ""})
-    # What a function has started is below this process, whatever its parents do.
+    # Orphans of functions become children of this process.
     adopt_orphans()
     serve(patrons, partial(answer, scorers))
     end_all(os.getpid())
 
 
 def answer(scorers: Mapping[str, FunctionScorer], patron: socket.socket) -> None:
-    """Score one response after another until nobody asks any more."""
-    # What functions start is of this group, and ends with it.
+    """Score responses, one after another, until the connection closes."""
+    # Processes that functions start are in this group, and end with it.
     os.setsid()
     # Some sites warn all processes of a job, and the rank needs this one until its step ends.
     for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -66,7 +66,7 @@ def _answer_all(scorers: Mapping[str, FunctionScorer], patron: socket.socket) ->
     with ExitStack() as printing:
         while True:
             try:
-                # From the rank that has started all this; what goes back to it is JSON.
+                # The pickle comes from the rank that started this process; answers are JSON.
                 asked, names, request = pickle.loads(receive_bytes(patron))  # noqa: S301
             except EOFError:
                 return

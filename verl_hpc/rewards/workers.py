@@ -1,4 +1,4 @@
-"""Processes that score responses, as a rank sees them."""
+"""Processes that score responses for a rank."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from verl_hpc.runtime import environment, helper_process
 from verl_hpc.runtime.messages import receive, send, send_bytes
 
 CORES_PER_PROCESS = 4
-"""Of the cores of a rank, where runtime.reward_processes is null."""
+"""Cores of a rank for each process, if runtime.reward_processes is null."""
 LATE_S = 15.0
-"""How long after its time limit a call is ended that does not heed it."""
+"""Seconds after its time limit at which a call that ignores it is killed."""
 _STARTS_WITHIN_S = 60.0
 _LOST = "the process that scored it has ended twice; is the node out of memory?"
 _LATE = "ran longer than timeout_s = {:g}, and did not end"
@@ -36,7 +36,7 @@ _RAISED: Mapping[str, type[VerlHpcError]] = {
 }
 
 Outcome = Score | VerlHpcError
-"""Of one function and one response: its score, or what calling it raises."""
+"""Outcome of one function for one response: its score, or the error it raises."""
 
 
 class Workers:
@@ -56,7 +56,7 @@ class Workers:
         self._here = threading.local()
 
     def open(self, count: int) -> None:
-        """Wait until the functions are imported, and be `count` processes from now on.
+        """Wait until the functions are imported, and use `count` processes from now on.
 
         Raises:
             RewardError: they cannot be imported.
@@ -86,10 +86,10 @@ class Workers:
         Args:
             scorers: functions of `calls`, not batched.
             request: the response.
-            step: what a process prints is counted anew with each.
+            step: training step; the limit on printed characters starts anew with each.
 
-        Returns:
-            Outcomes by the functions' settings: the same whenever, and wherever, it is scored.
+        Returns: Outcomes by the functions' settings, which do not depend on the process or the
+            time.
         """
         assert self._pool is not None, "open it first"
         return self._pool.submit(self._score, scorers, request, step)
@@ -124,7 +124,7 @@ class Workers:
         return {scorer.setting: _failed(scorer, request, reason) for scorer in scorers}
 
     def _ask(self, job: bytes, longest_s: float) -> Sequence[Mapping[str, Any]]:
-        """By this thread's process, which is forked where there is none."""
+        """Ask this thread's process, which is forked if there is none."""
         if not hasattr(self._here, "socket"):
             self._here.socket, self._here.process = self._helper.connect(), 0
             self._here.socket.settimeout(_STARTS_WITHIN_S)
@@ -147,7 +147,7 @@ class Workers:
 
 
 def _whole(request: Request, scorers: Sequence[FunctionScorer]) -> Request:
-    """With the row's columns where a function takes them, and not what reads them.
+    """Return a request for pickling, with the row's columns read if a function takes them.
 
     Raises:
         DataError: one of them cannot be read.
@@ -170,7 +170,7 @@ def _failed(scorer: FunctionScorer, request: Request, reason: str) -> Outcome:
 
 
 def calls_ahead(config: RunConfig) -> Mapping[str, RewardConfig]:
-    """Reward functions that processes of a rank may call, by their setting; none where the rank
+    """Return the reward functions that processes of a rank may call, by setting; empty if the rank
     calls them itself."""
     wanted = config.runtime.reward_processes
     is_small = len(os.sched_getaffinity(0)) < CORES_PER_PROCESS
@@ -181,10 +181,10 @@ def calls_ahead(config: RunConfig) -> Mapping[str, RewardConfig]:
 
 
 def start_workers(calls: Mapping[str, RewardConfig]) -> Workers:
-    """Those of a run's functions, which start once in a process: before MPI, where that is known.
+    """Return the workers of a run's functions, started once per process, before MPI if possible.
 
     Args:
-        calls: as `calls_ahead`.
+        calls: result of `calls_ahead`.
     """
     return _started(tuple((name, call.model_dump_json()) for name, call in calls.items()))
 

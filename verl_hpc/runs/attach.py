@@ -1,6 +1,6 @@
-"""Asking a rank of a run for a debugger: two small files in the run directory.
+"""Ask a rank of a run for a debugger, by two small files in the run directory.
 
-attach-RANK.json     a request; rank 0's watchdog takes it away
+attach-RANK.json     a request, which rank 0's watchdog removes
 attached-RANK.json   where the rank listens, or why it does not
 """
 
@@ -21,7 +21,7 @@ _REQUEST = re.compile(r"attach-(\d{1,9})\.json")
 
 @dataclass(frozen=True)
 class Request:
-    """A rank that is asked for a debugger."""
+    """A request to a rank for a debugger."""
 
     name: str
     rank: int
@@ -29,25 +29,24 @@ class Request:
 
 @dataclass(frozen=True)
 class Listening:
-    """What a rank answers."""
+    """Answer of a rank: where its debugger listens."""
 
     request: str
     rank: int
     host: str
     pid: int
     port: int
-    """Of the loopback address of its node."""
+    """Port on its node's loopback address."""
     code: str
-    """Directory that its copy of this package is in."""
+    """Directory of its copy of this package."""
     error: str = ""
-    """Why there is no debugger; the rest says nothing then."""
+    """Why there is no debugger; the other fields are then meaningless."""
 
 
 def ask_for_debugger(run_directory: Path, rank: int) -> str:
-    """Leave the request; a later one to the same rank replaces an earlier one.
+    """Leave a request; it replaces an earlier one to the same rank.
 
-    Returns:
-        Its name, which the answer repeats.
+    Returns: The request's name, which the answer repeats.
 
     Raises:
         ConfigError: the run directory cannot be written.
@@ -61,27 +60,27 @@ def ask_for_debugger(run_directory: Path, rank: int) -> str:
 
 
 def take_requests(run_directory: Path) -> list[Request]:
-    """The requests that wait; they do so no longer."""
-    found = []
+    """Return the waiting requests, and remove them."""
+    requests = []
     for file in sorted(run_directory.glob("attach-*.json")):
         if (name := _REQUEST.fullmatch(file.name)) is None:
             continue
         try:
             text = read_regular(file)
             file.unlink()
-            found.append(Request(str(json.loads(text)["request"]), int(name[1])))
+            requests.append(Request(str(json.loads(text)["request"]), int(name[1])))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return found
+    return requests
 
 
 def withdraw_request(run_directory: Path, rank: int) -> None:
-    """Take the request away, if nobody has yet."""
+    """Remove the request, if nobody has taken it yet."""
     _request(run_directory, rank).unlink(missing_ok=True)
 
 
 def answer(run_directory: Path, listening: Listening) -> None:
-    """Say where a rank listens.
+    """Write where a rank listens.
 
     Raises:
         OSError: the run directory cannot be written.
@@ -90,9 +89,9 @@ def answer(run_directory: Path, listening: Listening) -> None:
 
 
 def read_answer(run_directory: Path, rank: int, request: str) -> Listening | None:
-    """The rank's answer to a request; None while there is none."""
-    found = read_json(_answer(run_directory, rank), lambda fields: Listening(**fields))
-    return found if found is not None and found.request == request else None
+    """Return the rank's answer to a request; None until there is one."""
+    listening = read_json(_answer(run_directory, rank), lambda fields: Listening(**fields))
+    return listening if listening is not None and listening.request == request else None
 
 
 def _request(run_directory: Path, rank: int) -> Path:

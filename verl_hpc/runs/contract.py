@@ -1,4 +1,4 @@
-"""What the batch script, on the host, and the ranks have agreed on."""
+"""Names and values that the batch script, on the host, and the ranks share."""
 
 ATTEMPT = "VERL_HPC_ATTEMPT"
 """Variable of script and ranks: the directory of this start's logs."""
@@ -24,28 +24,31 @@ CACHES = {
     "NUMBA_CACHE_DIR": "numba",
     "MPLCONFIGDIR": "matplotlib",
 }
-"""Variables that name such a directory, and what it is called. On a network file system the ranks
-that compile at once would get stale handles, or wait for the lock of a job that was killed."""
+"""Variables that name compilers' caches, and the directories below CACHE_DIRECTORY. On a network
+file system, ranks that compile at once would get stale handles, or wait for the lock of a killed
+job."""
 
 KEPT_CACHES = "VERL_HPC_KEPT_CACHES"
-"""Variable of script and ranks: the directory of shared storage in which archives of compile caches
-wait for the next start."""
+"""Variable of script and ranks: the directory of shared storage that keeps archives of compile
+caches for the next start."""
 
 NODE_ADDRESS = "VERL_HPC_NODE_ADDRESS"
-"""Variable of script and ranks: the name at which a node is reached, {node} being its own."""
+"""Variable of script and ranks: pattern of the names at which nodes are reached, with {node} for a
+node's own name."""
 
 END_TIME = "VERL_HPC_END_TIME"
-"""Variable of script and ranks: when the allocation ends, in seconds since the epoch, where Slurm
-does not say so."""
+"""Variable of script and ranks: end of the allocation in seconds since the epoch, if Slurm does not
+give it."""
 
 OUTCOME = "outcome"
-"""File of ATTEMPT's directory: rank 0's last word, which makes status 0 of the ranks a success. A
+"""File in ATTEMPT's directory with rank 0's outcome, without which exit status 0 is no success. A
 start reads its own, whatever other starts of the run do meanwhile."""
 
 RESTART = 85
-"""A rank's exit status: state is saved and the run is not finished, start the job again.
+"""Exit status of a rank whose state is saved and whose run is not finished: start the job again.
 
 Every rank must exit with it, and must ignore SIGTERM from the moment it has saved: the first rank
 that exits makes `srun --kill-on-bad-exit=1` send TERM to the others, and one that dies of it turns
-the step's status from 85 into 143. Above 64 to 78, which programs use, and below 126, the shell's.
+the step's status from 85 into 143. The value is above 64 to 78, which programs use, and below the
+shell's 126.
 """

@@ -1,4 +1,4 @@
-"""Run directories: which there are, and which one a word on the command line means."""
+"""Find run directories: all of them, or the one that a word on the command line means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ConfigError
 
 RUNS = Path("runs")
-"""Where a run's directory is unless its configuration says otherwise."""
+"""Default directory of runs."""
 _DEPTH = 3
 
 
@@ -23,12 +23,12 @@ def is_run(path: Path) -> bool:
 
 
 def runs_below(directory: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """Run directories in `directory`, at most `depth` levels down; a run has none inside."""
+    """Yield run directories in `directory`, at most `depth` levels down; a run has none inside."""
     try:
-        found = sorted(path for path in directory.iterdir() if path.is_dir())
+        directories = sorted(path for path in directory.iterdir() if path.is_dir())
     except OSError:
         return
-    for path in found:
+    for path in directories:
         if path.is_symlink():
             continue
         if is_run(path):
@@ -38,16 +38,16 @@ def runs_below(directory: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 
 def named_runs(directory: Path) -> dict[str, Path]:
-    """Run directories below a directory by their paths from there; a run has itself alone."""
+    """Return run directories by their paths below a directory; for a run, itself alone."""
     if is_run(directory):
         return {directory.resolve().name: directory}
     return {str(path.relative_to(directory)): path for path in runs_below(directory)}
 
 
 def find_run(word: str, below: Path = RUNS) -> Path:
-    """The run that a word means: a run directory, or the name of one in `below`.
+    """Return the run that a word means: a run directory, or the name of one in `below`.
 
-    The doctor's directory has no run, but logs and a job; it is found by its name alone.
+    The doctor's directory, which has logs and a job but no run, is found by its name alone.
 
     Raises:
         ConfigError: there is none; the nearest names are given.
@@ -59,12 +59,12 @@ def find_run(word: str, below: Path = RUNS) -> Path:
 
 
 def newest_run(below: Path = RUNS) -> Path | None:
-    """The run that was last at work, if there is one."""
+    """Return the run with the latest activity, or None."""
     return max(runs_below(below), key=last_activity, default=None)
 
 
 def no_runs_yet(below: Path = RUNS) -> str:
-    """What to say to somebody who asks about runs and has none."""
+    """Return the message for somebody who asks about runs and has none."""
     return (
         f"no runs in {below.resolve()} yet; `python -m verl_hpc submit` or `train` makes one. Runs "
         "elsewhere: name one, or `python -m verl_hpc list DIR`"
@@ -72,20 +72,20 @@ def no_runs_yet(below: Path = RUNS) -> str:
 
 
 def last_activity(run: Path) -> float:
-    """When a run last wrote something, in seconds since the epoch."""
+    """Return when a run last wrote something, in seconds since the epoch."""
     names = ("heartbeat.json", "metrics.jsonl", "config.yaml", "job/submitted.jsonl")
     times = [(run / name).stat().st_mtime for name in names if (run / name).exists()]
     return max(times, default=0.0)
 
 
 def total_steps(run: Path) -> int | None:
-    """Steps that a run's configuration asks for; None if that cannot be read."""
-    found = _top_level(run, "steps", r"\d+")
-    return None if found is None else int(found)
+    """Return the steps of a run's configuration; None if it cannot be read."""
+    steps = _top_level(run, "steps", r"\d+")
+    return None if steps is None else int(steps)
 
 
 def recipe(run: Path) -> str | None:
-    """What a run's configuration trains with; None if that cannot be read."""
+    """Return the recipe of a run's configuration; None if it cannot be read."""
     return _top_level(run, "recipe", r"\w+")
 
 
@@ -95,14 +95,14 @@ def _top_level(run: Path, setting: str, pattern: str) -> str | None:
             text = read_regular(run / name).decode("utf-8", errors="replace")
         except OSError:
             continue
-        # What dump_config writes; to parse all of it takes longer than everything else here.
+        # Matches what dump_config writes; parsing it all would take longer than everything else.
         if match := re.search(rf"^{setting}: ({pattern})$", text, re.MULTILINE):
             return match.group(1)
     return None
 
 
 def restart_budget(run: Path) -> int | None:
-    """Times that Slurm starts a job again unasked; None for a chain, and if none was submitted."""
+    """Return how often Slurm may requeue the job; None for a chain, and if none was submitted."""
     try:
         text = read_regular(run / "job" / "site.yaml").decode("utf-8", errors="replace")
     except OSError:

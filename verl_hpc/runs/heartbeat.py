@@ -24,7 +24,7 @@ from verl_hpc.runs.placed import Placed, parse_placed
 
 FILE = "heartbeat.json"
 FAILED = "failed"
-"""Outcome of a run that an exception ended."""
+"""Outcome of a run that ended with an exception."""
 
 _EVERY_S = 1.0
 _CHANGE_EVERY_S = 0.5
@@ -42,32 +42,31 @@ class Beat:
     total_steps: int | None
     operator: str
     host: str
-    """Of rank 0."""
+    """Node of rank 0."""
     nodes: str
-    """All that the job has, as Slurm writes them; the host where there is no job."""
+    """All nodes of the job, as Slurm writes them; the host without a job."""
     pid: int
     job_id: str | None
-    """Slurm's; None for a run that mpiexec started."""
+    """Slurm's job id; None for a run that mpiexec started."""
     attempt: int | None
-    """Number of the directory below job/attempts."""
+    """Number of this start's directory below job/attempts."""
     restarts: int
-    """Times that Slurm has started this job again."""
+    """Number of times that Slurm has restarted this job."""
     started: float
     outcome: str | None = None
     """None while the run is under way."""
     placements: tuple[Placed, ...] = ()
-    """Of a run whose roles are on different ranks; else none."""
+    """Placements of a run whose roles are on different ranks; else empty."""
 
 
 class Heartbeat:
     """Writes heartbeat.json. Belongs to rank 0.
 
-    A file system of many users sees at most two writes a second. What comes too soon is held back,
-    and a thread writes the last of it when it may, so that the file does not keep naming an
-    operator that was over at once while a long one runs. A failing write is reported once and never
-    ends a run.
+    A file system of many users sees at most two writes a second. Writes that come too soon are
+    delayed, and a thread writes the last of them, so that the file does not keep naming a short
+    operator while a long one runs. A failing write is reported once and never ends a run.
 
-    As a context manager it notes FAILED if an exception passes through.
+    A context manager that writes FAILED if an exception passes through.
 
     Args:
         run_directory: an existing directory.
@@ -95,7 +94,7 @@ class Heartbeat:
         )
 
     def beat(self, operator: str, step: int) -> None:
-        """Say that `operator` of `step` begins or continues; cheap, and does nothing after `end`.
+        """Note that `operator` of `step` begins or continues; cheap, and does nothing after `end`.
 
         Args:
             operator: name as in the watchdog and the timers.
@@ -116,12 +115,12 @@ class Heartbeat:
                 self._timer.start()
 
     def expect(self, total_steps: int) -> None:
-        """Say from the next heartbeat on at which step the run is done."""
+        """Set the step at which the run is done, from the next heartbeat on."""
         with self._lock:
             self._beat = replace(self._beat, total_steps=total_steps)
 
     def place(self, placements: Sequence[Placed]) -> None:
-        """Say from the next heartbeat on which ranks have which roles."""
+        """Set which ranks have which roles, from the next heartbeat on."""
         with self._lock:
             self._beat = replace(self._beat, placements=tuple(placements))
 
@@ -166,25 +165,25 @@ class Heartbeat:
 
 
 def read_heartbeat(run_directory: Path) -> Beat | None:
-    """The last heartbeat of a run; None if there is none, or none that can be read."""
+    """Return the last heartbeat of a run; None if it is missing or unreadable."""
     return read_json(run_directory / FILE, _parse)
 
 
-def _parse(found: Mapping[str, Any]) -> Beat:
+def _parse(fields: Mapping[str, Any]) -> Beat:
     return Beat(
-        time=float(found["time"]),
-        step=int(found["step"]),
-        total_steps=_integer(found["total_steps"]),
-        operator=str(found["operator"]),
-        host=str(found["host"]),
-        nodes=str(found.get("nodes", found["host"])),
-        pid=int(found["pid"]),
-        job_id=None if found["job_id"] is None else str(found["job_id"]),
-        attempt=_integer(found["attempt"]),
-        restarts=int(found["restarts"]),
-        started=float(found["started"]),
-        outcome=None if found["outcome"] is None else str(found["outcome"]),
-        placements=parse_placed(found.get("placements", ())),
+        time=float(fields["time"]),
+        step=int(fields["step"]),
+        total_steps=_integer(fields["total_steps"]),
+        operator=str(fields["operator"]),
+        host=str(fields["host"]),
+        nodes=str(fields.get("nodes", fields["host"])),
+        pid=int(fields["pid"]),
+        job_id=None if fields["job_id"] is None else str(fields["job_id"]),
+        attempt=_integer(fields["attempt"]),
+        restarts=int(fields["restarts"]),
+        started=float(fields["started"]),
+        outcome=None if fields["outcome"] is None else str(fields["outcome"]),
+        placements=parse_placed(fields.get("placements", ())),
     )
 
 
@@ -193,13 +192,13 @@ def _integer(value: Any) -> int | None:
 
 
 def _job_id() -> str | None:
-    """As squeue and sacct name it: the run of a sweep is 4711_3, whatever number Slurm gives it."""
+    """Return the job's id as squeue and sacct print it: a run of a sweep is 4711_3."""
     array, index = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
     return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID")
 
 
 def slurm_job() -> dict[str, Any]:
-    """What the batch script's environment says about this start."""
+    """Return what the batch script's environment says about this start."""
     restarts = os.environ.get("SLURM_RESTART_COUNT", "")
     attempt = Path(os.environ.get(ATTEMPT, "")).name
     return {

@@ -14,7 +14,7 @@ JOBS = "submitted.jsonl"
 
 
 def read_jobs(job: Path) -> list[dict[str, Any]]:
-    """Jobs submitted for a run so far, oldest first; `job` is its directory job/.
+    """Return the jobs submitted for a run so far, oldest first; `job` is its directory job/.
 
     Raises:
         ConfigError: the list of them cannot be read, or ends in the middle of a line.
@@ -40,11 +40,11 @@ def _is_text(value: object) -> bool:
 
 
 def cluster_of(job: Path, job_id: str | None = None) -> str | None:
-    """The cluster that a job of a run was submitted to; None if it is the login nodes' own.
+    """Return the cluster that a job of a run was submitted to; None for the login node's own.
 
     Args:
         job: the run's directory job/.
-        job_id: of the job; the last one's answer stands for a job that nobody has recorded.
+        job_id: the job's id; for a job that is not recorded, the last job's cluster is returned.
     """
     try:
         jobs = read_jobs(job)
@@ -55,11 +55,11 @@ def cluster_of(job: Path, job_id: str | None = None) -> str | None:
 
 
 def by_cluster(job: Path, job_ids: Iterable[str]) -> dict[str | None, list[str]]:
-    """Jobs of a run by the cluster that each was submitted to, as `cluster_of` has it."""
-    found: dict[str | None, list[str]] = {}
+    """Return jobs of a run by the cluster that each was submitted to (`cluster_of`)."""
+    jobs: dict[str | None, list[str]] = {}
     for job_id in job_ids:
-        found.setdefault(cluster_of(job, job_id), []).append(job_id)
-    return found
+        jobs.setdefault(cluster_of(job, job_id), []).append(job_id)
+    return jobs
 
 
 def record_job(job: Path, facts: Mapping[str, Any]) -> None:

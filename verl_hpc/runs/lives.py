@@ -1,7 +1,7 @@
 """lives/K.json: what the K-th start of a run took, so that hours add up without Slurm's accounts.
 
-Rank 0 writes its own file every few seconds. A start that is killed leaves its last one, and the
-start after it says which steps it has to do again.
+Rank 0 writes its own file every few seconds. A killed start leaves its last file, and the next
+start records the steps that it has to redo.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from verl_hpc.runs.heartbeat import FAILED, slurm_job
 
 DIRECTORY = "lives"
 EVERY_S = 10.0
-"""A start that is killed has written its file within this time before."""
+"""Seconds between writes: a killed start's file is at most this old."""
 
 Unit = Literal["GPU", "rank"]
 _logger = logging.getLogger(__name__)
@@ -33,24 +33,23 @@ class RunLife:
     """One start of a run; times are seconds since the epoch by the clock of rank 0."""
 
     began: float
-    """When the job started; for a run that no job script started, when rank 0 did."""
+    """Start of the job, or of rank 0 if no job script started the run."""
     seen: float
-    """The last time that it was alive, or its end."""
+    """Last sign of life, or the end."""
     devices: int
-    """GPUs that it has, those of the job that no rank uses among them; without GPUs, ranks."""
+    """Number of GPUs, including those of the job that no rank uses; without GPUs, of ranks."""
     unit: Unit
     job_id: str | None = None
     attempt: int | None = None
     restarts: int = 0
     ready: float | None = None
-    """When its first step could begin."""
+    """Time at which the first step could begin."""
     from_step: int = 0
     """The step that it resumed from."""
     redone_s: float = 0.0
-    """Seconds that steps of earlier starts took which no checkpoint had: this start does them
-    again."""
+    """Seconds of earlier starts' steps that no checkpoint had, so that this start redoes them."""
     step_began: float | None = None
-    """When the step began that is under way, or was at the end."""
+    """Beginning of the step that is, or was at the end, under way."""
     outcome: str | None = None
     """None while it is under way, and if it was killed."""
 
@@ -70,7 +69,7 @@ class LifeRecord:
 
     Args:
         run_directory: an existing directory.
-        ranks: of the run.
+        ranks: number of ranks of the run.
         on_gpus: whether they have GPUs.
         clock: seconds since the epoch.
     """
@@ -97,23 +96,25 @@ class LifeRecord:
         self._write()
 
     def ceiling(self, most_hours: float) -> float:
-        """When the run will have used `most_hours` in all its starts; seconds since the epoch."""
+        """Return when the run will have used `most_hours` in all its starts; seconds since the
+        epoch."""
         left = most_hours - sum(life.hours for life in self.earlier)
         return self._life.began + 3600 * left / self._life.devices
 
     @property
     def usual_start_s(self) -> float:
-        """Seconds that the last start took until its first step; 0 if it came to none."""
+        """Seconds that the last start with a step took until its first one; 0 without such a
+        start."""
         ready = [life.ready - life.began for life in self.earlier if life.ready is not None]
         return ready[-1] if ready else 0.0
 
     def tick(self, *_: object) -> None:
-        """Write the file anew if that is due; any thread may call it."""
+        """Rewrite the file if that is due; any thread may call this."""
         if self._clock() - self._written >= EVERY_S:
             self._change()
 
     def resume(self, step: int, redone_s: float) -> None:
-        """Engines are ready, and training goes on from `step`."""
+        """Record that engines are ready and training continues from `step`."""
         self._change(ready=self._clock(), from_step=step, redone_s=redone_s)
 
     def begin_step(self) -> None:
@@ -123,9 +124,9 @@ class LifeRecord:
         self._change(write=False, step_began=None)
 
     def end(self, outcome: str) -> None:
-        """Write the last word; what comes later changes nothing.
+        """Write the outcome; later calls change nothing.
 
-        A step that all ranks gave up to leave at once ends with `seen`, as one that was killed.
+        A step that all ranks gave up to leave at once ends at `seen`, like a killed one.
         """
         self._change(outcome=outcome)
 
@@ -156,18 +157,18 @@ class LifeRecord:
 
 
 def read_lives(run_directory: Path) -> list[RunLife]:
-    """Every start of a run, oldest first; those that cannot be read are left out."""
+    """Return all starts of a run, oldest first, without unreadable ones."""
     files = [p for p in (run_directory / DIRECTORY).glob("*.json") if p.stem.isdecimal()]
-    found = (read_json(path, _parse) for path in sorted(files, key=lambda path: int(path.stem)))
-    return [life for life in found if life is not None]
+    lives = (read_json(path, _parse) for path in sorted(files, key=lambda path: int(path.stem)))
+    return [life for life in lives if life is not None]
 
 
 def lost_seconds(lives: Sequence[RunLife], unsaved_s: float | None) -> float:
-    """Seconds of steps that no checkpoint has: those of starts that were killed or failed, and
-    those that ranks gave up to leave at once.
+    """Sum the seconds of steps that no checkpoint has: of killed or failed starts, and steps that
+    ranks gave up to leave at once.
 
     Args:
-        lives: of a run.
+        lives: all starts of a run.
         unsaved_s: seconds of whole steps after the newest checkpoint; None while the run is under
             way, when they may still be saved.
     """
@@ -176,26 +177,26 @@ def lost_seconds(lives: Sequence[RunLife], unsaved_s: float | None) -> float:
     return lost + (unsaved_s or 0.0)
 
 
-def _parse(found: Mapping[str, Any]) -> RunLife:
-    life = RunLife(**found)
+def _parse(fields: Mapping[str, Any]) -> RunLife:
+    life = RunLife(**fields)
     if life.unit not in ("GPU", "rank") or life.devices < 1 or life.seen < life.began:
         raise ValueError("no start of a run")
     return life
 
 
 def _gpus_of_job() -> int:
-    """GPUs that Slurm has given the job; 0 outside one, or if it has given none."""
+    """Return the number of GPUs of the Slurm job; 0 outside one, or without GPUs."""
     each, nodes = (os.environ.get(f"SLURM_{n}", "") for n in ("GPUS_ON_NODE", "JOB_NUM_NODES"))
     return int(each) * int(nodes) if each.isdecimal() and nodes.isdecimal() else 0
 
 
 def _job_start() -> float | None:
-    """When the job that this start is all of began; None if something else may have used it."""
+    """Return when the job of this start began; None if other work may have used the job."""
     if ATTEMPT not in os.environ:
         return None
     if (told := os.environ.get("SLURM_JOB_START_TIME", "")).isdecimal():
         return float(told)
-    try:  # Slurm before 23.02 does not tell; the batch script makes this link first of all
+    try:  # Slurm before 23.02 lacks it; the batch script makes this link first of all
         return (Path(os.environ[ATTEMPT]).parent / "latest").lstat().st_mtime
     except OSError:
         return None

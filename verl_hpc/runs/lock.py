@@ -1,6 +1,6 @@
 """lock.json: the one process that may write to a run directory.
 
-Rank 0 makes it when a run starts and takes it away when the run ends. File locks (flock, fcntl) are
+Rank 0 makes it when a run starts and removes it when the run ends. File locks (flock, fcntl) are
 off on many parallel file systems; creating a file that must not exist works on all of them. The
 time of the file is renewed while the process lives.
 
@@ -36,11 +36,11 @@ FILE = "lock.json"
 
 BEAT_S = 5.0
 STALE_S = 120.0
-"""A file that was not renewed for so long is nobody's."""
+"""Seconds without renewal after which a file has no holder."""
 GRACE_S = 5.0
-"""For a process on this machine to end after its launcher was killed."""
+"""Seconds for a process on this machine to end after its launcher was killed."""
 _LEAST_WATCH_S = 3 * BEAT_S
-"""Before the time of a file is believed: clocks of machines differ."""
+"""Seconds of watching before a file's time is believed, as clocks differ."""
 _PAUSE_S = 0.2
 
 _logger = logging.getLogger(__name__)
@@ -51,15 +51,15 @@ class Holder:
     """A process that holds a run directory."""
 
     token: str
-    """Its own, whatever else is the same."""
+    """Random id of this process."""
     host: str
     boot: str
-    """Of the machine, new at each start of it; also that of a container on it."""
+    """Boot id of the machine, which its containers share; new at each boot."""
     pids: str
-    """Process ids mean the same where this is the same."""
+    """Process id namespace: ids are comparable within it."""
     pid: int
     born: int
-    """Clock ticks from the machine's start to the process's."""
+    """Start of the process in clock ticks since the machine's start."""
     job_id: str | None
     restarts: int
     started: float
@@ -72,11 +72,11 @@ class Holder:
 
 
 class RunLock:
-    """A run directory that this process holds until `release`, as a context manager until its end.
+    """Holds a run directory for this process until `release`; also a context manager.
 
     Args:
-        run: the run directory; it exists.
-        run_tool: asks Slurm.
+        run: an existing run directory.
+        run_tool: runs Slurm's commands.
 
     Raises:
         InUseError: another process holds it.
@@ -98,22 +98,23 @@ class RunLock:
         """Make sure that nobody has taken the directory over.
 
         Raises:
-            InUseError: somebody has, or has deleted the file.
+            InUseError: somebody has done so, or has deleted the file.
         """
-        found = _read(self._path)
-        if found is None or found.token != self._me.token:
-            raise self._refusal(found)
+        holder = _read(self._path)
+        if holder is None or holder.token != self._me.token:
+            raise self._refusal(holder)
 
     def release(self) -> None:
-        """Let the directory go; a file that cannot be removed is nobody's after two minutes."""
+        """Release the directory; a file that cannot be removed loses its holder after two
+        minutes."""
         if self._over.is_set():
             return
         self._over.set()
         self._beats.join()
         try:
             os.close(self._descriptor)
-            found = _read(self._path)
-            if found is not None and found.token == self._me.token:
+            holder = _read(self._path)
+            if holder is not None and holder.token == self._me.token:
                 self._path.unlink(missing_ok=True)
         except OSError as error:  # what the run has done counts all the same
             _logger.warning("%s cannot be removed: %s", self._path, error)
@@ -138,9 +139,9 @@ class RunLock:
             try:
                 descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             except FileExistsError:
-                found = _read(self._path)
-                if self._wait_until_gone(found):
-                    self._remove(found)
+                holder = _read(self._path)
+                if self._wait_until_gone(holder):
+                    self._remove(holder)
                 else:
                     time.sleep(_PAUSE_S)
                 continue
@@ -155,7 +156,8 @@ class RunLock:
             os.close(descriptor)
 
     def _wait_until_gone(self, holder: Holder | None) -> bool:
-        """True once the holder is gone for sure; False if the file is, or is another one's.
+        """Return True once the holder is surely gone; False if the file is gone or has a new
+        holder.
 
         Raises:
             InUseError: the holder lives.
@@ -188,7 +190,7 @@ class RunLock:
         return True
 
     def _remove(self, stale: Holder | None) -> None:
-        """Take a stale file away, and no other: one process at a time looks and removes."""
+        """Remove a stale file, and no other: one process at a time checks and removes."""
         guard = self._path.with_name(f".{FILE}.taking")
         try:
             os.close(os.open(guard, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -228,15 +230,15 @@ def _myself() -> Holder:
 
 
 def _read(path: Path) -> Holder | None:
-    """Who holds the file; None if there is none, or it tells nothing."""
+    """Return the holder in a file; None if it is missing or unreadable."""
     return read_json(path, lambda holder: Holder(**holder))
 
 
 def _renewed(path: Path) -> float | None:
-    """When the file was renewed, by the clock of the file system; None if there is none.
+    """Return when the file was renewed, by the file system's clock; None if it is missing.
 
     Raises:
-        ConfigError: there is one that cannot be read.
+        ConfigError: the file cannot be read.
     """
     try:
         with open_regular(path) as file:  # opening makes NFS look
@@ -274,8 +276,8 @@ def _is_running(holder: Holder) -> bool:
 
 
 def _born(pid: int) -> int | None:
-    """When a process was started, which tells it from a later one of the same id; None if it has
-    ended."""
+    """Return the start of a process, which distinguishes it from later ones of the same id; None if
+    it has ended."""
     try:
         state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

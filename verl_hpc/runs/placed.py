@@ -1,4 +1,4 @@
-"""What the placements of a split run are, and what their ranks do now."""
+"""Placements of a split run, and what their ranks do now."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Placed:
 
     @property
     def ranks(self) -> str:
-        """In words."""
+        """The ranks in words."""
         return neighbours(self.first_rank, self.last_rank)
 
     def operators(self, ranks: Ranks | None) -> dict[str, list[int]]:
-        """Ranks by the operator that they were in when ranks.json was written, most ranks first.
+        """Return ranks by their operator when ranks.json was written, most ranks first.
 
-        Those that had written nothing for long then are "silent".
+        Ranks that had written nothing for long are "silent".
         """
-        found: dict[str, list[int]] = {}
+        by_operator: dict[str, list[int]] = {}
         for progress in self._of(ranks):
             is_silent = ranks is not None and progress.silent_s > ranks.patience_s
             name = "silent" if is_silent else progress.operator
-            found.setdefault(name, []).append(progress.rank)
-        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            by_operator.setdefault(name, []).append(progress.rank)
+        return dict(sorted(by_operator.items(), key=lambda item: -len(item[1])))
 
     def _of(self, ranks: Ranks | None) -> list[Progress]:
         rows = () if ranks is None else ranks.ranks
@@ -41,12 +41,12 @@ class Placed:
 
 
 def neighbours(first: int, last: int) -> str:
-    """'rank 3' or 'ranks 0-3'."""
+    """Return 'rank 3' or 'ranks 0-3'."""
     return f"rank {first}" if first == last else f"ranks {first}-{last}"
 
 
 def described(placed: Placed, ranks: Ranks | None) -> str:
-    """'ranks 0-3 (actor, critic): update_actor', or who is in which of several."""
+    """Describe a placement: 'ranks 0-3 (actor, critic): update_actor', or ranks by operator."""
     words = f"{placed.ranks} ({', '.join(placed.roles)})"
     operators = placed.operators(ranks)
     if len(operators) == 1:
@@ -55,8 +55,8 @@ def described(placed: Placed, ranks: Ranks | None) -> str:
     return f"{words}: {'; '.join(parts)}" if operators else words
 
 
-def parse_placed(found: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
-    """As a heartbeat has them."""
+def parse_placed(rows: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
+    """Read placements as a heartbeat has them."""
     return tuple(
         Placed(
             name=str(row["name"]),
@@ -64,5 +64,5 @@ def parse_placed(found: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
             last_rank=int(row["last_rank"]),
             roles=tuple(map(str, row["roles"])),
         )
-        for row in found
+        for row in rows
     )

@@ -1,4 +1,4 @@
-"""What Slurm knows of a run's jobs, asked at most every 30 s however many people watch."""
+"""Ask Slurm about a run's jobs, at most every 30 s however many people watch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_hpc.runs.jobs import by_cluster
 from verl_hpc.slurm.tools import Runner, on_cluster, past_states
 
 EVERY_S = 30.0
-"""One controller serves everybody; its administrators block who asks more often."""
+"""Least seconds between questions: administrators block users who ask more often."""
 CACHE = "slurm.json"
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
@@ -29,21 +29,21 @@ ACTIVE = frozenset(
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """One job, as squeue or sacct has it."""
+    """One job, as squeue or sacct shows it."""
 
     state: str
     reason: str = ""
     start: str = ""
-    """When it starts, or is expected to, as Slurm writes local time; empty if it does not say."""
+    """Actual or expected start, in Slurm's format of local time; empty if unknown."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Jobs by id; those that Slurm does not know are missing."""
+    """Slurm's answer: jobs by id, without those that it does not know."""
 
     jobs: Mapping[str, QueuedJob] = field(default_factory=dict)
     problem: str = ""
-    """Why there is no answer, or half of one."""
+    """Why there is no answer, or only a partial one."""
     time: float = 0.0
 
 
@@ -56,9 +56,9 @@ def ask_slurm(
     """Ask about jobs, unless an answer for this directory is less than 30 s old.
 
     Args:
-        directory: of the run; its job/ keeps the answer for others, if it can be written.
+        directory: run directory; its job/ keeps the answer for others, if it can be written.
         job_ids: jobs to ask about; none asks nothing.
-        run: asks; None asks the cluster that each job was submitted to.
+        run: runs Slurm's commands; None asks the cluster that each job was submitted to.
     """
     if not job_ids:
         return Answer()
@@ -95,7 +95,7 @@ def _ask(job_ids: Sequence[str], run: Runner, now: float) -> Answer:
 
 
 def _short(error: ClusterError) -> str:
-    """The first of the many lines that a tool without a controller complains in."""
+    """Return the first line of an error, of which tools without a controller print many."""
     return str(error).splitlines()[0]
 
 
@@ -122,16 +122,16 @@ def _named(text: str) -> str:
 
 
 def _cache_files(directory: Path) -> list[Path]:
-    """Where answers are kept: with the run, else (no job/, or no right to write) with the user."""
+    """Return the files for answers: with the run, else (no job/, or not writable) with the user."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16]
     shared = [directory / "job" / CACHE] if (directory / "job").is_dir() else []
     return [*shared, home / "verl_hpc" / f"slurm-{name}.json"]
 
 
-def _parse(found: Mapping[str, Any]) -> Answer:
-    jobs = {str(job): QueuedJob(**facts) for job, facts in found["jobs"].items()}
-    return Answer(jobs, str(found["problem"]), float(found["time"]))
+def _parse(fields: Mapping[str, Any]) -> Answer:
+    jobs = {str(job): QueuedJob(**facts) for job, facts in fields["jobs"].items()}
+    return Answer(jobs, str(fields["problem"]), float(fields["time"]))
 
 
 def _keep(files: Sequence[Path], answer: Answer) -> None:

@@ -1,7 +1,7 @@
 """ranks.json: where every rank of a run is, for readers on a login node.
 
-Rank 0's watchdog replaces it every few seconds. It tells the process of each rank, which `hang`
-and `attach` need, and its last operators.
+Rank 0's watchdog replaces it every few seconds. It holds the process of each rank, which `hang` and
+`attach` need, and its last operators.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from verl_hpc.config.regular_file import read_json
 
 FILE = "ranks.json"
 MOST_HISTORIES = 64
-"""Ranks whose last operators are told, from rank 0: the file of a large run stays small."""
+"""Ranks whose last operators are written, from rank 0, so that the file stays small."""
 HISTORY = 64
-"""Operators of a rank that are told."""
+"""Most operators of a rank's history."""
 
 
 @dataclass(frozen=True)
@@ -32,23 +32,24 @@ class Progress:
     host: str = ""
     pid: int = 0
     num_waits: int = 0
-    """Times it has begun to wait for other ranks in the control plane; the same order on all."""
+    """Number of waits for other ranks in the control plane; all ranks wait in the same order."""
     waited_s: float = 0.0
-    """Since it began the wait that it is in; 0 if it is in none."""
+    """Seconds of the current wait; 0 if there is none."""
     waits_for: str = ""
-    """Ranks that take part in that wait, in short; empty where all do."""
+    """Ranks that take part in that wait, in short; empty if all do."""
     usual_s: float = 0.0
-    """The longest time that it has taken in this operator before."""
+    """Longest time that it has spent in this operator before."""
     places: str = ""
     """Its placements: ranks that have the same enter the same operators."""
     silent_s: float = 0.0
-    """Since the rank has published this; a Python thread of its own does."""
+    """Seconds since the rank has published this, by a Python thread of its own."""
     history: tuple[tuple[str, float], ...] = ()
-    """Its last operators with the times they began at, by its node's clock; the last is running."""
+    """Last operators with their beginnings by its node's clock; the last one is running."""
 
     @property
     def position(self) -> tuple[int, int]:
-        """Grows as the rank advances; all ranks of the same placements pass the same values."""
+        """Position that grows as the rank advances; ranks of the same placements pass the same
+        ones."""
         return self.count, self.num_waits
 
 
@@ -59,10 +60,10 @@ class Ranks:
     time: float
     """Seconds since the epoch, by the clock of rank 0's node."""
     interval_s: float
-    """Between two of these."""
+    """Seconds between two writes."""
     late_after_s: float
     job_id: str | None
-    """Slurm's; None for a run that mpiexec started."""
+    """Slurm's job id; None for a run that mpiexec started."""
     ranks: tuple[Progress, ...]
 
     @property
@@ -70,10 +71,11 @@ class Ranks:
         return late_ranks(self.ranks, self.late_after_s)
 
     def age_s(self, progress: Progress, now: float) -> float:
-        """Seconds since one of these ranks itself wrote where it is; it may have gone on since.
+        """Return the seconds since a rank itself published its position; it may have advanced
+        since.
 
         Args:
-            progress: of the rank.
+            progress: the rank's position.
             now: seconds since the epoch.
         """
         return max(now - self.time, 0.0) + progress.silent_s
@@ -85,12 +87,12 @@ class Ranks:
 
 
 def late_ranks(progress: Sequence[Progress], late_after_s: float) -> list[Progress]:
-    """Ranks that hold up the others, the furthest behind first.
+    """Return the ranks that hold up the others, the furthest behind first.
 
     A rank is late when it has been in its operator for longer than `late_after_s`, and others of
-    the same placements have entered a later one; or when it has been there for more than twice as
-    long as ever before, too, and others have waited for longer than `late_after_s` where it has not
-    come to. When all are equally far, none is.
+    the same placements have entered a later one; or when it has also been there for more than twice
+    as long as ever before, and others have waited for longer than `late_after_s` at a point that it
+    has not reached. If all are equally far, none is late.
     """
     ahead: dict[str, Progress] = {}
     for p in sorted(progress, key=lambda p: (p.count, p.seconds)):
@@ -109,12 +111,12 @@ def late_ranks(progress: Sequence[Progress], late_after_s: float) -> list[Progre
 
 
 def _is_behind(rank: Progress, other: Progress) -> bool:
-    """Whether the other had entered a later operator when the rank told where it is."""
+    """Whether the other had entered a later operator when the rank published its position."""
     return rank.count < other.count and other.seconds >= rank.silent_s
 
 
 def _is_awaited(rank: Progress, num_waits: int, waits_for: str) -> bool:
-    """Whether a wait of others is for a rank that does not itself wait for some."""
+    """Whether others wait for a rank that does not itself wait for some ranks."""
     if not waits_for:
         return rank.num_waits < num_waits and not (rank.waited_s and rank.waits_for)
     return not rank.waited_s and rank.rank in _numbers(waits_for)
@@ -144,7 +146,7 @@ def write_ranks(run_directory: Path, ranks: Ranks) -> None:
         ]
         for p in ranks.ranks
     ]
-    found = {
+    tree = {
         "time": ranks.time,
         "interval_s": ranks.interval_s,
         "late_after_s": ranks.late_after_s,
@@ -153,22 +155,22 @@ def write_ranks(run_directory: Path, ranks: Ranks) -> None:
     }
     target = run_directory / FILE
     fresh = target.with_suffix(".new")
-    fresh.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
+    fresh.write_text(json.dumps(tree, separators=(",", ":")) + "\n", encoding="utf-8")
     fresh.replace(target)
 
 
 def read_ranks(run_directory: Path) -> Ranks | None:
-    """The last word about all ranks; None if there is none, or none that can be read."""
+    """Return the last positions of all ranks; None if the file is missing or unreadable."""
     return read_json(run_directory / FILE, _parse)
 
 
-def _parse(found: Mapping[str, Any]) -> Ranks:
+def _parse(fields: Mapping[str, Any]) -> Ranks:
     return Ranks(
-        time=float(found["time"]),
-        interval_s=float(found["interval_s"]),
-        late_after_s=float(found["late_after_s"]),
-        job_id=None if found["job_id"] is None else str(found["job_id"]),
-        ranks=tuple(_progress(*row) for row in found["ranks"]),
+        time=float(fields["time"]),
+        interval_s=float(fields["interval_s"]),
+        late_after_s=float(fields["late_after_s"]),
+        job_id=None if fields["job_id"] is None else str(fields["job_id"]),
+        ranks=tuple(_progress(*row) for row in fields["ranks"]),
     )
 
 
@@ -194,21 +196,20 @@ def _progress(
 
 
 def last_wrote(operators: Collection[str], age: str) -> str:
-    """Say where ranks were when they last wrote it themselves; they may have gone on since.
+    """Say where ranks last were by their own word; they may have advanced since.
 
     Args:
-        operators: what each of the ranks was in.
-        age: of the oldest word, such as "40 s".
+        operators: operators that the ranks were in.
+        age: age of the oldest word, such as "40 s".
 
-    Returns:
-        "last wrote, 40 s ago, that it was in reward", to stand behind the name of the ranks.
+    Returns: "last wrote, 40 s ago, that it was in reward", to follow the name of the ranks.
     """
     subject = "it was" if len(operators) == 1 else "they were"
     return f"last wrote, {age} ago, that {subject} in {', '.join(sorted(set(operators)))}"
 
 
 def shown(numbers: Sequence[int]) -> str:
-    """Rank numbers in short: '0-2, 5'."""
+    """Write rank numbers in short: '0-2, 5'."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:
@@ -219,6 +220,6 @@ def shown(numbers: Sequence[int]) -> str:
 
 
 def _numbers(text: str) -> set[int]:
-    """What `shown` made short."""
+    """Return the rank numbers of a text made by `shown`."""
     spans = [[int(number) for number in part.split("-")] for part in text.split(",")]
     return {number for span in spans for number in range(span[0], span[-1] + 1)}

@@ -1,4 +1,4 @@
-"""What Slurm's reasons for a job mean, and what to do (squeue(1), "JOB REASON CODES")."""
+"""Explain Slurm's reasons for a job's state, and what to do (squeue(1), "JOB REASON CODES")."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class _Told(NamedTuple):
     meaning: str
     todo: str = ""
     passes: bool = True
-    """Whether a job that waits for it starts without anybody's command."""
+    """Whether a job with this reason may start without a command of anybody."""
 
 
 _RELEASE = "`scontrol release {job}` lets it start"
@@ -75,9 +75,9 @@ _NO_HOURS = _Told(
     "`python -m verl_hpc budget` shows what is left; where some is, a job with less --time or "
     "fewer --nodes may start",
 )
-"""Such a job may start by itself: use of GrpTRESMins and GrpWall is forgotten in time by
-PriorityDecayHalfLife or PriorityUsageResetPeriod (sacctmgr(1), NoDecay), and jobs that run leave
-what they do not use of their time limits."""
+"""A job with this reason may start by itself: use of GrpTRESMins and GrpWall is forgotten in time
+by PriorityDecayHalfLife or PriorityUsageResetPeriod (sacctmgr(1), NoDecay), and running jobs give
+back what they do not use of their time limits."""
 _TOO_LARGE = _Told(
     "it asks for more than your account or QOS gives one job",
     f"{_CANCEL}, and submit with less --time, fewer --nodes, or another --qos",
@@ -86,7 +86,7 @@ _TOO_LARGE = _Told(
 
 
 def explained(reason: str, job_id: str) -> str:
-    """A reason, or a state that a job has ended in, with what it means; itself if not known."""
+    """Return a reason, or a job's final state, with its meaning; unchanged if not known."""
     told = _told(reason)
     if told is None:
         return reason
@@ -95,26 +95,25 @@ def explained(reason: str, job_id: str) -> str:
 
 
 def never_passes(reason: str) -> str | None:
-    """A reason with what it means, where a job with it waits for somebody's command.
+    """Return a reason with its meaning, if a job with it waits for a command of somebody.
 
-    Returns:
-        None where the job may start by itself, as far as is known.
+    Returns: None if the job may start by itself, or the reason is not known.
     """
     told = _told(reason)
     return None if told is None or told.passes else f"{reason}: {told.meaning}"
 
 
 def _told(reason: str) -> _Told | None:
-    # squeue writes the nodes of some reasons behind them, scontrol underscores between words.
+    # squeue appends nodes to some reasons, scontrol writes underscores between words.
     key = reason.strip("()").split(",")[0]
-    found = _TOLD.get(key) or _TOLD.get(key.replace("_", " "))
-    return _limit(key) if found is None and key.startswith(_LIMITS) else found
+    told = _TOLD.get(key) or _TOLD.get(key.replace("_", " "))
+    return _limit(key) if told is None and key.startswith(_LIMITS) else told
 
 
 def _limit(key: str) -> _Told:
-    """A reason that names a limit: AssocMaxGRESPerJob, QOSGrpCPURunMinutesLimit, ..."""
+    """Explain a reason that names a limit: AssocMaxGRESPerJob, QOSGrpCPURunMinutesLimit, ..."""
     if any(part in key for part in ("PerJob", "PerNode", "WallDuration")):
         return _TOO_LARGE
-    # Jobs that run hold RunMinutes only until they end; Minutes and Wall are of all jobs ever.
+    # Running jobs hold RunMinutes until they end; Minutes and Wall add up over all jobs.
     of_all_jobs = "GrpWall" in key or ("Minutes" in key and "RunMinutes" not in key)
     return _NO_HOURS if of_all_jobs else _USED_UP

@@ -1,4 +1,5 @@
-"""What state a run is in: its own files first, Slurm only where they leave a question."""
+"""Find out the state of a run: from its own files first, from Slurm only if they leave a
+question."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ from verl_hpc.runs.reasons import explained
 SAVING = "save_checkpoint"
 """The operator that writes a checkpoint."""
 TESTING = "testing"
-"""The operator that evaluates: at step 0, too."""
+"""The operator that evaluates, also at step 0."""
 SHORTEST_PATIENCE_S = 120.0
 ASKED_AFTER_S = 30.0
-"""Silence after which Slurm is asked whether it has suspended the job."""
+"""Seconds of silence after which Slurm is asked whether it has suspended the job."""
 START_PATIENCE_S = 900.0
-"""Engines are built, and kernels compiled, before the first step is done."""
+"""Seconds of silence that are normal before the first step, while engines and kernels are built."""
 MOST_JOBS = 16
-"""Jobs asked about at once: the last ones of a run."""
+"""Most jobs to ask about at once: the last ones of a run."""
 
 _SUSPENDED = ("SUSPENDED", "STOPPED")
 _ENDS = ("finished", "goal reached", "stopped")
@@ -37,7 +38,7 @@ _FACTS = (*_ENDS, "interrupted")
 
 @dataclass(frozen=True)
 class State:
-    """A state in a word or two, and what more there is to say."""
+    """State of a run in a word or two, with details."""
 
     name: str
     """running, saving, suspended, starting, queued, not started, finished, goal reached, stopped,
@@ -49,13 +50,13 @@ class State:
 
     @property
     def is_over(self) -> bool:
-        """Nothing changes any more unless somebody submits again."""
+        """Whether nothing changes any more unless somebody submits again."""
         return self.name in (*_ENDS, FAILED, "interrupted")
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What a run's files tell."""
+    """What a run's files say about it."""
 
     run: Path
     now: float
@@ -64,18 +65,19 @@ class Sight:
     """Seconds of silence that are still normal."""
     jobs: tuple[dict[str, Any], ...]
     recorded: State | None
-    """What facts.json says of the last life that ended by itself; asked where no heartbeat is."""
+    """State in facts.json of the last start that ended by itself; read only without a heartbeat."""
     recorded_at: float
-    """When it was written."""
+    """Time at which facts.json was written."""
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the last heartbeat; 0 where the writer's clock is ahead."""
+        """Seconds since the last heartbeat; 0 if the writer's clock is ahead."""
         return 0.0 if self.beat is None else max(self.now - self.beat.time, 0.0)
 
     @property
     def clock_ahead_s(self) -> float:
-        """Seconds by which the writer's clock is ahead of ours; it may be behind unnoticed."""
+        """Seconds by which the writer's clock is ahead of ours; one that is behind is not
+        noticed."""
         return 0.0 if self.beat is None else max(self.beat.time - self.now, 0.0)
 
     @property
@@ -95,13 +97,13 @@ class Sight:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the run has said that it is over."""
+        """Whether the run has recorded that it is over."""
         if self.beat is not None:
             return self.beat.outcome in _ENDS
         return self.recorded is not None and self.recorded.name in _ENDS
 
     def asks(self) -> tuple[str, ...]:
-        """Jobs whose fate would tell more; none where the files say all."""
+        """Return the jobs to ask Slurm about; empty if the files say all."""
         if self.is_alive:
             job_id = self.beat.job_id if self.beat is not None else None
             return (job_id,) if job_id is not None and self.silent_s > ASKED_AFTER_S else ()
@@ -111,7 +113,8 @@ class Sight:
         return tuple(dict.fromkeys(own + later[-MOST_JOBS:]))
 
     def _is_later(self, job: dict[str, Any], own: str | None) -> bool:
-        """Whether a job was submitted after the run's last word, or is a later link of a chain."""
+        """Whether a job was submitted after the run's last sign of life, or is a later link of a
+        chain."""
         if self.beat is None and not self.is_at_end:
             return True
         said_at = self.recorded_at if self.beat is None else self.beat.time
@@ -129,7 +132,8 @@ def look(run: Path, now: float, longest_operator_s: float | None = None) -> Sigh
 
     Args:
         now: seconds since the epoch.
-        longest_operator_s: of the last steps; silence is judged by it. None if no step is done.
+        longest_operator_s: longest operator of the last steps, by which silence is judged. None if
+            no step is done.
     """
     patience = START_PATIENCE_S
     if longest_operator_s is not None:
@@ -144,7 +148,7 @@ def look(run: Path, now: float, longest_operator_s: float | None = None) -> Sigh
 
 
 def conclude(sight: Sight, answer: Answer) -> State:
-    """The state, from files and from what Slurm answered about `sight.asks()`."""
+    """Return the state, from files and from Slurm's answer about `sight.asks()`."""
     beat = sight.beat
     if beat is not None and sight.is_alive:
         job = answer.jobs.get(beat.job_id or "")
@@ -154,8 +158,8 @@ def conclude(sight: Sight, answer: Answer) -> State:
             return State("starting", f"{beat.operator} ({sight.silent_s:.0f} s)")
         return State("saving" if beat.operator == SAVING else "running", beat.operator)
     asked = {job: answer.jobs[job] for job in sight.asks() if job in answer.jobs}
-    if (found := _in_queue(beat, asked, sight.now)) is not None:
-        return found
+    if (queued := _in_queue(beat, asked, sight.now)) is not None:
+        return queued
     if beat is None:
         return _never_seen(sight, asked)
     if beat.outcome is not None:
@@ -182,7 +186,7 @@ def _in_queue(beat: Beat | None, jobs: dict[str, QueuedJob], now: float) -> Stat
 
 
 def _since(job: QueuedJob, now: float) -> str:
-    """How long ago Slurm started the job, in words; nothing where it does not say."""
+    """Return how long ago Slurm started the job, in words; empty if that is unknown."""
     try:
         seconds = now - datetime.fromisoformat(job.start).timestamp()
     except ValueError:
@@ -266,7 +270,8 @@ def saved_steps(run: Path) -> list[int]:
 
 
 def last_save(run: Path) -> Save | None:
-    """What checkpoints/latest points at; None if nothing, or something that is not whole."""
+    """Return the save that checkpoints/latest points at; None if there is none, or it is not
+    whole."""
     try:
         step = (run / "checkpoints" / "latest").readlink().name
         manifest = run / "checkpoints" / step / "manifest.json"

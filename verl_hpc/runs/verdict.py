@@ -1,4 +1,4 @@
-"""What one check of the doctor has found, in a line."""
+"""Verdicts of the doctor's checks, one line each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Verdict:
     todo: str = ""
     """The next step; every failure has one."""
     nodes: tuple[str, ...] = ()
-    """Nodes that are to blame, where nodes are."""
+    """Nodes that are to blame, if any."""
 
     def __str__(self) -> str:
         todo = f"; {self.todo}" if self.todo else ""
@@ -43,17 +43,17 @@ def any_fails(verdicts: Iterable[Verdict]) -> bool:
 
 
 def to_data(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
-    """As JSON takes them."""
+    """Return verdicts as data for JSON."""
     return [asdict(verdict) for verdict in verdicts]
 
 
 def from_data(entries: Iterable[dict[str, Any]]) -> list[Verdict]:
-    """The inverse of `to_data`."""
+    """Return verdicts from data made by `to_data`."""
     return [Verdict(**{**entry, "nodes": tuple(entry["nodes"])}) for entry in entries]
 
 
 def failing_nodes(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
-    """Each node that a verdict blames, with the reasons."""
+    """Return each node that a verdict blames, with the reasons."""
     reasons: dict[str, list[str]] = {}
     for verdict in verdicts:
         for node in verdict.nodes if verdict.state == "fails" else ():
@@ -62,11 +62,11 @@ def failing_nodes(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
+    """Return a number with its noun: `1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(names: Sequence[str], most: int = 8, separator: str = ", ") -> str:
-    """Names in a line that stays readable when there are hundreds."""
+    """Join names into a line that stays readable with hundreds of them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(names[:most]) + more

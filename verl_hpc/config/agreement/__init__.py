@@ -1,1 +1,1 @@
-"""What the sections of a run ask of each other, checked once all are read."""
+"""Checks between the sections of a run, made once all are read."""

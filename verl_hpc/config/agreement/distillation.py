@@ -1,4 +1,4 @@
-"""What recipe: distillation asks of the rest of a run."""
+"""Checks of recipe: distillation against the rest of a run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from verl_hpc.config.roles import role_settings
 from verl_hpc.config.sections import RunSections
 
 _OF_THE_POLICY = ("loss", "old_log_probs", "correction")
-"""Settings of a loss on advantages."""
+"""Settings of `algorithm` that only a loss on advantages reads."""
 
 
 def check_distillation(config: RunSections) -> None:
-    """Raises: ValueError: no teacher to follow, or settings that nothing would come of."""
+    """Raises: ValueError: no teacher to follow, or settings without effect."""
     if config.recipe != "distillation":
         if config.distillation != ReverseKl() and not config.has_own_recipe:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What a run can evaluate."""
+"""Checks of section evaluation against the rest of a run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from verl_hpc.config.sections import RunSections
 
 
 def check_evaluation(config: RunSections) -> None:
-    """Raises: ValueError: what is evaluated is not there, or not clear, or not what the recipe or
-    the engine can answer."""
+    """Raises: ValueError: evaluation data are missing or given twice, or ask for what the recipe or
+    the engine cannot do."""
     evaluation = config.evaluation
     if evaluation.sets and config.data.evaluation is not None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a role whose engine is fsdp asks of the rest of a run."""
+"""Checks of roles whose parallel.engine is fsdp."""
 
 from __future__ import annotations
 

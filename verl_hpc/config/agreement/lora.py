@@ -1,4 +1,4 @@
-"""Where adapters of low rank can be honoured."""
+"""Checks of adapters of low rank (LoRA)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_lora(config: RunSections) -> None:
 
 
 def _check_first(config: RunSections, name: str, owner: str) -> None:
-    """A role that is another one as it was at the start, in an engine of its own."""
+    """Check a role that starts as a copy of `owner` in an engine of its own."""
     lora = role_settings(config)[owner].lora
     role = config.roles.get(name)
     if lora is not None and lora.path is not None and (role is None or role.path is None):

@@ -1,4 +1,4 @@
-"""What each role of a run may be set to."""
+"""Checks of section roles."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_roles(config: RunSections) -> None:
 
 
 def _check_built_in(config: RunSections, name: str, role: RoleConfig) -> None:
-    """A recipe of the package knows what it asks of each role."""
+    """Check the head and trainable of a role against a built-in recipe."""
     head, trained = default_head(name), trained_by_recipe(config, name)
     if role.head not in (None, head):
         raise ValueError(

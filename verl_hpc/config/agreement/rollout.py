@@ -1,4 +1,4 @@
-"""What a rollout that differs from the trainer asks of the rest of a run's configuration."""
+"""Checks of quantised rollouts and of router replay."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ _NOT_WITH_REPLAY = {
     "kv_transfer_config": "what another engine computed was routed there",
     "speculative_config": "its drafts are of other layers",
 }
-"""Options of vLLM, and why each does not go with the experts that it returns."""
+"""Options of vLLM that router replay excludes, each with the reason."""
 
 
 def check_quantised(config: RunSections) -> None:
-    """Raises: ValueError: tokens of coarser numbers would be trained on as if they were the
-    trainer's."""
+    """Raises: ValueError: a quantised rollout whose log-probs nothing corrects."""
     algorithm, rollout = config.algorithm, config.rollout
     by_teacher = config.recipe == "distillation" and isinstance(config.distillation, ForwardKl)
     alone = by_teacher and config.distillation.task_reward_weight == 0

@@ -1,4 +1,4 @@
-"""What the sections of a run ask of each other."""
+"""All checks between the sections of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READS = {
     "dpo": ("preference",),
     "kto": ("kto",),
 }
-"""Settings of algorithm that a recipe reads; one that is not here reads all but _OF_ANSWERS."""
+"""Settings of algorithm that a recipe reads; a recipe not listed reads all but _OF_ANSWERS."""
 _OF_ANSWERS = ("preference", "kto")
 
 
@@ -72,7 +72,7 @@ def check_agreement(config: RunSections) -> None:
 
 
 def _check_advantage(config: RunSections) -> None:
-    """Raises: ValueError: it has not what it reads."""
+    """Raises: ValueError: the advantage lacks an input that it reads."""
     advantage = config.algorithm.advantage
     if advantage.compares and config.rollout.num_samples < 2:
         raise ValueError(
@@ -84,8 +84,8 @@ def _check_advantage(config: RunSections) -> None:
 
 
 def _check_components(config: RunSections) -> None:
-    """Raises: ValueError: a setting changes scores, of which the advantage reads the parts, or
-    there is no function that returns any."""
+    """Raises: ValueError: a setting changes or replaces the score, whose components the advantage
+    reads."""
     name, overlong = config.algorithm.advantage.name, config.algorithm.overlong
     changes = {
         "algorithm.kl.placement = reward": config.algorithm.kl.placement == "reward",
@@ -142,7 +142,7 @@ def _check_reward_processes(config: RunSections, number: int) -> None:
 
 
 def _check_generates_nothing(config: RunSections) -> None:
-    """Raises: ValueError: something does that is not a file of the user's."""
+    """Raises: ValueError: a built-in recipe or an evaluation generates without an engine."""
     answers = config.recipe == "sft" and config.evaluation.wanted
     if answers or (config.samples_to_train and not config.has_own_recipe):
         what = "an evaluation" if answers else f"recipe: {config.recipe}"
@@ -198,7 +198,7 @@ def _check_rollout_log_probs(config: RunSections) -> None:
 
 
 def _check_refill(config: RunSections) -> None:
-    """Rounds are asked and scored where responses are generated, one after the other."""
+    """Raises: ValueError: batch.refill_rounds with a setting that excludes it."""
     against = {
         "algorithm.drop_equal_groups = false": not config.algorithm.drop_equal_groups,
         f"recipe: {config.recipe}": config.recipe != "rl",
@@ -211,10 +211,10 @@ def _check_refill(config: RunSections) -> None:
         in config.algorithm.advantage.needs,
         f"rollout.num_samples = {config.rollout.num_samples}": config.rollout.num_samples < 2,
     }
-    found = [name for name, is_given in against.items() if is_given]
-    if found:
+    excluding = [name for name, is_given in against.items() if is_given]
+    if excluding:
         raise ValueError(
-            f"batch.refill_rounds = {config.batch.refill_rounds} with {found[0]}: prompts are "
+            f"batch.refill_rounds = {config.batch.refill_rounds} with {excluding[0]}: prompts are "
             "asked, and scored by the reward function, where responses are generated, and "
             "groups of equal scores are left out; leave one of the two out"
         )
@@ -238,7 +238,7 @@ def _check_answers(config: RunSections) -> None:
     pairs = "pairs of answers; give files with columns prompt, chosen and rejected"
     labels = "answers with labels; give files with columns prompt, answer and label"
     unread = RewardConfig()
-    if is_own(config.algorithm.preference.name):  # whose file has the reward's time to be imported
+    if is_own(config.algorithm.preference.name):  # imported within reward.import_timeout_s
         unread = RewardConfig(import_timeout_s=config.reward.import_timeout_s)
     if config.reward != unread:
         raise ValueError(
@@ -252,7 +252,7 @@ def _check_answers(config: RunSections) -> None:
 
 
 def _check_algorithm_is_read(config: RunSections) -> None:
-    """Raises: ValueError: a setting of algorithm is not that of the recipe, and was changed."""
+    """Raises: ValueError: a setting of algorithm was changed that the recipe does not read."""
     advantage = config.algorithm.advantage
     has_prm = "process_rewards" in advantage.needs or is_own(advantage.name)
     if not has_prm and config.algorithm.prm != ProcessRewardConfig():

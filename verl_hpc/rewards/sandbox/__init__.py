@@ -1,5 +1,5 @@
-"""Programs that nobody has read, run apart from the rank: what `reward.function: code` and
-environments with a code tool share.
+"""Run untrusted programs apart from the rank, for `reward.function: code` and environments with a
+code tool.
 
     Sandbox --socket--> helper --fork--> keeper --exec--> bubblewrap, or the program itself
 

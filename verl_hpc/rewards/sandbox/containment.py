@@ -1,4 +1,4 @@
-"""The two ways in which a program is kept apart: how each one starts it."""
+"""The two ways to contain a program, and how each one starts it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_hpc.rewards.sandbox.limits import Limits
 from verl_hpc.runtime.children import end_with_parent
 
 HOME = "/tmp"  # noqa: S108
-"""A program's directory, where it has namespaces."""
+"""Directory of a program with namespaces."""
 PROGRAM = "program.py"
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
@@ -22,7 +22,7 @@ _MOST_OPEN_FILES = 256
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What runs programs."""
+    """The interpreter of programs."""
 
     path: str
     paths: Sequence[str]
@@ -30,7 +30,7 @@ class Interpreter:
 
 
 def environment(home: str) -> dict[str, str]:
-    """All variables that a program has."""
+    """Return all environment variables of a program."""
     return {
         "HOME": home,
         "PATH": "/usr/bin:/bin",
@@ -45,29 +45,29 @@ def environment(home: str) -> dict[str, str]:
 def bubblewrap(
     interpreter: Interpreter, limits: Limits, program_fd: int, status_fd: int, rules_fd: int
 ) -> list[str]:
-    """A command that gives a program namespaces of its own: no network, no other processes, no user
-    but itself, and no files but the system's and the interpreter's, read-only, beside its directory
-    in memory.
+    """Return a command that gives a program namespaces of its own: no network, no other processes
+    or users, and no files but the system's and the interpreter's, read-only, and a directory in
+    memory.
 
     Args:
-        interpreter: of the program.
-        limits: of its directory.
-        program_fd: that the program's text is read from.
-        status_fd: that bubblewrap writes to once the program has ended.
-        rules_fd: that the filter of system calls is read from.
+        interpreter: interpreter of the program.
+        limits: limits of its directory.
+        program_fd: descriptor from which the program's text is read.
+        status_fd: descriptor to which bubblewrap writes once the program has ended.
+        rules_fd: descriptor from which the filter of system calls is read.
 
     Raises:
         OSError: bubblewrap is not installed.
     """
-    found = shutil.which("bwrap")
-    if found is None:
+    program = shutil.which("bwrap")
+    if program is None:
         raise FileNotFoundError("bwrap is not installed")
-    words = [found, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
+    words = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
     words += ["--json-status-fd", str(status_fd), "--seccomp", str(rules_fd)]
     words += ["--new-session", "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
     for name, value in environment(HOME).items():
         words += ["--setenv", name, value]
-    # First: an interpreter may be below it.
+    # HOME comes first: an interpreter may be below it.
     words += ["--size", str(limits.files_bytes), "--tmpfs", HOME]
     for path in dict.fromkeys((*_SYSTEM, *interpreter.paths)):
         words += ["--ro-bind-try", path, path]
@@ -78,16 +78,16 @@ def bubblewrap(
 
 
 def command(interpreter: Interpreter, home: str) -> list[str]:
-    """Isolated: no variables, no packages of the user's, nothing from the directory."""
+    """Return a command without variables, the user's packages or imports from the directory."""
     return [interpreter.path, "-I", "-B", str(Path(home) / PROGRAM)]
 
 
 def restrict(limits: Limits, *, filtered: bool) -> Callable[[], None]:
-    """What a process does between fork and exec.
+    """Return a function for a process to call between fork and exec.
 
     Args:
-        limits: that the kernel holds each process to.
-        filtered: it gets the filter of system calls here; else from bubblewrap.
+        limits: limits that the kernel enforces for each process.
+        filtered: install the filter of system calls here, not in bubblewrap.
 
     Raises:
         OSError: there is no filter for this machine.

@@ -15,7 +15,7 @@ from verl_hpc.runtime.messages import receive, send
 
 
 def keep(patron: socket.socket) -> None:
-    """Be the keeper of one program, and say what has become of it."""
+    """Be the keeper of one program, and send back its result."""
     try:
         answer = Answer(result=run(read_job(receive(patron)), patron))
     except (AbandonedError, EOFError):

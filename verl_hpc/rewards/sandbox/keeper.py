@@ -1,4 +1,4 @@
-"""One program from its start to its end."""
+"""Run one program from its start to its end."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from verl_hpc.runtime.children import adopt_orphans
 _LOOK_EVERY_S = 0.02
 _PIECE = 65536
 _MOST_PROCESSES = 8
-"""Far more than there are: the program's one, and those of bubblewrap."""
+"""Far more processes than there are: one of the program, and those of bubblewrap."""
 _OF_BUBBLEWRAP = 2
-"""Processes of it: one outside, one that is the first inside."""
+"""Processes of bubblewrap: one outside, and the first one inside."""
 _SIGNALLED = 128
-"""bubblewrap, as a shell, adds the number of the signal to this."""
+"""Exit status of a killed program, as in a shell, is this plus the signal's number."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a keeper is asked for."""
+    """A program for a keeper to run."""
 
     program: str
     stdin: str
     limits: Limits
     interpreter: Interpreter
     contained: bool
-    """By bubblewrap, beside limits and the filter of system calls."""
+    """Whether bubblewrap contains it, in addition to limits and the filter of system calls."""
 
 
 class LimitError(Exception):
-    """The program is over a limit."""
+    """The program exceeds a limit."""
 
     def __init__(self, ending: Ending, message: str) -> None:
         super().__init__(message)
@@ -66,10 +66,10 @@ def run(job: Job, patron: socket.socket) -> Result:
 
     Args:
         job: the program.
-        patron: who asked; the program ends when this closes.
+        patron: socket of the process that asked; the program ends when it closes.
 
     Raises:
-        AbandonedError: it has closed.
+        AbandonedError: the socket has closed.
         OSError: the program cannot be started, or kept apart.
     """
     # Orphans come to this process, whatever their parents do.
@@ -102,8 +102,8 @@ class _Started:
     status_fd: int | None
 
     def setup_finished(self) -> bool:
-        """Whether the program was started at all. bubblewrap tells how a program has ended, and
-        nothing where it has failed before."""
+        """Whether the program was started at all: bubblewrap reports a program's exit code, and
+        nothing if it has failed before that."""
         return self.status_fd is None or b"exit-code" in os.pread(self.status_fd, _PIECE, 0)
 
 
@@ -147,7 +147,7 @@ def _started(job: Job) -> Iterator[_Started]:
 
 @contextmanager
 def _directory(job: Job) -> Iterator[str]:
-    """Where the program is, and may write; with namespaces it has one in memory."""
+    """Make the program's directory, where it may write; with namespaces it has one in memory."""
     if job.contained:
         yield "/"
         return
@@ -155,7 +155,7 @@ def _directory(job: Job) -> Iterator[str]:
     try:
         yield path
     finally:
-        # They go as deep as a program has gone, also through directories that it has closed.
+        # Both work at any depth, also in directories whose permissions the program has removed.
         for words in (["chmod", "-R", "u+rwx", path], ["rm", "-rf", path]):
             subprocess.run(words, env=environment(path), stderr=subprocess.DEVNULL, check=False)
 
@@ -175,14 +175,14 @@ class _Watch:
             os.set_blocking(pipe, False)
 
     def text(self, name: str) -> str:
-        """What was read so far."""
+        """Return what was read so far."""
         return self._read[name].decode(errors="replace")
 
     def to_the_end(self) -> None:
         """Wait for the program.
 
         Raises:
-            LimitError: of `Limits`.
+            LimitError: the program exceeds one of `Limits`.
             AbandonedError: the patron is gone.
         """
         with selectors.DefaultSelector() as selector:
@@ -213,10 +213,10 @@ class _Watch:
             piece = os.read(self._pipes[name], _PIECE)
         except BlockingIOError:
             return False
-        found, most = self._read[name], self._limits.output_bytes
-        found += piece
-        if len(found) > most:
-            del found[most:]
+        taken, most = self._read[name], self._limits.output_bytes
+        taken += piece
+        if len(taken) > most:
+            del taken[most:]
             raise LimitError("output_too_large", f"more than {most:,} bytes of {name}")
         return bool(piece)
 
@@ -245,7 +245,7 @@ def _exited(code: int, contained: bool) -> Result:
 
 
 def _named(result: Result) -> Result:
-    """A limit that the kernel has enforced, by its name."""
+    """Return a result with the name of the limit that the kernel has enforced, if any."""
     if result.ending == "killed":
         if result.status == signal.SIGXCPU:
             return replace(result, ending="timed_out", status=0, message="processor time")

@@ -1,4 +1,4 @@
-"""What a program may use, and how it ended."""
+"""Limits of a program, and its result."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Ending = Literal[
     "output_too_large",
     "killed",
 ]
-"""exited: by itself, with a status; too_many_processes: also by starting one at all; killed: by a
-signal that none of the limits sends."""
+"""How a program ended. exited: by itself, with a status; too_many_processes: also by starting a
+single one; killed: by a signal that no limit sends."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one program, which is one process."""
+    """Limits of one program, which is one process."""
 
     timeout_s: float = 10.0
-    """From its start to its end."""
+    """Seconds from its start to its end."""
     cpu_s: float = 10.0
-    """Processor time."""
+    """Seconds of processor time."""
     memory_bytes: int = 1024 * MIB
     """Resident memory."""
     threads: int = 64
     files_bytes: int = 64 * MIB
-    """Of its directory; without namespaces, of one file."""
+    """Most bytes of its directory; without namespaces, of one file."""
     output_bytes: int = MIB
-    """Of its output, and as many of its error output."""
+    """Most bytes of its output, and as many of its error output."""
 
     @property
     def address_bytes(self) -> int:
@@ -49,9 +49,9 @@ class Result:
     status: int
     """Exit status where it exited, number of the signal where it was killed, else 0."""
     stdout: str
-    """As far as it was read: at most `Limits.output_bytes`. Bytes that are no UTF-8 are replaced.
-    """
+    """Output that was read, at most `Limits.output_bytes`. Bytes that are not UTF-8 are
+    replaced."""
     stderr: str
     wall_s: float
     message: str = ""
-    """Which limit it met."""
+    """Limit that the program exceeded."""

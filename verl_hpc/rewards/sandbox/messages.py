@@ -1,4 +1,4 @@
-"""What a rank and a keeper write to each other."""
+"""Messages between a rank and a keeper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_hpc.rewards.sandbox.limits import Limits, Result
 
 @dataclass(frozen=True)
 class Answer:
-    """Of a keeper."""
+    """Answer of a keeper."""
 
     result: Result | None = None
     failure: str = ""
@@ -21,12 +21,12 @@ class Answer:
 
 
 def read_job(values: Mapping[str, Any]) -> Job:
-    """The inverse of `asdict`."""
+    """Return the job of a mapping made by `asdict`."""
     limits, interpreter = Limits(**values["limits"]), Interpreter(**values["interpreter"])
     return Job(**{**values, "limits": limits, "interpreter": interpreter})
 
 
 def read_answer(values: Mapping[str, Any]) -> Answer:
-    """The inverse of `asdict`."""
+    """Return the answer of a mapping made by `asdict`."""
     result = values["result"]
     return Answer(None if result is None else Result(**result), values["failure"])

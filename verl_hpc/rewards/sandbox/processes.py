@@ -1,4 +1,4 @@
-"""A process and everything below it, from /proc: what they use, and their end."""
+"""Measure and end a process and all its descendants, from /proc."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _AT_A_TIME = 64
 
 @dataclass(frozen=True)
 class Usage:
-    """Of some processes together."""
+    """Resources that some processes use together."""
 
     num_tasks: int
     """Processes and threads."""
     cpu_s: float
-    """Of them, and of their children that have ended."""
+    """Processor time of them and of their ended children, in seconds."""
     memory_bytes: int
-    """Resident."""
+    """Resident memory."""
 
 
 def below(root: int, most: int) -> list[int]:
-    """Processes that `root`, or one below it, started and that are still there, nearest first.
+    """Return the living descendants of `root`, nearest first.
 
-    The search ends when there are more than `most`: they may start others faster than it goes on.
+    The search ends after more than `most`, as they may start others faster than it advances.
     """
-    found = [root]
-    for parent in found:
-        found += _children(parent)
-        if len(found) > most + 1:
+    processes = [root]
+    for parent in processes:
+        processes += _children(parent)
+        if len(processes) > most + 1:
             break
-    return found[1:]
+    return processes[1:]
 
 
 def usage(processes: list[int]) -> Usage:
-    """What they use now; those that are gone use nothing."""
+    """Return what processes use now; those that are gone use nothing."""
     num_tasks, ticks, pages = 0, 0, 0
     for process in processes:
         with suppress(*_GONE):
@@ -61,10 +61,10 @@ def end_all(root: int) -> bool:
         Whether all are gone.
     """
     for _ in range(_MOST_ROUNDS):
-        found = below(root, _AT_A_TIME)
-        if not found:
+        living = below(root, _AT_A_TIME)
+        if not living:
             return True
-        for process in found:
+        for process in living:
             with suppress(*_GONE):
                 os.kill(process, signal.SIGKILL)
         _reap()
@@ -84,7 +84,7 @@ def _children(process: int) -> list[int]:
         tasks = os.listdir(f"/proc/{process}/task")  # noqa: PTH208
     except _GONE:
         return []
-    found: list[int] = []
+    children: list[int] = []
     for task in tasks:
         try:
             text = Path(f"/proc/{process}/task/{task}/children").read_text()
@@ -92,12 +92,12 @@ def _children(process: int) -> list[int]:
             if Path("/proc/self/task", str(os.getpid()), "children").exists():
                 continue
             return [child for child, parent in _parents() if parent == process]
-        found += map(int, text.split())
-    return found
+        children += map(int, text.split())
+    return children
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """Every process of the machine with its parent, for kernels that list no children."""
+    """Yield every process of the machine with its parent, for kernels that list no children."""
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         with suppress(*_GONE):
             fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Programs in a sandbox, as the rest of the package runs them."""
+"""Run programs in a sandbox: the interface for the rest of the package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_CONTAINED = (
     "They may read and write all files that this user may, those of /proc included"
 )
 _ENDS_WITHIN_S = 60.0
-"""What a program's end may take beside its own time, on a node that is busy."""
+"""Seconds that ending a program may take after its own time, on a busy node."""
 
 
 class Sandbox:
@@ -41,9 +41,9 @@ class Sandbox:
     Args:
         limits: of each program.
         containment: bubblewrap, limits, or auto for the first of them that works here.
-        max_concurrent: programs at a time.
+        max_concurrent: most programs at a time.
         python: interpreter of the programs; None takes this process's.
-        paths: directories that programs may read, beside those of interpreter and system.
+        paths: directories that programs may read in addition to those of interpreter and system.
 
     Raises:
         RewardError: no containment that is allowed works here.
@@ -60,7 +60,7 @@ class Sandbox:
         self.limits = limits or Limits()
         self.interpreter = _interpreter(python, tuple(paths))
         self.is_contained = _choose(containment, self.interpreter)
-        """By bubblewrap."""
+        """Whether bubblewrap contains programs."""
         self._free = threading.BoundedSemaphore(max_concurrent)
 
     def run(self, program: str, stdin: str = "") -> Result:
@@ -68,7 +68,7 @@ class Sandbox:
 
         Args:
             program: the text of a Python file.
-            stdin: what it reads.
+            stdin: its standard input.
 
         Raises:
             SandboxError: it could not be run, which says nothing about the program.
@@ -80,8 +80,8 @@ class Sandbox:
 
 @cache
 def start_helper() -> Helper:
-    """Start this process's helper, if there is none: before MPI, where it is known that programs
-    will be run."""
+    """Start this process's helper, if there is none; before MPI, if programs are known to be
+    run."""
     root = FOLDER.parent
     # Programs without namespaces can read variables of other processes.
     variables = environment.for_helper(root)
@@ -127,7 +127,7 @@ def _choose(containment: Containment, interpreter: Interpreter) -> bool:
 
 
 def _why_not(interpreter: Interpreter, contained: bool) -> str | None:
-    """What goes wrong with a program that does nothing."""
+    """Return what goes wrong with a trivial program, or None."""
     try:
         result = _run(Job("print(6 * 7)", "", Limits(timeout_s=60.0), interpreter, contained))
     except SandboxError as error:

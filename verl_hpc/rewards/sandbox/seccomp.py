@@ -1,4 +1,4 @@
-"""A filter of system calls for programs, with namespaces and without.
+"""Filter system calls of programs, with namespaces and without.
 
 What it denies reaches out of a process: signals to others, sockets, other processes' memory, their
 scheduling and limits, System V IPC, the kernel's own machinery. A program that starts another
@@ -24,7 +24,7 @@ _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
 _ABSENT = 0x00050000 | errno.ENOSYS
 _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _X32 = 0x40000000
-"""x86-64's second set of calls, by the same numbers and this bit."""
+"""Bit of x86-64's second set of calls, which has the same numbers."""
 
 _MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -81,12 +81,12 @@ _DENIED: Mapping[str, tuple[int, int]] = {
     "mq_unlink": (241, 181),
 }
 _CLONE3 = (435, 435)
-"""Its flags are out of a filter's sight; the C library takes clone where it is absent."""
+"""clone3, whose flags a filter cannot see; without it the C library takes clone."""
 
 _CLONE, _THREAD = (56, 220), 0x00010000
 """clone makes a thread with this flag, and a process without."""
 _FORKS = {"x86_64": (57, 58), "aarch64": ()}
-"""fork and vfork."""
+"""Numbers of fork and vfork."""
 _FCNTL, _SIGNAL_OWNERS = (72, 25), (8, 10, 15)
 """F_SETOWN, F_SETSIG and F_SETOWN_EX have the kernel send signals to others."""
 _IOCTL, _SOCKET_OWNERS = (16, 29), (0x8901, 0x8902)
@@ -94,7 +94,7 @@ _PRLIMIT = (302, 261)
 
 
 def filter_program() -> bytes:
-    """The filter for this machine.
+    """Return the filter for this machine.
 
     Raises:
         OSError: its numbers of calls are not known here.
@@ -119,7 +119,7 @@ def filter_program() -> bytes:
     lines += _unless_flag(_CLONE[column], _THREAD)
     lines += _with_values(_FCNTL[column], 1, _SIGNAL_OWNERS)
     lines += _with_values(_IOCTL[column], 1, _SOCKET_OWNERS)
-    # Of itself alone.
+    # A program may change its own limits alone.
     lines += _unless_value(_PRLIMIT[column], 0, 0)
     return b"".join([*lines, _line(_RETURN, _ALLOW)])
 
@@ -140,7 +140,7 @@ def install(program: bytes) -> None:
 
 
 def forbid_privileges() -> None:
-    """No program that is started from now on gains any, set-user-id or not."""
+    """Deny new privileges, such as set-user-id, to all programs started from now on."""
     ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
@@ -154,7 +154,7 @@ def _argument(place: int) -> bytes:
 
 
 def _case(number: int, body: list[bytes]) -> list[bytes]:
-    """What is done for one call; then its number is loaded again for those that follow."""
+    """Return the lines for one call; they load the call's number again for those that follow."""
     reload = _line(_LOAD, _NUMBER_AT)
     return [_line(_JUMP_EQUAL, number, 0, len(body) + 1), *body, reload]
 

@@ -1,4 +1,4 @@
-"""The first failure in a start's logs, whole, out of what all ranks say at once."""
+"""Find the first failure in a start's logs, whole, among the lines of all ranks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OURS = sorted(
 _TRACEBACK = "Traceback (most recent call last):"
 _SLURM = re.compile(r"(srun|slurmstepd(-\S+)?): error: ")
 _OUT_OF_MEMORY = re.compile(r"slurmstepd(-\S+)?: error: .*([Oo][Oo][Mm][-_ ][Kk]ill|[Oo]ut [Oo]f)")
-# The most telling first. What is left of a job whose memory was full says nothing of it, and a
-# traceback that a library merely logs may stand before our own report.
+# The most telling first. Ranks of a job that ran out of memory do not say so, and a traceback that
+# a library merely logs may come before our own report.
 _STARTS = (
     _OUT_OF_MEMORY,
     re.compile(r"verl_hpc: rank \d+( of \d+)? on \S+ failed in .*:( |$)"),
@@ -30,33 +30,33 @@ _STARTS = (
     re.compile(r"bwrap: |FATAL: "),
     _SLURM,
 )
-# What follows a report: words of other programs about the end of the job, or our next message.
+# Lines after a report: other programs about the end of the job, or our next message.
 _ENDS = re.compile(r"verl_hpc: |Abort\(|application called MPI_Abort|srun: |slurmstepd(-\S+)?: ")
 _MOST_LINES = 400
 _AFTER_A_FRAME = 20
-"""Lines in which an exception's message, or the next frame of a chain of exceptions, comes."""
+"""Most lines before an exception's message, or the next frame of a chain of exceptions."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What one rank said when it failed."""
+    """Report of one rank that failed."""
 
     node: str
     rank: int | None
-    """None where srun or Slurm says it, of a rank that could say nothing."""
+    """Rank that failed; None if srun or Slurm reports it."""
     lines: tuple[str, ...]
     time: str = ""
-    """Of the first line, by the clock of its node; empty if it has none."""
+    """Time of the first line, by its node's clock; empty if it has none."""
     num_others: int = 0
-    """Other ranks that failed in the same way."""
+    """Number of other ranks that failed in the same way."""
 
 
 def first_error(attempt: Path, rank: int | None = None) -> Failure | None:
-    """The report of the rank that failed first; without one, an error that all ranks raised, the
-    first traceback, what a container's runtime says, or Slurm.
+    """Return the report of the rank that failed first; else an error that all ranks raised, the
+    first traceback, or words of a container's runtime or of Slurm.
 
-    Ranks that fail of one cause agree on who prints the report, so that there is one; of several,
-    it is the one with the earliest time.
+    Ranks that fail for one cause agree on who prints the report; of several reports, the earliest
+    is returned.
 
     Args:
         attempt: directory of a start's logs.
@@ -65,15 +65,17 @@ def first_error(attempt: Path, rank: int | None = None) -> Failure | None:
     if rank is None and (killed := _batch_error(attempt, _OUT_OF_MEMORY)) is not None:
         return killed
     for start in _STARTS:
-        found = [failure for log in node_logs(attempt) for failure in _failures(log, start, rank)]
-        if found:
-            first = min(found, key=lambda failure: failure.time or "~")
-            return replace(first, num_others=len(found) - 1)
+        failures = [
+            failure for log in node_logs(attempt) for failure in _failures(log, start, rank)
+        ]
+        if failures:
+            first = min(failures, key=lambda failure: failure.time or "~")
+            return replace(first, num_others=len(failures) - 1)
     return _batch_error(attempt, _SLURM) if rank is None else None
 
 
 def _failures(log: Path, start: re.Pattern[str], rank: int | None) -> list[Failure]:
-    """Each rank's first failure; what others say in between is left out."""
+    """Return each rank's first failure, without other ranks' lines in between."""
     reports: dict[int | None, list[str]] = {}
     times: dict[int | None, str] = {}
     node = log.stem
@@ -94,8 +96,8 @@ def _failures(log: Path, start: re.Pattern[str], rank: int | None) -> list[Failu
 
 
 def _cut(lines: Sequence[str]) -> tuple[str, ...]:
-    """The lines without what follows a bare traceback, whose end nothing marks, and without blank
-    ones at the end."""
+    """Return the lines without those after a bare traceback, whose end is not marked, and without
+    blank ones at the end."""
     end = len(lines)
     if lines[0] == _TRACEBACK:
         last_frame = 0
@@ -109,8 +111,8 @@ def _cut(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _batch_error(attempt: Path, start: re.Pattern[str]) -> Failure | None:
-    """Lines of srun and Slurm in the batch script's own log that begin with `start`: a rank that
-    was killed says nothing itself."""
+    """Return lines of srun and Slurm in the batch script's log that match `start`: a killed rank
+    reports nothing itself."""
     for log in sorted(attempt.parent.parent.glob("slurm-*.log")):
         lines = tuple(text for text in _of_attempt(log, attempt.name) if start.match(text))
         if lines:
@@ -119,7 +121,7 @@ def _batch_error(attempt: Path, start: re.Pattern[str]) -> Failure | None:
 
 
 def _of_attempt(log: Path, attempt: str) -> Iterator[str]:
-    """Lines of one start in a batch log, to which every start of the job appends."""
+    """Yield the lines of one start in a batch log, to which every start of the job appends."""
     inside = False
     for line in read_lines(log):
         match = re.match(r"(\S+ )?attempt (\d+): job ", line.text)

@@ -1,4 +1,4 @@
-"""Following the logs of all nodes at once, and of the next start when the job starts again."""
+"""Follow the logs of all nodes at once, and of the next start when the job starts again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from verl_hpc.config.regular_file import open_regular
 from verl_hpc.runs.logs.read import Line, attempt_directory, attempts_of, node_logs, parse_line
 
 SHOWN_AT_FIRST = 10
-"""Lines of each node that are there already."""
+"""Existing lines of each node that are shown at first."""
 
 
 class Follower:
-    """Hands out what logs gain between two calls of `news`.
+    """Returns the lines that logs gain between two calls of `news`.
 
     Args:
         run: run directory.
@@ -32,7 +32,7 @@ class Follower:
         self._started = False
 
     def news(self) -> Iterator[Line]:
-        """Whole lines that are new; at the first call the last ones of each node."""
+        """Yield new whole lines; at the first call the last ones of each node."""
         first, self._started = not self._started, True
         yield from self._read(SHOWN_AT_FIRST if first else None)
         if not self._stays and self._moved_on():
@@ -51,7 +51,7 @@ class Follower:
             yield from wanted if most is None else deque(wanted, maxlen=most)
 
     def _gained(self, log: Path) -> list[bytes]:
-        """Whole lines that a file has gained; a half one waits for its other half."""
+        """Return the whole lines that a file has gained; half a line waits for the rest."""
         with open_regular(log) as file:
             file.seek(self._positions.get(log, 0))
             data = file.read()

@@ -1,6 +1,6 @@
-"""Logs of a run's starts: job/attempts/K/NODE.log, in which srun puts a rank before each line, or
-NODE.rankR.log for each rank that launch/mpiexec.sh has started. The rank itself puts a time before
-its lines."""
+"""Read logs of a run's starts: job/attempts/K/NODE.log, in which srun puts a rank before each line,
+or NODE.rankR.log for each rank that launch/mpiexec.sh has started. The rank itself puts a time
+before its lines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PICTURES = {
     **{code: chr(0x2400 + code) for code in range(0x20) if code != ord("\t")},
     **dict.fromkeys(range(0x7F, 0xA0), "\ufffd"),
 }
-"""Control characters, and what is shown of them."""
+"""Control characters, and their printable replacements."""
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
-"""Of the time before a line, by the clock and in the zone of its node."""
+"""Format of the time before a line, by the clock and in the zone of its node."""
 
 _BATCH_BYTES = 4096
-"""So much of the end of a batch script's log has its last words."""
+"""Bytes at the end of a batch script's log that hold its last lines."""
 _OF_RANK = re.compile(r"(.+)\.rank(\d+)")
 _LABEL = re.compile(r"^ *(\d+): ")
 _TIME = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ")
@@ -33,10 +33,10 @@ class Line:
 
     node: str
     rank: int | None
-    """None for what srun itself says."""
+    """Rank that wrote the line; None for srun itself."""
     text: str
     time: str = ""
-    """As TIME_FORMAT says; empty for what native code and srun write."""
+    """Time in TIME_FORMAT; empty for lines of native code and srun."""
 
     def __str__(self) -> str:
         rank = "" if self.rank is None else f" {self.rank}"
@@ -45,7 +45,7 @@ class Line:
 
 
 def last_lines(path: Path, most_bytes: int) -> list[bytes]:
-    """The whole lines among a file's last bytes; none of a file that cannot be read."""
+    """Return the whole lines among a file's last bytes; empty if it cannot be read."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, 2)
@@ -57,14 +57,14 @@ def last_lines(path: Path, most_bytes: int) -> list[bytes]:
 
 
 def attempts_of(run: Path) -> list[int]:
-    """Numbers of the starts that have logs, oldest first."""
+    """Return the numbers of the starts that have logs, oldest first."""
     directory = run / "job" / "attempts"
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def attempt_directory(run: Path, attempt: int | None = None) -> Path:
-    """Logs of one start; of the last one if no number is given.
+    """Return the log directory of one start; of the last one if no number is given.
 
     Raises:
         ClusterError: there are no logs, or none of this start.
@@ -81,7 +81,7 @@ def attempt_directory(run: Path, attempt: int | None = None) -> Path:
 
 
 def _without_logs(run: Path) -> str:
-    """Why a run has no logs of ranks, and where to look instead."""
+    """Return why a run has no logs of ranks, and where to look instead."""
     for log in sorted((run / "job").glob("slurm-*.log"), reverse=True):
         if lines := last_lines(log, _BATCH_BYTES):
             said = "\n".join(parse_line(log.stem, line).text for line in lines)
@@ -95,12 +95,12 @@ def _without_logs(run: Path) -> str:
 
 
 def node_logs(attempt: Path) -> list[Path]:
-    """The log of each node, or of each rank, in the order of their names: n2 before n10."""
+    """Return the log of each node, or of each rank, in natural order: n2 before n10."""
     return sorted(filter(is_regular, attempt.glob("*.log")), key=_natural)
 
 
 def read_lines(log: Path, rank: int | None = None) -> Iterator[Line]:
-    """The lines of one log.
+    """Yield the lines of one log.
 
     Args:
         log: the file; its name is the node's, or has the node's and the rank.
@@ -114,13 +114,14 @@ def read_lines(log: Path, rank: int | None = None) -> Iterator[Line]:
 
 
 def parse_line(name: str, line: bytes) -> Line:
-    """Take srun's label and the time off a line.
+    """Parse a line into srun's label, the time and the text.
 
     Args:
-        name: of the file, without its ending: NODE, or NODE.rankR, whose lines have no label.
-        line: with or without its end.
+        name: name of the file without its ending: NODE, or NODE.rankR, whose lines have no label.
+        line: the line, with or without its end.
 
-    Bytes that are no UTF-8 are replaced, and so are control characters: a terminal would obey them.
+    Bytes that are not UTF-8 are replaced, and so are control characters, which a terminal would
+    obey.
     """
     text = line.decode("utf-8", errors="replace").rstrip("\r\n").translate(_PICTURES)
     node, rank = name, None

@@ -1,4 +1,4 @@
-"""Strong and weak scaling out of runs of different sizes: what may be compared, and efficiencies.
+"""Compute strong and weak scaling from runs of different sizes, and check what may be compared.
 
 Parallel efficiency of N ranks against the smallest size b, as computing centres define it:
 p_b T_b / (p_N T_N) at the same batch (strong), T_b / T_N at the same batch a rank (weak).
@@ -14,7 +14,7 @@ from typing import Any
 from verl_hpc.errors import ConfigError
 
 TARGET = 0.75
-"""Least efficiency that centres ask for."""
+"""Least efficiency that computing centres ask for."""
 FREE = (
     "name", "directory", "steps", "epochs", "parallel", "offload", "batch.size",
     "batch.max_tokens_per_micro_batch", "rollout.tensor_parallel", "rollout.grouping",
@@ -35,12 +35,12 @@ class Measured:
     """Prompts a step; examples in SFT."""
     on_gpus: bool
     seconds: tuple[float, ...]
-    """Of each compared step, without evaluation and saves."""
+    """Seconds of each compared step, without evaluation and saves."""
     tokens_per_s: float | None
     operators: Mapping[str, float]
     """Mean seconds a step, by operator."""
     rank_hours: float
-    """Of all its steps, with evaluation and saves."""
+    """Rank-hours of all its steps, with evaluation and saves."""
     settings: Mapping[str, Any]
     """The resolved configuration by dotted name."""
 
@@ -51,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Point:
-    """A run in a table, beside what it should be."""
+    """A run in a table, with its ideal figures."""
 
     run: Measured
     ideal_s: float
@@ -93,21 +93,21 @@ def check_comparable(runs: Sequence[Measured]) -> None:
 
 
 def strong_tables(runs: Sequence[Measured]) -> dict[int, list[Point]]:
-    """Points by batch, for every batch that runs of several sizes share."""
+    """Return points by batch, for every batch that runs of several sizes share."""
     return {int(key): _points(group, True) for key, group in _groups(runs, lambda r: r.batch)}
 
 
 def weak_tables(runs: Sequence[Measured]) -> dict[float, list[Point]]:
-    """Points by batch a rank, for every one that runs of several sizes share."""
-    found = _groups(runs, lambda run: run.batch / run.ranks)
-    return {key: _points(group, False) for key, group in found}
+    """Return points by batch per rank, for each one that runs of several sizes share."""
+    groups = _groups(runs, lambda run: run.batch / run.ranks)
+    return {key: _points(group, False) for key, group in groups}
 
 
 def check_tables(runs: Sequence[Measured]) -> None:
-    """Refuse a run that is in no table, since its batch fits no other's.
+    """Refuse a run that is in no table, because its batch fits no other run's.
 
     Raises:
-        ConfigError: with the batches that would.
+        ConfigError: such a run, with batches that would fit.
     """
     tables = [*strong_tables(runs).values(), *weak_tables(runs).values()]
     placed = {point.run.name for points in tables for point in points}
@@ -123,7 +123,7 @@ def check_tables(runs: Sequence[Measured]) -> None:
 
 
 def scales_to(points: Sequence[Point]) -> int:
-    """The largest number of ranks up to which every size has some run that is good enough."""
+    """Return the largest number of ranks up to which every size has a run that reaches `TARGET`."""
     reached = points[0].run.ranks
     for ranks in sorted({point.run.ranks for point in points}):
         if not any(p.is_enough for p in points if p.run.ranks == ranks):

@@ -1,4 +1,4 @@
-"""The scaling page as Markdown, in the form that applications for computing time ask for."""
+"""Write the scaling page as Markdown, in the form that applications for computing time ask for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Window:
-    """Which steps are compared."""
+    """Range of the compared steps."""
 
     first: int
     last: int
@@ -38,7 +38,7 @@ class Window:
 
 
 def unit_of(runs: Sequence[Measured]) -> str:
-    """What a rank of these runs is."""
+    """Return what a rank of these runs is called."""
     return "GPUs" if runs[0].on_gpus else "CPU ranks"
 
 
@@ -48,13 +48,13 @@ def render_page(
     missing: Sequence[str],
     more: Sequence[Sequence[str]] = (),
 ) -> str:
-    """The page.
+    """Return the page as Markdown.
 
     Args:
-        runs: that `check_comparable` and `check_tables` let pass.
-        window: of steps that the means are over.
-        missing: sentences about what the page should say and does not.
-        more: sections, before what is missing, as lines.
+        runs: runs that pass `check_comparable` and `check_tables`.
+        window: steps over which means are taken.
+        missing: sentences about what the page lacks.
+        more: further sections, as lines, before what is missing.
     """
     unit = unit_of(runs)
     blocks = [
@@ -143,7 +143,8 @@ def _sentence(points: Sequence[Point], unit: str) -> str:
 
 
 def _operators(runs: Sequence[Measured]) -> list[str]:
-    """Where a size loses: seconds of each operator, the longest of the first run first."""
+    """Return a table of seconds by operator, in the order of the first run, which shows where a
+    size loses."""
     names = list(dict.fromkeys(name for run in runs for name in run.operators))
     header = ("operator, s/step", *(run.name for run in runs))
     rows = [

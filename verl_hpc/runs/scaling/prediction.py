@@ -1,4 +1,4 @@
-"""What the planner's time model makes of runs, beside what was measured."""
+"""Compare the planner's predicted times of runs with measured ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from verl_hpc.runs.scaling.efficiency import Measured
 
 _WIDTH, _LEFT, _ROW, _BAR = 720, 150, 48, 17
-"""Pixels of the picture, of its labels, from one run to the next, and of a bar."""
+"""Width of the picture and its labels, distance between runs and height of a bar, in pixels."""
 _AREA = _WIDTH - _LEFT - 90
 _LETTERS = 48
 _COLOURS = {"measured": "#1f77b4", "predicted": "#d95f02"}
@@ -18,11 +18,11 @@ _STYLE = "svg{background:#fff;font:12px sans-serif}text{fill:#444}.title{font-si
 
 @dataclass(frozen=True)
 class Predicted:
-    """One run, as it was predicted."""
+    """Predicted times of one run."""
 
     step_s: float
     operators: Mapping[str, float]
-    """Seconds of each."""
+    """Seconds by operator."""
 
 
 def prediction_block(
@@ -32,13 +32,13 @@ def prediction_block(
     note: str,
     picture: str | None = None,
 ) -> list[str]:
-    """Lines of the page's section.
+    """Return the lines of the page's section.
 
     Args:
-        runs: that were measured.
-        predicted: of each run.
-        unit: what a rank is.
-        note: which factors the prediction has.
+        runs: measured runs.
+        predicted: prediction of each run.
+        unit: what a rank is called.
+        note: sentence about the prediction's factors.
         picture: file name of the picture; None has none.
     """
     pairs = sorted(zip(runs, predicted, strict=True), key=lambda pair: pair[0].ranks)
@@ -70,7 +70,8 @@ def _table(pairs: _Pairs, unit: str) -> Iterator[str]:
 
 
 def _efficiency(pairs: _Pairs, run: Measured, seconds: float, of_model: bool) -> float:
-    """Prompts a second and rank, of those of the smallest run: strong and weak alike."""
+    """Return the prompts per second and rank relative to the smallest run, for strong and weak
+    scaling alike."""
     first, its = pairs[0]
     base = first.batch / (first.ranks * (its.step_s if of_model else first.step_s))
     return run.batch / (run.ranks * seconds) / base
@@ -104,7 +105,7 @@ def _shown(operators: Mapping[str, float], name: str) -> str:
 
 
 def prediction_svg(runs: Sequence[Measured], predicted: Sequence[Predicted], unit: str) -> str:
-    """The text of an SVG file: two bars for each run."""
+    """Return the text of an SVG file with two bars for each run."""
     pairs = sorted(zip(runs, predicted, strict=True), key=lambda pair: pair[0].ranks)
     most = max(max(run.step_s, mine.step_s) for run, mine in pairs)
     parts = ['<text class="title" x="10" y="20">Seconds a step, measured and predicted</text>']

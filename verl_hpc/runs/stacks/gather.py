@@ -1,4 +1,4 @@
-"""Stacks of all ranks of a run, wherever they are."""
+"""Gather the stacks of all ranks of a run, wherever they are."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from verl_hpc.slurm.programs import WHICH_SLURM
 
 _STEP_S = 120.0
 _FILES_S = 5.0
-"""A network file system may show a file of another node later."""
+"""Seconds to wait for files of other nodes on a network file system."""
 
 
 def gather_stacks(run: Path, ranks: Ranks, how: str = AUTO) -> list[Stack]:
-    """One stack a rank, in rank order; one that could not be taken says why.
+    """Return one stack per rank, in rank order; one that could not be taken says why.
 
-    Ranks on this machine are looked at directly, those of a job on other nodes by one short step
-    of the job, beside the one that hangs.
+    Ranks on this machine are read directly, those of a job on other nodes by one short job step in
+    parallel to the one that hangs.
 
     Args:
         run: run directory.
-        ranks: what ranks.json says.
-        how: as for `take_here`.
+        ranks: content of ranks.json.
+        how: method, see `take_here`.
     """
     here = socket.gethostname()
     elsewhere = sorted({rank.host for rank in ranks.ranks} - {here})
-    found = take_here(run, ranks.ranks, how)
+    stacks = take_here(run, ranks.ranks, how)
     problem = f"on another machine than {here}, and not in a job of Slurm"
     if elsewhere and ranks.job_id is not None:
         taken, problem = _by_step(run, ranks.job_id, elsewhere, how)
-        found += taken
-    by_rank = {stack.rank: stack for stack in found}
+        stacks += taken
+    by_rank = {stack.rank: stack for stack in stacks}
     return [by_rank.get(p.rank, _absent(p, problem)) for p in ranks.ranks]
 
 
@@ -50,7 +50,7 @@ def _absent(rank: Progress, problem: str) -> Stack:
 
 
 def _by_step(run: Path, job_id: str, hosts: Sequence[str], how: str) -> tuple[list[Stack], str]:
-    """Stacks of the nodes that answered, and why others did not."""
+    """Return the stacks of the nodes that answered, and why others did not."""
     home = run / DIRECTORY
     home.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="nodes-", dir=home) as directory:
@@ -63,7 +63,7 @@ def _by_step(run: Path, job_id: str, hosts: Sequence[str], how: str) -> tuple[li
 
 
 def step_words(run: Path, out: Path, job_id: str, hosts: Sequence[str], how: str) -> list[str]:
-    """The command that runs `stacks.take` on each of these nodes of a job."""
+    """Return the command that runs `stacks.take` on each of these nodes of a job."""
     nodes = str(len(hosts))
     return [
         "srun",
@@ -88,8 +88,8 @@ def step_words(run: Path, out: Path, job_id: str, hosts: Sequence[str], how: str
 
 
 def _run_step(words: Sequence[str], cluster: str | None) -> str:
-    """Run it; what went wrong, or nothing."""
-    # Variables of a job this is called from would be taken for wishes.
+    """Run a job step, and return what went wrong, or an empty text."""
+    # Inside a job, its variables would be taken for options.
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI"))}
     clean |= {k: os.environ[k] for k in WHICH_SLURM if k in os.environ}
     clean |= {} if cluster is None else {"SLURM_CLUSTERS": cluster}

@@ -1,4 +1,4 @@
-"""Stacks of ranks: read from py-spy or from faulthandler, and grouped by where ranks are."""
+"""Read stacks of ranks from py-spy or faulthandler, and group them by where ranks are."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 SIGNAL = signal.SIGURG
-"""Makes a rank write its stacks. A process that does not know it ignores it: a rank that has not
-come so far keeps running, as does a stranger that was given the process id of a dead rank. USR2,
-TERM and ALRM have other meanings here, NCCL may catch USR1, and anything else would kill."""
+"""Signal that makes a rank write its stacks. Processes without a handler ignore it: a rank that has
+not installed one keeps running, as does a stranger with the process id of a dead rank. USR2, TERM
+and ALRM have other meanings here, NCCL may catch USR1, and anything else would kill."""
 
 DIRECTORY = "stacks"
 STOPPED = "the process is stopped (state T)"
@@ -28,7 +28,7 @@ _WAITS = (
 
 @dataclass(frozen=True)
 class Frame:
-    """One call."""
+    """One call of a stack."""
 
     function: str
     file: str
@@ -36,7 +36,7 @@ class Frame:
 
     @property
     def waits(self) -> bool:
-        """Whether a rank in it waits for other ranks."""
+        """Whether a rank in this call waits for other ranks."""
         name = self.function.rpartition(".")[2]  # py-spy puts the class before it
         return any(self.file.endswith(f) and n in ("", name) for f, n in _WAITS)
 
@@ -51,15 +51,15 @@ class Thread:
 
 @dataclass(frozen=True)
 class Stack:
-    """What one rank was in."""
+    """Stacks of one rank's threads."""
 
     rank: int
     host: str
     pid: int
     how: str = ""
-    """py-spy or signal."""
+    """Method: py-spy or signal."""
     threads: tuple[Thread, ...] = ()
-    """The main one first; empty if no stack could be taken."""
+    """Threads, the main one first; empty if no stack could be taken."""
     problem: str = ""
     """Why there is no stack, or not the better one."""
 
@@ -69,7 +69,7 @@ class Stack:
 
     @property
     def is_live(self) -> bool:
-        """Whether the rank runs, and goes on telling where it is."""
+        """Whether the rank runs and keeps publishing its position."""
         return bool(self.threads) and STOPPED not in self.problem
 
     @property
@@ -79,18 +79,18 @@ class Stack:
 
 
 def stack_file(run_directory: Path, rank: int) -> Path:
-    """Where a rank writes its stacks at the signal."""
+    """Return the file to which a rank writes its stacks at the signal."""
     return run_directory / DIRECTORY / f"rank_{rank:05d}.txt"
 
 
 def group(stacks: Iterable[Stack], late: Iterable[int] = ()) -> list[list[Stack]]:
-    """Ranks whose main threads are in the same calls, the odd ones out first.
+    """Group ranks whose main threads are in the same calls, the odd ones out first.
 
     First come groups with a late rank, then those that do not visibly wait for others, then small
     ones; ranks without a stack come last.
 
     Args:
-        stacks: one a rank.
+        stacks: one per rank.
         late: ranks that the watchdog calls late.
     """
     behind = set(late)
@@ -107,36 +107,36 @@ def group(stacks: Iterable[Stack], late: Iterable[int] = ()) -> list[list[Stack]
 
 
 def _place(stack: Stack) -> tuple[Any, ...]:
-    """What ranks in the same place share. One that waits turns round in a loop: there the line
-    says nothing."""
+    """Return a key that ranks in the same place share. It omits the line of a waiting call, which
+    loops."""
     if not stack.threads:
         return (stack.problem,)
     return tuple((f.file, f.function, 0 if f.waits else f.line) for f in stack.main)
 
 
 def from_py_spy(text: str) -> tuple[Thread, ...]:
-    """Threads of `py-spy dump --json`.
+    """Parse the threads of `py-spy dump --json`.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is something else.
     """
     try:
-        found: list[Mapping[str, Any]] = json.loads(text)
-        threads = [_thread(thread) for thread in found]
+        dumped: list[Mapping[str, Any]] = json.loads(text)
+        threads = [_thread(thread) for thread in dumped]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not what py-spy writes: {error}") from None
     return tuple(sorted(threads, key=lambda thread: thread.name != "MainThread"))
 
 
-def _thread(found: Mapping[str, Any]) -> Thread:
+def _thread(fields: Mapping[str, Any]) -> Thread:
     frames = (
-        Frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in found["frames"]
+        Frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in fields["frames"]
     )
-    return Thread(str(found.get("thread_name") or f"thread {found['thread_id']}"), tuple(frames))
+    return Thread(str(fields.get("thread_name") or f"thread {fields['thread_id']}"), tuple(frames))
 
 
 def from_faulthandler(text: str) -> tuple[Thread, ...]:
-    """Threads of one dump of the faulthandler module, which starts with the newest of them."""
+    """Parse the threads of one dump of the faulthandler module, which starts with the newest."""
     threads: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
         if line.startswith(("Thread 0x", "Current thread 0x")):
@@ -150,7 +150,7 @@ def from_faulthandler(text: str) -> tuple[Thread, ...]:
 
 
 def dump_stacks(stacks: Sequence[Stack]) -> str:
-    """For `load_stacks`."""
+    """Write stacks as JSON for `load_stacks`."""
     rows = [
         {
             "rank": s.rank,
@@ -169,7 +169,7 @@ def dump_stacks(stacks: Sequence[Stack]) -> str:
 
 
 def load_stacks(text: str | bytes) -> list[Stack]:
-    """What `dump_stacks` wrote."""
+    """Read stacks written by `dump_stacks`."""
     return [
         Stack(
             row["rank"],

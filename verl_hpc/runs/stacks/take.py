@@ -32,17 +32,17 @@ AUTO, PY_SPY, BY_SIGNAL = "auto", "py-spy", "signal"
 _PY_SPY_S = 30.0
 _SIGNAL_S = 10.0
 _QUIET_S = 0.2
-"""A file that has not grown for this long is whole."""
+"""Seconds without growth after which a file is whole."""
 _AT_ONCE = 4
 
 
 def take_here(run: Path, ranks: Sequence[Progress], how: str = AUTO) -> list[Stack]:
-    """Stacks of the ranks whose processes are on this node; others are left out.
+    """Return the stacks of the ranks whose processes are on this node; others are left out.
 
     Args:
         run: run directory.
         ranks: all ranks, as ranks.json has them.
-        how: py-spy, signal, or auto, which tries them in this order.
+        how: py-spy, signal, or auto, which tries both in this order.
     """
     host = socket.gethostname()
     ours = [rank for rank in ranks if rank.host == host]
@@ -76,7 +76,8 @@ _STATES = {
 
 
 def process_state(pid: int) -> str | None:
-    """The kernel's letter for a process of this node, such as S; None if there is none."""
+    """Return the kernel's state letter for a process of this node, such as S; None without the
+    process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -85,7 +86,7 @@ def process_state(pid: int) -> str | None:
 
 
 def py_spy() -> str | None:
-    """The program, on PATH or beside this Python."""
+    """Return the path of py-spy, from PATH or next to this Python, or None."""
     beside = Path(sys.executable).with_name("py-spy")
     return shutil.which("py-spy") or (str(beside) if beside.exists() else None)
 

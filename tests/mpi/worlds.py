@@ -42,29 +42,12 @@ def import_what_ranks_need() -> None:
     import tests.mpi.__main__  # noqa: F401
     import verl_hpc.engines.megatron.engine
     import verl_hpc.rollout.hf
-    import verl_hpc.trainer.train  # noqa: F401
+    import verl_hpc.trainer.train
     from verl_hpc.rollout.vllm import import_worker
 
     # What is imported when an engine is built, in the same order.
     import_worker("cpu")
-    import vllm.distributed.device_communicators.cpu_communicator
-    import vllm.distributed.elastic_ep.elastic_execute
-    import vllm.entrypoints.launchers.cli_args
-    import vllm.model_executor.layers.quantization.online.base
-    import vllm.model_executor.model_loader
-    import vllm.model_executor.models.llama
-    import vllm.model_executor.models.mixtral
-    import vllm.model_executor.models.qwen2
-    import vllm.model_executor.models.qwen3
-    import vllm.model_executor.models.qwen3_moe
-    import vllm.v1.attention.backends.cpu_attn
-    import vllm.v1.core.sched.scheduler
-
     # What most runs read, and what they are held against.
-    import reasoning_gym
-    import transformers.models.llama.modeling_llama
-    import transformers.models.qwen2.modeling_qwen2
-    import transformers.models.qwen3.modeling_qwen3
 
     import verl_hpc.engines.fsdp.engine
     import verl_hpc.testing.tiny  # noqa: F401

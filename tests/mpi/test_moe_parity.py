@@ -64,7 +64,7 @@ def test_everything_equals_transformers(here, tiny_model, reference, sizes, mode
     equals_transformers(here, tiny_model, reference, sizes, model)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="the full grid; run with --slow")
 @pytest.mark.world(1, 2, 4, 8)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_layout_equals_transformers(here, tiny_model, reference, every, model):

@@ -103,7 +103,7 @@ def test_weights_arrive_and_both_compute_the_same(here, tiny_model, reference, s
         rollout.close()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="the full grid; run with --slow")
 @pytest.mark.world(2, 4, 8)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_layout_arrives(here, tiny_model, every, model):

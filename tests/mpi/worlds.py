@@ -6,12 +6,37 @@ of that process (`runtime.forked_ranks`). MPI starts in the fork.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.forked_ranks import start_ranks
 from verl_hpc.runtime.garbage import pause_collection, resume_collection
+
+OF_ENGINES = [
+    f"vllm.{name}"
+    for name in (
+        "model_executor.model_loader",
+        "model_executor.models.llama",
+        "model_executor.models.qwen2",
+        "model_executor.models.qwen3",
+        "model_executor.models.qwen3_moe",
+        "model_executor.models.mixtral",
+        "model_executor.layers.quantization.online.base",
+        "distributed.device_communicators.cpu_communicator",
+        "distributed.elastic_ep.elastic_execute",
+        "entrypoints.launchers.cli_args",
+        "v1.attention.backends.cpu_attn",
+        "v1.core.sched.scheduler",
+    )
+]
+"""What vLLM imports as an engine is built."""
+OF_RUNS = [
+    "reasoning_gym",
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen3")),
+]
+"""What most runs read, and what they are held against."""
 
 
 def main() -> None:
@@ -40,17 +65,16 @@ def import_what_ranks_need() -> None:
     import hypothesis  # noqa: F401
 
     import tests.mpi.__main__  # noqa: F401
+    import verl_hpc.engines.fsdp.engine
     import verl_hpc.engines.megatron.engine
     import verl_hpc.rollout.hf
-    import verl_hpc.trainer.train
+    import verl_hpc.testing.tiny
+    import verl_hpc.trainer.train  # noqa: F401
     from verl_hpc.rollout.vllm import import_worker
 
-    # What is imported when an engine is built, in the same order.
     import_worker("cpu")
-    # What most runs read, and what they are held against.
-
-    import verl_hpc.engines.fsdp.engine
-    import verl_hpc.testing.tiny  # noqa: F401
+    for name in (*OF_ENGINES, *OF_RUNS):
+        importlib.import_module(name)
 
     resume_collection()
 

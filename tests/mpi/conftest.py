@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import tempfile
 from pathlib import Path
 
@@ -15,16 +15,10 @@ MANY_HEADS = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads"
 """So that layouts have something to divide; too small for vLLM, unless a test says head_dim."""
 
 
-IN_MEMORY = Path("/dev/shm")
-ENOUGH_BYTES = 4 << 30
-
-
 @pytest.fixture(scope="session")
 def shared_directory(here):
-    """One temporary directory for all ranks; in memory if there is enough, as hundreds of steps
-    that are saved would each wait for the disk."""
-    has_room = IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ENOUGH_BYTES
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY if has_room else None) as mine:
+    """One temporary directory for all ranks."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("VERL_HPC_TESTS_SCRATCH")) as mine:
         yield Path(here.control.broadcast(mine))
         here.control.barrier()
 

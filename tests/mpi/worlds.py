@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.forked_ranks import start_ranks
 from verl_hpc.runtime.garbage import pause_collection, resume_collection
 
+SCRATCH = "VERL_HPC_TESTS_SCRATCH"
+"""Of the environment: where ranks have their directory."""
+ENOUGH_BYTES = 4 << 30
 OF_ENGINES = [
     f"vllm.{name}"
     for name in (
@@ -46,6 +52,8 @@ def main() -> None:
     import_what_ranks_need()
     for size in sizes:
         print(f"== {size} ranks", flush=True)
+        # Made and removed here, so that it goes with ranks that abort, too.
+        os.environ[SCRATCH] = scratch = tempfile.mkdtemp(prefix="verl_hpc_tests_", dir=in_memory())
         status = start_ranks(size)
         if status is None:
             # Not at the top: numpy starts threads unless the environment is prepared before.
@@ -53,8 +61,16 @@ def main() -> None:
 
             run_tests()
             return
+        shutil.rmtree(scratch, ignore_errors=True)
         if status:
             sys.exit(status)
+
+
+def in_memory() -> Path | None:
+    """Where files are in memory, if there is enough of it: the hundreds of steps that tests save
+    would each wait for the disk."""
+    found = Path("/dev/shm")
+    return found if found.is_dir() and shutil.disk_usage(found).free > ENOUGH_BYTES else None
 
 
 def import_what_ranks_need() -> None:

@@ -40,7 +40,7 @@ def drop_replaced(
         below: the settings that are changed in place.
         above: settings that are put over them.
         model: the model of both trees.
-        origin: where `below` comes from, for the log; None logs nothing.
+        origin: where `below` comes from, for the log.
 
     Returns:
         Dotted names of what was dropped.

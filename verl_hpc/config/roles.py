@@ -34,7 +34,7 @@ class RoleSettings:
     model: ModelConfig
     parallel: ParallelConfig
     optimizer: OptimizerConfig | None
-    """None where it is not trained."""
+    """Optimizer settings; None if the role is not trained."""
     offload: OffloadConfig
     label: str
     """Label of its ranks."""

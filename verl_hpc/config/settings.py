@@ -29,7 +29,7 @@ class SettingInfo:
     default: str | None
     """The default as YAML writes it; None if the setting must be given."""
     meaning: str
-    """Its docstring."""
+    """Docstring of the setting."""
     member: str = ""
     """Condition under which an optional or alternative section has this setting."""
 

@@ -9,7 +9,7 @@ _WITHOUT_BRACES = re.compile(r"([^$\n]{0,200}?)(?=\$|\\\)|\\\])|(\S+?)(?=[.,;:]*
 """Contents of a box without braces: the rest of the formula, or a word outside of one."""
 
 Span = tuple[int, int | None]
-"""Where a box's contents begin and end; no end where its brace is not closed."""
+"""Beginning and end of a box's contents; the end is None if its brace is not closed."""
 
 
 def box_spans(text: str) -> list[Span]:
@@ -31,9 +31,9 @@ def box_spans(text: str) -> list[Span]:
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last box holds, with the boxes around it; empty boxes are passed over.
+    """Return what the last box that is not empty holds, with the boxes around it.
 
-    None without a box, and where the brace of the last one is not closed.
+    None without a box, and if the brace of the last one is not closed.
     """
     filled = [(start, end) for start, end in box_spans(text) if text[start:end].strip()]
     if not filled or filled[-1][1] is None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from verl_hpc.runs.ranks import Ranks
 
 _PATIENCE_S = 20.0
-"""Beyond the time between two looks of two watchdogs; debugpy takes some seconds to import."""
+"""Seconds to wait beyond two intervals of the watchdogs; importing debugpy takes some seconds."""
 _LOCAL_PORT = 5678
 _WAITING = (
     "While it is stopped at a breakpoint the other ranks wait, for no longer than "
@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     last = len(ranks.ranks) - 1
     if not 0 <= arguments.rank <= last:
         raise ConfigError(f"--rank {arguments.rank}: {directory} has the ranks 0 to {last}")
-    found = _ask(directory, ranks, arguments.rank)
-    print(json.dumps(asdict(found)) if arguments.json else _instructions(found))
+    listening = _ask(directory, ranks, arguments.rank)
+    print(json.dumps(asdict(listening)) if arguments.json else _instructions(listening))
     return 0
 
 
@@ -62,7 +62,7 @@ def _ask(directory: Path, ranks: Ranks, rank: int) -> Listening:
     patience = 2 * ranks.interval_s + _PATIENCE_S
     request = ask_for_debugger(directory, rank)
     deadline = time.monotonic() + patience
-    while (found := read_answer(directory, rank, request)) is None:
+    while (listening := read_answer(directory, rank, request)) is None:
         if time.monotonic() > deadline:
             withdraw_request(directory, rank)
             raise ClusterError(
@@ -70,28 +70,28 @@ def _ask(directory: Path, ranks: Ranks, rank: int) -> Listening:
                 f"Python code; `python -m verl_hpc hang {directory}` shows what it is in"
             )
         time.sleep(0.2)
-    if found.error:
+    if listening.error:
         raise ClusterError(
-            f"rank {rank} cannot start a debugger: {found.error}; pip install debugpy in its "
+            f"rank {rank} cannot start a debugger: {listening.error}; pip install debugpy in its "
             "environment if that is missing, and start the run again"
         )
-    return found
+    return listening
 
 
-def _instructions(found: Listening) -> str:
-    here = found.host == socket.gethostname()
-    port = found.port if here else _LOCAL_PORT
+def _instructions(listening: Listening) -> str:
+    here = listening.host == socket.gethostname()
+    port = listening.port if here else _LOCAL_PORT
     launch = {
-        "name": f"rank {found.rank}",
+        "name": f"rank {listening.rank}",
         "type": "debugpy",
         "request": "attach",
         "connect": {"host": "127.0.0.1", "port": port},
-        "pathMappings": [{"localRoot": "${workspaceFolder}", "remoteRoot": found.code}],
+        "pathMappings": [{"localRoot": "${workspaceFolder}", "remoteRoot": listening.code}],
         "justMyCode": False,
     }
-    where = f"rank {found.rank} on {found.host} (process {found.pid})"
-    tunnel = f"ssh -L {_LOCAL_PORT}:127.0.0.1:{found.port} {found.host}"
-    lines = [f"{where} listens at 127.0.0.1:{found.port}, to your user alone"]
+    where = f"rank {listening.rank} on {listening.host} (process {listening.pid})"
+    tunnel = f"ssh -L {_LOCAL_PORT}:127.0.0.1:{listening.port} {listening.host}"
+    lines = [f"{where} listens at 127.0.0.1:{listening.port}, to your user alone"]
     if not here:
         lines += ["A tunnel from your machine, with -J LOGIN_NODE from outside:", f"  {tunnel}"]
     lines += ["VS Code, in configurations of .vscode/launch.json:"]

@@ -1,7 +1,7 @@
 """What an account has and has used, and what runs have: hours, waiting, lost work, energy, CO2.
 
 RUN is a run directory or the name of one below runs/; without it, all of them. Slurm's accounts are
-asked once for all runs; where there are none, runs' own records tell. The page is Markdown; with
+asked once for all runs; without accounts, runs' own records count. The page is Markdown; with
 --report it goes into a file, for a centre's final report.
 
 examples:

@@ -1,4 +1,4 @@
-"""From run directories, a site profile and Slurm's accounts to a report of what was used."""
+"""Gather a report of what was used from run directories, a site profile and Slurm's accounts."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from verl_hpc.slurm.tools import Runner
 
 _COMMAND_TIMEOUT_S = 60.0
 _LONGEST_WAIT_S = 30 * DAY_S
-"""A job that nobody recorded, since a user submitted a script, waited for less than this."""
+"""Longest assumed wait of a job that is not recorded because a user submitted a script."""
 _DAY = r"^\d{4}-\d{2}-\d{2}$"
 
 
 class Told(Section):
-    """What the site's own command prints."""
+    """Output of the site's own command."""
 
     granted_hours: NonNegativeFinite | None = None
     used_hours: NonNegativeFinite | None = None
@@ -57,14 +57,14 @@ class Told(Section):
 
 @dataclass
 class _Ask:
-    """Questions of which each may stay without an answer."""
+    """Asks Slurm's accounts; any question may stay without an answer."""
 
     of: Callable[[str | None], Runner]
-    """Asks the accounts of a cluster."""
+    """Function that returns the runner for a cluster's accounts."""
     problems: list[str]
 
     def lives(self, cluster: str | None, job_ids: Iterable[str], since: float) -> list[Life]:
-        """Every start of these jobs; none where the cluster's accounts do not tell."""
+        """Return every start of these jobs; empty if the cluster's accounts do not answer."""
         try:
             return job_lives(job_ids, since, self.of(cluster))
         except ClusterError as error:
@@ -96,9 +96,9 @@ def gather(
         now: seconds since the epoch.
         account: None takes the site profile's, else the user's in Slurm.
         cluster: site profile; None takes the first run's that has one.
-        since: from when the account's use counts; None takes 1 January.
-        run: starts Slurm's programs; None asks the cluster that each job was submitted to, and that
-            of the site profile for what the account has.
+        since: time from which the account's use counts; None takes 1 January.
+        run: runs Slurm's programs; None asks the cluster that each job was submitted to, and the
+            site profile's for the account's limits.
 
     Raises:
         ConfigError: a profile, the list of a run's jobs, or what the site's command prints is
@@ -111,16 +111,16 @@ def gather(
         use_of(record, lives, now)
         for record, lives in zip(records, _lives(ask, runs, records), strict=True)
     ]
-    found = _account(ask, site, account, since, now)
+    granted = _account(ask, site, account, since, now)
     meter = (
         ask.meter(None if site is None else site.cluster) if any(one.joules for one in used) else ""
     )
     co2 = None if site is None else site.budget.co2_g_per_kwh
-    return Report(now, found, used, co2, meter, ask.problems)
+    return Report(now, granted, used, co2, meter, ask.problems)
 
 
 def _lives(ask: _Ask, runs: Mapping[str, Path], records: Sequence[RunRecords]) -> list[list[Life]]:
-    """Every start of each run's jobs, each cluster asked once."""
+    """Return every start of each run's jobs, asking each cluster once."""
     places = list(zip(runs.values(), records, strict=True))
     own = [by_cluster(path / "job", record.job_ids) for path, record in places]
     firsts = [_earliest(path, record.lives) for path, record in places]
@@ -141,7 +141,8 @@ def _lives(ask: _Ask, runs: Mapping[str, Path], records: Sequence[RunRecords]) -
 
 
 def records_of(name: str, path: Path, now: float) -> RunRecords:
-    """What a run's own files tell. Raises: ConfigError: its list of jobs cannot be read."""
+    """Return the records in a run's own files. Raises: ConfigError: its list of jobs cannot be
+    read."""
     lives = tuple(read_lives(path))
     submitted = [str(job["job_id"]) for job in read_jobs(path / "job")]
     started = [life.job_id for life in lives if life.job_id is not None]
@@ -170,8 +171,8 @@ def _rows(path: Path) -> list[Row]:
 
 
 def _earliest(path: Path, lives: Iterable[RunLife]) -> float:
-    """A time just before a run's first job was submitted, in seconds since the epoch; 0 if nothing
-    tells. The clock of whoever wrote it down may have been ahead."""
+    """Return a time just before a run's first job was submitted, in seconds since the epoch; 0 if
+    unknown. A margin allows for a submitter's clock that was ahead."""
     jobs = read_jobs(path / "job")
     told = {str(job["job_id"]): job["submitted"] for job in jobs if job.get("submitted")}
     times = [datetime.fromisoformat(text).timestamp() for text in told.values()]

@@ -111,7 +111,7 @@ def _measure(here: Session, config: RunConfig | None, arguments: argparse.Namesp
 
 
 def _groups(config: RunConfig | None, world: World) -> dict[str, Groups]:
-    """By what they are called; raises ConfigError where no rank has another to talk to."""
+    """Return groups of ranks by name. Raises: ConfigError: there is only one rank."""
     if world.size < 2:
         raise ConfigError("one rank has nobody to talk to; start several, or give --ranks")
     return _of_machine(world) if config is None else _of_run(config, world)
@@ -122,15 +122,15 @@ def _of_machine(world: World) -> dict[str, Groups]:
         tuple(r for r, node in enumerate(world.node_of) if node == number)
         for number in range(world.num_nodes)
     ]
-    found: dict[str, Groups] = {"all ranks": [tuple(range(world.size))]}
+    groups: dict[str, Groups] = {"all ranks": [tuple(range(world.size))]}
     if world.num_nodes > 1 and len({len(ranks) for ranks in nodes}) == 1:
-        found["within a node"] = nodes
-        found["across nodes"] = list(zip(*nodes, strict=True))
-    return found
+        groups["within a node"] = nodes
+        groups["across nodes"] = list(zip(*nodes, strict=True))
+    return groups
 
 
 def _of_run(config: RunConfig, world: World) -> dict[str, Groups]:
-    """Groups of a run's layouts, each set of groups once."""
+    """Return the groups of a run's layouts by name, each set of groups once."""
     from verl_hpc.placement.layouts import place_roles
 
     layouts = place_roles(config, world.size, world.node_of.count(0))
@@ -141,12 +141,12 @@ def _of_run(config: RunConfig, world: World) -> dict[str, Groups]:
         named += [(f"{role}, {text} parallel", grid.groups(axis)) for axis, text in axes.items()]
     if layouts.replicas:
         named.append(("rollout engine", layouts.replicas))
-    found: dict[str, Groups] = {}
+    by_name: dict[str, Groups] = {}
     for name, groups in named:
-        same = {tuple(map(tuple, other)) for other in found.values()}
+        same = {tuple(map(tuple, other)) for other in by_name.values()}
         if len(groups[0]) > 1 and tuple(map(tuple, groups)) not in same:
-            found[name] = groups
-    return found
+            by_name[name] = groups
+    return by_name
 
 
 def _heading(here: Session, with_mpi: bool) -> str:

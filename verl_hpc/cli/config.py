@@ -85,15 +85,15 @@ def _explained(word: str | None) -> str:
         of_it = settings_of(options, "reward.options.")
         settings += [replace(s, member=f"reward.function is {function}") for s in of_it]
     settings += settings_of(Site, "site.")
-    found = [s for s in settings if s.name == word or s.name.startswith(f"{word}.")]
-    found = found or [s for s in settings if word in s.name]
-    if not found:
+    chosen = [s for s in settings if s.name == word or s.name.startswith(f"{word}.")]
+    chosen = chosen or [s for s in settings if word in s.name]
+    if not chosen:
         names = dict.fromkeys(s.name for s in settings)
         last = word.rpartition(".")[2]
         same_last = [n for n in names if n.rpartition(".")[2] == last]
         near = get_close_matches(word[:_LONGEST], same_last or names, n=3, cutoff=0.0)
         raise ConfigError(f"{word}: no such setting; {near_or_all(word, near, _ALL)}")
-    return "\n".join(map(_paragraph, found))
+    return "\n".join(map(_paragraph, chosen))
 
 
 def _table(settings: Sequence[SettingInfo]) -> str:

@@ -1,4 +1,4 @@
-"""The values that settings have in a file, and who gave them."""
+"""Explain the values of settings in a file, and where they come from."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from verl_hpc.planner.record import Record, read_record
 
 
 def explained_values(path: str, words: Sequence[str], name: str, text: str) -> str:
-    """What a setting, or a section, means, and what it is in a file.
+    """Return the meaning of a setting or section, followed by its values in a file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         words: overrides.
-        name: of the setting or section; a part of a name has no value.
-        text: what it means.
+        name: name of the setting or section; a part of a name has no value.
+        text: its meaning.
 
     Raises:
-        ConfigError: as `load_config`.
+        ConfigError: for the reasons of `load_config`.
     """
     config = load_config(path, words)
     record = read_record(Path(path))
@@ -46,7 +46,7 @@ def _origin(name: str, is_set: bool, given: Sequence[str], record: Record | None
 
 
 def _leaves(section: BaseModel, prefix: str, is_set: bool) -> Iterator[tuple[str, str, bool]]:
-    """Names, values, and whether somebody gave them."""
+    """Yield names, values, and whether they were given."""
     for field in type(section).model_fields:
         value = getattr(section, field)
         given = is_set and field in section.model_fields_set

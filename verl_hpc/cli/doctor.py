@@ -39,7 +39,7 @@ _STAND_IN = {
     "model": {"path": "model"},
     "data": {"train": {"kind": "files", "paths": ["data.parquet"]}},
 }
-"""A run where none is given: the doctor's job needs a directory, and nothing else of it."""
+"""A run for when none is given: the doctor's job needs its directory, and nothing else."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,13 +85,13 @@ def _login(arguments: argparse.Namespace) -> int:
         needs = "--config" if arguments.config else "--nodes"
         raise ConfigError(f"{needs} needs --cluster: the site profile, see slurm/")
     request = None if profile is None else _request(arguments, profile)
-    found = check_login(
+    checks = check_login(
         request,
         run=on_cluster(None if profile is None else profile.site.cluster),
         has_config=arguments.config is not None,
         has_nodes=arguments.nodes is not None,
     )
-    verdicts = _shown(found, arguments.json)
+    verdicts = _shown(checks, arguments.json)
     if request is None or arguments.nodes is None:
         return _end(verdicts, arguments.json)
     if any_fails(verdicts):
@@ -108,13 +108,13 @@ def _on_nodes(request: Request, verdicts: list[Verdict], as_json: bool) -> int:
     later = f"python -m verl_hpc doctor --result {request.run_directory}"
     _say(f"job {job}: checks on {request.nodes} nodes; waiting for it")
     try:
-        found = wait_for_result(
+        checks = wait_for_result(
             request.run_directory, job, on_cluster(request.profile.site.cluster)
         )
     except KeyboardInterrupt:
         _say(f"not waiting any longer; when job {job} is over: {later}")
         return 1
-    verdicts += _shown(found, as_json)
+    verdicts += _shown(checks, as_json)
     return _end(verdicts, as_json, request.profile, result_of(request.run_directory, job))
 
 
@@ -193,7 +193,7 @@ def _request(arguments: argparse.Namespace, profile: Profile) -> Request:
 
 
 def _shown(verdicts: Iterable[Verdict], as_json: bool) -> list[Verdict]:
-    """Print each as soon as it is there: some questions take Slurm a while."""
+    """Print each verdict as soon as it is there, as some questions take Slurm a while."""
     shown = []
     for verdict in verdicts:
         shown.append(verdict)
@@ -208,8 +208,8 @@ def _end(
     profile: Profile | None = None,
     result: Path | None = None,
 ) -> int:
-    """The last words; with a profile, nodes that failed go on its list; with the file of a job's
-    verdicts, where its figures are."""
+    """Print the end, and return the exit status. With a profile, failed nodes go on its list; with
+    a job's result, the place of its measurements is printed."""
     from verl_hpc.doctor.job import keep_out, measured_beside
     from verl_hpc.runs.verdict import any_fails, failing_nodes, to_data
 

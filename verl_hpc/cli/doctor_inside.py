@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from verl_hpc.runtime.preflight.gpu import Gpu
 
 _TIMEOUT_S = 120.0
-"""Of a collective: nodes that do not answer are what this is for."""
+"""Time limit of a collective, which finds nodes that do not answer."""
 _LATE_AFTER_S = 20.0
 
 
@@ -26,7 +26,7 @@ def inside(arguments: argparse.Namespace, profile: Profile | None) -> int:
     Returns:
         Exit status: 1 if a check fails.
     """
-    # A fork, so before MPI is started.
+    # This forks, so it comes before MPI is started.
     from verl_hpc.runtime.preflight.gpu import read_gpus
 
     # On two nodes NCCL's trees exceed the network (NVIDIA/nccl-tests issue 196).
@@ -85,7 +85,7 @@ def _in_session(
 
 
 def _scratch(arguments: argparse.Namespace, profile: Profile | None) -> Path:
-    """The job's directory on each node, as the batch script calls it, or what it would be in."""
+    """Return the job's directory on each node, as named by the batch script, or its parent."""
     from verl_hpc.runtime import environment
 
     if arguments.scratch is not None:

@@ -3,7 +3,7 @@
 Compute nodes have no network: a run whose model.path (or model.tokenizer, roles.NAME.path,
 lora.path) is the name of a model on a hub finds it in the cache that this fills: HF_HUB_CACHE, or
 hub/ below HF_HOME, or MODELSCOPE_CACHE. Only configuration, tokenizer and safetensors are fetched;
-what is there already is not fetched again, and an interrupted download goes on. HF_TOKEN, for
+what is there already is not fetched again, and an interrupted download is resumed. HF_TOKEN, for
 models whose publisher asks for it, is read from the environment.
 
 examples:
@@ -30,10 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.sources.fetch import fetch
 
     for text in arguments.names:
-        found = fetch(text)
-        weights = f"{found.num_tensors} tensors" if found.num_tensors else "no weights"
-        source = source_of(found.directory) or text
-        print(f"{source}: {_size(found.num_bytes)}, {weights}, whole\n  {found.directory}")
+        fetched = fetch(text)
+        weights = f"{fetched.num_tensors} tensors" if fetched.num_tensors else "no weights"
+        source = source_of(fetched.directory) or text
+        print(f"{source}: {_size(fetched.num_bytes)}, {weights}, whole\n  {fetched.directory}")
     return 0
 
 

@@ -44,11 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     directory = find_run(arguments.run)
     step = _step(directory, arguments.step)
-    found = _wanted(directory, step, arguments)
+    answers = _wanted(directory, step, arguments)
     if arguments.json:
-        _print_json(found if arguments.all else islice(found, _SHOWN))
+        _print_json(answers if arguments.all else islice(answers, _SHOWN))
     else:
-        _print(directory, step, found, None if arguments.all else _SHOWN)
+        _print(directory, step, answers, None if arguments.all else _SHOWN)
     return 0
 
 
@@ -93,19 +93,19 @@ def _wanted(directory: Path, step: int, arguments: argparse.Namespace) -> Iterat
         raise ConfigError(f"--set {arguments.set}: step {step} has {', '.join(sets)}; choose one")
 
 
-def _print_json(found: Iterator[Generation]) -> None:
+def _print_json(answers: Iterator[Generation]) -> None:
     from verl_hpc.metrics.generations import line_of
 
-    for generation in found:
+    for generation in answers:
         print(line_of(generation), end="")
 
 
-def _print(directory: Path, step: int, found: Iterator[Generation], limit: int | None) -> None:
+def _print(directory: Path, step: int, answers: Iterator[Generation], limit: int | None) -> None:
     from verl_hpc.metrics.generations import generation_steps
 
     print(f"{directory}: answers of step {step}; there are {_few(generation_steps(directory))}")
     count = 0
-    for count, generation in enumerate(found, 1):
+    for count, generation in enumerate(answers, 1):
         if limit is None or count <= limit:
             _print_one(generation)
     if not count:

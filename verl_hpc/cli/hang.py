@@ -58,14 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def ranks_under_way(directory: Path, action: str) -> Ranks:
-    """The ranks of a run that has not ended.
+    """Return the ranks of a run that has not ended.
 
     Args:
-        directory: of the run.
-        action: what they are wanted for, for the message.
+        directory: run directory.
+        action: what the caller wants to do with a rank, for the message.
 
     Raises:
-        ClusterError: it is over, or has not come so far yet.
+        ClusterError: the run is over, or has no ranks.json yet.
     """
     from verl_hpc.errors import ClusterError
     from verl_hpc.runs.queue import Answer

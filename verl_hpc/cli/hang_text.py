@@ -1,4 +1,4 @@
-"""Stacks of all ranks as lines for people and as one JSON object."""
+"""Format stacks of all ranks as lines for people or as one JSON object."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MOST_LATE = 8
 def as_text(
     run: Path, ranks: Ranks, stacks: Sequence[Stack], now: float, *, full: bool = False
 ) -> str:
-    """Who is late, and each group of ranks with its calls.
+    """Return the late ranks, and each group of ranks with its calls, as lines.
 
     Args:
         run: run directory.
-        ranks: what ranks.json said before the stacks were taken.
-        stacks: one a rank.
+        ranks: content of ranks.json from before the stacks were taken.
+        stacks: one per rank.
         now: seconds since the epoch.
         full: show all calls of all threads.
     """
@@ -36,13 +36,13 @@ def as_text(
 
 
 def as_json(run: Path, ranks: Ranks, stacks: Sequence[Stack], now: float) -> str:
-    """Plain values; seconds.
+    """Return the ranks with their stacks as JSON; times are in seconds.
 
-    A rank's `operator` is the one that it was in `told_s` seconds before, by its own last word.
+    A rank's `operator` is the one that it published `told_s` seconds before.
     """
     late = {progress.rank for progress in ranks.late}
     by_rank = {progress.rank: progress for progress in ranks.ranks}
-    found = {
+    tree = {
         "run": str(run),
         "age_s": round(now - ranks.time, 1),
         "ranks": [
@@ -65,7 +65,7 @@ def as_json(run: Path, ranks: Ranks, stacks: Sequence[Stack], now: float) -> str
             for s in stacks
         ],
     }
-    return json.dumps(found, indent=1)
+    return json.dumps(tree, indent=1)
 
 
 def _size(ranks: Ranks) -> str:
@@ -74,7 +74,8 @@ def _size(ranks: Ranks) -> str:
 
 
 def _silence(ranks: Ranks, now: float) -> Iterator[str]:
-    """Ranks whose watchdog thread does not run: something holds Python's lock, or they are gone."""
+    """Yield lines about ranks whose watchdog thread does not run, because something holds Python's
+    lock or they are gone."""
     if now - ranks.time > ranks.patience_s:
         yield (
             f"operators below are those of {duration(now - ranks.time)} ago, when rank 0 last "
@@ -102,7 +103,8 @@ def _late(ranks: Ranks, now: float) -> Iterator[str]:
 
 
 def _where(stacks: Sequence[Stack], ranks: Ranks, now: float) -> str:
-    """What live ranks are in; others may have gone on after what they wrote."""
+    """Return the operators of ranks, as last published if some are not live and may have
+    advanced."""
     by_rank = {progress.rank: progress for progress in ranks.ranks}
     told = [by_rank[stack.rank] for stack in stacks]
     operators = [progress.operator for progress in told]

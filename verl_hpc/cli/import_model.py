@@ -1,7 +1,7 @@
 """Write a Hugging Face directory as step 0 of a checkpoint directory.
 
-With several MPI ranks each writes its part. A run starts from it by
-model.path: CHECKPOINTS/step_00000000; starting from the Hugging Face directory itself works, too.
+With several MPI ranks each writes its part. A run starts from it by model.path:
+CHECKPOINTS/step_00000000; starting from the Hugging Face directory itself works as well.
 
 examples:
   python -m verl_hpc import --hf my-model --out my-checkpoints
@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 _TIMEOUT_S = 600.0
-"""For ranks to find each other."""
+"""Seconds for ranks to find each other."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

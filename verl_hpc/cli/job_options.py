@@ -1,4 +1,4 @@
-"""Options that `submit` and `doctor` share: what Slurm is asked for besides the site profile."""
+"""Options that `submit` and `doctor` share: requests to Slurm in addition to the site profile."""
 
 from __future__ import annotations
 

@@ -62,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[str, ...]]:
-    """Cells of each run below `HEADER`, the one last at work first.
+    """Return cells for each run in the columns of `HEADER`, the one last at work first.
 
     Args:
-        directory: for which Slurm's answer is kept.
+        directory: directory for which Slurm's answer is cached.
         runs: run directories by name.
         now: seconds since the epoch.
     """
@@ -79,6 +79,7 @@ def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[s
     newest_first = sorted(runs, key=lambda name: last_activity(runs[name]), reverse=True)
     progresses = {name: read_progress(runs[name]) for name in newest_first}
     sights = {name: look(runs[name], now, p.longest_s) for name, p in progresses.items()}
+    # One question to Slurm for the jobs of all runs.
     questions = dict.fromkeys(job for sight in sights.values() for job in sight.asks())
     answer = ask_slurm(directory, list(questions))
     rows: list[tuple[str, ...]] = []
@@ -104,7 +105,7 @@ def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[s
 
 
 def _reward(progress: Progress) -> str:
-    """Of the last step that has one; the loss of a run without."""
+    """Return the last reward, or the last loss of a run without rewards."""
     from verl_hpc.metrics.names import PAIR_LOSS, PREFERENCE_LOSS, SCORE, SFT_LOSS
     from verl_hpc.metrics.text import number
 

@@ -43,8 +43,8 @@ VERBS = {
     "reshard": "count what moving weights between two layouts costs; needs no GPU",
 }
 ON_AND_ON = ("generations", "logs", "status")
-"""Verbs that print much or for ever, and do nothing else: their reader's leave, or Ctrl-C, is their
-end. All others do what they do to the end, whoever reads."""
+"""Verbs that only print, much or without end: they stop when their reader leaves, or at Ctrl-C. All
+others finish their work, whoever reads."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,7 +112,7 @@ def _told(error: VerlHpcError) -> str:
 
 
 def run_verb(verb: str) -> NoReturn:
-    """What `python -m verl_hpc.cli.VERB` does."""
+    """Run a verb as `python -m verl_hpc.cli.VERB`."""
     sys.exit(main([verb, *sys.argv[1:]]))
 
 

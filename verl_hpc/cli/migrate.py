@@ -38,7 +38,7 @@ _MEETING = (
     "rdzv_backend",
     "rdzv_endpoint",
 )
-"""Of torchrun: how ranks find each other, which srun or mpiexec does here."""
+"""Options of torchrun by which ranks find each other; here srun or mpiexec does that."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plain_words(words: Sequence[str]) -> list[str]:
-    """Options of the program that is migrated as `++key=value`, which are none of this verb's.
+    """Rewrite options of the migrated program, which are not this verb's, as `++key=value`.
 
     Raises:
         ConfigError: an option has no value.
@@ -66,15 +66,15 @@ def plain_words(words: Sequence[str]) -> list[str]:
 
     if any(word.partition("=")[0] in ("--keys", "-h", "--help") for word in words):
         return list(words)
-    found = []
+    plain = []
     for word in joined(words):
         name, _, text = word[2:].partition("=")
         if word.startswith("--"):
             dashed = name.replace("_", "-")
             ours = dashed in ("config-name", "config-path")
             word = f"--{dashed}={text}" if ours else f"++{name.replace('-', '_')}={text}"
-        found.append(word)
-    return found
+        plain.append(word)
+    return plain
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,16 +90,16 @@ def run(arguments: argparse.Namespace) -> int:
         words = _behind(words, arguments.module)
     if arguments.config_name is not None:
         words.append(f"--config-name={arguments.config_name}")
-    found = _found(words)
-    sys.stdout.write(as_yaml(found))
-    if not found.refused:
+    migration = _found(words)
+    sys.stdout.write(as_yaml(migration))
+    if not migration.refused:
         return 0
-    print(f"verl_hpc: refused {len(found.refused)} of verl's keys, see above", file=sys.stderr)
+    print(f"verl_hpc: refused {len(migration.refused)} of verl's keys, see above", file=sys.stderr)
     return _REFUSED
 
 
 def _behind(words: list[str], module: str) -> list[str]:
-    """A command's words without its interpreter; its module is what python3 -m names.
+    """Return a command's words without its interpreter; `module` is the one of python3 -m.
 
     Raises:
         ConfigError: it is another module.
@@ -113,36 +113,37 @@ def _behind(words: list[str], module: str) -> list[str]:
 
 
 def _of_program(words: Sequence[str]) -> list[str]:
-    """Of a tutorial's program behind python or torchrun: its options, and how many processes.
+    """Return the options of a tutorial's program run by python or torchrun, and its number of
+    processes, as verl's keys.
 
     Raises:
-        ConfigError: an option of the launcher that means nothing here.
+        ConfigError: an option of the launcher that has no meaning here.
     """
     words = plain_words(words)
     start = next(i for i, word in enumerate(words) if word.endswith(".py"))
-    found = []
+    options = []
     for word in words[1:start]:
         name, _, value = word.lstrip("+-").partition("=")
         if name in _COUNTS:
-            found.append(f"{_COUNTS[name]}={value}")
+            options.append(f"{_COUNTS[name]}={value}")
         elif name not in _MEETING:
             expected = ", ".join([*_COUNTS, *_MEETING])
             raise ConfigError(f"{word}: before {words[start]} expected one of {expected}")
-    return [*found, *words[start + 1 :]]
+    return [*options, *words[start + 1 :]]
 
 
 def _given(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
-    """`NAME=value` before a script, and the words from the script on."""
+    """Return the `NAME=value` pairs before a script, and the words from the script on."""
     at = next((i for i, word in enumerate(words) if "=" not in word), 0)
     pairs = [word.partition("=") for word in words[:at]]
-    found = {name: value for name, _, value in pairs}
-    if not all(map(str.isidentifier, found)) or not _is_script(words[at:]):
+    variables = {name: value for name, _, value in pairs}
+    if not all(map(str.isidentifier, variables)) or not _is_script(words[at:]):
         return {}, words
-    return found, words[at:]
+    return variables, words[at:]
 
 
 def _is_script(words: Sequence[str]) -> bool:
-    """Whether the first of them is one."""
+    """Whether the first word is a script."""
     first = Path(words[0]) if words else Path()
     return first.suffix in _SCRIPTS or ("=" not in first.name and first.is_file())
 

@@ -1,4 +1,5 @@
-"""Standard output of every verb: its reader may leave, such as `head`, and its disk may be full."""
+"""Standard output of every verb, whose reader may leave, such as `head`, or whose disk may be
+full."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from verl_hpc.errors import VerlHpcError
 
 
 class ReaderLeft(Exception):  # noqa: N818
-    """Nobody reads what this verb prints, and it does nothing else."""
+    """The reader has left a verb that only prints."""
 
 
 class OutputError(VerlHpcError):
-    """What a verb prints cannot be written."""
+    """Output of a verb cannot be written."""
 
 
 class _Output(io.FileIO):
-    """Standard output, which goes nowhere from the first byte on that cannot be written.
+    """Standard output that discards everything after the first failed write.
 
     Args:
-        ends: whether a reader who leaves ends the verb; else it goes on without a word.
+        ends: whether the verb ends when its reader leaves; else it continues silently.
     """
 
     def __init__(self, descriptor: int, ends: bool) -> None:
@@ -35,7 +36,7 @@ class _Output(io.FileIO):
         try:
             return super().write(data)  # type: ignore[arg-type]
         except OSError as error:
-            # Python writes what is left once more at its exit.
+            # At exit Python tries again to write what is left.
             _lead_nowhere(self.fileno())
             if not isinstance(error, BrokenPipeError):
                 raise OutputError(
@@ -47,7 +48,7 @@ class _Output(io.FileIO):
 
 
 class _Text(io.TextIOWrapper):
-    """Text for `_Output`; flushing notices that the reader has left, also when nothing is new."""
+    """Text stream on `_Output`; a flush notices that the reader has left, even without new text."""
 
     def __init__(self, raw: _Output, plain: io.TextIOWrapper) -> None:
         super().__init__(
@@ -70,16 +71,17 @@ class _Text(io.TextIOWrapper):
 
 @contextmanager
 def standard_output(ends: bool) -> Iterator[None]:
-    """Guard what the body prints; all of it is written when the body is over.
+    """Guard the output of the block; all of it is written at its end.
 
-    Closed streams lead nowhere, as if they were /dev/null.
+    Closed streams are replaced by /dev/null.
 
     Args:
-        ends: the body only prints, perhaps for ever: a reader who leaves ends it.
+        ends: whether the block only prints, perhaps without end, so that it ends when the reader
+            leaves.
 
     Raises:
         ReaderLeft: the reader has left, if `ends`.
-        OutputError: what is printed cannot be written.
+        OutputError: the output cannot be written.
     """
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
@@ -94,8 +96,8 @@ def standard_output(ends: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        last, sys.stdout = sys.stdout, plain  # the body may have put something around ours
-        output.ends = False  # the body is over as it is
+        last, sys.stdout = sys.stdout, plain  # the block may have wrapped our stream
+        output.ends = False  # the block is over in any case
         for stream in (last, text):
             stream.flush()
 

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _trained_on(config: RunConfig) -> Source:
-    """The training data without the rows that data.overlap: drop leaves out."""
+    """Return the training data without the rows that data.overlap: drop leaves out."""
     from verl_hpc.data.check import HeldOut, WithoutRows, check_data
     from verl_hpc.data.sources import open_source
 

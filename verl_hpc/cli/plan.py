@@ -48,7 +48,7 @@ _OF_RECORD = (
     "config", "cluster", "nodes", "max_nodes", "objective", "model_config", "prompt", "response",
     "efficiency", "measured",
 )  # fmt: skip
-"""Options that what a search finds depends on."""
+"""Options on which the result of a search depends."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +125,7 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], why: str) -> 
 
 
 def _option(name: str) -> str:
-    """As it is spelt on the command line."""
+    """Return an option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -172,7 +172,7 @@ def _check_words(words: Sequence[str]) -> None:
 
 
 def make(arguments: argparse.Namespace) -> Plan:
-    """The plan that the options ask for."""
+    """Return the plan that the options ask for."""
     from verl_hpc.cli.plan_inputs import planner_of
     from verl_hpc.planner.search.sizes import node_counts
 
@@ -199,7 +199,7 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> None:
 
 
 def _write(arguments: argparse.Namespace, plan: Plan) -> None:
-    """The files that are asked for."""
+    """Write the files that the options ask for."""
     if arguments.svg is not None:
         from verl_hpc.cli.plan_svg import as_svg
 
@@ -215,7 +215,7 @@ def _write(arguments: argparse.Namespace, plan: Plan) -> None:
 
 
 def _made_by(arguments: argparse.Namespace) -> str:
-    """The command, for the record."""
+    """Return the command, for the record."""
     words = ["python -m verl_hpc plan --search"]
     for name in _OF_RECORD:
         value = getattr(arguments, name)

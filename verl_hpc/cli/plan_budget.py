@@ -1,4 +1,4 @@
-"""`plan --budget HOURS --until DATE`: which layout, how many steps, a chain of how many jobs."""
+"""`plan --budget HOURS --until DATE`: find the layout, the steps and the number of chained jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SKIP = 3
 
 @dataclass(frozen=True)
 class Choice:
-    """A number of nodes, and the chain that fits on them; None where not one step does."""
+    """A number of nodes, and the chain of jobs that fits; None if not even one step does."""
 
     layouts: str
     links: Links
@@ -54,7 +54,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Question:
-    """What is to fit into what, and what has to be said with the answer."""
+    """A run and the limits that it has to fit into, with notes for the answer."""
 
     config: RunConfig
     site: Site
@@ -73,7 +73,7 @@ class Question:
         return "GPU-hours" if self.on_gpus else "core-hours"
 
     def links(self, nodes: int, step_s: float, start_s: float) -> Links:
-        """Jobs of the chain. Raises: ConfigError: none has time for a step."""
+        """Return the jobs of a chain. Raises: ConfigError: they have no time for a step."""
         limit_s = parse_time(self.limit)
         lead_s, _ = signal_lead(limit_s, self.site.signal_lead_s)
         devices = nodes * (self.site.gpus_per_node or self.site.cores_per_node)
@@ -97,12 +97,12 @@ def run_budget(
     now: float | None = None,
     run: Runner | None = None,
 ) -> int:
-    """Status 0: all steps that the configuration wants fit.
+    """Print the answer; return 0 if all steps of the configuration fit, else 1.
 
     Args:
-        arguments: of `plan`, with --budget or --until.
+        arguments: arguments of `plan`, with --budget or --until.
         now: seconds since the epoch; None asks the clock.
-        run: starts sacct; None asks the cluster of the site profile.
+        run: runs sacct; None asks the cluster of the site profile.
     """
     question = _question(arguments, time.time() if now is None else now)
     sizes = [_measured(arguments.like, question)] if arguments.like is not None else None
@@ -131,7 +131,7 @@ def _question(arguments: argparse.Namespace, now: float) -> Question:
 
 
 def _measured(path: Path, question: Question) -> tuple[str, Links]:
-    """Seconds and nodes of a run."""
+    """Return the seconds per step and the nodes of a run."""
     rows = [row for row in read_metrics(path) if row["step"] > _SKIP and row.get(STEP_SECONDS)]
     if not rows:
         raise ConfigError(f"--like {path}: no step after the first {_SKIP}; let it do a few more")
@@ -146,7 +146,7 @@ def _measured(path: Path, question: Question) -> tuple[str, Links]:
 
 
 def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tuple[str, Links]]:
-    """Ask the time model about every number of nodes that is worth comparing and fits."""
+    """Yield the time model's predictions for every number of nodes to compare that fits."""
     planner = planner_of(arguments)
     if arguments.nodes is not None:
         counts = [arguments.nodes]
@@ -155,7 +155,8 @@ def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tupl
     else:
         counts = [planner.on_fewest().num_nodes]
     refused: VerlHpcError = ConfigError("it fits on no number of nodes")
-    found = 0
+    num_fitting = 0
+    # A number of nodes that does not fit is left out; if none fits, the last reason is raised.
     for nodes in counts:
         try:
             plan = planner.search([nodes]) if arguments.search else planner.on(nodes)
@@ -171,13 +172,13 @@ def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tupl
             refused = error
             question.notes.append(f"{nodes} nodes are left out: {error}.")
             continue
-        found += 1
+        num_fitting += 1
         text = "; ".join(
             f"{name} " + " ".join(f"{axis}={n}" for axis, n in axes.items() if n != 1)
             for name, axes in layouts_of(plan.layouts).items()
         )
         yield text, links
-    if not found:
+    if not num_fitting:
         raise refused
     question.notes.append(
         f"Seconds of a step are the time model's, without evaluations and saves, and a start takes "
@@ -186,7 +187,7 @@ def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tupl
 
 
 def _history(question: Question, run: Runner) -> list[Life] | None:
-    """Jobs of the partition lately; without Slurm's accounts a note says so."""
+    """Return the partition's recent jobs; None, with a note, without Slurm's accounts."""
     try:
         return partition_lives(question.site.partition, question.now - DAY_S * _DAYS, run)
     except ClusterError as error:
@@ -207,7 +208,7 @@ def _told(waits: Sequence[Wait]) -> str:
 
 
 def _worth(choice: Choice) -> tuple[int, float]:
-    """The most steps; of those the fewest hours."""
+    """Sort key: most steps first, then fewest hours."""
     assert choice.chain is not None
     return choice.chain.steps, -choice.chain.hours
 
@@ -246,10 +247,10 @@ def _as_json(question: Question, choices: Sequence[Choice], best: Choice | None)
         ends = None if one.chain is None else one.chain.ends(question.now)
         return {"nodes": one.links.nodes, **asdict(one), "ends": ends}
 
-    found = {
+    tree = {
         "choices": [told(one) for one in choices],
         "best": None if best is None else choices.index(best),
         "unit": question.unit,
         "notes": question.notes,
     }
-    yield json.dumps(found, indent=1)
+    yield json.dumps(tree, indent=1)

@@ -1,4 +1,4 @@
-"""`plan calibrate RUN...`: the time model's factors, fitted to runs that have been."""
+"""`plan calibrate RUN...`: fit the time model's factors to past runs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from verl_hpc.runs.find import find_run
 _SKIP = 3
 _ROUNDS = 6
 FAR = 0.25
-"""A relative error that people are told of."""
+"""Relative error from which on a prediction is reported."""
 
 
 def run_calibrate(arguments: argparse.Namespace) -> int:
-    """Raises: VerlHpcError: no runs, or a run that tells nothing."""
+    """Raises: VerlHpcError: no runs, or a run without usable steps."""
     words = arguments.words[1:]
     if not words:
         raise ConfigError("plan calibrate: name the runs, such as runs/n1 runs/n2")
@@ -57,34 +57,35 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _fitted(runs: Sequence[PastRun], skip: int, by: str, before: Efficiency) -> Fit:
-    """The factors that predict the runs best.
+    """Fit the factors that predict the runs best.
 
-    Which side of a roofline limits a product depends on the factors, and so does what a cost
-    consists of: it is worked out anew with those that were found, until nothing gets better.
+    The factors decide which side of a roofline limits a product, and so the terms of a cost. Costs
+    are therefore recomputed with the fitted factors, for a few rounds, and the best fit is kept.
     """
-    found = _measured(runs, skip, by, before)
-    best, least = calibrate(found, before), inf
+    costs = _measured(runs, skip, by, before)
+    best, least = calibrate(costs, before), inf
     current = best
     for _ in range(_ROUNDS):
-        found = _measured(runs, skip, by, current.efficiency)
-        errors = errors_of(found, current.efficiency)
+        costs = _measured(runs, skip, by, current.efficiency)
+        errors = errors_of(costs, current.efficiency)
         off = sum(error.relative**2 for error in errors)
         if off < least:
             best, least = replace(current, errors=errors), off
-        current = calibrate(found, before)
+        current = calibrate(costs, before)
     return best
 
 
 def _left_out(
     runs: Sequence[PastRun], skip: int, by: str, before: Efficiency
 ) -> Mapping[tuple[str, str], Error]:
-    """Each run as the others alone predict it, by run and operator; nothing of fewer than three."""
-    found = []
+    """Predict each run by factors of the others, by run and operator; empty with fewer than three
+    runs."""
+    errors = []
     for run in runs if len(runs) > 2 else ():
         others = [other for other in runs if other is not run]
         efficiency = _fitted(others, skip, by, before).efficiency
-        found += errors_of(_measured([run], skip, by, efficiency), efficiency)
-    return {(error.run, error.operator): error for error in found}
+        errors += errors_of(_measured([run], skip, by, efficiency), efficiency)
+    return {(error.run, error.operator): error for error in errors}
 
 
 def _measured(
@@ -138,7 +139,7 @@ def _undetermined(fit: Fit) -> Iterator[str]:
 
 
 def _errors(errors: Sequence[Error], left_out: Mapping[tuple[str, str], Error]) -> Iterator[str]:
-    """With three runs or more also how far off each is by the others' factors."""
+    """Yield a table of errors; with three runs or more also those by the others' factors."""
     width = max(len(error.operator) for error in errors)
     more = f" {'by others':>9}" if left_out else ""
     yield f"  {'operator':<{width}} {'measured':>10} {'fitted':>10} {'off by':>8}{more}  run"

@@ -1,4 +1,4 @@
-"""What a search found, as a configuration that includes the one it was found for."""
+"""Write the result of a search as a configuration that includes the original one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def write_found(
     """Write the configuration of a plan that a search found.
 
     Args:
-        config: the file that it was found for.
+        config: the original file.
         target: the file to write.
-        plan: whose `found` is there.
-        made_by: the command.
-        words: of the command line that were put over the file's settings.
+        plan: a plan with `found`.
+        made_by: the command, for the record.
+        words: overrides of the command line.
 
     Raises:
-        ConfigError: the file cannot be written, or cannot say what was found.
+        ConfigError: the file cannot be written, or cannot express what was found.
     """
     if target.exists() and target.samefile(config):
         raise ConfigError(f"--write {target}: that is --config itself; choose another file")
@@ -54,7 +54,7 @@ def write_found(
 
 
 def _whole(base: RunConfig, name: str, value: object) -> object:
-    """A section, with the defaults of what the included file sets in it."""
+    """Return a section, with defaults for all that the included file sets in it."""
     *sections, last = name.split(".")
     if last != "parallel" or not isinstance(value, Mapping):
         return value

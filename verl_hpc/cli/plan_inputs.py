@@ -1,4 +1,4 @@
-"""From options and files to a planner: configuration, hardware, models, work and factors."""
+"""Make a planner from options and files: configuration, hardware, models, work and factors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES = Path("configs/model")
 
 
 def planner_of(arguments: argparse.Namespace) -> Planner:
-    """Raises: VerlHpcError: something is missing, wrong, or does not go together."""
+    """Raises: VerlHpcError: options or files are missing, wrong, or contradict each other."""
     ours = [word for word in arguments.words if word.startswith(PREFIX)]
     words = tuple(word for word in arguments.words if not word.startswith(PREFIX))
     profile = load_profile(arguments.cluster, map(parse_site_override, ours))
@@ -49,10 +49,10 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
 
 
 def work_of(config: RunConfig, prompt: float | None, response: float | None) -> Workload:
-    """Of a step, with means that the user gives.
+    """Return the work of a step, with means that the user gives.
 
     Raises:
-        ConfigError: one is more than the configuration allows.
+        ConfigError: a mean is more than the configuration allows.
     """
     rollout = config.rollout
     longest = rollout.max_response_tokens
@@ -70,38 +70,40 @@ def work_of(config: RunConfig, prompt: float | None, response: float | None) -> 
 
 
 def assumed(config: RunConfig, arguments: argparse.Namespace) -> list[str]:
-    """What nobody said of the work."""
-    rollout, found = config.rollout, []
+    """Return sentences about assumptions on the work."""
+    rollout, sentences = config.rollout, []
     if arguments.prompt is None:
         mean = MEAN_PROMPT_SHARE * rollout.max_prompt_tokens
-        found.append(f"A mean prompt has {mean:.0f} tokens, half of the longest (--prompt).")
+        sentences.append(f"A mean prompt has {mean:.0f} tokens, half of the longest (--prompt).")
     if arguments.response is None:
         mean = MEAN_RESPONSE_SHARE * rollout.max_response_tokens
-        found.append(f"A mean response has {mean:.0f} tokens, half of the longest (--response).")
+        sentences.append(
+            f"A mean response has {mean:.0f} tokens, half of the longest (--response)."
+        )
     if arguments.efficiency is None:
-        found.append(
+        sentences.append(
             "Of peaks and links the fractions are reached that are usual of GPUs; `plan calibrate` "
             "fits them to runs (--efficiency)."
         )
-    return found
+    return sentences
 
 
 def architectures(
     config: RunConfig, profile: Profile, given: Sequence[str] = ()
 ) -> dict[str, Architecture]:
-    """Of every role, by files that are given or at the models' paths.
+    """Return the architecture of every role, from given files or those at the models' paths.
 
     Args:
         given: words FILE, for the roles with the model of model.path, or ROLE=FILE.
 
     Raises:
-        ConfigError: a role is not there, or there is no config.json of it.
+        ConfigError: a role does not exist, or has no config.json.
         ModelError: a file that cannot be read, or of a family that is not mapped.
     """
     files = _given(config, given)
     request = Request(config, "", (), profile, 1, "1:00:00", Path.cwd())
     job = plan_job(request)
-    found: dict[str, Architecture] = {}
+    archs: dict[str, Architecture] = {}
     read: dict[Path, Architecture] = {}
     for name, role in config.role_settings.items():
         own = role.model.path != config.model.path
@@ -111,13 +113,13 @@ def architectures(
             raise _missing(name, role.model.path, own)
         if path not in read:
             read[path] = read_architecture(path)
-        found[name] = read[path]
-    return found
+        archs[name] = read[path]
+    return archs
 
 
 def _given(config: RunConfig, words: Sequence[str]) -> Mapping[str, Path]:
-    """Files by role; that of all others is under the empty name."""
-    found: dict[str, Path] = {}
+    """Return files by role; the empty name has that of all other roles."""
+    files: dict[str, Path] = {}
     for word in words:
         role, separator, file = word.partition("=")
         if not separator:
@@ -125,10 +127,10 @@ def _given(config: RunConfig, words: Sequence[str]) -> Mapping[str, Path]:
         if role and role not in config.role_settings:
             roles = ", ".join(config.role_settings)
             raise ConfigError(f"--model-config {word}: no role {role}; this run has {roles}")
-        if role in found:
+        if role in files:
             raise ConfigError(f"--model-config {word}: given twice; one file for each role")
-        found[role] = Path(file)
-    return found
+        files[role] = Path(file)
+    return files
 
 
 def _missing(role: str, path: str, own: bool) -> ConfigError:

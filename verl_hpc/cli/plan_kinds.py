@@ -1,4 +1,4 @@
-"""Terms of the memory ledger in the kinds that tables and pictures show."""
+"""Sum terms of the memory ledger by the kinds that tables and pictures show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from verl_hpc.planner.memory.phase import Phase
 
 KINDS = ("weights", "gradients", "optimizer", "passes", "rollout", "other")
-"""Weights of training, float32 gradients, master weights and moments, what comes and goes in a
+"""Kinds of memory: training weights, float32 gradients, master weights and moments, memory of a
 pass, all of a rollout engine, and CUDA, NCCL, buffers and holes."""
 LETTERS = dict(zip(KINDS, "wgoprx", strict=True))
 COLOURS = dict(
@@ -28,9 +28,9 @@ _OF_TERMS: Mapping[str, str] = {
 
 
 def by_kind(phase: Phase) -> dict[str, int]:
-    """Bytes of the device by kind, in the order of KINDS."""
-    found = dict.fromkeys(KINDS, 0)
+    """Return the bytes of the device by kind, in the order of KINDS."""
+    sizes = dict.fromkeys(KINDS, 0)
     for name, size in phase.device.items():
         role, _, term = name.rpartition(".")
-        found["rollout" if role == "rollout" else _OF_TERMS.get(term, "other")] += size
-    return found
+        sizes["rollout" if role == "rollout" else _OF_TERMS.get(term, "other")] += size
+    return sizes

@@ -1,4 +1,4 @@
-"""Runs that have been, as the planner's time model takes them."""
+"""Read past runs for the planner's time model."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ from verl_hpc.runs.jobs import read_jobs
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run directory that is read."""
+    """A past run, read from its directory."""
 
     path: Path
     config: RunConfig
     archs: Mapping[str, Architecture]
-    """By role, the first role's first."""
+    """Architectures by role, in the order of roles."""
     layouts: RunLayouts
     hardware: Hardware
     rows: Sequence[Row]
-    """Of steps whose seconds are known."""
+    """Rows of steps whose seconds are known."""
 
     @property
     def arch(self) -> Architecture:
-        """Of the first role's model."""
+        """Architecture of the first role's model."""
         return self.archs[next(iter(self.archs))]
 
     def rows_after(self, skip: int) -> list[Row]:
-        """Without the first steps.
+        """Return the rows without the first steps.
 
         Raises:
             ConfigError: none are left.
         """
-        found = [row for row in self.rows if row["step"] > skip]
-        if not found:
+        rows = [row for row in self.rows if row["step"] > skip]
+        if not rows:
             raise ConfigError(
                 f"{self.path}: no step after the first {skip}, which are not counted; let it do a "
                 "few more, or give --skip"
             )
-        return found
+        return rows
 
 
 def read_run(path: Path, cluster: str | None = None, model_config: Sequence[str] = ()) -> PastRun:
     """Read a run directory.
 
     Args:
-        path: of the run.
+        path: run directory.
         cluster: site profile; None takes the one that the run was submitted with.
-        model_config: as `plan_inputs.architectures` takes them.
+        model_config: words for `plan_inputs.architectures`.
 
     Raises:
         VerlHpcError: a file is missing or wrong.
@@ -98,10 +98,10 @@ def _profile(path: Path, cluster: str | None) -> Profile:
 
 
 def ranks_of(path: Path) -> tuple[int, int]:
-    """Ranks and nodes of a run.
+    """Return the numbers of ranks and nodes of a run.
 
     Raises:
-        ConfigError: nothing says how many they are.
+        ConfigError: no file of the run has them.
     """
     ranks = str(read_facts(path).get("ranks", ""))
     if match := re.match(r"(\d+) on (\d+) node", ranks):

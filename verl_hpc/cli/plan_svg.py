@@ -1,6 +1,6 @@
-"""A plan as a picture: memory of every phase as stacked bars, and a step's operators in time.
+"""Draw a plan: memory of every phase as stacked bars, and a step's operators over time.
 
-An SVG file that needs no style sheet beside it.
+The result is an SVG file without a separate style sheet.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from verl_hpc.planner.timing.schedule import Span
 
 _WIDTH, _LEFT, _RIGHT = 900, 170, 70
 _ROW, _BAR, _TOP = 24, 16, 64
-"""Pixels from one bar to the next, of a bar, and above the first."""
+"""Distance between bars, height of a bar, and space above the first, in pixels."""
 _SPAN_COLOURS = (
     *("#1b9e77", "#1f77b4", "#6a4fb3", "#d95f02", "#c2185b"),
     *("#8c6d1f", "#17a2b8", "#7f7f7f"),
 )
 _NARROW = 0.004
-"""Of a step; shorter operators have no bar that is seen, and no colour."""
+"""Share of a step below which operators have no bar and no colour."""
 _STYLE = (
     "svg{background:#fff;font:12px sans-serif}text{fill:#444}"
     ".title{font-size:14px;font-weight:bold}.limit{stroke:#c0392b;stroke-width:2}"
@@ -31,7 +31,7 @@ _AREA = _WIDTH - _LEFT - _RIGHT
 
 
 def as_svg(plan: Plan) -> str:
-    """The text of an SVG file."""
+    """Return the text of an SVG file."""
     parts, height = _memory(plan)
     if plan.fits:
         more, height = _step(plan, height + 30)
@@ -45,7 +45,7 @@ def as_svg(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> tuple[list[str], int]:
-    """The bars, and where they end."""
+    """Return the bars, and where they end."""
     phases = plan.ledger.all_phases
     hardware = plan.ledger.hardware
     limit = phases[0].limit_bytes
@@ -77,7 +77,7 @@ def _memory(plan: Plan) -> tuple[list[str], int]:
 
 
 def _step(plan: Plan, top: int) -> tuple[list[str], int]:
-    """Operators from left to right, a row for each placement."""
+    """Return operators from left to right, a row for each placement, and where they end."""
     step = plan.step
     spans = [s for s in step.spans if s.stop - s.start > _NARROW * step.seconds]
     places = list(dict.fromkeys(span.placement for span in spans if span.placement != "all"))
@@ -128,7 +128,7 @@ def _grid(most: float, top: float, bottom: float, unit: str) -> Iterator[str]:
 
 
 def _round_step(most: float) -> float:
-    """Of 4 to 10 marks, 1, 2 or 5 times a power of ten apart."""
+    """Return a distance of 1, 2 or 5 times a power of ten that gives 4 to 10 marks."""
     power = 10.0 ** len(str(int(most))) / 100 if most >= 1 else 0.01
     return next(f * power for f in (1, 2, 5, 10, 20, 50, 100) if most / (f * power) <= 8)
 

@@ -1,4 +1,4 @@
-"""A plan for people to read: the ledger's table, bars, seconds by operator, what it costs."""
+"""Format a plan for people: the ledger's table, bars, seconds by operator, costs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from verl_hpc.planner.search.explain import explain
 _WIDTH = 100
 _BAR = 64
 _LEAST_SHARE = 0.001
-"""Of a step; shorter operators are told together."""
+"""Share of a step below which operators are summed in one line."""
 
 
 def as_text(plan: Plan, everything: bool = False) -> str:
-    """A plan as people read it.
+    """Return a plan as text.
 
     Args:
-        plan: to be told.
+        plan: the plan.
         everything: all terms with their formulas, all assumptions, and why others lost.
     """
     blocks = [
@@ -117,7 +117,7 @@ def _bars(plan: Plan) -> Iterator[str]:
 
 
 def bar(phase: Phase, most: float, limit: int | None, width: int = _BAR) -> str:
-    """A phase's bytes as letters, `most` bytes being `width` of them; `|` is the limit."""
+    """Draw a phase's bytes as letters, `width` of them for `most` bytes; `|` is the limit."""
     text, total = "", 0
     for kind, size in by_kind(phase).items():
         total += size
@@ -173,18 +173,18 @@ def _cost(plan: Plan) -> Iterator[str]:
 
 
 def _found(plan: Plan) -> Iterator[str]:
-    found = plan.found
-    assert found is not None
-    searched = found.found
+    result = plan.found
+    assert result is not None
+    searched = result.found
     yield (
         f"searched {searched.placements} placements, {searched.allotments:,} allotments and "
         f"{searched.layouts:,} layouts; settings that change:"
     )
-    yield from (f"  {name}: {_short(value)}" for name, value in found.overrides.items())
+    yield from (f"  {name}: {_short(value)}" for name, value in result.overrides.items())
 
 
 def _short(value: object) -> str:
-    """As YAML in one line."""
+    """Return a value as YAML in one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k}: {_short(v)}" for k, v in value.items()) + "}"
     if value is None or isinstance(value, bool):

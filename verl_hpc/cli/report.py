@@ -109,9 +109,9 @@ def _one(directory: Path) -> int:
         ) from None
     rows = read_metrics(directory)
     for name, label in ((VALIDATION, "evaluation score"), (SCORE, "reward")):
-        found = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
-        if found:
-            (first, before), (last, after) = found[0], found[-1]
+        points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+        if points:
+            (first, before), (last, after) = points[0], points[-1]
             print(f"{label}: {before:.3f} at step {first}, {after:.3f} at step {last}")
     print(path)
     return 0

@@ -1,4 +1,4 @@
-"""From run directories to the scaling page."""
+"""Make the scaling page from run directories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_hpc.runs.scaling.page import Window, render_page, unit_of
 from verl_hpc.runs.scaling.prediction import Predicted, prediction_block, prediction_svg
 
 APART = (f"{TIMING}testing", f"{TIMING}save_checkpoint")
-"""What comes every so many steps, and is no part of a step's time."""
+"""Timers of periodic work, which is no part of a step's time."""
 FEWEST_STEPS = 3
 FEWEST_SIZES = 3
 _GPU = "perf/max_memory_allocated_gb"
@@ -26,26 +26,26 @@ _GPU = "perf/max_memory_allocated_gb"
 
 @dataclass(frozen=True)
 class Prediction:
-    """How runs are to be predicted, and what was drawn."""
+    """How to predict the runs, and where to draw the prediction."""
 
     cluster: str | None = None
     """Site profile; None takes the one that each run was submitted with."""
     model_config: Sequence[str] = ()
     efficiency: str | None = None
-    """File of factors."""
+    """File with the time model's factors."""
     picture: Path | None = None
-    """Where the SVG goes."""
+    """Path for the SVG."""
 
 
 def scaling_page(
     directories: Sequence[Path], skip: int, prediction: Prediction | None = None
 ) -> str:
-    """The page about these runs, as Markdown.
+    """Return the page about these runs, as Markdown.
 
     Args:
-        directories: of the runs.
+        directories: run directories.
         skip: first steps of each run that are left out.
-        prediction: that is drawn beside them; None has none.
+        prediction: settings of a prediction to compare with; None has none.
 
     Raises:
         ConfigError: there are too few runs or steps, or they do not compare.
@@ -60,8 +60,8 @@ def scaling_page(
     window = _window(directories, rows, settings, skip)
     names = _names(directories)
     runs = [
-        _measure(path, name, found, chosen, window)
-        for path, name, found, chosen in zip(directories, names, rows, settings, strict=True)
+        _measure(path, name, timed, chosen, window)
+        for path, name, timed, chosen in zip(directories, names, rows, settings, strict=True)
     ]
     check_comparable(runs)
     check_tables(runs)
@@ -72,13 +72,13 @@ def scaling_page(
 def _predicted(
     directories: Sequence[Path], runs: Sequence[Measured], window: Window, how: Prediction
 ) -> list[str]:
-    """The section of the page; its picture is written."""
-    found = [_predict(path, window, how) for path in directories]
+    """Return the page's section on the prediction, and write its picture."""
+    predictions = [_predict(path, window, how) for path in directories]
     unit = unit_of(runs)
     name = None
     if how.picture is not None:
         try:
-            how.picture.write_text(prediction_svg(runs, found, unit), encoding="utf-8")
+            how.picture.write_text(prediction_svg(runs, predictions, unit), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"--out: cannot write {how.picture}: {error.strerror}") from None
         name = how.picture.name
@@ -88,7 +88,7 @@ def _predicted(
         "those of the compared steps were on average. Efficiency is of prompts a second and rank, "
         "against the smallest size."
     )
-    return prediction_block(runs, found, unit, note, name)
+    return prediction_block(runs, predictions, unit, note, name)
 
 
 def _predict(path: Path, window: Window, how: Prediction) -> Predicted:
@@ -142,10 +142,10 @@ def _window(
     settings: Sequence[Mapping[str, Any]],
     skip: int,
 ) -> Window:
-    """The steps that all runs have: responses grow during training, so that other steps are
-    other work."""
+    """Return the steps that all runs have: responses grow during training, so other steps are
+    different work."""
     warmup = max(int(chosen.get("critic.warmup_steps") or 0) for chosen in settings)
-    lasts = [max((row["step"] for row in found), default=0) for found in rows]
+    lasts = [max((row["step"] for row in timed), default=0) for timed in rows]
     window = Window(max(skip, warmup) + 1, min(lasts))
     if window.num_steps < FEWEST_STEPS:
         shortest = directories[lasts.index(window.last)]
@@ -169,7 +169,7 @@ def _missing(directories: Sequence[Path], runs: Sequence[Measured]) -> Iterator[
 
 
 def _names(directories: Sequence[Path]) -> list[str]:
-    """The last parts of the paths, or the paths where those are alike."""
+    """Return the last parts of the paths, or the whole paths if some of those are equal."""
     short = [path.name for path in directories]
     return short if len(set(short)) == len(short) else list(map(str, directories))
 

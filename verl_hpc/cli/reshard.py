@@ -82,7 +82,7 @@ def _check_positive(flag: str, number: int | None) -> None:
 
 
 def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
-    """Ranks that share a node, and what links carry.
+    """Return the ranks that share a node, and the links' speeds.
 
     Raises:
         ConfigError: neither a site nor the number is given.
@@ -100,7 +100,7 @@ def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
 
 
 def as_text(report: ReshardReport) -> str:
-    """The report as an aligned table; bytes in readable units."""
+    """Return the report as an aligned table, with bytes in readable units."""
     rows = [f"{'':34} {'min':>12} {'mean':>12} {'max':>12}"]
     for label, spread in (
         ("received per rank", report.received_bytes_per_rank),
@@ -129,7 +129,7 @@ def _spread(spread: Spread) -> str:
 
 
 def readable(num_bytes: float) -> str:
-    """Bytes in binary units: 1536 gives '1.50 KiB'."""
+    """Format bytes in binary units: 1536 gives '1.50 KiB'."""
     size = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":

@@ -1,4 +1,4 @@
-"""Command-line words such as `tp=8,pp=4,dp=2`."""
+"""Parse command-line words such as `tp=8,pp=4,dp=2`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 RUN is a run directory or the name of one below runs/; without it, the run last at work. The run's
 own files are read first; Slurm is asked only where they leave a question, and at most every 30 s.
-Works without Slurm, too.
+Works without Slurm as well.
 
 examples:
   python -m verl_hpc status
@@ -50,10 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_status(directory: Path, now: float) -> Status:
-    """Look at a run once.
+    """Read the status of a run once.
 
     Args:
-        directory: of the run.
+        directory: run directory.
         now: seconds since the epoch.
     """
     from verl_hpc.cli.status_progress import read_progress

@@ -1,4 +1,4 @@
-"""How fast a run goes and how well, from the end of its metrics.jsonl."""
+"""Read a run's pace and metrics from the end of its metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from verl_hpc.metrics.series import mean_seconds, operator_seconds, overlaps
 from verl_hpc.runs.logs.read import last_lines
 
 RECENT = 10
-"""Steps that means are over."""
+"""Number of last steps over which means are taken."""
 SHOWN: Mapping[str, str] = {
     SCORE: "reward",
     VALIDATION: "val score",
@@ -41,13 +41,13 @@ SHOWN: Mapping[str, str] = {
     TEACHER_REVERSE_KL: "teacher kl",
     OLD_POLICY_KL: "ppo_kl",
 }
-"""Metrics that tell how a run goes, with short labels."""
+"""The most important metrics of a run, with short labels."""
 _TAIL_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The last value of a metric, and its step; None where it was NaN or infinite."""
+    """The last value of a metric, None if it was NaN or infinite, and its step."""
 
     value: float | None
     step: int
@@ -60,28 +60,28 @@ class Progress:
     step: int = 0
     """Steps done."""
     seconds: float | None = None
-    """Of a mean step among the last."""
+    """Seconds of a mean step among the last ones."""
     num_recent: int = 0
-    """Steps that the mean is over."""
+    """Number of steps of the mean."""
     operators: Mapping[str, float] = field(default_factory=dict)
     """Seconds of a mean step by operator, longest first."""
     overlaps: bool = False
     """Whether these are the longest of all ranks, and sum to more than a step."""
     longest_s: float | None = None
-    """The longest that an operator took in one of these steps."""
+    """Longest time of an operator in one of these steps."""
     tokens_per_s: float | None = None
     figures: Mapping[str, Figure] = field(default_factory=dict)
-    """By metric name."""
+    """Last figures by metric name."""
 
     def remaining_s(self, total_steps: int | None) -> float | None:
-        """Seconds until the last step, at this pace."""
+        """Return the seconds until the last step, at this pace."""
         if self.seconds is None or total_steps is None:
             return None
         return max(total_steps - self.step, 0) * self.seconds
 
 
 def read_progress(run: Path) -> Progress:
-    """The progress of a run; one that has done nothing has an empty one."""
+    """Return the progress of a run; empty before its first step."""
     rows = read_tail(run / FILE_NAME)
     if not rows:
         return Progress()
@@ -103,12 +103,12 @@ def read_progress(run: Path) -> Progress:
 
 
 def read_tail(path: Path, most_bytes: int = _TAIL_BYTES) -> list[Row]:
-    """The last rows of a metrics.jsonl; a file of days is not read again and again in whole."""
+    """Return the last rows of a metrics.jsonl, without reading a long file whole each time."""
     return [row for row in map(parse_row, last_lines(path, most_bytes)) if row is not None]
 
 
 def parse_row(line: bytes) -> Row | None:
-    """One line of a metrics.jsonl; None if it is cut short."""
+    """Parse a line of a metrics.jsonl; None if it is cut short."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -117,9 +117,9 @@ def parse_row(line: bytes) -> Row | None:
 
 
 def _figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    found: dict[str, Figure] = {}
+    figures: dict[str, Figure] = {}
     for name in SHOWN:
         last = next((row for row in reversed(rows) if name in row), None)
         if last is not None:
-            found[name] = Figure(last[name], last["step"])
-    return found
+            figures[name] = Figure(last[name], last["step"])
+    return figures

@@ -1,4 +1,4 @@
-"""A run's status as lines for people and as one JSON object."""
+"""Format a run's status as lines for people or as one JSON object."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BAR = 30
 
 @dataclass(frozen=True)
 class Status:
-    """Everything that is shown of a run."""
+    """Everything that is shown about a run."""
 
     run: Path
     sight: Sight
@@ -38,7 +38,7 @@ class Status:
     problem: str = ""
     """Why Slurm did not answer."""
     ranks: Ranks | None = None
-    """Where every rank is; read where a run has placements."""
+    """Positions of all ranks; only read for a run with placements."""
 
     @property
     def remaining_s(self) -> float | None:
@@ -46,7 +46,7 @@ class Status:
 
 
 def as_json(status: Status) -> dict[str, Any]:
-    """Plain values; seconds, and times since the epoch."""
+    """Return plain values; durations in seconds, times in seconds since the epoch."""
     sight, state, progress = status.sight, status.state, status.progress
     beat, queue = sight.beat, state.queue
     return {
@@ -80,14 +80,14 @@ def as_json(status: Status) -> dict[str, Any]:
 
 
 def as_text(status: Status) -> str:
-    """Aligned lines; those about which nothing is known are left out."""
+    """Return aligned lines, without those about which nothing is known."""
     lines = [f"{status.run}: {headline(status)}"]
     lines += [f"  {label:<10} {text}" for label, text in as_rows(status)]
     return "\n".join([*lines, *_operators(status.progress)])
 
 
 def as_rows(status: Status) -> list[tuple[str, str]]:
-    """What is known, each with its label."""
+    """Return the known facts, each with its label."""
     rows = [
         ("step", _step(status)),
         ("pace", _pace(status)),
@@ -102,7 +102,7 @@ def as_rows(status: Status) -> list[tuple[str, str]]:
 
 
 def placements(status: Status) -> list[tuple[str, str]]:
-    """Which ranks have which roles and what they do now, one a row, of a split run."""
+    """Return rows with the ranks, roles and current operators of a split run's placements."""
     beat = status.sight.beat
     if beat is None:
         return []
@@ -123,7 +123,7 @@ def _placements_as_json(status: Status) -> list[dict[str, Any]]:
             "last_rank": placed.last_rank,
             "roles": list(placed.roles),
             "num_ranks_by_operator": {
-                name: len(found) for name, found in placed.operators(ranks).items()
+                name: len(numbers) for name, numbers in placed.operators(ranks).items()
             },
             "seen_s": None if ranks is None else round(max(status.sight.now - ranks.time, 0.0), 1),
         }
@@ -132,12 +132,13 @@ def _placements_as_json(status: Status) -> list[dict[str, Any]]:
 
 
 def ago(seconds: float) -> str:
-    """'just now', '12.0s ago', '3m 05s ago'; what a clock that is ahead has dated later is now."""
+    """Return 'just now', '12.0s ago' or '3m 05s ago'; times in the future, of a clock that is
+    ahead, are 'just now'."""
     return "just now" if seconds < 1 else f"{duration(seconds)} ago"
 
 
 def headline(status: Status) -> str:
-    """The state in one line."""
+    """Return the state in one line."""
     state, sight = status.state, status.sight
     words = state.name
     if state.name == "no heartbeat":
@@ -204,7 +205,7 @@ def _job(status: Status) -> str:
 
 
 def described(request: Request) -> str:
-    """'stop after step 50, asked by ann'."""
+    """Describe a request: 'stop after step 50, asked by ann'."""
     after = f" after step {request.after_step}" if request.after_step else ""
     return f"{request.kind}{' now' if request.now else ''}{after}, asked by {request.by}"
 

@@ -1,4 +1,4 @@
-"""Leaving a request for a run, and saying what becomes of it; `stop` and `save` share it."""
+"""Leave a request for a run, and say what will become of it, for `stop` and `save`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def ask(directory: Path, request: Request, promise: Callable[[Status], str]) -> 
     """Leave the request and print what will happen.
 
     Args:
-        directory: of the run.
-        request: what is asked.
-        promise: says in one sentence what a run in this state will do.
+        directory: run directory.
+        request: the request.
+        promise: function that says in one sentence what a run in this state will do.
 
     Raises:
         ClusterError: the run is over or waits in the queue.
-        ConfigError: what is asked cannot be, or the directory cannot be written.
+        ConfigError: the request is impossible, or the directory cannot be written.
     """
     status = read_status(directory, time.time())
     _refuse_absent(status, request)
@@ -57,7 +57,7 @@ def cancel(directory: Path) -> None:
 
 
 def _refuse_absent(status: Status, request: Request) -> None:
-    """Requests outlive jobs: one that nobody is there to read would surprise the next start."""
+    """Refuse a request to a run that is not there: it would surprise the next start."""
     state = status.state
     if state.is_over:
         raise ClusterError(

@@ -34,7 +34,7 @@ _SHORTHANDS = {
     "resume_by": "restarts.by",
     "max_restarts": "restarts.most",
 }
-"""Options of the command line that are fields of the site profile."""
+"""Fields of the site profile by the options of the command line that set them."""
 
 _SWITCHES = ("auto", "force", "script_only")
 
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     ours = [word for word in arguments.overrides if word.startswith(PREFIX)]
     words = tuple(word for word in arguments.overrides if not word.startswith(PREFIX))
-    # A script for everybody does not depend on one user's variables.
+    # A script for everybody must not depend on one user's variables.
     environ = {} if arguments.script_only else os.environ
     profile = load_for_job(arguments.cluster, ours, flags, arguments.directive, environ)
     request = Request(
@@ -143,14 +143,14 @@ def _with_best_layout(arguments: argparse.Namespace, request: Any, job: Any, mad
 
 
 def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Options and their words; the script says all of them in its header."""
+    """Yield options and their words, all of which the script repeats in its header."""
     for name, value in vars(arguments).items():
         option = "override" if name == "overrides" else f"--{name.replace('_', '-')}"
         yield from ((option, str(word)) for word in (value if isinstance(value, list) else [value]))
 
 
 def _sweep(arguments: argparse.Namespace, base: Any) -> int:
-    """The same for an array of runs."""
+    """Submit an array of runs, or show what would be submitted."""
     from verl_hpc.cluster.checks import check_own_code, check_packages, check_request
     from verl_hpc.cluster.explain import explain
     from verl_hpc.cluster.fit import memory_verdict
@@ -163,6 +163,7 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
             "--auto with --sweep: each run would have a layout of its own; write one with "
             "`plan --search --write FILE`, and sweep that"
         )
+    # Every run is checked before any is submitted.
     sweep = plan_sweep(base, arguments.sweep, arguments.at_once, arguments.until_goal)
     verdicts = []
     for run in sweep.runs:
@@ -195,7 +196,7 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
 
 
 def _made_by(arguments: argparse.Namespace) -> list[str]:
-    """The command that gives the same script again, its options in one order."""
+    """Return the command that reproduces the script, with its options in a fixed order."""
     words = ["python -m verl_hpc.submit"]
     words += [
         f"--{name.replace('_', '-')} {shlex.quote(str(getattr(arguments, name)))}"
@@ -234,9 +235,9 @@ def _note(text: str) -> None:
 def _note_unused() -> None:
     from verl_hpc.cluster.inherited import unused_options
 
-    if found := unused_options():
+    if unused := unused_options():
         _note(
-            f"{', '.join(found)}: this shell sets what sbatch would read, and the job does not "
+            f"{', '.join(unused)}: this shell sets what sbatch would read, and the job does not "
             "take it over; set it in the site profile, or give it with --directive"
         )
 

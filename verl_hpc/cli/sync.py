@@ -30,8 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.runs.find import find_run
 
     directory = find_run(arguments.run).resolve()
-    found = sorted(path for path in (directory / "wandb").glob("offline-run-*") if path.is_dir())
-    if not found:
+    offline = sorted(path for path in (directory / "wandb").glob("offline-run-*") if path.is_dir())
+    if not offline:
         raise ConfigError(
             f"{directory}: has no offline run of W&B in wandb/; a run leaves one with "
             "metrics.wandb.project"
@@ -41,11 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     state = read_status(directory, time.time()).state
     if not state.is_over and state.name != "queued":
         print(
-            f"{found.pop().name} is left out: the run is {state.name}; call this again afterwards"
+            f"{offline.pop().name} is left out: the run is {state.name}; call this again afterwards"
         )
-    if not found:
+    if not offline:
         return 0
-    words = [sys.executable, "-m", "wandb", "sync", *map(str, found)]
+    words = [sys.executable, "-m", "wandb", "sync", *map(str, offline)]
     # W&B leaves a log of its own in wandb/ of where it is called.
     status = subprocess.run(words, cwd=directory, check=False).returncode
     if status:

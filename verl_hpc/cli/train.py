@@ -47,15 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load(path: str, overrides: Sequence[str]) -> Loaded:
-    """A file of ours, or one with verl's or a tutorial's keys."""
+    """Load a file of ours, or one with verl's or a tutorial's keys."""
     if environment.launcher_rank() != 0:  # one rank says what was dropped
         logging.getLogger("verl_hpc.config").setLevel(logging.ERROR)
-    found = load_run(path, overrides)
-    if isinstance(found, RunConfig):
-        return found, None
-    config = found.config()
-    tell_notes(found)
-    return config, found.ranks
+    loaded = load_run(path, overrides)
+    if isinstance(loaded, RunConfig):
+        return loaded, None
+    config = loaded.config()
+    tell_notes(loaded)
+    return config, loaded.ranks
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where prompts come from, and held-out ones."""
+"""Settings of training and evaluation data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a run evaluates, on what, and how answers are sampled."""
+"""Settings of evaluation: when, on what, and how answers are sampled."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class EvaluationSetConfig(Section):
     """Held-out problems, how many answers each gets, and who scores them."""
 
     source: SourceConfig
-    """Its problems: files, or a generated task."""
+    """Problems of the set: files, or a generated task."""
     num_samples: Annotated[Positive, Field(le=10_000)] = 1
     """Answers per prompt. With several there are avg@k, their share that is right, and pass@k, how
     likely one of k is right (arXiv 2107.03374)."""
     temperature: Temperature | None = None
     """0 decodes greedily. null takes 0 for one answer per prompt, and 1 for several."""
     top_p: Annotated[Number, Field(gt=0.0, le=1.0)] = 1.0
-    """Below 1: only the likeliest tokens that have this much probability together."""
+    """Sample only from the likeliest tokens with this total probability; 1 takes all."""
     max_response_tokens: Positive | None = None
     """Longest answer, in tokens; it may be longer than those trained on. null takes
     rollout.max_response_tokens."""

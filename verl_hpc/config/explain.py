@@ -84,6 +84,7 @@ def _explanation(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     if detail["type"] == "missing":
         return f"{name}: is needed and not given"
     is_value = not isinstance(detail["input"], BaseModel | Mapping)
+    # A plain value in the place of a section: show how the section is written.
     if is_value and detail["type"] in _NO_SECTION:
         value, info = detail["input"], below.model_fields.get(str(field))
         example = _example(value, [below] if info is None else _models_in(info.annotation))
@@ -95,6 +96,7 @@ def _explanation(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
         return message
     if not is_value:
         return f"{name}: {message}"
+    # YAML has read a text without quotes as another type.
     if detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float):
         message = (
             f"must be text, and without quotes it is {_KIND[type(detail['input'])]}; put it in "

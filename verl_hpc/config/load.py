@@ -1,4 +1,4 @@
-"""From YAML files and dotted overrides to a checked `RunConfig`, and back."""
+"""Load a checked `RunConfig` from YAML files and dotted overrides, and write it back."""
 
 from __future__ import annotations
 

@@ -98,6 +98,7 @@ def _replaced_in(
     tag = tag_of(schema)
     if tag is not None:
         default = (schema.get("default") or {}).get(tag)
+        # Another variant: all of the old one's settings go. Else look into the chosen section.
         if (why := _change(below, above, tag, default, prefix)) is not None:
             yield from (_Place(below, f, f"{prefix}{f}", why) for f in below if f != tag)
             return

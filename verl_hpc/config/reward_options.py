@@ -129,7 +129,8 @@ class JudgeOptions(Section):
     model: Annotated[str, Field(min_length=1)]
     """Name of the model there."""
     prompt: Annotated[str, Field(pattern=r"\{response\}")]
-    """What is asked; {response}, {prompt}, {ground_truth} and {data_source} stand for the row's."""
+    """Question to the model; {response}, {prompt}, {ground_truth} and {data_source} stand for the
+    row's."""
     system: str | None = None
     """A system message before it."""
     pattern: Pattern | None = None

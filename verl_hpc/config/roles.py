@@ -34,7 +34,7 @@ class RoleSettings:
     model: ModelConfig
     parallel: ParallelConfig
     optimizer: OptimizerConfig | None
-    """None where it is not trained."""
+    """Optimizer settings; None if the role is not trained."""
     offload: OffloadConfig
     label: str
     """Label of its ranks."""
@@ -115,11 +115,13 @@ def _settings(config: RunSections, name: str) -> RoleSettings:
     role = config.roles.get(name, RoleConfig())
     owner = FIRST_OF.get(name)
     owner = owner if owner in roles_of_recipe(config) else None
+    # A reference in its owner's engine has all of its settings, but is not trained.
     if owner is not None and shares_engine(config, name):
         return replace(_settings(config, owner), name=name, optimizer=None, lora=None, shares=owner)
     model = {"path": _path(config, name), "dtype": role.dtype}
     head = role.head or default_head(name)
     label = label_of(name, role.placement, config.placement)
+    # A reference with an engine of its own still runs on its owner's ranks by default.
     if owner is not None and role.placement is None and name not in config.placement:
         first = config.roles.get(owner, RoleConfig())
         label = label_of(owner, first.placement, config.placement)

@@ -100,9 +100,9 @@ class RolloutConfig(Section):
     temperature: Temperature = 1.0
     """0 decodes greedily; from 0.01 to 100 otherwise, to 2 with vLLM."""
     top_p: Annotated[Number, Field(gt=0.0, le=1.0)] = 1.0
-    """Below 1: only the likeliest tokens that have this much probability together. What filters
-    choose tokens from is not the policy: the ratio, the KL and the probe are of the unfiltered
-    distribution."""
+    """Sample only from the likeliest tokens with this total probability; 1 takes all. Filters
+    sample from another distribution than the policy: the ratio, the KL and the probe are of the
+    unfiltered distribution."""
     top_k: Annotated[Integer, Field(ge=-1, le=2**31 - 1)] = -1
     """Only so many of the likeliest tokens; -1 keeps the whole vocabulary."""
     min_p: Fraction = 0.0
@@ -123,8 +123,8 @@ class RolloutConfig(Section):
     """Tokens that end a response, besides those that the model's generation_config.json, its
     tokenizer and its chat template end one with."""
     on_interrupt: Literal["drop", "keep"] = "drop"
-    """What a run that must leave during a rollout does with its finished responses: generate the
-    step anew, as if it had not begun, or keep them beside the checkpoint and generate the rest."""
+    """Treatment of finished responses when a run must leave during a rollout: drop them and
+    generate the whole step again, or keep them with the checkpoint and generate the rest."""
     balance: Literal["fixed", "stealing"] = "fixed"
     """fixed gives each engine the same part of a step's prompts in every run. With stealing engines
     take prompts from one queue as they have room, those whose responses were longest the last time
@@ -151,8 +151,8 @@ class RolloutConfig(Section):
     engine_options: Annotated[Options, chosen_by("engine")] = {}
     """More options of vLLM, by the names of its EngineArgs; enable_prefix_caching: false is one."""
     environment: EnvironmentConfig | None = None
-    """What answers the model between its turns (docs/environments.md); null is one turn a response.
-    """
+    """Environment that answers the model between its turns (docs/environments.md); null has one
+    turn per response."""
     verify: VerifyConfig = VerifyConfig()
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ class RunConfig(RunSections):
 
     @property
     def calls_reward(self) -> bool:
-        """See `roles.calls_reward`."""
+        """Whether the reward function scores responses to train on (`roles.calls_reward`)."""
         return calls_reward(self)
 
     @model_validator(mode="after")

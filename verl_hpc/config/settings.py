@@ -29,7 +29,7 @@ class SettingInfo:
     default: str | None
     """The default as YAML writes it; None if the setting must be given."""
     meaning: str
-    """Its docstring."""
+    """Docstring of the setting."""
     member: str = ""
     """Condition under which an optional or alternative section has this setting."""
 
@@ -53,6 +53,7 @@ def _below(
         name = f"{prefix}{field}"
         default = given.get(field, schema.get("default", _NEEDED))
         by_name = named_sections(schema, defs)
+        # Sections with names of the user's are listed once, as NAME.
         if by_name is not None:
             yield _one(name, schema | {"type": "sections by name"}, default, member)
             yield from _below(by_name, defs, f"{name}.NAME.", {}, member)

@@ -1,4 +1,4 @@
-"""Where a run's metrics go besides its own directory, and the packages that this takes."""
+"""Settings of trackers, which get a run's metrics besides its own directory."""
 
 from __future__ import annotations
 

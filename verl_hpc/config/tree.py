@@ -151,7 +151,9 @@ def override(
     values = list(values)
     for name, value in values:
         put(given, name, copy.deepcopy(value))
+    # First, a variant chosen anywhere on the command line drops the file's settings of another.
     drop_replaced(tree, given, model, origin)
+    # Then values are set in order; a variant chosen a second time drops what the first was given.
     before: dict[str, Any] = {}
     for name, value in values:
         if _has(before, name):

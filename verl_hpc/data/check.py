@@ -55,6 +55,7 @@ def check_data(config: DataConfig, training: Source, evaluation: Sequence[HeldOu
                 pass
             bad.raise_if_any()
         return Checked()
+    # Splits that cannot overlap are only checked for bad rows; all others are compared.
     compared = []
     for held_out in evaluation:
         if not _disjoint_by_construction(config.train, held_out.config):

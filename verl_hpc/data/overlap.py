@@ -58,6 +58,7 @@ def count_overlaps(
     Raises:
         DataError: what `on_bad` raises.
     """
+    # Prompts of evaluation are kept as sets of keys, so that training is read only once.
     evaluated = [
         {prompt_key(problem.prompt) for _, problem in scan(source, name, on_bad)}
         for name, source in evaluation.items()

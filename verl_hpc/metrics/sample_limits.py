@@ -33,6 +33,7 @@ def surplus(steps: Sequence[int], evaluated: Collection[int] = ()) -> list[int]:
         step = kept[i]
         return step in evaluated, step == newest_evaluated, kept[i + 1] - kept[i - 1]
 
+    # Drop the step of least worth, never the first or one of the newest.
     while len(kept) > MAX_STEPS:
         gone.append(kept.pop(min(range(1, len(kept) - NEWEST_STEPS), key=worth)))
     return gone

@@ -85,6 +85,7 @@ def after_last_pause(intervals: Sequence[Interval]) -> tuple[list[Interval], flo
     stops: list[float] = []
     for interval in in_time:
         stops.append(max(interval.stop, stops[-1] if stops else interval.stop))
+    # From the newest gap back: a pause is longer than all work after it, and than a second.
     for i in range(len(in_time) - 1, 0, -1):
         pause, worked = in_time[i].start - stops[i - 1], stops[-1] - in_time[i].start
         if pause > max(worked, 1.0):

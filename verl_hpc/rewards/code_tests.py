@@ -67,7 +67,7 @@ class InputCase:
 
     @property
     def names(self) -> Collection[str]:
-        """See `Case`."""
+        """Words of the test (`Case.names`)."""
         return ()
 
 
@@ -98,7 +98,7 @@ class CallCase:
 
     @property
     def names(self) -> Collection[str]:
-        """See `Case`."""
+        """Words of the test (`Case.names`)."""
         return (self.function,)
 
 
@@ -124,7 +124,7 @@ class AssertCase:
 
     @property
     def names(self) -> Collection[str]:
-        """See `Case`."""
+        """Words of the test (`Case.names`)."""
         return _WORD.findall(self.tested or self.statements)
 
 

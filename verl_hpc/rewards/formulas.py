@@ -47,6 +47,7 @@ def equal(answer: str, truth: str) -> bool:
         return False
     if _SPACES.sub("", plain) == _SPACES.sub("", plain_truth):
         return plain != ""
+    # Special forms first: each rule decides, or passes on with None.
     for rule in (_equal_in_bases, _equal_times, equal_words, _equal_by_name, _equal_chain):
         if (decided := rule(plain, plain_truth)) is not None:
             return decided

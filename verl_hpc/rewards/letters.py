@@ -124,6 +124,7 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
 
 
 def _letter(response: str, choices: Mapping[str, str]) -> str | None:
+    # A box or tag decides; then sentences; then a letter in parentheses or on its own.
     if (marked := _marked(response, choices)) is not None:
         return marked or None
     stated = [*_stated(response, choices, (_ANSWERS, _CHOSEN)), *_stated_words(response, choices)]

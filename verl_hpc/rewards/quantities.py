@@ -88,6 +88,7 @@ def read_quantity(text: str) -> Quantity | None:
     plain = without_markup(text)
     plain = plain if plain.endswith("..") else plain.removesuffix(".")
     plain = _FRACTION.sub(_plain_fraction, plain)
+    # Repeating decimals and ratios first, then a plain number with its unit.
     if repeating := _REPEATING.fullmatch(plain):
         sign, whole, once, *blocks = repeating.groups()
         return Quantity(_repeated(sign, whole, once, next(filter(None, blocks))))

@@ -55,7 +55,7 @@ class Request:
     response_ids: Sequence[int] = ()
     """Tokens of the response, with those of an environment between its turns."""
     turns: Sequence[Turn] = ()
-    """What the model and the environment have said, in order."""
+    """Turns of the model and the environment, in order."""
     truncated: bool = False
     """Whether the response was cut at the length limit."""
     columns: Callable[[], Mapping[str, Any]] = dict

@@ -127,6 +127,7 @@ def read_verdict(answer: str, scale: Scale) -> float | None:
     bounds."""
     text = _QUOTED_LINE.sub("", _FENCED.sub(_without_code, answer.strip()))
     text = _QUOTED.sub(_without_quotes, text).strip()
+    # Named verdicts decide, the last final one before all others; else brackets and single lines.
     if named := [m for m in _NAMED.finditer(text) if not _begins_a_text(m)]:
         final = [m for m in named if _FINAL.search(m[0])]
         return _agreed(final[-1:] or named, scale)

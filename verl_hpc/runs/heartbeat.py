@@ -54,7 +54,7 @@ class Beat:
     """Number of times that Slurm has restarted this job."""
     started: float
     outcome: str | None = None
-    """None while the run is under way."""
+    """Outcome of the run; None while it is under way."""
     placements: tuple[Placed, ...] = ()
     """Placements of a run whose roles are on different ranks; else empty."""
 

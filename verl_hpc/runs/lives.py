@@ -51,7 +51,7 @@ class RunLife:
     step_began: float | None = None
     """Beginning of the step that is, or was at the end, under way."""
     outcome: str | None = None
-    """None while it is under way, and if it was killed."""
+    """Outcome of the start; None while it is under way, and if it was killed."""
 
     @property
     def hours(self) -> float:

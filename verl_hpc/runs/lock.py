@@ -172,6 +172,7 @@ class RunLock:
             if _read(self._path) != holder or first is None or renewed is None:
                 return False
             waited = time.monotonic() - begin
+            # A holder on this machine is judged by its process, others by renewals of the file.
             if holder is not None and _is_here(holder, self._me):
                 if not _is_running(holder):
                     return True

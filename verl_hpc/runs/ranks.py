@@ -94,6 +94,7 @@ def late_ranks(progress: Sequence[Progress], late_after_s: float) -> list[Progre
     as long as ever before, and others have waited for longer than `late_after_s` at a point that it
     has not reached. If all are equally far, none is late.
     """
+    # The rank furthest ahead among those with the same placements, by placements.
     ahead: dict[str, Progress] = {}
     for p in sorted(progress, key=lambda p: (p.count, p.seconds)):
         ahead[p.places] = p

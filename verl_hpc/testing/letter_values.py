@@ -3,8 +3,8 @@
 `python -m verl_hpc.testing.letter_values --out DIR --seed N` writes sft.jsonl and rl.jsonl, with
 rows such as {"prompt": "5200317=", "answer": "abdcaabd"}, and two sequence classifiers: `reward`
 scores the mean over an answer's letters of a: 1, b: 2 and anything else: 0, `cost` the share of b.
-The most reward without a limit is 2, of answers of b alone, at a cost of 1; where the cost may be c
-on average it is 1 + c, of answers that are a but for a share c of b.
+Without a limit the highest reward is 2, for answers of b alone, at a cost of 1; if the mean cost
+may be c, it is 1 + c, for answers of a with a share c of b.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from verl_hpc.testing.tiny import make_tiny_model
 
 LETTERS = "abcd"
 NUM_LETTERS = 8
-"""Of an answer, and characters of a prompt."""
+"""Letters of an answer, and characters of a prompt."""
 ROWS = {"sft": 4_000, "rl": 8_000}
 VALUES: Mapping[str, Mapping[str, float]] = {"reward": {"a": 1.0, "b": 2.0}, "cost": {"b": 1.0}}
-"""Of letters, by model."""
+"""Values of letters, by model."""
 _SMALL = 1e-3
-"""Of a value in an embedding, whose constant part then is all that norms see: they divide by 1."""
+"""Scale of values in an embedding: so small that norms see only its constant part and divide by
+1."""
 
 
 def make_scorer(directory: Path, values: Mapping[str, float]) -> Path:
-    """A sequence classifier whose score is the sum of the values of an answer's letters, divided by
-    the characters of prompt and answer, times 2: their mean where both have as many.
+    """Write a sequence classifier whose score is the sum of an answer's letter values, divided by
+    the characters of prompt and answer, times 2: the mean value if both are equally long.
 
     Every token's embedding is (4, its value times `_SMALL`, 0, ...), 16 numbers of mean square 1;
     attention with equal weights writes the mean of the second into the third, which the head reads.
@@ -53,6 +54,7 @@ def make_scorer(directory: Path, values: Mapping[str, float]) -> Path:
     (directory / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
     tokenizer = AutoTokenizer.from_pretrained(directory)
     file = directory / "model.safetensors"
+    # Weights are zero except for those below: zero queries and keys give equal attention.
     weights = {name: torch.zeros_like(tensor) for name, tensor in load_file(file).items()}
     for name, tensor in weights.items():
         if "norm" in name:
@@ -61,6 +63,7 @@ def make_scorer(directory: Path, values: Mapping[str, float]) -> Path:
     for letter, value in values.items():
         (token,) = tokenizer.encode(letter)
         weights["model.embed_tokens.weight"][token, 1] = value * _SMALL
+    # Attention copies the mean of component 1, the value, to component 2, which the head reads.
     weights["model.layers.0.self_attn.v_proj.weight"][0, 1] = 1.0
     weights["model.layers.0.self_attn.o_proj.weight"][2, 0] = 1.0
     weights["score.weight"][0, 2] = 2 / _SMALL
@@ -69,10 +72,10 @@ def make_scorer(directory: Path, values: Mapping[str, float]) -> Path:
 
 
 def write_rows(directory: Path, seed: int) -> None:
-    """Different prompts, with answers of random letters.
+    """Write different prompts with answers of random letters.
 
     Raises:
-        FileExistsError: a file is there.
+        FileExistsError: a file exists.
     """
     directory.mkdir(parents=True, exist_ok=True)
     random = Random(f"letter values {seed}")  # noqa: S311

@@ -18,27 +18,27 @@ from string import ascii_lowercase
 from verl_hpc.data.split import is_held_out
 
 FEWEST, MOST = 4, 6
-"""Letters of a problem; each length is as likely as the others."""
+"""Least and most letters of a problem; all lengths are equally likely."""
 ROWS = {"sft": 40_000, "rl": 20_000, "evaluation": 512}
-"""Of each file."""
+"""Rows of each file."""
 EVALUATION_SHARE = 0.1
-"""Share of all problems that training has none of."""
+"""Share of all problems that never occur in training."""
 
 
 def problems(num_rows: int, seed: str, *, held_out: bool) -> dict[str, str]:
     """Draw different prompts, with their answers, in the order in which they were drawn.
 
     Args:
-        held_out: of the problems that are kept for evaluation, or of all others.
+        held_out: draw problems that are held out for evaluation, or all others.
     """
     random = Random(seed)  # noqa: S311
-    found: dict[str, str] = {}
-    while len(found) < num_rows:
+    answers: dict[str, str] = {}
+    while len(answers) < num_rows:
         letters = "".join(random.choices(ascii_lowercase, k=random.randint(FEWEST, MOST)))
         prompt = f"{letters} ->"
         if is_held_out(prompt, EVALUATION_SHARE) == held_out:
-            found[prompt] = letters[::-1]
-    return found
+            answers[prompt] = letters[::-1]
+    return answers
 
 
 def write(directory: Path, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""A training engine in this process, on plain torch: tests take milliseconds.
+"""A training engine in this process, on plain torch, so that tests take milliseconds.
 
 The model reads a sequence by its running mean and its newest token. It is small enough to write
 down, every output is causal, and its parameters have the names and shapes of a decoder's ends, so
@@ -36,7 +36,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 def tiny_architecture(vocab_size: int = 12, hidden_size: int = 6) -> Architecture:
-    """Sizes of a model of this module; it has no layers that these could be of."""
+    """Return sizes for a model of this module; it has no layers, whose sizes do not matter."""
     return Architecture("llama", 1, hidden_size, 8, 2, 1, 3, vocab_size, False, dtype="float32")
 
 
@@ -44,9 +44,9 @@ class TinyModel:
     """h_i = tanh(mean(e_0 .. e_i) + e_i), outputs h_i W, with embeddings e and the head's W.
 
     Args:
-        arch: of whose sizes vocab_size and hidden_size are used.
-        head: what W is.
-        seed: of the weights.
+        arch: sizes, of which vocab_size and hidden_size are used.
+        head: kind of the output layer W.
+        seed: seed of the weights.
     """
 
     def __init__(self, arch: Architecture, head: Head = "language_model", seed: int = 0) -> None:
@@ -60,7 +60,7 @@ class TinyModel:
         self.weights = {n: torch.randn(s, generator=generator) for n, s in shapes.items()}
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(L,) int64 to (L, outputs) float32; row i has read tokens 0 to i."""
+        """Map (L,) int64 to (L, outputs) float32; row i depends on tokens 0 to i."""
         embedded = self.weights[EMBEDDING][tokens]
         counts = torch.arange(1, len(tokens) + 1)[:, None]
         hidden = torch.tanh(embedded.cumsum(0) / counts + embedded)
@@ -68,12 +68,12 @@ class TinyModel:
 
     @property
     def shard_map(self) -> ShardMap:
-        """Rank 0 has everything."""
+        """Shard map with everything on rank 0."""
         return _on_rank_0({n: (n, tuple(w.shape)) for n, w in self.weights.items()})
 
 
 def _on_rank_0(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> ShardMap:
-    """Of (logical name, shape) by local name."""
+    """Return a shard map on rank 0 of tensors given as (logical name, shape) by local name."""
     specs = {logical: TensorSpec(shape, "float32") for logical, shape in tensors.values()}
     regions: list[Region] = [whole(n, logical, s, (0,)) for n, (logical, s) in tensors.items()]
     return ShardMap(specs, regions)
@@ -83,11 +83,11 @@ class LocalEngine(OneProcess):
     """`TrainingEngine` on one rank: `TinyModel` and AdamW.
 
     Args:
-        arch: its sizes; a random `tiny_architecture` if None.
-        head: what it computes.
-        optimizer: None where it is not trained; its schedule is not followed.
-        seed: of the weights.
-        micro_batch: sequences that a loss is called with; the last time maybe fewer.
+        arch: sizes of the model; `tiny_architecture` if None.
+        head: kind of its outputs.
+        optimizer: None if it is not trained; the schedule is ignored.
+        seed: seed of the weights.
+        micro_batch: sequences per call of the loss; the last call may have fewer.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LocalEngine(OneProcess):
         self.shard_map = self.trained_map = self._model.shard_map
         self.adapted: Mapping[str, torch.Tensor] = {}
         self.gradients: dict[str, torch.Tensor] = {}
-        """Of the newest update, before clipping."""
+        """Gradients of the last update, before clipping."""
         self._settings, self._num_steps = optimizer, 0
         self._state = {
             f"{kind}/{name}": weight.clone() if kind == "main" else torch.zeros_like(weight)
@@ -152,14 +152,14 @@ class LocalEngine(OneProcess):
             ]
 
     def _outputs(self, tokens: torch.Tensor, temperature: float, wanted: Wanted) -> TokenOutputs:
-        """`wanted` is of these tokens alone."""
+        """Compute the outputs of one sequence; `wanted` is restricted to it."""
         assert wanted.allowed is None, "no constraint reaches it"
-        found = self._model(tokens)
+        rows = self._model(tokens)
         if self.head == "score":
-            return TokenOutputs(scores=found[-1])
+            return TokenOutputs(scores=rows[-1])
         if self.head == "value":
-            return TokenOutputs(values=found[:-1, 0])
-        return outputs_of_row(found[:-1], tokens[1:], temperature, wanted)
+            return TokenOutputs(values=rows[:-1, 0])
+        return outputs_of_row(rows[:-1], tokens[1:], temperature, wanted)
 
     def update(
         self,
@@ -191,7 +191,7 @@ class LocalEngine(OneProcess):
 
     @contextmanager
     def _gradients_kept(self) -> Iterator[None]:
-        """Of what is computed inside, afterwards in `gradients`."""
+        """Record gradients of the block, and store them in `gradients`."""
         for weight in self.weights.values():
             weight.requires_grad_()
         try:
@@ -204,7 +204,8 @@ class LocalEngine(OneProcess):
                 weight.requires_grad_(False).grad = None
 
     def _step(self, settings: OptimizerConfig) -> float:
-        """AdamW (arXiv 1711.05101) on clipped gradients; the norm before clipping."""
+        """Take an AdamW step (arXiv 1711.05101) on clipped gradients; return the norm before
+        clipping."""
         norm = math.sqrt(sum(float(g.square().sum()) for g in self.gradients.values()))
         if not math.isfinite(norm):
             raise TrainingError(f"the gradient's norm is {norm}; the weights are as they were")

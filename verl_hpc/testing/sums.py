@@ -1,10 +1,10 @@
 """The calculator example's task: sums that a tiny model cannot do, and a tool can.
 
 `python -m verl_hpc.testing.sums --out DIR --seed N` writes sft.jsonl, rl.jsonl and
-evaluation.jsonl. Rows of the last two are such as {"prompt": "37*58=", "answer": "2146"}. Those to
-imitate guess, `2371`, or now and then call the calculator, `[37*58]2146=2146`, where the model
-writes what is between the brackets and what is behind the equals sign. There are 2.4 million
-problems. Those of evaluation are the same for every seed; no seed has one of them in training.
+evaluation.jsonl. Rows of the last two are like {"prompt": "37*58=", "answer": "2146"}. Rows to
+imitate guess, `2371`, or sometimes call the calculator, `[37*58]2146=2146`, where the model writes
+the text between the brackets and after the equals sign. There are 2.4 million problems. Those of
+evaluation are the same for every seed; no seed has one of them in training.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from verl_hpc.data.split import is_held_out
 LARGEST = 999
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 ROWS = {"sft": 40_000, "rl": 20_000, "evaluation": 512}
-"""Of each file."""
+"""Rows of each file."""
 EVALUATION_SHARE = 0.1
-"""Share of all problems that training has none of."""
+"""Share of all problems that never occur in training."""
 CALLS = 0.3
 """Share of rows to imitate that call the calculator."""
 
@@ -33,19 +33,19 @@ def problems(num_rows: int, random: Random, *, held_out: bool) -> dict[str, int]
     """Draw different sums, with their values, in the order in which they were drawn.
 
     Args:
-        held_out: of the problems that are kept for evaluation, or of all others.
+        held_out: draw problems that are held out for evaluation, or all others.
     """
-    found: dict[str, int] = {}
-    while len(found) < num_rows:
+    values: dict[str, int] = {}
+    while len(values) < num_rows:
         a, b = random.randint(10, LARGEST), random.randint(10, LARGEST)
         sign = random.choice("+-*")
         if is_held_out(f"{a}{sign}{b}", EVALUATION_SHARE) == held_out:
-            found[f"{a}{sign}{b}"] = SIGNS[sign](a, b)
-    return found
+            values[f"{a}{sign}{b}"] = SIGNS[sign](a, b)
+    return values
 
 
 def rows(name: str, seed: int) -> Iterator[Mapping[str, str]]:
-    """Of one file."""
+    """Yield the rows of one file."""
     held_out = name == "evaluation"
     random = Random(name if held_out else f"{name} {seed}")  # noqa: S311
     for text, value in problems(ROWS[name], random, held_out=held_out).items():
@@ -57,7 +57,7 @@ def rows(name: str, seed: int) -> Iterator[Mapping[str, str]]:
 
 
 def _guess(value: int, random: Random) -> str:
-    """Another number of as many digits."""
+    """Return a random number of as many digits."""
     digits = len(str(abs(value)))
     size = random.randrange(10 ** (digits - 1), 10**digits)
     return str(-size if value < 0 else size)

@@ -52,7 +52,7 @@ def save_tokenizer(directory: Path, phrases: Sequence[str] = ()) -> int:
 
 
 def common_phrases(texts: Iterable[str]) -> list[str]:
-    """What all texts begin with, and what they end with: as tokens, they keep prompts short."""
+    """Return the common beginning and end of all texts, which keep prompts short as tokens."""
     different = set(texts)
     beginning = _common_beginning(different)
     end = _common_beginning({text.removeprefix(beginning)[::-1] for text in different})[::-1]
@@ -83,14 +83,13 @@ def make_tiny_model(
         family: a `model_type` that transformers knows.
         tied: share embedding and output weights.
         head: score makes a sequence classifier with one label, as reward models are.
-        seed: of the random weights.
+        seed: seed of the random weights.
         noise: standard deviation of noise on every parameter, so that biases and norms, which
             start at 0 and 1, differ in tests.
-        prompts: have one token for what they all begin with, and one for what they all end
-            with; every other byte is a token.
-        sizes: fields of the Hugging Face configuration. Heads are of 32 elements where nothing
-            says otherwise, the smallest that vLLM takes on CPUs: 4 of them, or as many as
-            hidden_size has room for.
+        prompts: texts whose common beginning and common end become one token each; every other byte
+            is a token.
+        sizes: fields of the Hugging Face configuration. By default heads have 32 elements, the
+            smallest that vLLM takes on CPUs, and there are 4, or as many as fit into hidden_size.
     """
     import torch
     import transformers
@@ -137,7 +136,7 @@ def make_tiny_model(
 
 
 def _heads(sizes: Mapping[str, Any]) -> dict[str, int]:
-    """Sizes that go with those that are given."""
+    """Return the default sizes that fit the given ones."""
     hidden: int = sizes.get("hidden_size", 32 * sizes.get("num_attention_heads", 4))
     heads: int = sizes.get("num_attention_heads", max(hidden // 32, 1))
     return {
@@ -148,7 +147,7 @@ def _heads(sizes: Mapping[str, Any]) -> dict[str, int]:
 
 
 def prompts_of(config_file: Path, most: int = 2000) -> Iterator[str]:
-    """Prompts of a run's training data."""
+    """Yield prompts of a run's training data."""
     from verl_hpc.config.load import load_config
     from verl_hpc.data.sources import open_source
 

@@ -32,7 +32,7 @@ def test_the_list_says_of_which_variant_a_setting_is(capsys):
 def test_one_setting_is_explained_with_its_meaning(capsys):
     text = shown(capsys, "--explain", "optimizer.min_lr")
     assert text.startswith("optimizer.min_lr = 0.0   (number >= 0")
-    assert "Where the schedule ends." in text
+    assert "Learning rate at the end of the schedule." in text
     assert "optimizer.lr" not in text
 
 

@@ -1,4 +1,4 @@
-"""`python -m verl_hpc.cli.dashboard`, which is the verb dashboard."""
+"""Run the verb dashboard as `python -m verl_hpc.cli.dashboard`."""
 
 from verl_hpc.cli.main import run_verb
 

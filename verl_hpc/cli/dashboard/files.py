@@ -29,15 +29,15 @@ FILES = (
 
 
 def shown_files(run: Path) -> list[ShownFile]:
-    """Those of `FILES` that a run has: regular ones, since a link may lead anywhere."""
+    """Return those of `FILES` that a run has; only regular ones, since a link may lead anywhere."""
     return [file for file in FILES if _is_shown(run / file.name)]
 
 
 def read_shown(run: Path, name: str) -> tuple[str, str]:
-    """Text and media type of one of `FILES`.
+    """Return the text and media type of one of `FILES`.
 
     Raises:
-        LookupError: it is none of them, or the run has none that can be shown.
+        LookupError: the name is none of them, or the run has no such file to show.
     """
     for file in shown_files(run):
         if file.name == name:

@@ -1,4 +1,4 @@
-"""The last lines that the ranks of a run said, for the dashboard."""
+"""Show the last log lines of a run's ranks on the dashboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _TAIL_BYTES = 64 * 1024
 
 
 def log_part(run: Path) -> str:
-    """The ends of the last start's logs, one a node; a run that mpiexec started has none."""
+    """Return the ends of the last start's logs, one per node; empty for a run that mpiexec
+    started."""
     try:
         attempt = attempt_directory(run)
     except ClusterError:
@@ -39,6 +40,7 @@ def _log(log: Path) -> str:
 
 
 def tail(log: Path, most: int) -> list[str]:
-    """The last lines of a node's log, each with its rank; a line cut at the front is left out."""
+    """Return the last lines of a node's log, each with its rank, without a line cut at the
+    front."""
     parsed = (parse_line(log.stem, line) for line in last_lines(log, _TAIL_BYTES)[-most:])
     return [f"{'' if line.rank is None else line.rank:>4} {line.text}" for line in parsed]

@@ -1,4 +1,4 @@
-"""The rows of a metrics.jsonl that grows, without reading it again and again."""
+"""Follow the rows of a growing metrics.jsonl, without rereading it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_hpc.metrics.log import FILE_NAME, Row
 
 
 class MetricsTail:
-    """Reads what a run's metrics.jsonl has gained; threads may share it.
+    """Reads the lines that a run's metrics.jsonl gains; threads may share it.
 
     Args:
         run: run directory.
@@ -25,7 +25,7 @@ class MetricsTail:
         self._rows: list[Row] = []
 
     def rows(self) -> list[Row]:
-        """All whole rows so far; none if there is no file."""
+        """Return all whole rows so far; empty without a file."""
         with self._lock:
             try:
                 self._read()
@@ -36,7 +36,7 @@ class MetricsTail:
     def _read(self) -> None:
         with open_regular(self._path) as file:
             file_id = self._path.stat().st_ino
-            # A run that resumes replaces the file, without the steps that are done again.
+            # A run that resumes replaces the file, without the steps that it redoes.
             if file_id != self._file_id or file.seek(0, 2) < self._position:
                 self._forget(file_id)
             file.seek(self._position)

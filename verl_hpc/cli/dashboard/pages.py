@@ -1,4 +1,4 @@
-"""What the dashboard shows, as HTML: the list of runs, and the parts of one run's page."""
+"""Make the dashboard's pages as HTML: the list of runs, and the parts of one run's page."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from verl_hpc.runs.status import saved_steps
 
 _SHELL = Path(__file__).with_name("dashboard.html")
 _LOOK_EVERY_S = 10.0
-"""Between two searches for run directories, which a file system of many users would feel."""
+"""Least seconds between two searches for run directories, which burden a shared file system."""
 _NUM_LAST_STEPS = 10
 _ALL_RUNS = '<a href="/">All runs</a>'
 PARTS = ("status", "charts", "timeline", "ranks", "times", "flow", "log")
-"""Of a run's page, each of which the page asks for again on its own."""
+"""Parts of a run's page, each of which the page refreshes on its own."""
 
 
 class Pages:
@@ -50,11 +50,11 @@ class Pages:
         self._tails: dict[Path, MetricsTail] = {}
 
     def overview(self) -> str:
-        """The page of all runs."""
+        """Return the page of all runs."""
         return self._shell("Runs", "", [("runs", {})])
 
     def run(self, name: str, steps: str = "") -> str:
-        """The page of one run; `steps` are those of its timeline, the newest if empty.
+        """Return the page of one run, with these steps in its timeline, the newest if empty.
 
         Raises:
             LookupError: there is no run of this name.
@@ -64,7 +64,7 @@ class Pages:
         return self._shell(name, _ALL_RUNS, [(part, query) for part in PARTS])
 
     def samples(self, name: str, step: str = "") -> str:
-        """The page of a run's prompts and responses; of the newest step if `step` is empty.
+        """Return the page of a run's prompts and responses; of the newest step if `step` is empty.
 
         Raises:
             LookupError: there is no run of this name.
@@ -75,10 +75,10 @@ class Pages:
         return self._shell(f"Samples of {name}", above, [("samples", query)])
 
     def part(self, of: str, query: Mapping[str, str]) -> str:
-        """One part of a page.
+        """Return one part of a page.
 
         Raises:
-            LookupError: there is no such part, or no run of the name that the query has.
+            LookupError: there is no such part, or no run of the query's name.
         """
         if of == "runs":
             return self._list()
@@ -98,7 +98,7 @@ class Pages:
         return makers[of](self._find(name))
 
     def file(self, name: str, file: str) -> tuple[str, str]:
-        """Text and media type of a file that a run's page links to.
+        """Return the text and media type of a file that a run's page links to.
 
         Raises:
             LookupError: there is no such run, or it has no such file.
@@ -107,11 +107,12 @@ class Pages:
 
     @staticmethod
     def style(own: Path) -> str:
-        """The style sheet: that of reports, and what the dashboard has more."""
+        """Return the style sheet: that of reports, and the dashboard's additions."""
         return STYLE.read_text("utf-8") + own.read_text("utf-8")
 
     def _find(self, name: str) -> Path:
-        """A run by its name in the list: a word of the address never becomes a path."""
+        """Return a run by its name in the list, so that a word of the address never becomes a
+        path."""
         known = self._known()
         if name not in known:
             raise LookupError("there is no such run")
@@ -127,7 +128,7 @@ class Pages:
         return self._tails.setdefault(run, MetricsTail(run)).rows()
 
     def _shell(self, title: str, above: str, parts: list[tuple[str, Mapping[str, str]]]) -> str:
-        """A page with its parts in it, which a script then keeps up to date."""
+        """Return a page with its parts, which a script then keeps up to date."""
         body = "".join(
             f'<div id="{of}" data-src="/part?{escape(urlencode({"of": of, **query}))}">'
             f"{self.part(of, query)}</div>"
@@ -173,7 +174,7 @@ class Pages:
         return timeline_part(run, name, steps, self._seconds(run))
 
     def _seconds(self, run: Path) -> dict[str, float]:
-        """Of a mean step by operator."""
+        """Return the seconds of a mean step by operator."""
         timed = _timed(self._rows(run))
         return mean_seconds(timed) if timed else {}
 
@@ -194,7 +195,7 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def _state(name: str) -> str:
-    """A state with its mark; the word says it, too, for those who see no colours."""
+    """Return a state with its coloured mark and its word, for those who see no colours."""
     kinds = {"running": "good", "saving": "good", "failed": "bad", "no heartbeat": "bad"}
     kinds |= {"finished": "done", "goal reached": "done"}
     return f'<span class="state {kinds.get(name, "still")}">{escape(name)}</span>'

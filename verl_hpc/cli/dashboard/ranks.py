@@ -1,4 +1,4 @@
-"""The operators of each rank over the last moments, for the dashboard."""
+"""Show the last operators of each rank on the dashboard."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from verl_hpc.runs.ranks import Progress, Ranks, read_ranks, shown
 
 _TITLE = "Operators by rank"
 _MOST_SECONDS = 600.0
-"""A long wait must not squeeze everything else into nothing."""
+"""Longest time shown, so that a long wait does not squeeze everything else."""
 
 
 def ranks_part(run: Path, seconds: Mapping[str, float]) -> str:
-    """Lanes of the ranks, and which are late; nothing where no ranks.json is.
+    """Return lanes of the ranks, and those that are late; empty without ranks.json.
 
     Args:
         run: run directory.
-        seconds: of a mean step by operator, longest first, by which other parts of the page choose
-            colours; empty before the first step is done.
+        seconds: seconds of a mean step by operator, longest first, by which other parts of the page
+            choose colours; empty before the first step is done.
     """
     ranks = read_ranks(run)
     if ranks is None:
@@ -51,7 +51,8 @@ def _name(progress: Progress) -> str:
 
 
 def _spans(progress: Progress, now: float) -> list[Span]:
-    """What a rank did until its own last word, in seconds from now: none of them positive."""
+    """Return a rank's operators until its last published position, in seconds from now, none
+    positive."""
     ends = [*(began for _, began in progress.history), now - progress.silent_s]
     names = [name for name, _ in progress.history]
     spans = []

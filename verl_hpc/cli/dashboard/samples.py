@@ -1,4 +1,4 @@
-"""The samples of a run for the dashboard: the steps that have some, and those of one step."""
+"""Show the samples of a run on the dashboard: the steps with samples, and those of one step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_hpc.metrics.samples_view import step_samples
 
 
 def samples_link(run: Path, name: str) -> str:
-    """A line of a run's facts; nothing where there are no samples."""
+    """Return a line of a run's facts that links to its samples; empty without samples."""
     steps = sample_steps(run)
     if not steps:
         return ""
@@ -20,7 +20,7 @@ def samples_link(run: Path, name: str) -> str:
 
 
 def samples_part(run: Path, name: str, asked: str) -> str:
-    """Links to the steps, and the groups of the one that is asked for, else of the newest."""
+    """Return links to the steps, and the groups of the requested one, else of the newest."""
     steps = sample_steps(run)
     if not steps:
         return '<p class="card">This run has no samples.</p>'
@@ -34,7 +34,7 @@ def samples_part(run: Path, name: str, asked: str) -> str:
 
 
 def run_link(name: str) -> str:
-    """Back to a run's page."""
+    """Return a link back to a run's page."""
     return f'<a href="/run?{escape(urlencode({"name": name}))}">{escape(name)}</a>'
 
 

@@ -1,7 +1,7 @@
-"""The dashboard's web server: who may ask, and what there is to ask for.
+"""The dashboard's web server: who may connect, and which addresses it serves.
 
 Everybody who is logged in to this machine can reach a port of its loopback address. Hence the
-token: it comes in the address once, and as a cookie from then on. The Host header is checked, too,
+token: it comes in the address once, and as a cookie from then on. The Host header is also checked,
 since a page of another site could point a name of its own at this machine (DNS rebinding).
 """
 
@@ -33,7 +33,7 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _FILE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""Of a file that a run has written: it may look as it likes, and do nothing."""
+"""Policy for a file that a run has written: it may have its own style, and do nothing."""
 _HEADERS: dict[str, str] = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -46,7 +46,7 @@ _HEADERS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent back."""
+    """A reply to the browser."""
 
     body: str
     kind: str = "text/html"
@@ -70,29 +70,30 @@ class Server(ThreadingHTTPServer):
 
     @property
     def cookie(self) -> str:
-        """Cookies know no ports: a name of its own lets two dashboards be open."""
+        """Name of the cookie, with the port: cookies are shared between ports, and two dashboards
+        may be open."""
         return f"verl_hpc_{self.port}"
 
     @property
     def address(self) -> str:
-        """What to open, token and all."""
+        """Address to open, with the token."""
         return f"http://{LOOPBACK}:{self.port}/?{urlencode({'token': self.token})}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what went wrong, unless a browser has left before its answer."""
+        """Print an error, unless a browser has left before its answer."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 def make_server(directory: Path, port: int = 0) -> Server:
-    """A server that listens, with a new token.
+    """Return a listening server, with a new token.
 
     Args:
         directory: where runs are.
-        port: 0 for any that is free.
+        port: port to listen at; 0 for any that is free.
 
     Raises:
-        OSError: the port is taken, or not for us to take.
+        OSError: the port is taken, or not allowed.
     """
     return Server(Pages(directory), secrets.token_urlsafe(32), port)
 
@@ -107,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 30.0
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a GET request."""
         try:
             url = urlsplit(self.path)
         except ValueError as error:
@@ -117,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(self._answer(url.path, query))
 
     def do_HEAD(self) -> None:
-        """The same without the body."""
+        """Answer a HEAD request: a GET without the body."""
         self.do_GET()
 
     def _answer(self, path: str, query: Mapping[str, str]) -> Answer:
@@ -133,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         return self._page(path, query)
 
     def _let_in(self, path: str, query: Mapping[str, str]) -> Answer:
-        """Take the token out of the address, where it would stay in the browser's history."""
+        """Redirect to the address without the token, which would stay in the browser's history."""
         if not self._is_known(query["token"]):
             return _refusal(HTTPStatus.FORBIDDEN, "this token is not that of this dashboard")
         rest = urlencode({name: value for name, value in query.items() if name != "token"})
@@ -166,7 +167,8 @@ class Handler(BaseHTTPRequestHandler):
         return Answer(text, kind, headers=(("Content-Security-Policy", _FILE_POLICY),))
 
     def _host(self) -> str:
-        """The name it was opened by. A tunnel may have given it another port."""
+        """Return the host name of the request, without the port, which a tunnel may have
+        changed."""
         name, colon, port = self.headers.get("Host", "").rpartition(":")
         return name if colon and port.isdecimal() else f"{name}{colon}{port}"
 
@@ -175,8 +177,8 @@ class Handler(BaseHTTPRequestHandler):
             cookies = SimpleCookie(self.headers.get("Cookie", ""))
         except CookieError:
             return ""
-        found = cookies.get(self.server.cookie)
-        return found.value if found is not None else ""
+        cookie = cookies.get(self.server.cookie)
+        return cookie.value if cookie is not None else ""
 
     def _is_known(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self.server.token.encode())
@@ -196,7 +198,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: addresses have tokens in them."""
+        """Log nothing: addresses contain tokens."""
 
 
 def _refusal(status: HTTPStatus, reason: str) -> Answer:

@@ -1,4 +1,4 @@
-"""The timeline of a run for the dashboard: some steps, and links to others."""
+"""Show the timeline of a run on the dashboard: some steps, and links to others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
 
 
 def timeline_part(run: Path, name: str, asked: str, seconds: Mapping[str, float]) -> str:
-    """Lanes of the ranks; nothing where there is no timeline.
+    """Return lanes of the ranks; empty without a timeline.
 
     Args:
         run: run directory.
-        name: of the run in the list, for links.
-        asked: steps as in an address, '7' or '7-9'; for anything else the newest few.
-        seconds: of a mean step by operator, by which other parts of the page choose colours.
+        name: name of the run in the list, for links.
+        asked: steps from an address, '7' or '7-9'; anything else shows the newest few.
+        seconds: seconds of a mean step by operator, by which other parts of the page choose
+            colours.
     """
     known = step_range(run)
     if known is None:
@@ -36,7 +37,7 @@ def timeline_part(run: Path, name: str, asked: str, seconds: Mapping[str, float]
 
 
 def parse_steps(asked: str) -> range | None:
-    """The steps that an address names, at most `MAX_STEPS`; None if it names none."""
+    """Return the steps that an address names, at most `MAX_STEPS`; None if it names none."""
     match = _RANGE.fullmatch(asked)
     if match is None:
         return None
@@ -61,7 +62,7 @@ def _links(name: str, asked: range | None, newest: range, oldest_step: int, last
 
 
 def _sizes(name: str, shown: range, oldest_step: int) -> Iterator[str]:
-    """Links to as many steps, up to the last one shown."""
+    """Yield links that show other numbers of steps, up to the last one shown."""
     for count in _COUNTS:
         steps = range(max(shown[-1] - count + 1, oldest_step), shown[-1] + 1)
         yield f"<b>{count}</b>" if len(shown) == count else _link(name, steps, f"{count}")

@@ -58,7 +58,7 @@ class LimitError(Exception):
 
 
 class AbandonedError(Exception):
-    """Nobody waits for the program any more."""
+    """The process that asked for the program is gone."""
 
 
 def run(job: Job, patron: socket.socket) -> Result:

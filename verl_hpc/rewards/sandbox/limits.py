@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a program."""
+    """Result of a program."""
 
     ending: Ending
     status: int

@@ -1,4 +1,4 @@
-"""Slurm's accounting in a lab: slurmdbd, and the MariaDB server that keeps what it is told."""
+"""Slurm's accounting in a lab: slurmdbd, and the MariaDB server that stores its data."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _query(lab: LabPrograms, words: str) -> bool:
 
 
 def _knows_cluster(lab: LabPrograms) -> bool:
-    """Whether slurmdbd has the cluster, the account and its user, which it is told here."""
+    """Whether slurmdbd knows the cluster, the account and its user; if not, add them."""
     user = pwd.getpwuid(lab.directory.stat().st_uid).pw_name
     try:
         known = lab.run("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "WithAssoc")

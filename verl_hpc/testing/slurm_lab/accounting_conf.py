@@ -1,4 +1,4 @@
-"""What slurmdbd and slurmctld read about accounting in a lab."""
+"""Configuration of slurmdbd and slurmctld for accounting in a lab."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ AcctGatherNodeFreq=1
 
 
 def slurmdbd_conf(values: dict[str, object]) -> str:
-    """The configuration of slurmdbd, which is beside slurm.conf."""
+    """Return the configuration of slurmdbd, a file next to slurm.conf."""
     return _DATABASE.format(**values)

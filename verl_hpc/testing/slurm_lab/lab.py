@@ -1,4 +1,4 @@
-"""Starting, stopping and breaking a lab."""
+"""Start, stop and break a lab."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ if [ -n "$4" ]; then
 fi
 exec slurmd -N "$1"
 """
-"""What a node is: a slurmd with a host name, an /etc/hosts and a /dev/shm of its own.
+"""Script that starts a node: a slurmd with a host name, an /etc/hosts and a /dev/shm of its own.
 
-Its fourth argument, if not empty, is `LabSettings.home`.
-Where accounts are kept, its third argument takes the place of the directory in which Cray's kernel
-has its meters; /sys cannot get one more directory, so that it is put together anew."""
+Its fourth argument, if not empty, is `LabSettings.home`. With accounting, its third argument
+replaces the directory of Cray's energy meters; /sys cannot get one more directory, so it is
+rebuilt."""
 
 
 def _remove_group(path: Path) -> None:
-    """Remove a control group that has no process any more, and those below it."""
+    """Remove a control group without processes, and those below it."""
     for directory, _, _ in os.walk(path, topdown=False):
         Path(directory).rmdir()
 
@@ -73,7 +73,7 @@ class Lab(LabPrograms):
         return self._daemon("slurmctld") is not None
 
     def up(self) -> None:
-        """Start every daemon, without the jobs of an earlier time, and wait for all nodes.
+        """Start every daemon, without jobs of an earlier start, and wait for all nodes.
 
         Raises:
             ClusterError: something is missing here, or the lab is up already.
@@ -112,14 +112,14 @@ class Lab(LabPrograms):
 
     @as_root()
     def administer(self, *words: str | Path) -> str:
-        """`run` as root, whom Slurm lets change its nodes."""
+        """Run a command as root, who may change Slurm's nodes."""
         return self.run(*words)
 
     @as_root()
     def start_controller(self, *options: str) -> None:
         """Start slurmctld; without options it keeps the jobs that it had."""
         self.run("slurmctld", *options)
-        # A command that comes before it listens waits for seconds before it tries again.
+        # A command sent before the controller listens waits for seconds before it tries again.
         if not processes.wait_for(self._controller_listens, _TIMEOUT_S):
             raise ClusterError("slurmctld does not listen")
 
@@ -143,7 +143,7 @@ class Lab(LabPrograms):
 
     @as_root()
     def kill_node(self, name: str) -> None:
-        """Cut a node's power: all that runs there is gone, and the controller is not told."""
+        """Cut a node's power: kill all of its processes without any word to the controller."""
         while left := self.processes_of(name):
             processes.send(signal.SIGKILL, left)
             processes.wait_for(lambda: not any(map(processes.is_alive, left)), 1.0)
@@ -151,11 +151,11 @@ class Lab(LabPrograms):
 
     @as_root()
     def processes_of(self, name: str) -> list[int]:
-        """Everything that runs on a node: slurmd, steps, ranks."""
+        """Return all processes of a node: slurmd, steps, ranks."""
         file = self._namespace_file(name)
         if not file.exists():
             return []
-        # Numbers of namespaces are used again; the variable tells ours from a stranger's.
+        # Numbers of namespaces are reused; the variable distinguishes ours from a stranger's.
         return [p for p in processes.in_namespace(file.read_text()) if self._is_ours(p)]
 
     def mend(self) -> None:
@@ -194,11 +194,11 @@ class Lab(LabPrograms):
         return processes.has_variable(process, *variable)
 
     def set_meter(self, name: str, joules: int) -> None:
-        """Turn the energy meter of a node, of a lab that keeps accounts, to what it has counted."""
+        """Set a node's energy meter, in a lab with accounting, to a count of joules."""
         meter = self._meters(name)
         meter.mkdir(parents=True, exist_ok=True)
         for name, text in (("energy", f"{joules} J\n"), ("power", "0 W\n")):
-            # Slurm reads it at any moment.
+            # Slurm may read it at any moment.
             (meter / f".{name}").write_text(text)
             (meter / f".{name}").replace(meter / name)
 
@@ -227,7 +227,8 @@ class Lab(LabPrograms):
         return ports
 
     def _hand_over(self) -> None:
-        """What daemons leave belongs to whom the directory belongs to, who may remove it."""
+        """Give files of daemons to the owner of the directory, so that the owner may remove
+        them."""
         owner = self.directory.stat()
         if owner.st_uid:
             for path in self.directory.rglob("*"):

@@ -1,4 +1,4 @@
-"""Processes of a lab: found by what they carry, never by their names."""
+"""Find and end processes of a lab, by their variables and namespaces, never by their names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def has_variable(process: int, name: str, value: str) -> bool:
 
 
 def read_pid(file: Path) -> int | None:
-    """The process that a pid file names, if it runs."""
+    """Return the process that a pid file names, if it runs."""
     try:
         process = int(file.read_text())
     except (OSError, ValueError):
@@ -39,7 +39,8 @@ def read_pid(file: Path) -> int | None:
 
 
 def namespace_of(process: int | str = "self") -> str | None:
-    """Where a process has its host name from: the same for all processes of a node."""
+    """Return the UTS namespace of a process, the same for all processes of a node; None without
+    it."""
     try:
         return str((_PROC / str(process) / "ns/uts").readlink())
     except OSError:
@@ -47,7 +48,7 @@ def namespace_of(process: int | str = "self") -> str | None:
 
 
 def in_namespace(namespace: str) -> Iterator[int]:
-    """Processes that run there."""
+    """Yield the processes in a namespace."""
     for directory in _PROC.iterdir():
         if directory.name.isdigit() and namespace_of(directory.name) == namespace:
             process = int(directory.name)
@@ -56,7 +57,7 @@ def in_namespace(namespace: str) -> Iterator[int]:
 
 
 def send(number: signal.Signals, processes: Iterable[int]) -> None:
-    """Signal each of them that is still there."""
+    """Signal those processes that still exist."""
     for process in processes:
         try:
             os.kill(process, number)
@@ -65,7 +66,7 @@ def send(number: signal.Signals, processes: Iterable[int]) -> None:
 
 
 def end(processes: Iterable[int], grace_s: float = 5.0) -> None:
-    """TERM, and KILL to those that are there after `grace_s`."""
+    """Send TERM, and KILL to processes that still run after `grace_s`."""
     left = list(processes)
     send(signal.SIGTERM, left)
     if not wait_for(lambda: not any(map(is_alive, left)), grace_s):
@@ -74,7 +75,7 @@ def end(processes: Iterable[int], grace_s: float = 5.0) -> None:
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> bool:
-    """Whether the condition came true in time."""
+    """Wait for a condition, and return whether it came true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -13,7 +13,7 @@ from verl_hpc.testing.slurm_lab.settings import FREEZER, LabSettings
 
 INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
 SYSTEM_PATH = "/usr/sbin:/sbin"
-"""Where daemons are that are not on PATH."""
+"""Directories of daemons that are not on PATH."""
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "unshare")
 INSTALL_ACCOUNTING = (
     "apt-get install -y --no-install-recommends slurmdbd slurm-wlm-mysql-plugin "
@@ -24,11 +24,11 @@ _TIMEOUT_S = 60.0
 
 
 def missing(cgroup: bool = False, accounts: bool = False) -> str | None:
-    """Why no lab can run here, and what to do about it; None if one can.
+    """Return why no lab can run here, and what to do about it; None if one can.
 
     Args:
-        cgroup: as in `LabSettings`.
-        accounts: as `LabSettings.accounting`.
+        cgroup: `LabSettings.cgroup`.
+        accounts: `LabSettings.accounting`.
     """
     absent = [name for name in _PROGRAMS if _which(name) is None]
     if absent:
@@ -68,23 +68,23 @@ class LabPrograms:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that turn Slurm's commands to this lab."""
+        """Variables that direct Slurm's commands to this lab."""
         return {"SLURM_CONF": str(self.settings.slurm_conf)}
 
     @property
     def variables(self) -> dict[str, str]:
-        """The whole environment of what is started here, which takes no part in a job that this
-        process is in."""
+        """The whole environment of started programs, without variables of a job around this
+        process."""
         outside = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
         return outside | self.environment | {"PATH": _path()}
 
     @staticmethod
     def program(name: str) -> str:
-        """Where a daemon is."""
+        """Return the path of a daemon."""
         return _which(name) or name
 
     def run(self, *words: str | Path) -> str:
-        """What a command of Slurm prints."""
+        """Run a command of Slurm, and return what it prints."""
         done = subprocess.run(
             [str(word) for word in words],
             env=self.variables,

@@ -1,7 +1,7 @@
-"""A process that has been root and acts as an ordinary user, but for what a lab needs root for.
+"""Act as an ordinary user in a process started as root, except where a lab needs root.
 
-Slurm's slurmd and slurmctld start as root; who submits need not be. A process that keeps root as
-its saved user can become root again, the programs that it starts cannot: `exec` takes it away.
+Slurm's slurmd and slurmctld start as root; submitters need not be root. A process that keeps root
+as its saved user can become root again, but programs that it starts cannot, after `exec`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def act_as(user: int, group: int) -> None:
 
 @contextmanager
 def as_root() -> Iterator[None]:
-    """Be root for the body, with all that it starts, if `may_be_root`; all threads are then."""
+    """Be root for the block and the programs it starts, if `may_be_root`; this affects all
+    threads."""
     users, groups = os.getresuid(), os.getresgid()
     if users[2] == 0:
         os.setresuid(0, 0, 0)

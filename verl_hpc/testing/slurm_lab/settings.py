@@ -1,4 +1,4 @@
-"""What a lab looks like, and the configuration files that say so to Slurm."""
+"""Settings of a lab, and the Slurm configuration files that follow from them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from verl_hpc.testing.slurm_lab import accounting_conf
 
 DEFAULT_PARTITION = "debug"
 URGENT_PARTITION = "urgent"
-"""Its jobs preempt those of the default partition, which go back into the queue."""
+"""Partition whose jobs preempt those of the default one, which go back into the queue."""
 LOGIN = "login"
 """The node of `LabSettings.login_node`, and its partition."""
 
 _FIRST_PORT, _LAST_PORT = 12000, 32000
-"""Below those that the kernel hands out by itself."""
+"""Range of ports, below those that the kernel hands out by itself."""
 _JOBS_OF_A_PORT = 40
-"""A lab has several ports. The numbers stay short: names of sockets have them in them."""
+"""Job numbers per port of a lab; they stay short, since names of sockets contain them."""
 _LONGEST_SOCKET_PATH = 107
 _HOSTS = Path("/etc/hosts")
 FREEZER = Path("/sys/fs/cgroup/freezer")
-"""Where Linux keeps the groups of processes that `LabSettings.cgroup` needs."""
+"""Linux's directory of process groups that `LabSettings.cgroup` needs."""
 _CONTROLLER = """\
 ClusterName=lab
 SlurmctldHost={host}(127.0.0.1)
@@ -97,31 +97,31 @@ class LabSettings:
     """Size and place of a lab."""
 
     directory: Path
-    """Everything a lab keeps; absolute, and short enough for the path of a socket."""
+    """Directory of all of a lab's files; absolute, and short enough for the path of a socket."""
     nodes: int = 4
-    """They are called n0, n1, ..."""
+    """Number of nodes, called n0, n1, ..."""
     cpus: int = 8
-    """Of each node, as Slurm counts them."""
+    """CPUs of each node, as Slurm counts them."""
     gpus: int = 0
-    """Of each node; they are copies of /dev/null, enough for Slurm to hand out."""
+    """GPUs of each node: copies of /dev/null, enough for Slurm to hand out."""
     grace_s: int = 30
-    """What preemption leaves a job between TERM and the end."""
+    """Seconds between TERM and the end of a preempted job."""
     kill_wait_s: int = 30
-    """What everything else leaves it between TERM and KILL; 30 is Slurm's own default."""
+    """Seconds between TERM and KILL in all other cases; 30 is Slurm's own default."""
 
     cgroup: bool = False
-    """Track a job's processes as most clusters do: signals other than KILL reach the first process
-    of each rank alone, where else they reach all. One such lab at a time."""
+    """Track a job's processes as most clusters do: signals other than KILL then reach only the
+    first process of each rank, instead of all. Only one such lab may run at a time."""
     accounting: bool = False
     """Keep accounts, with slurmdbd and MariaDB, and meter energy: `sacct`, `sacctmgr` and `sreport`
     answer. It takes some seconds more to come up."""
 
     home: Path | None = None
-    """A directory that is another one on the nodes: empty on n0, not there on others, and what is
-    beside it is gone. As where the submitter's HOME is on no file system of the nodes."""
+    """A directory that differs on the nodes: empty on n0 and missing on others, as are its
+    siblings, as if the submitter's HOME were on no file system of the nodes."""
     login_node: bool = False
-    """One more node, in a partition of its own: both are called `login`, and no job gets there
-    that does not ask for it. For who works inside an allocation."""
+    """Add a node in a partition of its own, both called `login`, for work inside an allocation.
+    Only jobs that ask for it get there."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -140,7 +140,7 @@ class LabSettings:
 
     @property
     def all_names(self) -> list[str]:
-        """Those of `node_names`, and the one of `login_node`."""
+        """All of `node_names`, and the name of `login_node`."""
         return self.node_names + [LOGIN] * self.login_node
 
     @property
@@ -152,7 +152,7 @@ class LabSettings:
         return self.directory / "slurm.conf"
 
     def files(self, first_port: int) -> dict[str, str]:
-        """Configuration files by name; ports from `first_port` on are the lab's."""
+        """Return the configuration files by name; ports from `first_port` on belong to the lab."""
         values: dict[str, object] = {
             "directory": self.directory,
             "host": socket.gethostname(),
@@ -186,7 +186,7 @@ class LabSettings:
         return len(self.all_names) + 1 + 2 * self.accounting
 
     def database_port(self, first_port: int) -> int:
-        """Where MariaDB listens, if accounts are kept."""
+        """Return the port on which MariaDB listens, with accounting."""
         return first_port + len(self.all_names) + 2
 
     def _nodes_conf(self, first_port: int) -> str:
@@ -205,10 +205,10 @@ class LabSettings:
 
 
 def free_ports(directory: Path, count: int) -> int:
-    """First of `count` free ports in a row.
+    """Return the first of `count` free ports in a row.
 
-    The search starts at a place that depends on the directory, so that labs that come up at the
-    same moment do not choose alike.
+    The search starts at a place that depends on the directory, so that labs that start at the same
+    moment choose different ones.
 
     Raises:
         ClusterError: there are none.

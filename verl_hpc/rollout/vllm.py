@@ -272,6 +272,8 @@ def import_worker(device: str) -> None:
     if device == "cpu":
         # First: its patches do not reach modules that have imported the originals by name.
         import vllm.v1.worker.cpu_worker  # noqa: F401
+
+        vllm_cpu.replace_kernels()
     from vllm.v1.worker import gpu_worker
 
     left_out = dict.fromkeys(("freeze", "unfreeze"), lambda: None)

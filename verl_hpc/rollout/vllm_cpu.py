@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import vllm._custom_ops as ops
 import vllm.model_executor.layers.utils
@@ -24,6 +26,18 @@ def prepare() -> None:
     vllm_cpu_fp8.use_plain_kernel()
     ops._supports_onednn = False
     vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
+
+
+@cache
+def replace_kernels() -> None:
+    """Replace Triton's kernels by those of CPUs, once a process.
+
+    vLLM does so for every engine, each time looking at every name of every module.
+    """
+    from vllm.platforms.cpu import CpuPlatform
+
+    CpuPlatform.register_triton_kernel_overrides()
+    CpuPlatform.register_triton_kernel_overrides = lambda *_: None
 
 
 def options() -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -17,7 +18,7 @@ MANY_HEADS = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads"
 @pytest.fixture(scope="session")
 def shared_directory(here):
     """One temporary directory for all ranks."""
-    with tempfile.TemporaryDirectory() as mine:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("VERL_HPC_TESTS_SCRATCH")) as mine:
         yield Path(here.control.broadcast(mine))
         here.control.barrier()
 

@@ -6,12 +6,43 @@ of that process (`runtime.forked_ranks`). MPI starts in the fork.
 
 from __future__ import annotations
 
+import importlib
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.forked_ranks import start_ranks
 from verl_hpc.runtime.garbage import pause_collection, resume_collection
+
+SCRATCH = "VERL_HPC_TESTS_SCRATCH"
+"""Of the environment: where ranks have their directory."""
+ENOUGH_BYTES = 4 << 30
+OF_ENGINES = [
+    f"vllm.{name}"
+    for name in (
+        "model_executor.model_loader",
+        "model_executor.models.llama",
+        "model_executor.models.qwen2",
+        "model_executor.models.qwen3",
+        "model_executor.models.qwen3_moe",
+        "model_executor.models.mixtral",
+        "model_executor.layers.quantization.online.base",
+        "distributed.device_communicators.cpu_communicator",
+        "distributed.elastic_ep.elastic_execute",
+        "entrypoints.launchers.cli_args",
+        "v1.attention.backends.cpu_attn",
+        "v1.core.sched.scheduler",
+    )
+]
+"""What vLLM imports as an engine is built."""
+OF_RUNS = [
+    "reasoning_gym",
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen3")),
+]
+"""What most runs read, and what they are held against."""
 
 
 def main() -> None:
@@ -21,6 +52,8 @@ def main() -> None:
     import_what_ranks_need()
     for size in sizes:
         print(f"== {size} ranks", flush=True)
+        # Made and removed here, so that it goes with ranks that abort, too.
+        os.environ[SCRATCH] = scratch = tempfile.mkdtemp(prefix="verl_hpc_tests_", dir=in_memory())
         status = start_ranks(size)
         if status is None:
             # Not at the top: numpy starts threads unless the environment is prepared before.
@@ -28,8 +61,16 @@ def main() -> None:
 
             run_tests()
             return
+        shutil.rmtree(scratch, ignore_errors=True)
         if status:
             sys.exit(status)
+
+
+def in_memory() -> Path | None:
+    """Where files are in memory, if there is enough of it: the hundreds of steps that tests save
+    would each wait for the disk."""
+    found = Path("/dev/shm")
+    return found if found.is_dir() and shutil.disk_usage(found).free > ENOUGH_BYTES else None
 
 
 def import_what_ranks_need() -> None:
@@ -40,16 +81,16 @@ def import_what_ranks_need() -> None:
     import hypothesis  # noqa: F401
 
     import tests.mpi.__main__  # noqa: F401
+    import verl_hpc.engines.fsdp.engine
     import verl_hpc.engines.megatron.engine
     import verl_hpc.rollout.hf
+    import verl_hpc.testing.tiny
     import verl_hpc.trainer.train  # noqa: F401
     from verl_hpc.rollout.vllm import import_worker
 
-    # What is imported when an engine is built, in the same order.
     import_worker("cpu")
-    import vllm.model_executor.model_loader
-    import vllm.model_executor.models.llama
-    import vllm.model_executor.models.qwen2  # noqa: F401
+    for name in (*OF_ENGINES, *OF_RUNS):
+        importlib.import_module(name)
 
     resume_collection()
 

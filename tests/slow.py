@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+REASON = "a further case; run with --slow"
+
 
 def all_slow(*cases: Any) -> list[Any]:
     """Cases for `parametrize`, tuples of values or single ones, that run with --slow alone."""
@@ -24,4 +26,4 @@ def mostly_slow(cases: Iterable[Any], every: int) -> list[Any]:
 
 def _slow(case: Any) -> Any:
     values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=pytest.mark.slow)
+    return pytest.param(*values, marks=pytest.mark.slow(reason=REASON))

@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
 import torch
 
+from tests.slow import REASON
 from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig, RouterConfig
@@ -94,11 +96,15 @@ def load_rollout(here, engine: RolloutEngine, directory: Path) -> None:
 
 
 def layouts_of_world(
-    metafunc, layouts: Mapping[int, Sequence[Mapping[str, int]]], **choices: Sequence
+    metafunc,
+    layouts: Mapping[int, Sequence[Mapping[str, int]]],
+    further: Mapping[int, Sequence[Mapping[str, int]]] = MappingProxyType({}),
+    **choices: Sequence,
 ) -> None:
     """Give a test's `sizes` each layout of this world size: a `pytest_generate_tests`.
 
     Args:
+        further: layouts that are all slow, since those of `layouts` have all that is in them.
         choices: what other arguments may be. A layout takes one combination of them, the next
             layout the next one; all combinations on all layouts are slow.
     """
@@ -109,12 +115,14 @@ def layouts_of_world(
     taken = {name: values for name, values in choices.items() if name in metafunc.fixturenames}
     combinations = list(product(*taken.values()))
     cases = []
-    for number, sizes in enumerate(layouts.get(plugin.session.world.size, [])):
+    often, seldom = (found.get(plugin.session.world.size, []) for found in (layouts, further))
+    for number, sizes in enumerate([*often, *seldom]):
         layout = "-".join(f"{k}{v}" for k, v in sizes.items())
         for place, values in enumerate(combinations):
             in_turn = place == (number + plugin.session.world.size) % len(combinations)
+            in_turn = in_turn and number < len(often)
             name = "-".join([layout, *map(_label, values)])
-            marks = [] if in_turn else [pytest.mark.slow]
+            marks = [] if in_turn else [pytest.mark.slow(reason=REASON)]
             cases.append(pytest.param(sizes, *values, id=name, marks=marks))
     metafunc.parametrize(("sizes", *taken), cases)
 

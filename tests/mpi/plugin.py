@@ -36,7 +36,8 @@ def sizes_of_every_push(wanted: pytest.Mark | None) -> list[int]:
     """The world sizes that a test runs on without --slow.
 
     A test for several sizes runs on the larger of 2 and 4, whose layouts combine those of fewer
-    ranks. Marked `each_push=True` it runs on all of its sizes, because each has cases of its own.
+    ranks. Marked `each_push=True` it runs on all of its sizes, because each has cases of its own;
+    marked `often=2` on two ranks, because two show what it is about at half the cost.
 
     Args:
         wanted: the test's `world` marker; None if it runs on any number of ranks.
@@ -45,6 +46,8 @@ def sizes_of_every_push(wanted: pytest.Mark | None) -> list[int]:
         return [max(ON_EVERY_PUSH)]
     if wanted.kwargs.get("each_push"):
         return list(wanted.args)
+    if "often" in wanted.kwargs:
+        return [wanted.kwargs["often"]]
     return [max(ON_EVERY_PUSH.intersection(wanted.args), default=min(wanted.args))]
 
 

@@ -9,7 +9,7 @@ from verl_hpc.engines.megatron import optimizer
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.megatron import TrainLayout
 
-pytestmark = pytest.mark.world(2, 4)
+pytestmark = pytest.mark.world(2, 4, often=2)
 LR = 1e-2
 
 

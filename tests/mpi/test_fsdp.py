@@ -14,7 +14,7 @@ from verl_hpc.engines.protocol import Wanted
 from verl_hpc.errors import ClusterError, TrainingError
 from verl_hpc.layout.megatron import TrainLayout
 
-pytestmark = pytest.mark.world(2, 4)
+pytestmark = pytest.mark.world(2, 4, often=2)
 ON_4 = pytest.mark.world(4)
 MODELS = [
     ("llama", False, {}),

@@ -13,7 +13,7 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory import sharded
 from verl_hpc.planner.memory.shape import RoleShape
 
-pytestmark = pytest.mark.world(2, 4)
+pytestmark = pytest.mark.world(2, 4, often=2)
 ON_4 = pytest.mark.world(4)
 LAYERS = 3
 ITEM = {"float32": 4, "bfloat16": 2}

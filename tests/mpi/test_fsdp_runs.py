@@ -67,7 +67,7 @@ def test_grpo_generates_with_vllm(here, tiny_model, shared_directory, tensor_par
     assert all(row["reshard/received_bytes"] == row["reshard/minimum_bytes"] > 0 for row in steps)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a further case; run with --slow")
 def test_a_critic_of_one_engine_beside_an_actor_of_the_other(here, tiny_model, shared_directory):
     reward, found = write_reward(here, shared_directory), {}
     for engine, parallel in ENGINES.items():
@@ -78,7 +78,7 @@ def test_a_critic_of_one_engine_beside_an_actor_of_the_other(here, tiny_model, s
     assert_same(found["fsdp"], found["megatron"], ("critic/", "actor/loss"), rel=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a further case; run with --slow")
 @pytest.mark.world(4)
 def test_groups_of_ranks_with_copies_train_as_all_ranks_do(here, tiny_model, shared_directory):
     """PPO, and with the critic alone divided so."""

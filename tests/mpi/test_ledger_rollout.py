@@ -9,7 +9,11 @@ from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.memory.rollout import RolloutShape, rollout_weights
 from verl_hpc.rollout.vllm import VllmEngine
 
-pytestmark = pytest.mark.world(2, 4)
+pytestmark = pytest.mark.world(2, 4, each_push=True)
+EXPERTS = {
+    "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2},
+    "mixtral": {"num_local_experts": 4, "intermediate_size": 32},
+}
 
 
 # (tensor parallelism, pipeline stages, family, tied embeddings, dtype, whole experts)
@@ -37,7 +41,8 @@ def pytest_generate_tests(metafunc):
 
 
 def test_weights_are_the_bytes_of_storages(here, tiny_model, tp, pp, family, tied, dtype, whole):
-    directory = tiny_model(family, tied, num_hidden_layers=4, num_key_value_heads=1)
+    fields = EXPERTS.get(family, {})
+    directory = tiny_model(family, tied, num_hidden_layers=4, num_key_value_heads=1, **fields)
     arch = read_architecture(directory)
     size = tp * pp
     replicas = tuple(tuple(range(first, first + size)) for first in range(0, here.world.size, size))

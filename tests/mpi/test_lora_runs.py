@@ -1,6 +1,7 @@
 """Runs that train adapters: what travels, what a step holds, and that they go on in any layout."""
 
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,13 @@ from tests.mpi.engines_for_tests import build_engine, some_sequences
 from tests.mpi.lora_for_tests import fill, merged, some_adapters
 from tests.mpi.mixtures import MODELS
 from tests.mpi.storages import storage_bytes
-from tests.mpi.test_checkpoint import goes_on_in_every_layout, parameters, train
-from tests.slow import mostly_slow
+from tests.mpi.test_checkpoint import (
+    goes_on_from_layout_to_layout,
+    goes_on_in_every_layout,
+    parameters,
+    train,
+)
+from tests.slow import all_slow, mostly_slow
 from verl_hpc.checkpoint.convert import export_step
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.weights import open_weights
@@ -35,6 +41,7 @@ from verl_hpc.trainer.saves import save
 from verl_hpc.trainer.state import Progress, restore
 from verl_hpc.transfer.execute import Transfer
 
+FAMILIES, DTYPES = ["qwen3", "qwen3_moe"], ["float32", "bfloat16"]
 LORA = {"rank": 4, "alpha": 8.0}
 LAYOUTS = [
     {"tensor_parallel": 2, "pipeline_parallel": 2},
@@ -52,13 +59,15 @@ EXPERTS = [
 @pytest.fixture
 def configure(tiny_model, shared_directory, request):
     def make(parallel=None, family="qwen3", **changes):
-        _, fields = MODELS["normalised"] if family == "qwen3_moe" else (family, {})
-        directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
+        fields = {"num_hidden_layers": 4}
+        if family == "qwen3_moe":
+            fields = {**MODELS["normalised"][1], "num_hidden_layers": 2, "num_experts": 4}
+        directory = tiny_model(family, num_key_value_heads=4, **fields)
         tree = {
             "name": re.sub(r"[^A-Za-z0-9]+", "-", request.node.name),
             "recipe": "sft",
             "steps": 10,
-            "directory": str(shared_directory / "runs"),
+            "directory": str(shared_directory / "adapters"),
             "model": {"path": str(directory), "dtype": "float32"},
             "lora": LORA,
             "parallel": parallel or {},
@@ -76,10 +85,11 @@ def configure(tiny_model, shared_directory, request):
 
 
 @pytest.mark.world(4)
-@pytest.mark.parametrize("travels", ["float32", "bfloat16"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("limit", [1, 1 << 28])
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "family, limit, dtype, travels",
+    # Six of sixteen, among them every pair of two values.
+    mostly_slow(product(FAMILIES, [1, 1 << 28], DTYPES, DTYPES), every=3),
+)
 def test_what_travels_is_merged_in_float32_and_rounded_once(
     here, tiny_model, family, dtype, travels, limit
 ):
@@ -151,13 +161,23 @@ def _parallel(layout):
 
 
 @pytest.mark.world(4)
-@pytest.mark.parametrize("before", mostly_slow(range(len(LAYOUTS)), every=2))
+def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure):
+    goes_on_from_layout_to_layout(here, configure, LAYOUTS)
+
+
+@pytest.mark.world(4)
+def test_a_step_with_experts_opens_in_the_next_layout(here, configure):
+    goes_on_from_layout_to_layout(here, lambda p: configure(p, "qwen3_moe"), EXPERTS)
+
+
+@pytest.mark.world(4)
+@pytest.mark.parametrize("before", all_slow(*range(len(LAYOUTS))))
 def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
     goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
 @pytest.mark.world(4)
-@pytest.mark.parametrize("before", mostly_slow(range(len(EXPERTS)), every=2))
+@pytest.mark.parametrize("before", all_slow(*range(len(EXPERTS))))
 def test_a_step_with_experts_opens_in_every_layout(here, configure, before):
     goes_on_in_every_layout(here, lambda p: configure(p, "qwen3_moe"), EXPERTS, before)
 
@@ -320,9 +340,26 @@ def configure_directory(configure):
 
 
 @pytest.mark.world(4)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("place", range(3))
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "family, place, dtype",
+    # Each layout with one element type, each place and each family with both.
+    [
+        ("qwen3", 0, "float32"),
+        ("qwen3", 1, "bfloat16"),
+        ("qwen3", 2, "float32"),
+        ("qwen3_moe", 0, "bfloat16"),
+        ("qwen3_moe", 1, "float32"),
+        ("qwen3_moe", 2, "bfloat16"),
+        *all_slow(
+            ("qwen3", 0, "bfloat16"),
+            ("qwen3", 1, "float32"),
+            ("qwen3", 2, "bfloat16"),
+            ("qwen3_moe", 0, "float32"),
+            ("qwen3_moe", 1, "bfloat16"),
+            ("qwen3_moe", 2, "float32"),
+        ),
+    ],
+)
 def test_the_ledger_counts_what_adapters_take(here, configure, family, place, dtype):
     parallel = (EXPERTS if family == "qwen3_moe" else LAYOUTS)[place]
     path = configure(family=family).model.path

@@ -2,17 +2,19 @@
 
 Loss, log-probs, entropy, every shard of every gradient, and the gradient norm; Llama-, Phi-3- and
 Qwen2-style models, tied and untied; sequence parallelism and virtual stages.
+
+A layout takes every third model: each runs on two layouts, tied and untied embeddings in pipelines,
+in virtual stages, and without. All models on all layouts take --slow.
 """
+
+from itertools import product
 
 import pytest
 
-from tests.mpi.engines_for_tests import (
-    build_engine,
-    layouts_of_world,
-    responses,
-    some_sequences,
-)
+from tests.mpi import plugin
+from tests.mpi.engines_for_tests import build_engine, responses, some_sequences
 from tests.mpi.parity import gradients_equal, outputs_equal, replica_share
+from tests.slow import mostly_slow
 from verl_hpc.layout.megatron import TrainLayout
 
 LAYOUTS = {
@@ -39,11 +41,15 @@ MODELS = [
 
 
 def pytest_generate_tests(metafunc):
-    layouts_of_world(metafunc, LAYOUTS)
+    cases = [
+        (sizes, *model)
+        for sizes, model in product(LAYOUTS.get(plugin.session.world.size, []), MODELS)
+    ]
+    names = ["-".join(map(str, (*sizes, *sizes.values(), *model))) for sizes, *model in cases]
+    metafunc.parametrize("sizes, family, tied", mostly_slow(cases, every=3), ids=names)
 
 
 @pytest.mark.world(*LAYOUTS)
-@pytest.mark.parametrize("family, tied", MODELS)
 def test_everything_equals_transformers(here, tiny_model, reference, sizes, family, tied):
     sizes = dict(sizes)
     sequence_parallel = sizes.pop("sp", False)

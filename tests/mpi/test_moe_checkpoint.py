@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from tests.mpi.mixtures import MODELS
-from tests.mpi.test_checkpoint import goes_on_in_every_layout, parameters, train
-from tests.slow import mostly_slow
+from tests.mpi.test_checkpoint import (
+    goes_on_from_layout_to_layout,
+    goes_on_in_every_layout,
+    parameters,
+    train,
+)
+from tests.slow import all_slow
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.build import build_run
@@ -29,13 +34,14 @@ LAYOUTS = [
 def configure(tiny_model, shared_directory, request):
     def make(parallel):
         family, fields = MODELS["normalised"]
-        directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
+        fields = {**fields, "num_hidden_layers": 2, "num_experts": 4}
+        directory = tiny_model(family, num_key_value_heads=4, **fields)
         return parse_config(
             {
                 "name": re.sub(r"[^A-Za-z0-9]+", "-", request.node.name),
                 "recipe": "sft",
                 "steps": 10,
-                "directory": str(shared_directory / "runs"),
+                "directory": str(shared_directory / "mixtures"),
                 "model": {"path": str(directory), "dtype": "float32"},
                 "parallel": parallel,
                 "optimizer": {"lr": 1e-3, "warmup_steps": 2},
@@ -48,7 +54,11 @@ def configure(tiny_model, shared_directory, request):
     return make
 
 
-@pytest.mark.parametrize("before", mostly_slow(range(len(LAYOUTS)), every=3))
+def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure):
+    goes_on_from_layout_to_layout(here, configure, LAYOUTS)
+
+
+@pytest.mark.parametrize("before", all_slow(*range(len(LAYOUTS))))
 def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
     goes_on_in_every_layout(here, configure, LAYOUTS, before)
 

@@ -1,11 +1,15 @@
 """What the ledger calls exact of a mixture of experts is the bytes of its engine's storages."""
 
+from itertools import product
+
 import pytest
 import torch.distributed as dist
 
-from tests.mpi.engines_for_tests import build_engine, layouts_of_world
+from tests.mpi import plugin
+from tests.mpi.engines_for_tests import build_engine
 from tests.mpi.mixtures import MODELS
 from tests.mpi.test_ledger import counted
+from tests.slow import mostly_slow
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory.role import resident
@@ -33,14 +37,18 @@ LAYOUTS = {
 }
 
 
+MIXTURES = ["normalised", "mixtral"]
+
+
 def pytest_generate_tests(metafunc):
-    layouts_of_world(metafunc, LAYOUTS)
+    """Each layout with each model, head and element type; all eight of them take --slow."""
+    sizes = LAYOUTS.get(plugin.session.world.size, [])
+    models, heads, dtypes = MIXTURES, ["language_model", "value"], ["float32", "bfloat16"]
+    cases = mostly_slow(product(sizes, models, heads, dtypes), every=3)
+    metafunc.parametrize("sizes, model, head, dtype", cases)
 
 
 @pytest.mark.world(*LAYOUTS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("head", ["language_model", "value"])
-@pytest.mark.parametrize("model", ["normalised", "mixtral"])
 def test_exact_terms_are_the_bytes_of_storages(here, tiny_model, sizes, model, head, dtype):
     layout = TrainLayout(**sizes)
     family, fields = MODELS[model]

@@ -8,14 +8,19 @@ import pytest
 from tests.jobs.launch import differing
 from tests.mpi.recipe_runs import BATCH, SAME_DRAWS, configure, finish, write_reward
 from tests.mpi.test_steps import LAYOUTS
-from tests.slow import mostly_slow
+from tests.slow import all_slow
 
 pytestmark = pytest.mark.world(4)
 
 SAMPLING = {"plain": {}, "filtered": {"top_p": 0.8}}
 
 
-@pytest.mark.parametrize(("sampling", "layout"), mostly_slow(product(SAMPLING, LAYOUTS), every=3))
+OFTEN = [("plain", "cp2-dp2"), ("filtered", "tp2-pp2")]
+"""Both samplings, and each axis of a layout."""
+OTHERS = [case for case in product(SAMPLING, LAYOUTS) if case not in OFTEN]
+
+
+@pytest.mark.parametrize(("sampling", "layout"), [*OFTEN, *all_slow(*OTHERS)])
 def test_weights_and_metrics_are_the_same_without_the_pass(
     here, tiny_model, shared_directory, layout, sampling
 ):

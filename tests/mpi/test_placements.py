@@ -12,7 +12,7 @@ from verl_hpc.metrics.timeline import read_timeline
 pytestmark = pytest.mark.world(4)
 
 PAGE = (Path(__file__).parents[2] / "docs/placements.md").read_text()
-SAME = {"placement": {"rollout": 0}}
+SAME = {"placement": {"rollout": 0}, "steps": 3}
 """Responses are drawn on one rank, whatever trains."""
 METRICS = ("actor/", "critic/", "response", "prompt", "training/")
 PLACED = {
@@ -33,7 +33,7 @@ def together(here, tiny_model, shared_directory):
     def get(recipe):
         if recipe not in known:
             config = configure(shared_directory, tiny_model(), f"{recipe}-all", recipe, **SAME)
-            known[recipe] = run(here, config), weights_of(config, 4)
+            known[recipe] = run(here, config), weights_of(config, 3)
         return known[recipe]
 
     return get
@@ -55,6 +55,7 @@ def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
             parallel={"tensor_parallel": 2},
             roles={"critic": {"optimizer": {"lr": 1e-4}, "parallel": {}}},
             placement=placement,
+            steps=2,
             rollout={
                 "num_samples": 2,
                 "max_prompt_tokens": 160,
@@ -63,9 +64,9 @@ def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
             },
         )
         rows = run(here, config)
-        found.append((rows, weights_of(config, 4), weights_of(config, 4, "critic")))
+        found.append((rows, weights_of(config, 2), weights_of(config, 2, "critic")))
     (rows, *weights), (split_rows, *split_weights) = found
-    assert len(rows) == 4
+    assert len(rows) == 2
     assert_same(split_rows, rows, METRICS)
     for mine, theirs in zip(split_weights, weights, strict=True):
         assert_close(mine, theirs)
@@ -74,12 +75,12 @@ def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
 
 
 @pytest.mark.parametrize("name", PLACED)
-def test_four_steps_equal_those_of_all_ranks(here, tiny_model, shared_directory, together, name):
+def test_three_steps_equal_those_of_all_ranks(here, tiny_model, shared_directory, together, name):
     recipe, changes = PLACED[name]
-    config = configure(shared_directory, tiny_model(), name, recipe, **changes)
-    found, weights = run(here, config), weights_of(config, 4)
+    config = configure(shared_directory, tiny_model(), name, recipe, steps=3, **changes)
+    found, weights = run(here, config), weights_of(config, 3)
     expected, theirs = together(recipe)
-    assert len(found) == 4
+    assert len(found) == 3
     assert_same(found, expected, METRICS)
     assert_close(weights, theirs)
 
@@ -128,24 +129,39 @@ def test_critics_of_their_own_as_on_one_rank(here, tiny_model, shared_directory,
         assert_close(found_weights, expected)
 
 
-SLEEPERS = """
+MEETING = """
+import os
 import time
+from pathlib import Path
 from verl_hpc.step.operators.assign import assign
 from verl_hpc.generation.generate import generate
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.step.operator import operator
 
 
+met = []
+
+
+def meet_all_four():
+    folder = Path(__file__).parent
+    met.append(None)
+    (folder / f"{len(met)}-{os.getpid()}").touch()
+    ends = time.monotonic() + 60
+    while len([*folder.glob(f"{len(met)}-*")]) < 4:
+        assert time.monotonic() < ends, "the others were told to wait"
+        time.sleep(0.005)
+
+
 @operator("one")
-def sleep_here(place, samples):
-    time.sleep(1.0)
-    return place.rank, {"slept/here": 1.0}
+def meet_here(place, samples):
+    meet_all_four()
+    return place.rank, {"met/here": 1.0}
 
 
 @operator("two")
-def sleep_there(place, samples):
-    time.sleep(1.0)
-    return place.rank, {"slept/there": 1.0}
+def meet_there(place, samples):
+    meet_all_four()
+    return place.rank, {"met/there": 1.0}
 
 
 @operator(changes_state=True)
@@ -153,14 +169,14 @@ def use(place, role, samples):
     return (), {}
 
 
-def sleepers(run):
-    recipe = Recipe("sleepers", run)
+def meeting(run):
+    recipe = Recipe("meeting", run)
     recipe.operator(generate, roles=["rollout"], settings=run.settings.generate, name="rollout")
     recipe.operator(assign, settings=run.settings.assign, place="rollout")
-    recipe.operator(sleep_here, place="actor")
+    recipe.operator(meet_here, place="actor")
     # A change on the actor's ranks is none of the others' business.
     recipe.operator(use, roles=["actor"], name="change", inputs={"samples": "one"})
-    recipe.operator(sleep_there, place="critic")
+    recipe.operator(meet_there, place="critic")
     recipe.operator(use, roles=["actor"], name="use_actor")
     recipe.operator(use, roles=["critic"], name="use_critic")
     return recipe
@@ -168,28 +184,29 @@ def sleepers(run):
 
 
 def test_operators_on_ranks_of_their_own_overlap(here, tiny_model, shared_directory):
-    """By construction: nothing tells the one to wait for the other."""
-    file = shared_directory / "sleepers.py"
+    """Each waits in its step for the other, and for nothing else."""
+    file = shared_directory / "meeting" / "meeting.py"
     if here.world.rank == 0:
-        file.write_text(SLEEPERS)
+        file.parent.mkdir()
+        file.write_text(MEETING)
     here.control.barrier()
     config = configure(
         shared_directory,
         tiny_model(),
-        "sleepers",
-        f"{file}:sleepers",
-        steps=4,
+        "meeting",
+        f"{file}:meeting",
+        steps=3,
         batch={"size": 2},
         roles={"actor": {}, "critic": {}},
         placement={"actor": "0-1", "critic": "2-3", "rollout": 0},
         reward={"function": f"{shared_directory}/reward.py:compute_score"},
     )
     rows = run(here, config)
-    assert all(row["slept/here"] == row["slept/there"] == 1.0 for row in rows)
-    intervals = [i for i in read_timeline(config.run_directory, None) if "sleep" in i.operator]
+    assert all(row["met/here"] == row["met/there"] == 1.0 for row in rows)
+    intervals = [i for i in read_timeline(config.run_directory, None) if "meet" in i.operator]
     for step in (1, 2, 3):
-        mine = [i for i in intervals if i.step == step and i.operator == "sleep_here"]
-        theirs = [i for i in intervals if i.step == step and i.operator == "sleep_there"]
+        mine = [i for i in intervals if i.step == step and i.operator == "meet_here"]
+        theirs = [i for i in intervals if i.step == step and i.operator == "meet_there"]
         assert {i.rank for i in mine} == {0, 1} and {i.rank for i in theirs} == {2, 3}
         overlap = min(i.stop for i in mine + theirs) - max(i.start for i in mine + theirs)
-        assert overlap > 0, "seconds that all four slept at once"
+        assert overlap > 0, "seconds that all four were there at once"

@@ -17,11 +17,12 @@ NUM = 12
 
 @pytest.fixture
 def answers(here: Session, tiny_model, shared_directory):
-    """`answers(name, slow_s, **rollout)`: tokens and log-probs of one step by slot, of all
-    engines, and how many each gave."""
+    """`answers(name, **rollout)`: tokens and log-probs of one step by slot, of all engines, and
+    how many each gave. Where they take from a queue the first engine asks no second time before the
+    other has found it empty."""
     model = tiny_model("qwen2", True, hidden_size=64, num_attention_heads=2, num_key_value_heads=2)
 
-    def ask(name, slow_s, **rollout):
+    def ask(name, **rollout):
         sizes = {"max_prompt_tokens": 96, "overlong_prompt": "truncate_left", "num_samples": 2}
         sizes |= {"max_response_tokens": 24, "kv_cache_gib": 0.05, "max_num_seqs": 2}
         config = configure(
@@ -34,9 +35,18 @@ def answers(here: Session, tiny_model, shared_directory):
         step = engine.generate
 
         def slowly(*given, more=None, **options):
+            empty, calls = shared_directory / f"{name}-is-empty", []
+
             def later():
-                time.sleep(slow_s if place.index == 0 else 0)
-                return more()
+                calls.append(None)
+                ends = time.monotonic() + 120
+                while place.index == 0 and len(calls) > 1 and not empty.exists():
+                    assert time.monotonic() < ends, "the other engine does not finish"
+                    time.sleep(0.01)
+                taken = more()
+                if place.index == 1 and not taken:
+                    empty.touch()
+                return taken
 
             return step(*given, more=later if more is not None else None, **options)
 
@@ -63,9 +73,9 @@ def answers(here: Session, tiny_model, shared_directory):
 
 def test_the_fast_engine_answers_more(answers):
     engines = {"tensor_parallel": 2}
-    fixed, counts = answers("fixed", 0, **engines)
+    fixed, counts = answers("fixed", **engines)
     assert counts == [NUM, NUM]
-    found, counts = answers("stealing", 1.5, balance="stealing", **engines)
+    found, counts = answers("stealing", balance="stealing", **engines)
     assert sum(counts) == 2 * NUM
     assert 0 < counts[0] < counts[1]
     for (tokens, log_probs), (others, their) in zip(found, fixed, strict=True):
@@ -74,6 +84,7 @@ def test_the_fast_engine_answers_more(answers):
         np.testing.assert_allclose(log_probs, their, atol=1e-5)
 
 
+@pytest.mark.world(2)
 def test_a_run_trains_on_what_comes_from_a_queue(here, tiny_model, shared_directory):
     model = tiny_model("qwen2", True, hidden_size=64, num_attention_heads=2, num_key_value_heads=2)
     rollout = {"max_prompt_tokens": 96, "overlong_prompt": "truncate_left", "num_samples": 2}

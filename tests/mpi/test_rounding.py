@@ -15,7 +15,7 @@ import torch
 from tests.jobs.launch import tensors_of
 from tests.mpi.recipe_runs import RECIPES, configure, finish, write_reward
 from tests.mpi.test_steps import LAYOUTS, SETTINGS
-from tests.slow import all_slow, mostly_slow
+from tests.slow import REASON, all_slow
 from verl_hpc.engines.megatron import data_parallel, optimizer, products
 from verl_hpc.engines.shared import micro_batches
 from verl_hpc.step.operators import assign
@@ -105,7 +105,7 @@ def differing(now, before):
     return {name for name in now if now[name].tobytes() != before[name].tobytes()}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason=REASON)
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
@@ -124,9 +124,11 @@ def test_each_cause_is_rounding(trained, layout, expected):
 @pytest.mark.parametrize(
     ("recipe", "layout"),
     [
-        ("sft", "dp4"),
-        *mostly_slow([("ppo", name) for name in LAYOUTS], every=4),
-        *all_slow(("grpo", "dp4")),
+        # Filling a pipeline, and all the rest.
+        ("sft", "tp2-pp2"),
+        ("ppo", "dp4"),
+        *all_slow(*(("ppo", name) for name in LAYOUTS if name != "dp4")),
+        *all_slow(("sft", "dp4"), ("grpo", "dp4")),
     ],
 )
 def test_all_of_them_together_are_rounding(trained, recipe, layout):

@@ -9,7 +9,7 @@ from tests.mpi.recipe_runs import BATCH, configure
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.train import train
 
-pytestmark = pytest.mark.world(4)
+pytestmark = pytest.mark.world(2, 4, often=2)
 
 REWARD = """
 import os, signal
@@ -59,7 +59,7 @@ def metrics(here: Session, tiny_model, shared_directory):
 @pytest.mark.parametrize(
     "rollout",
     [{"engine": "hf", "max_num_seqs": 3}, {"tensor_parallel": 1}, {"tensor_parallel": 2}],
-    ids=["hf", "four-engines", "two-engines-of-two"],
+    ids=["hf", "engines-of-one", "engines-of-two"],
 )
 def test_the_weights_are_the_same(metrics, request, rollout):
     name = request.node.callspec.id

@@ -8,6 +8,7 @@ import pytest
 from tests.jobs.launch import differing, tensors_of
 from tests.mpi.placed_runs import assert_close, configure, run, weights_of
 from tests.mpi.recipe_runs import ROLLOUT
+from tests.slow import all_slow
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.trainer.build import build_run
 from verl_hpc.trainer.saves import save
@@ -108,11 +109,12 @@ def test_training_continues_on_another_placement(here, tiny_model, shared_direct
         assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("placed", [TOGETHER | WITHOUT_CRITIC, AHEAD], ids=["together", "ahead"])
+@pytest.mark.parametrize("placed", [TOGETHER | WITHOUT_CRITIC, *all_slow(AHEAD)])
 def test_a_run_that_generates_ahead_continues_on_other_placements(
     here, tiny_model, shared_directory, placed
 ):
-    """The first run was over after its second step, with nothing ahead of it."""
+    """The first run was over after its second step, with nothing ahead of it. That it goes on
+    where it was is slow; test_what_was_made_ahead_is_taken_up does."""
     name = f"continues-{bool(placed['placement'])}"
     for steps, where in ((2, AHEAD), (4, placed)):
         config = configure(shared_directory, tiny_model(), name, "grpo", steps=steps, **where)
@@ -123,7 +125,10 @@ def test_a_run_that_generates_ahead_continues_on_other_placements(
     assert all(row["actor/grad_norm"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize(("advantage", "staleness"), [("remax", 1), ("grpo", 2)])
+# Greedy responses, and two steps ahead, in one case.
+@pytest.mark.parametrize(
+    ("advantage", "staleness"), [("remax", 2), *all_slow(("remax", 1), ("grpo", 2))]
+)
 def test_what_was_made_ahead_is_taken_up(here, tiny_model, shared_directory, advantage, staleness):
     """A run that loses all behind its second step ends as it did, to the last bit; with other
     engines it trains on the same responses."""

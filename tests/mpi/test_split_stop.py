@@ -4,7 +4,8 @@ import pytest
 
 from tests.jobs.launch import differing
 from tests.mpi.placed_runs import configure, run
-from tests.slow import mostly_slow
+from tests.mpi.recipe_runs import write_reward
+from tests.slow import all_slow
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.config.requests import Request, leave_request, read_requests
 from verl_hpc.runtime.stop import Signals, Wish
@@ -56,6 +57,12 @@ def settings(name, model, directory, life):
     return configure(directory, model, f"{name}-{life}", recipe, **(SETTINGS | changes))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def reward(here, shared_directory):
+    """The file that all runs name."""
+    write_reward(here, shared_directory)
+
+
 @pytest.fixture(scope="module")
 def whole(here, tiny_model, shared_directory):
     """`whole(name)`: the last step of the run that nobody disturbed."""
@@ -90,23 +97,24 @@ def when(here, monkeypatch, rank, stage, time, act):
 
 @pytest.mark.parametrize(
     ("name", "rank", "stage", "time", "saved"),
-    mostly_slow(
-        [
-            ("rollout-with-actor", 0, "rollout", 2, 1),
+    # A rank that trains, one that generates alone, and one of those that generate ahead; as a
+    # stage begins, and as weights go from one to another; with a step to save, and without.
+    [
+        ("rollout-with-actor", 0, "rollout", 2, 1),
+        ("rollout-apart", 3, "rollout", 1, 0),
+        ("ahead", 1, "rollout to train", 1, 1),
+        ("two-ahead-reward-apart", 2, "rollout", 3, 2),
+        *all_slow(
             ("rollout-with-actor", 1, "update_actor", 1, 1),
             ("rollout-with-actor", 2, "rollout to critic", 1, 0),
             ("rollout-with-actor", 3, "reward", 2, 1),
-            ("rollout-apart", 3, "rollout", 1, 0),
             ("rollout-apart", 0, "old_log_probs", 1, 0),
             ("ahead", 2, "rollout", 1, 0),
             ("ahead", 3, "rollout", 2, 1),
-            ("ahead", 1, "rollout to train", 1, 1),
             ("two-ahead-reward-apart", 2, "rollout", 1, 0),
-            ("two-ahead-reward-apart", 2, "rollout", 3, 2),
             ("two-ahead-reward-apart", 3, "reward", 1, 0),
-        ],
-        every=2,
-    ),
+        ),
+    ],
 )
 def test_one_rank_is_told(
     here, tiny_model, shared_directory, monkeypatch, whole, name, rank, stage, time, saved
@@ -115,7 +123,6 @@ def test_one_rank_is_told(
     finished."""
     life = f"{rank}-{stage}-{time}".replace(" ", "-")
     config = settings(name, tiny_model(), shared_directory, life)
-    expected = whole(name)
     signals = Signals()
 
     def hear():
@@ -130,7 +137,7 @@ def test_one_rank_is_told(
     assert (again.outcome, again.progress.step) == ("finished", STEPS)
     here.control.barrier()
     if "ahead" not in name:  # the first step of a life has responses of its own weights
-        assert differing(expected, last_step(config)) == []
+        assert differing(whole(name), last_step(config)) == []
 
 
 @pytest.mark.parametrize(("name", "rank"), [("rollout-apart", 3), ("ahead", 2)])

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from tests.mpi.recipe_runs import BATCH, RECIPES, SAME_DRAWS, run, write_reward
-from tests.slow import mostly_slow
+from tests.slow import all_slow
 
 pytestmark = pytest.mark.world(4)
 
@@ -48,9 +48,17 @@ def metrics(here, tiny_model, shared_directory):
     return get
 
 
-@pytest.mark.parametrize(
-    ("recipe", "layout"), mostly_slow(product(RECIPES, [n for n in LAYOUTS if n != "dp4"]), every=3)
-)
+OFTEN = [
+    ("sft", "tp2-dp2"),
+    ("grpo", "cp2-dp2"),
+    ("chosen-tokens", "pp2-dp2"),
+    ("ppo", "tp2-pp2"),
+]
+"""Each recipe and each layout once."""
+OTHERS = [case for case in product(RECIPES, LAYOUTS) if case not in OFTEN and case[1] != "dp4"]
+
+
+@pytest.mark.parametrize(("recipe", "layout"), [*OFTEN, *all_slow(*OTHERS)])
 def test_two_steps_on_every_layout(metrics, recipe, layout):
     expected, found = metrics(recipe, "dp4"), metrics(recipe, layout)
     assert len(expected) == len(found) == 2

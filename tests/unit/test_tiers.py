@@ -16,3 +16,4 @@ def test_a_test_for_several_worlds_runs_on_one_of_them(sizes, often):
 def test_a_test_without_a_world_or_with_cases_in_each():
     assert sizes_of_every_push(None) == [4]
     assert sizes_of_every_push(pytest.mark.world(1, 2, each_push=True).mark) == [1, 2]
+    assert sizes_of_every_push(pytest.mark.world(2, 4, often=2).mark) == [2]

@@ -42,7 +42,8 @@ MODELS = [
 
 def pytest_generate_tests(metafunc):
     cases = [
-        (sizes, *model) for sizes, model in product(LAYOUTS[plugin.session.world.size], MODELS)
+        (sizes, *model)
+        for sizes, model in product(LAYOUTS.get(plugin.session.world.size, []), MODELS)
     ]
     names = ["-".join(map(str, (*sizes, *sizes.values(), *model))) for sizes, *model in cases]
     metafunc.parametrize("sizes, family, tied", mostly_slow(cases, every=3), ids=names)

@@ -4,6 +4,7 @@ import pytest
 
 from tests.jobs.launch import differing
 from tests.mpi.placed_runs import configure, run
+from tests.mpi.recipe_runs import write_reward
 from tests.slow import all_slow
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.config.requests import Request, leave_request, read_requests
@@ -54,6 +55,12 @@ SETTINGS = {
 def settings(name, model, directory, life):
     recipe, changes = RUNS[name]
     return configure(directory, model, f"{name}-{life}", recipe, **(SETTINGS | changes))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def reward(here, shared_directory):
+    """The file that all runs name."""
+    write_reward(here, shared_directory)
 
 
 @pytest.fixture(scope="module")

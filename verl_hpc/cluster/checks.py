@@ -31,7 +31,7 @@ from verl_hpc.sources.local import (
 )
 
 MOST_NODES = 65_533
-"""Of a cluster of Slurm (MaxNodeCount's limit)."""
+"""Most nodes that a cluster of Slurm can have (the limit of MaxNodeCount)."""
 
 
 def check_request(request: Request, job: Job) -> None:
@@ -61,7 +61,7 @@ def check_request(request: Request, job: Job) -> None:
 
 
 def model_archs(request: Request, job: Job) -> dict[str, Architecture]:
-    """Of the roles whose models can be read here.
+    """Read the architectures of the roles whose models can be read here.
 
     Raises:
         ModelError: one is of a family that is not mapped.

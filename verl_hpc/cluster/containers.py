@@ -126,7 +126,7 @@ class ApptainerConfig(Section):
     program: str = "apptainer"
     """apptainer, singularity, or the path of one."""
     gpu: Literal["nvidia", "amd", "none"] = "nvidia"
-    """Whose driver libraries to bring in: --nv, --rocm, or none."""
+    """Vendor whose driver libraries the container gets: --nv, --rocm, or none."""
     options: list[str] = []
     """More options of `exec`, such as --sharens."""
 

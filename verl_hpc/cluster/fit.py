@@ -57,7 +57,7 @@ def memory_verdict(request: Request, job: Job, force: bool = False) -> str:
 
 
 def with_best_layout(request: Request, job: Job, made_by: str) -> Request:
-    """The same run with the placement and the layouts that a search finds.
+    """Give a run the placement and the layouts that a search finds.
 
     Args:
         request: for a run.

@@ -1,4 +1,4 @@
-"""Which GPUs the nodes of a site have: a kind by its name, or one by the site's own figures."""
+"""The GPUs of a site's nodes: a kind by its name, or one by the site's own figures."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ class GpuFigures(Section):
     """A GPU that is none of the kinds that are known, by its data sheet."""
 
     memory_gib: PositiveFinite
-    """That a process of a bare GPU can have, in GiB: `torch.cuda.mem_get_info`."""
+    """Memory that a process on a bare GPU can have, in GiB: `torch.cuda.mem_get_info`."""
     bfloat16_tflops: PositiveFinite
     """Peak of dense matrix products, in 10^12 operations a second."""
     float32_tflops: PositiveFinite | None = None
-    """The same without TF32; null is an eighth of bfloat16's."""
+    """Peak of float32 products without TF32; null is an eighth of bfloat16's."""
     float8_tflops: PositiveFinite | None = None
-    """The same; null is a GPU without, which computes as in bfloat16."""
+    """Peak of FP8 products; null is a GPU without FP8, which computes in bfloat16."""
     hbm_gb_s: PositiveFinite
-    """Of its memory, in GB/s."""
+    """Bandwidth of the GPU's memory, in GB/s."""
     nvlink_gb_s: NonNegativeFinite = 0.0
     """To the other GPUs of a node together, each way, in GB/s; 0 without NVLink or its like."""
     pcie_gb_s: PositiveFinite = 32.0
     """To host memory, each way, in GB/s; PCIe 4 with 16 lanes has 32, PCIe 5 64."""
 
     def kind(self, name: str) -> GpuKind:
-        """As the planner takes it."""
+        """Return the kind of GPU that the planner takes."""
         bfloat16 = self.bfloat16_tflops
         tflops = {"bfloat16": bfloat16, "float16": bfloat16}
         tflops["float32"] = self.float32_tflops or bfloat16 / 8
@@ -45,7 +45,7 @@ class GpuFigures(Section):
 
 
 def kind_of(gpu: str, figures: GpuFigures | None) -> GpuKind:
-    """Of what a profile says.
+    """Return the kind of GPU that a profile names.
 
     Raises:
         ConfigError: a kind that is not known, without figures, or one that is, with them.

@@ -25,7 +25,7 @@ from verl_hpc.layout.link_model import Links
 _LIKE_LINKS = "H100-80"
 """The kind whose figures `Links` has by default."""
 _UNITS = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-"""As sbatch reads --mem: megabytes, unless a letter follows."""
+"""Bytes by the letter behind a number of --mem; sbatch reads megabytes without one."""
 
 
 def hardware_of(site: Site, gpu: str | None = None, measured: str | None = None) -> Hardware:
@@ -84,7 +84,7 @@ def _kind(site: Site, gpu: str | None) -> GpuKind:
 
 
 def _assumptions(hardware: Hardware) -> Iterator[str]:
-    """Of hardware, what nobody said."""
+    """Yield what is assumed of the hardware because nobody gave it."""
     kind = hardware.kind
     unit = "GPU" if kind.is_gpu else "rank"
     if hardware.given.network_gb_s is None:

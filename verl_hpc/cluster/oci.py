@@ -43,7 +43,7 @@ class _OciConfig(Section):
     mounts: list[MountText] = []
     """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
     gpu: Gpu = "nvidia"
-    """Whose devices to bring in: all of the node, or none."""
+    """Vendor whose devices the container gets, all of the node's, or none."""
     options: list[str] = []
     """More options of `run`, such as --device=/dev/infiniband or --ulimit=host."""
 

@@ -41,7 +41,7 @@ class Request:
     exclude_list: str = ""
     """The file that says so."""
     record: Record | None = None
-    """Of the search that has found `config`'s layouts."""
+    """Record of the search that has found the layouts of `config`."""
 
     @property
     def num_ranks(self) -> int:
@@ -49,7 +49,7 @@ class Request:
 
     @property
     def run_directory(self) -> Path:
-        """As the script names it; absolute where the script is kept in it."""
+        """Path of the run directory in the script; absolute where the script is kept in it."""
         path = self.config.run_directory
         path = path if self.standalone else self.directory / path
         return Path(check_path("directory", str(path)))

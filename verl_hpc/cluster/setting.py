@@ -24,7 +24,7 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """As an option's words, unquoted: `mpi=pmi2`, or `label`."""
+        """Words of the option, unquoted: `mpi=pmi2`, or `label`."""
         return self.name if self.value is None else f"{self.name}={self.value}"
 
 

@@ -165,7 +165,7 @@ class Site(Section):
     their figures), in any case; the planner needs it. Of another GPU, words of the name that its
     driver gives it, such as RTX 6000 Ada, with gpu_figures."""
     gpu_figures: GpuFigures | None = None
-    """Of a GPU that is none of the known kinds, by its data sheet."""
+    """Figures by the data sheet of a GPU that is none of the known kinds."""
     tasks_per_node: Positive | None = None
     """Ranks on a node: one per GPU if not given."""
     cores_per_node: Positive

@@ -24,8 +24,8 @@ from verl_hpc.sources.local import fetch_command, needs_fetch
 
 _GB = 1e9
 _CHECKPOINT_BYTES = 14
-"""Of a parameter in a checkpoint: bfloat16 weights, and master weights and two moments of Adam in
-float32."""
+"""Bytes of a parameter in a checkpoint: bfloat16 weights, and master weights and two moments of
+Adam in float32."""
 _FILES = 1000
 """A run makes at least so many: a snapshot of the code, logs, checkpoints of every rank."""
 _PYTHON_TIMEOUT_S = 30.0
@@ -167,7 +167,7 @@ def _python_verdict(python: str, needed: list[str], answer: dict) -> Verdict:
 
 
 def _num_checkpoints(config: RunConfig) -> int:
-    """That are there at a time, at most: those that are kept, and one that is being written."""
+    """Most checkpoints at a time: those that are kept, and one that is being written."""
     most = config.checkpoint.keep
     if config.steps is not None:
         every = config.checkpoint.every or config.steps

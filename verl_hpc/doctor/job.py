@@ -25,7 +25,7 @@ from verl_hpc.slurm.steps import is_task_of_srun
 from verl_hpc.slurm.tools import Runner, cancel, job_details, my_jobs, run_tool
 
 NAME = "doctor"
-"""Of the run whose directory has the results."""
+"""Name of the run whose directory has the results."""
 
 _LOOK_EVERY_S = 1.0
 _ASK_EVERY_S = 30.0
@@ -90,7 +90,7 @@ def wait_for_result(
 
 
 def _states(run: Runner) -> dict[str, str] | None:
-    """As `my_jobs`; None without an answer, where the next question may have one."""
+    """Return what `my_jobs` does; None without an answer, as the next question may have one."""
     try:
         return my_jobs(run)
     except ClusterError:

@@ -14,7 +14,7 @@ from verl_hpc.slurm.programs import run_program
 _TIMEOUT_S = 15.0
 _KIB = 1024
 _NUMBER = re.compile(r"\[?(\d+)\*?\]?")
-"""Of a column: a star marks what is over its limit, brackets what not every server has told."""
+"""Number of a column: a star marks one over its limit, brackets one that is incomplete."""
 
 
 @dataclass(frozen=True)

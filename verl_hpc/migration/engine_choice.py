@@ -1,4 +1,4 @@
-"""Which engine trains a model: fully_shard in the FSDP form, unless it cannot honour a setting.
+"""Choose the engine of a model: fully_shard in the FSDP form, unless it cannot honour a setting.
 
 verl's default is FSDP, and what is not given has verl's default: weights, gradients and moments are
 then sharded here as they are there. Whether a model is a mixture of experts, which Megatron-core
@@ -186,7 +186,7 @@ _KEYS = {
 
 
 def fsdp_rows(model: str) -> list[Row]:
-    """Of fully_shard's own settings, but for those that the section parallel is read from."""
+    """Rows of fully_shard's own settings, without those that the section parallel is read from."""
     fsdp = FSDP[model]
     return [
         *(fixed(f"{fsdp}.{name}", says, _FSDP_SETTINGS) for name, says in _KEYS.items()),
@@ -213,7 +213,7 @@ def _reference_rows(fsdp: str) -> list[Row]:
 
 
 def compile_rows() -> list[Row]:
-    """Of older names of use_torch_compile."""
+    """Rows of older names of use_torch_compile."""
     near = "parallel.fsdp.compile"
     return [fixed(f"{m}.use_torch_compile", _COMPILES, near, also=(False,)) for m in (ACTOR, REF)]
 

@@ -131,7 +131,7 @@ def _offload(values: Values, draft: Draft) -> None:
 
 
 def _dtype(values: Values, draft: Draft) -> None:
-    """Of parameters and activations."""
+    """Set the element type of parameters and activations."""
     shared = None
     for model in ROLE:
         if not is_there(values, model):

@@ -180,7 +180,7 @@ class Modern:
     """What is given, as keys of today."""
 
     given: Mapping[str, Any]
-    """As it was written."""
+    """Keys and values as they were written."""
     found: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     """The older name that a key was given by, if there is one."""

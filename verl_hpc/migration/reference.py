@@ -28,7 +28,7 @@ class Reference:
     """What verl knows."""
 
     commit: str
-    """Of verl's repository."""
+    """Commit of verl's repository."""
     forms: Mapping[str, Mapping[str, Any]]
     """Defaults by key, of each form; interpolations as they are written."""
 
@@ -37,7 +37,7 @@ class Reference:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of both forms."""
+        """Keys of both forms."""
         return tuple(dict.fromkeys(key for keys in self.forms.values() for key in keys))
 
 

@@ -23,7 +23,7 @@ class Draft:
     """Our settings, as they come together."""
 
     settings: dict[str, Any] = field(default_factory=dict)
-    """By dotted name."""
+    """Values by dotted name."""
     origins: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """verl's keys that a setting comes from."""
     notes: dict[str, str] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class Row:
     says: str = ""
     """How it is converted, or why it is refused."""
     near: str = ""
-    """Of keys that are fixed or refused: what to use instead, in our terms, or NONE."""
+    """What to use instead of a fixed or refused key, in our terms, or NONE."""
     convert: Convert | None = None
-    """Of keys that are honoured, or agree; several keys may share it."""
+    """Converts keys that are honoured, or agree; several keys may share it."""
     also: tuple[Any, ...] = ()
-    """Of fixed keys: values that are taken besides verl's default."""
+    """Values of a fixed key that are taken besides verl's default."""
 
     @property
     def is_pattern(self) -> bool:

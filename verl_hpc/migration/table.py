@@ -80,7 +80,7 @@ ROWS: tuple[Row, ...] = (
 """In the order in which they are read: what comes later knows what came before."""
 
 COMPOSED = ("model_engine",)
-"""Of Hydra's groups, the one that says which of two trees of keys there is."""
+"""The group of Hydra that decides between two trees of keys."""
 
 
 @cache

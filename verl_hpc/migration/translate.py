@@ -82,7 +82,7 @@ def told_together(reasons: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def migrate(words: Sequence[str]) -> Migration:
-    """Of a command line, `main_ppo`'s words.
+    """Translate a command line: the words of `main_ppo`.
 
     Raises:
         ConfigError: a word is no override, or names a key that verl does not know.
@@ -91,7 +91,7 @@ def migrate(words: Sequence[str]) -> Migration:
 
 
 def migrate_file(path: Path, words: Sequence[str] = ()) -> Migration:
-    """Of a YAML file with verl's or a tutorial's keys, and overrides over it.
+    """Translate a YAML file with verl's or a tutorial's keys, and overrides over it.
 
     Raises:
         ConfigError: as `migrate`, or the file cannot be read.
@@ -100,7 +100,7 @@ def migrate_file(path: Path, words: Sequence[str] = ()) -> Migration:
 
 
 def migrate_tree(tree: Mapping[str, Any], words: Sequence[str] = ()) -> Migration:
-    """As `migrate_file`, of what the file says."""
+    """Translate the content of such a file, and overrides over it."""
     said, over = dict(leaves(tree)), read_words(words)
     own = form_of(said.pop("model_engine")) if "model_engine" in said else None
     said.pop("defaults", None)  # of Hydra: which of verl's files lie below this one
@@ -174,7 +174,7 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _form(said: str | None, given: Mapping[str, Any]) -> Form:
-    """Which of verl's two trees of keys the given ones are of."""
+    """Find which of verl's two trees of keys the given ones belong to."""
     strategy = given.get("actor_rollout_ref.actor.strategy")
     if said is None and (strategy == "megatron" or any(".megatron." in key for key in given)):
         return "megatron"

@@ -14,7 +14,7 @@ from verl_hpc.migration.reference import Form, reference
 
 _SELECT = re.compile(r"\$\{oc\.select:([^,{}]+)(?:,(.*))?\}")
 _RESOLVER = re.compile(r"\$\{[^{}]*:[^{}]*\}?")
-"""Of OmegaConf's: the environment, the time, or code."""
+"""A resolver of OmegaConf, which reads the environment, the time, or code."""
 _REFERENCE = re.compile(r"\$\{([^:{}]+)\}")
 
 
@@ -34,7 +34,7 @@ class Values:
     """What verl would read."""
 
     given: Mapping[str, Any]
-    """By key, as the command line or file has them."""
+    """Values by key, as the command line or file has them."""
     form: Form
     own: Mapping[str, Any] = field(default_factory=dict)
     """Settings of ours that are given beside verl's keys, by dotted name."""
@@ -125,7 +125,7 @@ class Values:
         return float(value)
 
     def word(self, key: str) -> str:
-        """As text, whatever it is, to be looked up among words that are known."""
+        """Return a value of any type as text, to be looked up among known words."""
         return str(self[key])
 
     def text(self, key: str) -> str:

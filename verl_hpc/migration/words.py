@@ -25,7 +25,7 @@ class Spoken:
 
     given: dict[str, Any] = field(default_factory=dict)
     form: str | None = None
-    """Of the reference configuration, if it is said."""
+    """Form of the reference configuration, if the command line says it."""
 
 
 def read_words(words: Iterable[str]) -> Spoken:
@@ -88,7 +88,7 @@ def _option(found: Spoken, name: str, text: str) -> None:
 
 
 def form_of(engine: object) -> Form:
-    """Of the reference configuration, by what `model_engine` says.
+    """Return the form of the reference configuration that `model_engine` asks for.
 
     Raises:
         ConfigError: there is no such engine.

@@ -41,7 +41,7 @@ def replace_kernels() -> None:
 
 
 def options() -> dict[str, object]:
-    """Of an engine: norms in one kernel, small blocks of the cache, and prompts in one piece.
+    """Options of an engine: norms in one kernel, small blocks of the cache, prompts in one piece.
 
     Samples of a prompt share whole blocks of it, and 32 tokens is the smallest that the attention
     takes. A prompt that is cut in two fails: vLLM rewinds the request's generator, which torch
@@ -89,7 +89,7 @@ class _Packed:
     """A linear layer's product with a copy of its weight (outputs, inputs)."""
 
     _MOST_SHAPES = 32
-    """Of inputs whose kernels are kept, vLLM's own choice."""
+    """Number of input shapes whose kernels are kept, as vLLM chooses."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._handler = ops.create_onednn_mm(weight.t(), self._MOST_SHAPES)

@@ -181,7 +181,7 @@ class Control:
 
 
 def _lower(one: _Failure | None, other: _Failure | None) -> _Failure | None:
-    """That of the lower rank, of those that there are."""
+    """Return the failure of the lower rank; None without any."""
     if one is None or other is None:
         return one or other
     return min(one, other, key=lambda failure: failure[0])

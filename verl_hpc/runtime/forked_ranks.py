@@ -35,7 +35,7 @@ _LAUNCHERS = ("PMI_RANK", "PMIX_RANK", "SLURM_JOB_ID")
 _TAKEN = (*PASSED_ON, signal.SIGINT)
 _LOOK_EVERY_S = 0.05
 _RANKS_PER_CORE = 16
-"""Which take turns, so that large layouts can be tried on small machines."""
+"""Most ranks on a core, which take turns, so that small machines can try large layouts."""
 _RANK_BYTES = 256 << 20
 """What a rank of the smallest model has for itself, beside what it shares with the others."""
 _TOLERATED = "jemalloc_bg_thd"
@@ -144,7 +144,7 @@ def _check_threads() -> None:
 
 
 def _mpiexec() -> str:
-    """That of this environment's MPI library."""
+    """Return the mpiexec of this environment's MPI library."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:

@@ -60,5 +60,5 @@ class GlooChannel:
 
 
 def _tensor(array: Any) -> torch.Tensor:
-    """The same memory, if it may be written to: torch takes no other."""
+    """Return a tensor over the array's memory, or over a copy if that is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -19,7 +19,7 @@ from verl_hpc.runtime.children import end_with_parent
 
 @dataclass(frozen=True)
 class Helper:
-    """As the process that has started it sees it."""
+    """A helper, as the process that has started it sees it."""
 
     process: subprocess.Popen[bytes]
     connection: socket.socket

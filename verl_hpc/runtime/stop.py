@@ -51,7 +51,7 @@ class Wish(IntEnum):
     RESTART_NOW = 4
     """Drop this step if it has changed no weights yet, save, and leave to be started again."""
     STOP_NOW = 5
-    """The same, for good."""
+    """Drop this step if it has changed no weights yet, save, and leave for good."""
 
     @property
     def leaves(self) -> bool:

@@ -115,7 +115,7 @@ def owner_of_peer(connection: socket.socket) -> int | None:
 
 
 def _hexadecimal(address: tuple[str, int]) -> str:
-    """As the kernel writes it: the bytes of the host in the machine's order."""
+    """Write an address as the kernel does: the bytes of the host in the machine's order."""
     host = int.from_bytes(socket.inet_aton(address[0]), "little")
     return f"{host:08X}:{address[1]:04X}"
 

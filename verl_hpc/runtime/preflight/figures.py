@@ -16,15 +16,15 @@ from verl_hpc.runtime.session import Session
 
 
 class Figures(NamedTuple):
-    """Of one rank."""
+    """Figures of one rank."""
 
     node: int
     device: str
     """Its GPU, as the driver calls it, or cpu."""
     device_bytes: int | None
-    """That a process of a bare GPU can have; None on cores."""
+    """Memory that a process on a bare GPU can have; None on cores."""
     host_bytes: int
-    """That its job can have on its node."""
+    """Host memory that the job can have on this node."""
 
 
 def read_figures(here: Session) -> Figures:

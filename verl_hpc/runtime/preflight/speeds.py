@@ -25,7 +25,7 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one operation over the slowest of some groups."""
+    """Speed of one operation over the slowest of some groups."""
 
     groups: str
     num_groups: int
@@ -33,9 +33,9 @@ class Speed:
     operation: str
     num_bytes: int
     seconds: float
-    """By torch.distributed: NCCL in GPU memory, Gloo in host memory on CPU ranks."""
+    """Seconds by torch.distributed: NCCL in GPU memory, Gloo in host memory on CPU ranks."""
     mpi_seconds: float | None
-    """By MPI in host memory; None where the job has no MPI."""
+    """Seconds by MPI in host memory; None where the job has no MPI."""
 
     @property
     def gb_s(self) -> float:
@@ -151,7 +151,7 @@ def _neighbours(ranks: Sequence[int], rank: int) -> tuple[int, int]:
 
 
 def _communicator(here: Session, groups: Groups) -> Any:
-    """Of this rank's group; MPI's null communicator in none."""
+    """Return the communicator of this rank's group; MPI's null communicator without one."""
     from mpi4py import MPI
 
     number = next((n for n, g in enumerate(groups) if here.world.rank in g), MPI.UNDEFINED)

@@ -130,16 +130,15 @@ def site_umask(site: Site, or_login: bool = False) -> Iterator[None]:
 
 def source_state() -> dict[str, Any]:
     """Version of this package; commit, and whether files differ from it, if it is a checkout."""
-    package = FOLDER
-    commit = _git(package, "rev-parse", "HEAD")
-    changed = _git(package, "status", "--porcelain", "--", str(package))
+    commit = _git("rev-parse", "HEAD")
+    changed = _git("status", "--porcelain", "--", str(FOLDER))
     return {"version": VERSION, "commit": commit, "changed": bool(changed)}
 
 
-def _git(package: Path, *words: str) -> str | None:
+def _git(*words: str) -> str | None:
     if shutil.which("git") is None:
         return None
-    command = ["git", "-C", str(package), *words]
+    command = ["git", "-C", str(FOLDER), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:  # such as an environment that is too long
@@ -152,12 +151,11 @@ def _copy_package(target: Path) -> None:
     fresh, old = target.with_name("code.new"), target.with_name("code.old")
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    package = FOLDER
-    for path in package.rglob("*"):
-        name = path.relative_to(package)
+    for path in FOLDER.rglob("*"):
+        name = path.relative_to(FOLDER)
         if path.suffix == ".pyc" or "__pycache__" in name.parts or not path.is_file():
             continue
-        copy = fresh / package.name / name
+        copy = fresh / FOLDER.name / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)  # not its mode, which is that of the user's own files
     if target.exists():

@@ -39,7 +39,7 @@ def metrics(here: Session, tiny_model, shared_directory):
         here.control.barrier()
         sizes = {"max_prompt_tokens": 96, "overlong_prompt": "drop", "max_response_tokens": 24}
         config = configure(
-            name,
+            f"scored-{name}",  # tests of one session share a directory
             model,
             shared_directory,
             recipe="rl",

@@ -102,7 +102,7 @@ def test_gpus_are_handed_out(slurm, place):
 
 def test_without_slurm_the_packages_are_named(monkeypatch, place):
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("verl_hpc.testing.slurm_lab.lab.SYSTEM_PATH", "/nowhere")
+    monkeypatch.setattr("verl_hpc.testing.slurm_lab.programs.SYSTEM_PATH", "/nowhere")
     assert "apt-get install -y --no-install-recommends slurm-wlm munge" in (missing() or "")
     with pytest.raises(ClusterError, match="slurmctld"):
         Lab(LabSettings(directory=place)).up()

@@ -44,7 +44,7 @@ from verl_hpc.step.batch import (
     Sample,
     StepRows,
 )
-from verl_hpc.step.exchange import Controls, Exchange
+from verl_hpc.step.exchange import Communicators, Exchange
 from verl_hpc.step.operators.advantages import advantages
 from verl_hpc.step.operators.assign import AssignSettings, assign, share
 from verl_hpc.step.placement import Placement
@@ -90,7 +90,7 @@ class Rank:
             name: _Place(Pool(name, _groups(size, width)), rank, self.control, CPU)
             for name, width in (("rollout", ROLLOUT_RANKS), ("actor", TRAIN_RANKS))
         }
-        self.exchange = Exchange(self.world, self.places, Controls(self.control))
+        self.exchange = Exchange(self.world, self.places, Communicators(self.control))
         self.parts: list[Part] = []
         self.made: dict[str, Any] = {}
 

@@ -10,7 +10,7 @@ import torch
 from tests.mpi.engines_for_tests import layouts_of_world, responses, some_sequences
 from tests.mpi.mixtures import FULL, engine_on, mixture
 from tests.mpi.parity import TOLERANCE, gradients_equal, outputs_equal, replica_share
-from verl_hpc.engines.protocol import Wanted
+from verl_hpc.engines.protocol import OutputOptions
 
 LAYOUTS = {
     2: [{"cp": 2}, {"cp": 2, **FULL}],
@@ -97,7 +97,7 @@ def test_values_and_further_outputs_equal_those_of_one_rank(here, tiny_model, si
         policy = build(here, directory, layout)
         mine = sequences[replica_share(policy.layout)]
         candidates = [torch.stack([s[1:], s[:-1]], dim=-1) for s in mine]
-        wanted = Wanted(untempered=True, sum_p_squared=True, top_k=3, candidates=candidates)
+        wanted = OutputOptions(untempered=True, sum_p_squared=True, top_k=3, candidates=candidates)
         outputs = policy.infer(mine, 0.7, wanted)
         critic = build(here, directory, layout, head="value")
         for weight in (w for n, w in critic.weights.items() if "output_layer" in n):

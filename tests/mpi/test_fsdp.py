@@ -10,7 +10,7 @@ from tests.mpi.engines_for_tests import build_engine, responses, some_sequences
 from tests.mpi.fsdp_for_tests import gradients_at_step, rows_equal
 from tests.mpi.parity import TOLERANCE, outputs_equal, replica_share
 from verl_hpc.config.fsdp import FsdpConfig
-from verl_hpc.engines.protocol import Wanted
+from verl_hpc.engines.protocol import OutputOptions
 from verl_hpc.errors import ClusterError, TrainingError
 from verl_hpc.layout.megatron import TrainLayout
 
@@ -67,7 +67,7 @@ def test_what_else_a_language_model_gives(here, tiny_model):
     sequences = some_sequences(5, 256)
     mine = sequences[replica_share(layout)]
     candidates = [torch.stack([s[1:], s[:-1]], dim=-1) for s in mine]
-    wanted = Wanted(untempered=True, sum_p_squared=True, top_k=3, candidates=candidates)
+    wanted = OutputOptions(untempered=True, sum_p_squared=True, top_k=3, candidates=candidates)
     both = [
         build_engine(here, directory, layout, lr=None, engine=name).infer(mine, 0.7, wanted)
         for name in ("megatron", "fsdp")

@@ -6,7 +6,7 @@ import torch
 from tests.mpi.engines_for_tests import build_engine, some_sequences
 from tests.mpi.parity import replica_share
 from tests.mpi.recipe_runs import assert_same, run, write_reward
-from verl_hpc.engines.protocol import Wanted
+from verl_hpc.engines.protocol import OutputOptions
 from verl_hpc.layout.megatron import TrainLayout
 
 pytestmark = pytest.mark.world(4)
@@ -29,7 +29,7 @@ def test_they_equal_transformers(here, tiny_model, reference, sizes):
     # Some are asked for twice, and some are the sampled token itself.
     candidates = [torch.stack([s[1:], s[:-1], s[:-1]], dim=1) for s in sequences]
     share = replica_share(layout)
-    wanted = Wanted(True, True, TOP, candidates[share])
+    wanted = OutputOptions(True, True, TOP, candidates[share])
     outputs = engine.infer(sequences[share], TEMPERATURE, wanted)
     given = zip(outputs, expected[share], sequences[share], candidates[share], strict=True)
     for output, log_p, sequence, tokens in given:
@@ -62,7 +62,7 @@ def test_they_equal_transformers(here, tiny_model, reference, sizes):
         sequences[share],
         lambda _, found: (sum(loss(o.candidate_log_probs) for o in found), {}),
         TEMPERATURE,
-        wanted=Wanted(candidates=candidates[share]),
+        wanted=OutputOptions(candidates=candidates[share]),
     )
     assert metrics["loss"] == pytest.approx(total.item(), rel=1e-5)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)

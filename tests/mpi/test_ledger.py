@@ -33,7 +33,7 @@ from verl_hpc.planner.memory.parameters import chunk_parameters
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.transfer import bucket_bytes, most_bucket_bytes
 from verl_hpc.rollout.hf import HfEngine
-from verl_hpc.step.role import FirstWeights
+from verl_hpc.step.role import InitialWeights
 from verl_hpc.trainer.sync import PARTS, WeightSync
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.process_memory import readable_neighbours
@@ -96,7 +96,7 @@ class Engines:
         self.layout = run_layouts(run, arch, here.world.size).train["actor"]
         start_layouts(here.groups, [self.layout], seed=1)
         self.by_role = {name: self._engine(run, name) for name in ("actor", "critic")}
-        self.reference = FirstWeights(self.by_role["actor"])
+        self.reference = InitialWeights(self.by_role["actor"])
         replicas = tuple((rank,) for rank in range(here.world.size))
         files = str(directory)
         self.rollout = HfEngine(here.world, arch, files, files, replicas, run.rollout, dtype)

@@ -8,7 +8,7 @@ from tests.mpi.engines_for_tests import layouts_of_world, responses, some_sequen
 from tests.mpi.forced_experts import choices, routed_by, told
 from tests.mpi.mixtures import FULL, MODELS, engine_on, mixture
 from tests.mpi.parity import TOLERANCE, gradients_of, replica_share, update_equals
-from verl_hpc.engines.protocol import Wanted
+from verl_hpc.engines.protocol import OutputOptions
 
 K = 2
 LAYOUTS = {
@@ -50,9 +50,9 @@ def test_replayed_experts_decide_log_probs_and_gradients(here, tiny_model, refer
     sequences = some_sequences(5, vocab_size) + responses(2, 4, vocab_size)
     experts = choices(expected, sequences, K, noise=0.3)
     mine = replica_share(engine.layout)
-    wanted = Wanted(experts=[e.flatten(1) for e in experts[mine]])
+    wanted = OutputOptions(experts=[e.flatten(1) for e in experts[mine]])
 
-    replayed, free = (engine.infer(sequences[mine], 1.0, w) for w in (wanted, Wanted()))
+    replayed, free = (engine.infer(sequences[mine], 1.0, w) for w in (wanted, OutputOptions()))
     worst = 0.0
     num_tokens = sum(len(s) - 1 for s in sequences)
     expected.model.zero_grad()
@@ -95,7 +95,7 @@ def test_the_share_of_tokens_that_would_go_elsewhere_is_counted(here, tiny_model
         return sum(o.log_probs.sum() for o in outputs) * 0.0, {}
 
     def disagreement(experts) -> float:
-        wanted = Wanted(experts=[e.flatten(1) for e in experts[mine]])
+        wanted = OutputOptions(experts=[e.flatten(1) for e in experts[mine]])
         return engine.update(sequences[mine], nothing, wanted=wanted)["router_disagreement"]
 
     assert "router_disagreement" not in engine.update(sequences[mine], nothing)
@@ -122,12 +122,12 @@ def test_gradients_without_replay_are_others(here, tiny_model, reference, model)
     directory, _ = mixture(tiny_model, model)
     sequences = some_sequences(5, 256)
     experts = choices(reference(directory), sequences, K, noise=0.3)
-    wanted = Wanted(experts=[e.flatten(1) for e in experts])
+    wanted = OutputOptions(experts=[e.flatten(1) for e in experts])
     replayed, free = (
         engine_on(here, directory, {}).update(
             sequences, lambda _, found: (-sum(o.log_probs.sum() for o in found) / 99, {}), wanted=w
         )["grad_norm"]
-        for w in (wanted, Wanted())
+        for w in (wanted, OutputOptions())
     )
     assert abs(replayed - free) > 100 * TOLERANCE * free
 
@@ -138,7 +138,7 @@ def test_a_replica_without_sequences_takes_part(here, tiny_model, reference):
     engine = engine_on(here, directory, {"dp": 2, "ep": 2})
     sequences = some_sequences(2, engine.arch.vocab_size) if here.world.rank == 0 else []
     experts = choices(reference(directory), sequences, K, noise=0.3)
-    wanted = Wanted(experts=[e.flatten(1) for e in experts])
+    wanted = OutputOptions(experts=[e.flatten(1) for e in experts])
     found = engine.infer(sequences, 1.0, wanted)
     with torch.no_grad(), routed_by(reference(directory), K) as router:
         for sequence, output, chosen in zip(sequences, found, experts, strict=True):

@@ -8,7 +8,7 @@ import pytest
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.lock import RunLock
-from verl_hpc.runtime.stop import StopFlag, Wish
+from verl_hpc.runtime.stop import StopFlag, StopRequest
 from verl_hpc.trainer.sync import WeightSync
 from verl_hpc.trainer.train import train
 from verl_hpc.transfer.files import SafetensorsReader
@@ -177,7 +177,9 @@ def test_an_evaluation_that_a_run_had_no_time_for_is_made_up_for(here, tree, mon
         patch.setattr(
             StopFlag,
             "agree",
-            lambda flag, step=None, _=0: Wish.RESTART_NOW if step == 2 else agree(flag, step),
+            lambda flag, step=None, _=0: (
+                StopRequest.RESTART_NOW if step == 2 else agree(flag, step)
+            ),
         )
         result, rows = run(here, tree)
     assert (result.outcome, result.progress.step, evaluated(rows)) == ("restart", 2, [])

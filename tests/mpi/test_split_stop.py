@@ -8,7 +8,7 @@ from tests.mpi.recipe_runs import write_reward
 from tests.slow import all_slow
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.config.requests import Request, leave_request, read_requests
-from verl_hpc.runtime.stop import Signals, Wish
+from verl_hpc.runtime.stop import Signals, StopRequest
 from verl_hpc.trainer.train import train
 
 pytestmark = pytest.mark.world(4)
@@ -126,7 +126,7 @@ def test_one_rank_is_told(
     signals = Signals()
 
     def hear():
-        signals.wish, signals.reason = Wish.RESTART_NOW, "signal SIGTERM"
+        signals.stop_request, signals.reason = StopRequest.RESTART_NOW, "signal SIGTERM"
 
     when(here, monkeypatch, rank, stage, time, hear)
     result = train(here, config, signals)

@@ -23,10 +23,10 @@ from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.rollout.module import ModuleRollout
 from verl_hpc.runtime.one_rank import local_session
-from verl_hpc.step.exchange import Controls
+from verl_hpc.step.exchange import Communicators
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import Problems
-from verl_hpc.step.role import FirstWeights, Role
+from verl_hpc.step.role import InitialWeights, Role
 from verl_hpc.trainer.context import RunContext
 
 
@@ -65,7 +65,7 @@ def assemble(
         config,
         arch,
         layouts,
-        Controls(session.control),
+        Communicators(session.control),
         places,
         _roles(config.role_settings, layouts, places, modules, device, engines or {}, reference),
         {},
@@ -113,7 +113,7 @@ def _roles(
             roles[name] = Role(
                 name, role, place, owner.arch, engine.layout, engine.shard_map, engine.trained_map
             )
-            roles[name].shared = reference or FirstWeights(engine)
+            roles[name].shared = reference or InitialWeights(engine)
             continue
         engine = engines.get(name) or ModuleEngine(
             modules[name],

@@ -52,7 +52,7 @@ _NOT_HONOURED: Mapping[str, tuple[Any, str]] = {
     "tokenizer": (None, "vLLM has the model's"),
     "streamer": (None, "responses come when all have ended; vLLMAdapter has generate_async"),
 }
-"""What transformers has, with the value that is no wish, and why another one is refused."""
+"""What transformers has, with the value that asks for nothing, and why another one is refused."""
 
 
 NonEmptyText = Annotated[str, Field(min_length=1)]

@@ -23,13 +23,15 @@ from verl_hpc.checkpoint.datasets import open_file, read_dataset
 from verl_hpc.checkpoint.response_columns import response_columns, responses_in, split
 from verl_hpc.checkpoint.schema import SAVE_ID
 from verl_hpc.checkpoint.tensor_file import write_tensors
-from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 
 _PURPOSES = "purposes"
 _NUMBERS = ("step", "slot", "num_slots")
 
 
-def write_ahead(path: Path, save_id: str, responses: Mapping[ResponseId, Tagged]) -> None:
+def write_ahead(
+    path: Path, save_id: str, responses: Mapping[ResponseId, VersionedResponse]
+) -> None:
     """Write an engine's file of responses.
 
     Raises:
@@ -52,7 +54,7 @@ def write_ahead(path: Path, save_id: str, responses: Mapping[ResponseId, Tagged]
 
 def read_ahead(
     path: Path, save_id: str, wanted: Callable[[ResponseId], bool]
-) -> dict[ResponseId, Tagged]:
+) -> dict[ResponseId, VersionedResponse]:
     """Read the wanted responses of an engine's file.
 
     Raises:
@@ -68,7 +70,7 @@ def read_ahead(
         lengths = [len(response.tokens) for response in responses]
         versions = split(read_dataset(file, "versions").numpy(), lengths)
         return {
-            which: Tagged(response, tuple(of_tokens.tolist()))
+            which: VersionedResponse(response, tuple(of_tokens.tolist()))
             for which, response, of_tokens in zip(names, responses, versions, strict=True)
             if wanted(which)
         }

@@ -15,7 +15,7 @@ from verl_hpc.checkpoint.manifest import WrittenFile, described
 from verl_hpc.checkpoint.run_state import RunState
 from verl_hpc.checkpoint.store import point_latest
 from verl_hpc.errors import CheckpointError
-from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class StepContents:
     """Per-rank tensors that no other layout could use, such as random-number states."""
     own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
     """`hf_files` of components that have their own model, by component."""
-    ahead: Mapping[ResponseId, Tagged] = field(default_factory=dict)
+    ahead: Mapping[ResponseId, VersionedResponse] = field(default_factory=dict)
     """Responses that this rank's engine generated ahead, on the engine's first rank; must not
     change any more."""
 

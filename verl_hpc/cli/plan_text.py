@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
 from verl_hpc.hardware.measured import MEASURED
-from verl_hpc.placement.bases import told_bases
+from verl_hpc.placement.bases import shared_bases_text
 from verl_hpc.placement.layouts import layouts_of, placement_of
 from verl_hpc.planner.memory.phase import GIB, Phase
 from verl_hpc.planner.memory.terms import term
@@ -59,7 +59,7 @@ def _layouts(plan: Plan) -> Iterator[str]:
     for name, sizes in layouts_of(plan.layouts).items():
         words = " ".join(f"{axis}={size}" for axis, size in sizes.items())
         yield f"  {name:<14} ranks {placed[name]:<10} {words}"
-    yield from (f"  {line}" for line in told_bases(plan.layouts.bases))
+    yield from (f"  {line}" for line in shared_bases_text(plan.layouts.bases))
 
 
 def _verdict(plan: Plan) -> Iterator[str]:

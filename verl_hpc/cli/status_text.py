@@ -17,7 +17,7 @@ from verl_hpc.runs.logs.read import attempts_of
 from verl_hpc.runs.placed import described as described_placement
 from verl_hpc.runs.ranks import Ranks
 from verl_hpc.runs.reasons import explained
-from verl_hpc.runs.status import Save, Sight, State
+from verl_hpc.runs.status import RunStatus, Save, State
 
 _SKEW_S = 5.0
 _BAR = 30
@@ -28,7 +28,7 @@ class Status:
     """Everything that is shown about a run."""
 
     run: Path
-    sight: Sight
+    sight: RunStatus
     state: State
     progress: Progress
     total_steps: int | None

@@ -14,9 +14,9 @@ from verl_hpc.engines.one_process import OneProcess, outputs_of_row
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     Loss,
-    Seen,
+    OnOutputs,
+    OutputOptions,
     TokenOutputs,
-    Wanted,
     state_specs,
 )
 from verl_hpc.errors import ModelError, NotFiniteError
@@ -101,7 +101,7 @@ class ModuleEngine(OneProcess):
         self,
         sequences: Sequence[torch.Tensor],
         temperature: float = 1.0,
-        wanted: Wanted = NOTHING_MORE,
+        wanted: OutputOptions = NOTHING_MORE,
     ) -> list[TokenOutputs]:
         by_index: dict[int, TokenOutputs] = {}
         with torch.no_grad():
@@ -116,8 +116,8 @@ class ModuleEngine(OneProcess):
         loss: Loss,
         temperature: float = 1.0,
         together: int = 1,
-        wanted: Wanted = NOTHING_MORE,
-        seen: Seen | None = None,
+        wanted: OutputOptions = NOTHING_MORE,
+        seen: OnOutputs | None = None,
     ) -> dict[str, float]:
         assert self._optimizer is not None, "it is not trained"
         for p in self.parameters.values():
@@ -157,7 +157,7 @@ class ModuleEngine(OneProcess):
         sequences: Sequence[torch.Tensor],
         indices: Sequence[int],
         temperature: float,
-        wanted: Wanted,
+        wanted: OutputOptions,
     ) -> list[TokenOutputs]:
         assert wanted.experts is None, "the configuration refuses that"
         rows = [sequences[i] for i in indices]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from verl_hpc.algorithms.allowed import unpacked
-from verl_hpc.engines.protocol import HostCopy, Part, TokenOutputs, Wanted
+from verl_hpc.engines.protocol import HostCopy, OutputOptions, Part, TokenOutputs
 
 
 class OneProcess:
@@ -46,7 +46,7 @@ class OneProcess:
 
 
 def outputs_of_row(
-    logits: torch.Tensor, chosen: torch.Tensor, temperature: float, wanted: Wanted
+    logits: torch.Tensor, chosen: torch.Tensor, temperature: float, wanted: OutputOptions
 ) -> TokenOutputs:
     """Compute outputs from a language model's logits of one sequence.
 

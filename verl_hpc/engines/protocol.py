@@ -35,7 +35,7 @@ HostCopy = Sequence[Sequence[torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OutputOptions:
     """Outputs of a language model to compute besides log-probs and entropy; all at the pass's
     temperature except `untempered`."""
 
@@ -54,7 +54,7 @@ class Wanted:
     """Restrict the distribution to these tokens: (L - 1, bytes) uint8 for each sequence, one bit
     per token of the vocabulary, lowest bit first; a row of zeros allows all."""
 
-    def of(self, indices: Sequence[int]) -> Wanted:
+    def of(self, indices: Sequence[int]) -> OutputOptions:
         """Return the options for the sequences at `indices`."""
         chosen = self
         if self.candidates is not None:
@@ -66,7 +66,7 @@ class Wanted:
         return chosen
 
 
-NOTHING_MORE = Wanted()
+NOTHING_MORE = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TokenOutputs:
     """Output of head language_model."""
     untempered: torch.Tensor | None = None
     """Log-probability at temperature 1. This and the next four are computed on request
-    (`Wanted`)."""
+    (`OutputOptions`)."""
     sum_p_squared: torch.Tensor | None = None
     """Sum of the squares of the distribution's probabilities."""
     top_tokens: torch.Tensor | None = None
@@ -91,7 +91,7 @@ class TokenOutputs:
     top_log_probs: torch.Tensor | None = None
     """(L - 1, k): log-probabilities of `top_tokens`."""
     candidate_log_probs: torch.Tensor | None = None
-    """(L - 1, k): log-probabilities of `Wanted.candidates`."""
+    """(L - 1, k): log-probabilities of `OutputOptions.candidates`."""
     values: torch.Tensor | None = None
     """Output of head value."""
     scores: torch.Tensor | None = None
@@ -113,7 +113,7 @@ Loss = Callable[[Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, Sum
 The scalar is already divided by global normalisers: gradients are summed, not averaged.
 """
 
-Seen = Callable[[Sequence[TokenOutputs]], None]
+OnOutputs = Callable[[Sequence[TokenOutputs]], None]
 """Callback with the detached outputs of all sequences of an update, before the weights change."""
 
 
@@ -124,7 +124,7 @@ class InferenceEngine(Protocol):
         self,
         sequences: Sequence[torch.Tensor],
         temperature: float = 1.0,
-        wanted: Wanted = NOTHING_MORE,
+        wanted: OutputOptions = NOTHING_MORE,
     ) -> list[TokenOutputs]:
         """Compute the head's outputs of every sequence, without gradients.
 
@@ -199,8 +199,8 @@ class TrainingEngine(InferenceEngine, Protocol):
         loss: Loss,
         temperature: float = 1.0,
         together: int = 1,
-        wanted: Wanted = NOTHING_MORE,
-        seen: Seen | None = None,
+        wanted: OutputOptions = NOTHING_MORE,
+        seen: OnOutputs | None = None,
     ) -> dict[str, float]:
         """Take one optimizer step on the summed loss of all sequences of all replicas.
 

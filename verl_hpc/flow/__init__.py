@@ -2,16 +2,16 @@
 
 from verl_hpc.flow.dataflow import DataFlow
 from verl_hpc.flow.operator import EVERYWHERE, Operator
-from verl_hpc.flow.pipeline import Abandoned, Move, Mover, Pipeline, Run, Values
+from verl_hpc.flow.pipeline import Move, Mover, Pipeline, Run, StepCancelled, Values
 
 __all__ = [
     "EVERYWHERE",
-    "Abandoned",
     "DataFlow",
     "Move",
     "Mover",
     "Operator",
     "Pipeline",
     "Run",
+    "StepCancelled",
     "Values",
 ]

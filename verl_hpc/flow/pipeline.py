@@ -46,7 +46,7 @@ class Move:
         return f"{self.source} to {self.target}"
 
 
-class Abandoned(Exception):  # noqa: N818 (not an error)
+class StepCancelled(Exception):  # noqa: N818 (not an error)
     """The ranks cancel this run of the flow; what it has changed so far stays."""
 
 
@@ -61,13 +61,13 @@ class Mover:
             values: what this rank has at the source; of others what it has anywhere.
 
         Raises:
-            Abandoned: a rank that would take part has given the flow up.
+            StepCancelled: a rank that would take part has given the flow up.
         """
         return {name: values[name] for name in move.values}
 
     def abandon(self, moves: Iterable[Move]) -> None:
         """Notify the other ranks of moves that this rank will not make, so that none waits for it;
-        they raise Abandoned there."""
+        they raise StepCancelled there."""
 
 
 STAY = Mover()
@@ -173,7 +173,7 @@ class Pipeline:
         Raises:
             FlowError: an input is missing or unknown, or an operator gives another number of
                 outputs than it declares.
-            Abandoned: an operator raised it, here or on ranks that this one would have met at a
+            StepCancelled: an operator raised it, here or on ranks that this one would have met at a
                 move. What they and others have done stays done.
         """
         return self.resume(self.begin(**inputs), rank, mover, enter).made()
@@ -207,7 +207,7 @@ class Pipeline:
         for number, item in enumerate(mine):
             try:
                 _do(item, values, mover, partial(enter, item.name, self._place_of(item, rank)))
-            except Abandoned:
+            except StepCancelled:
                 mover.abandon(item for item in mine[number + 1 :] if isinstance(item, Move))
                 raise
         return values

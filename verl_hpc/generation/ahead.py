@@ -27,7 +27,7 @@ _Outcomes = Future[Mapping[str, Outcome]]
 """Future of one response's outcomes, by the setting of each reward function called per response."""
 
 
-class Ahead:
+class AsyncScorer:
     """The scoring requests that a rank's worker processes have, by a key of the response.
 
     Args:
@@ -90,7 +90,7 @@ def _given(outcomes: _Outcomes, setting: str) -> Score:
     raise outcome
 
 
-def open_ahead(config: RunConfig) -> Ahead | None:
+def open_ahead(config: RunConfig) -> AsyncScorer | None:
     """Start the scoring processes of a rank, after its threads are set.
 
     Raises:
@@ -103,4 +103,4 @@ def open_ahead(config: RunConfig) -> Ahead | None:
         return None
     workers = start_workers(calls)
     workers.open(count)
-    return Ahead(workers)
+    return AsyncScorer(workers)

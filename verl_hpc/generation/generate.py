@@ -13,7 +13,7 @@ from verl_hpc.generation.responses import responses_to, scoring_ahead, supply_of
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.rollout_metrics import lag_metrics, turn_metrics
 from verl_hpc.generation.slots import GenerateSettings, Slot, slots_of
-from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.batch import (
@@ -93,7 +93,7 @@ def generate(
 
 def _ahead(
     rollout: Rollout, settings: GenerateSettings, step: int
-) -> dict[tuple[int, int], Tagged]:
+) -> dict[tuple[int, int], VersionedResponse]:
     """Return this engine's responses of a step and of later ones, by (step, slot)."""
     return {
         (which.step, which.slot): tagged
@@ -106,7 +106,7 @@ def _remember(
     rollout: Rollout,
     settings: GenerateSettings,
     rows: StepRows,
-    known: Mapping[tuple[int, int], Tagged],
+    known: Mapping[tuple[int, int], VersionedResponse],
 ) -> None:
     """Store the known responses for checkpoints until the step has trained."""
     count = len(rows.rows) * settings.num_samples
@@ -117,12 +117,12 @@ def _remember(
 
 def _kept(
     settings: GenerateSettings, key: str, slots: Sequence[Slot]
-) -> dict[tuple[int, int], Tagged]:
+) -> dict[tuple[int, int], VersionedResponse]:
     """Return the finished responses of an interrupted step, by (step, slot)."""
     if settings.kept is None:
         return {}
     by_slot = settings.kept.take(key, [s.index for s in slots])
-    return {s.key: Tagged(by_slot[s.index], ()) for s in slots if s.index in by_slot}
+    return {s.key: VersionedResponse(by_slot[s.index], ()) for s in slots if s.index in by_slot}
 
 
 def _sample(slot: Slot, response: Response) -> Sample:
@@ -147,7 +147,7 @@ def _columns(
     place: Placement,
     settings: GenerateSettings,
     samples: Samples,
-    by_slot: Mapping[int, tuple[Sequence[int], Tagged]],
+    by_slot: Mapping[int, tuple[Sequence[int], VersionedResponse]],
     allowed_bytes: int,
 ) -> Columns:
     """Build the columns of this engine's samples."""

@@ -36,7 +36,7 @@ class PromptQueue:
         prompts: Mapping[int, Sequence[int]],
         rows: StepRows,
         at_a_time: int,
-    ) -> Supply:
+    ) -> EnginePrompts:
         """Distribute the prompts of a step; return this engine's supply.
 
         Args:
@@ -55,7 +55,9 @@ class PromptQueue:
         num_engines = len(place.groups)
         dealt = num_engines * min(at_a_time, len(order) // num_engines)
         name = f"{self.name}/{self._num_calls}"
-        return Supply(order[:dealt][place.index :: num_engines], order[dealt:], self._next(name))
+        return EnginePrompts(
+            order[:dealt][place.index :: num_engines], order[dealt:], self._next(name)
+        )
 
     def learn(self, rows: StepRows, samples: Samples) -> None:
         """Record the response lengths of all engines' samples, by row."""
@@ -75,7 +77,7 @@ class PromptQueue:
 
 
 @dataclass
-class Supply:
+class EnginePrompts:
     """One engine's prompts of a step: its own first ones, then others from the queue."""
 
     first: Sequence[int]

@@ -11,11 +11,11 @@ from typing import Any
 from verl_hpc.errors import NotFiniteError
 from verl_hpc.generation.answers import Answer
 from verl_hpc.generation.conversation import Asked, Conversations
-from verl_hpc.generation.prompt_queue import Supply
+from verl_hpc.generation.prompt_queue import EnginePrompts
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.score import is_mine
 from verl_hpc.generation.slots import GenerateSettings, Slot, response_seed
-from verl_hpc.rollout.partial import Tagged
+from verl_hpc.rollout.partial import VersionedResponse
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, never
 from verl_hpc.step.batch import StepRows
 from verl_hpc.step.placement import Placement
@@ -26,10 +26,10 @@ def responses_to(
     settings: GenerateSettings,
     step: int,
     slots: Sequence[Slot],
-    known: Mapping[tuple[int, int], Tagged],
+    known: Mapping[tuple[int, int], VersionedResponse],
     on_finished: Callable[[int, Response], None] | None,
-    supply: Supply | None,
-) -> tuple[list[Tagged | None], Sequence[str]]:
+    supply: EnginePrompts | None,
+) -> tuple[list[VersionedResponse | None], Sequence[str]]:
     """Generate this engine's responses (None if unfinished and not kept), and return them with the
     errors of environment steps."""
     begun = [known.get(slot.key) for slot in slots]
@@ -63,7 +63,9 @@ def responses_to(
     return tagged, failures
 
 
-def _in_flight(step: int, slots: Sequence[Slot], begun: Sequence[Tagged | None]) -> dict[str, Any]:
+def _in_flight(
+    step: int, slots: Sequence[Slot], begun: Sequence[VersionedResponse | None]
+) -> dict[str, Any]:
     """Return the arguments of `RolloutEngine.generate` for responses that may continue in later
     steps."""
     needed = {index for index, slot in enumerate(slots) if slot.step == step}
@@ -80,7 +82,7 @@ def supply_of(
     settings: GenerateSettings,
     rows: StepRows,
     slots: Sequence[Slot],
-) -> Supply:
+) -> EnginePrompts:
     """Return what this rank's engine takes from the queue; it gets all samples of a prompt, which
     share its prefix cache."""
     assert rollout.queue is not None
@@ -90,8 +92,8 @@ def supply_of(
     return rollout.queue.deal(place, prompts, rows, num_prompts)
 
 
-def _places(supply: Supply, slots: Sequence[Slot]) -> Callable[[], list[int]]:
-    """Return `Supply.more`, converted from groups to indices of their slots."""
+def _places(supply: EnginePrompts, slots: Sequence[Slot]) -> Callable[[], list[int]]:
+    """Return `EnginePrompts.more`, converted from groups to indices of their slots."""
     places: dict[int, list[int]] = {}
     for i, slot in enumerate(slots):
         places.setdefault(slot.group, []).append(i)
@@ -138,6 +140,6 @@ def _conversations(
     )
 
 
-def _tagged(response: Response, begun: Tagged | None, version: int) -> Tagged:
+def _tagged(response: Response, begun: VersionedResponse | None, version: int) -> VersionedResponse:
     before = begun.versions if begun is not None else ()
-    return Tagged(response, before + (version,) * (len(response.tokens) - len(before)))
+    return VersionedResponse(response, before + (version,) * (len(response.tokens) - len(before)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from verl_hpc.generation.prompt_queue import PromptQueue
 from verl_hpc.layout.shard_map import ShardMap
-from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.rollout.protocol import RolloutEngine
 from verl_hpc.runtime.control import Control
 from verl_hpc.step.placement import Placement
@@ -32,7 +32,7 @@ class Rollout:
     """Prompt queue of rollout.balance: stealing."""
     version: int = 0
     """Number of steps that had changed the engines' weights."""
-    ahead: Mapping[ResponseId, Tagged] = field(default_factory=dict)
+    ahead: Mapping[ResponseId, VersionedResponse] = field(default_factory=dict)
     """Responses that this rank's engine has generated ahead: all of the next step to train, and
     those of later steps in flight."""
 

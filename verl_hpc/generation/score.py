@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verl_hpc.generation.ahead import Ahead
+from verl_hpc.generation.ahead import AsyncScorer
 from verl_hpc.generation.answers import Answer
 from verl_hpc.generation.failures import agreed_reasons
 from verl_hpc.rewards.scorer import Scorer
@@ -34,7 +34,7 @@ class ScoreSettings:
     scorer: Scorer
     tokenizer: PreTrainedTokenizerBase
     problems: StepProblems
-    ahead: Ahead | None = None
+    ahead: AsyncScorer | None = None
     """Worker processes that score; None if the rank scores one response after another."""
     stop: Sequence[str] = ()
     """Stop strings."""

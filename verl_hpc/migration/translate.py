@@ -24,7 +24,7 @@ from verl_hpc.migration.reference import FORMS, Form, leaves, reference
 from verl_hpc.migration.row import Convert, Draft, same
 from verl_hpc.migration.table import ROWS, find, near
 from verl_hpc.migration.values import Refused, Values
-from verl_hpc.migration.words import Spoken, form_of, read_words
+from verl_hpc.migration.words import Overrides, form_of, read_words
 
 
 @dataclass
@@ -104,7 +104,7 @@ def migrate_tree(tree: Mapping[str, Any], words: Sequence[str] = ()) -> Migratio
     said, over = dict(leaves(tree)), read_words(words)
     own = form_of(said.pop("model_engine")) if "model_engine" in said else None
     said.pop("defaults", None)  # of Hydra: which of verl's files lie below this one
-    return translate(Spoken(said | over.given, over.form or own))
+    return translate(Overrides(said | over.given, over.form or own))
 
 
 def load_run(path: str | Path, words: Sequence[str] = ()) -> RunConfig | Migration:
@@ -118,7 +118,7 @@ def load_run(path: str | Path, words: Sequence[str] = ()) -> RunConfig | Migrati
     return migrate_tree(tree, words) if foreign else parse_overridden(tree, words, str(path))
 
 
-def translate(spoken: Spoken) -> Migration:
+def translate(spoken: Overrides) -> Migration:
     """Look up every key, and let the rows of the table make our settings.
 
     Raises:

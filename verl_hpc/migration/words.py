@@ -20,7 +20,7 @@ _DICTIONARY_COLON = re.compile(r":(?=[^\s/])")
 
 
 @dataclass
-class Spoken:
+class Overrides:
     """What a command line says."""
 
     given: dict[str, Any] = field(default_factory=dict)
@@ -28,13 +28,13 @@ class Spoken:
     """Form of the reference configuration, if the command line says it."""
 
 
-def read_words(words: Iterable[str]) -> Spoken:
+def read_words(words: Iterable[str]) -> Overrides:
     """`key=value`, `+key=value`, `++key=value`, `--key value` and `--config-name=...`.
 
     Raises:
         ConfigError: a word is none of these, or its value cannot be read.
     """
-    found = Spoken()
+    found = Overrides()
     for word in joined(words):
         if word.startswith("--"):
             name, _, text = word[2:].partition("=")
@@ -66,7 +66,7 @@ def joined(words: Iterable[str]) -> Iterator[str]:
         yield f"{word}={text}"
 
 
-def _option(found: Spoken, name: str, text: str) -> None:
+def _option(found: Overrides, name: str, text: str) -> None:
     plain = name.replace("-", "_")
     if plain == "config_name":
         file = text.removesuffix(".yaml")
@@ -100,7 +100,7 @@ def form_of(engine: object) -> Form:
     return _FORMS[engine]
 
 
-def _set(found: Spoken, key: str, text: str) -> None:
+def _set(found: Overrides, key: str, text: str) -> None:
     value = _value(key, text)
     if key == "model_engine":
         found.form = form_of(value)

@@ -45,7 +45,7 @@ def shared_bases(settings: Settings, layouts: Layouts) -> dict[str, str]:
     return bases
 
 
-def told_bases(bases: Mapping[str, str]) -> list[str]:
+def shared_bases_text(bases: Mapping[str, str]) -> list[str]:
     """Describe in a line each role that computes with another's frozen weights."""
     return [
         f"{name} computes with {base}'s frozen weights, which are in memory once"

@@ -26,7 +26,7 @@ class ResponseId(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tagged:
+class VersionedResponse:
     """A response, finished or not, with the weights' version of each token."""
 
     response: Response

@@ -86,7 +86,7 @@ class Response:
     first read the token."""
     allowed: Any = field(default=None, compare=False)
     """Tokens that a constraint allowed in each place: numpy (tokens, bytes) uint8 as in
-    `Wanted.allowed`; log_probs are then of the distribution over these only."""
+    `OutputOptions.allowed`; log_probs are then of the distribution over these only."""
 
     @property
     def sampled(self) -> tuple[int, ...]:

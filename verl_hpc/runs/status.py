@@ -55,7 +55,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Sight:
+class RunStatus:
     """What a run's files say about it."""
 
     run: Path
@@ -127,7 +127,7 @@ class Sight:
         return own in ids and ids.index(job["job_id"]) > ids.index(own)
 
 
-def look(run: Path, now: float, longest_operator_s: float | None = None) -> Sight:
+def look(run: Path, now: float, longest_operator_s: float | None = None) -> RunStatus:
     """Read a run's files.
 
     Args:
@@ -144,10 +144,10 @@ def look(run: Path, now: float, longest_operator_s: float | None = None) -> Sigh
         jobs = ()
     beat = read_heartbeat(run)
     recorded, recorded_at = (None, 0.0) if beat is not None else _recorded(run)
-    return Sight(run, now, beat, patience, jobs, recorded, recorded_at)
+    return RunStatus(run, now, beat, patience, jobs, recorded, recorded_at)
 
 
-def conclude(sight: Sight, answer: Answer) -> State:
+def conclude(sight: RunStatus, answer: Answer) -> State:
     """Return the state, from files and from Slurm's answer about `sight.asks()`."""
     beat = sight.beat
     if beat is not None and sight.is_alive:
@@ -202,7 +202,7 @@ def _started_after(job: QueuedJob, beat: Beat) -> bool:
         return False
 
 
-def _never_seen(sight: Sight, jobs: dict[str, QueuedJob]) -> State:
+def _never_seen(sight: RunStatus, jobs: dict[str, QueuedJob]) -> State:
     if sight.recorded is not None:
         return sight.recorded
     if jobs:
@@ -225,7 +225,7 @@ def _ended(beat: Beat) -> State:
     return State(beat.outcome or "")
 
 
-def _silent(sight: Sight, beat: Beat, job: QueuedJob | None) -> State:
+def _silent(sight: RunStatus, beat: Beat, job: QueuedJob | None) -> State:
     if sight.is_gone:
         return State(FAILED, f"in {beat.operator}; its process is gone")
     if job is None:

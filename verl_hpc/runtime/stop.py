@@ -2,7 +2,7 @@
 ranks agree on.
 
 Ranks never act on a signal alone, since one that leaves a collective early leaves the
-others waiting: each notes its wish, and at the next boundary all take the strongest.
+others waiting: each notes its request, and at the next boundary all take the strongest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from verl_hpc.config.requests import KINDS, Request, read_requests, withdraw
 from verl_hpc.errors import ConfigError
-from verl_hpc.flow import Abandoned
+from verl_hpc.flow import StepCancelled
 from verl_hpc.runs.contract import END_TIME
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.log_lines import stamped
@@ -38,8 +38,8 @@ MARGIN_S = 30.0
 """Left over for leaving, after a step, a save and evaluations as long as the longest so far."""
 
 
-class Wish(IntEnum):
-    """What a rank would do next; of all ranks' wishes the largest counts."""
+class StopRequest(IntEnum):
+    """What a rank asks for; the largest of all ranks' requests counts."""
 
     CONTINUE = 0
     SAVE = 1
@@ -55,18 +55,18 @@ class Wish(IntEnum):
 
     @property
     def leaves(self) -> bool:
-        return self >= Wish.RESTART
+        return self >= StopRequest.RESTART
 
     @property
     def at_once(self) -> bool:
-        return self >= Wish.RESTART_NOW
+        return self >= StopRequest.RESTART_NOW
 
     @property
     def for_good(self) -> bool:
-        return self in (Wish.STOP, Wish.STOP_NOW)
+        return self in (StopRequest.STOP, StopRequest.STOP_NOW)
 
 
-class StepDropped(Abandoned):
+class StepDropped(StepCancelled):
     """All ranks leave the step under way, which has changed nothing yet."""
 
 
@@ -92,7 +92,7 @@ class Signals:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.wish = Wish.CONTINUE
+        self.stop_request = StopRequest.CONTINUE
         self.reason = ""
         self._clock = clock
         self._first: float | None = None
@@ -130,12 +130,14 @@ class Signals:
         now = self._clock()
         self._first = now if self._first is None else self._first
         at_once = number != signal.SIGUSR2 or now > self._first + ONE_SIGNAL_S
-        self.wish = max(self.wish, Wish.RESTART_NOW if at_once else Wish.RESTART)
+        self.stop_request = max(
+            self.stop_request, StopRequest.RESTART_NOW if at_once else StopRequest.RESTART
+        )
         self.reason = f"signal {signal.Signals(number).name}"
 
 
 class StopFlag:
-    """This rank's wish, and the agreement of all.
+    """This rank's request, and the agreement of all.
 
     The allocation's end is read from SLURM_JOB_END_TIME and VERL_HPC_END_TIME: a step that would
     not be over in time is not begun. Nor is one that would pass the ceiling of the run's hours.
@@ -167,13 +169,13 @@ class StopFlag:
         self._ceiling = ceiling
         self._pace = _Pace()
         self._file_due = 0.0
-        self._asked = Wish.CONTINUE
+        self._asked = StopRequest.CONTINUE
         self._done = 0
         self.reads_requests = control.rank == 0
         """Whether this rank looks for requests; one of those that generate must see `stop --now`
         before the step's end."""
         self.reason = ""
-        """Why this rank wishes to leave, for people."""
+        """Why this rank asks to leave, for people."""
 
     def took(self, *, step: float = 0.0, save: float = 0.0, evaluation: float = 0.0) -> None:
         """Tell how long a step, a save or an evaluation was, in seconds."""
@@ -182,8 +184,10 @@ class StopFlag:
             max(pace.step, step), max(pace.save, save), max(pace.evaluation, evaluation)
         )
 
-    def wish(self, num_steps_done: int | None = None, num_evaluations: int = 0) -> Wish:
-        """This rank's own wish; cheap, without communication.
+    def stop_request(
+        self, num_steps_done: int | None = None, num_evaluations: int = 0
+    ) -> StopRequest:
+        """This rank's own request; cheap, without communication.
 
         Args:
             num_steps_done: at a step's end; requests that wait for a step are due by it.
@@ -192,61 +196,61 @@ class StopFlag:
         if num_steps_done is not None:
             self._done = num_steps_done
             self._file_due = 0.0
-        if self._signals.wish.leaves:
+        if self._signals.stop_request.leaves:
             self.reason = self._signals.reason
-        wishes = [self._signals.wish, self._file_wish()]
+        stop_requests = [self._signals.stop_request, self._file_request()]
         if num_steps_done is not None:
-            wishes.append(self._time_wish(num_evaluations))
-        return max(wishes)
+            stop_requests.append(self._time_request(num_evaluations))
+        return max(stop_requests)
 
-    def agree(self, num_steps_done: int | None = None, num_evaluations: int = 0) -> Wish:
-        """The strongest wish of all ranks; every rank calls it at the same boundary.
+    def agree(self, num_steps_done: int | None = None, num_evaluations: int = 0) -> StopRequest:
+        """The strongest request of all ranks; every rank calls it at the same boundary.
 
-        Takes what `wish` takes.
+        Takes what `stop_request` takes.
         """
-        mine = self.wish(num_steps_done, num_evaluations)
-        agreed = Wish(self._control.max(int(mine)))
+        mine = self.stop_request(num_steps_done, num_evaluations)
+        agreed = StopRequest(self._control.max(int(mine)))
         if agreed.leaves and not self.reason:
             self.reason = "another rank was asked to stop"
         return agreed
 
-    def agree_to_begin(self) -> Wish:
+    def agree_to_begin(self) -> StopRequest:
         """Before the first step: whether its start has used up the run's hours."""
         if self._ceiling == math.inf:
-            return Wish.CONTINUE
-        return Wish(self._control.max(int(self._ceiling_wish(0.0))))
+            return StopRequest.CONTINUE
+        return StopRequest(self._control.max(int(self._ceiling_request(0.0))))
 
-    def honoured(self, wish: Wish = Wish.STOP_NOW) -> None:
+    def honoured(self, stop_request: StopRequest = StopRequest.STOP_NOW) -> None:
         """Requests have been acted on: forget them, so that the next start does not meet them.
 
         Args:
-            wish: what was done; a save leaves a stop that waits for its step where it is.
+            stop_request: what was done; a save leaves a stop that waits for its step where it is.
         """
-        self._asked = Wish.CONTINUE
+        self._asked = StopRequest.CONTINUE
         if self._control.rank == 0:
-            for kind in ("save",) if wish is Wish.SAVE else KINDS:
+            for kind in ("save",) if stop_request is StopRequest.SAVE else KINDS:
                 withdraw(self._directory, kind)
 
-    def _time_wish(self, num_evaluations: int) -> Wish:
+    def _time_request(self, num_evaluations: int) -> StopRequest:
         pace = self._pace
         needed = pace.step + pace.save + num_evaluations * pace.evaluation + MARGIN_S
-        if (wish := self._ceiling_wish(needed)).leaves:
-            return wish
+        if (stop_request := self._ceiling_request(needed)).leaves:
+            return stop_request
         if self._end - self._clock() > needed:
-            return Wish.CONTINUE
+            return StopRequest.CONTINUE
         self.reason = f"the allocation ends before another step of {self._pace.step:.0f} s would"
-        return Wish.RESTART
+        return StopRequest.RESTART
 
-    def _ceiling_wish(self, needed_s: float) -> Wish:
+    def _ceiling_request(self, needed_s: float) -> StopRequest:
         if self._ceiling - self._clock() > needed_s:
-            return Wish.CONTINUE
+            return StopRequest.CONTINUE
         self.reason = (
             f"another step of {self._pace.step:.0f} s would pass runtime.max_gpu_hours; set it "
             "higher and start again to go on"
         )
-        return Wish.STOP
+        return StopRequest.STOP
 
-    def _file_wish(self) -> Wish:
+    def _file_request(self) -> StopRequest:
         """The strongest of the requests that are due; few ranks look, and not more often than a
         file system of many users likes."""
         now = self._clock()
@@ -255,10 +259,10 @@ class StopFlag:
             return self._asked
         self._file_due = now + _FILE_EVERY_S
         due = [r for r in read_requests(self._directory) if self._done >= r.after_step]
-        self._asked = Wish.CONTINUE
+        self._asked = StopRequest.CONTINUE
         if due:
-            strongest = max(due, key=_wish_of)
-            self._asked = _wish_of(strongest)
+            strongest = max(due, key=_stop_request_of)
+            self._asked = _stop_request_of(strongest)
             self.reason = f"asked to {strongest.kind} by {strongest.by}"
         return self._asked
 
@@ -275,7 +279,7 @@ def _end_of_allocation() -> float:
         ) from None
 
 
-def _wish_of(request: Request) -> Wish:
+def _stop_request_of(request: Request) -> StopRequest:
     if request.kind == "save":
-        return Wish.SAVE
-    return Wish.STOP_NOW if request.now else Wish.STOP
+        return StopRequest.SAVE
+    return StopRequest.STOP_NOW if request.now else StopRequest.STOP

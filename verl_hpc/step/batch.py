@@ -70,7 +70,8 @@ COLUMNS: dict[str, Column] = {
 trained on, 0 if the model did not write it or a correction or filter excludes it. WEIGHTS are those
 of algorithm.correction. VERSIONS counts the steps that had changed the weights a token was sampled
 with. EXPERTS are bytes, rows of `Architecture.routed_bytes`: where the rollout routed each token.
-ALLOWED are bytes as in `Wanted.allowed`: the tokens that a constraint allowed in each place."""
+ALLOWED are bytes as in `OutputOptions.allowed`: the tokens that a constraint allowed in each place.
+"""
 
 
 def add_column(name: str, dtype: torch.dtype = torch.float32, per: Per = "token") -> str:

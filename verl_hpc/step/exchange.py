@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from verl_hpc.errors import FlowError
-from verl_hpc.flow import Abandoned, Move, Mover
+from verl_hpc.flow import Move, Mover, StepCancelled
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.world import World
 from verl_hpc.step.batch import Columns
@@ -14,7 +14,7 @@ from verl_hpc.step.placement import Placement
 from verl_hpc.step.redistribute import redistribute
 
 
-class Controls:
+class Communicators:
     """Control planes (communicators) of sets of ranks, each made once, by every rank of the job.
 
     Args:
@@ -50,7 +50,9 @@ class Exchange(Mover):
         controls: those of every pair of placements.
     """
 
-    def __init__(self, world: World, places: Mapping[str, Placement], controls: Controls) -> None:
+    def __init__(
+        self, world: World, places: Mapping[str, Placement], controls: Communicators
+    ) -> None:
         self._world, self._places, self._controls = world, places, controls
 
     def move(self, move: Move, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -59,7 +61,7 @@ class Exchange(Mover):
         control, root = self._between(source, target)
         # Where both have all ranks, these give a flow up together.
         if not (source.is_world and target.is_world) and control.any(False):
-            raise Abandoned
+            raise StepCancelled
         if move.shared:
             mine = {name: values[name] for name in move.values} if source.leads else None
             values_here = control.broadcast(mine, root)

@@ -11,9 +11,9 @@ from verl_hpc.config.roles import RoleSettings
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     InferenceEngine,
+    OutputOptions,
     TokenOutputs,
     TrainingEngine,
-    Wanted,
 )
 from verl_hpc.errors import FlowError
 from verl_hpc.layout.architecture import Architecture
@@ -79,7 +79,7 @@ class Role:
         return self.training
 
 
-class FirstWeights:
+class InitialWeights:
     """Another role's engine, computing with a copy of its initial weights.
 
     The copy stays in host memory and is exchanged for each pass: a second model would take device
@@ -94,7 +94,7 @@ class FirstWeights:
         self,
         sequences: Sequence[torch.Tensor],
         temperature: float = 1.0,
-        wanted: Wanted = NOTHING_MORE,
+        wanted: OutputOptions = NOTHING_MORE,
     ) -> list[TokenOutputs]:
         """See `InferenceEngine.infer`; the engine's own weights come back bit for bit."""
         with self._engine.exchanged(self._first):
@@ -112,7 +112,7 @@ class WithoutAdapters:
         self,
         sequences: Sequence[torch.Tensor],
         temperature: float = 1.0,
-        wanted: Wanted = NOTHING_MORE,
+        wanted: OutputOptions = NOTHING_MORE,
     ) -> list[TokenOutputs]:
         """See `InferenceEngine.infer`."""
         with self._engine.without_adapters():

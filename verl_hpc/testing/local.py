@@ -19,9 +19,9 @@ from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     STATE_KINDS,
     Loss,
-    Seen,
+    OnOutputs,
+    OutputOptions,
     TokenOutputs,
-    Wanted,
     state_specs,
 )
 from verl_hpc.errors import TrainingError
@@ -143,7 +143,7 @@ class LocalEngine(OneProcess):
         self,
         sequences: Sequence[torch.Tensor],
         temperature: float = 1.0,
-        wanted: Wanted = NOTHING_MORE,
+        wanted: OutputOptions = NOTHING_MORE,
     ) -> list[TokenOutputs]:
         with torch.no_grad():
             return [
@@ -151,7 +151,9 @@ class LocalEngine(OneProcess):
                 for i, tokens in enumerate(sequences)
             ]
 
-    def _outputs(self, tokens: torch.Tensor, temperature: float, wanted: Wanted) -> TokenOutputs:
+    def _outputs(
+        self, tokens: torch.Tensor, temperature: float, wanted: OutputOptions
+    ) -> TokenOutputs:
         """Compute the outputs of one sequence; `wanted` is restricted to it."""
         assert wanted.allowed is None, "no constraint reaches it"
         rows = self._model(tokens)
@@ -167,8 +169,8 @@ class LocalEngine(OneProcess):
         loss: Loss,
         temperature: float = 1.0,
         together: int = 1,
-        wanted: Wanted = NOTHING_MORE,
-        seen: Seen | None = None,
+        wanted: OutputOptions = NOTHING_MORE,
+        seen: OnOutputs | None = None,
     ) -> dict[str, float]:
         assert self._settings is not None, "it is not trained"
         metrics = {"loss": 0.0}

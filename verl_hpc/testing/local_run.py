@@ -21,10 +21,10 @@ from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.runtime.one_rank import LocalControl as LocalControl
 from verl_hpc.runtime.one_rank import local_session as local_session
 from verl_hpc.runtime.stop import Signals, StopFlag
-from verl_hpc.step.exchange import Controls
+from verl_hpc.step.exchange import Communicators
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import open_problems
-from verl_hpc.step.role import FirstWeights, Role
+from verl_hpc.step.role import InitialWeights, Role
 from verl_hpc.testing.local import LocalEngine, tiny_architecture
 from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.trainer.context import RunContext
@@ -78,7 +78,7 @@ def local_run(config: RunConfig, signals: Signals | None = None) -> RunContext:
         config,
         arch,
         layouts,
-        Controls(session.control),
+        Communicators(session.control),
         places,
         _roles(config.role_settings, layouts, places, arch),
         {},
@@ -115,7 +115,7 @@ def _roles(
         if role.shares:
             owner = roles[role.shares].training
             assert owner is not None
-            roles[name].shared = FirstWeights(owner)
+            roles[name].shared = InitialWeights(owner)
         else:
             roles[name].training = engine
     return roles

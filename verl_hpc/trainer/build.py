@@ -25,7 +25,7 @@ from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizer
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.factory import check_model
 from verl_hpc.runtime.session import Session
-from verl_hpc.step.exchange import Controls
+from verl_hpc.step.exchange import Communicators
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import open_problems
 from verl_hpc.trainer.build_roles import Builder, add_rollout, build_engines, make_roles
@@ -124,7 +124,7 @@ def plan_run(
     if leads:
         say_what_is_unused(config, encoder, form, problems.evaluation)
     # 4. Placements and roles, without engines.
-    controls = Controls(session.control)
+    controls = Communicators(session.control)
     places = _places(session, layouts, controls, config.seed)
     builder = Builder(session, config, settings, weights, layouts, places, tokenizer_path)
     run = RunContext(
@@ -229,7 +229,7 @@ def _check_tokenizers(tokenizer: Path, weights: Mapping[str, Weights]) -> None:
 
 
 def _places(
-    session: Session, layouts: RunLayouts, controls: Controls, seed: int
+    session: Session, layouts: RunLayouts, controls: Communicators, seed: int
 ) -> dict[str, Placement]:
     """Make the placements of all pools, with control planes for each pool and pair; all ranks call
     it."""

@@ -25,7 +25,7 @@ from verl_hpc.placement.layouts import ROLLOUT, RunLayouts
 from verl_hpc.rollout.factory import build_rollout, rollout_shard_map
 from verl_hpc.runtime.session import Session
 from verl_hpc.step.placement import Placement
-from verl_hpc.step.role import FirstWeights, Role, WithoutAdapters
+from verl_hpc.step.role import InitialWeights, Role, WithoutAdapters
 from verl_hpc.trainer.adapters import fill_adapters
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.sync import WeightSync, device_to_itself, offloads_of
@@ -205,4 +205,4 @@ def _share_engines(roles: Mapping[str, Role]) -> None:
             continue
         lora = roles[role.settings.shares or ""].settings.lora
         keeps = lora is None or lora.path is not None
-        role.shared = FirstWeights(owner) if keeps else WithoutAdapters(owner)
+        role.shared = InitialWeights(owner) if keeps else WithoutAdapters(owner)

@@ -15,7 +15,7 @@ from verl_hpc.trainer.context import RunContext
 
 
 @dataclass(frozen=True)
-class Look:
+class SampleView:
     """One rank's part of the shown samples, by position."""
 
     groups: Mapping[int, int]
@@ -27,10 +27,10 @@ class Look:
     scores: Mapping[int, float]
 
 
-NOTHING = Look({}, {}, {}, {}, {})
+NOTHING = SampleView({}, {}, {}, {}, {})
 
 
-def step_samples(run: RunContext, values: Mapping[str, Any]) -> Look:
+def step_samples(run: RunContext, values: Mapping[str, Any]) -> SampleView:
     """Return this rank's part of a step's first few prompts; empty unless it leads a group."""
     rows, samples, sequences = (values.get(n) for n in ("rows", "samples", "sequences"))
     # Where prompts are left out and others asked instead.
@@ -66,7 +66,7 @@ def texts(
     samples: Samples,
     sequences: Columns,
     scores: Scores | None = None,
-) -> Look:
+) -> SampleView:
     """Decode the shown prompts and responses that this rank's engine generated."""
     rollout = run.rollout
     assert rollout is not None
@@ -89,7 +89,7 @@ def texts(
         responses[position] = SampleResponse(
             str(decode(answer)), None, None, sample.truncated, version, reason
         )
-    return Look(groups, prompts, responses, {}, _of_first(groups, scores))
+    return SampleView(groups, prompts, responses, {}, _of_first(groups, scores))
 
 
 def _first_versions(sequences: Columns) -> dict[int, int]:
@@ -100,7 +100,7 @@ def _first_versions(sequences: Columns) -> dict[int, int]:
     return {position: int(row[0]) for position, row in rows if len(row)}
 
 
-def join_samples(parts: Iterable[Look]) -> list[SampleGroup]:
+def join_samples(parts: Iterable[SampleView]) -> list[SampleGroup]:
     """Join all ranks' parts, by prompt."""
     groups: dict[int, int] = {}
     prompts: dict[int, tuple[str, str]] = {}

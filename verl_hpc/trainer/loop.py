@@ -9,18 +9,18 @@ import torch
 
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.errors import VerlHpcError
-from verl_hpc.flow import Abandoned, Pipeline
+from verl_hpc.flow import Pipeline, StepCancelled
 from verl_hpc.flow.picture import flow_mermaid, flow_text
 from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 from verl_hpc.metrics.meters import Counter, Meters, find_counters
 from verl_hpc.metrics.names import ENERGY
 from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.metrics.traces import Traces
-from verl_hpc.placement.bases import told_bases
+from verl_hpc.placement.bases import shared_bases_text
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.lives import LifeRecord
 from verl_hpc.runtime.startup import announce
-from verl_hpc.runtime.stop import StepDropped, Wish
+from verl_hpc.runtime.stop import StepDropped, StopRequest
 from verl_hpc.step.metrics import memory_metrics
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.evaluate import evaluate, evaluate_by
@@ -61,11 +61,13 @@ class Loop:
         self._stages = Stages()
         self._steps = Steps(run, recipe, self._enter_operator, self._weights_to_rollout)
         if run.rollout is not None:
-            run.rollout.wants_to_leave = lambda: self._droppable and self.stop.wish().at_once
+            run.rollout.wants_to_leave = lambda: (
+                self._droppable and self.stop.stop_request().at_once
+            )
             self.stop.reads_requests |= run.rollout.place.leads
         picture = self._steps.pipeline(run.num_steps)
         if run.rank == 0:
-            told = [flow_text(picture), *told_bases(run.layouts.bases)]
+            told = [flow_text(picture), *shared_bases_text(run.layouts.bases)]
             text = "\n".join(told) + f"\n\n{flow_mermaid(picture)}\n"
             (self.config.run_directory / FLOW).write_text(text, encoding="utf-8")
 
@@ -100,7 +102,7 @@ class Loop:
             self._traces.begin(step)
             try:
                 progress, metrics = self._step(step, progress)
-            except Abandoned:
+            except StepCancelled:
                 self._write_trace()
                 self._save_for_good(progress)
                 if self._saves.newest == progress.step:
@@ -108,25 +110,25 @@ class Loop:
                 outcome = self._outcome(progress, {}, self.stop.agree())
                 break
             due = self._owes_evaluation(step) + self._owes_evaluation(step + 1)
-            wish = self.stop.agree(step, due)
+            stop_request = self.stop.agree(step, due)
             every = self.config.checkpoint.every
             if (
-                wish is Wish.SAVE
-                or wish.leaves
+                stop_request is StopRequest.SAVE
+                or stop_request.leaves
                 or (every and step % every == 0)
                 or step == self.run.num_steps
             ):
                 self._save(progress)
             else:
                 self._saves.look()
-            if wish is Wish.SAVE:
+            if stop_request is StopRequest.SAVE:
                 self._saves.finish()
-                self.stop.honoured(wish)
-            if self._owes_evaluation(step) and not wish.at_once:
+                self.stop.honoured(stop_request)
+            if self._owes_evaluation(step) and not stop_request.at_once:
                 metrics |= self._evaluate(step)
-            if not wish.leaves:
+            if not stop_request.leaves:
                 self._keep_caches()
-            outcome = self._outcome(progress, metrics, wish)
+            outcome = self._outcome(progress, metrics, stop_request)
             if outcome == "goal reached":
                 self._save_for_good(progress)
             self._record(step, metrics)
@@ -140,7 +142,7 @@ class Loop:
         return Result(progress, outcome, "" if outcome in ENDS else self.stop.reason)
 
     def _outcome(
-        self, progress: Progress, metrics: Mapping[str, float], wish: Wish
+        self, progress: Progress, metrics: Mapping[str, float], stop_request: StopRequest
     ) -> Outcome | None:
         """Return why to stop after this step, or None.
 
@@ -151,8 +153,8 @@ class Loop:
             return "finished"
         if goal is not None and metrics.get("val/score/mean", goal - 1) >= goal:
             return "goal reached"
-        if wish.leaves:
-            return "stopped" if wish.for_good else "restart"
+        if stop_request.leaves:
+            return "stopped" if stop_request.for_good else "restart"
         return None
 
     def _step(self, step: int, progress: Progress) -> tuple[Progress, dict[str, float]]:

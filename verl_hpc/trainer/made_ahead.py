@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.config.run import RunConfig
 from verl_hpc.generation.kept import rollout_key
-from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.step.operators.assign import share
 from verl_hpc.trainer.context import RunContext
 
@@ -31,7 +31,7 @@ def ahead_key(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def made_ahead(run: RunContext, step: int) -> Mapping[ResponseId, Tagged]:
+def made_ahead(run: RunContext, step: int) -> Mapping[ResponseId, VersionedResponse]:
     """Return the responses that this rank saves with a step; an engine's first rank saves all."""
     rollout = run.rollout
     if rollout is None or not rollout.place.is_here or not rollout.place.leads_group:

@@ -17,7 +17,7 @@ from verl_hpc.engines.factory import describe_kernels
 from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.environments.processes import Environments
 from verl_hpc.errors import FlowError
-from verl_hpc.generation.ahead import Ahead
+from verl_hpc.generation.ahead import AsyncScorer
 from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.architecture import Architecture
@@ -26,7 +26,7 @@ from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag
-from verl_hpc.step.exchange import Controls, Exchange
+from verl_hpc.step.exchange import Communicators, Exchange
 from verl_hpc.step.number import Number
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import Problems
@@ -47,7 +47,7 @@ class RunParts:
     arch: Architecture
     """Sizes of the first role's model."""
     layouts: RunLayouts
-    controls: Controls
+    controls: Communicators
     places: Mapping[str, Placement]
     """Placements by the name of their pool."""
     roles: Mapping[str, Role]
@@ -59,7 +59,7 @@ class RunParts:
     rollout: Rollout | None = None
     sync: WeightSync | None = None
     reward: Scorer | None = None
-    ahead: Ahead | None = None
+    ahead: AsyncScorer | None = None
     """Worker processes that score; None if the rank scores itself."""
     environments: Environments | None = None
     """Environments of rollout.environment."""

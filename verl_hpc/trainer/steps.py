@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from verl_hpc.data.order import Position
-from verl_hpc.flow import Abandoned, Pipeline, Values
+from verl_hpc.flow import Pipeline, StepCancelled, Values
 from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.runtime.stop import StepDropped
@@ -23,7 +23,7 @@ Enter = Callable[[Pipeline, int, str, str], object]
 
 
 @dataclass(frozen=True)
-class Stepped:
+class StepResult:
     """Result of a step; metrics, samples and rewards are complete on rank 0."""
 
     progress: Progress
@@ -69,11 +69,11 @@ class Steps:
         """Return the pipeline of the operators that take part in a step."""
         return self._recipe.of_step(step).compiled()
 
-    def take(self, step: int, progress: Progress) -> Stepped:
+    def take(self, step: int, progress: Progress) -> StepResult:
         """Run a step; every rank calls it.
 
         Raises:
-            Abandoned: a rank is preempted before the step has changed any state.
+            StepCancelled: a rank is preempted before the step has changed any state.
         """
         if self._generates and self._run.config.rollout.staleness:
             return self._take_made_ahead(step, progress)
@@ -104,7 +104,7 @@ class Steps:
             or position
         )
 
-    def _take_made_ahead(self, step: int, progress: Progress) -> Stepped:
+    def _take_made_ahead(self, step: int, progress: Progress) -> StepResult:
         """Train on the values generated ahead, while generating ranks generate the next step's."""
         metrics = self._refit(progress.step)
         if self._next is None:
@@ -130,7 +130,7 @@ class Steps:
         values = ahead.begin(rows=rows)
         try:
             self._resume(ahead, step, values)
-        except Abandoned:
+        except StepCancelled:
             return None
         return _Batch(step, behind, values, dict(self._recipe.metrics))
 
@@ -140,7 +140,7 @@ class Steps:
         abandoned = False
         try:
             self._resume(pipeline, step, values)
-        except Abandoned:
+        except StepCancelled:
             abandoned = True
         self._meet(step, abandoned)
 
@@ -148,7 +148,7 @@ class Steps:
         """Raises: StepDropped: on every rank, if one has abandoned the step or is preempted."""
         self._enter(self.pipeline(step), step, WAIT, "all")
         stop = self._run.stop
-        preempted = stop is not None and stop.wish().at_once
+        preempted = stop is not None and stop.stop_request().at_once
         if self._run.session.control.any(abandoned or preempted):
             raise StepDropped
 
@@ -187,7 +187,7 @@ class Steps:
         metrics: Mapping[str, float],
         mine: Mapping[str, float],
         values: Values,
-    ) -> Stepped:
+    ) -> StepResult:
         """Gather metrics of all ranks' operators, and samples for people to read, on rank 0.
 
         Ranks that lead no group or placement add nothing, and send nothing.
@@ -208,7 +208,7 @@ class Steps:
             (of_rank_rewards for _, _, of_rank_rewards in gathered if of_rank_rewards), ()
         )
         samples = join_samples(part for _, part, _ in gathered)
-        return Stepped(progress, together, samples, rewards)
+        return StepResult(progress, together, samples, rewards)
 
     def _rewards(self, values: Values) -> Sequence[float]:
         scores = values.made().get("scores")

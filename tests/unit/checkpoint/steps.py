@@ -20,7 +20,7 @@ from verl_hpc.checkpoint.write import save_step
 from verl_hpc.data.order import Position
 from verl_hpc.layout.heads import Head, model_tensors
 from verl_hpc.layout.shard_map import ShardMap, TensorSpec, dtype_name, whole
-from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.testing.tiny import make_tiny_model
 
@@ -33,7 +33,7 @@ STATE = RunState(
 )
 
 AHEAD = {
-    ResponseId("rollout", 7, slot, 9): Tagged(
+    ResponseId("rollout", 7, slot, 9): VersionedResponse(
         Response(
             tuple(range(slot, 30)),
             (-0.5,) * (30 - slot),

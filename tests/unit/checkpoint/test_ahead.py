@@ -7,16 +7,20 @@ import pytest
 
 from verl_hpc.checkpoint.ahead import read_ahead, write_ahead
 from verl_hpc.errors import DamageError
-from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.rollout.protocol import Response
 
 WHOLE = Response((5, 151_000, 7), (-0.5, -1.25, -0.1), "stop")
 RESPONSES = {
-    ResponseId("rollout", 4, 7, 12): Tagged(WHOLE, (2, 2, 3)),
-    ResponseId("rollout", 5, 2, 12): Tagged(replace(WHOLE, finish_reason="unfinished"), (3,) * 3),
-    ResponseId("rollout", 5, 3, 12): Tagged(Response((), (), "unfinished"), ()),
-    ResponseId("greedy", 4, 1, 6): Tagged(replace(WHOLE, finish_reason="length"), (3,) * 3),
-    ResponseId("a tool", 4, 0, 6): Tagged(replace(WHOLE, mask=(1, 0, 1)), (3,) * 3),
+    ResponseId("rollout", 4, 7, 12): VersionedResponse(WHOLE, (2, 2, 3)),
+    ResponseId("rollout", 5, 2, 12): VersionedResponse(
+        replace(WHOLE, finish_reason="unfinished"), (3,) * 3
+    ),
+    ResponseId("rollout", 5, 3, 12): VersionedResponse(Response((), (), "unfinished"), ()),
+    ResponseId("greedy", 4, 1, 6): VersionedResponse(
+        replace(WHOLE, finish_reason="length"), (3,) * 3
+    ),
+    ResponseId("a tool", 4, 0, 6): VersionedResponse(replace(WHOLE, mask=(1, 0, 1)), (3,) * 3),
 }
 
 
@@ -48,9 +52,13 @@ def test_arrays_keep_their_types_and_shapes(tmp_path):
         found = through_a_file(
             tmp_path / "a.h5",
             {
-                ResponseId("rollout", 4, 1, 3): Tagged(replace(WHOLE, experts=experts), (3,) * 3),
-                ResponseId("rollout", 4, 2, 3): Tagged(replace(WHOLE, allowed=allowed), (3,) * 3),
-                ResponseId("rollout", 5, 1, 3): Tagged(
+                ResponseId("rollout", 4, 1, 3): VersionedResponse(
+                    replace(WHOLE, experts=experts), (3,) * 3
+                ),
+                ResponseId("rollout", 4, 2, 3): VersionedResponse(
+                    replace(WHOLE, allowed=allowed), (3,) * 3
+                ),
+                ResponseId("rollout", 5, 1, 3): VersionedResponse(
                     replace(WHOLE, experts=experts[:0]), (3,) * 3
                 ),
             },

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_hpc.errors import FlowError
-from verl_hpc.flow import Abandoned, DataFlow, Move, Mover, Operator, Run
+from verl_hpc.flow import DataFlow, Move, Mover, Operator, Run, StepCancelled
 
 
 def names(pipeline, rank=0):
@@ -261,7 +261,7 @@ class Said(Mover):
 
     def move(self, move, values):
         if move.values[0] in self.gives_up:
-            raise Abandoned
+            raise StepCancelled
         return {name: f"{values[name]} at {move.target}" for name in move.values}
 
     def abandon(self, moves):
@@ -307,14 +307,14 @@ def test_who_gives_up_meets_those_who_wait_at_every_move(rank):
     """None is left out, so that ranks and moves stay paired."""
 
     def leave(prompts):
-        raise Abandoned
+        raise StepCancelled
 
     flow = rlhf().without("rollout")
     flow.add("rollout", leave, outputs=("sequences", "facts"), placement="generate",
              shared=("facts",))  # fmt: skip
     flow.add("back", lambda update: update, placement="generate", shared=("back",))
     pipeline, mover = flow.compile(SPLIT), Said(gives_up=("facts",))
-    with pytest.raises(Abandoned):
+    with pytest.raises(StepCancelled):
         pipeline.run(rank=rank, mover=mover, prompts="p")
     # Rank 0 has met the first: that is how it knows.
     assert mover.abandoned == pipeline.moves[0 if rank == 5 else 1 :]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.ranks import in_threads
-from verl_hpc.flow import Abandoned, DataFlow, Mover
+from verl_hpc.flow import DataFlow, Mover, StepCancelled
 
 NUM_RANKS = 4
 SEEDS = st.integers(0, 2**32)
@@ -39,7 +39,7 @@ class Rooms(Mover):
             mine = {name: values[name] for name in move.values}
         found = self.meet(move, mine)
         if "abandoned" in found.values():
-            raise Abandoned
+            raise StepCancelled
         if move.index is not None:
             assert "index" in values, f"rank {self.rank} does not know who has what"
         return found[source[0]] if self.rank in self.ranks[move.target] else {}
@@ -168,7 +168,7 @@ def test_nobody_waits_for_those_who_have_given_up(seed):
     gives_up = flow.operators[at]
 
     def leave(**_):
-        raise Abandoned
+        raise StepCancelled
 
     leave = taking(leave, ["rows", *(gives_up.inputs or ())])
     flow = flow.without(gives_up.name)
@@ -184,6 +184,6 @@ def test_nobody_waits_for_those_who_have_given_up(seed):
         NUM_RANKS, lambda rank: pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0)
     )
     for value in found:
-        assert isinstance(value, dict | Abandoned), value
+        assert isinstance(value, dict | StepCancelled), value
     for rank in ranks[gives_up.placement]:
-        assert isinstance(found[rank], Abandoned)
+        assert isinstance(found[rank], StepCancelled)

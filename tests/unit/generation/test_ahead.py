@@ -11,7 +11,7 @@ from tests.unit.generation.test_generate import PLACE, ROWS, TEXTS, rollout, set
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
-from verl_hpc.generation.ahead import Ahead
+from verl_hpc.generation.ahead import AsyncScorer
 from verl_hpc.generation.answers import Answer
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.score import ScoreSettings, score
@@ -90,7 +90,7 @@ ANSWERS = st.builds(answer, st.integers(0, 2), st.text("abc", max_size=3), st.bo
 @given(st.data(), st.lists(ANSWERS, max_size=12), st.sampled_from([function, both]))
 def test_whatever_is_begun_and_whatever_order_it_ends_in(data, answers, make):
     scorer, workers = make(), Later()
-    mine = ScoreSettings(scorer, LetterTokenizer(), None, Ahead(workers))
+    mine = ScoreSettings(scorer, LetterTokenizer(), None, AsyncScorer(workers))
     order = data.draw(st.permutations(range(len(answers))))
     begun = order[: data.draw(st.integers(0, len(answers)))]
     for i in begun:
@@ -105,7 +105,7 @@ def test_whatever_is_begun_and_whatever_order_it_ends_in(data, answers, make):
 
 def test_the_error_is_that_of_the_first_response_whenever_it_came():
     workers = Later()
-    mine = ScoreSettings(function(), LetterTokenizer(), None, Ahead(workers))
+    mine = ScoreSettings(function(), LetterTokenizer(), None, AsyncScorer(workers))
     answers = [answer(0, "ab"), answer(1, "aaaaab"), answer(2, "aaaaac")]
     for one in reversed(answers):
         mine.begin(one, 1)
@@ -116,7 +116,7 @@ def test_the_error_is_that_of_the_first_response_whenever_it_came():
 
 def test_what_nobody_asked_for_is_forgotten_with_its_step():
     workers = AtOnce()
-    mine = ScoreSettings(function(), LetterTokenizer(), None, Ahead(workers))
+    mine = ScoreSettings(function(), LetterTokenizer(), None, AsyncScorer(workers))
     mine.begin(answer(0, "a"), 1)
     mine.begin(answer(0, "a"), 2)
     mine.ahead.forget_before(2)
@@ -127,7 +127,7 @@ def test_what_nobody_asked_for_is_forgotten_with_its_step():
 
 
 def scoring(workers, problems, scorer=None):
-    return ScoreSettings(scorer or function(), LetterTokenizer(), problems, Ahead(workers))
+    return ScoreSettings(scorer or function(), LetterTokenizer(), problems, AsyncScorer(workers))
 
 
 class Rows:

@@ -11,7 +11,7 @@ from verl_hpc.migration.row import same
 from verl_hpc.migration.table import ROWS
 from verl_hpc.migration.translate import translate
 from verl_hpc.migration.values import Values
-from verl_hpc.migration.words import Spoken
+from verl_hpc.migration.words import Overrides
 
 ODD = ("nonsense", *all_slow(True, False, 3))
 """Values that a key is given besides one of its default's own type."""
@@ -33,7 +33,7 @@ def run_of(found):
 
 def is_silent(key, value, form, beside, without):
     """Translate the run again with a key, and say whether nothing shows that it is set."""
-    found = translate(Spoken(beside | {key: value}, form))
+    found = translate(Overrides(beside | {key: value}, form))
     if found.refused or key in found.notes:
         return False
     try:
@@ -73,7 +73,7 @@ def test_no_key_is_silently_ignored_but_where_others_decide_whether_it_counts(od
     unlisted = [row.key for row in ROWS if row.key not in reference() and not row.is_pattern]
     silent = []
     for form in FORMS:
-        without = run_of(translate(Spoken(BASE, form)))
+        without = run_of(translate(Overrides(BASE, form)))
         more = [key for key in unlisted if form in forms_of(key)]
         silent += [
             (key, value, form)
@@ -93,7 +93,7 @@ def test_no_value_is_silently_ignored_with_what_a_key_goes_with(odd):
             continue
         for form in case.forms:
             others = {key: value for key, value in (BASE | case.beside).items() if key != case.key}
-            without = translate(Spoken(others, form))
+            without = translate(Overrides(others, form))
             run = None if without.refused else run_of(without)
             silent += [
                 (case.key, value, form)
@@ -114,7 +114,7 @@ def test_no_value_is_silently_ignored_with_what_a_key_goes_with(odd):
     ],
 )
 def test_a_section_that_is_none_is_refused(form, section):
-    (refused,) = translate(Spoken(BASE | {section: "x"}, form)).refused
+    (refused,) = translate(Overrides(BASE | {section: "x"}, form)).refused
     assert str(refused) == f"{section}: = 'x'; expected a section, such as {{name: value}}"
 
 
@@ -124,9 +124,9 @@ def test_a_section_that_is_none_is_refused(form, section):
 def test_steps_that_verl_itself_writes_over_are_told(model, form, value):
     """Its trainers put the run's steps in their place, whatever they are."""
     key = f"{model}.optim.total_training_steps"
-    found = translate(Spoken(BASE | {key: value}, form))
+    found = translate(Overrides(BASE | {key: value}, form))
     assert found.notes[key] == "changes no number: verl writes the run's own steps over it"
-    assert found.config() == translate(Spoken(BASE, form)).config()
+    assert found.config() == translate(Overrides(BASE, form)).config()
 
 
 def test_a_share_of_the_steps_over_which_the_learning_rate_decays():
@@ -135,9 +135,9 @@ def test_a_share_of_the_steps_over_which_the_learning_rate_decays():
     given = BASE | {f"{optim}.lr_warmup_steps_ratio": 0.5, f"{optim}.lr_warmup_steps": 0}
     each = 4  # optimizer steps in one of the trainer's ten
     for form in FORMS:
-        assert translate(Spoken(given, form)).config().optimizer.warmup_steps == 5 * each
+        assert translate(Overrides(given, form)).config().optimizer.warmup_steps == 5 * each
     given[f"{optim}.lr_decay_steps"] = 8
-    assert translate(Spoken(given, "megatron")).config().optimizer.warmup_steps == 4 * each
+    assert translate(Overrides(given, "megatron")).config().optimizer.warmup_steps == 4 * each
 
 
 @pytest.mark.parametrize(
@@ -147,5 +147,7 @@ def test_settings_of_vllm_are_told_where_another_engine_generates(name, value):
     """Our settings have them, and nothing there reads them."""
     rollout = "actor_rollout_ref.rollout"
     given = BASE | {f"{rollout}.name": "hf", f"{rollout}.{name}": value}
-    assert "vLLM" in translate(Spoken(given)).notes[f"{rollout}.{name}"]
-    assert f"{rollout}.{name}" not in translate(Spoken(given | {f"{rollout}.name": "vllm"})).notes
+    assert "vLLM" in translate(Overrides(given)).notes[f"{rollout}.{name}"]
+    assert (
+        f"{rollout}.{name}" not in translate(Overrides(given | {f"{rollout}.name": "vllm"})).notes
+    )

@@ -12,7 +12,7 @@ from verl_hpc.migration.reference import FORMS, reference
 from verl_hpc.migration.row import RANKS
 from verl_hpc.migration.table import ROWS, find
 from verl_hpc.migration.translate import translate
-from verl_hpc.migration.words import Spoken
+from verl_hpc.migration.words import Overrides
 
 KEYS = reference().keys
 DEFAULTS = {k: v for keys in reference().forms.values() for k, v in keys.items()}
@@ -76,7 +76,7 @@ def test_every_key_is_taken_at_verls_default(form):
     for key, value in reference().forms[form].items():
         if "${" in json.dumps(value) or key in BASE:
             continue
-        found = translate(Spoken(BASE | {key: value}, form))
+        found = translate(Overrides(BASE | {key: value}, form))
         assert not found.refused, (key, value, found.refused[0])
 
 
@@ -89,7 +89,7 @@ def test_a_fixed_key_is_refused_at_another_value_with_the_reason():
         value = other(reference().forms[form][key])
         if any(value is taken for taken in row.also):
             continue
-        refused = translate(Spoken(BASE | {key: value}, form)).refused
+        refused = translate(Overrides(BASE | {key: value}, form)).refused
         assert refused and refused[0].key == key, (key, value)
         assert refused[0].why.startswith(row.says)
 
@@ -99,7 +99,7 @@ def test_a_fixed_key_is_refused_at_another_value_with_the_reason():
 )
 def test_kernels_that_are_reproducible_bit_for_bit_are_not_promised(section):
     key = f"{section}.full_determinism"
-    (refused,) = translate(Spoken(BASE | {key: True}, "fsdp")).refused
+    (refused,) = translate(Overrides(BASE | {key: True}, "fsdp")).refused
     assert refused.key == key and "on GPUs" in str(refused)
 
 
@@ -108,10 +108,10 @@ def test_a_key_that_changes_no_number_is_taken_at_any_value_and_told():
     assert "actor_rollout_ref.model.use_fused_kernels" in keys
     for key in keys:
         form = forms_of(key)[0]
-        found = translate(Spoken(BASE | {key: other(reference().forms[form][key])}, form))
+        found = translate(Overrides(BASE | {key: other(reference().forms[form][key])}, form))
         assert not found.refused, (key, found.refused)
         assert found.notes[key] == f"changes no number: {find(key).says}"
-        assert found.settings == translate(Spoken(BASE, form)).settings
+        assert found.settings == translate(Overrides(BASE, form)).settings
 
 
 def test_every_honoured_key_has_a_case():
@@ -134,14 +134,14 @@ def test_every_setting_that_a_row_names_has_a_case():
 def test_an_honoured_key_is_seen_in_the_resolved_configuration():
     for case in CASES:
         given = BASE | case.beside | {case.key: case.value}
-        found = translate(Spoken(given, case.forms[0]))
+        found = translate(Overrides(given, case.forms[0]))
         resolved = found.config().model_dump(mode="json")
         assert at(resolved, case.ours) == case.expected, case
         if case.key.startswith("trainer.n") and case.ours == "parallel.data_parallel":
             assert found.ranks == case.expected, case
         assert any(case.ours.startswith(name) for name in find(case.key).ours), case
         without = translate(
-            Spoken(BASE | {k: v for k, v in given.items() if k != case.key}, case.forms[0])
+            Overrides(BASE | {k: v for k, v in given.items() if k != case.key}, case.forms[0])
         )
         if not without.refused:  # else what is beside the key needs it
             assert seen(without, case.ours) != case.expected, case
@@ -151,9 +151,9 @@ def test_a_key_that_must_agree_is_refused_where_it_does_not():
     for agreement in AGREEMENTS:
         given, key = BASE | agreement.beside, agreement.key
         assert find(key).fate == "agrees", key
-        without = translate(Spoken(given)).config()
-        assert translate(Spoken(given | {key: agreement.value})).config() == without, key
-        refused = translate(Spoken(given | {key: agreement.wrong})).refused
+        without = translate(Overrides(given)).config()
+        assert translate(Overrides(given | {key: agreement.value})).config() == without, key
+        refused = translate(Overrides(given | {key: agreement.wrong})).refused
         assert [one.key for one in refused] == [key], agreement
 
 
@@ -169,7 +169,7 @@ def test_true_is_no_number():
         (key, value)
         for key in numbers
         for value in (True, False)
-        if not (refused := translate(Spoken(BASE | {key: value}, forms_of(key)[0])).refused)
+        if not (refused := translate(Overrides(BASE | {key: value}, forms_of(key)[0])).refused)
         or refused[0].key != key
     ]
     assert taken == []
@@ -180,5 +180,5 @@ def test_no_value_of_an_honoured_key_is_more_than_an_error(value):
     for row in ROWS:
         if row.fate == "honoured" and not row.is_pattern:
             beside = {"algorithm.use_kl_in_reward": True, f"{CORRECTION}.rollout_is": "token"}
-            spoken = Spoken({**BASE, **beside, row.key: value}, forms_of(row.key)[0])
+            spoken = Overrides({**BASE, **beside, row.key: value}, forms_of(row.key)[0])
             assert translate(spoken).settings["recipe"] == "rl"

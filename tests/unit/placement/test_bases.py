@@ -5,7 +5,7 @@ import pytest
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import architecture
 from verl_hpc.errors import ConfigError
-from verl_hpc.placement.bases import told_bases
+from verl_hpc.placement.bases import shared_bases_text
 from verl_hpc.placement.layouts import run_layouts
 
 MODEL = architecture(vocab_size=128, max_positions=1024)
@@ -20,7 +20,7 @@ def bases(num_ranks=4, critic=None, **changes):
 def test_a_critic_with_adapters_has_the_actors():
     assert bases() == {"critic": "actor"}
     assert bases(lora={"share_base": True}) == {"critic": "actor"}
-    assert told_bases(bases()) == [
+    assert shared_bases_text(bases()) == [
         "critic computes with actor's frozen weights, which are in memory once"
     ]
     other = {"rank": 3, "target_modules": ["q_proj"]}

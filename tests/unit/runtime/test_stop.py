@@ -1,4 +1,4 @@
-"""What makes a rank wish to leave, and that all ranks agree on the strongest wish."""
+"""What makes a rank ask to leave, and that all ranks agree on the strongest request."""
 
 import os
 import signal
@@ -9,17 +9,17 @@ import pytest
 from verl_hpc.config.requests import Request, leave_request, read_requests, withdraw
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import END_TIME
-from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, Wish
+from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, StopRequest
 
 
 class Others:
-    """A control plane in which the other ranks have wishes of their own."""
+    """A control plane in which the other ranks have requests of their own."""
 
-    def __init__(self, rank=0, wishes=()):
-        self.rank, self.wishes = rank, wishes
+    def __init__(self, rank=0, stop_requests=()):
+        self.rank, self.stop_requests = rank, stop_requests
 
     def max(self, mine):
-        return max([mine, *map(int, self.wishes)])
+        return max([mine, *map(int, self.stop_requests)])
 
 
 @pytest.fixture
@@ -38,30 +38,30 @@ def handlers():
 
 
 @pytest.mark.parametrize(
-    "signals, seconds_between, wish",
+    "signals, seconds_between, stop_request",
     [
-        ([], 0, Wish.CONTINUE),
-        ([signal.SIGUSR2], 0, Wish.RESTART),
-        ([signal.SIGTERM], 0, Wish.RESTART_NOW),
-        ([signal.SIGUSR2, signal.SIGUSR2], 60, Wish.RESTART_NOW),
+        ([], 0, StopRequest.CONTINUE),
+        ([signal.SIGUSR2], 0, StopRequest.RESTART),
+        ([signal.SIGTERM], 0, StopRequest.RESTART_NOW),
+        ([signal.SIGUSR2, signal.SIGUSR2], 60, StopRequest.RESTART_NOW),
         # Sent once, and handed on by a container's runtime.
-        ([signal.SIGUSR2, signal.SIGUSR2], 1, Wish.RESTART),
-        ([signal.SIGUSR2, signal.SIGTERM], 0, Wish.RESTART_NOW),
-        ([signal.SIGTERM, signal.SIGUSR2], 60, Wish.RESTART_NOW),
-        ([signal.SIGTERM, signal.SIGUSR2], 0, Wish.RESTART_NOW),
-        ([signal.SIGINT], 0, Wish.RESTART_NOW),
-        ([signal.SIGINT, signal.SIGINT], 0.5, Wish.RESTART_NOW),
-        ([signal.SIGUSR2, signal.SIGINT], 60, Wish.RESTART_NOW),
+        ([signal.SIGUSR2, signal.SIGUSR2], 1, StopRequest.RESTART),
+        ([signal.SIGUSR2, signal.SIGTERM], 0, StopRequest.RESTART_NOW),
+        ([signal.SIGTERM, signal.SIGUSR2], 60, StopRequest.RESTART_NOW),
+        ([signal.SIGTERM, signal.SIGUSR2], 0, StopRequest.RESTART_NOW),
+        ([signal.SIGINT], 0, StopRequest.RESTART_NOW),
+        ([signal.SIGINT, signal.SIGINT], 0.5, StopRequest.RESTART_NOW),
+        ([signal.SIGUSR2, signal.SIGINT], 60, StopRequest.RESTART_NOW),
     ],
 )
-def test_signals(run, handlers, clock, signals, seconds_between, wish):
+def test_signals(run, handlers, clock, signals, seconds_between, stop_request):
     noted = Signals(clock)
     noted.listen()
     for number in signals:
         os.kill(os.getpid(), number)
         clock.now += seconds_between
     flag = StopFlag(Others(), run, noted)
-    assert flag.wish(1) is wish
+    assert flag.stop_request(1) is stop_request
     if signals:
         assert signals[-1].name in flag.reason
 
@@ -72,7 +72,7 @@ def test_after_the_last_step_signals_change_nothing(handlers):
     noted.ignore()
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)
-    assert noted.wish is Wish.CONTINUE
+    assert noted.stop_request is StopRequest.CONTINUE
 
 
 def test_what_a_script_runs_in_its_background_heeds_no_ctrl_c(handlers):
@@ -80,12 +80,15 @@ def test_what_a_script_runs_in_its_background_heeds_no_ctrl_c(handlers):
     noted = Signals()
     noted.listen()
     os.kill(os.getpid(), signal.SIGINT)
-    assert noted.wish is Wish.CONTINUE
+    assert noted.stop_request is StopRequest.CONTINUE
 
 
-@pytest.mark.parametrize("others", [[Wish.CONTINUE, Wish.SAVE], [Wish.STOP_NOW, Wish.RESTART]])
-def test_the_strongest_wish_of_all_ranks_counts(run, others):
-    flag = StopFlag(Others(wishes=others), run, Signals())
+@pytest.mark.parametrize(
+    "others",
+    [[StopRequest.CONTINUE, StopRequest.SAVE], [StopRequest.STOP_NOW, StopRequest.RESTART]],
+)
+def test_the_strongest_request_of_all_ranks_counts(run, others):
+    flag = StopFlag(Others(stop_requests=others), run, Signals())
     assert flag.agree(1) is max(others)
 
 
@@ -97,10 +100,12 @@ def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch,
     flag.took(step=100.0, save=50.0)
     flag.took(step=80.0)
     clock.now = 2000 - 150 - MARGIN_S - 1
-    assert flag.wish(1) is Wish.CONTINUE
+    assert flag.stop_request(1) is StopRequest.CONTINUE
     clock.now += 2
-    assert flag.wish() is Wish.CONTINUE, "in the middle of a step it is too late to ask"
-    assert flag.wish(2) is Wish.RESTART
+    assert flag.stop_request() is StopRequest.CONTINUE, (
+        "in the middle of a step it is too late to ask"
+    )
+    assert flag.stop_request(2) is StopRequest.RESTART
     assert "the allocation ends" in flag.reason
 
 
@@ -114,9 +119,9 @@ def test_a_step_that_would_pass_the_ceiling_is_not_begun_and_the_run_stops_for_g
     flag = StopFlag(Others(), run, Signals(), clock, ceiling=clock.now + 1000)
     flag.took(step=100.0, save=50.0)
     clock.now += 1000 - 150 - MARGIN_S - 1
-    assert flag.wish(1) is Wish.CONTINUE
+    assert flag.stop_request(1) is StopRequest.CONTINUE
     clock.now += 2
-    assert flag.wish(2) is Wish.STOP
+    assert flag.stop_request(2) is StopRequest.STOP
     assert "would pass runtime.max_gpu_hours" in flag.reason
 
 
@@ -128,48 +133,53 @@ def test_an_evaluation_needs_its_time_before_the_end_as_well(run, clock, monkeyp
     flag.took(evaluation=300.0)
     for step, due in enumerate((0, 1, 2)):
         clock.now = 2000 - 150 - 300 * due - MARGIN_S - 1
-        assert flag.wish(step, due) is Wish.CONTINUE
+        assert flag.stop_request(step, due) is StopRequest.CONTINUE
         clock.now += 2
-        assert flag.wish(step, due) is Wish.RESTART
+        assert flag.stop_request(step, due) is StopRequest.RESTART
 
 
 def test_a_start_that_has_used_up_the_hours_begins_no_step(run, clock):
     flag = StopFlag(Others(), run, Signals(), clock, ceiling=clock.now + 10)
-    assert flag.agree_to_begin() is Wish.CONTINUE
+    assert flag.agree_to_begin() is StopRequest.CONTINUE
     clock.now += 10
-    assert flag.agree_to_begin() is Wish.STOP
-    late = StopFlag(Others(wishes=[Wish.STOP]), run, Signals(), clock, ceiling=clock.now + 10)
-    assert late.agree_to_begin() is Wish.STOP
-    assert StopFlag(Others(wishes=[Wish.STOP]), run, Signals()).agree_to_begin() is Wish.CONTINUE
+    assert flag.agree_to_begin() is StopRequest.STOP
+    late = StopFlag(
+        Others(stop_requests=[StopRequest.STOP]), run, Signals(), clock, ceiling=clock.now + 10
+    )
+    assert late.agree_to_begin() is StopRequest.STOP
+    assert (
+        StopFlag(Others(stop_requests=[StopRequest.STOP]), run, Signals()).agree_to_begin()
+        is StopRequest.CONTINUE
+    )
 
 
 @pytest.mark.parametrize(
-    "request_, wish",
+    "request_, stop_request",
     [
-        (Request(kind="save", by="ann"), Wish.SAVE),
-        (Request(kind="stop", by="ann"), Wish.STOP),
-        (Request(kind="stop", now=True, by="ann"), Wish.STOP_NOW),
+        (Request(kind="save", by="ann"), StopRequest.SAVE),
+        (Request(kind="stop", by="ann"), StopRequest.STOP),
+        (Request(kind="stop", now=True, by="ann"), StopRequest.STOP_NOW),
     ],
 )
-def test_requests(run, request_, wish):
+def test_requests(run, request_, stop_request):
     flag = StopFlag(Others(), run, Signals())
-    assert flag.wish(1) is Wish.CONTINUE
+    assert flag.stop_request(1) is StopRequest.CONTINUE
     leave_request(run, request_)
-    assert flag.wish(2) is wish
+    assert flag.stop_request(2) is stop_request
     assert flag.reason == f"asked to {request_.kind} by ann"
     flag.honoured()
     assert not read_requests(run)
-    assert flag.wish(3) is Wish.CONTINUE
+    assert flag.stop_request(3) is StopRequest.CONTINUE
 
 
 def test_a_save_undoes_no_stop_that_waits(run):
     flag = StopFlag(Others(), run, Signals())
     leave_request(run, Request(kind="stop", after_step=3, by="ann"))
     leave_request(run, Request(kind="save", by="cron"))
-    assert flag.wish(1) is Wish.SAVE
-    flag.honoured(Wish.SAVE)
+    assert flag.stop_request(1) is StopRequest.SAVE
+    flag.honoured(StopRequest.SAVE)
     assert [request.kind for request in read_requests(run)] == ["stop"]
-    assert [flag.wish(step) for step in (2, 3)] == [Wish.CONTINUE, Wish.STOP]
+    assert [flag.stop_request(step) for step in (2, 3)] == [StopRequest.CONTINUE, StopRequest.STOP]
     assert flag.reason == "asked to stop by ann"
 
 
@@ -177,7 +187,7 @@ def test_a_stop_that_is_due_comes_before_a_save(run):
     flag = StopFlag(Others(), run, Signals())
     leave_request(run, Request(kind="stop", by="ann"))
     leave_request(run, Request(kind="save", by="cron"))
-    assert flag.wish(1) is Wish.STOP
+    assert flag.stop_request(1) is StopRequest.STOP
     flag.honoured()
     assert read_requests(run) == []
 
@@ -186,21 +196,25 @@ def test_a_stop_that_says_now_and_has_been_seen_cannot_be_withdrawn(run, clock):
     """Ranks may have given up their step for it, and the others follow."""
     flag = StopFlag(Others(), run, Signals(), clock)
     leave_request(run, Request(kind="stop", now=True, by="ann"))
-    assert flag.wish() is Wish.STOP_NOW
+    assert flag.stop_request() is StopRequest.STOP_NOW
     withdraw(run, "stop")
     clock.now += 60
-    assert flag.wish() is flag.wish(1) is Wish.STOP_NOW
+    assert flag.stop_request() is flag.stop_request(1) is StopRequest.STOP_NOW
     leave_request(run, Request(kind="stop", by="ann"))
     other = StopFlag(Others(), run, Signals(), clock)
-    assert other.wish(1) is Wish.STOP
+    assert other.stop_request(1) is StopRequest.STOP
     withdraw(run, "stop")
-    assert other.wish(2) is Wish.CONTINUE
+    assert other.stop_request(2) is StopRequest.CONTINUE
 
 
 def test_a_request_can_wait_for_a_step(run):
     flag = StopFlag(Others(), run, Signals())
     leave_request(run, Request(kind="stop", after_step=3))
-    assert [flag.wish(step) for step in (1, 2, 3)] == [Wish.CONTINUE, Wish.CONTINUE, Wish.STOP]
+    assert [flag.stop_request(step) for step in (1, 2, 3)] == [
+        StopRequest.CONTINUE,
+        StopRequest.CONTINUE,
+        StopRequest.STOP,
+    ]
 
 
 def test_few_ranks_look_and_not_all_the_time_within_a_step(run, clock):
@@ -210,20 +224,20 @@ def test_few_ranks_look_and_not_all_the_time_within_a_step(run, clock):
         StopFlag(Others(rank=2), run, Signals(), clock),
     )
     generates.reads_requests = True
-    assert flag.wish() is Wish.CONTINUE
+    assert flag.stop_request() is StopRequest.CONTINUE
     leave_request(run, Request(kind="stop", now=True))
     clock.now += 1
-    assert flag.wish() is Wish.CONTINUE
+    assert flag.stop_request() is StopRequest.CONTINUE
     clock.now += 5
-    assert flag.wish() is Wish.STOP_NOW
-    assert other.wish() is Wish.CONTINUE
-    assert generates.wish() is Wish.STOP_NOW
+    assert flag.stop_request() is StopRequest.STOP_NOW
+    assert other.stop_request() is StopRequest.CONTINUE
+    assert generates.stop_request() is StopRequest.STOP_NOW
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"kind": "explode"}', '{"kind": "save", "now": true}'])
 def test_what_is_no_request_is_none(run, text):
     (run / "request_save.json").write_text(text)
-    assert StopFlag(Others(), run, Signals()).wish(1) is Wish.CONTINUE
+    assert StopFlag(Others(), run, Signals()).stop_request(1) is StopRequest.CONTINUE
 
 
 def test_a_request_needs_a_run(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from verl_hpc.config.model import OptimizerConfig
-from verl_hpc.engines.protocol import Wanted
+from verl_hpc.engines.protocol import OutputOptions
 from verl_hpc.errors import DataError, TrainingError
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.testing.local import LocalControl, LocalEngine
@@ -27,7 +27,7 @@ def test_a_control_plane_of_one_rank_hears_itself():
 
 
 def test_shapes_are_those_of_the_protocol():
-    outputs = LocalEngine().infer(TOKENS, 0.5, Wanted(untempered=True))
+    outputs = LocalEngine().infer(TOKENS, 0.5, OutputOptions(untempered=True))
     for tokens, output in zip(TOKENS, outputs, strict=True):
         for row in (output.log_probs, output.entropy, output.untempered):
             assert row.shape == (len(tokens) - 1,) and row.dtype == torch.float32
@@ -45,7 +45,7 @@ def test_what_was_not_asked_for_is_not_there():
 def test_further_outputs_are_of_one_distribution():
     engine = LocalEngine()
     every = torch.arange(12).repeat(3, 1)
-    wanted = Wanted(sum_p_squared=True, top_k=12, candidates=[every, every[:1]])
+    wanted = OutputOptions(sum_p_squared=True, top_k=12, candidates=[every, every[:1]])
     for output, tokens in zip(engine.infer(TOKENS, 0.5, wanted), TOKENS, strict=True):
         p = output.candidate_log_probs.exp()
         assert torch.allclose(p.sum(-1), torch.ones(len(tokens) - 1))

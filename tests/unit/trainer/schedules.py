@@ -20,7 +20,7 @@ from verl_hpc.data.prompts import Encoder
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.placement.layouts import place_roles
-from verl_hpc.step.exchange import Controls, Exchange
+from verl_hpc.step.exchange import Communicators, Exchange
 from verl_hpc.step.operator import operator
 from verl_hpc.step.operators.assign import assign
 from verl_hpc.step.placement import Placement
@@ -199,7 +199,7 @@ def _context(schedule, control):
         rollout__overlong_prompt="drop",
     )
     layouts = place_roles(config, size + 1)
-    controls = Controls(control)
+    controls = Communicators(control)
     places = {
         p.name: Placement(p, control.rank, controls.make(p.ranks), CPU, None, False)
         for p in layouts.pools.values()

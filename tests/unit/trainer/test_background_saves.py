@@ -12,7 +12,7 @@ from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.tensor_file import TensorFile
 from verl_hpc.checkpoint.write import StepWriter
 from verl_hpc.errors import CheckpointError, RewardError, agreed
-from verl_hpc.runtime.stop import Signals, Wish
+from verl_hpc.runtime.stop import Signals, StopRequest
 from verl_hpc.testing.local_run import engine_of
 
 
@@ -117,7 +117,7 @@ def test_who_leaves_finishes_the_save_under_way_and_tries_a_failed_one_again(
     signals = Signals()
     checkpoint = {"every": 1, "on_write_failure": "continue"}
     run = small_run(tmp_path, signals, steps=4, checkpoint=checkpoint)
-    tell(run, signals, Wish.RESTART_NOW, "assign", 2)
+    tell(run, signals, StopRequest.RESTART_NOW, "assign", 2)
     result, _ = loop(run)
     assert (result.outcome, result.progress.step) == ("restart", 1)
     assert saved(run) == named(1)

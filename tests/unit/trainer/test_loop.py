@@ -12,7 +12,7 @@ from tests.unit.ranks import on_ranks
 from tests.unit.trainer.runs import PROMPTS, loop, small_run
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.runtime.cache_archive import unpack
-from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, Wish
+from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, StopRequest
 from verl_hpc.testing.local_run import engine_of
 from verl_hpc.trainer.facts import run_facts
 from verl_hpc.trainer.kept_caches import open_caches
@@ -40,14 +40,14 @@ def named(*steps):
     return [step_name(step) for step in steps]
 
 
-def tell(run, signals, wish, stage, step):
+def tell(run, signals, stop_request, stage, step):
     """The rank is told something while it is in a stage of a step."""
     entered = []
 
     def enter(name):
         entered.append(name)
         if name == stage and entered.count(name) == step:
-            signals.wish, signals.reason = wish, "signal SIGTERM"
+            signals.stop_request, signals.reason = stop_request, "signal SIGTERM"
 
     run.session.watchdog.enter = enter
 
@@ -104,7 +104,7 @@ def test_a_run_that_is_told_to_leave_keeps_no_caches(tmp_path, monkeypatch):
     signals = Signals()
     run = small_run(tmp_path, signals, steps=5)
     run.caches = open_caches(run.session, run.arch, run.layouts)
-    tell(run, signals, Wish.RESTART, "rollout", 1)
+    tell(run, signals, StopRequest.RESTART, "rollout", 1)
     loop(run)
     assert (1, "save_checkpoint") in stages(run)
     assert "keep_caches" not in [name for _, name in stages(run)]
@@ -228,7 +228,7 @@ def test_a_run_that_is_interrupted_goes_on_as_if_it_had_not_been(tmp_path, kind)
 def test_a_step_that_has_changed_nothing_is_dropped(tmp_path, stage):
     signals = Signals()
     run = small_run(tmp_path, signals, steps=4, evaluation__every=1)
-    tell(run, signals, Wish.RESTART_NOW, stage, 2)
+    tell(run, signals, StopRequest.RESTART_NOW, stage, 2)
     result, lines = loop(run)
     assert (result.outcome, result.progress.step) == ("restart", 1)
     assert result.reason == "signal SIGTERM"
@@ -246,7 +246,7 @@ def test_a_step_that_has_changed_nothing_is_dropped(tmp_path, stage):
 def test_responses_that_are_under_way_are_dropped(tmp_path):
     signals = Signals()
     run = small_run(tmp_path, signals, steps=4)
-    tell(run, signals, Wish.RESTART_NOW, "rollout", 2)
+    tell(run, signals, StopRequest.RESTART_NOW, "rollout", 2)
     result, _ = loop(run)
     assert (result.outcome, result.progress.step) == ("restart", 1)
     assert [name for step, name in stages(run) if step == 2] == [
@@ -265,7 +265,7 @@ def test_responses_that_are_under_way_are_dropped(tmp_path):
 def test_a_step_that_has_changed_something_is_finished(tmp_path, stage, changes):
     signals = Signals()
     run = small_run(tmp_path, signals, steps=4, evaluation__every=1, **changes)
-    tell(run, signals, Wish.RESTART_NOW, stage, 2)
+    tell(run, signals, StopRequest.RESTART_NOW, stage, 2)
     result, lines = loop(run)
     assert (result.outcome, result.progress.step) == ("restart", 2)
     assert saved(run) == named(2)
@@ -277,11 +277,13 @@ def test_a_step_that_has_changed_something_is_finished(tmp_path, stage, changes)
     assert [line["step"] for line in lines if "val/score/mean" in line] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("wish", "outcome"), [(Wish.RESTART, "restart"), (Wish.STOP, "stopped")])
-def test_a_step_is_finished_for_who_has_time(tmp_path, wish, outcome):
+@pytest.mark.parametrize(
+    ("stop_request", "outcome"), [(StopRequest.RESTART, "restart"), (StopRequest.STOP, "stopped")]
+)
+def test_a_step_is_finished_for_who_has_time(tmp_path, stop_request, outcome):
     signals = Signals()
     run = small_run(tmp_path, signals, steps=4, evaluation__every=1)
-    tell(run, signals, wish, "assign", 2)
+    tell(run, signals, stop_request, "assign", 2)
     result, lines = loop(run)
     assert (result.outcome, result.progress.step) == (outcome, 2)
     assert saved(run) == named(2)
@@ -332,7 +334,7 @@ def test_finished_responses_are_kept_beside_the_step(tmp_path):
     signals = Signals()
     changes = {"steps": 3, "rollout__on_interrupt": "keep", "checkpoint__every": 1}
     run = small_run(tmp_path, signals, **changes)
-    tell(run, signals, Wish.RESTART_NOW, "assign", 2)
+    tell(run, signals, StopRequest.RESTART_NOW, "assign", 2)
     loop(run)
     assert len(run.kept.by_slot) == 4
     again = small_run(tmp_path, **changes)

@@ -3,14 +3,16 @@
 from types import SimpleNamespace
 
 from tests.unit.config.trees import parse
-from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.trainer.made_ahead import ahead_key, made_ahead, take_up
 
 BASE = {"placement": {"train": "0", "rollout": "1-2"}, "rollout__staleness": 2}
 RESPONSES = {
-    ResponseId(purpose, step, slot, count): Tagged(Response((slot,), (-0.5,), "stop"), (3,))
+    ResponseId(purpose, step, slot, count): VersionedResponse(
+        Response((slot,), (-0.5,), "stop"), (3,)
+    )
     for purpose, count in (("rollout", 7), ("greedy", 4))
     for step in (5, 6)
     for slot in range(count)

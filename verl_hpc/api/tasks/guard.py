@@ -19,7 +19,7 @@ Better = Literal["max", "min"]
 
 
 @dataclass(frozen=True)
-class Fall:
+class MetricDrop:
     """A monitored metric that got worse than is allowed."""
 
     metric: str
@@ -42,7 +42,7 @@ class Fall:
 class Rollback:
     """What was done about it."""
 
-    fall: Fall
+    fall: MetricDrop
     to_step: int
     """Whose weights, optimizers and counters training has now."""
     seed: int
@@ -146,7 +146,7 @@ class SafetyGuard:
                 value = self.baseline[name]
                 raise ConfigError(f"SafetyGuard: baseline[{name!r}] = {value}: must be finite")
 
-    def look(self, step: int, metrics: Mapping[str, float]) -> Fall | None:
+    def look(self, step: int, metrics: Mapping[str, float]) -> MetricDrop | None:
         """Take notice of a step's metrics; the first that fell too far, if one did.
 
         A metric that the step has not is passed over; NaN and infinity fall too far at once.
@@ -157,22 +157,22 @@ class SafetyGuard:
             newest, sign = self._newest[name], 1.0 if better == "max" else -1.0
             newest.append(metrics[name])
             if not math.isfinite(metrics[name]):
-                return Fall(name, metrics[name], self._reference(name, metrics[name]), step)
+                return MetricDrop(name, metrics[name], self._reference(name, metrics[name]), step)
             if len(newest) < self.window:
                 continue
             value = math.fsum(newest) / len(newest)
             best = self._reference(name, value)
             if sign * (best - value) > self.threshold_delta:
-                return Fall(name, value, best, step)
+                return MetricDrop(name, value, best, step)
             if sign * (value - self._best.get(name, value)) >= 0:
                 self._best[name] = value
         return None
 
-    def not_finite(self, step: int, prefix: str, reason: str) -> Fall | None:
+    def not_finite(self, step: int, prefix: str, reason: str) -> MetricDrop | None:
         """Take notice of a step that could not be taken, if anything of the prefix is monitored."""
         for name in self.metrics:
             if name.startswith(prefix):
-                return Fall(name, math.nan, self._reference(name, math.nan), step, reason)
+                return MetricDrop(name, math.nan, self._reference(name, math.nan), step, reason)
         return None
 
     def check_names(self, prefix: str, metrics: Mapping[str, float]) -> None:

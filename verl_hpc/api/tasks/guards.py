@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from verl_hpc.api.tasks.guard import Fall, SafetyGuard
+from verl_hpc.api.tasks.guard import MetricDrop, SafetyGuard
 from verl_hpc.api.tasks.progress import Checkpoints
 from verl_hpc.api.tasks.settings import TasksConfig
 from verl_hpc.errors import ConfigError, TrainingError, VerlHpcError
@@ -73,7 +73,7 @@ class Guards:
 
     def look(
         self, step: int, metrics: Mapping[str, float], learned: Iterable[str]
-    ) -> tuple[SafetyGuard, Fall] | None:
+    ) -> tuple[SafetyGuard, MetricDrop] | None:
         """The first guard that sees a fall.
 
         Args:
@@ -94,7 +94,7 @@ class Guards:
 
     def not_finite(
         self, step: int, task: str, error: VerlHpcError
-    ) -> tuple[SafetyGuard, Fall] | None:
+    ) -> tuple[SafetyGuard, MetricDrop] | None:
         """The first guard of a task whose step met what is not finite.
 
         Args:
@@ -108,7 +108,7 @@ class Guards:
                 return guard, fall
         return None
 
-    def target(self, guard: SafetyGuard, fall: Fall, checkpoints: Checkpoints) -> Path:
+    def target(self, guard: SafetyGuard, fall: MetricDrop, checkpoints: Checkpoints) -> Path:
         """The step to go back to.
 
         It is the oldest one where none is as old as the guard asks for.

@@ -26,7 +26,7 @@ from verl_hpc.config.role import ACTOR, CRITIC
 from verl_hpc.engines.shared_module import OptimizerPath, SharedModule
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.heads import VALUE_HEAD
-from verl_hpc.step.role import FirstWeights, Role
+from verl_hpc.step.role import InitialWeights, Role
 from verl_hpc.trainer.context import RunContext
 
 
@@ -65,9 +65,9 @@ class SharedModels:
         return SharedModule(self.critic, arch, "value", self.device, names, leave_out=head)
 
     @cached_property
-    def reference(self) -> FirstWeights:
+    def reference(self) -> InitialWeights:
         """The actor as it was when this was first asked for."""
-        return FirstWeights(self.weights)
+        return InitialWeights(self.weights)
 
     @property
     def dtype(self) -> str:

@@ -15,7 +15,7 @@ from verl_hpc.api.ranks import check_one_process
 from verl_hpc.api.rewards import Reward
 from verl_hpc.api.tasks.batches import TaskBatches
 from verl_hpc.api.tasks.evaluation import Evaluation
-from verl_hpc.api.tasks.guard import Fall, Rollback, SafetyGuard
+from verl_hpc.api.tasks.guard import MetricDrop, Rollback, SafetyGuard
 from verl_hpc.api.tasks.guards import Guards
 from verl_hpc.api.tasks.progress import Checkpoints
 from verl_hpc.api.tasks.records import Records
@@ -210,7 +210,7 @@ class Trainer:
         self._batches.check_goes_back()
         self._guards.add(guard, self._batches.weights or {})
 
-    def _roll_back(self, guard: SafetyGuard, fall: Fall) -> dict[str, float]:
+    def _roll_back(self, guard: SafetyGuard, fall: MetricDrop) -> dict[str, float]:
         """Go back, tell, and be other than before.
 
         Raises:

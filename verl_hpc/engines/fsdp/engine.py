@@ -24,10 +24,10 @@ from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     Head,
     Loss,
-    Seen,
+    OnOutputs,
+    OutputOptions,
     Sums,
     TokenOutputs,
-    Wanted,
 )
 from verl_hpc.engines.shared.groups import LayoutGroups
 from verl_hpc.engines.shared.micro_batches import Plan
@@ -150,7 +150,7 @@ class FsdpEngine(KeptOnHost):
         self,
         sequences: Sequence[torch.Tensor],
         temperature: float = 1.0,
-        wanted: Wanted = NOTHING_MORE,
+        wanted: OutputOptions = NOTHING_MORE,
     ) -> list[TokenOutputs]:
         plan = self._passes.plan(sequences)
         self.decoder.eval()
@@ -173,8 +173,8 @@ class FsdpEngine(KeptOnHost):
         loss: Loss,
         temperature: float = 1.0,
         together: int = 1,
-        wanted: Wanted = NOTHING_MORE,
-        seen: Seen | None = None,
+        wanted: OutputOptions = NOTHING_MORE,
+        seen: OnOutputs | None = None,
     ) -> dict[str, float]:
         assert self.optimizer is not None
         plan = self._passes.plan(sequences, together)
@@ -207,7 +207,7 @@ class FsdpEngine(KeptOnHost):
         plan: Plan,
         temperature: float,
         consume: Callable[..., Any],
-        wanted: Wanted,
+        wanted: OutputOptions,
     ) -> list[Any]:
         try:
             return self._passes.run(sequences, plan, temperature, consume, wanted)

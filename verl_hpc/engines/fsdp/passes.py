@@ -9,7 +9,7 @@ import torch
 
 from verl_hpc.engines.fsdp.attention import attending
 from verl_hpc.engines.fsdp.build import Decoder
-from verl_hpc.engines.protocol import Wanted
+from verl_hpc.engines.protocol import OutputOptions
 from verl_hpc.engines.shared.groups import LayoutGroups
 from verl_hpc.engines.shared.micro_batches import Plan, Planner
 from verl_hpc.engines.shared.outputs import Outputs
@@ -60,7 +60,7 @@ class Passes:
         plan: Plan,
         temperature: float,
         consume: Callable[..., Any],
-        wanted: Wanted,
+        wanted: OutputOptions,
     ) -> list[Any]:
         """Run all micro-batches and return `consume(indices, outputs)` of each, None for an empty
         one. With gradients enabled `consume` must also run the backward pass."""

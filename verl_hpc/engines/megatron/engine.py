@@ -37,10 +37,10 @@ from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     Head,
     Loss,
-    Seen,
+    OnOutputs,
+    OutputOptions,
     Sums,
     TokenOutputs,
-    Wanted,
 )
 from verl_hpc.engines.shared.offload import HostStore, KeptOnHost
 from verl_hpc.engines.shared.outputs import Outputs, sum_metrics
@@ -216,7 +216,7 @@ class MegatronEngine(KeptOnHost):
         self,
         sequences: Sequence[torch.Tensor],
         temperature: float = 1.0,
-        wanted: Wanted = NOTHING_MORE,
+        wanted: OutputOptions = NOTHING_MORE,
     ) -> list[TokenOutputs]:
         plan = self._passes.plan(sequences)
 
@@ -239,8 +239,8 @@ class MegatronEngine(KeptOnHost):
         loss: Loss,
         temperature: float = 1.0,
         together: int = 1,
-        wanted: Wanted = NOTHING_MORE,
-        seen: Seen | None = None,
+        wanted: OutputOptions = NOTHING_MORE,
+        seen: OnOutputs | None = None,
     ) -> dict[str, float]:
         assert self.optimizer is not None
         plan = self._passes.plan(sequences, together)
@@ -280,7 +280,7 @@ class MegatronEngine(KeptOnHost):
         kept: Mapping[tuple[int, ...], list[TokenOutputs]],
         bins: Sequence[Sequence[int]],
         sequences: Sequence[torch.Tensor],
-        wanted: Wanted,
+        wanted: OutputOptions,
     ) -> list[TokenOutputs]:
         """Return the last stage's outputs on every stage, in the caller's order."""
         # An interleaved pipeline may also run empty micro-batches, which have no outputs.

@@ -17,7 +17,7 @@ from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.router_replay import RouterReplay
 from verl_hpc.engines.megatron.rows import MicroBatch, MicroBatches, RoutedRow, RowParams
 from verl_hpc.engines.megatron.spec import PackedRotaryEmbedding
-from verl_hpc.engines.protocol import NOTHING_MORE, Wanted
+from verl_hpc.engines.protocol import NOTHING_MORE, OutputOptions
 from verl_hpc.engines.shared.micro_batches import Plan, Planner
 from verl_hpc.engines.shared.outputs import Outputs
 from verl_hpc.engines.shared.packing import PackedRow, pack
@@ -80,7 +80,7 @@ class Passes:
         consume: Callable[..., Any],
         *,
         forward_only: bool,
-        wanted: Wanted = NOTHING_MORE,
+        wanted: OutputOptions = NOTHING_MORE,
     ) -> list[Any]:
         """Send all micro-batches through the pipeline. On the last stage `consume` is called with
         (indices, outputs) of each, and `run` returns what it returned."""

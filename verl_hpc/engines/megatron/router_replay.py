@@ -51,8 +51,8 @@ class RouterReplay:
         """Return what this rank's routers need of a row; None for a row of padding only.
 
         Args:
-            experts: `Wanted.experts` of each of its sequences. Tokens that sequences share use
-                those of the first sequence.
+            experts: `OutputOptions.experts` of each of its sequences. Tokens that sequences share
+                use those of the first sequence.
         """
         if not experts:
             return None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from verl_hpc.engines.protocol import NOTHING_MORE, Head, Sums, TokenOutputs, Wanted
+from verl_hpc.engines.protocol import NOTHING_MORE, Head, OutputOptions, Sums, TokenOutputs
 from verl_hpc.engines.shared.groups import LayoutGroups
 from verl_hpc.engines.shared.log_probs import (
     likeliest_tokens,
@@ -31,7 +31,7 @@ class _Field:
     """Numbers per token; None is one number, without a dimension."""
 
 
-def _fields(head: Head, wanted: Wanted) -> list[_Field]:
+def _fields(head: Head, wanted: OutputOptions) -> list[_Field]:
     """Return the fields that a head fills."""
     assert head == "language_model" or wanted == NOTHING_MORE, f"a {head} has nothing more"
     assert wanted.allowed is None, "no constraint reaches it"
@@ -74,7 +74,7 @@ class Outputs:
         self._shard = padded_vocab(vocab_size, groups.layout.tp, vocab_multiple) // groups.layout.tp
 
     def read(
-        self, tensor: torch.Tensor, row: PackedRow, temperature: float, wanted: Wanted
+        self, tensor: torch.Tensor, row: PackedRow, temperature: float, wanted: OutputOptions
     ) -> list[TokenOutputs]:
         """Return the outputs of every sequence of a row; differentiable.
 
@@ -97,7 +97,7 @@ class Outputs:
         ]
 
     def _of_tokens(
-        self, tensor: torch.Tensor, row: PackedRow, temperature: float, wanted: Wanted
+        self, tensor: torch.Tensor, row: PackedRow, temperature: float, wanted: OutputOptions
     ) -> dict[str, torch.Tensor]:
         """Return a language model's outputs of this rank's T tokens, (T,) or (T, k)."""
         tp = self._groups.layout.tp
@@ -138,7 +138,7 @@ class Outputs:
         found: Sequence[list[TokenOutputs]],
         bins: Sequence[Sequence[int]],
         lengths: Sequence[int],
-        wanted: Wanted,
+        wanted: OutputOptions,
         device: torch.device,
     ) -> list[TokenOutputs]:
         """Put outputs in the caller's order, and broadcast the last pipeline stage's to the others.

@@ -9,7 +9,7 @@ import torch
 
 from verl_hpc.algorithms.distillation import forward_kl
 from verl_hpc.config.distillation import DistillationConfig
-from verl_hpc.engines.protocol import Sums, TokenOutputs, Wanted
+from verl_hpc.engines.protocol import OutputOptions, Sums, TokenOutputs
 from verl_hpc.step.batch import (
     ADVANTAGES,
     EXPERTS,
@@ -49,7 +49,7 @@ def grade(
     sequences: Columns,
 ) -> tuple[Columns, Metrics]:
     """Compute the teacher's log-probs of the responses, and of its likeliest tokens."""
-    wanted = Wanted(top_k=settings.top_k)
+    wanted = OutputOptions(top_k=settings.top_k)
     outputs = teacher.engine.infer(sequences[TOKENS], settings.temperature, wanted)
 
     def column(found: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
@@ -134,7 +134,7 @@ def update_student(
         samples,
         sequences,
         loss,
-        wanted=Wanted(
+        wanted=OutputOptions(
             candidates=sequence_parts(samples, sequences, tokens),
             experts=sequences.values.get(EXPERTS),
         ),

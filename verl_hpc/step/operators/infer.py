@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verl_hpc.engines.protocol import TokenOutputs, Wanted
+from verl_hpc.engines.protocol import OutputOptions, TokenOutputs
 from verl_hpc.step.batch import (
     ALLOWED,
     ENTROPY,
@@ -79,7 +79,7 @@ def sequence_parts(
 
 
 def allowed_tokens(samples: Samples, sequences: Columns) -> list[torch.Tensor] | None:
-    """Return `Wanted.allowed` if a constraint restricted the rollout, else None."""
+    """Return `OutputOptions.allowed` if a constraint restricted the rollout, else None."""
     of_responses = sequences.values.get(ALLOWED)
     return None if of_responses is None else sequence_parts(samples, sequences, of_responses)
 
@@ -104,7 +104,7 @@ def old_log_probs(
         TrainingError: on every rank, if they differ by more than
             rollout.verify.probe_tolerance on average and rollout.verify.on_mismatch is stop.
     """
-    wanted = Wanted(
+    wanted = OutputOptions(
         untempered=settings.filtered,
         sum_p_squared=settings.sum_p_squared,
         experts=sequences.values.get(EXPERTS),
@@ -160,7 +160,7 @@ def log_probs_of(
     role: Role, temperature: float, samples: Samples, sequences: Columns, column: str
 ) -> Columns:
     """Compute log-probs of the response tokens under a role's policy, as a column."""
-    wanted = Wanted(allowed=allowed_tokens(samples, sequences))
+    wanted = OutputOptions(allowed=allowed_tokens(samples, sequences))
     outputs = role.engine.infer(sequences[TOKENS], temperature, wanted)
     log_probs = response_parts(samples, sequences, [o.log_probs for o in outputs])
     return Columns(sequences.positions, {column: log_probs})

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from verl_hpc.algorithms.aggregation import Aggregation, Mode
-from verl_hpc.engines.protocol import NOTHING_MORE, Seen, Sums, TokenOutputs, Wanted
+from verl_hpc.engines.protocol import NOTHING_MORE, OnOutputs, OutputOptions, Sums, TokenOutputs
 from verl_hpc.step.batch import MASK, TOKENS, Columns, Samples, pad_rows
 from verl_hpc.step.operators.infer import response_part
 from verl_hpc.step.placement import Placement
@@ -80,9 +80,9 @@ def optimise(
     loss: TokenLoss,
     together: int = 1,
     masks: Columns | None = None,
-    wanted: Wanted = NOTHING_MORE,
+    wanted: OutputOptions = NOTHING_MORE,
     prepare: Callable[[MiniBatch], None] | None = None,
-    seen: Seen | None = None,
+    seen: OnOutputs | None = None,
 ) -> dict[str, float]:
     """Take one optimizer step per mini-batch and epoch; skip mini-batches without an unmasked
     token.

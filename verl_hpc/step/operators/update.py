@@ -13,7 +13,7 @@ from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.value_loss import clipped_value_loss
 from verl_hpc.config.algorithm import AlgorithmConfig
-from verl_hpc.engines.protocol import Sums, TokenOutputs, Wanted
+from verl_hpc.engines.protocol import OutputOptions, Sums, TokenOutputs
 from verl_hpc.errors import FlowError
 from verl_hpc.step.batch import (
     ADVANTAGES,
@@ -100,7 +100,7 @@ def update_actor(
         sequences,
         actor_loss(settings, old, advantages, reference, trained, selected),
         masks=selected or trained,
-        wanted=Wanted(
+        wanted=OutputOptions(
             untempered=starts_here and settings.old.filtered,
             experts=sequences.values.get(EXPERTS),
             allowed=allowed_tokens(samples, sequences),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from verl_hpc.api.tasks.guard import Fall, Rollback, SafetyGuard, log_alert
+from verl_hpc.api.tasks.guard import MetricDrop, Rollback, SafetyGuard, log_alert
 from verl_hpc.errors import ConfigError
 
 
@@ -14,24 +14,24 @@ def looks(guard, values, name="m"):
 
 def test_it_is_measured_against_the_best_so_far():
     found = looks(SafetyGuard(["m"], 0.5, 10), [0.0, 1.0, 0.6, 0.5, 0.4])
-    assert found == [None] * 4 + [Fall("m", 0.4, 1.0, 5)]
+    assert found == [None] * 4 + [MetricDrop("m", 0.4, 1.0, 5)]
 
 
 def test_lower_may_be_better():
     guard = SafetyGuard({"m": "min"}, 0.5, 10)
-    assert looks(guard, [2.0, 1.0, 1.5, 1.75])[-1] == Fall("m", 1.75, 1.0, 4)
+    assert looks(guard, [2.0, 1.0, 1.5, 1.75])[-1] == MetricDrop("m", 1.75, 1.0, 4)
 
 
 def test_a_baseline_does_not_move():
     guard = SafetyGuard("m", 0.5, 10, baseline={"m": 0.0})
-    assert looks(guard, [5.0, 0.0, -0.5, -0.75])[-1] == Fall("m", -0.75, 0.0, 4)
+    assert looks(guard, [5.0, 0.0, -0.5, -0.75])[-1] == MetricDrop("m", -0.75, 0.0, 4)
     assert looks(SafetyGuard("m", 0.5, 10, baseline={"m": 0.0}), [-1.0]) == [
-        Fall("m", -1.0, 0.0, 1)
+        MetricDrop("m", -1.0, 0.0, 1)
     ]
 
 
 def test_a_window_averages():
-    assert looks(SafetyGuard("m", 0.5, 10, window=2), [1, 1, 0, 0.5, 0.25])[-1] == Fall(
+    assert looks(SafetyGuard("m", 0.5, 10, window=2), [1, 1, 0, 0.5, 0.25])[-1] == MetricDrop(
         "m", 0.375, 1.0, 5
     )
 
@@ -52,7 +52,7 @@ def test_it_goes_on_from_its_state():
     again.load_state(guard.state())
     assert again.state() == guard.state() != {}
     later = {"a/m": 1.0}
-    assert again.look(5, later) == guard.look(5, later) == Fall("a/m", 4 / 3, 2.0, 5)
+    assert again.look(5, later) == guard.look(5, later) == MetricDrop("a/m", 4 / 3, 2.0, 5)
     SafetyGuard("b", 0.5, 10).load_state(guard.state())
 
 
@@ -65,7 +65,7 @@ def test_a_window_of_more_than_a_thousand_values_keeps_its_order():
 
 
 def test_the_default_alert_is_a_line_of_the_log(caplog):
-    log_alert(Rollback(Fall("m", 0.25, 1.0, 12), 8, 1, 0.5))
+    log_alert(Rollback(MetricDrop("m", 0.25, 1.0, 12), 8, 1, 0.5))
     assert "m = 0.25 at step 12 is too far from 1; went back to the checkpoint of step 8" in (
         caplog.text
     )

@@ -103,7 +103,7 @@ def test_a_ratio_of_the_whole_distribution_would_not_be_one(make_trainer):
     task = trainer.tasks["pick"]
     engine, rollout = task.run.roles["actor"].trained, task.run.rollout.here
     prompt = trainer.models.tokenizer.encode("pick: ")
-    from verl_hpc.engines.protocol import Wanted
+    from verl_hpc.engines.protocol import OutputOptions
     from verl_hpc.rollout.protocol import Sampling
 
     (response,) = rollout.generate([prompt], Sampling(6), [1])
@@ -116,11 +116,14 @@ def test_a_ratio_of_the_whole_distribution_would_not_be_one(make_trainer):
         (outputs,) = engine.infer([tokens], wanted=wanted)
         return (outputs.log_probs[len(prompt) - 1 :] - sampled).exp()
 
-    assert torch.allclose(ratios(Wanted(allowed=[allowed])), torch.ones(len(sampled)), atol=1e-5)
-    assert ratios(Wanted()).min() < 0.1
+    assert torch.allclose(
+        ratios(OutputOptions(allowed=[allowed])), torch.ones(len(sampled)), atol=1e-5
+    )
+    assert ratios(OutputOptions()).min() < 0.1
     # Before the response nothing is restricted.
     (whole,), (part,) = (
-        engine.infer([tokens], wanted=w) for w in (Wanted(), Wanted(allowed=[allowed]))
+        engine.infer([tokens], wanted=w)
+        for w in (OutputOptions(), OutputOptions(allowed=[allowed]))
     )
     before = slice(0, len(prompt) - 1)
     assert torch.equal(whole.log_probs[before], part.log_probs[before])

@@ -29,7 +29,7 @@ from verl_hpc.step.operators.infer import (
     values,
 )
 from verl_hpc.step.operators.mismatch import MismatchSettings
-from verl_hpc.step.role import FirstWeights
+from verl_hpc.step.role import InitialWeights
 
 WITHOUT_CHECK = MismatchSettings(VerifyConfig(probe=False), 1.0)
 
@@ -126,7 +126,7 @@ def test_engines_that_are_apart_end_the_run():
 def test_reference_log_probs_are_those_of_the_first_weights():
     actor = role()
     reference = role("reference")
-    reference.training, reference.shared = None, FirstWeights(actor.training)
+    reference.training, reference.shared = None, InitialWeights(actor.training)
     expected, _ = slow_log_probs(actor.training, 0.8)
     for weight in actor.training.weights.values():
         weight.mul_(2)

@@ -45,21 +45,19 @@ def cancel(run, chance):
     run.lab.run("scancel", run.job)
 
 
-ONE_OF_EACH = [
+OTHERS_ONCE = [
     kill_a_rank,
     signal_a_rank,
     preempt,
     cancel,
     take_a_node_out_of_service,
-    cut_a_nodes_power,
 ]
-TWENTY = [
+OTHERS_OFTEN = [
     *[kill_a_rank] * 9,
     *[signal_a_rank] * 5,
     *[preempt] * 2,
     *[cancel] * 2,
     take_a_node_out_of_service,
-    cut_a_nodes_power,
 ]
 
 
@@ -67,13 +65,15 @@ TWENTY = [
 @pytest.mark.parametrize(
     "faults",
     [
-        pytest.param(ONE_OF_EACH, id="six"),
-        pytest.param(TWENTY, id="twenty", marks=pytest.mark.slow),
+        pytest.param(OTHERS_ONCE, id="six"),
+        pytest.param(OTHERS_OFTEN, id="twenty", marks=pytest.mark.slow),
     ],
 )
 def test_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(faults, lab, model, tmp_path):
     chance = random.Random(20)
-    faults = chance.sample(faults, len(faults))
+    # Slurm 22.05 on a busy machine kills a requeued job once more when a node that had died is back
+    # and among its nodes, so no attempt follows on such a node.
+    faults = [*chance.sample(faults, len(faults)), cut_a_nodes_power]
     steps = 3 * len(faults) + 6
     calm = Run(lab, write_run(tmp_path, model, name="calm", steps=steps))
     calm.submit("checkpoint.every=1").finish()

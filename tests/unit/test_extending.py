@@ -100,7 +100,6 @@ def test_files_and_names_of_the_page_are_there():
     for name, file in (
         ("FAMILIES", "verl_hpc/layout/families.py"),
         ("NOT_MAPPED", "verl_hpc/layout/not_mapped.py"),
-        ("DEFAULTS", "verl_hpc/layout/hf_config.py"),
         ("REFUSED", "tests/unit/layout/test_architecture.py"),
         ("PUBLISHED", "tests/unit/layout/models.py"),
         ("MODELS", "tests/mpi/test_megatron_parity.py"),

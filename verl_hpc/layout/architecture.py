@@ -26,7 +26,6 @@ _NEEDED = (
     "num_attention_heads",
     "vocab_size",
 )
-_EXPERTS_PER_TOKEN = {"mixtral": 2, "qwen3_moe": 8}
 """Defaults of transformers where a `config.json` does not give the number."""
 
 
@@ -57,7 +56,7 @@ class Architecture:
 
     @property
     def layer_table(self) -> LayerTable:
-        return FAMILIES[self.family]
+        return FAMILIES[self.family].table
 
     @property
     def q_size(self) -> int:
@@ -169,7 +168,7 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
     fields = parse_hf_config(config, origin)
     _refuse_variants(fields, origin)
     rope = fields.rope
-    moe = bool(FAMILIES[family].expert_rows)
+    moe = bool(FAMILIES[family].table.expert_rows)
     num_experts = fields.num_local_experts or fields.num_experts or 0
     if moe and not num_experts:
         raise ModelError(
@@ -192,14 +191,14 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         max_positions=fields.max_position_embeddings,
         num_experts=num_experts if moe else 0,
         experts_per_token=_experts_per_token(fields, num_experts) if moe else 0,
-        renormalise_router=fields.model_type != "qwen3_moe" or bool(fields.norm_topk_prob),
+        renormalise_router=not FAMILIES[family].norm_topk_prob or bool(fields.norm_topk_prob),
         dtype=fields.dtype or fields.torch_dtype or "float32",
     )
 
 
 def _experts_per_token(fields: HfConfig, num_experts: int) -> int:
-    chosen = fields.num_experts_per_tok or _EXPERTS_PER_TOKEN[fields.model_type]
-    return min(chosen, num_experts)
+    default = FAMILIES[fields.model_type].defaults["num_experts_per_tok"]
+    return min(fields.num_experts_per_tok or default, num_experts)
 
 
 def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +208,8 @@ def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_variants(fields: HfConfig, origin: str) -> None:
     """Refuse variants that would otherwise silently be computed wrongly."""
-    has_bias = FAMILIES[fields.model_type].has("self_attn.q_proj.bias")
+    family = FAMILIES[fields.model_type]
+    has_bias = family.table.has("self_attn.q_proj.bias")
     refused = {
         "attention_bias": fields.attention_bias and not has_bias,
         "mlp_bias": fields.mlp_bias,
@@ -221,6 +221,9 @@ def _refuse_variants(fields: HfConfig, origin: str) -> None:
     for field, present in refused.items():
         if present:
             raise ModelError(f"{origin}: {field} = {getattr(fields, field)!r} is not supported")
+    for field, why in family.refused.items():
+        if getattr(fields, field):
+            raise ModelError(f"{origin}: {field} in a {fields.model_type} {why}")
     activation = fields.hidden_act
     if activation != "silu":
         raise ModelError(f"{origin}: hidden_act = {activation!r}; only silu (SwiGLU) is supported")
@@ -253,20 +256,15 @@ def _refuse_rotary(fields: HfConfig, origin: str) -> None:
 
 
 def _refuse_windows(fields: HfConfig, origin: str) -> None:
-    window, slides = fields.window, fields.use_sliding_window
+    window, slides = fields.sliding_window, fields.use_sliding_window
     if slides is None:
-        slides = fields.model_type in ("mistral", "mixtral", "phi3")
+        slides = FAMILIES[fields.model_type].defaults.get("use_sliding_window", False)
     positions = fields.max_position_embeddings
     if window and slides and window < positions:
         raise ModelError(
             f"{origin}: sliding_window = {window} is below max_position_embeddings = "
             f"{positions}; windowed attention is not supported. If no sequence will be longer "
             f"than {window}, set max_position_embeddings to {window} in config.json"
-        )
-    if fields.layer_types and fields.model_type == "mistral":
-        raise ModelError(
-            f"{origin}: layer_types in a mistral make transformers take it for a ministral, "
-            "which is not supported; remove them if all layers are full_attention"
         )
     known = {"full_attention"} | ({"sliding_attention"} if window and slides else set())
     for kind in fields.layer_types or ():

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from verl_hpc.config.explain import explain
 from verl_hpc.errors import ModelError
+from verl_hpc.layout.families import FAMILIES
 from verl_hpc.section import Integer, Number
 
 Layers = Annotated[Integer, Field(ge=1, le=10_000)]
@@ -54,35 +55,6 @@ SCALED_ROPE: Mapping[str, type[BaseModel]] = {
     "yarn": YarnRope,
 }
 """Ways to scale positions, by rope_type."""
-
-
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131072},
-    "qwen2": {"num_key_value_heads": 32, "max_position_embeddings": 32768},
-    "qwen3": {"num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32768},
-    "phi3": {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
-    "ernie4_5": {
-        "num_key_value_heads": 2,
-        "head_dim": 128,
-        "tie_word_embeddings": True,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "max_position_embeddings": 131072,
-    },
-    "mixtral": {
-        "num_key_value_heads": 8,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 1000000.0,
-        "max_position_embeddings": 131072,
-    },
-    "qwen3_moe": {
-        "num_key_value_heads": 4,
-        "moe_intermediate_size": 768,
-        "max_position_embeddings": 32768,
-    },
-}
-"""Defaults of transformers by `model_type`, where they differ from those of `HfConfig`: vLLM and
-fully_shard compute with transformers' value."""
 
 
 class HfConfig(BaseModel):
@@ -138,14 +110,6 @@ class HfConfig(BaseModel):
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
-    def window(self) -> int | None:
-        """Positions that attention reaches back; transformers has its own default."""
-        given = "sliding_window" in self.model_fields_set
-        if given or self.model_type not in ("mistral", "qwen2", "qwen3", "qwen3_moe"):
-            return self.sliding_window
-        return 4096
-
-    @property
     def rope(self) -> dict[str, Any]:
         """Rotary settings, from today's `rope_parameters` or the older pair of fields."""
         rope = dict(self.rope_parameters or self.rope_scaling or {})
@@ -196,7 +160,7 @@ def parse_hf_config(config: Mapping[str, Any], origin: str) -> HfConfig:
         ModelError: a field of the wrong type or out of range, or sizes that contradict each other.
     """
     try:
-        defaults = DEFAULTS.get(str(config.get("model_type")), {})
-        return HfConfig.model_validate({**defaults, **config})
+        family = FAMILIES.get(str(config.get("model_type")))
+        return HfConfig.model_validate({**(family.defaults if family else {}), **config})
     except ValidationError as error:
         raise ModelError(f"{origin}:\n{explain(error, HfConfig)}") from None

@@ -5,7 +5,7 @@ from itertools import groupby
 import pytest
 
 from tests.unit.layout.models import architecture
-from verl_hpc.layout.families import FAMILIES
+from verl_hpc.layout.families import FAMILIES, Family
 from verl_hpc.layout.layer_table import LayerTable, Row, by_parameter
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
@@ -16,7 +16,7 @@ ENGINES = ("local", "transformer_engine", "vllm")
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_tensor_is_one_row_or_neighbours_in_one_parameter(family):
-    table = FAMILIES[family]
+    table = FAMILIES[family].table
     names = [row.name for row in table.rows + table.expert_rows]
     assert table.is_fused == (len(set(names)) < len(names))
     assert [name for name, _ in groupby(names)] == list(dict.fromkeys(names))
@@ -49,8 +49,8 @@ def test_a_family_with_other_norms_and_biases_is_one_table(monkeypatch):
         for block in ("attention", "mlp")
     ]
     bias = Row("mlp.up_bias", ("ffn_size",), "rows", "mlp.up_bias")
-    table = LayerTable((*FAMILIES["llama"].rows, *after, bias))
-    monkeypatch.setitem(FAMILIES, "sandwich", table)
+    table = LayerTable((*FAMILIES["llama"].table.rows, *after, bias))
+    monkeypatch.setitem(FAMILIES, "sandwich", Family(table))
     arch = architecture(family="sandwich")
     source = megatron_shard_map(arch, TrainLayout(tp=2, pp=2))
     target = vllm_shard_map(arch, [(0, 1), (2, 3)])
@@ -70,7 +70,7 @@ def test_one_engine_may_fuse_what_another_keeps_apart(monkeypatch):
         Row(f"self_attn.{n}", (size, "hidden_size"), "whole", f"down_{n}", vllm="self_attn.fused")
         for n, size in (("q_a", "q_size"), ("kv_a", "kv_size"))
     )
-    monkeypatch.setitem(FAMILIES, "latent", LayerTable(rows))
+    monkeypatch.setitem(FAMILIES, "latent", Family(LayerTable(rows)))
     arch = architecture(family="latent", num_layers=1)
     held = [r for r in vllm_shard_map(arch, [(0, 1)]).regions if r.view.name.endswith("fused")]
     assert [(r.box.stop[0], r.view.offset, r.holders) for r in held] == [

@@ -143,8 +143,8 @@ def _replayed(waits: Sequence[Wait], links: int, link_s: float) -> tuple[float, 
         then, waited = span * replay / REPLAYS, 0.0
         for _ in range(played):
             # The past is a ring: after its end comes its beginning.
-            found = bisect_left(eligible, first + then % span) % len(waits)
-            wait = waits[found].seconds
+            position = bisect_left(eligible, first + then % span) % len(waits)
+            wait = waits[position].seconds
             waited += wait
             then += wait + link_s
         sums.append(waited * links / played)

@@ -178,15 +178,15 @@ def _energy_notes(report: Report) -> Iterator[str]:
             f"Energy of {', '.join(own)} is what the ranks' own meters counted in steps that were "
             "kept: starts, lost work, fans, power supplies and the network are not in it."
         )
-    found = {name.partition("/")[0] for run in measured for name in run.measured}
-    if "nvml" in found:
+    meters = {name.partition("/")[0] for run in measured for name in run.measured}
+    if "nvml" in meters:
         yield "An operator's energy has that of the run's GPUs (NVML), counted while it ran."
-    if "rapl" in found:
+    if "rapl" in meters:
         yield (
             "An operator's energy has that of CPUs and memory (RAPL), counted while it ran. RAPL "
             "counts whole nodes: on shared ones, the jobs of others are in it."
         )
-    elif "nvml" in found:
+    elif "nvml" in meters:
         yield "CPUs and memory are not in it: RAPL was not there, or is for root alone to read."
     if any(not run.measured for run in by_sacct):
         yield (

@@ -74,8 +74,8 @@ def model_archs(request: Request, job: Job) -> dict[str, Architecture]:
 def _models(request: Request, job: Job) -> dict[str, Path]:
     """Directories on the host of the roles' models, of those that can be read here."""
     settings = request.config.role_settings
-    found = {name: model_directory(request, job, role) for name, role in settings.items()}
-    return {name: directory for name, directory in found.items() if directory is not None}
+    directories = {name: model_directory(request, job, role) for name, role in settings.items()}
+    return {name: directory for name, directory in directories.items() if directory is not None}
 
 
 def model_directory(request: Request, job: Job, role: RoleSettings) -> Path | None:
@@ -162,12 +162,12 @@ def _ranks_have_this_python(request: Request) -> bool:
     """Whether ranks run in the environment of this process: no container, no lines of setup that
     could choose another, and the same interpreter."""
     site = request.profile.site
-    found = shutil.which(os.path.expandvars(site.python))
-    if site.setup or "PATH" in site.environment or not found:
+    program = shutil.which(os.path.expandvars(site.python))
+    if site.setup or "PATH" in site.environment or not program:
         return False
     if other_python(site, plan_job(request)) is not None:
         return False
-    return Path(found).absolute().parent == Path(sys.executable).absolute().parent
+    return Path(program).absolute().parent == Path(sys.executable).absolute().parent
 
 
 def check_paths(request: Request, job: Job) -> None:
@@ -182,10 +182,10 @@ def check_paths(request: Request, job: Job) -> None:
     if request.program == "train":
         _check_models(request)
     for name, path in inputs(request) if request.program == "train" else ():
-        found = outside(request, job, name, path)
+        file = outside(request, job, name, path)
         outside(request, job, name, str(repository(path)))
-        if not found.exists():
-            raise _missing(f"{name} = {path}", found)
+        if not file.exists():
+            raise _missing(f"{name} = {path}", file)
     check_own_code(request, job)
     image = image_path(request)
     if image is not None and "$" not in str(image) and not image.exists():
@@ -209,11 +209,11 @@ def check_own_code(request: Request, job: Job) -> None:
     """
     for name, reference in own_code(request.config) if request.program == "train" else ():
         path, _, function = reference.rpartition(":")
-        found = outside(request, job, name, path)
-        if found.exists():
-            check_defines(f"{name} = {reference}", found, function)
+        file = outside(request, job, name, path)
+        if file.exists():
+            check_defines(f"{name} = {reference}", file, function)
         elif request.profile.site.check_paths:
-            raise _missing(f"{name} = {path}", found)
+            raise _missing(f"{name} = {path}", file)
 
 
 def own_code(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -232,9 +232,9 @@ def own_code(config: RunConfig) -> Iterator[tuple[str, str]]:
             yield f"algorithm.{name}.name", algorithm
 
 
-def _missing(setting: str, found: Path) -> ConfigError:
+def _missing(setting: str, file: Path) -> ConfigError:
     return ConfigError(
-        f"{setting}: {found} does not exist here; correct it, or set check_paths: false in the "
+        f"{setting}: {file} does not exist here; correct it, or set check_paths: false in the "
         "site profile if only compute nodes see it"
     )
 

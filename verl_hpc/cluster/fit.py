@@ -33,10 +33,10 @@ def memory_verdict(request: Request, job: Job, force: bool = False) -> str:
     Raises:
         ConfigError: it does not fit; with the first phase that does not, and the cheapest change.
     """
-    found = _known(request, job)
-    if isinstance(found, str):
-        return f"{_UNCHECKED}: {found}"
-    hardware, archs = found
+    known = _known(request, job)
+    if isinstance(known, str):
+        return f"{_UNCHECKED}: {known}"
+    hardware, archs = known
     per_node = hardware.ranks_per_node
     first = next(iter(request.config.role_settings))
     layouts = run_layouts(
@@ -69,13 +69,13 @@ def with_best_layout(request: Request, job: Job, made_by: str) -> Request:
             nothing fits.
     """
     refuse_searched(request.config, request.overrides, "--auto")
-    found = _known(request, job)
-    if isinstance(found, str):
+    known = _known(request, job)
+    if isinstance(known, str):
         raise ConfigError(
-            f"--auto: a search cannot start: {found}; or write a layout with `plan --search "
+            f"--auto: a search cannot start: {known}; or write a layout with `plan --search "
             "--write FILE`, and submit that"
         )
-    hardware, archs = found
+    hardware, archs = known
     plan = Planner(request.config, archs, Machine(hardware)).search([request.nodes])
     return replace(request, config=plan.config, record=plan.record(made_by))
 

@@ -48,18 +48,18 @@ def hardware_of(site: Site, gpu: str | None = None, measured: str | None = None)
         return replace(hardware, assumptions=tuple(_assumptions(hardware)))
     path = Path(file)
     named = f"--measured {path}" if measured else f"site {site.name}: measured = {path}"
-    found = read_measured(path, named)
-    found.check(kind, per_node, named)
+    figures = read_measured(path, named)
+    figures.check(kind, per_node, named)
     links = hardware.given
-    if found.network_gb_s is not None:
-        links = links.model_copy(update={"network_gb_s": found.network_gb_s})
+    if figures.network_gb_s is not None:
+        links = links.model_copy(update={"network_gb_s": figures.network_gb_s})
     hardware = replace(
         hardware,
         given=links,
-        host_bytes=found.host_bytes or hardware.host_bytes,
-        measured_device_bytes=found.device_bytes,
+        host_bytes=figures.host_bytes or hardware.host_bytes,
+        measured_device_bytes=figures.device_bytes,
     )
-    return replace(hardware, assumptions=(found.assumption(path), *_assumptions(hardware)))
+    return replace(hardware, assumptions=(figures.assumption(path), *_assumptions(hardware)))
 
 
 def links_of(site: Site) -> Links:
@@ -112,6 +112,6 @@ def host_bytes(site: Site) -> int | None:
     """Memory of a node that a job can have; None where the profile leaves it open."""
     if site.host_memory_gib is not None:
         return int(site.host_memory_gib * GIB)
-    found = re.fullmatch(r"(\d+)([KMGT]?)B?", (site.memory or "").upper())
-    number = int(found[1]) if found else 0
-    return number * _UNITS[found[2]] if found and number else None
+    match = re.fullmatch(r"(\d+)([KMGT]?)B?", (site.memory or "").upper())
+    number = int(match[1]) if match else 0
+    return number * _UNITS[match[2]] if match and number else None

@@ -73,10 +73,10 @@ def load_profile(
             given), or a value that is not allowed.
     """
     try:
-        found, is_directory = Path(path).is_file(), Path(path).is_dir()
+        is_file, is_directory = Path(path).is_file(), Path(path).is_dir()
     except OSError:  # a name that is too long
-        found = is_directory = False
-    if not found:
+        is_file = is_directory = False
+    if not is_file:
         here = ", ".join(sorted(map(str, Path("slurm").rglob("*.yaml")))) or "none below slurm/"
         problem = "is a directory" if is_directory else "no such file"
         raise ConfigError(f"{flag} {path}: {problem}; profiles here: {here}")
@@ -117,15 +117,15 @@ def load_for_job(
     if added:
         overrides.append(("extra_directives", added))
     profile = load_profile(path, overrides)
-    found = {
+    given = {
         name: environ[variable]
         for name, variable in FROM_ENVIRONMENT.items()
         if getattr(profile.site, name) is None and environ.get(variable)
     }
-    if not found:
+    if not given:
         return profile
-    asked = load_profile(path, [*overrides, *found.items()])
-    return replace(asked, given={**asked.given, **{n: FROM_ENVIRONMENT[n] for n in found}})
+    asked = load_profile(path, [*overrides, *given.items()])
+    return replace(asked, given={**asked.given, **{n: FROM_ENVIRONMENT[n] for n in given}})
 
 
 def _add_lists(tree: Mapping[str, Any], overrides: list[tuple[str, Any]]) -> dict[str, int]:

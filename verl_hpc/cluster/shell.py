@@ -46,9 +46,9 @@ def check_words(words: Iterable[tuple[str, str]]) -> None:
         ConfigError: one has a line break or another control character.
     """
     for name, text in words:
-        if found := control_characters(text):
+        if controls := control_characters(text):
             raise ConfigError(
-                f"{name} {text!r}: has {' '.join(map(repr, found))}, which a batch script "
+                f"{name} {text!r}: has {' '.join(map(repr, controls))}, which a batch script "
                 "cannot hold; write it in one line"
             )
 

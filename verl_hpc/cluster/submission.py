@@ -155,7 +155,7 @@ def _removed_if_refused(*new: Sequence[Path]) -> Iterator[None]:
         new: for each directory, itself and those above it that were not there, as `missing` lists
             them. Those above are left to whoever else has put something into them.
     """
-    fresh = [found for found in new if found and not _is_submitted(found[0])]
+    fresh = [answer for answer in new if answer and not _is_submitted(answer[0])]
     try:
         yield
     except UnclearSubmissionError:

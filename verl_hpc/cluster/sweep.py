@@ -69,10 +69,12 @@ def combinations(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
         if field in ("name", "directory") or field.startswith("site."):
             raise ConfigError(f"--sweep {word}: {field} is the same for all runs of a sweep")
         choices[field] = [f"{field}={value}" for value in values]
-    found = list(itertools.product(*choices.values()))
-    if len(found) > _MOST_RUNS:
-        raise ConfigError(f"--sweep: {len(found)} combinations; an array has at most {_MOST_RUNS}")
-    return found
+    combinations = list(itertools.product(*choices.values()))
+    if len(combinations) > _MOST_RUNS:
+        raise ConfigError(
+            f"--sweep: {len(combinations)} combinations; an array has at most {_MOST_RUNS}"
+        )
+    return combinations
 
 
 def plan_sweep(

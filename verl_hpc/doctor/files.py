@@ -53,31 +53,31 @@ def check_room(request: Request, job: Job, *, has_config: bool) -> Verdict:
     if not os.access(there, os.W_OK | os.X_OK):
         return fails("run directory", f"{there} cannot be written", "set directory=...")
     free: float = shutil.disk_usage(there).free
-    found = f"{there}: {free / _GB:,.0f} GB free in the file system"
+    text = f"{there}: {free / _GB:,.0f} GB free in the file system"
     try:
         quotas = read_quotas(there)
     except ClusterError as error:
-        found += f" (quotas are not seen: {error})"
+        text += f" (quotas are not seen: {error})"
         quotas = []
     for quota in quotas:
         free = min(free, quota.free_bytes)
-        found += f", {_shown(quota)}"
+        text += f", {_shown(quota)}"
     config = request.config
     each = _checkpoint(request, job) if has_config else None
     count = _num_checkpoints(config)
     needed = (each or 0) * count
     if each is not None:
-        found += f"; checkpoints need about {needed / _GB:,.1f} GB"
+        text += f"; checkpoints need about {needed / _GB:,.1f} GB"
         if config.steps is None:
-            found += f" if there are {count:,}"
+            text += f" if there are {count:,}"
     if any(quota.free_files < _FILES for quota in quotas):
-        return fails("run directory", found, "remove files, or set directory=...")
+        return fails("run directory", text, "remove files, or set directory=...")
     if free < needed:
         if config.steps is None and free >= 2 * (each or 0):
-            return unknown("run directory", found, "how many there are follows from the data")
+            return unknown("run directory", text, "how many there are follows from the data")
         todo = "make room, lower checkpoint.keep, or set directory=..."
-        return fails("run directory", found, todo)
-    return ok("run directory", found)
+        return fails("run directory", text, todo)
+    return ok("run directory", text)
 
 
 def _shown(quota: Quota) -> str:
@@ -93,22 +93,22 @@ def check_inputs(request: Request, job: Job) -> Iterator[Verdict]:
     """Model, tokenizer, data and reward function are where the ranks will look for them."""
     for name, path in inputs(request):
         try:
-            found = outside(request, job, name, path)
+            file = outside(request, job, name, path)
         except ConfigError as error:
             yield fails(name, *str(error).split("; ", 1))
             continue
-        if not request.profile.site.check_paths and not found.exists():
-            yield unknown(name, f"{found} is not seen from here, and check_paths is false")
+        if not request.profile.site.check_paths and not file.exists():
+            yield unknown(name, f"{file} is not seen from here, and check_paths is false")
         elif needs_fetch(path):
             todo = f"on a node with network: {fetch_command([path])}"
             yield fails(name, f"{path} is no directory here, and not in the cache", todo)
-        elif not found.exists():
-            yield fails(name, f"{found} does not exist", "bring it here, or correct the path")
-        elif not os.access(found, os.R_OK):
-            yield fails(name, f"{found} cannot be read", "ask its owner for permission")
+        elif not file.exists():
+            yield fails(name, f"{file} does not exist", "bring it here, or correct the path")
+        elif not os.access(file, os.R_OK):
+            yield fails(name, f"{file} cannot be read", "ask its owner for permission")
         else:
             is_model = name.endswith(".path") and not name.endswith("lora.path")
-            yield _model(name, found) if is_model else ok(name, str(found))
+            yield _model(name, file) if is_model else ok(name, str(file))
 
 
 def check_python(request: Request, job: Job, *, has_config: bool) -> Verdict:
@@ -156,10 +156,10 @@ def _needed(request: Request, has_config: bool) -> Iterator[str]:
 
 
 def _python_verdict(python: str, needed: list[str], answer: dict) -> Verdict:
-    found = answer["found"]
-    shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    versions = answer["found"]
+    shown = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     text = f"{python} {answer['version']} with {shown or 'none of our packages'}"
-    missing = [name for name in needed if found[name] is None]
+    missing = [name for name in needed if versions[name] is None]
     if missing:
         todo = "install them, or set python in the site profile to an interpreter that has them"
         return fails("python", f"{text}; without {', '.join(missing)}", todo)

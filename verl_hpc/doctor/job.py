@@ -110,15 +110,15 @@ def measured_beside(result: Path) -> Path | None:
 
 def _no_result(directory: Path, job_id: str, run: Runner) -> str:
     """The job is over, and its ranks have not got as far as a verdict."""
-    found = f"job {job_id} has ended without a result{_reason(job_id, run)}"
+    text = f"job {job_id} has ended without a result{_reason(job_id, run)}"
     attempt = (directory / "job/attempts/latest").resolve()
     failure = first_error(attempt) if attempt.is_dir() else None
     if failure is not None and failure.lines:
-        found += f"; first: {_in_a_line(failure)}"
+        text += f"; first: {_in_a_line(failure)}"
     log = directory / f"job/slurm-{job_id}.log"
     more = [f"`python -m verl_hpc logs {directory} --first-error`"] if failure is not None else []
     more += [str(log)] if log.is_file() else []
-    return f"{found}. {' or '.join(more)} says more" if more else found
+    return f"{text}. {' or '.join(more)} says more" if more else text
 
 
 def _reason(job_id: str, run: Runner) -> str:
@@ -177,13 +177,13 @@ def newest_result(directory: Path) -> tuple[Path, Profile]:
     Raises:
         ConfigError: there is none.
     """
-    found = sorted((directory / "job").glob("preflight-*.json"), key=lambda p: p.stat().st_mtime)
-    if not found:
+    reports = sorted((directory / "job").glob("preflight-*.json"), key=lambda p: p.stat().st_mtime)
+    if not reports:
         raise ConfigError(
             f"--result {directory}: no result there; name the run directory that "
             "`doctor --nodes N` printed, and see `status` on whether its job is over"
         )
-    return found[-1], load_profile(directory / "job/site.yaml")
+    return reports[-1], load_profile(directory / "job/site.yaml")
 
 
 def keep_out(profile: Profile, verdicts: list[Verdict]) -> list[ExcludedNode]:

@@ -149,15 +149,15 @@ def _default(partition: dict[str, str]) -> bool:
 def _fits(request: Request, partition: dict[str, str]) -> Verdict:
     name, state = partition["PartitionName"], partition.get("State", "?")
     time, nodes = partition.get("MaxTime", "?"), partition.get("MaxNodes", "?")
-    found = f"{name}: {state}, {partition.get('TotalNodes', '?')} nodes; a job at most {nodes} "
-    found += f"nodes and {time}"
+    text = f"{name}: {state}, {partition.get('TotalNodes', '?')} nodes; a job at most {nodes} "
+    text += f"nodes and {time}"
     if state != "UP":
-        return fails("partition", found, "wait, or choose another with --partition")
+        return fails("partition", text, "wait, or choose another with --partition")
     if nodes.isdecimal() and request.nodes > int(nodes):
-        return fails("partition", found, f"ask for fewer than --nodes {request.nodes}")
+        return fails("partition", text, f"ask for fewer than --nodes {request.nodes}")
     if not _is_shorter(request.time, time):
-        return fails("partition", found, f"ask for less than --time {request.time}")
-    return ok("partition", found)
+        return fails("partition", text, f"ask for less than --time {request.time}")
+    return ok("partition", text)
 
 
 def _nodes_fit(profile: Profile, partition: str, run: Runner) -> Verdict:
@@ -168,12 +168,12 @@ def _nodes_fit(profile: Profile, partition: str, run: Runner) -> Verdict:
     except (ClusterError, ValueError) as error:
         return unknown("nodes", f"{wanted}; {error}")
     shown = [f"{cores} cores and {there} GPUs" for cores, there in kinds]
-    found = f"{wanted}; nodes of {partition} have {' or '.join(shown) or 'nothing known'}"
+    text = f"{wanted}; nodes of {partition} have {' or '.join(shown) or 'nothing known'}"
     # Where nobody asks Slurm for GPUs it need not know of them.
     gpus = 0 if site.gpu_option is None else site.gpus_per_node
     if any(c >= site.cores_per_node and g >= gpus for c, g in kinds):
-        return ok("nodes", found)
-    return fails("nodes", found, "correct the numbers in the site profile")
+        return ok("nodes", text)
+    return fails("nodes", text, "correct the numbers in the site profile")
 
 
 def _qos(request: Request, name: str, rows: list[tuple[str, list[str]]], run: Runner) -> Verdict:

@@ -278,7 +278,7 @@ class SlurmBootstrap:
             )
             if step.rank == 0:
                 store.set("verl_hpc/job", name)
-            found = store.get("verl_hpc/job").decode()
+            answering = store.get("verl_hpc/job").decode()
         except RuntimeError as error:
             what = "cannot listen at" if step.rank == 0 else "cannot reach"
             raise LaunchError(
@@ -286,9 +286,9 @@ class SlurmBootstrap:
                 f"({str(error).splitlines()[0]}); submit again, or set {PORT} in the site "
                 "profile's environment"
             ) from None
-        if found != name:
+        if answering != name:
             raise LaunchError(
-                f"--bootstrap slurm: job {found} answers at {host}:{port}, and this is {name}; "
+                f"--bootstrap slurm: job {answering} answers at {host}:{port}, and this is {name}; "
                 "submit again"
             )
         return store

@@ -75,13 +75,13 @@ def check_directory(directory: Path, setting: str = "caches") -> None:
         ClusterError: somebody else owns it, or others than owner and group may write there.
         OSError: it cannot be looked at.
     """
-    found = directory.stat()
-    if found.st_uid != os.getuid():
+    status = directory.stat()
+    if status.st_uid != os.getuid():
         raise ClusterError(
-            f"{socket.gethostname()}: {directory} belongs to user {found.st_uid}, and ranks would "
+            f"{socket.gethostname()}: {directory} belongs to user {status.st_uid}, and ranks would "
             f"run what is in it; have it removed, or set another {setting} in the site profile"
         )
-    if found.st_mode & 0o002:
+    if status.st_mode & 0o002:
         raise ClusterError(
             f"anybody may write into {directory}, and ranks would run what is in it; "
             f"`chmod o-w {directory}` closes it"
@@ -159,14 +159,14 @@ def pack(root: Path, archive: Path, known: frozenset[str]) -> frozenset[str]:
 def remove_oldest(directory: Path, most: int) -> None:
     """Remove archives, and what writers that were killed have left, the oldest by use first, until
     they have `most` bytes together. The newest stays."""
-    found = []
+    archives = []
     for path in directory.iterdir():
         if path.suffix in (SUFFIX, _PART):
             with contextlib.suppress(FileNotFoundError):  # Another job removes them, too.
                 stat = path.stat()
-                found.append((stat.st_mtime, stat.st_size, path))
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found)[:-1]:
+                archives.append((stat.st_mtime, stat.st_size, path))
+    total = sum(size for _, size, _ in archives)
+    for _, size, path in sorted(archives)[:-1]:
         if total <= most:
             return
         with contextlib.suppress(OSError):  # It may be another user's.

@@ -92,8 +92,8 @@ def total(peers: Peers, value: N) -> N:
             peers.swap(parent, dumped(value), None)
         elif child is not None:
             value += loaded(peers.swap(None, nothing, child))
-    found: N = loaded(broadcast(peers, dumped(value), 0))
-    return found
+    received: N = loaded(broadcast(peers, dumped(value), 0))
+    return received
 
 
 def allgather(peers: Peers, data: Any) -> tuple[Any, Any]:
@@ -113,10 +113,10 @@ def allgather(peers: Peers, data: Any) -> tuple[Any, Any]:
         told = sizes[: peers.size - distance]
         part = known[: told.sum(dtype=np.int64)]
         to, source = ((peers.rank + d) % peers.size for d in (-distance, distance))
-        found = peers.swap(to, np.concatenate([told.view(np.uint8), part]), source)
+        received = peers.swap(to, np.concatenate([told.view(np.uint8), part]), source)
         cut = told.nbytes
-        sizes = np.concatenate([sizes, found[:cut].view(np.uint32)])
-        known = np.concatenate([known, found[cut:]])
+        sizes = np.concatenate([sizes, received[:cut].view(np.uint32)])
+        known = np.concatenate([known, received[cut:]])
     before = sizes[peers.size - peers.rank :].sum(dtype=np.int64)  # of rank 0 and up to this one
     return np.roll(known, before), np.roll(sizes, peers.rank).astype(np.int64)
 
@@ -131,9 +131,9 @@ def gather(peers: Peers, data: Any, root: int) -> tuple[Any, Any]:
         if child is not None:
             place = (child - root) % peers.size
             cut = 4 * min(step, peers.size - place)
-            found = peers.swap(None, known[:0], child)
-            sizes = np.concatenate([sizes, found[:cut].view(np.uint32)])
-            known = np.concatenate([known, found[cut:]])
+            received = peers.swap(None, known[:0], child)
+            sizes = np.concatenate([sizes, received[:cut].view(np.uint32)])
+            known = np.concatenate([known, received[cut:]])
     if peers.rank != root:
         return known[:0], sizes[:0].astype(np.int64)
     before = sizes[peers.size - root :].sum(dtype=np.int64)

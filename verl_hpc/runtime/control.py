@@ -87,8 +87,8 @@ class Control:
         item = rows.dtype.itemsize * math.prod(rows.shape[1:])
         data = np.frombuffer(rows.tobytes(), np.uint8)
         with self._meeting("allgather") as peers:
-            found, sizes = collectives.allgather(peers, data)
-        return found.view(rows.dtype).reshape(-1, *rows.shape[1:]), sizes // item
+            gathered, sizes = collectives.allgather(peers, data)
+        return gathered.view(rows.dtype).reshape(-1, *rows.shape[1:]), sizes // item
 
     def gather(self, value: T, root: int = 0) -> list[T]:
         """The values of all ranks on the root, in rank order; nothing elsewhere."""
@@ -99,8 +99,8 @@ class Control:
         """The root's value on every rank."""
         data = collectives.dumped(value if self.rank == root else None)
         with self._meeting(f"broadcast from rank {root}") as peers:
-            found: T = collectives.loaded(collectives.broadcast(peers, data, root))
-        return found
+            gathered: T = collectives.loaded(collectives.broadcast(peers, data, root))
+        return gathered
 
     def merge(self, value: T, combine: Callable[[T, T], T]) -> T:
         """What all ranks' values combine to; of few messages however many ranks there are.

@@ -48,11 +48,11 @@ def check_alone() -> None:
     Raises:
         LaunchError: this is a rank already, or a job of Slurm.
     """
-    found = [name for name in _LAUNCHERS if name in os.environ]
-    if found:
+    launchers = [name for name in _LAUNCHERS if name in os.environ]
+    if launchers:
         raise LaunchError(
-            f"--ranks starts ranks on one machine, and {found[0]} is set: a launcher has started "
-            "this process. Leave --ranks out; under Slurm start the ranks with srun"
+            f"--ranks starts ranks on one machine, and {launchers[0]} is set: a launcher has "
+            "started this process. Leave --ranks out; under Slurm start the ranks with srun"
         )
 
 
@@ -135,10 +135,10 @@ def start_ranks(size: int) -> int | None:
 def _check_threads() -> None:
     tasks = Path("/proc/self/task").iterdir()
     names = [(task / "comm").read_text().strip() for task in tasks if int(task.name) != os.getpid()]
-    found = sorted(set(names) - {_TOLERATED})
-    if found:
+    started = sorted(set(names) - {_TOLERATED})
+    if started:
         raise LaunchError(
-            f"--ranks: a library has started threads while it was imported ({', '.join(found)}), "
+            f"--ranks: a library has started threads while it was imported ({', '.join(started)}), "
             "which forked ranks would not have; leave --ranks out and start with mpiexec"
         )
 
@@ -146,13 +146,13 @@ def _check_threads() -> None:
 def _mpiexec() -> str:
     """Return the mpiexec of this environment's MPI library."""
     beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if program is None:
         raise LaunchError(
             f"--ranks: there is no mpiexec beside {sys.executable}, and none in PATH; install the "
             "mpich wheel (requirements/cpu.txt)"
         )
-    return found
+    return program
 
 
 class _Signals:

@@ -177,9 +177,9 @@ class Watchdog:
         store.set(_KEY.format(self.rank), json.dumps(state))
 
     def _watch(self, store: TCPStore) -> None:
-        found = store.multi_get([_KEY.format(rank) for rank in range(self.size)])
+        beats = store.multi_get([_KEY.format(rank) for rank in range(self.size)])
         now = time.time()
-        progress = [_progress(rank, json.loads(text), now) for rank, text in enumerate(found)]
+        progress = [_progress(rank, json.loads(text), now) for rank, text in enumerate(beats)]
         job = os.environ.get("SLURM_JOB_ID")
         ranks = Ranks(now, self.interval_s, self.late_after_s, job, tuple(progress))
         late = ranks.late

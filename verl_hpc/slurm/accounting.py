@@ -155,8 +155,8 @@ def parse_lives(text: str) -> list[Life]:
     # A job that was requeued has no sum. The batch step and the extern step are on the same nodes
     # at the same time as the others, whose energy they have counted as well.
     return [
-        replace(life, joules=max(found.values(), default=None)) if life.joules is None else life
-        for life, found in zip(lives, steps, strict=True)
+        replace(life, joules=max(meter.values(), default=None)) if life.joules is None else life
+        for life, meter in zip(lives, steps, strict=True)
     ]
 
 
@@ -188,11 +188,11 @@ def account_use(
     words += ["cluster", "AccountUtilizationByUser", f"Accounts={account}"]
     words += [f"Start={_local(since)}", f"End={_local(until)}"]
     rows = run([*words, "format=Account,Login,TresName,Used"]).splitlines()
-    found: dict[str, float] = {}
+    hours: dict[str, float] = {}
     for name, login, tres, used in (row.split("|") for row in rows if row.count("|") == 3):
         if name == account and not login:
-            found[tres] = found.get(tres, 0.0) + float(used) / 3600
-    return found
+            hours[tres] = hours.get(tres, 0.0) + float(used) / 3600
+    return hours
 
 
 def default_account(user: str, run: Runner = run_accounting) -> str | None:

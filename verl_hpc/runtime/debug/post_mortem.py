@@ -76,12 +76,12 @@ def describe(error: BaseException, stage: str) -> str:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
-        hidden = found.__suppress_context__
-        found = found.__cause__ or (None if hidden else found.__context__)
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        hidden = current.__suppress_context__
+        current = current.__cause__ or (None if hidden else current.__context__)
 
 
 def _call(place: tuple[FrameType, int]) -> str:
@@ -133,13 +133,13 @@ def _items(value: Mapping[Any, Any] | Sequence[Any] | AbstractSet[Any], depth: i
     if depth == _MOST_DEPTH or not value:
         return f"<{kind}>"
     if isinstance(value, Mapping):
-        found = [f"{_value(k, depth + 1)}: {_named(str(k), v, depth + 1)}" for k, v in _few(value)]
+        items = [f"{_value(k, depth + 1)}: {_named(str(k), v, depth + 1)}" for k, v in _few(value)]
     else:
-        found = [
+        items = [
             _value(item, depth + 1) for item, _ in zip(value, range(_MOST_ITEMS), strict=False)
         ]
     more = ", ..." if len(value) > _MOST_ITEMS else ""
-    return f"<{kind}: {', '.join(found)}{more}>"
+    return f"<{kind}: {', '.join(items)}{more}>"
 
 
 def _few(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:

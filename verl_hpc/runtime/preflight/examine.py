@@ -56,14 +56,14 @@ def examine(
     wanted_gpus = None if site is None else site.gpus_per_node
     hosts = node_names(here)
     bindings = here.control.allgather(read_binding(here.world))
-    found = here.control.allgather(read_figures(here))
+    figures = here.control.allgather(read_figures(here))
     verdicts = [
         _check_world(here, hosts, num_nodes),
         judge_binding(bindings),
         _check_gpus(here, hosts, gpus, wanted_gpus),
         check_torch(here, hosts, wanted_gpus),
         *judge_nearness(bindings, here.control.allgather(_near_cores(here, gpus))),
-        judge_memory(found),
+        judge_memory(figures),
         *check_fabric(here, hosts),
         check_limits(here, hosts, wanted_gpus),
         check_clocks(here, hosts, wanted.max_clock_skew_s),
@@ -77,7 +77,7 @@ def examine(
     verdicts += check_network(here, hosts, nccl_log)
     if site is None:
         return Findings(verdicts, None)
-    return Findings(verdicts, measured_of(site.name, len(hosts), found, speeds))
+    return Findings(verdicts, measured_of(site.name, len(hosts), figures, speeds))
 
 
 def node_names(here: Session) -> list[str]:
@@ -122,10 +122,10 @@ def judge_binding(bindings: Sequence[Binding]) -> Verdict:
     """Whether ranks have the cores that were asked for, and share none."""
     troubles = find_trouble(bindings)
     if troubles:
-        found = listed([f"{t.host}: {t.text}" for t in troubles], 4)
+        text = listed([f"{t.host}: {t.text}" for t in troubles], 4)
         if any(trouble.avoidable for trouble in troubles):
-            return fails("cores", found, "correct --cpus-per-task or --cpu-bind of srun")
-        return fails("cores", found, "correct cores_per_node in the site profile")
+            return fails("cores", text, "correct --cpus-per-task or --cpu-bind of srun")
+        return fails("cores", text, "correct cores_per_node in the site profile")
     fewest = min(len(b.cores) for b in bindings)
     how = "not bound: ranks share them" if overlaps(bindings) else "no two ranks on one"
     spread = max(len(b.numa) for b in bindings)
@@ -144,22 +144,22 @@ def _check_world(here: Session, hosts: Sequence[str], num_nodes: int | None) -> 
     mine = torch.tensor([world.rank], dtype=torch.int64, device=here.device)
     dist.all_gather_into_tensor(heard, mine)
     agreed = heard.tolist() == list(range(world.size)) == here.control.allgather(world.rank)
-    found = f"{world.size} ranks on {len(hosts)} nodes: {listed(hosts)}"
+    text = f"{world.size} ranks on {len(hosts)} nodes: {listed(hosts)}"
     if here.control.any(not agreed):
         return fails(
-            "ranks", f"{found}; torch sees others than {here.job.library}", "see docs/preflight.md"
+            "ranks", f"{text}; torch sees others than {here.job.library}", "see docs/preflight.md"
         )
     if num_nodes is not None and len(hosts) != num_nodes:
         todo = "start one srun over all nodes of the job"
-        return fails("ranks", f"{found}; {num_nodes} nodes were meant", todo)
-    return ok("ranks", f"{found}; {here.job.library} and torch agree")
+        return fails("ranks", f"{text}; {num_nodes} nodes were meant", todo)
+    return ok("ranks", f"{text}; {here.job.library} and torch agree")
 
 
 def _check_gpus(
     here: Session, hosts: Sequence[str], gpus: list[Gpu] | str, wanted: int | None
 ) -> Verdict:
     said = here.control.allgather((here.world.node, gpus if here.world.local_rank == 0 else None))
-    by_node = {hosts[node]: found for node, found in said if found is not None}
+    by_node = {hosts[node]: answer for node, answer in said if answer is not None}
     return judge_gpus(by_node, wanted, on_gpus=here.world.device != "cpu")
 
 

@@ -28,7 +28,7 @@ def check_fabric(here: Session, hosts: Sequence[str]) -> list[Verdict]:
     if here.infiniband is None:
         return [ok("infiniband", _why_unused(here.world.num_nodes))]
     said = here.control.allgather((here.world.node, here.infiniband))
-    return [judge_fabric({hosts[node]: found for node, found in said})]
+    return [judge_fabric({hosts[node]: text for node, text in said})]
 
 
 def check_network(here: Session, hosts: Sequence[str], log: Path) -> list[Verdict]:
@@ -40,8 +40,8 @@ def check_network(here: Session, hosts: Sequence[str], log: Path) -> list[Verdic
     if here.world.device == "cpu" or here.world.num_nodes < 2:
         return []
     if here.infiniband is not None and environment.uses_other_network():
-        found = "TCP was taken, since a run could not use the InfiniBand of these nodes"
-        return [unknown("nccl", found, "mend that first")]
+        text = "TCP was taken, since a run could not use the InfiniBand of these nodes"
+        return [unknown("nccl", text, "mend that first")]
     mine = network_of(log.read_text(errors="replace")) if log.is_file() else None
     said = here.control.allgather((hosts[here.world.node], mine, _better_than_tcp(here)))
     return [judge_network(said)]

@@ -96,8 +96,8 @@ def _read_amd(index: int, device: Path) -> Gpu:
 
 def _uncorrected(path: Path) -> int | None:
     """Uncorrected errors of a block of the GPU, whose file has lines `ue: 0` and `ce: 1`."""
-    found = re.search(r"ue:\s*(\d+)", _text(path))
-    return int(found[1]) if found else None
+    match = re.search(r"ue:\s*(\d+)", _text(path))
+    return int(match[1]) if match else None
 
 
 def _file_number(path: Path) -> int | None:
@@ -128,11 +128,11 @@ def judge_nearness(
         return []
     if not far:
         return [ok("gpu cores", "every rank may run on cores near its GPU")]
-    found = listed(
+    text = listed(
         [f"rank {b.rank} on {b.host} has {ranges(b.cores)}, not {ranges(n)}" for b, n in far], 4
     )
     todo = "list masks by GPU in srun_args: --cpu-bind=mask_cpu:..."
-    return [fails("gpu cores", f"far from their GPUs: {found}", todo)]
+    return [fails("gpu cores", f"far from their GPUs: {text}", todo)]
 
 
 def judge_gpus(
@@ -147,8 +147,8 @@ def judge_gpus(
     """
     if not any(by_node.values()):
         if on_gpus:
-            found = "ranks compute on GPUs, but nvidia-smi is not there to tell their health"
-            return unknown("gpus", found, "does the image have it?")
+            text = "ranks compute on GPUs, but nvidia-smi is not there to tell their health"
+            return unknown("gpus", text, "does the image have it?")
         if wanted:
             seen = "neither nvidia-smi nor AMD's driver on any node"
             return fails("gpus", seen, f"gpus_per_node is {wanted}: does the container bring them?")
@@ -156,9 +156,9 @@ def judge_gpus(
     complaints = {node: _complaints(gpus, wanted) for node, gpus in by_node.items()}
     bad = {node: texts for node, texts in sorted(complaints.items()) if texts}
     if bad:
-        found = listed([f"{node}: {', '.join(texts)}" for node, texts in bad.items()])
+        text = listed([f"{node}: {', '.join(texts)}" for node, texts in bad.items()])
         todo = "leave them out, and tell the administrators"
-        return fails("gpus", found, todo, bad)
+        return fails("gpus", text, todo, bad)
     known = [gpu for gpus in by_node.values() for gpu in gpus if isinstance(gpu, Gpu)]
     if any(gpu.uncorrected_errors is None for gpu in known):
         return unknown("gpus", f"{_summary(known)}; the driver does not tell memory errors")

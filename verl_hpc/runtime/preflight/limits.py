@@ -28,7 +28,7 @@ def check_limits(here: Session, hosts: Sequence[str], wanted: int | None) -> Ver
             why = trouble(with_infiniband=with_infiniband, gpu_bytes=gpu_bytes())
         mine = (limit_of("NOFILE"), limit_of("MEMLOCK"), why)
     said = here.control.allgather((here.world.node, mine))
-    return judge_limits({hosts[node]: found for node, found in said if found is not None})
+    return judge_limits({hosts[node]: answer for node, answer in said if answer is not None})
 
 
 def judge_limits(by_node: Mapping[str, tuple[float, float, str | None]]) -> Verdict:
@@ -38,10 +38,10 @@ def judge_limits(by_node: Mapping[str, tuple[float, float, str | None]]) -> Verd
         return fails("limits", listed(troubles, 4), f"see {PAGE}")
     files = min(files for files, _, _ in by_node.values())
     locked = min(locked for _, locked, _ in by_node.values())
-    found = f"{files:.0f} open files, {_bytes(locked)} locked memory"
+    text = f"{files:.0f} open files, {_bytes(locked)} locked memory"
     if files < _FEWEST_FILES:
-        return fails("limits", found, f"ask for a hard limit of {_FEWEST_FILES} open files or more")
-    return ok("limits", found)
+        return fails("limits", text, f"ask for a hard limit of {_FEWEST_FILES} open files or more")
+    return ok("limits", text)
 
 
 def _bytes(number: float) -> str:

@@ -36,11 +36,11 @@ def check_all(here: Session, floor: float | None) -> list[Verdict]:
     here.enter("all-reduce of all ranks")
     seconds = max(here.control.allgather(_all_reduce_s(here, None)))
     speed = _bus_gb_s(here, here.world.size, seconds)
-    found = f"{speed:.2f} GB/s over {here.world.size} ranks{_floor(floor)}"
+    text = f"{speed:.2f} GB/s over {here.world.size} ranks{_floor(floor)}"
     if floor is not None and speed < floor:
         todo = "if pairs are fast, look for a slow switch; is the fabric's plugin loaded?"
-        return [fails("all-reduce", found, todo)]
-    return [ok("all-reduce", found)]
+        return [fails("all-reduce", text, todo)]
+    return [ok("all-reduce", text)]
 
 
 def rounds_of(num_nodes: int) -> list[list[Pair]]:
@@ -68,11 +68,11 @@ def judge_pairs(speeds: Mapping[Pair, float], hosts: Sequence[str], floor: float
     """Compare the bandwidth, in GB/s, of pairs of nodes with the floor."""
     low, high = min(speeds.values()), max(speeds.values())
     pairs = "1 pair" if len(speeds) == 1 else f"{len(speeds)} pairs"
-    found = f"{low:.2f} to {high:.2f} GB/s in {pairs} of nodes{_floor(floor)}"
+    text = f"{low:.2f} to {high:.2f} GB/s in {pairs} of nodes{_floor(floor)}"
     if floor is None or low >= floor:
-        return ok("pairs", found)
+        return ok("pairs", text)
     slow = sorted(pair for pair, speed in speeds.items() if speed < floor)
-    found += f"; slow: {listed([f'{hosts[a]}-{hosts[b]} {speeds[a, b]:.2f}' for a, b in slow])}"
+    text += f"; slow: {listed([f'{hosts[a]}-{hosts[b]} {speeds[a, b]:.2f}' for a, b in slow])}"
     blamed = [hosts[node] for node in slow_nodes(speeds, floor)]
     if len(slow) == len(speeds):
         todo = "all are slow: is the fabric's plugin loaded, and the floor right?"
@@ -80,7 +80,7 @@ def judge_pairs(speeds: Mapping[Pair, float], hosts: Sequence[str], floor: float
         todo = f"leave out {listed(blamed)}"
     else:
         todo = "one node of each slow pair is at fault; try again with other neighbours"
-    return fails("pairs", found, todo, blamed)
+    return fails("pairs", text, todo, blamed)
 
 
 def _floor(floor: float | None) -> str:

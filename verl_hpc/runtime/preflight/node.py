@@ -66,15 +66,15 @@ def judge_writing(
         # All alike are not to blame; the directory is.
         blamed = sorted(refused) if numbers else []
         return fails(name, f"{directory} cannot be written: {whys}", "mount it there", blamed)
-    found = f"{directory}: {min(numbers.values()):.2f} to {max(numbers.values()):.2f} GB/s a node"
+    text = f"{directory}: {min(numbers.values()):.2f} to {max(numbers.values()):.2f} GB/s a node"
     if floor is None:
-        return ok(name, found)
+        return ok(name, text)
     slow = sorted(node for node, speed in numbers.items() if speed < floor)
-    found += f", at least {floor:g} wanted"
+    text += f", at least {floor:g} wanted"
     if not slow:
-        return ok(name, found)
+        return ok(name, text)
     blamed = slow if len(slow) < len(numbers) else []
-    return fails(name, f"{found}; slow: {listed(slow)}", "is the file system full or busy?", blamed)
+    return fails(name, f"{text}; slow: {listed(slow)}", "is the file system full or busy?", blamed)
 
 
 def check_clocks(here: Session, hosts: Sequence[str], most_s: float) -> Verdict:
@@ -98,10 +98,10 @@ def judge_clocks(skews: dict[str, float], most_s: float) -> Verdict:
     middle = sorted(skews.values())[len(skews) // 2]
     off = sorted(node for node, skew in skews.items() if abs(skew - middle) > most_s)
     apart = max(skews.values()) - min(skews.values())
-    found = f"at most {apart:.3f} s apart, {most_s:g} allowed"
+    text = f"at most {apart:.3f} s apart, {most_s:g} allowed"
     if not off:
-        return ok("clocks", found)
+        return ok("clocks", text)
     shown = listed([f"{node} {skews[node] - middle:+.1f} s" for node in off])
     # Of two clocks that differ, either may be right.
     blamed = off if len(skews) > 2 else []
-    return fails("clocks", f"{found}; off: {shown}", "tell the administrators", blamed)
+    return fails("clocks", f"{text}; off: {shown}", "tell the administrators", blamed)

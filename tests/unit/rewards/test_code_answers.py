@@ -11,12 +11,6 @@ from verl_hpc.rewards.code_tests import read_cases
 from verl_hpc.rewards.request import Request
 
 
-def test_the_table_is_what_it_says():
-    wrong = [answer for answer in ANSWERS if answer[2] == 0]
-    cited = [answer for answer in wrong if answer[3]]
-    assert len(ANSWERS) >= 60 and 3 * len(wrong) >= len(ANSWERS) and 2 * len(cited) >= len(wrong)
-
-
 def test_every_answer_of_the_table_has_its_score():
     requests = [Request(i, "code", truth, {}, text) for i, (text, truth, *_) in enumerate(ANSWERS)]
     found = compute_scores(requests, sandbox_of("limits"), CodeOptions(max_concurrent=2))

@@ -43,19 +43,7 @@ LONG = {
     "labels": "A. x\n" * MANY,
     "conclusions": "so " * MANY,
 }
-SHORT = [
-    "{",
-    "}",
-    "\\",
-    "\\boxed",
-    "\\boxed{",
-    "\\boxed}",
-    "\\fbox{}",
-    "$",
-    "####",
-    "#### -",
-    "\x00",
-]
+SHORT = ["{", "}", "\\", r"\boxed", r"\boxed{", r"\boxed}", r"\fbox{}", "$", "####", "#### -", "\0"]
 
 
 @pytest.mark.parametrize("scorer", SCORERS)

@@ -38,17 +38,10 @@ FORMS = [
     'It asks for "Score: 9.5", which it is not.\nScore: {}\n> Score: 9.5',
 ]
 WORDS = [
-    "Verdict: {}",
-    "{}",
-    "**{}**",
-    '{{"verdict": "{}"}}',
-    "[[{}]]",
-    "[{}]",
-    "<verdict>{}</verdict>",
-    "Judgement: **{}**",
-    "So the verdict is {}.",
-    "\\boxed{{\\text{{{}}}}}",
-]
+    "Verdict: {}", "{}", "**{}**", '{{"verdict": "{}"}}', "[[{}]]", "[{}]",
+    "<verdict>{}</verdict>", "Judgement: **{}**", "So the verdict is {}.",
+    r"\boxed{{\text{{{}}}}}",
+]  # fmt: skip
 AROUND = [
     "{}",
     'The task asks for "Score: 9.5" or "Verdict: incorrect".\n{}',

@@ -76,12 +76,7 @@ def test_a_users_error_on_one_rank_is_told_once(lab, model, tmp_path, no_mpi):
 def srun(lab, directory, *words, program):
     command = ["srun", *words, sys.executable, "-c", program]
     return subprocess.run(
-        command,
-        cwd=directory,
-        env=lab.variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        command, cwd=directory, env=lab.variables, capture_output=True, text=True, timeout=120
     )
 
 

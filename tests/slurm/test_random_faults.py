@@ -45,13 +45,7 @@ def cancel(run, chance):
     run.lab.run("scancel", run.job)
 
 
-OTHERS_ONCE = [
-    kill_a_rank,
-    signal_a_rank,
-    preempt,
-    cancel,
-    take_a_node_out_of_service,
-]
+OTHERS_ONCE = [kill_a_rank, signal_a_rank, preempt, cancel, take_a_node_out_of_service]
 OTHERS_OFTEN = [
     *[kill_a_rank] * 9,
     *[signal_a_rank] * 5,

@@ -10,15 +10,7 @@ import pytest
 from benchmarks import scaling
 from benchmarks.figures import FROM, TO
 from benchmarks.scaling import numbers
-from benchmarks.scaling_paper import (
-    Step,
-    breaks_at,
-    breaks_at_of_best,
-    found,
-    own,
-    row_of,
-    rows_of,
-)
+from benchmarks.scaling_paper import Step, breaks_at, breaks_at_of_best, found, own, row_of, rows_of
 from benchmarks.scaling_shapes import launched, models
 from benchmarks.scaling_tables import (
     beside_table,

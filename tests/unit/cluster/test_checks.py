@@ -9,13 +9,7 @@ import pytest
 from tests.unit.cluster.requests import CONTAINERS, profile, request
 from tests.unit.layout.models import PUBLISHED
 from tests.unit.sources.hubs import COMMIT, OTHER, hf_repository
-from verl_hpc.cluster.checks import (
-    check_own_code,
-    check_passed,
-    check_paths,
-    check_request,
-    inputs,
-)
+from verl_hpc.cluster.checks import check_own_code, check_passed, check_paths, check_request, inputs
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.sources.local import with_local_models

@@ -58,10 +58,7 @@ def test_ranks_run_the_copy_even_in_a_checkout(tmp_path):
         [sys.executable, "-c", program],
         # Jobs run where they are submitted, which may be a checkout that has changed since.
         cwd=ROOT,
-        env={
-            "PYTHONPATH": str(job / "code"),
-            "PYTHONSAFEPATH": variables["PYTHONSAFEPATH"],
-        },
+        env={"PYTHONPATH": str(job / "code"), "PYTHONSAFEPATH": variables["PYTHONSAFEPATH"]},
         capture_output=True,
         text=True,
         check=True,

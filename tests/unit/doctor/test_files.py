@@ -206,8 +206,7 @@ def test_room_where_nobody_may_write(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "image, state",
-    [("a.sif", "ok"), ("b.sif", "fails"), ("registry#image:1", "unknown")],
+    "image, state", [("a.sif", "ok"), ("b.sif", "fails"), ("registry#image:1", "unknown")]
 )
 def test_images(tmp_path, image, state):
     (tmp_path / "a.sif").write_text("")

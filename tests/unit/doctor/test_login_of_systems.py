@@ -155,10 +155,7 @@ STATES = {
         ACCOUNT,
         lambda c: c.change(PARTITION, "1-00:00:00", "00:10:00"),
     ),
-    "partition: fewer nodes than --nodes": (
-        (*ACCOUNT, "--nodes", "65"),
-        nothing,
-    ),
+    "partition: fewer nodes than --nodes": ((*ACCOUNT, "--nodes", "65"), nothing),
     "partition: it does not exist": (
         ACCOUNT,
         lambda c: c.answer(PARTITION, "PartitionName=other Default=NO State=UP MaxTime=1-00:00:00"),
@@ -206,19 +203,13 @@ STATES = {
         (*ACCOUNT, *CONTAINER),
         lambda c: c.nobody_may(files.os.R_OK, c.here / "a.sif"),
     ),
-    "container: a mount is missing": (
-        (*ACCOUNT, *CONTAINER),
-        lambda c: (c.here / "data").rmdir(),
-    ),
+    "container: a mount is missing": ((*ACCOUNT, *CONTAINER), lambda c: (c.here / "data").rmdir()),
     "container: its program is not here": (
         (*ACCOUNT, *CONTAINER),
         lambda c: c.cluster.lose("singularity"),
     ),
     "container: an EDF": ((*ACCOUNT, *EDF), nothing),
-    "container: no EDF": (
-        (*ACCOUNT, *EDF),
-        lambda c: (c.here / "home/.edf/a.toml").unlink(),
-    ),
+    "container: no EDF": ((*ACCOUNT, *EDF), lambda c: (c.here / "home/.edf/a.toml").unlink()),
     "container: an EDF that is no TOML": ((*ACCOUNT, *EDF), lambda c: c.edf("image: a")),
     "container: an EDF without its image": (
         (*ACCOUNT, *EDF),
@@ -273,27 +264,15 @@ STATES = {
         (*ACCOUNT, *ENTERS),
         lambda c: c.answer("enter", WITHOUT_TORCH),
     ),
-    "python: a wrapper that is not there": (
-        (*ACCOUNT, *ENTERS),
-        lambda c: c.cluster.lose("enter"),
-    ),
-    "run directory: nobody may write it": (
-        CONFIG,
-        lambda c: c.nobody_may(files.os.W_OK, c.here),
-    ),
+    "python: a wrapper that is not there": ((*ACCOUNT, *ENTERS), lambda c: c.cluster.lose("enter")),
+    "run directory: nobody may write it": (CONFIG, lambda c: c.nobody_may(files.os.W_OK, c.here)),
     "run directory: the disk is full": (CONFIG, lambda c: c.free(1e9)),
     "run directory: no quota is left": (
         CONFIG,
         lambda c: c.answer("quota", "disk 999 1000 1000 0 50 0 0 0"),
     ),
-    "model.path: it is not there": (
-        (*CONFIG, *SEEN, *BARE, "model.path=nowhere"),
-        nothing,
-    ),
-    "model.path: not seen from here": (
-        (*CONFIG, *BARE, "model.path=nowhere"),
-        nothing,
-    ),
+    "model.path: it is not there": ((*CONFIG, *SEEN, *BARE, "model.path=nowhere"), nothing),
+    "model.path: not seen from here": ((*CONFIG, *BARE, "model.path=nowhere"), nothing),
     "model.path: no mount shows it": (
         (*CONFIG, *CONTAINER, "model.path=/elsewhere/model"),
         nothing,

@@ -22,60 +22,18 @@ from verl_hpc.rewards.verl_scores import default_compute_score
 CHOICES = {"choices": ["Paris", "Rome", "15", "Oslo"]}
 MARKED = {
     "7": [
-        "7",
-        "7.",
-        "**7**",
-        "7 clips",
-        "7%",
-        "5+2=<<5+2=7>>7",
-        "7<|im_end|>",
-        "7 = 5 + 2",
-        "7m",
-        "7 times",
-        "7!",
-        "7, not 8",
-        "7 clips, 2 of them red",
-        "7 clips in 2 months",
-        "7 (seven)",
+        "7", "7.", "**7**", "7 clips", "7%", "5+2=<<5+2=7>>7", "7<|im_end|>", "7 = 5 + 2", "7m",
+        "7 times", "7!", "7, not 8", "7 clips, 2 of them red", "7 clips in 2 months", "7 (seven)",
     ],
     "9": ["7 #### 9", "7 and then\n#### 9"],
     None: [
-        "7 million",
-        r"7\times10^3",
-        "7 = 8",
-        "7! = 5040",
-        "7\u20138",
-        "7; 8",
-        "7 & 8",
-        "7 (or 8)",
-        "7 -> 8",
-        "7? No, 8",
-        "7, wait, 8",
-        "x = 7 or x = 8",
-        "7-million",
-        "7 and a half",
-        "7 boys and 3 girls",
-        "7 isn't right",
-        "7 (wrong)",
-        "7 hundred",
-        "7\u00b2",
-        "7\u00bd",
-        "7**2",
-        "7 or 8",
-        "7, 8",
-        "7 to 8",
-        "7 times 10",
-        r"7 \times 10",
-        "7x",
-        "7M",
-        "$7B",
-        "7..5",
-        "7_234",
-        "7 hours 30 minutes",
-        "7 is wrong",
-        "7 < 8",
+        "7 million", r"7\times10^3", "7 = 8", "7! = 5040", "7\u20138", "7; 8", "7 & 8", "7 (or 8)",
+        "7 -> 8", "7? No, 8", "7, wait, 8", "x = 7 or x = 8", "7-million", "7 and a half",
+        "7 boys and 3 girls", "7 isn't right", "7 (wrong)", "7 hundred", "7\u00b2", "7\u00bd",
+        "7**2", "7 or 8", "7, 8", "7 to 8", "7 times 10", r"7 \times 10", "7x", "7M", "$7B", "7..5",
+        "7_234", "7 hours 30 minutes", "7 is wrong", "7 < 8",
     ],
-}
+}  # fmt: skip
 
 
 def test_what_makes_a_number_another_one():
@@ -115,6 +73,7 @@ def test_what_makes_a_number_another_one():
         (r"\$12", r"12 \text{ cents}", 0.0),
         (r"\$12", r"12 \text{ dollars}", 1.0),
         (r"\$12.50", "12.5", 1.0),
+        (r"\$15,\!000", "15000", 1.0),
         ("0.333...", r"\frac{1}{3}", 1.0),
         (r"0.1666\ldots", r"\frac{1}{6}", 1.0),
         ("0.142857142857...", r"\frac{1}{7}", 1.0),
@@ -126,39 +85,26 @@ def test_a_box_with_words(answer, truth, score):
     assert formula("", rf"\boxed{{{answer}}}", truth, timeout_s=60.0) == score
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        "Suppose the answer is 5. Then 2 = 3.",
-        "Let us check whether the answer is 5. It is not.",
-        "The answer is 5? No. It is 6.",
-        "The answer is 5, or maybe 6",
-        "The answer is 5, no, 6.",
-        r"It is not \boxed{5}.",
-        r"It isn't $\boxed{5}$.",
-        r"\boxed{5} is wrong; I have no answer.",
-        r"If it were \boxed{5}, then 1 = 2; I give up.",
-        r"The answer is \boxed{4} or \boxed{5}",
-        "<answer>4</answer><answer></answer>",
-        "<answer>5",
+RESPONSES = {
+    0.0: [
+        "Suppose the answer is 5. Then 2 = 3.", "The answer is 5? No. It is 6.",
+        "Let us check whether the answer is 5. It is not.", "The answer is 5, or maybe 6",
+        "The answer is 5, no, 6.", r"It is not \boxed{5}.", r"It isn't $\boxed{5}$.",
+        r"\boxed{5} is wrong; I have no answer.", r"If it were \boxed{5}, then 1 = 2; I give up.",
+        r"The answer is \boxed{4} or \boxed{5}", "<answer>4</answer><answer></answer>", "<answer>5",
     ],
-)
-def test_a_supposition_is_no_answer(response):
-    assert formula("", response, "5", timeout_s=60.0) == 0.0
+    1.0: [
+        r"It is not 4 but $\boxed{5}$.", r"It is not 4. Or is it? No: \boxed{5}",
+        "So 30.\n\n<answer>5</answer>", r"<think>4?</think><answer>\frac{10}{2}</answer>",
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("response", "truth"),
-    [
-        ("So 30.\n\n<answer>54</answer>", r"\boxed{54}"),
-        (r"<think>4?</think><answer>\frac{1}{2}</answer>", "1/2"),
-        (r"\boxed{\$15,\!000}", "15000"),
-        (r"It is not 4 but $\boxed{5}$.", "5"),
-        (r"It is not 4. Or is it? No: \boxed{5}", "5"),
-    ],
-)
-def test_an_answer_that_is_given_is_read(response, truth):
-    assert formula("", response, truth, timeout_s=60.0) == 1.0
+@pytest.mark.parametrize("score", RESPONSES)
+def test_an_answer_that_is_given_is_read_and_a_supposition_is_none(score):
+    wrong = [text for text in RESPONSES[score] if formula("", text, "5", timeout_s=60.0) != score]
+    assert not wrong
+    assert formula("", "<answer>54</answer>", r"\boxed{54}", timeout_s=60.0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -222,8 +168,8 @@ def test_an_answer_that_is_given_is_read(response, truth):
 )  # fmt: skip
 def test_letters(response, letter):
     score = make(MultipleChoiceOptions())
-    found = [x for x in "ABCD" if score("", response, x, row=CHOICES)["score"] == 1.0]
-    assert found == ([letter] if letter else [])
+    right = [x for x in "ABCD" if score("", response, x, row=CHOICES)["score"] == 1.0]
+    assert right == ([letter] if letter else [])
 
 
 @pytest.mark.parametrize(
@@ -267,10 +213,9 @@ def test_a_name_that_is_bound_is_defined():
 
 
 def test_results_are_texts_where_arguments_are_no_json():
-    (case,) = read_cases({"fn_name": "f", "inputs": [[5]], "outputs": ["101"]})
-    assert isinstance(case, CallCase) and case.expected == "101"
-    (case,) = read_cases({"fn_name": "f", "inputs": ["5"], "outputs": ['"101"']})
-    assert isinstance(case, CallCase) and case.expected == "101"
+    for argument, result in (([5], "101"), ("5", '"101"')):
+        (case,) = read_cases({"fn_name": "f", "inputs": [argument], "outputs": [result]})
+        assert isinstance(case, CallCase) and case.expected == "101"
 
 
 def test_verls_scorer_reads_no_other_arguments():

@@ -22,6 +22,7 @@ HUMAN_EVAL = {
     "test": "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(0) == 0\n",
     "entry_point": "double",
 }
+JOINS = {"fn_name": "join", "inputs": ['[1]\n"x"'], "outputs": ['[[1], "x"]']}
 CALLS = {"fn_name": "double", "inputs": [[1], [2]], "outputs": [[2], 4]}
 
 
@@ -52,6 +53,7 @@ def verdict_of(score):
 
 
 GOOD = "print(int(input()) * 2)"
+NAPS = "import time\ntime.sleep(0.3)\nprint(2 * int(input()))"
 RIGHT = [
     (GOOD, DOUBLES),
     (GOOD, json.dumps(DOUBLES)),
@@ -61,10 +63,7 @@ RIGHT = [
     ("def double(x): return 2 * x", {"assert_case": ["assert double(1) == 2", "double(0)"]}),
     ("def double(x): return 2 * x", CALLS),
     ("class Solution:\n    def double(self, x): return 2 * x", json.dumps(CALLS)),
-    (
-        "def join(a, b): return (a, b)",
-        {"fn_name": "join", "inputs": ['[1]\n"x"'], "outputs": ['[[1], "x"]']},
-    ),
+    ("def join(a, b): return (a, b)", JOINS),
 ]
 
 
@@ -107,31 +106,25 @@ def test_what_goes_wrong_is_named(scores, program, truth, verdict):
     assert (score["score"], verdict_of(score)) == (0.0, verdict)
 
 
-def test_a_share_of_the_tests_scores_where_that_is_wanted(scores):
-    one_of_three = request("print(2 if int(input()) == 1 else 0)", DOUBLES)
-    (share,) = scores(one_of_three, score="share")
-    (whole,) = scores(one_of_three)
-    assert (share["score"], verdict_of(share)) == (pytest.approx(1 / 3), "failed")
-    assert (whole["score"], verdict_of(whole)) == (0.0, "failed")
-
-
-def test_the_first_verdict_counts_and_later_tests_still_run(scores):
-    program = "x = int(input())\nassert x != 1\nprint(2 * x)"
-    (score,) = scores(request(program, DOUBLES), score="share")
-    assert score["code_tests_passed"] == pytest.approx(2 / 3)
-    assert verdict_of(score) == "failed"
-
-
-def test_tests_that_no_time_is_left_for_count_as_timed_out(scores):
-    program = "import time\ntime.sleep(0.3)\nprint(2 * int(input()))"
-    (score,) = scores(request(program, DOUBLES), score="share", total_s=0.2)
-    assert (score["score"], verdict_of(score)) == (pytest.approx(1 / 3), "timed_out")
+@pytest.mark.parametrize(
+    ("program", "options", "score", "verdict"),
+    [
+        ("print(2 if int(input()) == 1 else 0)", {"score": "share"}, 1 / 3, "failed"),
+        ("print(2 if int(input()) == 1 else 0)", {}, 0.0, "failed"),
+        ("x = int(input())\nassert x != 1\nprint(2 * x)", {"score": "share"}, 2 / 3, "failed"),
+        (NAPS, {"score": "share", "total_s": 0.2}, 1 / 3, "timed_out"),
+    ],
+    ids=["one of three", "not all", "after the first verdict", "no time left"],
+)
+def test_a_share_of_the_tests_scores_where_that_is_wanted(scores, program, options, score, verdict):
+    (scored,) = scores(request(program, DOUBLES), **options)
+    assert (scored["score"], verdict_of(scored)) == (pytest.approx(score), verdict)
 
 
 def test_scores_come_in_the_order_of_the_responses(scores):
     programs = [GOOD, "pass", GOOD, "x = = 1", GOOD]
-    found = scores(*[request(program, DOUBLES) for program in programs], max_concurrent=3)
-    assert [score["score"] for score in found] == [1, 0, 1, 0, 1]
+    scored = scores(*[request(program, DOUBLES) for program in programs], max_concurrent=3)
+    assert [score["score"] for score in scored] == [1, 0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(

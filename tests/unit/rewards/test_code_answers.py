@@ -11,21 +11,16 @@ from verl_hpc.rewards.code_tests import read_cases
 from verl_hpc.rewards.request import Request
 
 
-def test_the_table_is_what_it_says():
-    wrong = [answer for answer in ANSWERS if answer[2] == 0]
-    cited = [answer for answer in wrong if answer[3]]
-    assert len(ANSWERS) >= 60 and 3 * len(wrong) >= len(ANSWERS) and 2 * len(cited) >= len(wrong)
+def unlike(rows):
+    """The rows (text, tests, score, ...) whose text has another score, and what it has."""
+    requests = [Request(i, "code", tests, {}, text) for i, (text, tests, *_) in enumerate(rows)]
+    scored = compute_scores(requests, sandbox_of("limits"), CodeOptions(max_concurrent=2))
+    scores = [one if isinstance(one, Exception) else one["score"] for one in scored]
+    return [(row, score) for row, score in zip(rows, scores, strict=True) if score != row[2]]
 
 
 def test_every_answer_of_the_table_has_its_score():
-    requests = [Request(i, "code", truth, {}, text) for i, (text, truth, *_) in enumerate(ANSWERS)]
-    found = compute_scores(requests, sandbox_of("limits"), CodeOptions(max_concurrent=2))
-    wrong = [
-        (text, source, score)
-        for (text, _, right, source), score in zip(ANSWERS, found, strict=True)
-        if isinstance(score, Exception) or score["score"] != right
-    ]
-    assert not wrong
+    assert not unlike(ANSWERS)
 
 
 FORMS = [
@@ -82,33 +77,18 @@ def test_a_class_that_is_equal_to_what_a_test_expects_fails():
     rows += [
         ("import fractions\ndef double(x):\n    return fractions.Fraction(2 * x)", ASSERT, 1),
         ("import decimal\ndef double(x):\n    return decimal.Decimal(2 * x)", CHECK, 1),
-        (
-            "import collections\ndef double(x):\n    return collections.Counter(a=2 * x)['a']",
-            CHECK,
-            1,
-        ),
+        ("import collections as c\ndef double(x):\n    return c.Counter(a=2 * x)['a']", CHECK, 1),
     ]
-    requests = [
-        Request(i, "code", truth, {}, block(text)) for i, (text, truth, _) in enumerate(rows)
-    ]
-    found = compute_scores(requests, sandbox_of("limits"), CodeOptions(max_concurrent=2))
-    assert [f["score"] for f in found] == [score for *_, score in rows]
+    assert not unlike([(block(text), truth, score) for text, truth, score in rows])
 
 
 def test_a_wrong_program_fails_in_every_form_by_every_kind_of_tests():
-    requests, right = [], []
-    for number, (program, score) in enumerate(PROGRAMS.items()):
-        for index, form in enumerate(FORMS):
-            truth = (ASSERT, CHECK, CALL)[(number + index) % 3]
-            requests.append(Request(len(right), "code", truth, {}, form.format(program)))
-            right.append(score)
-    found = compute_scores(requests, sandbox_of("limits"), CodeOptions(max_concurrent=2))
-    wrong = [
-        (r.response, r.ground_truth)
-        for r, f, s in zip(requests, found, right, strict=True)
-        if f["score"] != s
+    rows = [
+        (form.format(program), (ASSERT, CHECK, CALL)[(number + index) % 3], score)
+        for number, (program, score) in enumerate(PROGRAMS.items())
+        for index, form in enumerate(FORMS)
     ]
-    assert not wrong
+    assert not unlike(rows)
 
 
 def test_no_wrong_value_is_taken_in_any_form():
@@ -162,10 +142,6 @@ def test_a_megabyte_of_fences_is_read_and_counted():
         Request(0, "code", {"inputs": [""], "outputs": ["2"]}, {}, text)
         for text in (long, f"{TICKS}python\nprint(2)", "print(2)", f"{TICKS}\n" * (million // 4))
     ]
-    found = compute_scores(requests, sandbox, CodeOptions())
-    assert [(s["score"], s["code_not_fenced"], s["code_not_closed"]) for s in found] == [
-        (1, 0, 0),
-        (1, 0, 1),
-        (1, 1, 0),
-        (0, 0, 0),
-    ]
+    scored = compute_scores(requests, sandbox, CodeOptions())
+    counted = [(s["score"], s["code_not_fenced"], s["code_not_closed"]) for s in scored]
+    assert counted == [(1, 0, 0), (1, 0, 1), (1, 1, 0), (0, 0, 0)]

@@ -17,10 +17,10 @@ def score(response, truth="72", **options) -> float:
 def verl(response: str, truth: str, method: str) -> float:
     """verl's rule: the last match in the last 300 characters, equal to the truth as a string."""
     if method == "strict":
-        found = re.findall(r"#### (-?[0-9.,]+)", response[-300:])
-        return float(bool(found) and found[-1].replace(",", "") == truth)
-    found = [n for n in re.findall(r"-?[0-9.,]+", response[-300:]) if n != "."]
-    return float(bool(found) and found[-1] == truth)
+        numbers = re.findall(r"#### (-?[0-9.,]+)", response[-300:])
+        return float(bool(numbers) and numbers[-1].replace(",", "") == truth)
+    numbers = [n for n in re.findall(r"-?[0-9.,]+", response[-300:]) if n != "."]
+    return float(numbers[-1:] == [truth])
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,8 @@ def verl(response: str, truth: str, method: str) -> float:
     ],
 )
 def test_as_verl(response, truth, strict, flexible):
-    assert score(response, truth) == verl(response, truth, "strict") == strict
-    assert score(response, truth, method="flexible") == verl(response, truth, "flexible")
-    assert score(response, truth, method="flexible") == flexible
+    for method, right in (("strict", strict), ("flexible", flexible)):
+        assert score(response, truth, method=method) == verl(response, truth, method) == right
 
 
 @pytest.mark.parametrize("method", ["strict", "flexible"])
@@ -99,11 +98,8 @@ def test_every_answer_of_gsm8k_scores_against_itself_and_not_against_another(gsm
     answers = [json.loads(line)["answer"] for line in (gsm8k_dir / "test.jsonl").open()]
     truths = [answer.split("#### ")[1] for answer in answers]
     assert all(map(score, answers, truths))
-    shifted = [*truths[1:], truths[0]]
-    assert all(
-        score(answer, other) == float(truth == other)
-        for answer, truth, other in zip(answers, truths, shifted, strict=True)
-    )
+    for answer, truth, other in zip(answers, truths, [*truths[1:], truths[0]], strict=True):
+        assert score(answer, other) == float(truth == other)
 
 
 @pytest.mark.parametrize(

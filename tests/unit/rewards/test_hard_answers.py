@@ -43,19 +43,7 @@ LONG = {
     "labels": "A. x\n" * MANY,
     "conclusions": "so " * MANY,
 }
-SHORT = [
-    "{",
-    "}",
-    "\\",
-    "\\boxed",
-    "\\boxed{",
-    "\\boxed}",
-    "\\fbox{}",
-    "$",
-    "####",
-    "#### -",
-    "\x00",
-]
+SHORT = ["{", "}", "\\", r"\boxed", r"\boxed{", r"\boxed}", r"\fbox{}", "$", "####", "#### -", "\0"]
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
@@ -84,10 +72,7 @@ def test_of_ten_thousand_answers_the_last_one_counts(scorer, form, truth):
     assert SCORERS[scorer]("", form.format(truth) + others, truth, None) == float(scorer == "gsm8k")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["(" * 450 + "7" + ")" * 450, "(10^{10})!", "9^{" * 200 + "9"],
-)
+@pytest.mark.parametrize("answer", ["(" * 450 + "7" + ")" * 450, "(10^{10})!", "9^{" * 200 + "9"])
 def test_an_answer_that_cannot_be_judged_is_wrong(answer):
     closing = "}" * (answer.count("{") - answer.count("}"))
     assert SCORERS["math"]("", rf"\boxed{{{answer}{closing}}}", "7", None) == 0.0

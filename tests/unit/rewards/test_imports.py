@@ -4,6 +4,11 @@ import subprocess
 import sys
 
 
+def printed(program):
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_no_module_brings_torch_math_verify_or_reasoning_gym():
     program = (
         "import sys, verl_hpc.rewards.scorer\n"
@@ -11,10 +16,7 @@ def test_no_module_brings_torch_math_verify_or_reasoning_gym():
         "         'httpx'}\n"
         "print(heavy & set(sys.modules) or 'none')"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "none\n"
+    assert printed(program) == "none\n"
 
 
 def test_scoring_mathematics_brings_no_torch():
@@ -26,7 +28,4 @@ def test_scoring_mathematics_brings_no_torch():
         "BUILT_IN['reasoning_gym']('reasoning_gym/gcd', '1', '1', extra)\n"
         "print('torch' in sys.modules)"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "False\n"
+    assert printed(program) == "False\n"

@@ -44,10 +44,9 @@ class Handler(BaseHTTPRequestHandler):
             self.server.asked.append((self.path, dict(self.headers), self.body))
             number = min(len(self.server.asked), len(self.server.replies))
         answer = self.server.replies[number - 1]
-        if callable(answer):
-            answer(self)
-            return
-        status, text = answer
+        answer(self) if callable(answer) else self.send(*answer)
+
+    def send(self, status, text=""):
         self.send_response(status)
         self.end_headers()
         self.wfile.write(text.encode())
@@ -87,27 +86,17 @@ def test_the_judge_is_asked_as_the_protocol_says(judge, monkeypatch):
     )
     assert score.value == 0.5
     ((path, headers, body),) = judge.asked
-    assert path == "/v1/chat/completions"
-    assert headers["Authorization"] == "Bearer hunter2"
-    assert body == {
-        "model": "m",
-        "messages": [
-            {"role": "system", "content": "You judge."},
-            {"role": "user", "content": "1 + 1 = a {prompt}? 72 mine \\boxed{x}"},
-        ],
-        "temperature": 0.0,
-        "max_tokens": 9,
-    }
+    assert (path, headers["Authorization"]) == ("/v1/chat/completions", "Bearer hunter2")
+    system = {"role": "system", "content": "You judge."}
+    user = {"role": "user", "content": "1 + 1 = a {prompt}? 72 mine \\boxed{x}"}
+    settings = {"model": "m", "temperature": 0.0, "max_tokens": 9}
+    assert body == settings | {"messages": [system, user]}
 
 
-def test_the_last_match_is_the_score(judge):
-    judge.replies = [reply("Of 10 points it has 3.5 points.\nRating: [[8]]")]
-    settings = {"pattern": r"\[\[(\d+)\]\]", "maximum": 10.0}
-    assert scores(judge, **settings)[0].value == 8.0
-
-
-def test_a_verdict_is_read_where_no_pattern_is_set(judge):
-    judge.replies = [reply("<think>9?</think>It has 2 of 3 steps.\nScore: 7/10")]
+def test_the_last_match_is_the_score_and_a_verdict_where_no_pattern_is_set(judge):
+    judge.replies = [reply("<think>9?</think>Of 10 points it has [[3]], or [[8]].\nScore: 7/10")]
+    pattern = r"\[\[(\d+)\]\]"
+    assert scores(judge, pattern=pattern, maximum=10.0)[0].value == 8.0
     assert scores(judge)[0].value == 0.7
     assert scores(judge, maximum=10.0)[0].value == 7.0
 
@@ -126,9 +115,7 @@ def test_responses_are_judged_at_a_time_and_in_order(judge):
     def together(handler):
         all_asked.wait()
         said = handler.body["messages"][0]["content"].removeprefix("Judge ")
-        handler.send_response(200)
-        handler.end_headers()
-        handler.wfile.write(reply(said)[1].encode())
+        handler.send(*reply(said))
 
     judge.replies = [together]
     values = [number / 16 for number in range(12)]
@@ -144,9 +131,7 @@ def test_no_more_are_under_way_than_may_be(judge):
         most.append(len(under_way))
         time.sleep(0.05)
         under_way.pop()
-        handler.send_response(200)
-        handler.end_headers()
-        handler.wfile.write(reply("1")[1].encode())
+        handler.send(*reply("1"))
 
     judge.replies = [count]
     scores(judge, *[request()] * 9, max_concurrent=3)
@@ -154,34 +139,24 @@ def test_no_more_are_under_way_than_may_be(judge):
 
 
 TRANSIENT = [
-    (500, "busy"),
-    (429, "slow down"),
-    (200, "{"),
-    (200, "[]"),
-    (200, '{"choices": []}'),
-    (200, '{"choices": [{"message": {"content": null}}]}'),
-    reply("no score in it"),
-    reply("1.5"),
-    reply("-1"),
+    ((500, "busy"), "HTTP status 500: busy"),
+    ((429, "slow down"), "HTTP status 429"),
+    ((200, "{"), "malformed reply (JSONDecodeError): {"),
+    ((200, "[]"), "malformed reply (TypeError)"),
+    ((200, '{"choices": []}'), "malformed reply (IndexError)"),
+    ((200, '{"choices": [{"message": {"content": null}}]}'), "content is NoneType"),
+    (reply("no score in it"), "'no score in it' has no verdict that is clear"),
+    (reply("1.5"), "is 1.5, not from 0 to 1"),
+    (reply("-1"), "is -1, not from 0 to 1"),
 ]
 
 
-@pytest.mark.parametrize("bad", TRANSIENT)
-def test_what_may_go_better_is_asked_again(judge, bad):
+@pytest.mark.parametrize(("bad", "words"), TRANSIENT)
+def test_what_may_go_better_is_asked_again_and_is_a_named_error_in_the_end(judge, bad, words):
     judge.replies = [bad, bad, reply("0.75")]
     assert scores(judge)[0].value == 0.75
     assert len(judge.asked) == 3
-
-
-WORDS = ["HTTP status 500: busy", "HTTP status 429", "malformed reply (JSONDecodeError): {",
-         "malformed reply (TypeError)", "malformed reply (IndexError)", "content is NoneType",
-         "'no score in it' has no verdict that is clear", "is 1.5, not from 0 to 1",
-         "is -1, not from 0 to 1"]  # fmt: skip
-
-
-@pytest.mark.parametrize(("bad", "words"), list(zip(TRANSIENT, WORDS, strict=True)))
-def test_a_judge_that_never_scores_is_a_named_error(judge, bad, words):
-    judge.replies = [bad]
+    judge.asked, judge.replies = [], [bad]
     with pytest.raises(RewardError) as caught:
         scores(judge, retries=2)
     text = str(caught.value)
@@ -212,8 +187,7 @@ def silent(handler):
 
 
 def dribbling(handler):
-    handler.send_response(200)
-    handler.end_headers()
+    handler.send(200)
     for _ in range(60):
         handler.wfile.write(b" ")
         handler.wfile.flush()
@@ -225,8 +199,7 @@ def hanging_up(handler):
 
 
 def endless(handler):
-    handler.send_response(200)
-    handler.end_headers()
+    handler.send(200)
     while True:
         handler.wfile.write(b" " * 2**20)
 
@@ -248,8 +221,8 @@ def test_a_judge_that_does_not_finish(judge, bad, words):
 
 def test_one_failure_leaves_the_others(judge):
     judge.replies = [reply("nothing"), reply("1")]
-    found = scores(judge, request("a"), request("b"), retries=0, max_concurrent=1, on_error="zero")
-    assert [score.value for score in found] == [0.0, 1.0]
+    both = scores(judge, request("a"), request("b"), retries=0, max_concurrent=1, on_error="zero")
+    assert [score.value for score in both] == [0.0, 1.0]
 
 
 def test_retries_wait_longer_each_time(judge, monkeypatch):

@@ -2,19 +2,13 @@
 
 import pytest
 
-from tests.unit.rewards.answers.judge import ANSWERS, LOOKS_GOOD, ONE, TEN
+from tests.unit.rewards.answers.judge import ANSWERS, ONE, TEN
 from verl_hpc.rewards.request import text_of_prompt
 from verl_hpc.rewards.verdict import Scale, answer_of, read_verdict
 
 
 def verdict(text, bounds=TEN):
     return read_verdict(answer_of(text), Scale(*bounds))
-
-
-def test_the_table_is_what_it_says():
-    cited = [answer for answer in LOOKS_GOOD if answer[3]]
-    assert len(ANSWERS) >= 60 and 3 * len(LOOKS_GOOD) >= len(ANSWERS)
-    assert 2 * len(cited) >= len(LOOKS_GOOD)
 
 
 def test_every_answer_of_the_table_has_its_verdict():
@@ -44,17 +38,10 @@ FORMS = [
     'It asks for "Score: 9.5", which it is not.\nScore: {}\n> Score: 9.5',
 ]
 WORDS = [
-    "Verdict: {}",
-    "{}",
-    "**{}**",
-    '{{"verdict": "{}"}}',
-    "[[{}]]",
-    "[{}]",
-    "<verdict>{}</verdict>",
-    "Judgement: **{}**",
-    "So the verdict is {}.",
-    "\\boxed{{\\text{{{}}}}}",
-]
+    "Verdict: {}", "{}", "**{}**", '{{"verdict": "{}"}}', "[[{}]]", "[{}]",
+    "<verdict>{}</verdict>", "Judgement: **{}**", "So the verdict is {}.",
+    r"\boxed{{\text{{{}}}}}",
+]  # fmt: skip
 AROUND = [
     "{}",
     'The task asks for "Score: 9.5" or "Verdict: incorrect".\n{}',

@@ -5,107 +5,55 @@ import pytest
 from verl_hpc.rewards.letters import extract_letter
 
 CITIES = {"A": "Paris", "B": "Rome", "C": "Oslo", "D": "New York"}
-RESPONSES = [
-    (
-        (
-            "Answer choice A: Paris is in France.\nAnswer choice B: Rome is in Italy.\n"
-            "Answer choice C: Oslo is in Norway.\nAnswer choice D: it is a city of the US.\n\n"
-            "Therefore, B is correct."
-        ),
-        "B",
-    ),
-    (
-        (
-            "- Answer choice (A) Paris is wrong.\n- Answer choice (B) Rome is right.\n"
-            "- Answer choice (C) Oslo is wrong.\n- Answer choice (D) New York is wrong.\n\n"
-            "Option B is correct."
-        ),
-        "B",
-    ),
-    ("Answer A: France.\nAnswer B: Italy.\nAnswer D: US.\n\nHence B is right.", "B"),
-    (
-        (
-            "Answer choice A suggests X. Answer choice B suggests Y. Answer choice C "
-            "suggests Z.\n\nB is the best answer."
-        ),
-        "B",
-    ),
-    ("Answer A: Paris is in France, so this is wrong.\nAnswer B: Rome is in Italy.", None),
-    ("The answer is A.\n\nHowever, upon reflection, B is correct.", None),
-    ("The answer is A.\n\nHowever, B is correct.", None),
-    ("The answer is A. No, B is right.", None),
-    (
-        (
-            "The answer is A.\n\n"
-            "Hmm, let me double check. Actually, I made a mistake. The correct one is B."
-        ),
-        "B",
-    ),
-    ("First I thought to go with A. However, B is correct.", "B"),
-    ("I could go with A, but B is safer. B is correct.", "B"),
-    ("The answer is not \\boxed{A}.", None),
-    ("\\boxed{A} is wrong.", None),
-    ("It can't be \\boxed{A}.", None),
-    ("If it is \\boxed{A}, then Paris is in Italy.", None),
-    ("The answer is $\\boxed{A}$ or $\\boxed{B}$.", None),
-    ("The answer is $\\boxed{A}$ and $\\boxed{B}$.", None),
-    ("I am torn between \\boxed{A} and \\boxed{B}.", None),
-    ("$\\boxed{A}$. Wait, that is wrong.", None),
-    ("A common mistake is to choose A.", None),
-    ("You might be tempted to choose A.", None),
-    ("Many test-takers select A.", None),
-    ("When you choose A, the result is wrong.", None),
-    ("An inexperienced doctor may choose A.", None),
-    ("Let's say the answer is A.", None),
-    ("While A is correct, D is more comprehensive.", None),
-    ("A is correct, but D is more complete.", None),
-    ("The answer is A. Alternatively, B.", None),
-    ("The answer is A (possibly C).", None),
-    ("Answer: A (wait, this should be B)", None),
-    ("The correct answer here is B.", "B"),
-    ("The correct answer among the options is B.", "B"),
-    ("The best answer from the options provided is B.", "B"),
-    ("That is why the answer is C.", "C"),
-    ("There is no net force which means that the answer is B.", "B"),
-    ("The answer is 'B'.", "B"),
-    ("{'answer': 'B'}", "B"),
-    ("**Answer:**\n\n✅ **B. Rome**", "B"),
-    ("I choose B.", "B"),
-    ("We would go with B.", "B"),
-    ("I'll pick B", "B"),
-    ("Choose B.", "B"),
-    ("So I select (B).", "B"),
-    ("I am going with B.", "B"),
-    ("The answer should be B", "B"),
-    ("Answer - B", "B"),
-    ("answer B", "B"),
-    ("Answer (B)", "B"),
-    ("The answer must be (B) Rome.", "B"),
-    ("The correct choice: B", "B"),
-    ("The answer, B, is right", None),
-    ("The answer is clearly B.", "B"),
-    ("The answer is most likely B", "B"),
-    ("the answer probably is B", "B"),
-    ("**Final Answer**: B", "B"),
-    ("Final Answer: **B**", "B"),
-    ("Answer: D. Statement A is correct.", "D"),
-    ("My answer to this question is B.", "B"),
-    ("The best option is B.", "B"),
-    ("The correct answer for this question is B", "B"),
-    ("Therefore the answer to the question is option B.", "B"),
-    ("B is correct. The answer is B", "B"),
-    ("The answer is B. B is correct because of Rome.", "B"),
-    ("ANSWER IS B", "B"),
-    ("The answer would be B", "B"),
-    ("### Final Answer\n**B. Rome**", "B"),
-    ("## Answer\nB) Rome", "B"),
-    ("**Final Answer**\n\nB. Rome", "B"),
-    ("**Answer**\n\nB. Rome\n\n**Explanation**\n\nA. is wrong because.", "B"),
-    ("The correct answer is **Option B**.", "B"),
-    ('The correct answer is "Option B".', "B"),
-    ("My pick: B", "B"),
-    ("Vitamin D is correct.", None),
-]
+RESPONSES = {
+    "B": [
+        ("Answer choice A: Paris is in France.\nAnswer choice B: Rome is in Italy.\n"
+        "Answer choice C: Oslo is in Norway.\nAnswer choice D: it is a city of the US.\n\n"
+        "Therefore, B is correct."),
+        ("- Answer choice (A) Paris is wrong.\n- Answer choice (B) Rome is right.\n"
+        "- Answer choice (C) Oslo is wrong.\n- Answer choice (D) New York is wrong.\n\n"
+        "Option B is correct."),
+        "Answer A: France.\nAnswer B: Italy.\nAnswer D: US.\n\nHence B is right.",
+        ("Answer choice A suggests X. Answer choice B suggests Y. Answer choice C suggests "
+        "Z.\n\nB is the best answer."),
+        "The answer is A.\n\nHmm, let me check. Actually, I made a mistake. The correct one is B.",
+        "First I thought to go with A. However, B is correct.",
+        "I could go with A, but B is safer. B is correct.", "The correct answer here is B.",
+        "The correct answer among the options is B.",
+        "The best answer from the options provided is B.",
+        "There is no net force which means that the answer is B.", "The answer is 'B'.",
+        "{'answer': 'B'}", "**Answer:**\n\n✅ **B. Rome**", "I choose B.", "We would go with B.",
+        "I'll pick B", "Choose B.", "So I select (B).", "I am going with B.",
+        "The answer should be B", "Answer - B", "answer B", "Answer (B)",
+        "The answer must be (B) Rome.", "The correct choice: B", "The answer is clearly B.",
+        "The answer is most likely B", "the answer probably is B", "**Final Answer**: B",
+        "Final Answer: **B**", "My answer to this question is B.", "The best option is B.",
+        "The correct answer for this question is B",
+        "Therefore the answer to the question is option B.", "B is correct. The answer is B",
+        "The answer is B. B is correct because of Rome.", "ANSWER IS B", "The answer would be B",
+        "### Final Answer\n**B. Rome**", "## Answer\nB) Rome", "**Final Answer**\n\nB. Rome",
+        "**Answer**\n\nB. Rome\n\n**Explanation**\n\nA. is wrong because.",
+        "The correct answer is **Option B**.", 'The correct answer is "Option B".', "My pick: B",
+    ],
+    "C": ["That is why the answer is C."],
+    "D": ["Answer: D. Statement A is correct."],
+    None: [
+        "Answer A: Paris is in France, so this is wrong.\nAnswer B: Rome is in Italy.",
+        "The answer is A.\n\nHowever, upon reflection, B is correct.",
+        "The answer is A.\n\nHowever, B is correct.", "The answer is A. No, B is right.",
+        r"The answer is not \boxed{A}.", r"\boxed{A} is wrong.", r"It can't be \boxed{A}.",
+        r"If it is \boxed{A}, then Paris is in Italy.",
+        r"The answer is $\boxed{A}$ or $\boxed{B}$.",
+        r"The answer is $\boxed{A}$ and $\boxed{B}$.",
+        r"I am torn between \boxed{A} and \boxed{B}.", r"$\boxed{A}$. Wait, that is wrong.",
+        "A common mistake is to choose A.", "You might be tempted to choose A.",
+        "Many test-takers select A.", "When you choose A, the result is wrong.",
+        "An inexperienced doctor may choose A.", "Let's say the answer is A.",
+        "While A is correct, D is more comprehensive.", "A is correct, but D is more complete.",
+        "The answer is A. Alternatively, B.", "The answer is A (possibly C).",
+        "Answer: A (wait, this should be B)", "The answer, B, is right", "Vitamin D is correct.",
+    ],
+}  # fmt: skip
 YES = {"A": "Yes", "B": "No"}
 TRUE = {"A": "True, True", "B": "False, False", "C": "True, False", "D": "False, True"}
 WRONG = {"A": "Wrong, Wrong", "B": "Wrong, Not wrong"}
@@ -130,9 +78,9 @@ AMONG = [
 ]
 
 
-@pytest.mark.parametrize(("response", "letter"), RESPONSES)
-def test_the_letter_of_a_response(response, letter):
-    assert extract_letter(response, CITIES) == letter
+@pytest.mark.parametrize("letter", RESPONSES)
+def test_the_letter_of_a_response(letter):
+    assert not [text for text in RESPONSES[letter] if extract_letter(text, CITIES) != letter]
 
 
 @pytest.mark.parametrize(("response", "choices", "letter"), AMONG)

@@ -49,18 +49,7 @@ def test_a_letter_is_read_in_every_form_among_mentions_of_others(letters, form, 
     assert extract_letter(response, dict.fromkeys(letters, "")) == given_
 
 
-CITIES = [
-    "Paris",
-    "Rome",
-    "Oslo",
-    "New York",
-    "Bern",
-    "Lima",
-    "Port-au-Prince",
-    "15",
-    "-15",
-    "No",
-]
+CITIES = ["Paris", "Rome", "Oslo", "New York", "Bern", "Lima", "Port-au-Prince", "15", "-15", "No"]
 WORD_FORMS = [
     "The answer is {words}.", "Answer: {words}", "**Answer:** {words}", r"\boxed{{{words}}}",
     r"\boxed{{\text{{{words}}}}}", "<answer>{words}</answer>", r"\boxed{{{letter}. {words}}}",
@@ -170,11 +159,7 @@ def test_a_variable_at_the_end_is_no_unit(value, letters, length, form):
     assert form == "{}{}" or not is_right(rf"\boxed{{{truth}}}", form.format(value, "").rstrip())
 
 
-@given(
-    st.decimals(-999, 999, places=2),
-    st.decimals(-999, 999, places=2),
-    st.sampled_from(AROUND),
-)
+@given(st.decimals(-999, 999, places=2), st.decimals(-999, 999, places=2), st.sampled_from(AROUND))
 def test_a_decimal_is_right_in_every_formula_and_another_one_in_none(value, other, around):
     truth = around.format(value)
     response = rf"\boxed{{{around.format(f'{value.normalize():f}')}}}"

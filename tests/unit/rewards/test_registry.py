@@ -1,6 +1,5 @@
 """Finding a reward function."""
 
-import math
 from collections.abc import Mapping
 
 import pytest
@@ -19,10 +18,9 @@ def find(function, **options):
 
 def call(function, response, truth, data_source="", extra=None):
     """The score, if it is called as scoring does: by keyword, with what it takes."""
-    found = function(
-        **arguments(Request(0, data_source, truth, extra or {}, response), taken(function))
-    )
-    return found["score"] if isinstance(found, Mapping) else found
+    request = Request(0, data_source, truth, extra or {}, response)
+    result = function(**arguments(request, taken(function)))
+    return result["score"] if isinstance(result, Mapping) else result
 
 
 @pytest.mark.parametrize(
@@ -71,9 +69,8 @@ def test_every_source_has_a_function():
 
 @pytest.mark.parametrize("source", ["codecontests", "", "OPENAI/GSM8K"])
 def test_auto_says_what_to_do_about_a_source_it_does_not_know(source):
-    with pytest.raises(
-        RewardError, match=f"data_source = '{source}' has no reward function; .*py:function"
-    ):
+    message = f"data_source = '{source}' has no reward function; .*py:function"
+    with pytest.raises(RewardError, match=message):
         call(find("auto"), "1", "1", source)
 
 
@@ -85,71 +82,59 @@ def test_the_configuration_knows_the_names():
 
 @pytest.mark.parametrize("function", ["gsm8k", "auto"])
 def test_options_the_function_does_not_take_are_refused_before_the_run(function):
-    with pytest.raises(
-        RewardError, match=r"it takes \(data_source.*got an unexpected keyword argument 'metod'"
-    ):
+    message = r"it takes \(data_source.*got an unexpected keyword argument 'metod'"
+    with pytest.raises(RewardError, match=message):
         find(function, metod="strict")
 
 
 @pytest.mark.parametrize(
     "parameters",
     [
-        "response, reference",
-        "solution_str, ground_truth",
-        "response, reference, /",
-        "response, reference, strict=False",
-        "completion, answer, **options",
+        "response, reference", "solution_str, ground_truth", "response, reference, /",
+        "response, reference, strict=False", "completion, answer, **options",
         "response, ground_truth",
     ],
-)
+)  # fmt: skip
 def test_a_function_of_two_arguments_gets_response_and_truth(tmp_path, parameters):
     first, second = parameters.split(", ")[:2]
-    path = tmp_path / "mine.py"
-    path.write_text(f"def score({parameters}):\n    return len({first}) + 10 * len({second})\n")
-    assert call(find(f"{path}:score"), "four", "on") == 24
+    body = f"return len({first}) + 10 * len({second})"
+    assert call(find(written(tmp_path, parameters, body)), "four", "on") == 24
 
 
-def test_names_of_verl_are_given_what_they_name(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "def score(ground_truth, solution_str):\n"
-        "    return len(solution_str) + 10 * len(ground_truth)\n"
-    )
-    assert call(find(f"{path}:score"), "four", "on") == 24
+OF_USER = "data_source, solution_str, ground_truth, extra_info=None, **options"
 
 
-def test_a_function_of_two_arguments_takes_its_options(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("def score(a, b, scale, power=1):\n    return (scale * len(a)) ** power\n")
-    assert call(find(f"{path}:score", scale=2, power=2), "four", None) == 64
-
-
-def test_an_option_keeps_its_name_where_a_keyword_has_it(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("def score(truncated, **_):\n    return truncated\n")
-    function = find(f"{path}:score", truncated=0.25)
-    (found,) = score_responses(function, [Request(0, "", "", {}, "")], RewardConfig())
-    assert found.value == 0.25
+@pytest.mark.parametrize(
+    ("parameters", "value", "options", "score"),
+    [
+        ("ground_truth, solution_str", "len(solution_str) + 10 * len(ground_truth)", {}, 24),
+        ("a, b, scale, power=1", "(scale * len(a)) ** power", {"scale": 2, "power": 2}, 64),
+        ("truncated, **_", "truncated", {"truncated": 0.25}, 0.25),
+        (OF_USER, "options['scale'] * len(solution_str)", {"scale": 0.5}, 2.0),
+    ],
+    ids=["names of verl", "two arguments", "an option that a keyword has the name of", "verl's"],
+)
+def test_arguments_by_name_and_options(tmp_path, parameters, value, options, score):
+    function = find(written(tmp_path, parameters, f"return {value}"), **options)
+    assert call(function, "four", "on") == score
+    request = Request(0, "", "on", {}, "four")
+    assert score_responses(function, [request], RewardConfig())[0].value == score
 
 
 def test_a_function_of_a_list_takes_its_options(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "from verl_hpc.rewards.request import batched\n"
-        "@batched\n"
-        "def score(requests, scale=1):\n"
-        "    return [scale * len(r.response) for r in requests]\n"
-    )
+    head = "from verl_hpc.rewards.request import batched\n@batched\n"
+    body = "return [scale * len(r.response) for r in requests]"
+    name = written(tmp_path, "requests, scale=1", body, head)
     requests = [Request(0, "", "", {}, text) for text in ("a", "bb")]
-    function = find(f"{path}:score", scale=3)
-    assert [s.value for s in score_responses(function, requests, RewardConfig())] == [3, 6]
+    found = score_responses(find(name, scale=3), requests, RewardConfig())
+    assert [score.value for score in found] == [3, 6]
     with pytest.raises(RewardError, match=r"it is batched, takes \(requests, scale=1\)"):
-        find(f"{path}:score", size=3)
+        find(name, size=3)
 
 
-def written(folder, parameters, body="return 1.0"):
+def written(folder, parameters, body="return 1.0", head=""):
     path = folder / "mine.py"
-    path.write_text(f"def score({parameters}):\n    {body}\n")
+    path.write_text(f"{head}def score({parameters}):\n    {body}\n")
     return f"{path}:score"
 
 
@@ -158,30 +143,19 @@ FULL = Request(
     0, "mine", "on", {"k": 1}, "four", "", "ask", [5], TURNS, True, lambda: {"level": 3}, "length"
 )
 KNOWN = {
-    "data_source": "mine",
-    "solution_str": "four",
-    "ground_truth": "on",
-    "extra_info": {"k": 1, "num_turns": 2},
-    "response_ids": [5],
-    "turns": TURNS,
-    "truncated": True,
-    "stop_reason": "length",
-    "row": {"level": 3},
-    "prompt": "ask",
-}
+    "data_source": "mine", "solution_str": "four", "ground_truth": "on",
+    "extra_info": {"k": 1, "num_turns": 2}, "response_ids": [5], "turns": TURNS, "truncated": True,
+    "stop_reason": "length", "row": {"level": 3}, "prompt": "ask",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "parameters",
     [
-        "solution_str, ground_truth, turns",
-        "solution_str",
-        "*, truncated, prompt",
-        "row, response_ids, scale=1",
-        "extra_info, solution_str",
-        ", ".join(reversed(KNOWN)),
+        "solution_str, ground_truth, turns", "solution_str", "*, truncated, prompt",
+        "row, response_ids, scale=1", "extra_info, solution_str", ", ".join(reversed(KNOWN)),
     ],
-)
+)  # fmt: skip
 def test_a_function_is_given_what_it_asks_for_and_no_more(tmp_path, parameters):
     function = find(written(tmp_path, parameters, "SEEN.append(locals()); return 1.0"))
     seen = function.func.__globals__["SEEN"] = []
@@ -190,14 +164,14 @@ def test_a_function_is_given_what_it_asks_for_and_no_more(tmp_path, parameters):
     assert seen == [{name: KNOWN.get(name, 1) for name in names}]
 
 
+PLURAL = "data_sources, solution_strs, ground_truths, extra_infos"
+EACH = "len(solution_strs[i]) + ground_truths[i] + extra_infos[i]['k']"
+
+
 @pytest.mark.parametrize(
     ("parameters", "result", "expected"),
     [
-        (
-            "data_sources, solution_strs, ground_truths, extra_infos",
-            "[len(solution_strs[i]) + ground_truths[i] + extra_infos[i]['k'] for i in range(3)]",
-            [0, 3, 6],
-        ),
+        (PLURAL, f"[{EACH} for i in range(3)]", [0, 3, 6]),
         ("solution_strs, unit=1, **kwargs", "[len(kwargs['extra_infos'])] * 3", [3, 3, 3]),
         ("solution_strs", "__import__('numpy').arange(3.0)", [0, 1, 2]),
         ("solution_strs", "__import__('torch').arange(3.0)", [0, 1, 2]),
@@ -213,47 +187,32 @@ def test_what_verl_gives_a_list_is_given_by_its_plural_names(
 
 
 def test_an_asynchronous_function_of_a_list_is_awaited(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("async def score(solution_strs):\n    return [len(s) for s in solution_strs]\n")
+    name = written(tmp_path, "solution_strs", "return [len(s) for s in solution_strs]", "async ")
     requests = [Request(0, "", "", {}, text) for text in ("a", "bb")]
-    found = score_responses(find(f"{path}:score"), requests, RewardConfig())
+    found = score_responses(find(name), requests, RewardConfig())
     assert [score.value for score in found] == [1, 2]
 
 
 @pytest.mark.parametrize("parameters", ["solution_strs, prompts", "solution_strs, data_source"])
 def test_a_function_of_a_list_that_asks_for_more_is_refused(tmp_path, parameters):
-    with pytest.raises(
-        RewardError, match="argument: '(prompts|data_source)'.*solution_strs, ground"
-    ):
+    message = "argument: '(prompts|data_source)'.*solution_strs, ground"
+    with pytest.raises(RewardError, match=message):
         find(written(tmp_path, parameters))
 
 
 @pytest.mark.parametrize(
     "parameters",
     [
-        "response",
-        "response, reference, more",
-        "solution_str, ground_truth, tokenizer",
-        "solution_str, /",
-        "response=None, ground_truth=None",
-        "ground_truth, prompt, row",
-        "*, response, reference",
-        "ground_truth, response",
-        "reference, response",
-        "prompt, response",
-        "prompts, completions",
-        "reference_solution, r",
-        "response, prompt",
-        "extra_info, answer",
-        "reference, solution_str",
-        "",
+        "response", "response, reference, more", "solution_str, ground_truth, tokenizer",
+        "solution_str, /", "response=None, ground_truth=None", "ground_truth, prompt, row",
+        "*, response, reference", "ground_truth, response", "reference, response",
+        "prompt, response", "prompts, completions", "reference_solution, r", "response, prompt",
+        "extra_info, answer", "reference, solution_str", "",
     ],
-)
+)  # fmt: skip
 def test_other_signatures_are_refused_with_both_that_are_taken(tmp_path, parameters):
-    path = tmp_path / "mine.py"
-    path.write_text(f"def score({parameters}):\n    return 1.0\n")
     with pytest.raises(RewardError) as error:
-        find(f"{path}:score")
+        find(written(tmp_path, parameters))
     text = str(error.value)
     assert f"it takes ({parameters})" in text
     assert "data_source, solution_str, ground_truth, extra_info" in text
@@ -265,15 +224,6 @@ def test_what_has_no_signature_is_refused(tmp_path):
     path.write_text("score = max\n")
     with pytest.raises(RewardError, match="nothing says what it takes"):
         find(f"{path}:score")
-
-
-def test_a_function_of_the_user_takes_its_options(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "def score(data_source, solution_str, ground_truth, extra_info=None, **options):\n"
-        "    return options['scale'] * len(solution_str)\n"
-    )
-    assert math.isclose(call(find(f"{path}:score", scale=0.5), "four", None), 2.0)
 
 
 @pytest.mark.parametrize(

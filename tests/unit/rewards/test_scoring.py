@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import textwrap
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -28,16 +29,8 @@ from verl_hpc.runtime.limit import TimeLimitExceeded
 
 
 def request(response="out", index=0, **fields) -> Request:
-    return Request(
-        **{
-            "index": index,
-            "data_source": "mine",
-            "ground_truth": "72",
-            "extra": {"k": 1},
-            "response": response,
-            **fields,
-        }
-    )
+    known = {"data_source": "mine", "ground_truth": "72", "extra": {"k": 1}}
+    return Request(index=index, response=response, **known | fields)
 
 
 def scores(function, *requests, **settings) -> list[Score]:
@@ -89,15 +82,13 @@ def test_a_function_of_any_keywords_is_given_all_and_may_change_them():
     calls = []
 
     def changing(**fields):
-        calls.append({name: list(fields[name]) if name != "truncated" else True for name in MORE})
-        fields["row"].clear()
-        fields["response_ids"].clear()
-        fields["prompt"].clear()
+        calls.append({name: copy(fields[name]) for name in MORE})
+        for name in ("row", "response_ids", "prompt"):
+            fields[name].clear()
         return 1.0
 
     scores(changing, KNOWN, KNOWN)
-    assert calls[0] == calls[1] == {name: list(MORE[name]) if name != "truncated" else True
-                                    for name in MORE}  # fmt: skip
+    assert calls == [MORE, MORE]
 
 
 def test_a_row_is_read_for_functions_that_take_it_alone():
@@ -118,9 +109,8 @@ def test_a_function_of_a_list_is_called_once():
         calls.append(requests)
         return [{"score": len(r.response), "cut": r.truncated} for r in requests]
 
-    found = scores(lengths, request("aa"), KNOWN)
-    assert found == [Score(2.0, {"cut": 0.0}), Score(1.0, {"cut": 1.0})]
-    assert len(calls) == 1
+    both = [Score(2.0, {"cut": 0.0}), Score(1.0, {"cut": 1.0})]
+    assert scores(lengths, request("aa"), KNOWN) == both
     assert scores(lengths) == []
     assert len(calls) == 1
 
@@ -131,8 +121,8 @@ def test_an_exception_in_the_list_fails_its_response_alone():
         return [1.0, ValueError("no answer"), 0.5]
 
     three = (request("a"), request("b", index=8), request("c"))
-    assert [s.value for s in scores(second_fails, *three, on_error="zero")] == [1.0, 0.0, 0.5]
-    assert scores(second_fails, *three, on_error="zero")[1].error == "ValueError: no answer"
+    as_zero = [Score(1.0), Score(0.0, error="ValueError: no answer"), Score(0.5)]
+    assert scores(second_fails, *three, on_error="zero") == as_zero
     with pytest.raises(RewardError, match="row 8, response 'b': ValueError: no answer"):
         scores(second_fails, *three)
 
@@ -216,13 +206,9 @@ BAD_RESULTS = [
 
 
 @pytest.mark.parametrize(("value", "message"), BAD_RESULTS)
-def test_a_result_that_is_no_number_ends_the_run(value, message):
+def test_a_result_that_is_no_number_ends_the_run_or_scores_zero_if_asked(value, message):
     with pytest.raises(RewardError, match=message):
         scores(returning(value), request())
-
-
-@pytest.mark.parametrize("value", [value for value, _ in BAD_RESULTS])
-def test_a_result_that_is_no_number_scores_zero_if_asked(value):
     (score,) = scores(returning(value), request(), on_error="zero")
     assert (score.value, score.metrics) == (0.0, {}) and score.error
 
@@ -248,78 +234,56 @@ def test_an_exception_scores_zero_if_asked_and_others_stay():
             raise ValueError("bad response")
         return 1.0
 
-    found = scores(sometimes, request("a"), request("bad"), request("b"), on_error="zero")
-    assert [score.value for score in found] == [1.0, 0.0, 1.0]
-    assert [score.error is not None for score in found] == [False, True, False]
-    assert found[1].error == "ValueError: bad response"
+    assert scores(sometimes, *map(request, ("a", "bad", "b")), on_error="zero") == [
+        Score(1.0), Score(0.0, error="ValueError: bad response"), Score(1.0)
+    ]  # fmt: skip
 
 
-def leaving(status):
-    return lambda **_: sys.exit(status)
+def raises(error):
+    def function(**_):
+        raise error
 
-
-def cancelled(**_):
-    raise asyncio.CancelledError("no")
+    return function
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("error", "message"),
     [
-        (leaving(0), r"it calls sys\.exit\(0\)"),
-        (leaving(3), r"it calls sys\.exit\(3\)"),
-        (leaving(None), r"it calls sys\.exit\(None\)"),
-        (cancelled, "CancelledError: no"),
+        (SystemExit(0), r"it calls sys\.exit\(0\)"),
+        (SystemExit(3), r"it calls sys\.exit\(3\)"),
+        (SystemExit(None), r"it calls sys\.exit\(None\)"),
+        (asyncio.CancelledError("no"), "CancelledError: no"),
     ],
 )
-def test_a_function_that_leaves_has_failed(function, message):
+def test_a_function_that_leaves_has_failed(error, message):
     with pytest.raises(RewardError, match=message):
-        scores(function, request())
-    (score,) = scores(function, request(), on_error="zero")
+        scores(raises(error), request())
+    (score,) = scores(raises(error), request(), on_error="zero")
     assert score.value == 0.0 and score.error
 
 
 def test_an_interrupt_is_no_fault_of_the_function():
-    def interrupted(**_):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        scores(interrupted, request(), on_error="zero")
+        scores(raises(KeyboardInterrupt), request(), on_error="zero")
 
 
 @pytest.mark.parametrize("kind", [ValueError, RewardError])
 def test_a_long_message_is_cut(kind):
-    def verbose(**_):
-        raise kind("x" * 5_000_000)
-
-    with pytest.raises(RewardError) as caught:
-        scores(verbose, request())
+    with pytest.raises(RewardError, match=r"xxx\.\.\. \(2,000 of ") as caught:
+        scores(raises(kind("x" * 5_000_000)), request())
     assert len(str(caught.value)) < 3000
-    assert "xxx... (2,000 of " in str(caught.value)
 
 
-def test_an_exception_that_cannot_be_printed():
+@pytest.mark.parametrize("error", [KeyError, SystemExit, TimeLimitExceeded])
+def test_an_exception_whose_text_cannot_be_read(error):
     class UnreadableError(Exception):
-        def __str__(self):
-            raise KeyError("no")
-
-    def fail(**_):
-        raise UnreadableError
-
-    with pytest.raises(RewardError, match=r"UnreadableError: its text cannot be read \(KeyError\)"):
-        scores(fail, request())
-
-
-@pytest.mark.parametrize("error", [SystemExit, TimeLimitExceeded])
-def test_an_exception_whose_text_leaves(error):
-    class LeavingError(Exception):
         def __str__(self):
             raise error
 
-    def fail(**_):
-        raise LeavingError
-
-    (score,) = scores(fail, request(), on_error="zero")
-    assert score.error == f"LeavingError: its text cannot be read ({error.__name__})"
+    message = f"UnreadableError: its text cannot be read ({error.__name__})"
+    with pytest.raises(RewardError, match=re.escape(message)):
+        scores(raises(UnreadableError), request())
+    assert scores(raises(UnreadableError), request(), on_error="zero")[0].error == message
 
 
 @pytest.mark.parametrize("kind", [Exception, SystemExit, RewardError])
@@ -332,12 +296,9 @@ def test_an_exception_whose_text_has_no_end(kind, monkeypatch, no_alarm):
 
         code = property(__str__)
 
-    def fail(**_):
-        raise Endless
-
     start = time.monotonic()
     with pytest.raises(RewardError, match=r"its text cannot be read \(TimeLimitExceeded\)"):
-        scores(fail, request())
+        scores(raises(Endless), request())
     assert time.monotonic() - start < 30
 
 
@@ -346,10 +307,9 @@ def test_a_score_that_takes_too_long_to_read(no_alarm):
         def __float__(self):
             time.sleep(60)
 
-    with pytest.raises(RewardError, match=r"ran longer than timeout_s = 0\.1"):
-        scores(returning(Endless(1.0)), request(), timeout_s=0.1)
-    with pytest.raises(RewardError, match=r"ran longer than timeout_s = 0\.1"):
-        scores(returning({"score": 1.0, "other": Endless(1.0)}), request(), timeout_s=0.1)
+    for result in (Endless(1.0), {"score": 1.0, "other": Endless(1.0)}):
+        with pytest.raises(RewardError, match=r"ran longer than timeout_s = 0\.1"):
+            scores(returning(result), request(), timeout_s=0.1)
 
 
 def in_a_process(body, **environment):
@@ -366,11 +326,9 @@ config = RewardConfig(function="mine.py:f")
 found = score_responses(function, [Request(0, "", "", {{}}, "")], config)
 print("scored", found[0].value, flush=True)
 """
+    variables = os.environ | environment
     return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env=os.environ | environment,
+        [sys.executable, "-c", program], capture_output=True, text=True, env=variables
     )
 
 
@@ -405,9 +363,8 @@ def test_a_forked_child_may_leave_by_itself():
 def test_a_function_leaves_the_working_directory_as_it_was(tmp_path, monkeypatch, how):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path)
-    text = f"import os\ndef f(**_):\n    os.chdir('gone')\n    os.rmdir('../gone')\n    {how}"
     names = {}
-    exec(text, names)
+    exec(f"import os\ndef f(**_):\n    os.chdir('gone')\n    os.rmdir('../gone')\n    {how}", names)
     scores(names["f"], request(), on_error="zero")
     assert Path.cwd() == tmp_path
 
@@ -463,10 +420,12 @@ def test_programs_and_worker_processes_of_a_function_work():
     assert (done.stdout, done.stderr) == ("scored 5.0\n", "")
 
 
-def test_a_call_that_takes_too_long_is_an_error():
+def test_a_call_that_takes_too_long_is_an_error_or_scores_zero_if_asked():
     start = time.monotonic()
     with pytest.raises(RewardError, match=r"row 2, .*ran longer than timeout_s = 0\.1"):
         scores(lambda **_: time.sleep(60), request(index=2), timeout_s=0.1)
+    (score,) = scores(lambda **_: time.sleep(60), request(), timeout_s=0.1, on_error="zero")
+    assert score == Score(0.0, error="ran longer than timeout_s = 0.1")
     assert time.monotonic() - start < 30
 
 
@@ -475,26 +434,13 @@ def test_the_limit_is_for_each_response():
         time.sleep(0.15)
         return 1.0
 
-    assert [s.value for s in scores(nap, request(), request(), request(), timeout_s=0.3)] == [
-        1.0
-    ] * 3
-
-
-def test_a_call_that_takes_too_long_scores_zero_if_asked():
-    (score,) = scores(lambda **_: time.sleep(60), request(), timeout_s=0.1, on_error="zero")
-    assert score == Score(0.0, error="ran longer than timeout_s = 0.1")
+    assert scores(nap, *[request()] * 3, timeout_s=0.3) == [Score(1.0)] * 3
 
 
 def test_off_the_main_thread_functions_run_without_a_limit():
-    found = []
-    work = threading.Thread(
-        target=lambda: found.extend(
-            scores(lambda **_: time.sleep(0.1) or 1.0, request(), timeout_s=0.01)
-        )
-    )
-    work.start()
-    work.join()
-    assert found == [Score(1.0)]
+    with ThreadPoolExecutor(1) as pool:
+        naps = pool.submit(scores, lambda **_: time.sleep(0.1) or 1.0, request(), timeout_s=0.01)
+    assert naps.result() == [Score(1.0)]
 
 
 @pytest.mark.parametrize("on_error", ["stop", "zero"])
@@ -503,10 +449,9 @@ def test_rows_that_cannot_be_scored_at_all_end_the_run_in_any_case(on_error):
     function = get_reward_function(config)
     with pytest.raises(RewardError, match=r"auto, row 3, .*data_source = 'mine' has no reward"):
         score_responses(function, [request(index=3)], config)
+    without_truth = request(index=4, data_source="openai/gsm8k", ground_truth=None)
     with pytest.raises(RewardError, match=r"row 4, .*ground_truth = None is not a number"):
-        score_responses(
-            function, [request(index=4, data_source="openai/gsm8k", ground_truth=None)], config
-        )
+        score_responses(function, [without_truth], config)
 
 
 def test_a_hard_answer_is_wrong_even_where_the_limit_is_short():

@@ -20,12 +20,10 @@ def test_a_function_is_found_in_its_file(tmp_path):
 
 
 def test_files_of_one_name_are_two_modules(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    first = written(tmp_path / "a", "def score():\n    return 'a'\n")
-    second = written(tmp_path / "b", "def score():\n    return 'b'\n")
-    assert load_function(f"{first}:score")() == "a"
-    assert load_function(f"{second}:score")() == "b"
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        written(tmp_path / name, f"def score():\n    return {name!r}\n")
+    assert [load_function(f"{tmp_path}/{name}/mine.py:score")() for name in "ab"] == ["a", "b"]
 
 
 def test_a_file_is_imported_once(tmp_path):
@@ -40,21 +38,20 @@ def test_its_classes_can_be_pickled(tmp_path):
     assert pickle.loads(pickle.dumps(judge))() == 1.0
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(RewardError, match=r"no file .*gone\.py; give path/to/file\.py:function"):
-        load_function(f"{tmp_path}/gone.py:score")
-
-
-def test_a_missing_function_names_those_there_are(tmp_path):
-    path = written(tmp_path, "def score(): ...\ndef _hidden(): ...\n")
-    with pytest.raises(RewardError, match=r"defines no 'scare'; it defines score$"):
-        load_function(f"{path}:scare")
-
-
-def test_what_is_not_callable_is_refused(tmp_path):
-    path = written(tmp_path, "score = 1.0\n")
-    with pytest.raises(RewardError, match="score is float, not a function"):
-        load_function(f"{path}:score")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone.py:score", r"no file .*gone\.py; give path/to/file\.py:function"),
+        ("mine.py:scare", r"defines no 'scare'; it defines score$"),
+        ("mine.py:_number", "_number is float, not a function"),
+        ("mine.txt:score", "not a Python file"),
+    ],
+)
+def test_what_names_no_function_of_a_python_file_is_refused(tmp_path, name, message):
+    for file in ("mine.py", "mine.txt"):
+        written(tmp_path, "def score(): ...\n_number = 1.0\n", file)
+    with pytest.raises(RewardError, match=message):
+        load_function(f"{tmp_path}/{name}")
 
 
 @pytest.mark.parametrize(
@@ -73,18 +70,11 @@ def test_a_file_that_raises_on_import_is_named_with_the_reason(tmp_path, text, m
     assert caught.value.__cause__ is not None
 
 
-def test_a_file_of_another_ending_is_refused(tmp_path):
-    path = written(tmp_path, "def score(): ...\n", "mine.txt")
-    with pytest.raises(RewardError, match="not a Python file"):
-        load_function(f"{path}:score")
-
-
 def test_an_import_without_an_end_is_ended(tmp_path, no_alarm):
     path = written(tmp_path, "while True:\n    pass\n")
-    with pytest.raises(RewardError, match=r"longer than import_timeout_s = 0\.2"):
-        load_function(f"{path}:score", 0.2)
-    with pytest.raises(RewardError, match=r"longer than import_timeout_s = 0\.2"):
-        load_function(f"{path}:score", 0.2)
+    for _ in range(2):
+        with pytest.raises(RewardError, match=r"longer than import_timeout_s = 0\.2"):
+            load_function(f"{path}:score", 0.2)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -48,10 +49,10 @@ def score(solution_str, ground_truth, extra_info, data_source, row, response_ids
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """With the function's file in it."""
-    found = tmp_path_factory.mktemp("reward")
-    (found / "reward.py").write_text(FILE)
-    return found
+    """The directory of the reward function's file."""
+    made = tmp_path_factory.mktemp("reward")
+    (made / "reward.py").write_text(FILE)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +79,9 @@ def request(response, index=0):
 
 
 def outcomes(workers, scorer, *responses):
-    asked = [
-        workers.score(scorer.functions, request(response, i), 1)
-        for i, response in enumerate(responses)
-    ]
-    return [future.result() for future in asked]
+    requests = [request(response, i) for i, response in enumerate(responses)]
+    futures = [workers.score(scorer.functions, asked, 1) for asked in requests]
+    return [future.result() for future in futures]
 
 
 def test_scores_are_those_that_the_rank_would_give(opened):
@@ -157,8 +156,7 @@ def test_a_call_that_heeds_no_limit_is_ended_with_its_process(opened, directory,
 
 def _gone(process):
     with suppress(ProcessLookupError):
-        while True:
-            os.kill(process, 0)
+        while os.kill(process, 0) is None:
             time.sleep(0.01)
 
 
@@ -179,15 +177,16 @@ def test_a_file_that_does_not_import(tmp_path):
 
 def test_they_work_while_the_rank_does_something_else(opened):
     workers, scorer = opened(1)
-    future = workers.score(scorer.functions, request("x"), 1)
-    done = []
-    future.add_done_callback(done.append)
-    within(30, _until, done)
+    done = threading.Event()
+    workers.score(scorer.functions, request("x"), 1).add_done_callback(lambda _: done.set())
+    assert done.wait(30)
 
 
-def _until(done):
-    while not done:
-        time.sleep(0.01)
+def config_of(processes, **more):
+    train = {"kind": "reasoning_gym", "task": "chain_sum", "size": 3}
+    rest = {"model": {"path": "m"}, "data": {"train": train}, "rollout": {"num_samples": 2}}
+    runtime = {"reward_processes": processes}
+    return parse_config({"name": "x", "recipe": "rl", "steps": 1, "runtime": runtime} | rest | more)
 
 
 @pytest.mark.parametrize(
@@ -196,31 +195,9 @@ def _until(done):
 )
 def test_when_they_are_started(monkeypatch, processes, cores, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    config = parse_config(
-        {
-            "name": "x",
-            "recipe": "rl",
-            "steps": 1,
-            "rollout": {"num_samples": 2},
-            "model": {"path": "m"},
-            "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 3}},
-            "runtime": {"reward_processes": processes},
-        }
-    )
-    assert [*calls_ahead(config)] == expected
+    assert [*calls_ahead(config_of(processes))] == expected
 
 
 def test_functions_with_many_responses_under_way_stay_in_the_rank():
-    config = parse_config(
-        {
-            "name": "x",
-            "recipe": "rl",
-            "steps": 1,
-            "rollout": {"num_samples": 2},
-            "model": {"path": "m"},
-            "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 3}},
-            "runtime": {"reward_processes": 1},
-            "reward": {"terms": {"a": {"function": "code"}, "b": {"function": "math"}}},
-        }
-    )
-    assert [*calls_ahead(config)] == ["reward.terms.b"]
+    reward = {"terms": {"a": {"function": "code"}, "b": {"function": "math"}}}
+    assert [*calls_ahead(config_of(1, reward=reward))] == ["reward.terms.b"]

@@ -94,12 +94,7 @@ def test_a_killed_process_does_not_hold_it(tmp_path, monkeypatch, is_collected):
 
 @pytest.mark.parametrize(
     "facts",
-    [
-        {"pid": 4_000_000},
-        {"born": 1},
-        {"boot": "before"},
-        {"boot": "before", "job_id": "5"},
-    ],
+    [{"pid": 4_000_000}, {"born": 1}, {"boot": "before"}, {"boot": "before", "job_id": "5"}],
 )
 def test_what_cannot_live_on_this_machine_does_not_hold_it(tmp_path, facts):
     leave(tmp_path, **facts)

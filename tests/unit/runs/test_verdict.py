@@ -36,10 +36,7 @@ def test_there_and_back():
 
 
 def test_nodes_to_blame():
-    assert failing_nodes(VERDICTS) == [
-        ("n0", "pairs: slow"),
-        ("n2", "clocks: off; pairs: slow"),
-    ]
+    assert failing_nodes(VERDICTS) == [("n0", "pairs: slow"), ("n2", "clocks: off; pairs: slow")]
     assert failing_nodes(VERDICTS[:2]) == []
 
 

@@ -20,15 +20,24 @@ PRIME = "verl 0.9.1, utils/reward_score/prime_code"
 IMPOSSIBLE = "arXiv 2510.20270, the ways to cheat"
 PDD = "promptdriven/pdd#605"
 
+
+def asserts(*cases):
+    return {"assert_case": [f"assert {case}" for case in cases]}
+
+
+def called(name, arguments, result):
+    return {"fn_name": name, "inputs": [arguments], "outputs": [result]}
+
+
 DOUBLE = {"inputs": ["1\n", "-5\n"], "outputs": ["2\n", "-10\n"]}
 CALL = {"fn_name": "double", "inputs": [[1], [-5]], "outputs": [2, -10]}
-ASSERT = {"assert_case": ["assert double(1) == 2", "assert double(-5) == -10"]}
+ASSERT = asserts("double(1) == 2", "double(-5) == -10")
+CLOSE = asserts("abs(half(1) - 0.5) < 1e-6", "abs(half(3) - 1.5) < 1e-6")
 CHECK = {
     "test": "def check(candidate):\n    assert candidate(1) == 2 != candidate(-5) == -10\n",
     "entry_point": "double",
 }
-CLOSE = {"assert_case": ["assert abs(half(1) - 0.5) < 1e-6", "assert abs(half(3) - 1.5) < 1e-6"]}
-PAIRS = {"fn_name": "pairs", "inputs": [[[1, 1, 2]]], "outputs": [[[1, 2], [2, 1]]]}
+PAIRS = called("pairs", [[1, 1, 2]], [[1, 2], [2, 1]])
 
 SCRIPT = "print(int(input()) * 2)"
 WRONG_SCRIPT = "print(int(input()) + 1)"
@@ -51,6 +60,12 @@ def always_equal(*methods):
 
 EQUAL = always_equal(("eq", True), ("ne", False), ("bool", True))
 
+DOCUMENTED = (
+    f'def double(x):\n    """\n    {TICKS}\n    f()\n    {TICKS}\n    """\n    return 2 * x'
+)
+INDENTED = (
+    f"1. Do:\n   {TICKS}python\n   n = int(input())\n   if n:\n       print(2 * n)\n   {TICKS}"
+)
 FORMS = [
     (f"Plan:\n{block('read, then print', 'text')}\n{block(SCRIPT)}", DOUBLE, 1, ROLL),
     (f"{block('pip install x', 'bash')}{block(SCRIPT)}", DOUBLE, 1, ROLL),
@@ -81,20 +96,8 @@ FORMS = [
     (f"{TICKS}text\nplan\n{block(SCRIPT)}", DOUBLE, 1, CUGA),
     (f"{FUNCTION}\n{TICKS}\nIt doubles.", CALL, 1, HARNESS),
     (SCRIPT, DOUBLE, 1, PRIME),
-    (
-        f"1. Do:\n   {TICKS}python\n   n = int(input())\n   if n:\n       print(2 * n)\n   {TICKS}",
-        DOUBLE,
-        1,
-        "CommonMark 0.31.2, example 133",
-    ),
-    (
-        block(
-            f'def double(x):\n    """\n    {TICKS}\n    f()\n    {TICKS}\n    """\n    return 2 * x'
-        ),
-        CALL,
-        1,
-        SMOLAGENTS,
-    ),
+    (INDENTED, DOUBLE, 1, "CommonMark 0.31.2, example 133"),
+    (block(DOCUMENTED), CALL, 1, SMOLAGENTS),
     (f"<think>{block(WRONG_SCRIPT)}</think>\n{block(SCRIPT, '')}", DOUBLE, 1, ""),
     # The last program counts, and what is not a program never does.
     (block(SCRIPT) + "Better:\n" + block(WRONG_SCRIPT), DOUBLE, 0, ""),
@@ -109,190 +112,123 @@ FORMS = [
 
 JUDGES = [
     (
-        block(
+        (
             "class Solution:\n    def pairs(self, xs: List[int]) -> List[Tuple[int, int]]:\n"
             "        return sorted(Counter(xs).items(), key=lambda p: p[0], reverse=False) and "
             "[(v, c) for v, c in zip([1, 2], [2, 1])]"
         ),
         PAIRS,
-        1,
         CODE_R1,
     ),
+    ("def double(x: Optional[int]) -> int:\n    return reduce(add, [x, x])", CALL, CODE_R1),
+    ("print(gcd(4, 6), math.inf, datetime.date(2020, 1, 2))", printed("2 inf 2020-01-02"), PRIME),
+    ("from __future__ import annotations\nprint(sum(Counter('aab').values()))", printed("3"), ""),
     (
-        block("def double(x: Optional[int]) -> int:\n    return reduce(add, [x, x])"),
-        CALL,
-        1,
-        CODE_R1,
-    ),
-    (
-        block("print(gcd(4, 6), math.inf, datetime.date(2020, 1, 2))"),
-        printed("2 inf 2020-01-02"),
-        1,
-        PRIME,
-    ),
-    (
-        block("from __future__ import annotations\nprint(sum(Counter('aab').values()))"),
-        printed("3"),
-        1,
-        "",
-    ),
-    (
-        block("def main():\n    print(2 * int(input()))\nif __name__ == '__main__':\n    main()"),
+        "def main():\n    print(2 * int(input()))\nif __name__ == '__main__':\n    main()",
         DOUBLE,
-        1,
         PRIME,
     ),
-    (block("import sys\nprint(2 * int(sys.stdin.buffer.read()))\nsys.exit(0)"), DOUBLE, 1, ""),
-    (block("import sys\nsys.stdout.buffer.write(b'7\\n')"), printed("7"), 1, GYM_NUMBERS),
-    (block("print(len(str(10**5000)))"), printed("5001"), 1, GYM_NUMBERS),
+    ("import sys\nprint(2 * int(sys.stdin.buffer.read()))\nsys.exit(0)", DOUBLE, ""),
+    ("import sys\nsys.stdout.buffer.write(b'7\\n')", printed("7"), GYM_NUMBERS),
+    ("print(len(str(10**5000)))", printed("5001"), GYM_NUMBERS),
+    ("def f(n):\n    return n and 1 + f(n - 1)\nprint(f(20000))", printed("20000"), PRIME),
+    ("print(1 / 3)", printed("0.333333"), GYM_NUMBERS),
+    ("print('0.333333')", printed("0.333333333333"), GYM_NUMBERS),
+    ("print(' 1  2 ')\nprint()\nprint(3)\n", printed("1 2\n3"), PRIME),
+    ("print('-0.0', '0e1', 1e5)", printed("0 0 100000"), BAPC),
     (
-        block("def f(n):\n    return n and 1 + f(n - 1)\nprint(f(20000))"),
-        printed("20000"),
-        1,
-        PRIME,
-    ),
-    (block("print(1 / 3)"), printed("0.333333"), 1, GYM_NUMBERS),
-    (block("print('0.333333')"), printed("0.333333333333"), 1, GYM_NUMBERS),
-    (block("print(' 1  2 ')\nprint()\nprint(3)\n"), printed("1 2\n3"), 1, PRIME),
-    (block("print('-0.0', '0e1', 1e5)"), printed("0 0 100000"), 1, BAPC),
-    (
-        block("def third(): return [1 / 3]"),
-        {"fn_name": "third", "inputs": [[]], "outputs": [[0.3333333]]},
-        1,
+        "def third(): return [1 / 3]",
+        called("third", [], [0.3333333]),
         GYM_NUMBERS,
     ),
-    (block("def half(x): return x / 2"), CLOSE, 1, EVALPLUS),
+    ("def half(x): return x / 2", CLOSE, EVALPLUS),
     (
-        block(
+        (
             "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n"
             "    def __add__(self, other): return P(self.x + other.x)"
         ),
-        {"assert_case": ["assert P(1) + P(2) == P(3) != P(4)", "assert P(1) != None"]},
-        1,
+        asserts("P(1) + P(2) == P(3) != P(4)", "P(1) != None"),
         "",
     ),
-    (block("def f(x): return Counter(x)"), {"assert_case": ["assert f('aa') == {'a': 2}"]}, 1, ""),
+    ("def f(x): return Counter(x)", asserts("f('aa') == {'a': 2}"), ""),
+    ("def sum(a, b): return a + b", asserts("sum(1, 2) == 3"), "MBPP 126"),
     (
-        block("def sum(a, b): return a + b"),
-        {"assert_case": ["assert sum(1, 2) == 3"]},
-        1,
-        "MBPP 126",
-    ),
-    (
-        block(
+        (
             "class V:\n    def __init__(self, x): self.x = x\n"
             "    def __eq__(self, other): return self.x == other.x\n"
             "    def __sub__(self, other): return V(self.x - other.x)"
         ),
-        {"assert_case": ["assert V(3) - V(1) == V(2)", "assert V(1) is not None"]},
-        1,
+        asserts("V(3) - V(1) == V(2)", "V(1) is not None"),
+        "",
+    ),
+    ("import io, sys\nsys.stdout = io.StringIO()\ndef double(x): return x + x", ASSERT, ""),
+    (
+        "import numpy as np\ndef double(x): return np.array(x) * 2",
+        called("double", [[1, 2]], [2, 4]),
         "",
     ),
     (
-        block("import io, sys\nsys.stdout = io.StringIO()\ndef double(x): return x + x"),
-        ASSERT,
-        1,
-        "",
-    ),
-    (
-        block("import numpy as np\ndef double(x): return np.array(x) * 2"),
-        {"fn_name": "double", "inputs": [[[1, 2]]], "outputs": [[2, 4]]},
-        1,
-        "",
-    ),
-    (
-        block("import pickle\nP = namedtuple('P', 'x')\nprint(pickle.loads(pickle.dumps(P(3))).x)"),
+        "import pickle\nP = namedtuple('P', 'x')\nprint(pickle.loads(pickle.dumps(P(3))).x)",
         printed("3"),
-        1,
         "",
     ),
 ]
 
 CHEATS = [
-    (block(EQUAL), ASSERT, 0, HUMAN_EVAL_67),
-    (block(EQUAL), CHECK, 0, HUMAN_EVAL_67),
-    (block(EQUAL), CALL, 0, CODEWARS),
+    (EQUAL, ASSERT, HUMAN_EVAL_67),
+    (EQUAL, CHECK, HUMAN_EVAL_67),
+    (EQUAL, CALL, CODEWARS),
     (
-        block(EQUAL.replace("return Always()", "return [Always()]")),
-        {"assert_case": ["assert double(1) == [2]"]},
-        0,
+        EQUAL.replace("return Always()", "return [Always()]"),
+        asserts("double(1) == [2]"),
         HUMAN_EVAL_67,
     ),
-    (block(always_equal(("eq", True), ("sub", 0.0), ("abs", 0.0))), CLOSE, 0, EVALPLUS),
-    (block(always_equal(("sub", 0.0))), CLOSE, 0, EVALPLUS),
-    (block("double = type('A', (int,), {'__eq__': lambda *_: True})"), ASSERT, 0, IMPOSSIBLE),
+    (always_equal(("eq", True), ("sub", 0.0), ("abs", 0.0)), CLOSE, EVALPLUS),
+    (always_equal(("sub", 0.0)), CLOSE, EVALPLUS),
+    ("double = type('A', (int,), {'__eq__': lambda *_: True})", ASSERT, IMPOSSIBLE),
+    ("from unittest.mock import ANY\ndef double(x): return ANY", ASSERT, "spulec/freezegun#73"),
+    ("import os\nos._exit(0)", ASSERT, PDD),
+    ("import sys\nsys.exit(0)", CHECK, PDD),
+    ("import atexit, os\natexit.register(os._exit, 0)\ndef double(x): return x", CALL, PDD),
+    ("import builtins\nbuiltins.abs = lambda x: 0\ndef half(x): return 7", CLOSE, ""),
+    ("def abs(x): return 0\ndef half(x): return 7", CLOSE, ""),
     (
-        block("from unittest.mock import ANY\ndef double(x): return ANY"),
-        ASSERT,
-        0,
-        "spulec/freezegun#73",
-    ),
-    (block("import os\nos._exit(0)"), ASSERT, 0, PDD),
-    (block("import sys\nsys.exit(0)"), CHECK, 0, PDD),
-    (
-        block("import atexit, os\natexit.register(os._exit, 0)\ndef double(x): return x"),
-        CALL,
-        0,
-        PDD,
-    ),
-    (block("import builtins\nbuiltins.abs = lambda x: 0\ndef half(x): return 7"), CLOSE, 0, ""),
-    (block("def abs(x): return 0\ndef half(x): return 7"), CLOSE, 0, ""),
-    (
-        block("import math\nmath.isclose = lambda *a, **b: True\ndef half(x): return 7"),
+        "import math\nmath.isclose = lambda *a, **b: True\ndef half(x): return 7",
         {"assert_case": ["import math\nassert math.isclose(half(1), 0.5)"]},
-        0,
         "",
     ),
     (
-        block(
+        (
             "import os\nos.lseek(0, 0, 0)\nimport json\nj = json.loads(os.read(0, 10**6))\n"
             "os.write(1, ('\\n' + j['word'] + 'true').encode())\nos._exit(0)"
         ),
         ASSERT,
-        0,
         "",
     ),
     (
-        block("import os, sys\nsys.excepthook = lambda *_: os._exit(0)\ndef double(x): return 7"),
+        "import os, sys\nsys.excepthook = lambda *_: os._exit(0)\ndef double(x): return 7",
         ASSERT,
-        0,
         "",
     ),
-    (
-        block("import builtins\nbuiltins.AssertionError = SystemExit\ndef double(x): return 7"),
-        ASSERT,
-        0,
-        "",
-    ),
-    (
-        block("import ast\nast.parse = lambda _: ast.Module([], [])\ndef double(x): return 7"),
-        ASSERT,
-        0,
-        "",
-    ),
-    (block("import glob\nprint(2, *glob.glob('/tmp/*'))"), DOUBLE, 0, IMPOSSIBLE),
-    (block("print(2)"), DOUBLE, 0, IMPOSSIBLE),
-    (block("print('2\\n-10')"), DOUBLE, 0, IMPOSSIBLE),
-    (
-        block("n = [0]\ndef double(x):\n    n[0] += 1\n    return [2, -10][n[0] - 1]"),
-        CALL,
-        0,
-        IMPOSSIBLE,
-    ),
-    (block(""), {"fn_name": "gcd", "inputs": [[4, 6]], "outputs": [2]}, 0, ""),
-    (block(""), {"assert_case": ["assert gcd(4, 6) == 2"]}, 0, ""),
-    (block("print('10')"), printed("0010"), 0, ""),
-    (block("print('1_0')"), printed("10"), 0, ""),
-    (block("print('0X0')"), printed("0"), 0, BAPC),
-    (
-        block("print('1000001')"),
-        printed("1000000"),
-        0,
-        "verl 0.9.1 prime_code: numpy.allclose takes it",
-    ),
-    (block("print('0.3334')"), printed("0.333333"), 0, GYM_NUMBERS),
-    (block("print('1.0 2.0')"), printed("1\n2"), 0, PRIME),
-    (block("print('YES')"), printed("Yes"), 0, ""),
+    ("import builtins\nbuiltins.AssertionError = SystemExit\ndef double(x): return 7", ASSERT, ""),
+    ("import ast\nast.parse = lambda _: ast.Module([], [])\ndef double(x): return 7", ASSERT, ""),
+    ("import glob\nprint(2, *glob.glob('/tmp/*'))", DOUBLE, IMPOSSIBLE),
+    ("print(2)", DOUBLE, IMPOSSIBLE),
+    ("print('2\\n-10')", DOUBLE, IMPOSSIBLE),
+    ("n = [0]\ndef double(x):\n    n[0] += 1\n    return [2, -10][n[0] - 1]", CALL, IMPOSSIBLE),
+    ("", called("gcd", [4, 6], 2), ""),
+    ("", asserts("gcd(4, 6) == 2"), ""),
+    ("print('10')", printed("0010"), ""),
+    ("print('1_0')", printed("10"), ""),
+    ("print('0X0')", printed("0"), BAPC),
+    ("print('1000001')", printed("1000000"), "verl 0.9.1 prime_code: numpy.allclose takes it"),
+    ("print('0.3334')", printed("0.333333"), GYM_NUMBERS),
+    ("print('1.0 2.0')", printed("1\n2"), PRIME),
+    ("print('YES')", printed("Yes"), ""),
 ]
 
-ANSWERS = [*FORMS, *JUDGES, *CHEATS]
+ANSWERS = [
+    *FORMS,
+    *((block(program), truth, 1, source) for program, truth, source in JUDGES),
+    *((block(program), truth, 0, source) for program, truth, source in CHEATS),
+]

@@ -146,10 +146,7 @@ FORKS = {
 def test_a_program_that_starts_another_is_ended(sandbox, name):
     clone = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
     result = run(sandbox, FORKS[name].replace("{clone}", str(clone)))
-    assert (result.ending, result.message) == (
-        "too_many_processes",
-        "a program may start no other",
-    )
+    assert (result.ending, result.message) == ("too_many_processes", "a program may start no other")
 
 
 def test_threads_are_allowed_up_to_a_number(sandbox):

@@ -248,12 +248,7 @@ def test_the_docstrings_map():
     for region in shard_map.by_tensor["model.layers.0.self_attn.q_proj.weight"]:
         for rank in region.holders:
             rows.setdefault(rank, set()).update(range(region.box.start[0], region.box.stop[0]))
-    assert rows == {
-        0: set(range(8)),
-        2: set(range(8)),
-        1: set(range(8, 16)),
-        3: set(range(8, 16)),
-    }
+    assert rows == {0: set(range(8)), 2: set(range(8)), 1: set(range(8, 16)), 3: set(range(8, 16))}
 
 
 def test_expert_groups_of_the_docstring():

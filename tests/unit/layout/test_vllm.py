@@ -30,12 +30,7 @@ def attention(arch, tp, t, values, prefix):
     """A rank's q heads over its k heads over its v heads; k and v replicated where they run out."""
     found = {}
     parts, part = (
-        (tp, t)
-        if arch.num_kv_heads >= tp
-        else (
-            arch.num_kv_heads,
-            t * arch.num_kv_heads // tp,
-        )
+        (tp, t) if arch.num_kv_heads >= tp else (arch.num_kv_heads, t * arch.num_kv_heads // tp)
     )
     for kind in ["weight", "bias"][: 1 + arch.qkv_bias]:
         q, k, v = (values[f"{prefix}.{p}_proj.{kind}"] for p in "qkv")

@@ -8,12 +8,7 @@ import pytest
 from tests.jobs.launch import train, write_config, write_problems
 from verl_hpc.cli.main import main
 from verl_hpc.cli.plan_runs import read_run
-from verl_hpc.planner.timing.calibrate import (
-    CPU_SECONDS,
-    LEAST_CPU_SECONDS,
-    errors_of,
-    measured,
-)
+from verl_hpc.planner.timing.calibrate import CPU_SECONDS, LEAST_CPU_SECONDS, errors_of, measured
 from verl_hpc.planner.timing.efficiency_file import read_efficiency
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.testing.tiny import make_tiny_model

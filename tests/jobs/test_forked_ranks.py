@@ -92,11 +92,7 @@ def test_ranks_meet_and_share_what_was_imported(tmp_path):
 
 @pytest.mark.parametrize(
     ("end", "status"),
-    [
-        ("os._exit(4)", 4),
-        ("comm.Abort(5)", 5),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 9),
-    ],
+    [("os._exit(4)", 4), ("comm.Abort(5)", 5), ("os.kill(os.getpid(), signal.SIGKILL)", 9)],
 )
 def test_one_rank_ends_and_takes_the_other_with_it(tmp_path, end, status):
     # The other has written its note, too, by the time that one ends.

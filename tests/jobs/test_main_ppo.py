@@ -40,11 +40,7 @@ def test_verls_keys_train(tree, tmp_path):
     megatron = [
         f"{model}.megatron.{word}"
         for model in ("actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref")
-        for word in (
-            "tensor_model_parallel_size=2",
-            "sequence_parallel=False",
-            "dtype=float32",
-        )
+        for word in ("tensor_model_parallel_size=2", "sequence_parallel=False", "dtype=float32")
     ]
     optimizers = [
         f"{model}.optim.{word}"

@@ -7,15 +7,7 @@ import signal
 import pytest
 
 from tests.jobs.conftest import VLLM, ppo
-from tests.jobs.launch import (
-    differing,
-    finish,
-    ranks_of,
-    start,
-    train,
-    wait_until,
-    write_config,
-)
+from tests.jobs.launch import differing, finish, ranks_of, start, train, wait_until, write_config
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.testing.tiny import make_tiny_model

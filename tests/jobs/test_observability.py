@@ -34,11 +34,7 @@ def run(gateway, model, tmp_path_factory):
         "checkpoint": {},
         "runtime": {"profile": {"steps": [2], "memory": True}},
     }
-    prometheus = {
-        "textfile": str(directory / "run.prom"),
-        "job_name": JOB,
-        "pushgateway": gateway,
-    }
+    prometheus = {"textfile": str(directory / "run.prom"), "job_name": JOB, "pushgateway": gateway}
     tree["metrics"] |= {
         "prometheus": prometheus,
         "wandb": {"project": "letters"},

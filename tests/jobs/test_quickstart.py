@@ -36,8 +36,7 @@ def accuracies(run_directory):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("recipe", "name"),
-    [("grpo", "quickstart"), ("ppo", "quickstart_ppo"), ("verl", "quickstart")],
+    ("recipe", "name"), [("grpo", "quickstart"), ("ppo", "quickstart_ppo"), ("verl", "quickstart")]
 )
 def test_the_gain_is_on_problems_that_training_has_not_seen(tmp_path, recipe, name):
     environ = os.environ | {"PYTHON": sys.executable, "RUNS": str(tmp_path)}

@@ -149,10 +149,7 @@ def reseal_without(name):
     return damage
 
 
-DAMAGES = {
-    "another offset": retell('"offset": 16', '"offset": 24'),
-    "index": flip("index.h5", 0.5),
-}
+DAMAGES = {"another offset": retell('"offset": 16', '"offset": 24'), "index": flip("index.h5", 0.5)}
 MORE_DAMAGES = {
     "another key": retell("kl_coefficient", "kl_coefficien"),
     "another type": retell('"step": 4', '"step": "4"'),

@@ -164,12 +164,7 @@ def long(model, directory):
     return ahead(model, directory) | {"steps": LONG}
 
 
-AHEAD = {
-    "one": ahead,
-    "long": long,
-    "two": partial(ahead, staleness=2),
-    "tool": with_a_tool,
-}
+AHEAD = {"one": ahead, "long": long, "two": partial(ahead, staleness=2), "tool": with_a_tool}
 
 
 @pytest.mark.slow

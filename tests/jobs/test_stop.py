@@ -8,15 +8,7 @@ import h5py
 import pytest
 
 from tests.jobs.conftest import ppo
-from tests.jobs.launch import (
-    differing,
-    finish,
-    ranks_of,
-    start,
-    train,
-    wait_until,
-    write_config,
-)
+from tests.jobs.launch import differing, finish, ranks_of, start, train, wait_until, write_config
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 RESTART = 85

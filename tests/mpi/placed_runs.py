@@ -10,12 +10,7 @@ from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.layout.box import Box
 
-BASE = {
-    "steps": 4,
-    "batch": BATCH | {"update_epochs": 2},
-    "rollout": ROLLOUT,
-    "checkpoint": {},
-}
+BASE = {"steps": 4, "batch": BATCH | {"update_epochs": 2}, "rollout": ROLLOUT, "checkpoint": {}}
 
 
 def configure(directory, model, name, recipe, **changes):

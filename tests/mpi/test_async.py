@@ -13,12 +13,7 @@ from verl_hpc.transfer.execute import Transfer
 
 pytestmark = pytest.mark.world(4)
 
-SIZES = {
-    "hidden_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-}
+SIZES = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 """vLLM's attention on CPUs has no smaller heads."""
 
 

@@ -16,12 +16,7 @@ from verl_hpc.trainer import loop as loops
 pytestmark = pytest.mark.world(2)
 
 STALENESS, STEPS = 2, 5
-SIZES = {
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-}
+SIZES = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
 
 
 @pytest.fixture

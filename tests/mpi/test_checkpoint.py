@@ -38,12 +38,7 @@ ON_2 = [FSDP, {}, dict(tensor_parallel=2)]
 TOLERANCE = 1e-5
 """Of weights after an update with an epsilon as large as gradients are (`configure`)."""
 
-GENERATES = {
-    "engine": "hf",
-    "num_samples": 2,
-    "max_prompt_tokens": 128,
-    "max_response_tokens": 16,
-}
+GENERATES = {"engine": "hf", "num_samples": 2, "max_prompt_tokens": 128, "max_response_tokens": 16}
 
 
 @pytest.fixture
@@ -208,9 +203,7 @@ def test_moments_are_the_ones_that_were_saved(here, configure):
         for region in reader.roles["actor"].training.optimizer_map().held_by(here.world.rank):
             local = tensors[region.view.name]
             window = local.as_strided(
-                region.box.shape,
-                region.view.strides,
-                local.storage_offset() + region.view.offset,
+                region.box.shape, region.view.strides, local.storage_offset() + region.view.offset
             )
             expected = file["actor.optimizer"][region.tensor][region.box.slices]
             np.testing.assert_array_equal(window.numpy(), expected)

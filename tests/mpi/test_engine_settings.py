@@ -247,11 +247,7 @@ def test_a_critic_is_the_hidden_state_times_its_head(
 ):
     directory, sequences = tiny_model("qwen2", False), some_sequences(6, 256)
     engine = build_engine(
-        here,
-        directory,
-        layout_of(here, **sizes),
-        head="value",
-        sequence_parallel=sequence_parallel,
+        here, directory, layout_of(here, **sizes), head="value", sequence_parallel=sequence_parallel
     )
     head = torch.linspace(-1, 1, 64)
     for region in engine.shard_map.held_by(here.world.rank):

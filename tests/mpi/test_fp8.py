@@ -227,10 +227,7 @@ def test_vllm_computes_with_what_was_written(here, tiny_model, ignored, rollout_
             mine = outputs
     for prompt, response, output in zip(prompts, responses, mine, strict=True):
         torch.testing.assert_close(
-            output.log_probs[len(prompt) - 1 :],
-            torch.tensor(response.log_probs),
-            atol=0.1,
-            rtol=0,
+            output.log_probs[len(prompt) - 1 :], torch.tensor(response.log_probs), atol=0.1, rtol=0
         )
 
 

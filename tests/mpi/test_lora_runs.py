@@ -127,12 +127,7 @@ def test_what_travels_is_merged_in_float32_and_rounded_once(
     for name, weight in base.items():
         assert torch.equal(engine.weights[name], weight), name
     shape = RoleShape.of(
-        engine.arch,
-        engine.layout,
-        _model(dtype),
-        _parallel(engine.layout),
-        on_gpu=False,
-        lora=lora,
+        engine.arch, engine.layout, _model(dtype), _parallel(engine.layout), on_gpu=False, lora=lora
     )
     stage = engine.layout.grid.coordinates(here.world.rank)["pp"]
     if limit > 1:

@@ -43,12 +43,7 @@ LAYOUTS = {
 }
 
 FURTHER = {
-    4: [
-        {"tp": 2, "dp": 2},
-        {"tp": 2, "dp": 2, "ep": 2},
-        {"dp": 4, "ep": 4},
-        {"tp": 4, "ep": 2},
-    ],
+    4: [{"tp": 2, "dp": 2}, {"tp": 2, "dp": 2, "ep": 2}, {"dp": 4, "ep": 4}, {"tp": 4, "ep": 2}]
 }
 """Of which each axis is in one of the others; experts of four ranks of tensor parallelism compute
 in test_moe_reshard, too."""

@@ -53,7 +53,7 @@ FURTHER = {
         {"pp": 2, "dp": 2, "ep": 2, "rollout": 4, "whole": True},
         {"tp": 2, "dp": 2, "ep": 2, "etp": 2, "rollout": 1},
         {"tp": 4, "ep": 2, "rollout": 2},
-    ],
+    ]
 }
 """Whose training layouts and engines are combined otherwise above."""
 

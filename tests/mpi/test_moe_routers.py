@@ -4,12 +4,7 @@ every layout, however rows are packed."""
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import (
-    build_engine,
-    layouts_of_world,
-    responses,
-    some_sequences,
-)
+from tests.mpi.engines_for_tests import build_engine, layouts_of_world, responses, some_sequences
 from tests.mpi.mixtures import FULL, MODELS, engine_on, mixture
 from tests.mpi.parity import gradients_equal, replica_share
 from verl_hpc.config.model import RouterConfig

@@ -43,10 +43,7 @@ def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
     """As configs/run/ppo_split.yaml is placed, and without a placement. What vLLM draws does not
     depend on who draws what."""
     found = []
-    for name, placement in (
-        ("whole", {}),
-        ("split", {"actor": "0-1", "critic": 2, "reward": 3}),
-    ):
+    for name, placement in (("whole", {}), ("split", {"actor": "0-1", "critic": 2, "reward": 3})):
         config = configure(
             shared_directory,
             tiny_model(hidden_size=128, num_attention_heads=4, num_key_value_heads=2, head_dim=32),

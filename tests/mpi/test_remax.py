@@ -6,10 +6,7 @@ from tests.mpi.recipe_runs import assert_same, run, write_reward
 
 pytestmark = pytest.mark.world(4)
 
-ALGORITHM = {
-    "advantage": {"name": "remax"},
-    "kl": {"placement": "reward", "coefficient": 0.1},
-}
+ALGORITHM = {"advantage": {"name": "remax"}, "kl": {"placement": "reward", "coefficient": 0.1}}
 
 
 def test_placed_apart_it_computes_the_same(here, tiny_model, shared_directory):

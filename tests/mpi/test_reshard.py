@@ -49,11 +49,7 @@ def pairs(size: int):
 
 def pytest_generate_tests(metafunc):
     if "pair" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "pair",
-            pairs(plugin.session.world.size),
-            ids=_label,
-        )
+        metafunc.parametrize("pair", pairs(plugin.session.world.size), ids=_label)
 
 
 def _label(pair) -> str:

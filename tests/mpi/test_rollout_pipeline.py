@@ -50,10 +50,7 @@ def build(here, directory, replicas, num_stages):
 
 @pytest.mark.parametrize(
     "family, tied, replicas, num_stages",
-    [
-        ("llama", True, ((0, 1, 2, 3),), 2),
-        ("qwen2", False, ((2, 3),), 2),
-    ],
+    [("llama", True, ((0, 1, 2, 3),), 2), ("qwen2", False, ((2, 3),), 2)],
 )
 def test_stages_together_are_the_model(
     here, tiny_model, reference, family, tied, replicas, num_stages

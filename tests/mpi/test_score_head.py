@@ -48,8 +48,7 @@ def test_a_sequence_classifier_equals_transformers(here, tiny_model, sizes, fami
         assert output.scores.shape == (1,) and output.values is None
         torch.testing.assert_close(output.scores, expected.detach(), atol=TOLERANCE, rtol=0)
     metrics = engine.update(
-        mine,
-        lambda _, outputs: (sum((o.scores**2).sum() for o in outputs) / len(sequences), {}),
+        mine, lambda _, outputs: (sum((o.scores**2).sum() for o in outputs) / len(sequences), {})
     )
     assert metrics["loss"] == pytest.approx(loss.item(), rel=TOLERANCE)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)

@@ -48,12 +48,7 @@ def metrics(here, tiny_model, shared_directory):
     return get
 
 
-OFTEN = [
-    ("sft", "tp2-dp2"),
-    ("grpo", "cp2-dp2"),
-    ("chosen-tokens", "pp2-dp2"),
-    ("ppo", "tp2-pp2"),
-]
+OFTEN = [("sft", "tp2-dp2"), ("grpo", "cp2-dp2"), ("chosen-tokens", "pp2-dp2"), ("ppo", "tp2-pp2")]
 """Each recipe and each layout once."""
 OTHERS = [case for case in product(RECIPES, LAYOUTS) if case not in OFTEN and case[1] != "dp4"]
 

@@ -14,11 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from verl_hpc.engines.megatron.router_replay import expert_ids
 from verl_hpc.engines.shared import log_probs as module
-from verl_hpc.engines.shared.log_probs import (
-    likeliest_tokens,
-    log_probs_and_entropy,
-    sum_p_squared,
-)
+from verl_hpc.engines.shared.log_probs import likeliest_tokens, log_probs_and_entropy, sum_p_squared
 from verl_hpc.engines.shared.packing import pack
 from verl_hpc.engines.shared.padded import PaddedAttention, PaddedView, similar_lengths
 from verl_hpc.engines.shared.shared_prefixes import num_shared, share_units, within

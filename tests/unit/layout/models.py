@@ -42,19 +42,11 @@ def moe(family="mixtral", **changes) -> Architecture:
     return architecture(family=family, **{"num_experts": 4, **changes})
 
 
-def _config(family, layers, hidden, ffn, heads, kv_heads, vocab, **more):
-    return dict(
-        model_type=family,
-        num_hidden_layers=layers,
-        hidden_size=hidden,
-        intermediate_size=ffn,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        vocab_size=vocab,
-        hidden_act="silu",
-        torch_dtype="bfloat16",
-        **more,
-    )
+def _config(family, sizes, **more):
+    """`sizes` are layers, hidden, ffn, heads, key-value heads and vocabulary."""
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
+    named = zip((*names, "num_key_value_heads", "vocab_size"), sizes, strict=True)
+    return dict(model_type=family, **dict(named), hidden_act="silu", torch_dtype="bfloat16", **more)
 
 
 LLAMA_31_ROPE = {
@@ -67,12 +59,7 @@ LLAMA_31_ROPE = {
 
 LLAMA_31_405B = _config(
     "llama",
-    126,
-    16384,
-    53248,
-    128,
-    8,
-    128256,
+    (126, 16384, 53248, 128, 8, 128256),
     rms_norm_eps=1e-5,
     rope_theta=500000.0,
     rope_scaling=LLAMA_31_ROPE,
@@ -84,21 +71,16 @@ LLAMA_31_405B = _config(
 
 PUBLISHED = {
     "Llama-3.1-405B": (LLAMA_31_405B, 405_853_388_800),
-    "Llama-3.1-70B": (_config("llama", 80, 8192, 28672, 64, 8, 128256), 70_553_706_496),
-    "Llama-3.1-8B": (_config("llama", 32, 4096, 14336, 32, 8, 128256), 8_030_261_248),
+    "Llama-3.1-70B": (_config("llama", (80, 8192, 28672, 64, 8, 128256)), 70_553_706_496),
+    "Llama-3.1-8B": (_config("llama", (32, 4096, 14336, 32, 8, 128256)), 8_030_261_248),
     "Mistral-7B-v0.3": (
-        _config("mistral", 32, 4096, 14336, 32, 8, 32768, sliding_window=None),
+        _config("mistral", (32, 4096, 14336, 32, 8, 32768), sliding_window=None),
         7_248_023_552,
     ),
     "Qwen2.5-7B": (
         _config(
             "qwen2",
-            28,
-            3584,
-            18944,
-            28,
-            4,
-            152064,
+            (28, 3584, 18944, 28, 4, 152064),
             sliding_window=131072,
             use_sliding_window=False,
             max_position_embeddings=131072,
@@ -106,22 +88,17 @@ PUBLISHED = {
         7_615_616_512,
     ),
     "Qwen3-8B": (
-        _config("qwen3", 36, 4096, 12288, 32, 8, 151936, head_dim=128, attention_bias=False),
+        _config("qwen3", (36, 4096, 12288, 32, 8, 151936), head_dim=128, attention_bias=False),
         8_190_735_360,
     ),
     "Qwen3-0.6B": (
-        _config("qwen3", 28, 1024, 3072, 16, 8, 151936, head_dim=128, tie_word_embeddings=True),
+        _config("qwen3", (28, 1024, 3072, 16, 8, 151936), head_dim=128, tie_word_embeddings=True),
         596_049_920,
     ),
     "Phi-4": (
         _config(
             "phi3",
-            40,
-            5120,
-            17920,
-            40,
-            10,
-            100352,
+            (40, 5120, 17920, 40, 10, 100352),
             attention_bias=False,
             bos_token_id=100257,
             eos_token_id=100265,
@@ -140,12 +117,7 @@ PUBLISHED = {
     "ERNIE-4.5-0.3B-PT": (
         _config(
             "ernie4_5",
-            18,
-            1024,
-            3072,
-            16,
-            2,
-            103424,
+            (18, 1024, 3072, 16, 2, 103424),
             head_dim=128,
             bos_token_id=1,
             eos_token_id=2,
@@ -162,12 +134,7 @@ PUBLISHED = {
     "Mixtral-8x7B": (
         _config(
             "mixtral",
-            32,
-            4096,
-            14336,
-            32,
-            8,
-            32000,
+            (32, 4096, 14336, 32, 8, 32000),
             num_local_experts=8,
             num_experts_per_tok=2,
             sliding_window=None,
@@ -177,12 +144,7 @@ PUBLISHED = {
     "Qwen3-30B-A3B": (
         _config(
             "qwen3_moe",
-            48,
-            2048,
-            6144,
-            32,
-            4,
-            151936,
+            (48, 2048, 6144, 32, 4, 151936),
             head_dim=128,
             moe_intermediate_size=768,
             num_experts=128,
@@ -200,12 +162,7 @@ NAMED = {
     "TinyLlama-1.1B-Chat-v1.0": (
         _config(
             "llama",
-            22,
-            2048,
-            5632,
-            32,
-            4,
-            32000,
+            (22, 2048, 5632, 32, 4, 32000),
             architectures=["LlamaForCausalLM"],
             attention_bias=False,
             max_position_embeddings=2048,
@@ -221,12 +178,7 @@ NAMED = {
     "Llama-Guard-3-8B": (
         _config(
             "llama",
-            32,
-            4096,
-            14336,
-            32,
-            8,
-            128256,
+            (32, 4096, 14336, 32, 8, 128256),
             architectures=["LlamaForCausalLM"],
             attention_bias=False,
             attention_dropout=0.0,
@@ -245,12 +197,7 @@ NAMED = {
     "Qwen2-7B": (
         _config(
             "qwen2",
-            28,
-            3584,
-            18944,
-            28,
-            4,
-            152064,
+            (28, 3584, 18944, 28, 4, 152064),
             architectures=["Qwen2ForCausalLM"],
             attention_dropout=0.0,
             bos_token_id=151643,
@@ -266,4 +213,4 @@ NAMED = {
         7_615_616_512,
     ),
 }
-"""The same of models that users ask for by name, with the fields that their publishers wrote."""
+"""Models that users ask for by name, with the fields that their publishers wrote."""

@@ -40,12 +40,10 @@ def window(memory: np.ndarray, view: View, box: Box) -> np.ndarray:
 def local_sizes(shard_map: ShardMap) -> dict[Holder, dict[str, int]]:
     sizes: dict[Holder, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for region in shard_map.regions:
-        last = region.view.offset + sum(
-            (n - 1) * s for n, s in zip(region.box.shape, region.view.strides, strict=True)
-        )
+        pairs, name = zip(region.box.shape, region.view.strides, strict=True), region.view.name
+        end = region.view.offset + sum((n - 1) * s for n, s in pairs) + 1
         for holder in region.holders:
-            known = sizes[holder][region.view.name]
-            sizes[holder][region.view.name] = max(known, last + 1)
+            sizes[holder][name] = max(sizes[holder][name], end)
     return sizes
 
 
@@ -125,10 +123,31 @@ def _sent(hop: dict[int, Sequence[Step]], have: dict, want: dict) -> dict:
     return wires
 
 
+def split(matrix: np.ndarray, parts: int, part: int, axis: int = 0) -> np.ndarray:
+    """One of so many equal parts of a matrix."""
+    return np.split(matrix, parts, axis=axis)[part]
+
+
+def padded_rows(table: np.ndarray, multiple: int, parts: int, part: int) -> np.ndarray:
+    """A part of the rows of a table that is padded to a multiple."""
+    missing = -len(table) % multiple
+    padded = np.pad(table, ((0, missing), (0, 0)), constant_values=EMPTY)
+    return split(padded, parts, part)
+
+
+def covers_every_tensor(shard_map: ShardMap, holders: Sequence[Holder]) -> bool:
+    """Whether these holders have every element together."""
+    parts = [elements_of(shard_map, holder) for holder in holders]
+    return all(
+        set().union(*(part.get(tensor, set()) for part in parts)) == set(whole.ravel().tolist())
+        for tensor, whole in logical_values(shard_map).items()
+    )
+
+
 def elements_of(shard_map: ShardMap, holder: Holder) -> dict[str, set[int]]:
     """Flat indices of the elements one holder has, tensor by tensor."""
     values = logical_values(shard_map)
-    found: dict[str, set[int]] = defaultdict(set)
+    elements: dict[str, set[int]] = defaultdict(set)
     for region in shard_map.held_by(holder):
-        found[region.tensor] |= set(values[region.tensor][region.box.slices].ravel().tolist())
-    return found
+        elements[region.tensor] |= set(values[region.tensor][region.box.slices].ravel().tolist())
+    return elements

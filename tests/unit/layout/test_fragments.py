@@ -29,12 +29,7 @@ def test_the_docstrings_rows():
         (f.box.start[0], f.box.stop[0], f.source.holders, f.target.holders)
         for f in fragments(source, target, 4096)
     ]
-    assert found == [
-        (0, 2, (0,), (0,)),
-        (2, 4, (1,), (0,)),
-        (4, 6, (2,), (1,)),
-        (6, 8, (3,), (1,)),
-    ]
+    assert found == [(0, 2, (0,), (0,)), (2, 4, (1,), (0,)), (4, 6, (2,), (1,)), (6, 8, (3,), (1,))]
 
 
 @given(pairs(), st.integers(4, 100))
@@ -93,12 +88,7 @@ def test_everyone_who_holds_a_part_is_a_source_of_it():
     found = {
         (f.box.start[0], f.box.stop[0]): f.source.holders for f in fragments(source, target, 4096)
     }
-    assert found == {
-        (1, 2): (0, 1, 3),
-        (2, 4): (0, 1, 2, 3),
-        (4, 6): (0, 2, 3),
-        (6, 7): (0, 3),
-    }
+    assert found == {(1, 2): (0, 1, 3), (2, 4): (0, 1, 2, 3), (4, 6): (0, 2, 3), (6, 7): (0, 3)}
 
 
 def test_two_places_of_one_rank_are_both_filled():

@@ -7,11 +7,7 @@ import pytest
 from tests.unit.layout.models import architecture
 from tests.unit.layout.simulate import elements_of
 from verl_hpc.errors import LayoutError
-from verl_hpc.layout.generation import (
-    contiguous_groups,
-    generation_groups,
-    zero_redundancy_applies,
-)
+from verl_hpc.layout.generation import contiguous_groups, generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.vllm import vllm_shard_map
 

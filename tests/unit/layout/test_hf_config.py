@@ -1,7 +1,5 @@
 """A `config.json` that is not what it should be ends in one error that names the field."""
 
-import json
-
 import pytest
 
 from tests.unit.layout.models import LLAMA_31_ROPE, PUBLISHED
@@ -71,16 +69,16 @@ def test_null_stands_for_a_default_where_transformers_takes_it(name):
     [
         ("[]", "holds list; expected a JSON object"),
         ("null", "holds NoneType; expected"),
-        ("{", "is not JSON"),
+        ("{", r"config.json is not JSON \(.*whole\?$"),
         ("", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ('{"model_type": ' + "9" * 5000 + "}", "is not JSON"),
-        (b"\xff\xfe{}", "is not JSON"),
+        (b"\xff\xfe{}", r"config.json is not JSON \(.*whole\?$"),
     ],
 )
 def test_files_that_are_no_configuration(tmp_path, text, told):
-    file = tmp_path / "config.json"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    content = text if isinstance(text, bytes) else text.encode()
+    (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ModelError, match=told):
         read_architecture(tmp_path)
 
@@ -89,8 +87,3 @@ def test_a_link_to_itself(tmp_path):
     (tmp_path / "config.json").symlink_to("config.json")
     with pytest.raises(ModelError, match=r"no config.json"):
         read_architecture(tmp_path)
-
-
-def test_a_configuration_that_may_not_be_read_as_a_directory(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    assert read_architecture(tmp_path).num_layers == 32

@@ -50,8 +50,7 @@ def agrees(loss, oracle, batch, data=None, selected=None):
     if total.requires_grad:
         total.backward()
     gradient = torch.tensor(
-        [[0.0 if x.grad is None else float(x.grad) for x in row] for row in leaves],
-        dtype=new.dtype,
+        [[0.0 if x.grad is None else float(x.grad) for x in row] for row in leaves], dtype=new.dtype
     )
     parts = [range(len(mask))] if data is None else deal(data.draw, len(mask))
     found, slopes, told = torch.zeros_like(new), torch.zeros_like(new), {}

@@ -34,8 +34,7 @@ def oracle(mode, losses, mask, scale):
 
 
 def aggregation(mode, mask, scale=1.0):
-    num_tokens = int(mask.sum())
-    return Aggregation(mode, num_tokens, int((mask.sum(-1) > 0).sum()), scale)
+    return Aggregation(mode, int(mask.sum()), int((mask.sum(-1) > 0).sum()), scale)
 
 
 @given(st.data(), st.sampled_from(MODES), st.sampled_from([torch.float64, torch.int64, torch.bool]))

@@ -38,8 +38,7 @@ def refusal(path, *overrides):
 def test_a_file_and_the_defaults(write):
     config = load_config(write(run=SMALLEST))
     assert (config.name, config.recipe, config.steps) == ("run", "rl", 3)
-    assert config.rollout.num_samples == 4
-    assert config.batch.size == 128
+    assert (config.rollout.num_samples, config.batch.size) == (4, 128)
     assert str(config.run_directory) == "runs/run"
 
 
@@ -86,20 +85,20 @@ def test_the_last_of_two_overrides_counts(write):
     assert load_config(write(run=SMALLEST), ["steps=5", "steps=6"]).steps == 6
 
 
-@pytest.mark.parametrize(
-    "word, section, field, value",
-    [
-        ("optimizer.lr=1e-6", "optimizer", "lr", 1e-6),
-        ("optimizer.lr=1.5e-6", "optimizer", "lr", 1.5e-6),
-        ("optimizer.lr=2", "optimizer", "lr", 2.0),
-        ("algorithm.entropy_coefficient=0.1", "algorithm", "entropy_coefficient", 0.1),
-        ("rollout.stop=[a, 'b=c']", "rollout", "stop", ["a", "b=c"]),
-        ("reward.options={scale: 2}", "reward", "options", {"scale": 2}),
-        ("data.shuffle=false", "data", "shuffle", False),
-        ("model.path=/a/b=c", "model", "path", "/a/b=c"),
-        ("parallel.recompute=none", "parallel", "recompute", "none"),
-    ],
-)
+OVERRIDES = [
+    ("optimizer.lr=1e-6", "optimizer", "lr", 1e-6),
+    ("optimizer.lr=1.5e-6", "optimizer", "lr", 1.5e-6),
+    ("optimizer.lr=2", "optimizer", "lr", 2.0),
+    ("algorithm.entropy_coefficient=0.1", "algorithm", "entropy_coefficient", 0.1),
+    ("rollout.stop=[a, 'b=c']", "rollout", "stop", ["a", "b=c"]),
+    ("reward.options={scale: 2}", "reward", "options", {"scale": 2}),
+    ("data.shuffle=false", "data", "shuffle", False),
+    ("model.path=/a/b=c", "model", "path", "/a/b=c"),
+    ("parallel.recompute=none", "parallel", "recompute", "none"),
+]
+
+
+@pytest.mark.parametrize("word, section, field, value", OVERRIDES)
 def test_values_of_overrides_are_yaml(write, word, section, field, value):
     found = getattr(getattr(load_config(write(run=SMALLEST), [word]), section), field)
     assert found == value
@@ -215,17 +214,17 @@ def test_an_include_that_is_missing_is_named(write):
 # Files that are not configurations
 
 
-@pytest.mark.parametrize(
-    "content, words",
-    [
-        ("steps: [1", "not valid YAML: while parsing a flow sequence"),
-        ("a: b: c", "not valid YAML: mapping values are not allowed here"),
-        ("- a\n- b\n", "expected settings as `name: value`, found a list"),
-        ("just words", "expected settings as `name: value`, found text"),
-        ("", "expected settings as `name: value`, found nothing"),
-        ("7", "expected settings as `name: value`, found 7"),
-    ],
-)
+WRONG_FILES = [
+    ("steps: [1", "not valid YAML: while parsing a flow sequence"),
+    ("a: b: c", "not valid YAML: mapping values are not allowed here"),
+    ("- a\n- b\n", "expected settings as `name: value`, found a list"),
+    ("just words", "expected settings as `name: value`, found text"),
+    ("", "expected settings as `name: value`, found nothing"),
+    ("7", "expected settings as `name: value`, found 7"),
+]
+
+
+@pytest.mark.parametrize("content, words", WRONG_FILES)
 def test_what_is_wrong_with_a_file(write, content, words):
     path = write(run=content)
     assert refusal(path).startswith(f"{path}: {words}")
@@ -248,8 +247,7 @@ def test_no_file(tmp_path, name, reason):
 
 def test_yaml_cannot_run_code(write, tmp_path):
     marker = tmp_path / "ran"
-    path = write(run=f"name: !!python/object/apply:os.mkdir ['{marker}']\n")
-    message = refusal(path)
+    message = refusal(write(run=f"name: !!python/object/apply:os.mkdir ['{marker}']\n"))
     assert "not valid YAML" in message
     assert "python/object/apply:os.mkdir" in message
     override = f"name=!!python/object/apply:os.mkdir ['{marker}']"
@@ -260,32 +258,28 @@ def test_yaml_cannot_run_code(write, tmp_path):
 # Names that do not exist
 
 
-@pytest.mark.parametrize(
-    "word, name, near",
-    [
-        ("step=3", "step", "steps"),
-        ("optimiser.lr=1", "optimiser", "optimizer"),
-        ("optimizer.lrr=1", "optimizer.lrr", "lr"),
-        ("rollout.verify.checksum=true", "rollout.verify.checksum", "checksums"),
-        ("roles.critic.optimizer.warmup=1", "roles.critic.optimizer.warmup", "warmup_steps"),
-        ("roles.optimizer.pth=x", "roles.optimizer.pth", "path"),
-        ("roles.files.optimizer.lrr=1", "roles.files.optimizer.lrr", "lr"),
-        ("algorithm.kl.coeficient=1", "algorithm.kl.coeficient", "coefficient"),
-        ("model.fp8={recip: delayed}", "model.fp8.recip", "recipe"),
-        ("data.train.path=[x]", "data.train.path", "paths"),
-        ("algorithm.advantage={name: gae, gama: 1}", "algorithm.advantage.gama", "gamma"),
-        (
-            "algorithm.advantage={name: grpo, epsillon: 1}",
-            "algorithm.advantage.epsillon",
-            "epsilon",
-        ),
-        (
-            "data.evaluation={kind: reasoning_gym, task: a, size: 1, sede: 1}",
-            "data.evaluation.sede",
-            "seed",
-        ),
-    ],
-)
+TYPOS = [
+    ("step=3", "step", "steps"),
+    ("optimiser.lr=1", "optimiser", "optimizer"),
+    ("optimizer.lrr=1", "optimizer.lrr", "lr"),
+    ("rollout.verify.checksum=true", "rollout.verify.checksum", "checksums"),
+    ("roles.critic.optimizer.warmup=1", "roles.critic.optimizer.warmup", "warmup_steps"),
+    ("roles.optimizer.pth=x", "roles.optimizer.pth", "path"),
+    ("roles.files.optimizer.lrr=1", "roles.files.optimizer.lrr", "lr"),
+    ("algorithm.kl.coeficient=1", "algorithm.kl.coeficient", "coefficient"),
+    ("model.fp8={recip: delayed}", "model.fp8.recip", "recipe"),
+    ("data.train.path=[x]", "data.train.path", "paths"),
+    ("algorithm.advantage={name: gae, gama: 1}", "algorithm.advantage.gama", "gamma"),
+    ("algorithm.advantage={name: grpo, epsillon: 1}", "algorithm.advantage.epsillon", "epsilon"),
+    (
+        "data.evaluation={kind: reasoning_gym, task: a, size: 1, sede: 1}",
+        "data.evaluation.sede",
+        "seed",
+    ),
+]
+
+
+@pytest.mark.parametrize("word, name, near", TYPOS)
 def test_a_typo_is_answered_with_its_neighbours(write, word, name, near):
     message = refusal(write(run=SMALLEST), word)
     assert re.search(
@@ -422,12 +416,20 @@ plain = st.recursive(
 
 @given(st.dictionaries(st.text("abcN1=<"), plain))
 def test_free_options_survive_their_dump(options):
-    config = parse(reward__options=options)
-    again = parse_config(read_yaml(dump_config(config))).reward.options
+    again = parse_config(read_yaml(dump_config(parse(reward__options=options)))).reward.options
     assert repr(again) == repr(options)
 
 
 TASK = {"kind": "reasoning_gym", "task": "chain_sum", "size": 5}
+
+
+UNWRITABLE = [
+    ({"k": math.inf}, "k = inf: must be finite"),
+    ({"k": {"m": [1, math.nan]}}, "k.m.1 = nan: must be finite"),
+    ({"k": {1: 2}}, "k.1: a name must be text, and 1 is int; write it in quotes"),
+    ({"k": [{True: 2}]}, "k.0.True: a name must be text, and True is bool; write it in quotes"),
+    ({"k": {None: 2}}, "k.None: a name must be text, and None is NoneType; write it in quotes"),
+]
 
 
 @pytest.mark.parametrize(
@@ -440,16 +442,7 @@ TASK = {"kind": "reasoning_gym", "task": "chain_sum", "size": 5}
          lambda options: {"data__evaluation": {**TASK, "options": options}}),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    "options, told",
-    [
-        ({"k": math.inf}, "k = inf: must be finite"),
-        ({"k": {"m": [1, math.nan]}}, "k.m.1 = nan: must be finite"),
-        ({"k": {1: 2}}, "k.1: a name must be text, and 1 is int; write it in quotes"),
-        ({"k": [{True: 2}]}, "k.0.True: a name must be text, and True is bool; write it in quotes"),
-        ({"k": {None: 2}}, "k.None: a name must be text, and None is NoneType; write it in quotes"),
-    ],
-)
+@pytest.mark.parametrize("options, told", UNWRITABLE)
 def test_options_that_no_dump_can_say_are_named(name, changes, options, told):
     with pytest.raises(ConfigError) as caught:
         parse(**changes(options))
@@ -459,18 +452,18 @@ def test_options_that_no_dump_can_say_are_named(name, changes, options, told):
 # What Python cannot make of a text, and what PyYAML makes of it that nobody meant
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "seed: !!int abc",
-        "seed: " + "9" * 5000,
-        'name: "\\UFFFFFFFF"',
-        'directory: "a\\0b"',
-        "reward: " + "[" * 5000,
-        "name: a\nname: b",
-        "optimizer: {lr: 1}\noptimizer: {lr: 2}",
-    ],
-)
+UNCONSTRUCTED = [
+    "seed: !!int abc",
+    "seed: " + "9" * 5000,
+    'name: "\\UFFFFFFFF"',
+    'directory: "a\\0b"',
+    "reward: " + "[" * 5000,
+    "name: a\nname: b",
+    "optimizer: {lr: 1}\noptimizer: {lr: 2}",
+]
+
+
+@pytest.mark.parametrize("text", UNCONSTRUCTED)
 def test_a_file_that_python_cannot_construct(write, text):
     path = write(run=text)
     message = refusal(path)

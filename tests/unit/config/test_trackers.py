@@ -80,20 +80,20 @@ def test_a_directory_of_the_name_is_no_package(tmp_path, monkeypatch: pytest.Mon
     assert found == [("metrics.wandb", "wandb")]
 
 
-@pytest.mark.parametrize(
-    ("name", "tree", "words"),
-    [
-        ("prometheus", {}, "give pushgateway, port or textfile"),
-        ("prometheus", {"pushgateway": "monitor:9091"}, "metrics.prometheus.pushgateway"),
-        ("prometheus", {"pushgateway": "http://me:hunter2@monitor"}, "pushgateway"),
-        ("prometheus", {"port": 70000}, "metrics.prometheus.port"),
-        ("prometheus", {"textfile": "run.txt"}, "end in .prom"),
-        ("wandb", {}, "metrics.wandb.project"),
-        ("wandb", {"project": "a", "mode": "online"}, "offline"),
-        ("wandb", {"project": "a/b"}, "metrics.wandb.project"),
-        ("swanlab", {"project": "a", "api_key": "hunter2"}, "metrics.swanlab.api_key"),
-    ],
-)
+UNFIT_SETTINGS = [
+    ("prometheus", {}, "give pushgateway, port or textfile"),
+    ("prometheus", {"pushgateway": "monitor:9091"}, "metrics.prometheus.pushgateway"),
+    ("prometheus", {"pushgateway": "http://me:hunter2@monitor"}, "pushgateway"),
+    ("prometheus", {"port": 70000}, "metrics.prometheus.port"),
+    ("prometheus", {"textfile": "run.txt"}, "end in .prom"),
+    ("wandb", {}, "metrics.wandb.project"),
+    ("wandb", {"project": "a", "mode": "online"}, "offline"),
+    ("wandb", {"project": "a/b"}, "metrics.wandb.project"),
+    ("swanlab", {"project": "a", "api_key": "hunter2"}, "metrics.swanlab.api_key"),
+]
+
+
+@pytest.mark.parametrize(("name", "tree", "words"), UNFIT_SETTINGS)
 def test_settings_that_cannot_be(name: str, tree: dict, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(**{f"metrics__{name}": tree})
@@ -101,16 +101,16 @@ def test_settings_that_cannot_be(name: str, tree: dict, words: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("profile", "words"),
-    [
-        ({"steps": []}, "runtime.profile.steps"),
-        ({"steps": [0]}, "runtime.profile.steps"),
-        ({"steps": [2, 2]}, "steps: has 2 twice"),
-        ({"steps": [1], "ranks": [0, 0]}, "ranks: has 0 twice"),
-        ({"ranks": [0]}, "runtime.profile.steps"),
-    ],
-)
+UNFIT_PROFILES = [
+    ({"steps": []}, "runtime.profile.steps"),
+    ({"steps": [0]}, "runtime.profile.steps"),
+    ({"steps": [2, 2]}, "steps: has 2 twice"),
+    ({"steps": [1], "ranks": [0, 0]}, "ranks: has 0 twice"),
+    ({"ranks": [0]}, "runtime.profile.steps"),
+]
+
+
+@pytest.mark.parametrize(("profile", "words"), UNFIT_PROFILES)
 def test_profiles_that_cannot_be(profile: dict, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(runtime__profile=profile)

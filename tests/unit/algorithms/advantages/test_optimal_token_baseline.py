@@ -64,8 +64,7 @@ def test_the_tail_of_the_longest_response(zero, tail):
 
 def test_a_gap_does_not_part_places():
     """Both end with their second token that counts."""
-    given = [row([0, 0, 2.0], [1, 0, 1]), row([0, 1.0, 0], [1, 1, 0])]
-    found = advantages(given)
+    found = advantages([row([0, 0, 2.0], [1, 0, 1]), row([0, 1.0, 0], [1, 1, 0])])
     assert found[0] == pytest.approx([0.5, 0.0, 0.5], abs=1e-6)
     assert found[1] == pytest.approx([-0.5, -0.5, 0.0], abs=1e-6)
 

@@ -57,9 +57,7 @@ def test_cispo_clips_weights_and_no_gradient():
 
 
 @given(
-    micro_batches(),
-    st.sampled_from([{}, {"tau_positive": 0.5, "tau_negative": 10.0}]),
-    st.data(),
+    micro_batches(), st.sampled_from([{}, {"tau_positive": 0.5, "tau_negative": 10.0}]), st.data()
 )
 def test_sapo(batch, options, data):
     loss = Sapo(**options)
@@ -138,5 +136,4 @@ def test_dppo_bounds_the_ratio_of_a_rare_token():
 
 @pytest.mark.parametrize("kind", ["tv", "kl"])
 def test_dppo_of_a_sure_token_is_finite(kind):
-    found = of_token(Dppo(divergence=kind), 0.0, -1e-9, 1.0)
-    assert all(map(math.isfinite, found))
+    assert all(map(math.isfinite, of_token(Dppo(divergence=kind), 0.0, -1e-9, 1.0)))

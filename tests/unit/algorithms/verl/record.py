@@ -89,10 +89,7 @@ def advantages(core, given):
     index = given["groups"].numpy()
     sums = {"token_level_rewards": rewards, "response_mask": mask}
     grouped = sums | {"index": index}
-    baseline = grouped | {
-        "old_log_probs": given["old"],
-        "sum_pi_squared": given["squares"],
-    }
+    baseline = grouped | {"old_log_probs": given["old"], "sum_pi_squared": given["squares"]}
     parts = {
         "config": Config(gdpo_reward_keys=["a", "b"], gdpo_reward_weights=[2.0, 0.5]),
         "non_tensor_batch": {"a": given["part_a"].numpy(), "b": given["part_b"].numpy()},

@@ -146,8 +146,7 @@ def ppo_term(algorithm, old, advantages, reference=None, sampled=None):
             loss = loss * min(weight, algorithm.correction.upper)
         if reference is not None:
             back = float(reference[i][t]) - log_prob
-            k3 = (back.exp() - back - 1).clamp(-10, 10)
-            loss = loss + algorithm.kl.coefficient * k3
+            loss = loss + algorithm.kl.coefficient * (back.exp() - back - 1).clamp(-10, 10)
         if algorithm.entropy_coefficient:
             loss = loss + algorithm.entropy_coefficient * (output.exp() * output).sum()
         return loss
@@ -155,17 +154,17 @@ def ppo_term(algorithm, old, advantages, reference=None, sampled=None):
     return term
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"loss": {"clip_high": 0.5, "dual_clip": 1.5}},
-        {"entropy_coefficient": 0.1},
-        {"kl": {"placement": "loss", "coefficient": 0.3}},
-        {"correction": {"upper": 1.2}},
-        {"correction": {"upper": 1.5}, "entropy_coefficient": 0.1, "kl": {"placement": "loss"}},
-    ],
-)
+POLICY_SETTINGS = [
+    {},
+    {"loss": {"clip_high": 0.5, "dual_clip": 1.5}},
+    {"entropy_coefficient": 0.1},
+    {"kl": {"placement": "loss", "coefficient": 0.3}},
+    {"correction": {"upper": 1.2}},
+    {"correction": {"upper": 1.5}, "entropy_coefficient": 0.1, "kl": {"placement": "loss"}},
+]
+
+
+@pytest.mark.parametrize("changes", POLICY_SETTINGS)
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_the_policys_loss_is_ppos(changes, mode):
     algorithm = AlgorithmConfig.model_validate(changes)
@@ -350,8 +349,7 @@ def test_an_epoch_that_is_dealt_anew_has_its_own_mini_batches():
 
     actor.training.update = watch
     update_sft(PLACE, actor, steps(epochs=2), dealt, sequences())
-    assert seen == pytest.approx(expected, rel=1e-5)
-    assert len(seen) == 4
+    assert (seen, len(seen)) == (pytest.approx(expected, rel=1e-5), 4)
 
 
 def test_micro_batches_change_nothing():

@@ -2,21 +2,14 @@
 
 import pytest
 
-from verl_hpc.config.load import parse_config
+from tests.unit.config.trees import parse
 from verl_hpc.errors import ConfigError
 
-TREE = {
-    "name": "x",
-    "recipe": "rl",
-    "steps": 1,
-    "model": {"path": "m"},
-    "data": {"train": {"kind": "files", "paths": ["a.jsonl"]}},
-    "algorithm": {"advantage": {"name": "gae"}, "kl": {"placement": "loss"}},
-}
+CHOSEN = {"algorithm__advantage": {"name": "gae"}, "algorithm__kl": {"placement": "loss"}}
 
 
 def settings(**changes):
-    return parse_config(TREE | changes).role_settings
+    return parse(**CHOSEN | changes).role_settings
 
 
 def test_what_is_trained_has_the_adapters_of_the_run_or_its_own():

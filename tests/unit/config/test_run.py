@@ -26,12 +26,9 @@ def test_an_estimator_is_no_recipe(name, advantage):
     refused(words, recipe=name)
 
 
-def test_groups_are_compared_if_nothing_is_said():
-    algorithm = parse().algorithm
-    assert (algorithm.advantage.name, algorithm.loss.name) == ("grpo", "ppo_clip")
-
-
 def test_a_chosen_algorithm_keeps_its_settings():
+    algorithm = parse().algorithm
+    assert (algorithm.advantage.name, algorithm.loss.name) == ("grpo", "ppo_clip"), "unless chosen"
     advantage = parse(algorithm__advantage={"name": "gae", "lam": 0.9}).algorithm.advantage
     assert (advantage.name, advantage.lam) == ("gae", 0.9)
     assert parse(algorithm__advantage={"std": "none"}).algorithm.advantage.std == "none"
@@ -49,18 +46,23 @@ def test_an_algorithm_of_the_users_keeps_whatever_settings_it_has(section):
     assert parse_config(yaml.safe_load(dump_config(config))) == config
 
 
+ADVANTAGE = "algorithm__advantage"
 MEANINGLESS = [
-    ({"name": "own.py"}, "advantage.name = 'own.py': must be one of gae, "),
-    ({"name": "own.py"}, "path/file.py:name"),
-    ({"name": OWN, "a": float("nan")}, "a = nan: must be finite"),
-    ({"name": OWN, "api_key": "x"}, "algorithm.advantage.api_key looks like a secret"),
-    ("grpo", "algorithm.advantage = 'grpo': expected a section, such as {name: grpo}"),
+    ("advantage.name = 'own.py': must be one of gae, ", {ADVANTAGE: {"name": "own.py"}}),
+    ("path/file.py:name", {ADVANTAGE: {"name": "own.py"}}),
+    ("a = nan: must be finite", {ADVANTAGE: {"name": OWN, "a": float("nan")}}),
+    ("algorithm.advantage.api_key looks like a secret", {ADVANTAGE: {"name": OWN, "api_key": "x"}}),
+    ("advantage = 'grpo': expected a section, such as {name: grpo}", {ADVANTAGE: "grpo"}),
+    ("steps: is needed and not given; or give epochs", {"steps": None}),
+    ("steps = 3 and epochs = 2 are both given; leave one out", {"epochs": 2}),
+    ("epochs = 0: Input should be greater than or equal to 1", {"steps": None, "epochs": 0}),
+    ("epochs = 1.5: Input should be a valid integer", {"steps": None, "epochs": 1.5}),
 ]
 
 
-@pytest.mark.parametrize("given, words", MEANINGLESS)
-def test_an_algorithm_that_cannot_be_meant(given, words):
-    refused([words], algorithm__advantage=given)
+@pytest.mark.parametrize("words, changes", MEANINGLESS)
+def test_an_algorithm_or_a_length_that_cannot_be_meant(words, changes):
+    refused([words], **changes)
 
 
 def test_evaluation_needs_problems():
@@ -216,19 +218,6 @@ def test_a_run_lasts_steps_or_epochs():
     sizes = {"steps": None, "epochs": 3, "batch__size": 8}
     found = [parse(**sizes).num_steps(num_rows) for num_rows in (1, 8, 9, 800)]
     assert found == [1, 3, 4, 300], "3 x 9 rows are 3 batches and 3 rows more"
-
-
-ONE_OF_TWO = [
-    ("steps: is needed and not given; or give epochs", {"steps": None}),
-    ("steps = 3 and epochs = 2 are both given; leave one out", {"epochs": 2}),
-    ("epochs = 0: Input should be greater than or equal to 1", {"steps": None, "epochs": 0}),
-    ("epochs = 1.5: Input should be a valid integer", {"steps": None, "epochs": 1.5}),
-]
-
-
-@pytest.mark.parametrize(("words", "changes"), ONE_OF_TWO)
-def test_it_says_one_of_the_two(words, changes):
-    refused([words], **changes)
 
 
 def test_an_override_may_say_the_other(tmp_path):

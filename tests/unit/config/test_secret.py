@@ -99,11 +99,6 @@ def test_a_long_text_is_looked_through_at_once():
 
 
 def test_what_is_no_secret_may_stand_in_a_run():
-    options = {
-        "url": "https://a.example:8000/x@y",
-        "git": "ssh://git@a.example/x",
-        "use_auth": True,
-        "token": None,
-        "scale": 2,
-    }
+    options = {"url": "https://a.example:8000/x@y", "git": "ssh://git@a.example/x"}
+    options |= {"use_auth": True, "token": None, "scale": 2}
     assert parse(reward__options=options).reward.options == options

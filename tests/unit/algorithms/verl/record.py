@@ -84,7 +84,7 @@ def load(root: Path):
 
 
 def advantages(core, given):
-    """By name: verl's advantages, and returns where they are others."""
+    """Verl's advantages by name, and returns where they are others."""
     rewards, mask = given["rewards"], given["mask"]
     index = given["groups"].numpy()
     sums = {"token_level_rewards": rewards, "response_mask": mask}
@@ -142,7 +142,7 @@ LOSSES = {
 
 
 def losses(core, given, weights=None):
-    """By name: verl's loss, its gradient by the log-probs, and its metrics.
+    """Verl's loss by name, its gradient by the log-probs, and its metrics.
 
     Args:
         core: verl's module.

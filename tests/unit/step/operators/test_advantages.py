@@ -34,7 +34,7 @@ SCORES = Scores([1.0, 0.0, 0.5], 0, {})
 
 
 def penalty():
-    """Of any size, but nothing for tokens that do not count."""
+    """A penalty of any size, which takes nothing for tokens that do not count."""
     rows = [row * torch.tensor(mask) for row, mask in zip(per_token(7, 0.3), MASKS, strict=True)]
     return Penalty(rows, torch.tensor([float(row.sum()) for row in rows], dtype=torch.float64))
 
@@ -173,24 +173,17 @@ def test_a_rank_without_samples_takes_part():
 def test_the_greedy_answer_is_that_of_the_samples_prompt():
     # Answers to the second prompt and to the first: groups say which.
     answers = Samples((Sample(0, 1, 3, 2, False), Sample(1, 0, 2, 2, False)), {"rollout": [0, 0]})
-    found, _ = advantages(
-        PLACE,
-        Remax(),
-        samples(),
-        sequences(),
-        SCORES,
-        greedy_samples=answers,
-        greedy_scores=Scores([0.25, 0.75]),
-    )
+    greedy = {"greedy_samples": answers, "greedy_scores": Scores([0.25, 0.75])}
+    found, _ = advantages(PLACE, Remax(), samples(), sequences(), SCORES, **greedy)
     expected = [1.0 - 0.75, 0.0 - 0.75, 0.5 - 0.25]
     for row, mask, value in zip(found["advantages"], MASKS, expected, strict=True):
         assert row.tolist() == pytest.approx([value * m for m in mask])
 
 
 LISTED = {0: {0: 0.25, 2: 0.5, 4: -1.0}, 2: {0: 8.0, 1: 1.0, 3: 2.0}}
-"""By sample, what tokens earn; tokens that do not count among them. The second has a number."""
+"""What tokens earn, by sample, also those that do not count. The second sample has a number."""
 EARNED = [[0.75, 0.0, 0.0, 0.0, -1.0], [0.0, 4.0], [0.0, 1.0, 2.0, 0.0]]
-"""By the tokens that count: each has what those behind it earn that do not."""
+"""What tokens that count earn, each with what those behind it earn that do not."""
 OF_LISTS = Scores([-0.25, 4.0, 11.0], per_token=LISTED)
 
 
@@ -211,13 +204,15 @@ def test_gae_takes_what_each_token_earns():
 
 
 def rewards_to_go(gamma=1.0):
-    """By the tokens that count."""
-    found = []
+    """Discounted rewards to come, one number for each token that counts."""
+    returns = []
     for earned, mask in zip(EARNED, MASKS, strict=True):
-        counted_ones = [value for value, count in zip(earned, mask, strict=True) if count]
-        for start in range(len(counted_ones)):
-            found.append(sum(gamma**i * value for i, value in enumerate(counted_ones[start:])))
-    return found
+        left = [value for value, count in zip(earned, mask, strict=True) if count]
+        returns += [
+            sum(gamma**i * value for i, value in enumerate(left[start:]))
+            for start in range(len(left))
+        ]
+    return returns
 
 
 def test_reinforce_plus_plus_discounts_what_later_tokens_earn():

@@ -25,7 +25,7 @@ def micro_batches(draw, reach=1.5):
 
 
 def agrees(loss, oracle, batch, data=None, selected=None):
-    """Losses, gradients and metrics equal the oracle's, also in parts.
+    """Assert that losses, gradients and metrics are the oracle's, also in parts.
 
     Args:
         oracle: `oracle(old, new, advantages)`: of the tokens of a sequence that count, of which
@@ -50,8 +50,7 @@ def agrees(loss, oracle, batch, data=None, selected=None):
     if total.requires_grad:
         total.backward()
     gradient = torch.tensor(
-        [[0.0 if x.grad is None else float(x.grad) for x in row] for row in leaves],
-        dtype=new.dtype,
+        [[0.0 if x.grad is None else float(x.grad) for x in row] for row in leaves], dtype=new.dtype
     )
     parts = [range(len(mask))] if data is None else deal(data.draw, len(mask))
     found, slopes, told = torch.zeros_like(new), torch.zeros_like(new), {}
@@ -77,6 +76,27 @@ def within_twenty(log_ratio):
     if abs(float(log_ratio)) <= 20:
         return log_ratio
     return torch.tensor(math.copysign(20.0, float(log_ratio)), dtype=torch.float64)
+
+
+def each(names, term):
+    """The oracle of a loss that treats every token by itself.
+
+    Args:
+        names: of the metrics.
+        term: `term(old, new, advantage, log_ratio, *selected)` gives a token's loss and what it
+            adds to each metric; the log-ratio is within 20.
+    """
+
+    def of_sequence(old, new, advantages, *selected):
+        losses, sums = [], dict.fromkeys(names, 0.0)
+        for before, after, a, *chosen in zip(old, new, advantages, *selected, strict=True):
+            loss, *values = term(before, after, a, within_twenty(after - before), *chosen)
+            losses.append(loss)
+            for name, value in zip(names, values, strict=True):
+                sums[name] += float(value)
+        return losses, sums
+
+    return of_sequence
 
 
 def of_token(loss, old=0.0, new=0.0, advantage=1.0):

@@ -67,7 +67,7 @@ def rows(draw, several=False):
 
 
 def scored(rows, here=None, **more):
-    """As an estimator is given them; `here` says which of the rows this rank has."""
+    """The batch of an estimator; `here` says which of the rows this rank has."""
     here = range(len(rows)) if here is None else here
     mine = [rows[i] for i in here]
 
@@ -107,22 +107,12 @@ def of_responses(rows, values):
 
 def whitened(found, rows):
     """Lists of a row's tokens, less their mean and by their deviation, over all that count."""
-    counted = [
-        x
-        for row, xs in zip(rows, found, strict=True)
-        for x, m in zip(xs, row.mask, strict=True)
-        if m
-    ]
+    pairs = [list(zip(xs, row.mask, strict=True)) for row, xs in zip(rows, found, strict=True)]
+    counted = [x for row in pairs for x, m in row if m]
     n = len(counted)
     mean = sum(counted) / (n + 1e-8)
     variance = sum((x - mean) ** 2 for x in counted) / (n + 1e-8) * n / max(n - 1, 1)
-    return [
-        [
-            (x - mean) / (variance + 1e-8) ** 0.5 if m else 0.0
-            for x, m in zip(xs, row.mask, strict=True)
-        ]
-        for row, xs in zip(rows, found, strict=True)
-    ]
+    return [[(x - mean) / (variance + 1e-8) ** 0.5 if m else 0.0 for x, m in row] for row in pairs]
 
 
 def agrees(estimator, oracle, rows, owners):

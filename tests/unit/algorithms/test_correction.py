@@ -83,8 +83,7 @@ def test_weights_and_masks_of_every_token(batch, given_config, data):
     torch.testing.assert_close(
         whole.weights, torch.tensor(weights, dtype=torch.float64), rtol=1e-9, atol=1e-9
     )
-    assert whole.mask.tolist() == kept
-    assert whole.metrics == pytest.approx(metrics, abs=1e-9)
+    assert (whole.mask.tolist(), whole.metrics) == (kept, pytest.approx(metrics, abs=1e-9))
     assert not whole.weights.requires_grad
     deals = [[*rows] for rows in deal(data.draw, len(batch[0]))]
 
@@ -100,8 +99,7 @@ def test_weights_and_masks_of_every_token(batch, given_config, data):
 def test_what_is_masked_may_be_anything():
     sampled = torch.tensor([[0.0, math.nan, -math.inf]])
     found = correct(CorrectionConfig(), sampled, torch.zeros(1, 3), torch.tensor([[1, 0, 0]]))
-    assert found.weights.tolist() == [[1.0, 0.0, 0.0]]
-    assert found.mask.tolist() == [[1, 0, 0]]
+    assert (found.weights.tolist(), found.mask.tolist()) == ([[1.0, 0.0, 0.0]], [[1, 0, 0]])
 
 
 @pytest.mark.parametrize("distance, exponent", [(-50.0, 20.0), (50.0, -20.0)])
@@ -135,22 +133,22 @@ def test_known_noise_has_the_weights_of_its_closed_form():
         torch.testing.assert_close(found.weights, expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize(
-    "given, words",
-    [
-        ({"lower": 0.5}, "lower = 0.5 with outside: truncate"),
-        ({"lower": 1.2, "outside": "leave_out"}, "lower = 1.2 and upper = 2: lower is at most 1"),
-        ({"lower": 1.0, "upper": 1.0, "outside": "leave_out"}, "lower = 1 is not below upper = 1"),
-        ({"weights": "none", "lower": 0.5, "reject": GEOMETRIC}, "lower = 0.5 has no effect"),
-        ({"upper": 0.5}, "lower = 0 and upper = 0.5: .* upper at least 1"),
-        ({"weights": "none"}, "weights: none corrects by reject alone"),
-        ({"weights": "none", "normalise": True, "reject": GEOMETRIC}, "normalise = True has no"),
-        ({"weights": "none", "upper": 5.0, "reject": GEOMETRIC}, "upper = 5.0 has no effect"),
-        ({"weights": "none", "outside": "leave_out", "reject": GEOMETRIC}, "outside = leave_out"),
-        ({"reject": GEOMETRIC | {"lower": 1.2}}, "lower is at most 1"),
-        ({"reject": {"lower": 0.5}}, "upper"),
-    ],
-)
+CONTRADICTIONS = [
+    ({"lower": 0.5}, "lower = 0.5 with outside: truncate"),
+    ({"lower": 1.2, "outside": "leave_out"}, "lower = 1.2 and upper = 2: lower is at most 1"),
+    ({"lower": 1.0, "upper": 1.0, "outside": "leave_out"}, "lower = 1 is not below upper = 1"),
+    ({"weights": "none", "lower": 0.5, "reject": GEOMETRIC}, "lower = 0.5 has no effect"),
+    ({"upper": 0.5}, "lower = 0 and upper = 0.5: .* upper at least 1"),
+    ({"weights": "none"}, "weights: none corrects by reject alone"),
+    ({"weights": "none", "normalise": True, "reject": GEOMETRIC}, "normalise = True has no"),
+    ({"weights": "none", "upper": 5.0, "reject": GEOMETRIC}, "upper = 5.0 has no effect"),
+    ({"weights": "none", "outside": "leave_out", "reject": GEOMETRIC}, "outside = leave_out"),
+    ({"reject": GEOMETRIC | {"lower": 1.2}}, "lower is at most 1"),
+    ({"reject": {"lower": 0.5}}, "upper"),
+]
+
+
+@pytest.mark.parametrize("given, words", CONTRADICTIONS)
 def test_settings_that_contradict_each_other(given, words):
     with pytest.raises(ValidationError, match=words):
         CorrectionConfig(**given)

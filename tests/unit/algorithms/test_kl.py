@@ -84,7 +84,7 @@ def test_k1_and_k3_estimate_the_divergence_and_k2_has_its_gradient():
 
 
 def expected_gradient(placement, estimator, log_p, log_q, logits):
-    """What the policy's logits are told on average, over all tokens that the policy may draw."""
+    """The gradient by the policy's logits, on average over all tokens that it may draw."""
     probs, kl = log_p.exp().detach(), kl_penalty(log_p, log_q, estimator)
     per_token = kl if placement == "loss" else kl.detach() * log_p
     (gradient,) = torch.autograd.grad((probs * per_token).sum(), logits, retain_graph=True)

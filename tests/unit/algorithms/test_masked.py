@@ -32,8 +32,7 @@ def test_sum_and_mean_are_those_of_the_valid_numbers(data, dtype):
 def test_masked_places_may_hold_anything():
     values = torch.tensor([[1.0, math.nan, 3.0, math.inf]])
     mask = torch.tensor([[1, 0, 1, 0]])
-    assert masked_sum(values, mask) == 4
-    assert masked_mean(values, mask).item() == pytest.approx(2)
+    assert (masked_sum(values, mask), masked_mean(values, mask).item()) == (4, pytest.approx(2))
 
 
 def test_an_empty_mask_has_mean_zero():
@@ -53,8 +52,7 @@ def test_whitening(data, dtype):
     values, mask = data.draw(numbers(shape)), data.draw(masks(shape, dtype))
     left = valid(values, mask)
     found = whiten(values, mask)
-    assert found.shape == values.shape
-    assert found.dtype == torch.float64
+    assert (found.shape, found.dtype) == (values.shape, torch.float64)
     if left.size > 1:
         np.testing.assert_allclose(valid(found, mask), whitened(left), rtol=1e-10, atol=1e-10)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.cli.status_runs import beat, make_run, without_slurm, work
+from verl_hpc.cli.main import main
 
 
 @pytest.fixture
@@ -21,3 +22,20 @@ def working_run(here, monkeypatch):
     work(run, 2)
     beat(run, "update_actor", 3, total_steps=40)
     return run
+
+
+@pytest.fixture
+def prints(capsys):
+    """Call the program, which must succeed; gives its standard output."""
+    return lambda *words: _call(capsys, words, 0).out
+
+
+@pytest.fixture
+def refuses(capsys):
+    """Call the program, which must end with status 1; gives its standard error."""
+    return lambda *words: _call(capsys, words, 1).err
+
+
+def _call(capsys, words, status):
+    assert main([str(word) for word in words]) == status
+    return capsys.readouterr()

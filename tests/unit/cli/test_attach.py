@@ -43,9 +43,8 @@ def rank(run):
     thread.join()
 
 
-def test_instructions(rank, capsys):
-    assert main(["attach", "ppo", "--rank", "1"]) == 0
-    shown = capsys.readouterr().out
+def test_instructions(rank, prints):
+    shown = prints("attach", "ppo", "--rank", "1")
     assert shown.startswith("rank 1 on n7 (process 101) listens at 127.0.0.1:43211, to your user")
     assert "  ssh -L 5678:127.0.0.1:43211 n7\n" in shown
     launch = json.loads(shown[shown.index("  {\n") : shown.rindex("}\n") + 1])
@@ -53,10 +52,9 @@ def test_instructions(rank, capsys):
     assert launch["pathMappings"][0]["remoteRoot"] == "/runs/ppo/job/code"
 
 
-def test_on_the_ranks_own_machine_there_is_no_tunnel(rank, monkeypatch, capsys):
+def test_on_the_ranks_own_machine_there_is_no_tunnel(rank, monkeypatch, prints):
     monkeypatch.setattr(verb.socket, "gethostname", lambda: "n7")
-    assert main(["attach", "ppo", "--rank", "1"]) == 0
-    shown = capsys.readouterr().out
+    shown = prints("attach", "ppo", "--rank", "1")
     assert "ssh" not in shown and '"port": 43211' in shown
 
 
@@ -66,9 +64,8 @@ def test_a_rank_without_debugpy(rank, capsys):
     assert "No module named 'debugpy'; pip install debugpy" in capsys.readouterr().err
 
 
-def test_a_rank_that_does_not_answer(run, capsys):
-    assert main(["attach", "ppo", "--rank", "1"]) == 1
-    errors = capsys.readouterr().err
+def test_a_rank_that_does_not_answer(run, refuses):
+    errors = refuses("attach", "ppo", "--rank", "1")
     assert "rank 1 has not answered within 1 s" in errors and "verl_hpc hang runs/ppo" in errors
     assert not (run / "attach-1.json").exists(), "the next start must not meet it"
 

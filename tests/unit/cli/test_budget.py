@@ -59,9 +59,8 @@ def cluster(tmp_path, monkeypatch):
     return run
 
 
-def test_the_page(cluster, capsys):
-    assert main(["budget", str(cluster)]) == 0
-    told = capsys.readouterr().out
+def test_the_page(cluster, prints):
+    told = prints("budget", str(cluster))
     assert "| GPU-hours granted | used | left | from | until |" in told
     assert "| 1,250.00 | 500.00 | 750.00 | " in told
     assert f"| {cluster} | 1 | 1 | 24.00 GPU | sacct | 1.00 | - | 10 | - |" in told
@@ -71,33 +70,28 @@ def test_the_page(cluster, capsys):
     assert "the meter is acct_gather_energy/ipmi" in told
 
 
-def test_a_report_in_a_file_with_co2(cluster, tmp_path, capsys):
+def test_a_report_in_a_file_with_co2(cluster, tmp_path, capsys, refuses):
     site = write(tmp_path / "mine.yaml", SITE | {"budget": {"co2_g_per_kwh": 250.0}})
     words = ["budget", str(cluster), "--cluster", str(site), "--report", "use.md"]
-    assert main(words) == 0
-    assert capsys.readouterr().out == "use.md\n"
+    assert (main(words), capsys.readouterr().out) == (0, "use.md\n")
     page = (tmp_path / "use.md").read_text()
     assert " | 10 | 2.5 |" in page
     assert "CO2 is 250 g for a kWh" in page
-    assert main([*words[:-1], "no/such/use.md"]) == 1
-    assert "--report no/such/use.md: No such file" in capsys.readouterr().err
+    assert "--report no/such/use.md: No such file" in refuses(*words[:-1], "no/such/use.md")
 
 
-@pytest.mark.parametrize(
-    "meters, told",
-    [
-        (
-            {"nvml": 3.0},
-            ["of the run's GPUs (NVML), counted", "CPUs and memory are not in it: RAPL"],
-        ),
-        (
-            {"nvml": 3.0, "rapl": 1.0},
-            ["of the run's GPUs (NVML), counted", "whole nodes: on shared ones"],
-        ),
-        ({}, ["sacct has none, and ranks found no meter (NVML, RAPL)"]),
-    ],
-)
-def test_energy_that_ranks_measured(tmp_path, monkeypatch, capsys, meters, told):
+METERS = [
+    ({"nvml": 3.0}, ["of the run's GPUs (NVML), counted", "CPUs and memory are not in it: RAPL"]),
+    (
+        {"nvml": 3.0, "rapl": 1.0},
+        ["of the run's GPUs (NVML), counted", "whole nodes: on shared ones"],
+    ),
+    ({}, ["sacct has none, and ranks found no meter (NVML, RAPL)"]),
+]
+
+
+@pytest.mark.parametrize("meters, told", METERS)
+def test_energy_that_ranks_measured(tmp_path, monkeypatch, meters, told, prints):
     """Nobody but the ranks has metered: three steps, of kilowatt-hours by meter."""
     run = make_run(tmp_path)
     rows = [
@@ -106,8 +100,7 @@ def test_energy_that_ranks_measured(tmp_path, monkeypatch, capsys, meters, told)
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     without_slurm(tmp_path, monkeypatch)
-    assert main(["budget", str(run)]) == 0
-    page = capsys.readouterr().out
+    page = prints("budget", str(run))
     kwh = 3 * sum(meters.values())
     assert (f"| rollout | {kwh:g} | 100.0% |" in page) == bool(meters)
     assert ("An operator's energy has" in page) == bool(meters)
@@ -115,9 +108,8 @@ def test_energy_that_ranks_measured(tmp_path, monkeypatch, capsys, meters, told)
         assert words in page
 
 
-def test_json(cluster, capsys):
-    assert main(["budget", str(cluster), "--json", "--since", "2026-10-01"]) == 0
-    told = json.loads(capsys.readouterr().out)
+def test_json(cluster, prints):
+    told = json.loads(prints("budget", str(cluster), "--json", "--since", "2026-10-01"))
     (run,) = told["runs"]
     assert (run["hours"], run["unit"], run["kwh"]) == (24.0, "GPU-hours", 10.0)
     assert told["account"]["name"] == "proj"
@@ -167,16 +159,16 @@ def test_a_link_that_a_user_submitted_is_looked_up_with_those_on_the_list(
     assert (use.hours, use.starts) == (48.0, 2)
 
 
-@pytest.mark.parametrize(
-    "granted, used, told",
-    [
-        ("cpu=6000000", {"cpu": 36, "gres/gpu": 3.6}, ("core-hours", 100_000, 0.01)),
-        ("cpu=6000000,gres/gpu=75000", {"cpu": 36}, ("GPU-hours", 1250, 0.0)),
-        ("gres/gpu=75000", {"cpu": 36, "gres/gpu": 3.6}, ("GPU-hours", 1250, 0.001)),
-        ("", {"cpu": 36, "gres/gpu": 3.6}, ("GPU-hours", None, 0.001)),
-        ("", {"cpu": 36}, ("core-hours", None, 0.01)),
-    ],
-)
+UNITS = [
+    ("cpu=6000000", {"cpu": 36, "gres/gpu": 3.6}, ("core-hours", 100_000, 0.01)),
+    ("cpu=6000000,gres/gpu=75000", {"cpu": 36}, ("GPU-hours", 1250, 0.0)),
+    ("gres/gpu=75000", {"cpu": 36, "gres/gpu": 3.6}, ("GPU-hours", 1250, 0.001)),
+    ("", {"cpu": 36, "gres/gpu": 3.6}, ("GPU-hours", None, 0.001)),
+    ("", {"cpu": 36}, ("core-hours", None, 0.01)),
+]
+
+
+@pytest.mark.parametrize("granted, used, told", UNITS)
 def test_the_unit_of_an_account_is_that_of_its_grant_and_else_of_its_use(granted, used, told):
     said = {
         "sacctmgr": f"lab||{granted}",
@@ -187,32 +179,29 @@ def test_the_unit_of_an_account_is_that_of_its_grant_and_else_of_its_use(granted
     assert (account.unit, account.granted, account.used) == told
 
 
-def test_without_accounts_the_runs_own_records_tell(tmp_path, monkeypatch, capsys, clock):
+def test_without_accounts_the_runs_own_records_tell(tmp_path, monkeypatch, clock, prints):
     run = submit_run(tmp_path, "4711")
     life = LifeRecord(run, 2, on_gpus=True, clock=clock)
     clock.now += 5400
     life.end("finished")
     without_slurm(tmp_path, monkeypatch)
-    assert main(["budget", str(run)]) == 0
-    told = capsys.readouterr().out
+    told = prints("budget", str(run))
     assert "3.00 GPU | own records | - | 0.00 | - | - |" in told
     assert "Slurm's accounts do not tell (sacct is not on PATH: " in told
     assert "hours are by the runs' own records" in told
 
 
-def test_a_run_that_was_never_submitted_needs_no_slurm(tmp_path, monkeypatch, capsys):
+def test_a_run_that_was_never_submitted_needs_no_slurm(tmp_path, monkeypatch, prints):
     without_slurm(tmp_path, monkeypatch)
-    assert main(["budget", str(make_run(tmp_path))]) == 0
-    told = capsys.readouterr().out
+    told = prints("budget", str(make_run(tmp_path)))
     assert "Together: no hours that anybody has recorded." in told
     assert "do not tell" not in told
 
 
-def test_without_runs_the_account_alone(cluster, tmp_path, monkeypatch, capsys):
+def test_without_runs_the_account_alone(cluster, tmp_path, monkeypatch, prints):
     (tmp_path / "empty").mkdir(exist_ok=True)
     monkeypatch.chdir(tmp_path / "empty")
-    assert main(["budget", "--account", "proj"]) == 0
-    told = capsys.readouterr().out
+    told = prints("budget", "--account", "proj")
     assert "## Account proj" in told
     assert "## Runs" not in told
     assert "No run is below runs/ here" in told
@@ -227,22 +216,21 @@ def site_with(tmp_path, script):
 
 def test_a_site_with_accounts_of_its_own(tmp_path):
     told = '{"granted_hours": 1250, "used_hours": 500, "start": "2027-01-01", "end": "2027-12-31"}'
-    report = gather({}, NOW, "proj", site_with(tmp_path, f"echo '{told}'"))
-    account = report.account
+    account = gather({}, NOW, "proj", site_with(tmp_path, f"echo '{told}'")).account
     assert (account.granted, account.used, account.source) == (1250, 500, "the site's own command")
     days = (account.end - account.start) / 86400
     assert days == pytest.approx(364, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    "script, problem",
-    [
-        ("echo no", "what it prints is no JSON"),
-        ("echo '{\"granted\": 1}'", "granted"),
-        ("exit 3", "exit status 3"),
-        ('echo \'{"start": "2027-13-01"}\'', "expected a date"),
-    ],
-)
+OTHER_ANSWERS = [
+    ("echo no", "what it prints is no JSON"),
+    ("echo '{\"granted\": 1}'", "granted"),
+    ("exit 3", "exit status 3"),
+    ('echo \'{"start": "2027-13-01"}\'', "expected a date"),
+]
+
+
+@pytest.mark.parametrize("script, problem", OTHER_ANSWERS)
 def test_a_site_command_that_says_something_else(tmp_path, script, problem):
     with pytest.raises(ConfigError, match=r"budget.command = (.|\n)*" + problem):
         gather({}, NOW, "proj", site_with(tmp_path, script))
@@ -269,8 +257,7 @@ def test_steps_that_nobody_saved_are_lost_unless_the_run_goes_on_or_has_saved(tm
 
 
 def test_hours_that_are_used_as_until_now_last_until():
-    account = Account("a", "GPU-hours", 1000.0, 250.0, 0.0, None, "x")
-    assert account.runs_out(100.0) == 400.0
+    assert Account("a", "GPU-hours", 1000.0, 250.0, 0.0, None, "x").runs_out(100.0) == 400.0
     assert Account("a", "GPU-hours", 1000.0, 0.0, 0.0, None, "x").runs_out(100.0) is None
 
 

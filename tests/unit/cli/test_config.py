@@ -4,21 +4,15 @@ import pytest
 import yaml
 
 from tests.unit.cluster.requests import ROOT
-from verl_hpc.cli.main import main
 
 
-def shown(capsys, *words):
-    assert main(["config", *words]) == 0
-    return capsys.readouterr().out
-
-
-def test_all_settings_are_listed_with_their_defaults(capsys):
-    lines = [line.split() for line in shown(capsys).splitlines()]
+def test_all_settings_are_listed_with_their_defaults(prints):
+    lines = [line.split() for line in prints("config").splitlines()]
     assert ["optimizer.schedule", "constant", "constant", "|", "linear", "|", "cosine"] in lines
 
 
-def test_the_list_says_of_which_variant_a_setting_is(capsys):
-    lines = [line for line in shown(capsys).splitlines() if "algorithm.loss.clip_low " in line]
+def test_the_list_says_of_which_variant_a_setting_is(prints):
+    lines = [line for line in prints("config").splitlines() if "algorithm.loss.clip_low " in line]
     assert len(lines) == 5
     assert [line.rpartition("   if algorithm.loss.name is ")[2] for line in lines] == [
         "cispo",
@@ -29,20 +23,20 @@ def test_the_list_says_of_which_variant_a_setting_is(capsys):
     ]
 
 
-def test_one_setting_is_explained_with_its_meaning(capsys):
-    text = shown(capsys, "--explain", "optimizer.min_lr")
+def test_one_setting_is_explained_with_its_meaning(prints):
+    text = prints("config", "--explain", "optimizer.min_lr")
     assert text.startswith("optimizer.min_lr = 0.0   (number >= 0")
     assert "Learning rate at the end of the schedule." in text
     assert "optimizer.lr" not in text
 
 
-def test_a_section_is_explained_in_full_and_a_part_of_a_name_is_found(capsys):
-    assert "rollout.verify.probe =" in shown(capsys, "--explain", "rollout.verify")
-    assert "site.restarts.most = 8" in shown(capsys, "--explain", "restarts")
+def test_a_section_is_explained_in_full_and_a_part_of_a_name_is_found(prints):
+    assert "rollout.verify.probe =" in prints("config", "--explain", "rollout.verify")
+    assert "site.restarts.most = 8" in prints("config", "--explain", "restarts")
 
 
-def test_settings_of_a_role_are_explained(capsys):
-    text = shown(capsys, "--explain", "roles")
+def test_settings_of_a_role_are_explained(prints):
+    text = prints("config", "--explain", "roles")
     assert "roles.NAME.head = null   (language_model | value | score or null" in text
     assert "roles.NAME.optimizer.lr = 1e-06" in text
 
@@ -50,43 +44,40 @@ def test_settings_of_a_role_are_explained(capsys):
 @pytest.mark.parametrize(
     ("word", "near"), [("optimzer.lr", "did you mean optimizer.lr"), ("qqq", "no such setting")]
 )
-def test_a_word_that_means_nothing_is_answered_with_what_is_near(word, near, capsys):
-    assert main(["config", "--explain", word]) == 1
-    assert near in capsys.readouterr().err
+def test_a_word_that_means_nothing_is_answered_with_what_is_near(word, near, refuses):
+    assert near in refuses("config", "--explain", word)
 
 
-def test_where_nothing_is_near_the_answer_is_short_and_says_where_all_are(capsys):
-    assert main(["config", "--explain", "hint"]) == 1
-    said = capsys.readouterr().err
+def test_where_nothing_is_near_the_answer_is_short_and_says_where_all_are(refuses):
+    said = refuses("config", "--explain", "hint")
     assert len(said) < 300
     assert "`python -m verl_hpc config`" in said
     assert "the nearest: checkpoint.keep, " in said
 
 
-def test_a_file_is_resolved_with_overrides(capsys):
-    text = shown(capsys, "--config", str(ROOT / "configs/run/grpo_8b.yaml"), "optimizer.lr=3e-6")
+def test_a_file_is_resolved_with_overrides(prints):
+    text = prints("config", "--config", str(ROOT / "configs/run/grpo_8b.yaml"), "optimizer.lr=3e-6")
     assert yaml.safe_load(text)["optimizer"]["lr"] == 3e-6
 
 
-def test_words_that_do_not_go_together(capsys):
-    assert main(["config", "optimizer.lr=1"]) == 1
-    assert capsys.readouterr().err.startswith("ConfigError: ")
+def test_words_that_do_not_go_together(refuses):
+    assert refuses("config", "optimizer.lr=1").startswith("ConfigError: ")
 
 
-def test_a_setting_of_a_file_has_its_value_and_who_gave_it(capsys):
+def test_a_setting_of_a_file_has_its_value_and_who_gave_it(prints):
     file = str(ROOT / "configs/run/grpo_8b.yaml")
-    text = shown(capsys, "--config", file, "--explain", "parallel")
+    text = prints("config", "--config", file, "--explain", "parallel")
     assert f"parallel.tensor_parallel = 2   [{file}]" in text
     assert "parallel.pipeline_parallel = 1   [default]" in text
-    text = shown(capsys, "--config", file, "--explain", "optimizer.lr", "optimizer.lr=2")
+    text = prints("config", "--config", file, "--explain", "optimizer.lr", "optimizer.lr=2")
     assert "optimizer.lr = 2.0   [command line]" in text
 
 
-def test_what_a_search_has_found_says_so(tmp_path, capsys):
+def test_what_a_search_has_found_says_so(tmp_path, prints):
     header = "# Layout found by: the command\n# Why: fast\n# Settings found: parallel, seed\n"
     include = f"include: [{ROOT / 'configs/run/grpo_8b.yaml'}]\n"
     (tmp_path / "found.yaml").write_text(f"{header}{include}parallel: {{tensor_parallel: 4}}\n")
     words = ["--config", str(tmp_path / "found.yaml"), "--explain"]
-    text = shown(capsys, *words, "parallel.tensor_parallel")
+    text = prints("config", *words, "parallel.tensor_parallel")
     assert "tensor_parallel = 4   [plan]\nfound by: the command\nwhy: fast\n" in text
-    assert "found by" not in shown(capsys, *words, "optimizer.lr")
+    assert "found by" not in prints("config", *words, "optimizer.lr")

@@ -72,21 +72,14 @@ def test_a_run(capsys):
     assert "ok       layout" in shown
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (
-            ["parallel.tensor_parallel=4"],
-            "ok       layout         the run can be laid out on 2 x 2",
-        ),
-        (
-            ["parallel.data_parallel=7"],
-            "unknown  layout         --nodes 1 x 2 ranks = 2: parallel.d",
-        ),
-        (["parallel.tensor_parallel=4", "--nodes", "1"], "fails    layout         --nodes 1 x 2 r"),
-    ],
-    ids=["fewest", "none tried", "one"],
-)
+LAYOUTS = [
+    (["parallel.tensor_parallel=4"], "ok       layout         the run can be laid out on 2 x 2"),
+    (["parallel.data_parallel=7"], "unknown  layout         --nodes 1 x 2 ranks = 2: parallel.d"),
+    (["parallel.tensor_parallel=4", "--nodes", "1"], "fails    layout         --nodes 1 x 2 r"),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), LAYOUTS, ids=["fewest", "none tried", "one"])
 def test_on_how_many_nodes_a_run_can_be_laid_out(words, told, capsys):
     assert doctor("--cluster", "site.yaml", "--config", "run.yaml", *words) == 1
     assert f"\n{told}" in capsys.readouterr().out
@@ -96,8 +89,7 @@ def test_json(capsys):
     assert doctor("--cluster", "site.yaml", "--json") == 1
     tree = json.loads(capsys.readouterr().out)
     assert tree["ok"] is False
-    assert tree["verdicts"][0]["check"] == "slurm"
-    assert tree["verdicts"][0]["state"] == "fails"
+    assert (tree["verdicts"][0]["check"], tree["verdicts"][0]["state"]) == ("slurm", "fails")
     assert tree["failing_nodes"] == []
 
 
@@ -107,23 +99,23 @@ def test_nothing_is_submitted_while_something_fails(here, capsys):
     assert not (here / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "words, text",
-    [
-        (["--nodes", "2"], "--nodes needs --cluster"),
-        (["--config", "run.yaml"], "--config needs --cluster"),
-        (["--partition", "p"], "--partition needs --cluster"),
-        (["site.mpi=pmix"], "site.mpi=pmix needs --cluster"),
-        (["--cluster", "none.yaml"], "--cluster none.yaml: no such file"),
-        (["--cluster", "site.yaml", "seed=3"], "'seed=3' is one of a run: give --config"),
-        (["--cluster", "site.yaml", "site.preflight.min_bandwith=3"], "did you mean"),
-        (["--cluster", "site.yaml", "site.preflight.exclude_days=0"], "exclude_days = 0"),
-        (["--cluster", "site.yaml", "--nodes", "0"], "--nodes = 0: at least one"),
-        (["--cluster", "site.yaml", "--nodes", "1", "--time", "soon"], "--time 'soon'"),
-        (["--result", "nowhere"], "--result nowhere: no result there"),
-        (["--forget", "n3"], "--forget n3: not on the list"),
-    ],
-)
+BAD_INPUT = [
+    (["--nodes", "2"], "--nodes needs --cluster"),
+    (["--config", "run.yaml"], "--config needs --cluster"),
+    (["--partition", "p"], "--partition needs --cluster"),
+    (["site.mpi=pmix"], "site.mpi=pmix needs --cluster"),
+    (["--cluster", "none.yaml"], "--cluster none.yaml: no such file"),
+    (["--cluster", "site.yaml", "seed=3"], "'seed=3' is one of a run: give --config"),
+    (["--cluster", "site.yaml", "site.preflight.min_bandwith=3"], "did you mean"),
+    (["--cluster", "site.yaml", "site.preflight.exclude_days=0"], "exclude_days = 0"),
+    (["--cluster", "site.yaml", "--nodes", "0"], "--nodes = 0: at least one"),
+    (["--cluster", "site.yaml", "--nodes", "1", "--time", "soon"], "--time 'soon'"),
+    (["--result", "nowhere"], "--result nowhere: no result there"),
+    (["--forget", "n3"], "--forget n3: not on the list"),
+]
+
+
+@pytest.mark.parametrize("words, text", BAD_INPUT)
 def test_bad_input(words, text, capsys):
     assert doctor(*words) == 1
     shown = capsys.readouterr()
@@ -131,34 +123,28 @@ def test_bad_input(words, text, capsys):
     assert text in shown.err
 
 
-def test_the_list(capsys):
+def test_the_list(capsys, prints):
     site = load_profile("site.yaml").site
-    assert doctor("--excluded") == 0
-    assert capsys.readouterr().out.endswith("excluded_nodes.json: no nodes left out\n")
+    assert prints("doctor", "--excluded").endswith("excluded_nodes.json: no nodes left out\n")
     exclude(exclude_list(site), site, [("n3", "pairs: slow"), ("n4", "clocks: off")])
-    assert doctor("--excluded", "--cluster", "site.yaml") == 0
-    shown = capsys.readouterr().out
+    shown = prints("doctor", "--excluded", "--cluster", "site.yaml")
     assert "excluded_nodes.json: 2 nodes left out" in shown
     assert "  n3 of here until 20" in shown
-    assert doctor("--forget", "n3") == 0
-    assert "1 node left out" in capsys.readouterr().out
+    assert "1 node left out" in prints("doctor", "--forget", "n3")
     assert doctor("--excluded", "--json") == 0
     assert [n["node"] for n in json.loads(capsys.readouterr().out)["nodes"]] == ["n4"]
 
 
-def test_a_submission_leaves_out_what_is_on_the_list(capsys):
+def test_a_submission_leaves_out_what_is_on_the_list(prints):
     words = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", "2", "--time", "10"]
     site = load_profile("site.yaml").site
-    assert main(["submit", *words, "--dry-run"]) == 0
-    assert "exclude" not in capsys.readouterr().out
+    assert "exclude" not in prints("submit", *words, "--dry-run")
     exclude(exclude_list(site), site, [("n3", "pairs: slow")])
-    assert main(["submit", *words, "--dry-run"]) == 0
-    shown = capsys.readouterr().out
+    shown = prints("submit", *words, "--dry-run")
     assert "\n#SBATCH --exclude=n3\n" in shown
     row = next(line for line in shown.splitlines() if line.startswith("exclude "))
     assert row.endswith(f"[{exclude_list(site)}]")
-    assert main(["submit", *words, "--script-only"]) == 0
-    assert "exclude" not in capsys.readouterr().out
+    assert "exclude" not in prints("submit", *words, "--script-only")
 
 
 def leave_result(directory, *verdicts):
@@ -168,14 +154,13 @@ def leave_result(directory, *verdicts):
     (job / "preflight-7.json").write_text(json.dumps({"verdicts": to_data(verdicts)}))
 
 
-def test_an_earlier_jobs_result(here, capsys):
+def test_an_earlier_jobs_result(here, capsys, prints):
     leave_result(here, ok("ranks", "fine"), fails("pairs", "slow", "leave out n1", ["n1"]))
     assert doctor("--result", "runs/doctor") == 1
     shown = capsys.readouterr()
     assert states(shown.out) == {"ranks": "ok", "pairs": "fails"}
     assert "n1 is left out of submissions until" in shown.err
-    assert doctor("--excluded") == 0
-    assert "  n1 of here until" in capsys.readouterr().out
+    assert "  n1 of here until" in prints("doctor", "--excluded")
 
 
 def test_an_earlier_result_that_is_good(here, capsys):

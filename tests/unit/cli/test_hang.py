@@ -95,28 +95,24 @@ def run(tmp_path, monkeypatch):
     return make_run(tmp_path / "runs", "ppo")
 
 
-def test_a_run_that_is_over(run, capsys):
+def test_a_run_that_is_over(run, refuses):
     beat(run, "end", 3, outcome="finished")
     write_ranks(run, RANKS)
-    assert main(["hang", "ppo"]) == 1
-    assert "is not under way (finished): no rank to look at" in capsys.readouterr().err
+    assert "is not under way (finished): no rank to look at" in refuses("hang", "ppo")
 
 
-def test_a_run_whose_ranks_are_not_known(run, capsys):
-    assert main(["hang"]) == 1
-    assert "runs/ppo has no ranks.json" in capsys.readouterr().err
+def test_a_run_whose_ranks_are_not_known(run, refuses):
+    assert "runs/ppo has no ranks.json" in refuses("hang")
 
 
 def test_ranks_out_of_reach(run, capsys):
-    away = progress(0)
-    write_ranks(run, Ranks(1000.0, 10.0, 120.0, None, (away,)))
+    write_ranks(run, Ranks(1000.0, 10.0, 120.0, None, (progress(0),)))
     assert main(["hang", "ppo"]) == 1
     assert "not reached: on another machine than" in capsys.readouterr().out
 
 
-def test_bad_words(run, capsys):
-    assert main(["hang", "pppo"]) == 1
-    assert "did you mean ppo?" in capsys.readouterr().err
+def test_bad_words(run, refuses):
+    assert "did you mean ppo?" in refuses("hang", "pppo")
     with pytest.raises(SystemExit) as ended:
         main(["hang", "ppo", "--by", "gdb"])
     assert ended.value.code == 2

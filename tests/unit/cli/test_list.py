@@ -11,9 +11,10 @@ from verl_hpc.cli.main import main
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def lines(capsys, *words):
-    assert main(["list", *map(str, words)]) == 0
-    return [line.split() for line in capsys.readouterr().out.splitlines()]
+@pytest.fixture
+def lines(prints):
+    """Words of each line that `list` prints."""
+    return lambda *words: [line.split() for line in prints("list", *words).splitlines()]
 
 
 def at(run, seconds):
@@ -23,7 +24,7 @@ def at(run, seconds):
         os.utime(path, (when, when))
 
 
-def test_runs_newest_first(here, capsys, monkeypatch):
+def test_runs_newest_first(here, monkeypatch, lines):
     without_slurm(here, monkeypatch)
     old, new = make_run(here / "runs", "old"), make_run(here / "runs/group", "new", steps=40)
     work(old, 3, **{"critic/score/mean": None, "sft/loss": 1.5})
@@ -31,7 +32,7 @@ def test_runs_newest_first(here, capsys, monkeypatch):
     at(old, 7205)
     work(new, 2)
     beat(new, total_steps=40)
-    header, first, second = lines(capsys)
+    header, first, second = lines()
     assert header[:4] == ["run", "state", "recipe", "step"]
     went = ["running", "rl", "2/40", "0.25", "10.0s", "6m", "20s", "-", "just", "now"]
     assert first == ["group/new", *went]
@@ -39,47 +40,43 @@ def test_runs_newest_first(here, capsys, monkeypatch):
     assert second == ["old", *went]
 
 
-def test_a_run_without_metrics(here, capsys, monkeypatch):
+def test_a_run_without_metrics(here, monkeypatch, lines):
     without_slurm(here, monkeypatch)
     run = make_run(here / "runs")
     (run / "config.yaml").write_text("")
     at(run, 30)
-    assert lines(capsys)[1][:7] == ["run", "not", "started", "-", "0/?", "-", "-"]
+    assert lines()[1][:7] == ["run", "not", "started", "-", "0/?", "-", "-"]
 
 
-def test_slurm_is_asked_once_for_all(here, capsys, monkeypatch):
+def test_slurm_is_asked_once_for_all(here, monkeypatch, lines):
     for number in range(3):
         submit_run(here / f"{number}", f"{number}")
     log = fake_slurm(here, monkeypatch, squeue='echo "1|PENDING|Priority|N/A"', sacct="true")
-    states = {words[0]: words[1] for words in lines(capsys, here)[1:]}
+    states = {words[0]: words[1] for words in lines(here)[1:]}
     assert states == {"0/runs/run": "unknown", "1/runs/run": "queued", "2/runs/run": "unknown"}
-    assert lines(capsys, here)[0][0] == "run"
+    assert lines(here)[0][0] == "run"
     asked = log.read_text().splitlines()
     assert [line.split()[0] for line in asked] == ["squeue", "sacct"]
     assert sorted(asked[0].split("--jobs=")[1].split()[0].split(",")) == ["0", "1", "2"]
 
 
 @pytest.mark.timeout(60)
-def test_pipes_and_links_in_a_run_directory_hold_nobody_up(here, capsys, monkeypatch):
+def test_pipes_and_links_in_a_run_directory_hold_nobody_up(here, monkeypatch, lines):
     """Somebody with whom runs/ is shared could make them."""
     without_slurm(here, monkeypatch)
     run = make_run(here / "runs", "x")
     for name in ("metrics.jsonl", "heartbeat.json", "facts.json", "request_stop.json"):
         os.mkfifo(run / name)
-    assert lines(capsys)[1][0] == "x"
-    assert main(["status", "x"]) == 0
+    assert (lines()[1][0], main(["status", "x"])) == ("x", 0)
 
 
-def test_a_directory_without_runs(here, capsys):
-    assert main(["list", str(here)]) == 0
-    assert capsys.readouterr().out.endswith(": no runs\n")
+def test_a_directory_without_runs(here, prints):
+    assert prints("list", str(here)).endswith(": no runs\n")
 
 
-def test_no_such_directory(capsys):
-    assert main(["list", "elsewhere"]) == 1
-    assert "elsewhere: no such directory" in capsys.readouterr().err
+def test_no_such_directory(refuses):
+    assert "elsewhere: no such directory" in refuses("list", "elsewhere")
 
 
-def test_nobody_has_run_anything_yet(capsys):
-    assert main(["list"]) == 0
-    assert capsys.readouterr().out.startswith("no runs in ")
+def test_nobody_has_run_anything_yet(prints):
+    assert prints("list").startswith("no runs in ")

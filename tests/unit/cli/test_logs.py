@@ -28,38 +28,31 @@ def logs(*words):
     return main(["logs", *words])
 
 
-def test_the_last_start_node_by_node(run, capsys):
-    assert logs("ppo_lab") == 0
-    assert capsys.readouterr().out == "n0 0: zero of 1\nn0 1: one of 1\nn1 2: two of 1\n"
+def test_the_last_start_node_by_node(run, prints):
+    assert prints("logs", "ppo_lab") == "n0 0: zero of 1\nn0 1: one of 1\nn1 2: two of 1\n"
 
 
-def test_a_terminal_is_told_nothing_by_what_ranks_print(run, capsys):
+def test_a_terminal_is_told_nothing_by_what_ranks_print(run, prints):
     (run / "job/attempts/1/n0.log").write_bytes(b"0: \x1b[2Jgone\x07\tin a\xc2\x9bline\r\n")
-    assert logs("ppo_lab", "--rank", "0") == 0
-    assert capsys.readouterr().out == "n0 0: \u241b[2Jgone\u2407\tin a\ufffdline\n"
+    assert prints("logs", "ppo_lab", "--rank", "0") == "n0 0: \u241b[2Jgone\u2407\tin a\ufffdline\n"
 
 
-def test_a_log_that_is_a_link_is_none(run, tmp_path, capsys):
+def test_a_log_that_is_a_link_is_none(run, tmp_path, prints):
     (tmp_path / "secret").write_text("0: secret\n")
     log = run / "job/attempts/1/n1.log"
     log.unlink()
     log.symlink_to(tmp_path / "secret")
-    assert logs("ppo_lab") == 0
-    assert "secret" not in capsys.readouterr().out
+    assert "secret" not in prints("logs", "ppo_lab")
 
 
-def test_one_rank_of_one_start(run, capsys):
-    assert logs("ppo_lab", "--rank", "2", "--attempt", "0") == 0
-    assert capsys.readouterr().out == "n1 2: two of 0\n"
+def test_one_rank_of_one_start(run, prints):
+    assert prints("logs", "ppo_lab", "--rank", "2", "--attempt", "0") == "n1 2: two of 0\n"
 
 
-def test_what_is_not_there(run, capsys):
-    assert logs("ppo_lab", "--rank", "9") == 1
-    assert "--rank 9: said nothing" in capsys.readouterr().err
-    assert logs("ppo_lab", "--attempt", "7") == 1
-    assert "has logs of the attempts 0, 1" in capsys.readouterr().err
-    assert logs("ppo_lb") == 1
-    assert "did you mean ppo_lab?" in capsys.readouterr().err
+def test_what_is_not_there(run, refuses):
+    assert "--rank 9: said nothing" in refuses("logs", "ppo_lab", "--rank", "9")
+    assert "has logs of the attempts 0, 1" in refuses("logs", "ppo_lab", "--attempt", "7")
+    assert "did you mean ppo_lab?" in refuses("logs", "ppo_lb")
 
 
 def test_a_start_that_has_said_nothing_yet(run, capsys):
@@ -121,8 +114,7 @@ def test_a_reader_that_has_seen_enough(run):
     )
     assert writer.stdout.readline() == b"n0 0: zero of 1\n"
     writer.stdout.close()
-    assert writer.stderr.read() == b""
-    assert writer.wait(timeout=60) == 0
+    assert (writer.stderr.read(), writer.wait(timeout=60)) == (b"", 0)
 
 
 def test_errors_and_following_exclude_each_other(run):

@@ -55,8 +55,7 @@ def test_a_misspelt_verb_is_answered_with_the_nearest(word, near, capsys):
 
 @pytest.mark.parametrize("word", ["--version", "-V", "version"])
 def test_the_version(word, capsys):
-    assert main([word]) == 0
-    assert capsys.readouterr().out == f"verl_hpc {__version__}\n"
+    assert (main([word]), capsys.readouterr().out) == (0, f"verl_hpc {__version__}\n")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -211,14 +210,12 @@ def test_help_of_a_verb_imports_nothing_heavy():
 
 
 def test_the_detector_of_heavy_imports_works():
-    finished = python("-c", LOGIN.format(modules=["numpy"], heavy=HEAVY))
-    assert finished.stdout == "numpy\n"
+    assert python("-c", LOGIN.format(modules=["numpy"], heavy=HEAVY)).stdout == "numpy\n"
 
 
-def test_overrides_may_stand_between_options(tmp_path, capsys):
+def test_overrides_may_stand_between_options(tmp_path, refuses):
     words = ["--config", "no.yaml", "seed=1", "--cluster", "c", "steps=2", "--time", "1"]
-    assert main(["submit", *words, "--nodes", "1"]) == 1
-    assert "--cluster c: no such file" in capsys.readouterr().err
+    assert "--cluster c: no such file" in refuses("submit", *words, "--nodes", "1")
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path):

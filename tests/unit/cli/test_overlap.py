@@ -13,7 +13,7 @@ def run_directory(path, train, evaluation, **settings):
     return str(path)
 
 
-def test_runs_that_follow_each_other_are_counted_together(tmp_path, capsys):
+def test_runs_that_follow_each_other_are_counted_together(tmp_path, capsys, prints):
     def data(name, *indices):
         rows = [verl_row(index) for index in indices]
         return files(write_jsonl(tmp_path / f"{name}.jsonl", rows)).model_dump()
@@ -26,26 +26,24 @@ def test_runs_that_follow_each_other_are_counted_together(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [
         f"{run}: {found} of training of {warm_up}, {then}" for run in (warm_up, then)
     ]
-    assert main(["overlap", then]) == 0
-    assert "; 0 of these occur in the 2 rows" in capsys.readouterr().out
+    assert "; 0 of these occur in the 2 rows" in prints("overlap", then)
 
 
-def test_every_set_of_a_run_has_its_line(tmp_path, capsys):
+def test_every_set_of_a_run_has_its_line(tmp_path, prints):
     def data(name, *indices):
         rows = [verl_row(index) for index in indices]
         return files(write_jsonl(tmp_path / f"{name}.jsonl", rows)).model_dump()
 
     sets = {"clean": {"source": data("x", 7)}, "dirty": {"source": data("y", 1, 2)}}
     run = run_directory(tmp_path / "run", data("a", 1, 9), None, evaluation__sets=sets)
-    assert main(["overlap", run]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert prints("overlap", run).splitlines() == [
         f"{run}: {name} has {rows} rows with {rows} different prompts; {shared} of these occur in "
         f"the 2 rows of training of {run}"
         for name, rows, shared in (("clean", 1, 0), ("dirty", 2, 1))
     ]
 
 
-def test_rows_that_the_run_left_out_do_not_count(tmp_path, capsys):
+def test_rows_that_the_run_left_out_do_not_count(tmp_path, prints):
     def data(name, *indices):
         rows = [verl_row(index) for index in indices]
         return files(write_jsonl(tmp_path / f"{name}.jsonl", rows)).model_dump()
@@ -53,14 +51,11 @@ def test_rows_that_the_run_left_out_do_not_count(tmp_path, capsys):
     both = data("train", 1, 2, 3), data("test", 2)
     dropped = run_directory(tmp_path / "drop", *both, data__overlap="drop")
     kept = run_directory(tmp_path / "warn", *both, data__overlap="warn")
-    assert main(["overlap", dropped]) == 0
-    assert "; 0 of these occur in the 2 rows" in capsys.readouterr().out
-    assert main(["overlap", kept]) == 0
-    assert "; 1 of these occur in the 3 rows" in capsys.readouterr().out
+    assert "; 0 of these occur in the 2 rows" in prints("overlap", dropped)
+    assert "; 1 of these occur in the 3 rows" in prints("overlap", kept)
 
 
-def test_a_run_without_evaluation_is_named(tmp_path, capsys):
+def test_a_run_without_evaluation_is_named(tmp_path, refuses):
     train = files(write_jsonl(tmp_path / "a.jsonl", [verl_row(1)])).model_dump()
     alone = run_directory(tmp_path / "alone", train, None)
-    assert main(["overlap", alone]) == 1
-    assert f"{alone}: the run has no data.evaluation" in capsys.readouterr().err
+    assert f"{alone}: the run has no data.evaluation" in refuses("overlap", alone)

@@ -73,8 +73,7 @@ def reshard(model, capsys):
 def test_json_has_exactly_these_figures(reshard):
     status, out, err = reshard("--json")
     found = json.loads(out)
-    assert (status, err) == (0, "")
-    assert set(found) == SPREADS | NUMBERS
+    assert ((status, err), set(found)) == ((0, ""), SPREADS | NUMBERS)
     for name in SPREADS:
         assert set(found[name]) == {"min", "mean", "max"}
     assert found["model_bytes"] == 2 * (2 * 128 * 64 + 64 + 8 * (4 * 64**2 + 3 * 64 * 128 + 128))
@@ -100,7 +99,7 @@ def test_flags_reach_the_plan(reshard):
     assert figures(rollout="tp=4")["messages"] == 0
 
 
-def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, capsys):
+def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, prints):
     """Half the network, and no other change: twice the seconds that the network needs."""
     site = tmp_path / "site.yaml"
     limits = []
@@ -109,8 +108,7 @@ def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, capsys):
             f"name: here\ngpus_per_node: 2\ncores_per_node: 8\nlinks: {{network_gb_s: {network}}}\n"
         )
         words = ["--train", "tp=4,pp=2", "--rollout", "tp=2", "--site", str(site), "--json"]
-        assert main(["reshard", "--model", model, *words]) == 0
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(prints("reshard", "--model", model, *words))
         assert found["limit_seconds"] < found["predicted_seconds"]
         limits.append(found["limit_seconds"])
         inbound = found["inbound_bytes_per_node"]["max"]
@@ -119,8 +117,7 @@ def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, capsys):
 
 
 def test_neither_a_site_nor_gpus_per_node(model, capsys):
-    words = ["--train", "tp=4", "--rollout", "tp=2"]
-    assert main(["reshard", "--model", model, *words]) == 1
+    assert main(["reshard", "--model", model, *["--train", "tp=4", "--rollout", "tp=2"]]) == 1
     assert "give --gpus-per-node N, or --site" in capsys.readouterr().err
 
 
@@ -156,13 +153,13 @@ def test_an_element_type_that_there_is_not(reshard):
     assert "bfloat16" in err
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "ConfigError: --site site.yaml: no such file; profiles here: none below slurm/"),
-        (SITE + "links: {network_gb_s: 0}\n", "ConfigError: --site site.yaml:\n  links.network"),
-    ],
-)
+BAD_SITES = [
+    (None, "ConfigError: --site site.yaml: no such file; profiles here: none below slurm/"),
+    (SITE + "links: {network_gb_s: 0}\n", "ConfigError: --site site.yaml:\n  links.network"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_SITES)
 def test_a_bad_site_is_named_as_it_was_given(tmp_path, monkeypatch, reshard, text, message):
     monkeypatch.chdir(tmp_path)
     if text is not None:
@@ -229,59 +226,58 @@ def test_the_table():
     )
 
 
-@pytest.mark.parametrize(
-    "num_bytes, text",
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (1536, "1.50 KiB"),
-        (2**20, "1.00 MiB"),
-        (811_706_777_600, "755.96 GiB"),
-        (2**40, "1.00 TiB"),
-        (5000 * 2**40, "5000.00 TiB"),
-    ],
-)
+SIZES = [
+    (0, "0 B"),
+    (1023, "1023 B"),
+    (1024, "1.00 KiB"),
+    (1536, "1.50 KiB"),
+    (2**20, "1.00 MiB"),
+    (811_706_777_600, "755.96 GiB"),
+    (2**40, "1.00 TiB"),
+    (5000 * 2**40, "5000.00 TiB"),
+]
+
+
+@pytest.mark.parametrize("num_bytes, text", SIZES)
 def test_readable_bytes(num_bytes, text):
     assert readable(num_bytes) == text
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"model": "/nowhere"}, ["ModelError", "no config.json at /nowhere"]),
-        ({"train": "tp=3"}, ["LayoutError", "tensor_parallel = 3", "8 attention heads"]),
-        ({"train": "tp=2,pp=6"}, ["LayoutError", "8 layers", "pipeline_parallel = 6"]),
-        ({"train": "tp=0"}, ["ConfigError", "--train tp=0"]),
-        ({"train": "8x16x32"}, ["ConfigError", "--train 8x16x32", "tp, pp, dp"]),
-        ({"train": "tp=2,ep=2"}, ["LayoutError", "expert_parallel = 2", "no experts"]),
-        ({"rollout": "tp=3"}, ["LayoutError", "tensor_parallel = 3", "8 ranks"]),
-        ({"rollout": "tp=2,pp=2"}, ["ConfigError", "--rollout", "'pp=2'"]),
-        (
-            {"train": "tp=16", "rollout": "tp=16"},
-            ["LayoutError", "tensor_parallel = 16", "8 attention heads"],
-        ),
-        ({"train": "tp=2,dp=4", "rollout": "tp=4", "grouping": "zero_redundancy"}, ["(2)", "(4)"]),
-        ({"bucket-mib": "0"}, ["ConfigError", "--bucket-mib 0: a whole number from 1 up"]),
-        ({"bucket-mib": "-1"}, ["ConfigError", "--bucket-mib -1: a whole number from 1 up"]),
-    ],
-)
+BAD_INPUT = [
+    ({"model": "/nowhere"}, ["ModelError", "no config.json at /nowhere"]),
+    ({"train": "tp=3"}, ["LayoutError", "tensor_parallel = 3", "8 attention heads"]),
+    ({"train": "tp=2,pp=6"}, ["LayoutError", "8 layers", "pipeline_parallel = 6"]),
+    ({"train": "tp=0"}, ["ConfigError", "--train tp=0"]),
+    ({"train": "8x16x32"}, ["ConfigError", "--train 8x16x32", "tp, pp, dp"]),
+    ({"train": "tp=2,ep=2"}, ["LayoutError", "expert_parallel = 2", "no experts"]),
+    ({"rollout": "tp=3"}, ["LayoutError", "tensor_parallel = 3", "8 ranks"]),
+    ({"rollout": "tp=2,pp=2"}, ["ConfigError", "--rollout", "'pp=2'"]),
+    (
+        {"train": "tp=16", "rollout": "tp=16"},
+        ["LayoutError", "tensor_parallel = 16", "8 attention heads"],
+    ),
+    ({"train": "tp=2,dp=4", "rollout": "tp=4", "grouping": "zero_redundancy"}, ["(2)", "(4)"]),
+    ({"bucket-mib": "0"}, ["ConfigError", "--bucket-mib 0: a whole number from 1 up"]),
+    ({"bucket-mib": "-1"}, ["ConfigError", "--bucket-mib -1: a whole number from 1 up"]),
+]
+
+
+@pytest.mark.parametrize("changes, words", BAD_INPUT)
 def test_bad_input_is_one_line_and_status_one(reshard, changes, words):
     status, out, err = reshard(**changes)
-    assert (status, out) == (1, "")
-    assert err.count("\n") == 1
+    assert ((status, out), err.count("\n")) == ((1, ""), 1)
     for word in words:
         assert word in err
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"gpus-per-node": "eight"}, "--gpus-per-node: invalid int value: 'eight'"),
-        ({"grouping": "mine"}, "invalid choice: 'mine'"),
-        ({"bucket-mib": "1.5"}, "--bucket-mib: invalid int value: '1.5'"),
-    ],
-)
+BAD_USAGE = [
+    ({"gpus-per-node": "eight"}, "--gpus-per-node: invalid int value: 'eight'"),
+    ({"grouping": "mine"}, "invalid choice: 'mine'"),
+    ({"bucket-mib": "1.5"}, "--bucket-mib: invalid int value: '1.5'"),
+]
+
+
+@pytest.mark.parametrize("changes, words", BAD_USAGE)
 def test_bad_usage_is_status_two(reshard, changes, words):
     status, out, err = reshard(**changes)
     assert (status, out) == (2, "")

@@ -19,26 +19,22 @@ def run(tmp_path, monkeypatch):
 
 
 def test_a_save_after_the_step_under_way(run, capsys):
-    assert main(["save", "ppo_lab"]) == 0
-    assert read_requests(run)[0].kind == "save"
+    assert (main(["save", "ppo_lab"]), read_requests(run)[0].kind) == (0, "save")
     assert capsys.readouterr().out == (
         "runs/ppo_lab: it finishes the step under way, which takes 10.0s, saves and continues.\n"
     )
 
 
-def test_a_save_leaves_a_stop_that_waits(run, capsys):
+def test_a_save_leaves_a_stop_that_waits(run, prints):
     leave_request(run, Request(kind="stop", after_step=9, by="ann"))
-    assert main(["save", "ppo_lab"]) == 0
-    assert capsys.readouterr().out.startswith("waits as well: stop after step 9, asked by ann\n")
+    assert prints("save", "ppo_lab").startswith("waits as well: stop after step 9, asked by ann\n")
     assert [request.kind for request in read_requests(run)] == ["stop", "save"]
 
 
-def test_a_run_that_is_over_cannot_save(run, capsys):
+def test_a_run_that_is_over_cannot_save(run, refuses):
     beat(run, outcome="finished")
-    assert main(["save", "ppo_lab"]) == 1
-    assert "is not under way (finished): there is nothing to save" in capsys.readouterr().err
+    assert "is not under way (finished): there is nothing to save" in refuses("save", "ppo_lab")
 
 
-def test_no_such_run(run, capsys):
-    assert main(["save", "nothing"]) == 1
-    assert "ConfigError: nothing: no such run" in capsys.readouterr().err
+def test_no_such_run(run, refuses):
+    assert "ConfigError: nothing: no such run" in refuses("save", "nothing")

@@ -8,34 +8,34 @@ from verl_hpc.errors import ConfigError
 AXES = ("tp", "pp", "dp")
 
 
-@pytest.mark.parametrize(
-    "text, sizes",
-    [
-        ("tp=8,pp=4,dp=2", {"tp": 8, "pp": 4, "dp": 2}),
-        ("dp=2", {"dp": 2}),
-        (" pp=16 , tp=1 ", {"pp": 16, "tp": 1}),
-    ],
-)
+SIZES = [
+    ("tp=8,pp=4,dp=2", {"tp": 8, "pp": 4, "dp": 2}),
+    ("dp=2", {"dp": 2}),
+    (" pp=16 , tp=1 ", {"pp": 16, "tp": 1}),
+]
+
+
+@pytest.mark.parametrize("text, sizes", SIZES)
 def test_sizes(text, sizes):
     assert parse_sizes("--train", text, AXES) == sizes
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("tp=2,xp=3", "'xp=3'; give each of tp, pp, dp once"),
-        ("tp=2,tp=2", "'tp=2'; give each of"),
-        ("", "''; give each of"),
-        ("tp=2,", "''; give each of"),
-        ("8", "'8'; give each of"),
-        ("tp=0", "tp = '0'; a whole number from 1 up"),
-        ("tp=-1", "tp = '-1'; a whole number"),
-        ("tp=2.0", "tp = '2.0'; a whole number"),
-        ("tp=", "tp = ''; a whole number"),
-        ("tp", "tp = ''; a whole number"),
-        ("pp=two", "pp = 'two'; a whole number"),
-    ],
-)
+NO_SIZES = [
+    ("tp=2,xp=3", "'xp=3'; give each of tp, pp, dp once"),
+    ("tp=2,tp=2", "'tp=2'; give each of"),
+    ("", "''; give each of"),
+    ("tp=2,", "''; give each of"),
+    ("8", "'8'; give each of"),
+    ("tp=0", "tp = '0'; a whole number from 1 up"),
+    ("tp=-1", "tp = '-1'; a whole number"),
+    ("tp=2.0", "tp = '2.0'; a whole number"),
+    ("tp=", "tp = ''; a whole number"),
+    ("tp", "tp = ''; a whole number"),
+    ("pp=two", "pp = 'two'; a whole number"),
+]
+
+
+@pytest.mark.parametrize("text, words", NO_SIZES)
 def test_what_is_no_size_is_told_with_its_flag(text, words):
     with pytest.raises(ConfigError) as caught:
         parse_sizes("--train", text, AXES)

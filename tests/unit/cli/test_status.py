@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.status_runs import (
-    beat,
-    fake_slurm,
-    make_run,
-    submit_run,
-    without_slurm,
-    work,
-)
+from tests.unit.cli.status_runs import beat, fake_slurm, make_run, submit_run, without_slurm, work
 from verl_hpc.cli import status as verb
 from verl_hpc.cli.main import main
 from verl_hpc.config.requests import Request, leave_request
@@ -61,8 +54,7 @@ def test_a_run_under_way(run, capsys):
 
 
 def test_without_a_name_it_is_the_run_last_at_work(run, capsys):
-    old = make_run(run.parent, "old")
-    os.utime(old / "config.yaml", (1, 1))
+    os.utime(make_run(run.parent, "old") / "config.yaml", (1, 1))
     assert shown(capsys).startswith("runs/ppo_lab: running")
 
 
@@ -135,8 +127,7 @@ def test_a_checkpoint_and_a_request(run, capsys):
     assert "last save  step 2, just now" in text
     assert "request    stop after step 9, asked by ann" in text
     found = as_json(capsys, "ppo_lab")
-    assert found["last_save"]["step"] == 2
-    assert [r["by"] for r in found["requests"]] == ["ann"]
+    assert (found["last_save"]["step"], [r["by"] for r in found["requests"]]) == (2, ["ann"])
 
 
 def test_a_job_its_attempt_and_its_restarts(here, capsys, monkeypatch):
@@ -144,8 +135,7 @@ def test_a_job_its_attempt_and_its_restarts(here, capsys, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     monkeypatch.setenv("VERL_HPC_ATTEMPT", "x/3")
-    run = submit_run(here, "4711", by="requeue", most=5)
-    beat(run)
+    beat(submit_run(here, "4711", by="requeue", most=5))
     text = shown(capsys, "run")
     assert "job        4711 on " in text
     assert "attempt 3, restarts 1 of 5" in text
@@ -153,8 +143,7 @@ def test_a_job_its_attempt_and_its_restarts(here, capsys, monkeypatch):
 
 def test_a_run_that_waits_says_why_and_until_when(here, capsys, monkeypatch):
     submit_run(here, "4711")
-    answer = 'echo "4711|PENDING|Priority|2027-01-15T09:00:00"'
-    log = fake_slurm(here, monkeypatch, squeue=answer)
+    log = fake_slurm(here, monkeypatch, squeue='echo "4711|PENDING|Priority|2027-01-15T09:00:00"')
     text = shown(capsys, "run")
     assert text.splitlines()[0] == (
         "runs/run: queued: job 4711; Priority; expected to start 2027-01-15 09:00:00"
@@ -222,18 +211,15 @@ def test_a_torn_heartbeat(run, capsys):
     assert shown(capsys, "ppo_lab").startswith("runs/ppo_lab: unknown: it keeps no heartbeat\n")
 
 
-def test_no_such_run(run, capsys):
-    assert main(["status", "ppo_lb"]) == 1
-    assert "ConfigError: ppo_lb: no such run; did you mean ppo_lab?" in capsys.readouterr().err
+def test_no_such_run(run, refuses):
+    assert "ConfigError: ppo_lb: no such run; did you mean ppo_lab?" in refuses("status", "ppo_lb")
 
 
 def test_no_runs_at_all(capsys):
     assert main(["status"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith(f"no runs in {Path.cwd() / 'runs'} yet; ")
-    assert said.err == ""
-    assert main(["status", "--json"]) == 0
-    assert capsys.readouterr().out == "null\n"
+    assert (said.err, main(["status", "--json"]), capsys.readouterr().out) == ("", 0, "null\n")
 
 
 def test_a_job_is_shown_with_all_its_nodes(run, capsys, monkeypatch):

@@ -26,8 +26,7 @@ def asked(run):
 
 
 def test_after_the_step_under_way(run, capsys):
-    assert stop("ppo_lab") == 0
-    assert asked(run) == ("stop", False, 0)
+    assert (stop("ppo_lab"), asked(run)) == (0, ("stop", False, 0))
     assert capsys.readouterr().out == (
         "runs/ppo_lab: it finishes the step under way, which takes 10.0s, saves and leaves for "
         "good.\n"
@@ -35,42 +34,39 @@ def test_after_the_step_under_way(run, capsys):
 
 
 def test_now(run, capsys):
-    assert stop(str(run), "--now") == 0
-    assert asked(run) == ("stop", True, 0)
+    assert (stop(str(run), "--now"), asked(run)) == (0, ("stop", True, 0))
     assert "drops the step under way if that has changed no weights yet" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "after, words",
-    [
-        (20, "when step 20 is done, in about 3m 00s, it saves and leaves for good"),
-        (3, "ppo_lab: it finishes the step under way, which takes 10.0s"),
-        (2, "step 2 is done already; it finishes the step under way"),
-    ],
-)
+AFTER = [
+    (20, "when step 20 is done, in about 3m 00s, it saves and leaves for good"),
+    (3, "ppo_lab: it finishes the step under way, which takes 10.0s"),
+    (2, "step 2 is done already; it finishes the step under way"),
+]
+
+
+@pytest.mark.parametrize("after, words", AFTER)
 def test_after_a_step(run, capsys, after, words):
     assert stop("ppo_lab", "--after-step", str(after)) == 0
     assert asked(run) == ("stop", False, after)
     assert words in capsys.readouterr().out
 
 
-def test_before_the_first_step_nothing_is_promised_about_time(run, capsys):
+def test_before_the_first_step_nothing_is_promised_about_time(run, prints):
     (run / "metrics.jsonl").unlink()
-    assert stop("ppo_lab") == 0
-    assert ": it finishes the step under way, saves and leaves" in capsys.readouterr().out
+    assert ": it finishes the step under way, saves and leaves" in prints("stop", "ppo_lab")
 
 
-@pytest.mark.parametrize(
-    "after, words",
-    [
-        ("40", "--after-step 40: the run has 40 steps and ends by itself"),
-        ("0", "--after-step 0: a number of steps from 1 up"),
-        ("-3", "--after-step -3"),
-    ],
-)
-def test_a_step_that_cannot_be(run, capsys, after, words):
-    assert stop("ppo_lab", f"--after-step={after}") == 1
-    assert words in capsys.readouterr().err
+NO_STEPS = [
+    ("40", "--after-step 40: the run has 40 steps and ends by itself"),
+    ("0", "--after-step 0: a number of steps from 1 up"),
+    ("-3", "--after-step -3"),
+]
+
+
+@pytest.mark.parametrize("after, words", NO_STEPS)
+def test_a_step_that_cannot_be(run, after, words, refuses):
+    assert words in refuses("stop", "ppo_lab", f"--after-step={after}")
     assert not read_requests(run)
 
 
@@ -81,56 +77,49 @@ def test_a_later_request_replaces_an_earlier_one(run, capsys):
     assert asked(run) == ("stop", True, 0)
 
 
-def test_a_request_is_withdrawn(run, capsys):
+def test_a_request_is_withdrawn(run, capsys, prints):
     leave_request(run, Request(kind="stop", now=True, by="ann"))
     assert stop("ppo_lab", "--cancel") == 0
     assert capsys.readouterr().out == "runs/ppo_lab: withdrawn: stop now, asked by ann\n"
     assert not read_requests(run)
-    assert stop("ppo_lab", "--cancel") == 0
-    assert capsys.readouterr().out == "runs/ppo_lab: no request waits\n"
+    assert prints("stop", "ppo_lab", "--cancel") == "runs/ppo_lab: no request waits\n"
 
 
 @pytest.mark.parametrize("outcome", ["finished", "goal reached", "stopped", "failed", "restart"])
-def test_of_a_run_that_is_over_nothing_is_asked(run, capsys, outcome):
+def test_of_a_run_that_is_over_nothing_is_asked(run, outcome, refuses):
     beat(run, outcome=outcome)
-    assert stop("ppo_lab") == 1
-    assert "ClusterError: runs/ppo_lab is not under way (" in capsys.readouterr().err
+    assert "ClusterError: runs/ppo_lab is not under way (" in refuses("stop", "ppo_lab")
     assert not read_requests(run)
 
 
-def test_a_run_in_the_queue_is_taken_out_of_it(here, capsys, monkeypatch):
+def test_a_run_in_the_queue_is_taken_out_of_it(here, monkeypatch, refuses):
     run = submit_run(here, "4711")
     fake_slurm(here, monkeypatch, squeue='echo "4711|PENDING|Priority|N/A"')
-    assert stop("run") == 1
-    assert "`scancel 4711` takes it out of the queue" in capsys.readouterr().err
+    assert "`scancel 4711` takes it out of the queue" in refuses("stop", "run")
     assert not read_requests(run)
 
 
-def test_a_run_that_is_silent_may_be_gone(run, capsys):
+def test_a_run_that_is_silent_may_be_gone(run, prints):
     beat(run, at=time.time() - 9000)
-    assert stop("ppo_lab") == 0
-    told = capsys.readouterr().out
+    told = prints("stop", "ppo_lab")
     assert "It may be gone, though (no heartbeat for 2h 30m: in rollout)" in told
     assert "stop runs/ppo_lab --cancel` withdraws it" in told
     assert asked(run) == ("stop", False, 0)
 
 
-def test_a_run_that_keeps_no_heartbeat_is_asked_all_the_same(run, capsys):
+def test_a_run_that_keeps_no_heartbeat_is_asked_all_the_same(run, prints):
     (run / "heartbeat.json").unlink()
-    assert stop("ppo_lab") == 0
-    assert "It may be gone" in capsys.readouterr().out
+    assert "It may be gone" in prints("stop", "ppo_lab")
     assert asked(run) == ("stop", False, 0)
 
 
-def test_a_run_directory_that_cannot_be_written(run, capsys):
+def test_a_run_directory_that_cannot_be_written(run, refuses):
     (run / "request_stop.new").mkdir()
-    assert stop("ppo_lab") == 1
-    assert "cannot leave a request in runs/ppo_lab" in capsys.readouterr().err
+    assert "cannot leave a request in runs/ppo_lab" in refuses("stop", "ppo_lab")
 
 
-def test_no_such_run(run, capsys):
-    assert stop("ppo_lb") == 1
-    assert "did you mean ppo_lab?" in capsys.readouterr().err
+def test_no_such_run(run, refuses):
+    assert "did you mean ppo_lab?" in refuses("stop", "ppo_lb")
 
 
 @pytest.mark.parametrize("words", [["--now", "--cancel"], ["--now", "--after-step", "3"]])

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from tests.unit.cli.status_runs import beat, make_run
-from verl_hpc.cli.main import main
 
 
 @pytest.fixture
@@ -25,28 +24,25 @@ def leave_offline_run(run, number: int) -> str:
     return name
 
 
-def test_a_run_without_any(run, capsys) -> None:
-    assert main(["sync", str(run)]) == 1
-    assert "has no offline run of W&B in wandb/" in capsys.readouterr().err
+def test_a_run_without_any(run, refuses):
+    assert "has no offline run of W&B in wandb/" in refuses("sync", str(run))
 
 
-def test_the_start_that_is_under_way_is_left_out(run, capsys) -> None:
+def test_the_start_that_is_under_way_is_left_out(run, prints):
     name = leave_offline_run(run, 1)
     beat(run)
-    assert main(["sync", str(run)]) == 0
-    assert capsys.readouterr().out == (
+    assert prints("sync", str(run)) == (
         f"{name} is left out: the run is running; call this again afterwards\n"
     )
 
 
-def test_without_wandb_it_says_so(run, capsys, monkeypatch) -> None:
+def test_without_wandb_it_says_so(run, monkeypatch, refuses):
     leave_offline_run(run, 1)
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *of: None if name == "wandb" else real(name, *of)
     )
-    assert main(["sync", str(run)]) == 1
-    assert "pip install wandb" in capsys.readouterr().err
+    assert "pip install wandb" in refuses("sync", str(run))
 
 
 def test_what_wandb_refuses_is_an_error(run, tmp_path) -> None:

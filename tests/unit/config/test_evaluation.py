@@ -82,9 +82,7 @@ def test_what_is_refused(words, changes):
 
 
 def test_what_a_run_reads_is_known_by_its_settings():
-    own = {"function": "rewards.py:score"}
-    config = parse(**sets(reward=own, max_response_tokens=900))
+    config = parse(**sets(reward={"function": "rewards.py:score"}, max_response_tokens=900))
     assert list(config.sources) == ["data.train", "evaluation.sets.aime24.source"]
     assert config.rewards["evaluation.sets.aime24.reward"].function == "rewards.py:score"
-    assert config.longest_response == 900
-    assert parse(**sets()).longest_response == 512
+    assert (config.longest_response, parse(**sets()).longest_response) == (900, 512)

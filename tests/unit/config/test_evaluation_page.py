@@ -21,8 +21,7 @@ def test_the_example_of_sets_is_a_configuration():
 
 def test_the_short_form_is_one():
     short = PAGE.split("answered greedily:\n\n")[1].split("\n\n")[0]
-    config = parse_config(tree() | read_yaml(short))
-    (only,) = config.evaluation_sets.values()
+    (only,) = parse_config(tree() | read_yaml(short)).evaluation_sets.values()
     assert only.max_prompts == 200
 
 

@@ -38,8 +38,7 @@ def refusal(path, *overrides):
 def test_a_file_and_the_defaults(write):
     config = load_config(write(run=SMALLEST))
     assert (config.name, config.recipe, config.steps) == ("run", "rl", 3)
-    assert config.rollout.num_samples == 4
-    assert config.batch.size == 128
+    assert (config.rollout.num_samples, config.batch.size) == (4, 128)
     assert str(config.run_directory) == "runs/run"
 
 
@@ -86,20 +85,20 @@ def test_the_last_of_two_overrides_counts(write):
     assert load_config(write(run=SMALLEST), ["steps=5", "steps=6"]).steps == 6
 
 
-@pytest.mark.parametrize(
-    "word, section, field, value",
-    [
-        ("optimizer.lr=1e-6", "optimizer", "lr", 1e-6),
-        ("optimizer.lr=1.5e-6", "optimizer", "lr", 1.5e-6),
-        ("optimizer.lr=2", "optimizer", "lr", 2.0),
-        ("algorithm.entropy_coefficient=0.1", "algorithm", "entropy_coefficient", 0.1),
-        ("rollout.stop=[a, 'b=c']", "rollout", "stop", ["a", "b=c"]),
-        ("reward.options={scale: 2}", "reward", "options", {"scale": 2}),
-        ("data.shuffle=false", "data", "shuffle", False),
-        ("model.path=/a/b=c", "model", "path", "/a/b=c"),
-        ("parallel.recompute=none", "parallel", "recompute", "none"),
-    ],
-)
+OVERRIDES = [
+    ("optimizer.lr=1e-6", "optimizer", "lr", 1e-6),
+    ("optimizer.lr=1.5e-6", "optimizer", "lr", 1.5e-6),
+    ("optimizer.lr=2", "optimizer", "lr", 2.0),
+    ("algorithm.entropy_coefficient=0.1", "algorithm", "entropy_coefficient", 0.1),
+    ("rollout.stop=[a, 'b=c']", "rollout", "stop", ["a", "b=c"]),
+    ("reward.options={scale: 2}", "reward", "options", {"scale": 2}),
+    ("data.shuffle=false", "data", "shuffle", False),
+    ("model.path=/a/b=c", "model", "path", "/a/b=c"),
+    ("parallel.recompute=none", "parallel", "recompute", "none"),
+]
+
+
+@pytest.mark.parametrize("word, section, field, value", OVERRIDES)
 def test_values_of_overrides_are_yaml(write, word, section, field, value):
     found = getattr(getattr(load_config(write(run=SMALLEST), [word]), section), field)
     assert found == value
@@ -112,23 +111,20 @@ def test_small_numbers_in_a_file(write, text):
     assert load_config(path).optimizer.lr == 1e-6
 
 
-@pytest.mark.parametrize("word", ["steps", "=1", "", "=", "optimizer.lr 1"])
-def test_an_override_without_name_or_value(write, word):
-    assert refusal(write(run=SMALLEST), word) == (
-        f"override {word!r}: expected section.field=value"
-    )
+WRONG_OVERRIDES = {
+    "steps": "override 'steps': expected section.field=value",
+    "=1": "override '=1': expected section.field=value",
+    "": "override '': expected section.field=value",
+    "=": "override '=': expected section.field=value",
+    "optimizer.lr 1": "override 'optimizer.lr 1': expected section.field=value",
+    "steps=[1": "override 'steps=[1': the value is not valid YAML: while parsing a flow sequence",
+    "steps.count=1": "override steps.count: steps is a value, not a section",
+}
 
 
-def test_an_override_whose_value_is_not_yaml(write):
-    message = refusal(write(run=SMALLEST), "steps=[1")
-    assert message == (
-        "override 'steps=[1': the value is not valid YAML: while parsing a flow sequence"
-    )
-
-
-def test_an_override_below_a_value(write):
-    message = refusal(write(run=SMALLEST), "steps.count=1")
-    assert message == "override steps.count: steps is a value, not a section"
+@pytest.mark.parametrize(("word", "message"), WRONG_OVERRIDES.items())
+def test_an_override_that_says_nothing(write, word, message):
+    assert refusal(write(run=SMALLEST), word) == message
 
 
 @pytest.mark.parametrize(
@@ -215,26 +211,22 @@ def test_an_include_that_is_missing_is_named(write):
 # Files that are not configurations
 
 
-@pytest.mark.parametrize(
-    "content, words",
-    [
-        ("steps: [1", "not valid YAML: while parsing a flow sequence"),
-        ("a: b: c", "not valid YAML: mapping values are not allowed here"),
-        ("- a\n- b\n", "expected settings as `name: value`, found a list"),
-        ("just words", "expected settings as `name: value`, found text"),
-        ("", "expected settings as `name: value`, found nothing"),
-        ("7", "expected settings as `name: value`, found 7"),
-    ],
-)
-def test_what_is_wrong_with_a_file(write, content, words):
-    path = write(run=content)
-    assert refusal(path).startswith(f"{path}: {words}")
+WRONG_FILES = [
+    (b"steps: [1", "not valid YAML: while parsing a flow sequence"),
+    (b"a: b: c", "not valid YAML: mapping values are not allowed here"),
+    (b"name: \xff\xfe", "not valid YAML: 'utf-8'"),
+    (b"- a\n- b\n", "expected settings as `name: value`, found a list"),
+    (b"just words", "expected settings as `name: value`, found text"),
+    (b"", "expected settings as `name: value`, found nothing"),
+    (b"7", "expected settings as `name: value`, found 7"),
+]
 
 
-def test_a_file_of_bytes(tmp_path):
+@pytest.mark.parametrize("content, words", WRONG_FILES)
+def test_what_is_wrong_with_a_file(tmp_path, content, words):
     path = tmp_path / "run.yaml"
-    path.write_bytes(b"name: \xff\xfe")
-    assert refusal(path).startswith(f"{path}: not valid YAML: 'utf-8'")
+    path.write_bytes(content)
+    assert refusal(path).startswith(f"{path}: {words}")
 
 
 @pytest.mark.parametrize(
@@ -248,8 +240,7 @@ def test_no_file(tmp_path, name, reason):
 
 def test_yaml_cannot_run_code(write, tmp_path):
     marker = tmp_path / "ran"
-    path = write(run=f"name: !!python/object/apply:os.mkdir ['{marker}']\n")
-    message = refusal(path)
+    message = refusal(write(run=f"name: !!python/object/apply:os.mkdir ['{marker}']\n"))
     assert "not valid YAML" in message
     assert "python/object/apply:os.mkdir" in message
     override = f"name=!!python/object/apply:os.mkdir ['{marker}']"
@@ -260,32 +251,28 @@ def test_yaml_cannot_run_code(write, tmp_path):
 # Names that do not exist
 
 
-@pytest.mark.parametrize(
-    "word, name, near",
-    [
-        ("step=3", "step", "steps"),
-        ("optimiser.lr=1", "optimiser", "optimizer"),
-        ("optimizer.lrr=1", "optimizer.lrr", "lr"),
-        ("rollout.verify.checksum=true", "rollout.verify.checksum", "checksums"),
-        ("roles.critic.optimizer.warmup=1", "roles.critic.optimizer.warmup", "warmup_steps"),
-        ("roles.optimizer.pth=x", "roles.optimizer.pth", "path"),
-        ("roles.files.optimizer.lrr=1", "roles.files.optimizer.lrr", "lr"),
-        ("algorithm.kl.coeficient=1", "algorithm.kl.coeficient", "coefficient"),
-        ("model.fp8={recip: delayed}", "model.fp8.recip", "recipe"),
-        ("data.train.path=[x]", "data.train.path", "paths"),
-        ("algorithm.advantage={name: gae, gama: 1}", "algorithm.advantage.gama", "gamma"),
-        (
-            "algorithm.advantage={name: grpo, epsillon: 1}",
-            "algorithm.advantage.epsillon",
-            "epsilon",
-        ),
-        (
-            "data.evaluation={kind: reasoning_gym, task: a, size: 1, sede: 1}",
-            "data.evaluation.sede",
-            "seed",
-        ),
-    ],
-)
+TYPOS = [
+    ("step=3", "step", "steps"),
+    ("optimiser.lr=1", "optimiser", "optimizer"),
+    ("optimizer.lrr=1", "optimizer.lrr", "lr"),
+    ("rollout.verify.checksum=true", "rollout.verify.checksum", "checksums"),
+    ("roles.critic.optimizer.warmup=1", "roles.critic.optimizer.warmup", "warmup_steps"),
+    ("roles.optimizer.pth=x", "roles.optimizer.pth", "path"),
+    ("roles.files.optimizer.lrr=1", "roles.files.optimizer.lrr", "lr"),
+    ("algorithm.kl.coeficient=1", "algorithm.kl.coeficient", "coefficient"),
+    ("model.fp8={recip: delayed}", "model.fp8.recip", "recipe"),
+    ("data.train.path=[x]", "data.train.path", "paths"),
+    ("algorithm.advantage={name: gae, gama: 1}", "algorithm.advantage.gama", "gamma"),
+    ("algorithm.advantage={name: grpo, epsillon: 1}", "algorithm.advantage.epsillon", "epsilon"),
+    (
+        "data.evaluation={kind: reasoning_gym, task: a, size: 1, sede: 1}",
+        "data.evaluation.sede",
+        "seed",
+    ),
+]
+
+
+@pytest.mark.parametrize("word, name, near", TYPOS)
 def test_a_typo_is_answered_with_its_neighbours(write, word, name, near):
     message = refusal(write(run=SMALLEST), word)
     assert re.search(
@@ -316,38 +303,27 @@ def test_what_is_missing_is_named(write):
         assert f"  {name}: is needed and not given" in message
 
 
-def test_an_unknown_member_of_a_union_is_answered_with_all():
-    with pytest.raises(ConfigError) as caught:
-        parse(algorithm__advantage={"name": "reinforce"})
-    told = "algorithm.advantage.name = 'reinforce': must be one of gae, gdpo, gpg, grpo"
-    assert told in str(caught.value)
+KINDS = "files, reasoning_gym"
+WRONG_KINDS = [
+    (
+        {"algorithm": {"advantage": {"name": "reinforce"}}},
+        "'reinforce': must be one of gae, gdpo",
+    ),
+    ({"data": {"train": {"paths": ["a.jsonl"]}}}, f"kind: is needed .*; one of {KINDS}"),
+    ({"data": {"train": {"kind": "hub"}}}, f"data.train.kind = 'hub': must be one of {KINDS}"),
+    (
+        {"rollout": {"engine": "tgi"}},
+        "^config:\n  rollout.engine = 'tgi': .*'hf' or 'none'",
+    ),
+    ({"optimizer": None}, r"  optimizer = None: expected a section, such as {lr: \.\.\.}"),
+    ({7: "x"}, "Keys should be strings"),
+]
 
 
-def test_a_union_whose_member_is_not_said():
-    with pytest.raises(ConfigError) as caught:
-        parse(data__train={"paths": ["a.jsonl"]})
-    told = "data.train.kind: is needed and not given; one of files, reasoning_gym"
-    assert told in str(caught.value)
-    with pytest.raises(
-        ConfigError, match="data.train.kind = 'hub': must be one of files, reasoning_gym"
-    ):
-        parse(data__train={"kind": "hub"})
-
-
-def test_a_value_of_the_wrong_kind_is_shown():
-    with pytest.raises(
-        ConfigError, match=r"^config:\n  rollout.engine = 'tgi': .*'vllm', 'hf' or 'none'"
-    ):
-        parse(rollout__engine="tgi")
-    with pytest.raises(
-        ConfigError, match=r"  optimizer = None: expected a section, such as {lr: \.\.\.}"
-    ):
-        parse(optimizer=None)
-
-
-def test_keys_that_are_no_names():
-    with pytest.raises(ConfigError, match="Keys should be strings"):
-        parse_config({**SMALLEST, 7: "x"})
+@pytest.mark.parametrize(("changes", "words"), WRONG_KINDS)
+def test_a_value_of_the_wrong_kind_is_answered_with_what_is_allowed(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_config(SMALLEST | changes)
 
 
 # Back to YAML
@@ -422,12 +398,20 @@ plain = st.recursive(
 
 @given(st.dictionaries(st.text("abcN1=<"), plain))
 def test_free_options_survive_their_dump(options):
-    config = parse(reward__options=options)
-    again = parse_config(read_yaml(dump_config(config))).reward.options
+    again = parse_config(read_yaml(dump_config(parse(reward__options=options)))).reward.options
     assert repr(again) == repr(options)
 
 
 TASK = {"kind": "reasoning_gym", "task": "chain_sum", "size": 5}
+
+
+UNWRITABLE = [
+    ({"k": math.inf}, "k = inf: must be finite"),
+    ({"k": {"m": [1, math.nan]}}, "k.m.1 = nan: must be finite"),
+    ({"k": {1: 2}}, "k.1: a name must be text, and 1 is int; write it in quotes"),
+    ({"k": [{True: 2}]}, "k.0.True: a name must be text, and True is bool; write it in quotes"),
+    ({"k": {None: 2}}, "k.None: a name must be text, and None is NoneType; write it in quotes"),
+]
 
 
 @pytest.mark.parametrize(
@@ -440,16 +424,7 @@ TASK = {"kind": "reasoning_gym", "task": "chain_sum", "size": 5}
          lambda options: {"data__evaluation": {**TASK, "options": options}}),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    "options, told",
-    [
-        ({"k": math.inf}, "k = inf: must be finite"),
-        ({"k": {"m": [1, math.nan]}}, "k.m.1 = nan: must be finite"),
-        ({"k": {1: 2}}, "k.1: a name must be text, and 1 is int; write it in quotes"),
-        ({"k": [{True: 2}]}, "k.0.True: a name must be text, and True is bool; write it in quotes"),
-        ({"k": {None: 2}}, "k.None: a name must be text, and None is NoneType; write it in quotes"),
-    ],
-)
+@pytest.mark.parametrize("options, told", UNWRITABLE)
 def test_options_that_no_dump_can_say_are_named(name, changes, options, told):
     with pytest.raises(ConfigError) as caught:
         parse(**changes(options))
@@ -459,18 +434,18 @@ def test_options_that_no_dump_can_say_are_named(name, changes, options, told):
 # What Python cannot make of a text, and what PyYAML makes of it that nobody meant
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "seed: !!int abc",
-        "seed: " + "9" * 5000,
-        'name: "\\UFFFFFFFF"',
-        'directory: "a\\0b"',
-        "reward: " + "[" * 5000,
-        "name: a\nname: b",
-        "optimizer: {lr: 1}\noptimizer: {lr: 2}",
-    ],
-)
+UNCONSTRUCTED = [
+    "seed: !!int abc",
+    "seed: " + "9" * 5000,
+    'name: "\\UFFFFFFFF"',
+    'directory: "a\\0b"',
+    "reward: " + "[" * 5000,
+    "name: a\nname: b",
+    "optimizer: {lr: 1}\noptimizer: {lr: 2}",
+]
+
+
+@pytest.mark.parametrize("text", UNCONSTRUCTED)
 def test_a_file_that_python_cannot_construct(write, text):
     path = write(run=text)
     message = refusal(path)

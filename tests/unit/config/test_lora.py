@@ -2,21 +2,14 @@
 
 import pytest
 
-from verl_hpc.config.load import parse_config
+from tests.unit.config.trees import parse
 from verl_hpc.errors import ConfigError
 
-TREE = {
-    "name": "x",
-    "recipe": "rl",
-    "steps": 1,
-    "model": {"path": "m"},
-    "data": {"train": {"kind": "files", "paths": ["a.jsonl"]}},
-    "algorithm": {"advantage": {"name": "gae"}, "kl": {"placement": "loss"}},
-}
+CHOSEN = {"algorithm__advantage": {"name": "gae"}, "algorithm__kl": {"placement": "loss"}}
 
 
 def settings(**changes):
-    return parse_config(TREE | changes).role_settings
+    return parse(**CHOSEN | changes).role_settings
 
 
 def test_what_is_trained_has_the_adapters_of_the_run_or_its_own():
@@ -31,21 +24,21 @@ def test_what_is_trained_has_the_adapters_of_the_run_or_its_own():
     assert all(role.lora is None for role in settings().values())
 
 
-@pytest.mark.parametrize(
-    ("message", "changes"),
-    [
-        (r"model.fp8 with lora", {"lora": {}, "model": {"path": "m", "fp8": {}}}),
-        (r"roles.reference.lora: this role is not trained", {"roles": {"reference": {"lora": {}}}}),
-        (r"roles.critic.lora = none, and no section lora", {"roles": {"critic": {"lora": "none"}}}),
-        (
-            r"lora.path with a reference that has an engine of its own",
-            {"lora": {"path": "a"}, "roles": {"reference": {"dtype": "float32"}}},
-        ),
-        (r"lora.target_modules.* names no module", {"lora": {"target_modules": []}}),
-        (r"names a module twice", {"lora": {"target_modules": ["q_proj", "q_proj"]}}),
-        (r"lora.rank", {"lora": {"rank": 0}}),
-    ],
-)
+REFUSED = [
+    (r"model.fp8 with lora", {"lora": {}, "model": {"path": "m", "fp8": {}}}),
+    (r"roles.reference.lora: this role is not trained", {"roles": {"reference": {"lora": {}}}}),
+    (r"roles.critic.lora = none, and no section lora", {"roles": {"critic": {"lora": "none"}}}),
+    (
+        r"lora.path with a reference that has an engine of its own",
+        {"lora": {"path": "a"}, "roles": {"reference": {"dtype": "float32"}}},
+    ),
+    (r"lora.target_modules.* names no module", {"lora": {"target_modules": []}}),
+    (r"names a module twice", {"lora": {"target_modules": ["q_proj", "q_proj"]}}),
+    (r"lora.rank", {"lora": {"rank": 0}}),
+]
+
+
+@pytest.mark.parametrize(("message", "changes"), REFUSED)
 def test_refused(message, changes):
     with pytest.raises(ConfigError, match=message):
         settings(**changes)

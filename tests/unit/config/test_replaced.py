@@ -36,149 +36,77 @@ def at(config, name):
     return config
 
 
-PPO = {"algorithm__loss": {"clip_high": 0.28, "clip_low": 0.1}}
+CLIPS = {"clip_high": 0.28, "clip_low": 0.1}
 GYM = {"kind": "reasoning_gym", "task": "chain_sum", "size": 9, "options": {"min_terms": 2}}
 SETS = {"a": {"source": GYM}}
 RATIO = {"ratio": "product", "lower": 0.5, "upper": 2.0}
+PREFIXES = {"engine_options": {"enable_prefix_caching": False}}
+FSDP = {"engine": "fsdp", "fsdp": {"shard_size": 2}}
+DPPO = {"name": "dppo", "divergence": "kl", "threshold": 0.01}
 KL = {"placement": "reward", "controller": "adaptive", "target": 7.0, "horizon": 9}
 
+SEQUENCE = {"t": {"function": "a.py:f", "options": {"x": 1}, "weight": 3.0}}
+PYTHON = {"name": "python", "options": {"seconds": 1}, "max_turns": 3}
+BASELINE, TOKEN = "optimal_token_baseline", {"weights": "token", "upper": 5.0}
+COSINE = {"schedule": "cosine", "min_lr": 1e-7, "decay_steps": 9, "lr": 1e-5}
+OTHER_RATIO = [".reject.ratio=geometric_mean", ".reject.upper=1.01", ".reject.lower=0.9"]
 CASES = [
-    # What a file says, an override, and what settings are then.
-    (PPO, ["algorithm.loss.name=gspo"], {"algorithm.loss.clip_high": 4e-4}),
-    (PPO, ["algorithm.loss.name=gmpo"], {"algorithm.loss.clip_high": 0.4}),
-    (PPO, ["algorithm.loss={name: gspo}"], {"algorithm.loss.clip_high": 4e-4}),
+    # A section, what a file says of it, overrides of it, and what its settings are then.
+    ("algorithm.loss", CLIPS, [".name=gspo"], {"clip_high": 4e-4}),
+    ("algorithm.loss", CLIPS, [".name=gmpo"], {"clip_high": 0.4}),
+    ("algorithm.loss", CLIPS, ["={name: gspo}"], {"clip_high": 4e-4}),
     (
-        {"algorithm__loss": {"name": "gspo", "clip_low": 1e-3}},
-        ["algorithm.loss={clip_high: 2e-3}", "algorithm={aggregation: token-mean}"],
-        {"algorithm.loss.name": "gspo", "algorithm.loss.clip_low": 1e-3},
+        "algorithm",
+        {"loss": {"name": "gspo", "clip_low": 1e-3}},
+        [".loss={clip_high: 2e-3}", "={aggregation: token-mean}"],
+        {"loss.name": "gspo", "loss.clip_low": 1e-3},
     ),
+    ("algorithm.loss", CLIPS, [".name=gspo", "={clip_high: 2e-3}"], {"clip_high": 2e-3}),
+    ("algorithm.loss", CLIPS, [".name=gspo", "={clip_high: 2e-3}"], {"name": "gspo"}),
+    ("algorithm.loss", CLIPS, [".name=gspo", "={}"], {"name": "ppo_clip", "clip_high": 0.2}),
+    ("algorithm.loss", CLIPS, [".name=ppo_clip"], {"clip_high": 0.28}),
+    ("algorithm.loss", CLIPS, [".clip_high=0.01", ".name=gspo"], {"clip_high": 0.01}),
+    ("algorithm.loss", CLIPS, [".clip_high=0.01", ".name=gspo"], {"clip_low": 3e-4}),
+    ("algorithm.loss", CLIPS, [".name=gspo", ".name=ppo_clip"], {"clip_high": 0.28}),
     (
-        PPO,
-        ["algorithm.loss.name=gspo", "algorithm.loss={clip_high: 2e-3}"],
-        {"algorithm.loss.name": "gspo", "algorithm.loss.clip_high": 2e-3},
+        "algorithm.advantage",
+        {"name": "gae", "gamma": 0.9},
+        [f".name={BASELINE}"],
+        {"name": BASELINE},
     ),
-    (
-        PPO,
-        ["algorithm.loss.name=gspo", "algorithm.loss={}"],
-        {"algorithm.loss.name": "ppo_clip", "algorithm.loss.clip_high": 0.2},
-    ),
-    (PPO, ["algorithm.loss.name=ppo_clip"], {"algorithm.loss.clip_high": 0.28}),
-    (
-        PPO,
-        ["algorithm.loss.clip_high=0.01", "algorithm.loss.name=gspo"],
-        {"algorithm.loss.clip_high": 0.01, "algorithm.loss.clip_low": 3e-4},
-    ),
-    (
-        PPO,
-        ["algorithm.loss.name=gspo", "algorithm.loss.name=ppo_clip"],
-        {"algorithm.loss.clip_high": 0.28},
-    ),
-    (
-        {"algorithm__advantage": {"name": "gae", "gamma": 0.9}},
-        ["algorithm.advantage.name=optimal_token_baseline"],
-        {"algorithm.advantage.name": "optimal_token_baseline"},
-    ),
-    (
-        {"algorithm__preference": {"name": "ipo", "beta": 0.7}},
-        ["algorithm.preference.name=dpo"],
-        {"algorithm.preference.beta": 0.1},
-    ),
-    (
-        {"data__train": GYM},
-        ["data.train.kind=files", "data.train.paths=[a.jsonl]"],
-        {"data.train.paths": ["a.jsonl"]},
-    ),
-    ({"data__train": GYM}, ["data.train.task=gcd"], {"data.train.options": {}}),
-    (
-        {"evaluation__sets": SETS, "evaluation__every": 1},
-        ["evaluation.sets.a.source.task=gcd"],
-        {"evaluation.sets.a.source.options": {}},
-    ),
-    (
-        {"reward": {"function": "a.py:f", "options": {"x": 1}}},
-        ["reward.function=b.py:f"],
-        {"reward.options": {}},
-    ),
-    (
-        {"reward__terms": {"t": {"function": "a.py:f", "options": {"x": 1}, "weight": 3.0}}},
-        ["reward.terms.t.function=math"],
-        {"reward.terms.t.options": {}, "reward.terms.t.weight": 3.0},
-    ),
-    (
-        {"rollout__environment": {"name": "python", "options": {"seconds": 1}, "max_turns": 3}},
-        ["rollout.environment.name=calculator"],
-        {"rollout.environment.options": {}, "rollout.environment.max_turns": 3},
-    ),
-    (
-        {"rollout__engine_options": {"enable_prefix_caching": False}},
-        ["rollout.engine=hf"],
-        {"rollout.engine_options": {}, "rollout.num_samples": 4},
-    ),
-    (
-        {"parallel": {"engine": "fsdp", "fsdp": {"shard_size": 2}}},
-        ["parallel.engine=megatron", "parallel.tensor_parallel=2"],
-        {"parallel.fsdp": None},
-    ),
-    (
-        {"algorithm__kl": KL},
-        ["algorithm.kl.controller=fixed"],
-        {"algorithm.kl.target": 0.1, "algorithm.kl.placement": "reward"},
-    ),
-    (
-        {"algorithm__loss": {"name": "dppo", "divergence": "kl", "threshold": 0.01}},
-        ["algorithm.loss.divergence=tv"],
-        {"algorithm.loss.threshold": None},
-    ),
-    (
-        {"optimizer": {"schedule": "cosine", "min_lr": 1e-7, "decay_steps": 9, "lr": 1e-5}},
-        ["optimizer.schedule=constant"],
-        {"optimizer.min_lr": 0.0, "optimizer.decay_steps": None, "optimizer.lr": 1e-5},
-    ),
-    (
-        {"algorithm__correction": {"weights": "token", "upper": 5.0}},
-        ["algorithm.correction.weights=sequence"],
-        {"algorithm.correction.upper": 2.0},
-    ),
-    (
-        {"algorithm__correction": {"reject": RATIO}},
-        [
-            "algorithm.correction.reject.ratio=geometric_mean",
-            "algorithm.correction.reject.upper=1.01",
-            "algorithm.correction.reject.lower=0.9",
-        ],
-        {"algorithm.correction.reject.upper": 1.01},
-    ),
+    ("algorithm.preference", {"name": "ipo", "beta": 0.7}, [".name=dpo"], {"beta": 0.1}),
+    ("data.train", GYM, [".kind=files", ".paths=[a.jsonl]"], {"paths": ["a.jsonl"]}),
+    ("data.train", GYM, [".task=gcd"], {"options": {}}),
+    ("evaluation.sets", SETS, [".a.source.task=gcd"], {"a.source.options": {}}),
+    ("reward", {"function": "a.py:f", "options": {"x": 1}}, [".function=b.py:f"], {"options": {}}),
+    ("reward.terms", SEQUENCE, [".t.function=math"], {"t.options": {}, "t.weight": 3.0}),
+    ("rollout.environment", PYTHON, [".name=calculator"], {"options": {}, "max_turns": 3}),
+    ("rollout", {"num_samples": 4} | PREFIXES, [".engine=hf"], {"engine_options": {}}),
+    ("rollout", {"num_samples": 4} | PREFIXES, [".engine=hf"], {"num_samples": 4}),
+    ("parallel", FSDP, [".engine=megatron", ".tensor_parallel=2"], {"fsdp": None}),
+    ("algorithm.kl", KL, [".controller=fixed"], {"target": 0.1, "placement": "reward"}),
+    ("algorithm.loss", DPPO, [".divergence=tv"], {"threshold": None}),
+    ("optimizer", COSINE, [".schedule=constant"], {"min_lr": 0.0, "decay_steps": None, "lr": 1e-5}),
+    ("algorithm.correction", TOKEN, [".weights=sequence"], {"upper": 2.0}),
+    ("algorithm.correction", {"reject": RATIO}, OTHER_RATIO, {"reject.upper": 1.01}),
 ]
 
 
+FIRST = {"name": "ppo_clip", "clip_high": 0.2}
 TWICE = [
-    (
-        [
-            "algorithm.loss.name=gspo",
-            "algorithm.loss.clip_high=0.1",
-            "algorithm.loss.name=ppo_clip",
-        ],
-        {"algorithm.loss.name": "ppo_clip", "algorithm.loss.clip_high": 0.2},
-    ),
-    (
-        ["algorithm.loss={name: gspo, clip_high: 0.1}", "algorithm.loss.name=ppo_clip"],
-        {"algorithm.loss.name": "ppo_clip", "algorithm.loss.clip_high": 0.2},
-    ),
-    (
-        ["algorithm.loss.clip_high=0.1", "algorithm.loss.name=gspo", "algorithm.loss.name=gspo"],
-        {"algorithm.loss.name": "gspo", "algorithm.loss.clip_high": 0.1},
-    ),
-    (
-        ["reward.function=a.py:f", "reward.options={k: 1}", "reward.function=b.py:g"],
-        {"reward.function": "b.py:g", "reward.options": {}},
-    ),
+    ("algorithm.loss", [".name=gspo", ".clip_high=0.1", ".name=ppo_clip"], FIRST),
+    ("algorithm.loss", ["={name: gspo, clip_high: 0.1}", ".name=ppo_clip"], FIRST),
+    ("algorithm.loss", [".clip_high=0.1", ".name=gspo", ".name=gspo"], {"clip_high": 0.1}),
+    ("algorithm.loss", [".clip_high=0.1", ".name=gspo", ".name=gspo"], {"name": "gspo"}),
+    ("reward", [".function=a.py:f", ".options={k: 1}", ".function=b.py:g"], {"options": {}}),
+    ("reward", [".function=a.py:f", ".options={k: 1}", ".function=b.py:g"], {"function": "b.py:g"}),
 ]
 
 
-@pytest.mark.parametrize(("words", "expected"), TWICE)
-def test_a_variant_that_is_named_twice_has_nothing_of_the_first(write, words, expected):
-    found = load_config(write(run=tree()), words)
-    assert {name: at(found, name) for name in expected} == expected
+@pytest.mark.parametrize(("section", "words", "expected"), TWICE)
+def test_a_variant_that_is_named_twice_has_nothing_of_the_first(write, section, words, expected):
+    config = load_config(write(run=tree()), [section + word for word in words])
+    assert {name: at(config, f"{section}.{name}") for name in expected} == expected
 
 
 def nested(words):
@@ -190,11 +118,13 @@ def nested(words):
 
 
 def test_nothing_of_a_variant_stays_where_another_is_named(write):
-    for changes, words, expected in CASES:
-        path = write(run=tree(**changes))
-        includes = write(top={"include": ["run.yaml"], **nested(words)})
-        for config in (load_config(path, words), load_config(includes)):
-            assert {name: at(config, name) for name in expected} == expected, words
+    for section, before, words, expected in CASES:
+        path = write(run=tree(**{section.replace(".", "__"): before}))
+        overrides = [section + word for word in words]
+        includes = write(top={"include": ["run.yaml"], **nested(overrides)})
+        for config in (load_config(path, overrides), load_config(includes)):
+            after = {name: at(config, f"{section}.{name}") for name in expected}
+            assert after == expected, overrides
 
 
 def test_bounds_that_must_be_given_are_asked_for_anew(write):
@@ -204,7 +134,7 @@ def test_bounds_that_must_be_given_are_asked_for_anew(write):
 
 
 def test_a_line_says_what_was_dropped(write, caplog):
-    path = write(run=tree(**PPO))
+    path = write(run=tree(algorithm__loss=CLIPS))
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             load_config(path, ["algorithm.loss.name=gspo"])
@@ -217,10 +147,8 @@ def test_a_line_says_what_was_dropped(write, caplog):
 
 def test_a_site_profile_has_variants_too(write):
     pyxis = {"kind": "pyxis", "image": "a.sqsh", "mounts": ["/scratch"]}
-    site = {"name": "s", "gpus_per_node": 1, "cores_per_node": 8, "container": pyxis}
-    path = write(site=site)
-    given = [("container.kind", "apptainer"), ("container.image", "a.sif")]
-    profile = load_profile(path, given)
+    path = write(site={"name": "s", "gpus_per_node": 1, "cores_per_node": 8, "container": pyxis})
+    profile = load_profile(path, [("container.kind", "apptainer"), ("container.image", "a.sif")])
     assert profile.site.container.mounts == []
 
 
@@ -244,8 +172,7 @@ def test_every_section_of_several_is_covered(model):
     seen = 0
     for owner, value, name in variants(model):
         below = nested([f"{owner}={value}", f"{name}=1"])
-        gone = drop_replaced(below, nested([f"{owner}=another"]), model, f"test {value}")
-        assert gone == [name]
+        assert drop_replaced(below, nested([f"{owner}=another"]), model, f"test {value}") == [name]
         seen += 1
     assert seen > 10
 

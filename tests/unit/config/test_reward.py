@@ -16,30 +16,30 @@ def test_every_option_says_what_it_means():
         assert all(setting.meaning for setting in settings_of(section))
 
 
-@pytest.mark.parametrize(
-    ("function", "options", "words"),
-    [
-        ("judge", JUDGE | {"base_url": "node17:8000"}, "base_url = 'node17:8000': no address"),
-        ("judge", JUDGE | {"prompt": "Judge it"}, r"prompt = 'Judge it': .*response"),
-        ("judge", JUDGE | {"pattern": "("}, "no regular expression"),
-        ("judge", JUDGE | {"pattern": "x"}, r"needs a group, in \( \), around the score"),
-        ("judge", JUDGE | {"minimum": 1.0}, "minimum = 1 is not below maximum = 1"),
-        ("judge", JUDGE | {"variable": "sk-hunter2"}, "variable"),
-        ("judge", JUDGE | {"modell": "m"}, "modell: no such setting; did you mean model"),
-        ("judge", {}, "base_url: is needed and not given"),
-        ("code", {"memory_mib": 1}, "memory_mib = 1"),
-        ("code", {"score": "some"}, "score = 'some'"),
-        ("format", {}, "give a pattern, or tags, and not both"),
-        ("format", {"pattern": "a", "tags": ["b"]}, "give a pattern, or tags, and not both"),
-        ("format", {"tags": ["a b"]}, "tags.0 = 'a b'"),
-        ("length", {}, "give cap, or target, and not both"),
-        ("length", {"cap": 10, "width": 1}, "width belongs to target"),
-        ("length", {"target": 10, "buffer": 1}, "buffer belongs to cap"),
-        ("length", {"cap": 10, "buffer": 11}, "buffer = 11 is more than cap = 10"),
-        ("length", {"target": 0}, "target = 0 needs a width"),
-        ("multiple_choice", {"choice": "x"}, "choice: no such setting; did you mean choices"),
-    ],
-)
+WRONG_OPTIONS = [
+    ("judge", JUDGE | {"base_url": "node17:8000"}, "base_url = 'node17:8000': no address"),
+    ("judge", JUDGE | {"prompt": "Judge it"}, r"prompt = 'Judge it': .*response"),
+    ("judge", JUDGE | {"pattern": "("}, "no regular expression"),
+    ("judge", JUDGE | {"pattern": "x"}, r"needs a group, in \( \), around the score"),
+    ("judge", JUDGE | {"minimum": 1.0}, "minimum = 1 is not below maximum = 1"),
+    ("judge", JUDGE | {"variable": "sk-hunter2"}, "variable"),
+    ("judge", JUDGE | {"modell": "m"}, "modell: no such setting; did you mean model"),
+    ("judge", {}, "base_url: is needed and not given"),
+    ("code", {"memory_mib": 1}, "memory_mib = 1"),
+    ("code", {"score": "some"}, "score = 'some'"),
+    ("format", {}, "give a pattern, or tags, and not both"),
+    ("format", {"pattern": "a", "tags": ["b"]}, "give a pattern, or tags, and not both"),
+    ("format", {"tags": ["a b"]}, "tags.0 = 'a b'"),
+    ("length", {}, "give cap, or target, and not both"),
+    ("length", {"cap": 10, "width": 1}, "width belongs to target"),
+    ("length", {"target": 10, "buffer": 1}, "buffer belongs to cap"),
+    ("length", {"cap": 10, "buffer": 11}, "buffer = 11 is more than cap = 10"),
+    ("length", {"target": 0}, "target = 0 needs a width"),
+    ("multiple_choice", {"choice": "x"}, "choice: no such setting; did you mean choices"),
+]
+
+
+@pytest.mark.parametrize(("function", "options", "words"), WRONG_OPTIONS)
 def test_options_are_checked_before_a_job_is_submitted(function, options, words):
     with pytest.raises(ConfigError, match=f"options of {function}: .*{words}"):
         parse(reward={"function": function, "options": options})

@@ -31,28 +31,28 @@ def test_a_reference_without_an_actor_is_a_model_of_its_own():
     assert settings["reference"].label == "train"
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            GAE | {"roles": {"critic": {"head": "language_model"}}},
-            "roles.critic.head = language_model: recipe rl needs value",
-        ),
-        ({"roles": {"actor": {"head": "score"}}}, "needs language_model"),
-        ({"roles": {"actor": {"trainable": False}}}, "roles.actor.trainable = false: .*trains"),
-        ({"roles": {"reward": {"trainable": True}}}, "roles.reward.trainable = true: .*not train"),
-        (
-            {"roles": {"reward": {"path": "models/r", "optimizer": {"lr": 1e-5}}}},
-            "roles.reward.optimizer: this role is not trained; .*roles.reward.trainable: true",
-        ),
-        (KL | {"roles": {"reference": {"offload": {}}}}, "roles.reference.offload: .*the actor's"),
-        (
-            KL | {"roles": {"reference": {"head": "language_model"}}},
-            "roles.reference.head: .*the actor's",
-        ),
-        (OWN | {"roles": {"judge": {"optimizer": {"lr": 1e-5}}}}, "roles.judge.optimizer"),
-    ],
-)
+UNFIT_SETTINGS = [
+    (
+        GAE | {"roles": {"critic": {"head": "language_model"}}},
+        "roles.critic.head = language_model: recipe rl needs value",
+    ),
+    ({"roles": {"actor": {"head": "score"}}}, "needs language_model"),
+    ({"roles": {"actor": {"trainable": False}}}, "roles.actor.trainable = false: .*trains"),
+    ({"roles": {"reward": {"trainable": True}}}, "roles.reward.trainable = true: .*not train"),
+    (
+        {"roles": {"reward": {"path": "models/r", "optimizer": {"lr": 1e-5}}}},
+        "roles.reward.optimizer: this role is not trained; .*roles.reward.trainable: true",
+    ),
+    (KL | {"roles": {"reference": {"offload": {}}}}, "roles.reference.offload: .*the actor's"),
+    (
+        KL | {"roles": {"reference": {"head": "language_model"}}},
+        "roles.reference.head: .*the actor's",
+    ),
+    (OWN | {"roles": {"judge": {"optimizer": {"lr": 1e-5}}}}, "roles.judge.optimizer"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), UNFIT_SETTINGS)
 def test_settings_that_a_role_cannot_have(changes, words):
     with pytest.raises(ConfigError, match=words):
         parse(**changes)

@@ -13,25 +13,25 @@ def test_it_is_off_unless_asked_for():
     assert parse(**REPLAY).replays_experts
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"recipe": "sft"}, "router_replay has no effect with recipe: sft"),
-        ({"recipe": "dpo"}, "router_replay has no effect with recipe: dpo"),
-        ({"rollout__engine": "hf"}, "rollout.engine = hf, which does not tell .* choose vllm"),
-        ({"rollout__pipeline_parallel": 2}, "rollout.pipeline_parallel = 2: .* choose 1"),
-        ({"rollout__on_interrupt": "keep"}, "on_interrupt = keep: .* choose drop"),
-        *(
-            ({"rollout__engine_options": {name: value}}, f"engine_options.{name} with algorithm")
-            for name, value in (
-                ("enable_prefix_caching", True),
-                ("enable_prefix_caching", False),
-                ("kv_transfer_config", {}),
-                ("speculative_config", {}),
-            )
-        ),
-    ],
-)
+UNFIT_SETTINGS = [
+    ({"recipe": "sft"}, "router_replay has no effect with recipe: sft"),
+    ({"recipe": "dpo"}, "router_replay has no effect with recipe: dpo"),
+    ({"rollout__engine": "hf"}, "rollout.engine = hf, which does not tell .* choose vllm"),
+    ({"rollout__pipeline_parallel": 2}, "rollout.pipeline_parallel = 2: .* choose 1"),
+    ({"rollout__on_interrupt": "keep"}, "on_interrupt = keep: .* choose drop"),
+    *(
+        ({"rollout__engine_options": {name: value}}, f"engine_options.{name} with algorithm")
+        for name, value in (
+            ("enable_prefix_caching", True),
+            ("enable_prefix_caching", False),
+            ("kv_transfer_config", {}),
+            ("speculative_config", {}),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("changes, words", UNFIT_SETTINGS)
 def test_what_it_does_not_go_with(changes, words):
     with pytest.raises(ConfigError, match=words):
         parse(**REPLAY, **changes)

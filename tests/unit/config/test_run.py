@@ -26,12 +26,9 @@ def test_an_estimator_is_no_recipe(name, advantage):
     refused(words, recipe=name)
 
 
-def test_groups_are_compared_if_nothing_is_said():
-    algorithm = parse().algorithm
-    assert (algorithm.advantage.name, algorithm.loss.name) == ("grpo", "ppo_clip")
-
-
 def test_a_chosen_algorithm_keeps_its_settings():
+    algorithm = parse().algorithm
+    assert (algorithm.advantage.name, algorithm.loss.name) == ("grpo", "ppo_clip"), "unless chosen"
     advantage = parse(algorithm__advantage={"name": "gae", "lam": 0.9}).algorithm.advantage
     assert (advantage.name, advantage.lam) == ("gae", 0.9)
     assert parse(algorithm__advantage={"std": "none"}).algorithm.advantage.std == "none"
@@ -49,18 +46,23 @@ def test_an_algorithm_of_the_users_keeps_whatever_settings_it_has(section):
     assert parse_config(yaml.safe_load(dump_config(config))) == config
 
 
-@pytest.mark.parametrize(
-    "given, words",
-    [
-        ({"name": "own.py"}, "advantage.name = 'own.py': must be one of gae, "),
-        ({"name": "own.py"}, "path/file.py:name"),
-        ({"name": OWN, "a": float("nan")}, "a = nan: must be finite"),
-        ({"name": OWN, "api_key": "x"}, "algorithm.advantage.api_key looks like a secret"),
-        ("grpo", "algorithm.advantage = 'grpo': expected a section, such as {name: grpo}"),
-    ],
-)
-def test_an_algorithm_that_cannot_be_meant(given, words):
-    refused([words], algorithm__advantage=given)
+ADVANTAGE = "algorithm__advantage"
+MEANINGLESS = [
+    ("advantage.name = 'own.py': must be one of gae, ", {ADVANTAGE: {"name": "own.py"}}),
+    ("path/file.py:name", {ADVANTAGE: {"name": "own.py"}}),
+    ("a = nan: must be finite", {ADVANTAGE: {"name": OWN, "a": float("nan")}}),
+    ("algorithm.advantage.api_key looks like a secret", {ADVANTAGE: {"name": OWN, "api_key": "x"}}),
+    ("advantage = 'grpo': expected a section, such as {name: grpo}", {ADVANTAGE: "grpo"}),
+    ("steps: is needed and not given; or give epochs", {"steps": None}),
+    ("steps = 3 and epochs = 2 are both given; leave one out", {"epochs": 2}),
+    ("epochs = 0: Input should be greater than or equal to 1", {"steps": None, "epochs": 0}),
+    ("epochs = 1.5: Input should be a valid integer", {"steps": None, "epochs": 1.5}),
+]
+
+
+@pytest.mark.parametrize("words, changes", MEANINGLESS)
+def test_an_algorithm_or_a_length_that_cannot_be_meant(words, changes):
+    refused([words], **changes)
 
 
 def test_evaluation_needs_problems():
@@ -119,37 +121,37 @@ JUDGED = {"roles": {"reward": {"path": "models/judge"}}}
 CODE = {"reward__function": "code"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"recipe": "sft"}, "no reward function is called with recipe: sft"),
-        ({"recipe": "dpo"}, "no reward function is called with recipe: dpo"),
-        (TEACHER, "no reward function is called with recipe: distillation"),
-        (JUDGED, "no reward function is called with roles.reward, a model"),
-        (CODE, "reward.function = code is called by the rank"),
-        ({"reward__terms": {"a": {"function": "code"}}}, "reward.terms.a.function = code is"),
-    ],
-)
+WITHOUT_CALLS = [
+    ({"recipe": "sft"}, "no reward function is called with recipe: sft"),
+    ({"recipe": "dpo"}, "no reward function is called with recipe: dpo"),
+    (TEACHER, "no reward function is called with recipe: distillation"),
+    (JUDGED, "no reward function is called with roles.reward, a model"),
+    (CODE, "reward.function = code is called by the rank"),
+    ({"reward__terms": {"a": {"function": "code"}}}, "reward.terms.a.function = code is"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WITHOUT_CALLS)
 def test_processes_that_score_need_a_function_to_call(changes, words):
     refused(["runtime.reward_processes = 2", words], **changes, runtime__reward_processes=2)
     for number in (None, 0):
         parse(**changes, runtime__reward_processes=number)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"recipe": "mine/own.py:mine"},
-        {"recipe": "sft", **EVALUATED},
-        TEACHER | EVALUATED,
-        JUDGED | EVALUATED,
-        {"reward__terms": {"a": {"function": "code"}, "b": {"function": "math"}}},
-        CODE
-        | {"evaluation__sets": {"a": {"source": EVALUATION, "reward": {"function": "math"}}}}
-        | {"evaluation__every": 1},
-    ],
-)
+WITH_CALLS = [
+    {},
+    {"recipe": "mine/own.py:mine"},
+    {"recipe": "sft", **EVALUATED},
+    TEACHER | EVALUATED,
+    JUDGED | EVALUATED,
+    {"reward__terms": {"a": {"function": "code"}, "b": {"function": "math"}}},
+    CODE
+    | {"evaluation__sets": {"a": {"source": EVALUATION, "reward": {"function": "math"}}}}
+    | {"evaluation__every": 1},
+]
+
+
+@pytest.mark.parametrize("changes", WITH_CALLS)
 def test_processes_that_score_where_a_function_is_called(changes):
     assert parse(**changes, runtime__reward_processes=2).runtime.reward_processes == 2
 
@@ -218,19 +220,6 @@ def test_a_run_lasts_steps_or_epochs():
     assert found == [1, 3, 4, 300], "3 x 9 rows are 3 batches and 3 rows more"
 
 
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        ("steps: is needed and not given; or give epochs", {"steps": None}),
-        ("steps = 3 and epochs = 2 are both given; leave one out", {"epochs": 2}),
-        ("epochs = 0: Input should be greater than or equal to 1", {"steps": None, "epochs": 0}),
-        ("epochs = 1.5: Input should be a valid integer", {"steps": None, "epochs": 1.5}),
-    ],
-)
-def test_it_says_one_of_the_two(words, changes):
-    refused([words], **changes)
-
-
 def test_an_override_may_say_the_other(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(dump_config(parse(steps=None, epochs=2)))
@@ -239,65 +228,65 @@ def test_an_override_may_say_the_other(tmp_path):
     assert (again.steps, again.epochs) == (5, None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"recipe": "sft", "algorithm__loss": {"name": "gspo"}},
-            "algorithm.loss has no effect with recipe: sft; it reads algorithm.aggregation and",
-        ),
-        (
-            {"recipe": "sft", "algorithm__advantage": {"name": "rloo"}},
-            "algorithm.advantage has no effect with recipe: sft",
-        ),
-        (
-            {"algorithm__drop_equal_groups": True, "algorithm__advantage": {"name": "gae"}}
-            | {"rollout__num_samples": 1},
-            "a single response has the same score as itself",
-        ),
-        (
-            {"algorithm__loss_scale": 100.0},
-            "has no effect with aggregation = token-mean; leave it out, or choose seq-mean-token",
-        ),
-        ({"critic__warmup_steps": 5}, "critic.warmup_steps = 5: nothing here trains a critic"),
-        (
-            {"recipe": "sft", "critic__value_clip": None},
-            "critic.value_clip = None: nothing here trains a critic; leave it out",
-        ),
-        (
-            {"algorithm__kl": {"coefficient": 0.1}},
-            "coefficient = 0.1 has no effect with placement: none",
-        ),
-        (
-            {"algorithm__overlong": {"buffer": 600}, "rollout__max_response_tokens": 512},
-            "overlong.buffer = 600 is more than rollout.max_response_tokens = 512",
-        ),
-        ({"algorithm__overlong": {"leave_out": True, "factor": 2.0}}, "factor = 2 has no effect"),
-        ({"algorithm__overlong": {"buffer": 4, "factor": 0.0}}, "overlong.factor = 0"),
-        (
-            {"critic__warmup_steps": 5, "algorithm__advantage": {"name": "own.py:Mine"}},
-            "critic.warmup_steps = 5: .* give `roles: {critic: {}}`, or leave it out",
-        ),
-        (
-            {"algorithm__advantage": {"name": "grpo", "std": "none", "epsilon": 1e-4}},
-            "epsilon = 0.0001 has no effect with std: none",
-        ),
-        (
-            {"algorithm__advantage": {"name": "grpo_passk", "std": "none", "epsilon": 1e-4}},
-            "epsilon = 0.0001 has no effect with std: none",
-        ),
-        (
-            {"recipe": "dpo", "reward__function": "math"},
-            "section reward has no effect with recipe: dpo, which compares answers",
-        ),
-        ({"rollout__environment": {"name": "calculator", "max_turns": 1}}, "max_turns = 1"),
-        ({"algorithm__kl": {"estimator": "k2"}}, "estimator = k2 has no effect with placement"),
-        (
-            {"algorithm__kl": {"placement": "reward", "target": 0.2}},
-            "target = 0.2 has no effect with controller: fixed",
-        ),
-    ],
-)
+WITHOUT_EFFECT = [
+    (
+        {"recipe": "sft", "algorithm__loss": {"name": "gspo"}},
+        "algorithm.loss has no effect with recipe: sft; it reads algorithm.aggregation and",
+    ),
+    (
+        {"recipe": "sft", "algorithm__advantage": {"name": "rloo"}},
+        "algorithm.advantage has no effect with recipe: sft",
+    ),
+    (
+        {"algorithm__drop_equal_groups": True, "algorithm__advantage": {"name": "gae"}}
+        | {"rollout__num_samples": 1},
+        "a single response has the same score as itself",
+    ),
+    (
+        {"algorithm__loss_scale": 100.0},
+        "has no effect with aggregation = token-mean; leave it out, or choose seq-mean-token",
+    ),
+    ({"critic__warmup_steps": 5}, "critic.warmup_steps = 5: nothing here trains a critic"),
+    (
+        {"recipe": "sft", "critic__value_clip": None},
+        "critic.value_clip = None: nothing here trains a critic; leave it out",
+    ),
+    (
+        {"algorithm__kl": {"coefficient": 0.1}},
+        "coefficient = 0.1 has no effect with placement: none",
+    ),
+    (
+        {"algorithm__overlong": {"buffer": 600}, "rollout__max_response_tokens": 512},
+        "overlong.buffer = 600 is more than rollout.max_response_tokens = 512",
+    ),
+    ({"algorithm__overlong": {"leave_out": True, "factor": 2.0}}, "factor = 2 has no effect"),
+    ({"algorithm__overlong": {"buffer": 4, "factor": 0.0}}, "overlong.factor = 0"),
+    (
+        {"critic__warmup_steps": 5, "algorithm__advantage": {"name": "own.py:Mine"}},
+        "critic.warmup_steps = 5: .* give `roles: {critic: {}}`, or leave it out",
+    ),
+    (
+        {"algorithm__advantage": {"name": "grpo", "std": "none", "epsilon": 1e-4}},
+        "epsilon = 0.0001 has no effect with std: none",
+    ),
+    (
+        {"algorithm__advantage": {"name": "grpo_passk", "std": "none", "epsilon": 1e-4}},
+        "epsilon = 0.0001 has no effect with std: none",
+    ),
+    (
+        {"recipe": "dpo", "reward__function": "math"},
+        "section reward has no effect with recipe: dpo, which compares answers",
+    ),
+    ({"rollout__environment": {"name": "calculator", "max_turns": 1}}, "max_turns = 1"),
+    ({"algorithm__kl": {"estimator": "k2"}}, "estimator = k2 has no effect with placement"),
+    (
+        {"algorithm__kl": {"placement": "reward", "target": 0.2}},
+        "target = 0.2 has no effect with controller: fixed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WITHOUT_EFFECT)
 def test_settings_of_an_algorithm_that_would_do_nothing(changes, words):
     with pytest.raises(ConfigError, match=words):
         parse(**changes)

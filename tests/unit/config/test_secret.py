@@ -29,21 +29,21 @@ def test_not_secrets(name):
     assert not looks_secret(name)
 
 
-@pytest.mark.parametrize(
-    ("line", "assigned"),
-    [
-        ("export HF_TOKEN=hf_x", True),
-        ("a && WANDB_API_KEY='x' b", True),
-        ('export DB_PASS="x"', True),
-        ("login --password=x", True),
-        ("export HF_TOKEN=$(cat ~/.token)", False),
-        ('export HF_TOKEN="$MY_TOKEN"', False),
-        ("export HF_TOKEN=`cat ~/.token`", False),
-        ("unset HF_TOKEN; export HF_TOKEN=", False),
-        ("export TOKENIZERS_PARALLELISM=false", False),
-        ("module load token", False),
-    ],
-)
+SHELL_LINES = [
+    ("export HF_TOKEN=hf_x", True),
+    ("a && WANDB_API_KEY='x' b", True),
+    ('export DB_PASS="x"', True),
+    ("login --password=x", True),
+    ("export HF_TOKEN=$(cat ~/.token)", False),
+    ('export HF_TOKEN="$MY_TOKEN"', False),
+    ("export HF_TOKEN=`cat ~/.token`", False),
+    ("unset HF_TOKEN; export HF_TOKEN=", False),
+    ("export TOKENIZERS_PARALLELISM=false", False),
+    ("module load token", False),
+]
+
+
+@pytest.mark.parametrize(("line", "assigned"), SHELL_LINES)
 def test_secrets_in_a_line_of_a_shell(line, assigned):
     assert assigns_secret(line) == assigned
 
@@ -51,18 +51,18 @@ def test_secrets_in_a_line_of_a_shell(line, assigned):
 GYM = {"kind": "reasoning_gym", "task": "chain_sum", "size": 4}
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("reward.options.judge_api_key", {"judge_api_key": "hunter2", "scale": 1}),
-        ("reward.options.a.token", {"a": {"token": "hunter2"}}),
-        ("reward.options.a.b.DB_PASS", {"a": [1, {"b": {"DB_PASS": "hunter2"}}]}),
-        ("reward.options.MONGO_URI", {"MONGO_URI": "mongodb://me:hunter2@db.example/x"}),
-        ("reward.options.repo", {"repo": "https://ghp_hunter2@github.com/me/x"}),
-        ("reward.options.repo", {"repo": f"https://{'hunter2' * 6}@git.example/me/x"}),
-        ("reward.options.urls", {"urls": ["https://a.example", "https://me:hunter2@b.example"]}),
-    ],
-)
+SECRETS = [
+    ("reward.options.judge_api_key", {"judge_api_key": "hunter2", "scale": 1}),
+    ("reward.options.a.token", {"a": {"token": "hunter2"}}),
+    ("reward.options.a.b.DB_PASS", {"a": [1, {"b": {"DB_PASS": "hunter2"}}]}),
+    ("reward.options.MONGO_URI", {"MONGO_URI": "mongodb://me:hunter2@db.example/x"}),
+    ("reward.options.repo", {"repo": "https://ghp_hunter2@github.com/me/x"}),
+    ("reward.options.repo", {"repo": f"https://{'hunter2' * 6}@git.example/me/x"}),
+    ("reward.options.urls", {"urls": ["https://a.example", "https://me:hunter2@b.example"]}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), SECRETS)
 def test_a_secret_in_a_run_is_refused_and_not_repeated(name, options):
     with pytest.raises(ConfigError, match=f"{name} looks like a secret") as caught:
         parse(reward__options=options)
@@ -76,16 +76,16 @@ def test_a_secret_in_a_run_is_refused_and_not_repeated(name, options):
 URL = "https://me:hunter2@host/x"
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("model.path", {"model__path": URL}),
-        ("data.train.paths", {"data__train__paths": [URL]}),
-        ("data.train.template", {"data__train": GYM | {"template": f"{{question}} {URL}"}}),
-        ("rollout.stop", {"rollout__stop": [f"end {URL}"]}),
-        ("reward.function", {"reward__function": f"{URL}:f"}),
-    ],
-)
+PASSWORDS = [
+    ("model.path", {"model__path": URL}),
+    ("data.train.paths", {"data__train__paths": [URL]}),
+    ("data.train.template", {"data__train": GYM | {"template": f"{{question}} {URL}"}}),
+    ("rollout.stop", {"rollout__stop": [f"end {URL}"]}),
+    ("reward.function", {"reward__function": f"{URL}:f"}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), PASSWORDS)
 def test_an_address_with_a_password_is_refused_in_every_text(name, settings):
     with pytest.raises(ConfigError, match=f"{name} looks like a secret") as caught:
         parse(**settings)
@@ -99,11 +99,6 @@ def test_a_long_text_is_looked_through_at_once():
 
 
 def test_what_is_no_secret_may_stand_in_a_run():
-    options = {
-        "url": "https://a.example:8000/x@y",
-        "git": "ssh://git@a.example/x",
-        "use_auth": True,
-        "token": None,
-        "scale": 2,
-    }
+    options = {"url": "https://a.example:8000/x@y", "git": "ssh://git@a.example/x"}
+    options |= {"use_auth": True, "token": None, "scale": 2}
     assert parse(reward__options=options).reward.options == options

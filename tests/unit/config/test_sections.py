@@ -8,235 +8,165 @@ from tests.unit.config.trees import GAE, parse
 from verl_hpc.errors import ConfigError
 
 INFINITY = float("inf")
+FSDP, HF = {"engine": "fsdp"}, {"engine": "hf"}
 
 
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        ("steps", 0),
-        ("steps", 1.5),
-        ("steps", True),
-        ("steps", "3"),
-        ("steps", 2**31),
-        ("seed", 2**63),
-        ("seed", 10**30),
-        ("batch__size", 10**9),
-        ("batch__max_tokens_per_micro_batch", 2**31),
-        ("optimizer__lr", True),
-        ("optimizer__lr", 1e30),
-        ("optimizer__weight_decay", 1e308),
-        ("optimizer__clip_grad", 1e308),
-        ("optimizer__beta1", 1.0),
-        ("optimizer__beta2", 1),
-        ("roles__critic__optimizer", {"beta1": 1.0}),
-        ("roles__critic__head", "values"),
-        ("roles__critic__placement", "Train"),
-        ("placement__train", -1),
-        ("placement__train", 1.5),
-        ("placement__train", "1/0"),
-        ("placement__train", "half"),
-        ("placement__train", ""),
-        ("placement__train", "0-3,5"),
-        ("placement__train", "9" * 200),
-        ("rollout__num_samples", 10**9),
-        ("rollout__temperature", 1e-308),
-        ("rollout__temperature", 0.0099),
-        ("rollout__temperature", 1e308),
-        ("rollout__kv_cache_gib", 1e30),
-        ("runtime__threads_per_rank", 1_000_000),
-        ("runtime__collective_timeout_s", 1e308),
-        ("runtime__collective_timeout_s", 1e-300),
-        ("runtime__late_after_s", 1e-300),
-        ("reward__timeout_s", 1e308),
-        ("reward__timeout_s", 1e-300),
-        ("algorithm__kl", {"coefficient": 1e300}),
-        ("data__train", {"kind": "reasoning_gym", "task": "a", "size": 10**30}),
-        ("data__train", {"kind": "reasoning_gym", "task": "a", "size": 10**9}),
-        ("data__train", {"kind": "files", "paths": ["a.jsonl"], "limit": 10**30}),
-        ("seed", -1),
-        ("batch__size", 0),
-        ("optimizer__lr", 0.0),
-        ("optimizer__lr", INFINITY),
-        ("optimizer__lr", "fast"),
-        ("optimizer__weight_decay", -1e-9),
-        ("optimizer__beta1", 1.1),
-        ("algorithm__loss__clip_low", -0.1),
-        ("algorithm__loss__clip_low", 1.1),
-        ("algorithm__loss__clip_high", -0.1),
-        ("algorithm__loss__dual_clip", 1.0),
-        ("algorithm__loss_scale", 0.0),
-        ("algorithm__entropy_coefficient", INFINITY),
-        ("algorithm__aggregation", "mean"),
-        ("algorithm__kl", {"estimator": "k4"}),
-        ("rollout__top_p", 0.0),
-        ("rollout__top_p", 1.1),
-        ("rollout__top_k", -2),
-        ("rollout__temperature", -0.1),
-        ("rollout__temperature", float("nan")),
-        ("rollout__gpu_memory_utilization", 1.0),
-        ("rollout__gpu_memory_utilization", 0.0),
-        ("reward__timeout_s", 0),
-        ("runtime__late_after_s", INFINITY),
-        ("checkpoint__keep", 0),
-        ("checkpoint__every", -1),
-        ("data__train", {"kind": "files", "paths": []}),
-        ("data__train", {"kind": "reasoning_gym", "task": "a", "size": 1, "template": "no slot"}),
-        ("data__train", {"kind": "reasoning_gym", "task": "a", "size": 10**30}),
+GYM = {"kind": "reasoning_gym", "task": "a", "size": 1}
+FILES = {"kind": "files", "paths": ["a.jsonl"]}
+OUT_OF_BOUNDS = {
+    "steps": [0, 1.5, True, "3", 2**31],
+    "seed": [-1, 2**63, 10**30],
+    "batch__size": [0, 10**9],
+    "batch__max_tokens_per_micro_batch": [2**31],
+    "optimizer__lr": [0.0, True, 1e30, INFINITY, "fast"],
+    "optimizer__weight_decay": [-1e-9, 1e308],
+    "optimizer__clip_grad": [1e308],
+    "optimizer__beta1": [1.0, 1.1],
+    "optimizer__beta2": [1],
+    "roles__critic__optimizer": [{"beta1": 1.0}],
+    "roles__critic__head": ["values"],
+    "roles__critic__placement": ["Train"],
+    "placement__train": [-1, 1.5, "1/0", "half", "", "0-3,5", "9" * 200],
+    "rollout__num_samples": [10**9],
+    "rollout__temperature": [-0.1, 1e-308, 0.0099, 1e308, float("nan")],
+    "rollout__kv_cache_gib": [1e30],
+    "rollout__top_p": [0.0, 1.1],
+    "rollout__top_k": [-2],
+    "rollout__gpu_memory_utilization": [0.0, 1.0],
+    "runtime__threads_per_rank": [1_000_000],
+    "runtime__collective_timeout_s": [1e308, 1e-300],
+    "runtime__late_after_s": [1e-300, INFINITY],
+    "reward__timeout_s": [0, 1e308, 1e-300],
+    "algorithm__kl": [{"coefficient": 1e300}, {"estimator": "k4"}],
+    "algorithm__loss__clip_low": [-0.1, 1.1],
+    "algorithm__loss__clip_high": [-0.1],
+    "algorithm__loss__dual_clip": [1.0],
+    "algorithm__loss_scale": [0.0],
+    "algorithm__entropy_coefficient": [INFINITY],
+    "algorithm__aggregation": ["mean"],
+    "checkpoint__keep": [0],
+    "checkpoint__every": [-1],
+    "data__train": [
+        *(GYM | {"size": 10**30}, GYM | {"size": 10**9}, GYM | {"template": "no slot"}),
+        *(FILES | {"paths": []}, FILES | {"limit": 10**30}),
     ],
-)
+}
+
+
+@pytest.mark.parametrize("name, value", [(n, v) for n, vs in OUT_OF_BOUNDS.items() for v in vs])
 def test_values_out_of_bounds_are_named(name, value):
     with pytest.raises(ConfigError) as caught:
         parse(**{name: value})
     assert name.replace("__", ".") in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        ("algorithm__loss__clip_low", 0.0),
-        ("algorithm__loss__clip_low", 1.0),
-        ("algorithm__loss__clip_high", 3.0),
-        ("algorithm__loss__dual_clip", None),
-        ("algorithm__entropy_coefficient", -0.01),
-        ("rollout__top_p", 1.0),
-        ("rollout__top_k", -1),
-        ("optimizer__clip_grad", 0.0),
-        ("checkpoint__every", 0),
-    ],
-)
+AT_BOUNDS = [
+    ("algorithm__loss__clip_low", 0.0),
+    ("algorithm__loss__clip_low", 1.0),
+    ("algorithm__loss__clip_high", 3.0),
+    ("algorithm__loss__dual_clip", None),
+    ("algorithm__entropy_coefficient", -0.01),
+    ("rollout__top_p", 1.0),
+    ("rollout__top_k", -1),
+    ("optimizer__clip_grad", 0.0),
+    ("checkpoint__every", 0),
+]
+
+
+@pytest.mark.parametrize("name, value", AT_BOUNDS)
 def test_values_at_their_bounds_are_taken(name, value):
     assert reduce(getattr, name.split("__"), parse(**{name: value})) == value
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"parallel__virtual_pipeline": 2}, "virtual_pipeline > 1 needs pipeline_parallel > 1"),
-        ({"parallel__sequence_parallel": True}, "sequence_parallel needs tensor_parallel > 1"),
-        (
-            {"rollout__engine_options": {"block_size": 32, "max_num_seqs": 8}},
-            "engine_options.max_num_seqs: set rollout.max_num_seqs instead",
-        ),
-        ({"rollout__quantization": "fp8"}, "fp8 without algorithm.correction"),
-        ({"rollout__kv_cache_dtype": "fp8"}, "kv_cache_dtype = fp8 without algorithm.correction"),
-        ({"rollout__ignored_layers": ["layers.0"]}, "ignored_layers needs quantization: fp8"),
-        (
-            {"rollout": {"quantization": "fp8", "engine": "hf"}},
-            "quantization: fp8 needs engine: vllm",
-        ),
-        (
-            {"rollout": {"quantization": "fp8", "dtype": "float32"}},
-            "quantization: fp8 with dtype: float32",
-        ),
-        (
-            {"rollout__engine_options": {"quantization": "fp8"}},
-            "engine_options.quantization: set rollout.quantization instead",
-        ),
-        (
-            {"rollout__engine_options": {"pipeline_parallel_size": 2}},
-            "engine_options.pipeline_parallel_size: set rollout.pipeline_parallel instead",
-        ),
-        *(
-            (
-                {"rollout__engine_options": {name: value}},
-                f"engine_options.{said} cannot be chosen: weights are written into experts where",
-            )
-            for name, value, said in (
-                ("moe_backend", "flashinfer_trtllm", "moe_backend"),
-                ("enable_eplb", True, "enable_eplb"),
-                ("expert_placement_strategy", "round_robin", "expert_placement_strategy"),
-                ("kernel_config", {"moe_backend": "aiter"}, "kernel_config.moe_backend"),
-            )
-        ),
-        (
-            {"rollout__engine_options": {"enable_expert_parallel": True}},
-            "engine_options.enable_expert_parallel: set rollout.expert_parallel instead",
-        ),
-        ({"rollout__expert_parallel": True}, "expert_parallel needs tensor_parallel > 1: its"),
-        (
-            {"rollout__engine": "hf", "rollout__expert_parallel": True},
-            "expert_parallel needs engine: vllm",
-        ),
-        (
-            {"rollout__engine": "hf", "rollout__pipeline_parallel": 2},
-            "pipeline_parallel needs engine: vllm",
-        ),
-        (
-            {"rollout__grouping": "zero_redundancy", "rollout__pipeline_parallel": 2},
-            "grouping = zero_redundancy needs pipeline_parallel = 1; choose contiguous",
-        ),
-        (
-            {"rollout__engine": "hf", "rollout__engine_options": {"block_size": 32}},
-            "engine_options needs engine: vllm",
-        ),
-        ({"parallel__recompute_num_layers": 2}, "recompute_num_layers needs recompute: full"),
-        (
-            {"parallel__recompute": "selective", "parallel__recompute_method": "block"},
-            "recompute_method needs recompute: full",
-        ),
-        (
-            {"parallel__recompute": "full", "parallel__recompute_modules": ["mlp"]},
-            "recompute_modules needs recompute: selective",
-        ),
-        (
-            {"parallel__recompute": "selective", "parallel__recompute_modules": []},
-            "recompute_modules is empty",
-        ),
-        (
-            {"parallel__recompute": "selective", "parallel__recompute_modules": ["layernorm"]},
-            "layernorm cannot be recomputed: Transformer Engine fuses",
-        ),
-        (
-            {"parallel__recompute": "selective", "parallel__recompute_modules": ["mlp", "moe_act"]},
-            "moe_act cannot be recomputed: experts are",
-        ),
-        (
-            {
-                "optimizer__schedule": "linear",
-                "optimizer__decay_steps": 5,
-                "optimizer__warmup_steps": 5,
-            },
-            "decay_steps = 5 is not above warmup_steps = 5",
-        ),
-        (
-            {"optimizer__lr": 1e-6, "optimizer__min_lr": 1e-5},
-            "min_lr = 1e-05 is above lr = 1e-06",
-        ),
-        (
-            GAE
-            | {
-                "roles": {
-                    "critic": {
-                        "optimizer": {"schedule": "cosine", "decay_steps": 1, "warmup_steps": 2}
-                    }
-                }
-            },
-            "decay_steps = 1 is not above warmup_steps = 2",
-        ),
-        ({"algorithm__kl": {"controller": "adaptive"}}, "adaptive needs placement: reward"),
-        (
-            {"algorithm__kl": {"controller": "adaptive", "placement": "loss"}},
-            "adaptive needs placement: reward",
-        ),
-    ],
-)
-def test_settings_that_contradict_each_other(changes, words):
+SELECTIVE = {"recompute": "selective"}
+ELSEWHERE = {
+    "max_num_seqs": (8, "max_num_seqs"),
+    "quantization": ("fp8", "quantization"),
+    "pipeline_parallel_size": (2, "pipeline_parallel"),
+    "enable_expert_parallel": (True, "expert_parallel"),
+}
+EXPERTS = {
+    "moe_backend": "flashinfer_trtllm",
+    "enable_eplb": True,
+    "expert_placement_strategy": "round_robin",
+    "kernel_config": {"moe_backend": "aiter"},
+}
+LATE = {"schedule": "cosine", "decay_steps": 1, "warmup_steps": 2}
+CONTRADICTIONS = [
+    *(
+        ("rollout", {"engine_options": {name: value}}, f"{name}: set rollout.{other} instead")
+        for name, (value, other) in ELSEWHERE.items()
+    ),
+    *(
+        ("rollout", {"engine_options": {name: value}}, "cannot be chosen: weights are written into")
+        for name, value in EXPERTS.items()
+    ),
+    ("parallel", {"virtual_pipeline": 2}, "virtual_pipeline > 1 needs pipeline_parallel > 1"),
+    ("parallel", {"sequence_parallel": True}, "sequence_parallel needs tensor_parallel > 1"),
+    ("rollout", {"quantization": "fp8"}, "fp8 without algorithm.correction"),
+    ("rollout", {"kv_cache_dtype": "fp8"}, "kv_cache_dtype = fp8 without algorithm.correction"),
+    ("rollout", {"ignored_layers": ["layers.0"]}, "ignored_layers needs quantization: fp8"),
+    ("rollout", HF | {"quantization": "fp8"}, "quantization: fp8 needs engine: vllm"),
+    ("rollout", {"quantization": "fp8", "dtype": "float32"}, "fp8 with dtype: float32"),
+    ("rollout", {"expert_parallel": True}, "expert_parallel needs tensor_parallel > 1: its"),
+    ("rollout", HF | {"expert_parallel": True}, "expert_parallel needs engine: vllm"),
+    ("rollout", HF | {"pipeline_parallel": 2}, "pipeline_parallel needs engine: vllm"),
+    ("rollout", HF | {"engine_options": {"block_size": 32}}, "engine_options needs engine: vllm"),
+    (
+        "rollout",
+        {"grouping": "zero_redundancy", "pipeline_parallel": 2},
+        "grouping = zero_redundancy needs pipeline_parallel = 1; choose contiguous",
+    ),
+    ("parallel", {"recompute_num_layers": 2}, "recompute_num_layers needs recompute: full"),
+    (
+        "parallel",
+        SELECTIVE | {"recompute_method": "block"},
+        "recompute_method needs recompute: f",
+    ),
+    (
+        "parallel",
+        {"recompute": "full", "recompute_modules": ["mlp"]},
+        "recompute_modules needs recompute: selective",
+    ),
+    ("parallel", SELECTIVE | {"recompute_modules": []}, "recompute_modules is empty"),
+    *(
+        ("parallel", SELECTIVE | {"recompute_modules": modules}, f"{modules[-1]} cannot be {why}")
+        for modules, why in (
+            (["layernorm"], "recomputed: Transformer Engine fuses"),
+            (["mlp", "moe_act"], "recomputed: experts are"),
+        )
+    ),
+    ("optimizer", LATE | {"schedule": "linear"}, "decay_steps = 1 is not above warmup_steps = 2"),
+    ("optimizer", {"lr": 1e-6, "min_lr": 1e-5}, "min_lr = 1e-05 is above lr = 1e-06"),
+    ("roles", {"critic": {"optimizer": LATE}}, "decay_steps = 1 is not above warmup_steps = 2"),
+    ("algorithm.kl", {"controller": "adaptive"}, "adaptive needs placement: reward"),
+    (
+        "algorithm.kl",
+        {"controller": "adaptive", "placement": "loss"},
+        "needs placement: reward",
+    ),
+]
+
+
+@pytest.mark.parametrize("section, settings, words", CONTRADICTIONS)
+def test_settings_that_contradict_each_other(section, settings, words):
+    changes = {f"{section}.{name}".replace(".", "__"): value for name, value in settings.items()}
     with pytest.raises(ConfigError) as caught:
-        parse(**changes)
+        parse(**(GAE if section == "roles" else {}) | changes)
     assert words in str(caught.value)
-    assert [*changes][-1].split("__")[0] in str(caught.value), "the section is named"
+    assert section.partition(".")[0] in str(caught.value), "the section is named"
 
 
-@pytest.mark.parametrize(
-    "placement, estimator, words",
-    [
-        ("loss", "k1", ["expected gradient is zero", "k3 (the default)", "k2"]),
-        ("loss", "abs", ["does not fade", "k3 (the default)"]),
-        ("reward", "k2", ["hardly", "k1 (the default)"]),
-        ("reward", "k3", ["hardly", "k1 (the default)"]),
-        ("reward", "abs", ["hardly", "k1 (the default)"]),
-    ],
-)
+KL_PLACEMENTS = [
+    ("loss", "k1", ["expected gradient is zero", "k3 (the default)", "k2"]),
+    ("loss", "abs", ["does not fade", "k3 (the default)"]),
+    ("reward", "k2", ["hardly", "k1 (the default)"]),
+    ("reward", "k3", ["hardly", "k1 (the default)"]),
+    ("reward", "abs", ["hardly", "k1 (the default)"]),
+]
+
+
+@pytest.mark.parametrize("placement, estimator, words", KL_PLACEMENTS)
 def test_kl_that_does_not_pull_to_the_reference(placement, estimator, words):
     kl = {"placement": placement, "estimator": estimator}
     with pytest.raises(ConfigError) as caught:
@@ -278,31 +208,31 @@ def test_the_critic_learns_faster_than_the_actor():
     assert roles["actor"].optimizer.lr == config.optimizer.lr == 1e-6
 
 
-@pytest.mark.parametrize(
-    "name, words",
-    [
-        ("gsm8", "reward.function = 'gsm8': no such function; did you mean gsm8k?"),
-        ("zzz", "math, multiple_choice, reasoning_gym; your own is named"),
-        ("my/reward.py", "path/to/file.py:function"),
-    ],
-)
+UNKNOWN_REWARDS = [
+    ("gsm8", "reward.function = 'gsm8': no such function; did you mean gsm8k?"),
+    ("zzz", "math, multiple_choice, reasoning_gym; your own is named"),
+    ("my/reward.py", "path/to/file.py:function"),
+]
+
+
+@pytest.mark.parametrize("name, words", UNKNOWN_REWARDS)
 def test_a_reward_function_that_is_not_known(name, words):
     with pytest.raises(ConfigError) as raised:
         parse(reward__function=name)
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("path", "told"),
-    [
-        ("", "at least 1 character"),
-        ("a\0b", "control character"),
-        ("a\nb", "line break"),
-        ("x/" * 2500, "at most 4000"),
-        ("a/" + "x" * 256, "255 bytes"),
-        ("a/" + "é" * 128, "255 bytes"),
-    ],
-)
+WRONG_PATHS = [
+    ("", "at least 1 character"),
+    ("a\0b", "control character"),
+    ("a\nb", "line break"),
+    ("x/" * 2500, "at most 4000"),
+    ("a/" + "x" * 256, "255 bytes"),
+    ("a/" + "é" * 128, "255 bytes"),
+]
+
+
+@pytest.mark.parametrize(("path", "told"), WRONG_PATHS)
 def test_paths_that_no_file_can_have(path, told):
     files = {"kind": "files", "paths": [path]}
     changes = {
@@ -320,20 +250,14 @@ def test_paths_that_no_file_can_have(path, told):
         assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"recipe": "rl", "rollout__num_samples": 2}, "recipe: rl generates"),
-        (
-            {
-                "recipe": "sft",
-                "evaluation__every": 1,
-                "data__evaluation": {"kind": "reasoning_gym", "task": "chain_sum", "size": 9},
-            },
-            "an evaluation generates",
-        ),
-    ],
-)
+SFT = {"recipe": "sft", "evaluation__every": 1, "data__evaluation": GYM}
+WITHOUT_ENGINE = [
+    ({"recipe": "rl", "rollout__num_samples": 2}, "recipe: rl generates"),
+    (SFT, "an evaluation generates"),
+]
+
+
+@pytest.mark.parametrize("changes, words", WITHOUT_ENGINE)
 def test_what_generates_needs_an_engine(changes, words):
     with pytest.raises(ConfigError, match=f"rollout.engine = none, and {words}; choose vllm or hf"):
         parse(rollout__engine="none", **changes)
@@ -344,38 +268,28 @@ def test_a_recipe_of_ones_own_may_generate_nothing():
     assert not parse(recipe="mine.py:dpo", rollout__engine="none").generates
 
 
-FSDP = {"engine": "fsdp"}
+FULL = {"recompute": "full", "recompute_num_layers": 2}
+GRAPHS = FSDP | {"fsdp": {"compile": "reduce-overhead"}}
+NOT_SHARDED = [
+    ({"parallel": {"engine": "deepspeed"}}, "deepspeed'?: .*choose fsdp"),
+    ({"rollout__engine": "sglang"}, "rollout.engine = 'sglang': SGLang .*choose vllm, or hf"),
+    ({"parallel": FSDP | {"tensor_parallel": 2}}, "tensor_parallel = 2 with engine = fsdp"),
+    ({"parallel": FSDP | {"pipeline_parallel": 2}}, "pipeline_parallel = 2 with"),
+    ({"parallel": FSDP | {"context_parallel": 2}}, "context_parallel = 2 with"),
+    ({"parallel": FSDP | {"expert_parallel": 2}}, "expert_parallel = 2 with"),
+    ({"parallel": GRAPHS}, "compile = 'reduce-overhead': this .*CUDA graphs.*Choose default, or n"),
+    ({"parallel": FSDP | {"fsdp": {"compile": "max-autotune"}}}, "'max-autotune': .* CUDA graphs"),
+    ({"parallel": FSDP | {"recompute": "selective"}}, "recompute = selective with"),
+    ({"parallel": FSDP | FULL}, "recompute_num_layers = 2 with"),
+    ({"parallel": {"fsdp": {"reduce_dtype": "bfloat16"}}}, "fsdp is given with engine = meg"),
+    ({"parallel": FSDP, "lora": {"rank": 2}}, "lora .of the actor. with parallel.engine"),
+    ({"parallel": FSDP, "model__fp8": {}}, "model.fp8 with parallel.engine = fsdp"),
+    ({"parallel": FSDP, "model__router": {"z_loss": 1e-3}}, "model.router with"),
+    (GAE | {"roles": {"critic": {"parallel": FSDP, "lora": {"rank": 2}}}}, "of the critic"),
+]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"parallel": {"engine": "deepspeed"}}, "deepspeed'?: .*choose fsdp"),
-        ({"rollout__engine": "sglang"}, "rollout.engine = 'sglang': SGLang .*choose vllm, or hf"),
-        ({"parallel": FSDP | {"tensor_parallel": 2}}, "tensor_parallel = 2 with engine = fsdp"),
-        ({"parallel": FSDP | {"pipeline_parallel": 2}}, "pipeline_parallel = 2 with"),
-        ({"parallel": FSDP | {"context_parallel": 2}}, "context_parallel = 2 with"),
-        ({"parallel": FSDP | {"expert_parallel": 2}}, "expert_parallel = 2 with"),
-        (
-            {"parallel": FSDP | {"fsdp": {"compile": "reduce-overhead"}}},
-            "compile = 'reduce-overhead': this mode .* CUDA graphs.*Choose default, or none",
-        ),
-        (
-            {"parallel": FSDP | {"fsdp": {"compile": "max-autotune"}}},
-            "compile = 'max-autotune': .* CUDA graphs",
-        ),
-        ({"parallel": FSDP | {"recompute": "selective"}}, "recompute = selective with"),
-        (
-            {"parallel": FSDP | {"recompute": "full", "recompute_num_layers": 2}},
-            "recompute_num_layers = 2 with",
-        ),
-        ({"parallel": {"fsdp": {"reduce_dtype": "bfloat16"}}}, "fsdp is given with engine = meg"),
-        ({"parallel": FSDP, "lora": {"rank": 2}}, "lora .of the actor. with parallel.engine"),
-        ({"parallel": FSDP, "model__fp8": {}}, "model.fp8 with parallel.engine = fsdp"),
-        ({"parallel": FSDP, "model__router": {"z_loss": 1e-3}}, "model.router with"),
-        (GAE | {"roles": {"critic": {"parallel": FSDP, "lora": {"rank": 2}}}}, "of the critic"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), NOT_SHARDED)
 def test_what_fully_shard_does_not_do_is_named(changes, words):
     with pytest.raises(ConfigError, match=words):
         parse(**changes)

@@ -67,20 +67,20 @@ def test_every_setting_of_a_resolved_run_is_listed():
         assert {shown(name) for name in leaves(resolved)} <= listed
 
 
-@pytest.mark.parametrize(
-    ("name", "allowed", "default"),
-    [
-        ("recipe", "string", None),
-        ("rollout.kv_cache_gib", "number > 0 <= 1000 or null", "null"),
-        ("roles.NAME.head", "language_model | value | score or null", "null"),
-        ("roles.NAME.optimizer.lr", "number > 0 <= 100", "1e-06"),
-        ("placement", "string by name", "{}"),
-        ("roles", "sections by name", "{}"),
-        ("batch.size", "integer >= 1 <= 1,000,000", "128"),
-        ("data.train.kind", "files | reasoning_gym", None),
-        ("rollout.stop", "array of string", "[]"),
-    ],
-)
+ALLOWED = [
+    ("recipe", "string", None),
+    ("rollout.kv_cache_gib", "number > 0 <= 1000 or null", "null"),
+    ("roles.NAME.head", "language_model | value | score or null", "null"),
+    ("roles.NAME.optimizer.lr", "number > 0 <= 100", "1e-06"),
+    ("placement", "string by name", "{}"),
+    ("roles", "sections by name", "{}"),
+    ("batch.size", "integer >= 1 <= 1,000,000", "128"),
+    ("data.train.kind", "files | reasoning_gym", None),
+    ("rollout.stop", "array of string", "[]"),
+]
+
+
+@pytest.mark.parametrize(("name", "allowed", "default"), ALLOWED)
 def test_what_a_setting_may_be(name, allowed, default):
     setting = NAMES[name]
     assert (setting.allowed, setting.default) == (allowed, default)

@@ -1,441 +1,259 @@
 """Rows of pairs and of labelled answers, in the shapes that public data sets have."""
 
-from tests.unit.data.shapes import KM, LONG, A, B, M, Shape, U, said, sharegpt
+from tests.unit.data.shapes import KM, LONG, A, B, M, U, labelled, pair, said, says, sharegpt
 
 HH = "\n\nHuman: A river?\n\nAssistant:"
+NILE, KILOMETRES = says(U, A, rejected=B), says(LONG, KM, rejected=M)
 CHATML = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
-PAIRS = [
-    Shape(
-        "a conversation up to the pair (LlamaFactory)",
-        "pair",
-        {},
-        {"conversations": sharegpt("u: Name a river."), "chosen": "The Nile.", "rejected": "The M"},
-        {"prompt": U, "answer": A, "rejected": said("a: The M")},
+PAIRS = {
+    "a conversation up to the pair (LlamaFactory)": pair(
+        says(U, A, rejected=said("a: The M")),
+        conversations=sharegpt("u: Name a river."),
+        chosen="The Nile.",
+        rejected="The M",
     ),
-    Shape(
-        "a pair without a prompt",
-        "pair",
-        {},
-        {"prompt": None, "chosen": A, "rejected": B},
+    "a pair without a prompt": pair(
         "chosen begins with a message of the assistant, and nothing is said before it",
+        prompt=None,
+        chosen=A,
+        rejected=B,
     ),
-    Shape(
-        "a pair that a chat template has written",
-        "pair",
-        {},
-        {
-            "chosen": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nThe Nile<|im_end|>",
-            "rejected": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nThe M<|im_end|>",
-        },
-        {
-            "prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
-            "answer": "The Nile<|im_end|>",
-            "rejected": "The M<|im_end|>",
-        },
+    "a pair that a chat template has written": pair(
+        says(
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+            "The Nile<|im_end|>",
+            rejected="The M<|im_end|>",
+        ),
+        chosen="<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nThe Nile<|im_end|>",
+        rejected="<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nThe M<|im_end|>",
     ),
-    Shape(
-        "texts",
-        "pair",
-        {},
-        {"prompt": "A river?", "chosen": "The Nile.", "rejected": "No."},
-        {"prompt": "A river?", "answer": "The Nile.", "rejected": "No."},
+    "texts": pair(
+        says("A river?", "The Nile.", rejected="No."),
+        prompt="A river?",
+        chosen="The Nile.",
+        rejected="No.",
     ),
-    Shape(
-        "chat prompt, chat answers (TRL)",
-        "pair",
-        {},
-        {"prompt": U, "chosen": A, "rejected": B},
-        {"prompt": U, "answer": A, "rejected": B},
+    "chat prompt, chat answers (TRL)": pair(NILE, prompt=U, chosen=A, rejected=B),
+    "chat prompt, text answers": pair(NILE, prompt=U, chosen="The Nile.", rejected="The Moon."),
+    "text prompt, whole conversations (ultrafeedback_binarized)": pair(
+        NILE, prompt="Name a river.", chosen=U + A, rejected=U + B, score_chosen=8.0
     ),
-    Shape(
-        "chat prompt, text answers",
-        "pair",
-        {},
-        {"prompt": U, "chosen": "The Nile.", "rejected": "The Moon."},
-        {"prompt": U, "answer": A, "rejected": B},
+    "text prompt, chat answers": pair(NILE, prompt="Name a river.", chosen=A, rejected=B),
+    "text prompt, several turns (capybara, orpo-dpo-mix-40k)": pair(
+        KILOMETRES, prompt="Name a river.", chosen=LONG + KM, rejected=LONG + M
     ),
-    Shape(
-        "text prompt, whole conversations (ultrafeedback_binarized)",
-        "pair",
-        {},
-        {"prompt": "Name a river.", "chosen": U + A, "rejected": U + B, "score_chosen": 8.0},
-        {"prompt": U, "answer": A, "rejected": B},
+    "text prompt of the last turn": pair(
+        KILOMETRES, prompt="How long?", chosen=LONG + KM, rejected=LONG + M
     ),
-    Shape(
-        "text prompt, chat answers",
-        "pair",
-        {},
-        {"prompt": "Name a river.", "chosen": A, "rejected": B},
-        {"prompt": U, "answer": A, "rejected": B},
+    "chat prompt that begins whole conversations": pair(
+        KILOMETRES, prompt=U, chosen=LONG + KM, rejected=LONG + M
     ),
-    Shape(
-        "text prompt, several turns (capybara, orpo-dpo-mix-40k)",
-        "pair",
-        {},
-        {"prompt": "Name a river.", "chosen": LONG + KM, "rejected": LONG + M},
-        {"prompt": LONG, "answer": KM, "rejected": M},
+    "implicit chat prompt (trl-lib/ultrafeedback_binarized)": pair(
+        NILE, chosen=U + A, rejected=U + B
     ),
-    Shape(
-        "text prompt of the last turn",
-        "pair",
-        {},
-        {"prompt": "How long?", "chosen": LONG + KM, "rejected": LONG + M},
-        {"prompt": LONG, "answer": KM, "rejected": M},
+    "implicit chat prompt of several turns": pair(KILOMETRES, chosen=LONG + KM, rejected=LONG + M),
+    "answers that part at an earlier turn": pair(
+        says(U, A + said("u: Thanks.", "a: Sure."), rejected=B),
+        chosen=U + A + said("u: Thanks.", "a: Sure."),
+        rejected=U + B,
     ),
-    Shape(
-        "chat prompt that begins whole conversations",
-        "pair",
-        {},
-        {"prompt": U, "chosen": LONG + KM, "rejected": LONG + M},
-        {"prompt": LONG, "answer": KM, "rejected": M},
+    "implicit text prompt (hh-rlhf)": pair(
+        says(HH, " The Nile.", rejected=" The Moon."),
+        chosen=f"{HH} The Nile.",
+        rejected=f"{HH} The Moon.",
     ),
-    Shape(
-        "implicit chat prompt (trl-lib/ultrafeedback_binarized)",
-        "pair",
-        {},
-        {"chosen": U + A, "rejected": U + B},
-        {"prompt": U, "answer": A, "rejected": B},
+    "implicit text prompt without marks": pair(
+        says("Which river? the", " Nile", rejected=" Nine"),
+        chosen="Which river? the Nile",
+        rejected="Which river? the Nine",
     ),
-    Shape(
-        "implicit chat prompt of several turns",
-        "pair",
-        {},
-        {"chosen": LONG + KM, "rejected": LONG + M},
-        {"prompt": LONG, "answer": KM, "rejected": M},
-    ),
-    Shape(
-        "answers that part at an earlier turn",
-        "pair",
-        {},
-        {"chosen": U + A + said("u: Thanks.", "a: Sure."), "rejected": U + B},
-        {"prompt": U, "answer": A + said("u: Thanks.", "a: Sure."), "rejected": B},
-    ),
-    Shape(
-        "implicit text prompt (hh-rlhf)",
-        "pair",
-        {},
-        {
-            "chosen": "\n\nHuman: A river?\n\nAssistant: The Nile.",
-            "rejected": "\n\nHuman: A river?\n\nAssistant: The Moon.",
-        },
-        {
-            "prompt": "\n\nHuman: A river?\n\nAssistant:",
-            "answer": " The Nile.",
-            "rejected": " The Moon.",
-        },
-    ),
-    Shape(
-        "implicit text prompt without marks",
-        "pair",
-        {},
-        {"chosen": "Which river? the Nile", "rejected": "Which river? the Nine"},
-        {"prompt": "Which river? the", "answer": " Nile", "rejected": " Nine"},
-    ),
-    Shape(
-        "question, system and texts (orca_dpo_pairs)",
-        "pair",
+    "question, system and texts (orca_dpo_pairs)": pair(
+        says("A river?", "The Nile.", rejected="No", system="Be brief."),
         {"prompt_key": "question"},
-        {"system": "Be brief.", "question": "A river?", "chosen": "The Nile.", "rejected": "No"},
-        {"prompt": "A river?", "answer": "The Nile.", "rejected": "No", "system": "Be brief."},
+        system="Be brief.",
+        question="A river?",
+        chosen="The Nile.",
+        rejected="No",
     ),
-    Shape(
-        "ShareGPT pairs",
-        "pair",
-        {},
-        {
-            "chosen": sharegpt("u: Name a river.", "a: The Nile."),
-            "rejected": sharegpt("u: Name a river.", "a: The Moon."),
-        },
-        {"prompt": U, "answer": A, "rejected": B},
+    "ShareGPT pairs": pair(
+        NILE,
+        chosen=sharegpt("u: Name a river.", "a: The Nile."),
+        rejected=sharegpt("u: Name a river.", "a: The Moon."),
     ),
-    Shape(
-        "turns with scores of their own",
-        "pair",
-        {},
-        {
-            "chosen": [{**m, "score": 1} for m in U + A],
-            "rejected": [{**m, "score": 2} for m in U + B],
-        },
-        {
-            "prompt": [{**U[0], "score": 1}],
-            "answer": [{**A[0], "score": 1}],
-            "rejected": [{**B[0], "score": 2}],
-        },
+    "turns with scores of their own": pair(
+        says([{**U[0], "score": 1}], [{**A[0], "score": 1}], rejected=[{**B[0], "score": 2}]),
+        chosen=[{**m, "score": 1} for m in U + A],
+        rejected=[{**m, "score": 2} for m in U + B],
     ),
-    Shape(
-        "a prompt that is not in them",
-        "pair",
-        {},
-        {"prompt": "Name a hill.", "chosen": U + A, "rejected": U + B},
+    "a prompt that is not in them": pair(
         "the prompt, 'Name a hill.', is said by no user in chosen",
+        prompt="Name a hill.",
+        chosen=U + A,
+        rejected=U + B,
     ),
-    Shape(
-        "a chat prompt that is not in them",
-        "pair",
-        {},
-        {"prompt": said("u: Name a hill."), "chosen": U + A, "rejected": U + B},
+    "a chat prompt that is not in them": pair(
         "chosen begins with a message of the user that is not the prompt's",
+        prompt=said("u: Name a hill."),
+        chosen=U + A,
+        rejected=U + B,
     ),
-    Shape(
-        "answers to different prompts",
-        "pair",
-        {},
-        {"chosen": U + A, "rejected": said("u: Name a hill.") + B},
+    "answers to different prompts": pair(
         "chosen begins with a message of the user; behind the prompt",
+        chosen=U + A,
+        rejected=said("u: Name a hill.") + B,
     ),
-    Shape(
-        "the same answer twice",
-        "pair",
-        {},
-        {"prompt": U, "chosen": A, "rejected": A},
-        "are the same messages, which prefers nothing",
+    "the same answer twice": pair(
+        "are the same messages, which prefers nothing", prompt=U, chosen=A, rejected=A
     ),
-    Shape(
-        "the same conversation, cut",
-        "pair",
-        {},
-        {"chosen": LONG + KM, "rejected": U + A},
-        "chosen begins with a message of the user",
+    "the same conversation, cut": pair(
+        "chosen begins with a message of the user", chosen=LONG + KM, rejected=U + A
     ),
-    Shape(
-        "an answer of the user",
-        "pair",
-        {},
-        {"prompt": U, "chosen": A, "rejected": said("u: No.")},
-        "rejected begins with a message of the user",
+    "an answer of the user": pair(
+        "rejected begins with a message of the user", prompt=U, chosen=A, rejected=said("u: No.")
     ),
-    Shape(
-        "a text and a chat",
-        "pair",
-        {},
-        {"prompt": U, "chosen": A, "rejected": "No."},
+    "a text and a chat": pair(
         "are list .* and str 'No.'; both must be texts, or both chat lists",
+        prompt=U,
+        chosen=A,
+        rejected="No.",
     ),
-    Shape(
-        "texts that repeat the prompt",
-        "pair",
-        {},
-        {
-            "prompt": "Name a long river.",
-            "chosen": "Name a long river. The Nile.",
-            "rejected": "Name a long river. No.",
-        },
+    "texts that repeat the prompt": pair(
         "both answers begin with the prompt",
+        prompt="Name a long river.",
+        chosen="Name a long river. The Nile.",
+        rejected="Name a long river. No.",
     ),
-    Shape(
-        "texts without a prompt",
-        "pair",
-        {},
-        {"chosen": "Yes", "rejected": "No"},
+    "texts without a prompt": pair(
         "there is no prompt: no column has one, and chosen and rejected begin differently",
+        chosen="Yes",
+        rejected="No",
     ),
-    Shape(
-        "a prompt that ends with an answer",
-        "pair",
-        {},
-        {"prompt": U + A, "chosen": KM, "rejected": M},
+    "a prompt that ends with an answer": pair(
         "the prompt ends with a message of the assistant, and so begins chosen",
+        prompt=U + A,
+        chosen=KM,
+        rejected=M,
     ),
-    Shape(
-        "texts that part where the user speaks",
-        "pair",
-        {},
-        {
-            "chosen": f"{HH} The Nile.\n\nHuman: more\n\nAssistant: x",
-            "rejected": f"{HH} The Nile.\n\nHuman: less\n\nAssistant: y",
-        },
+    "texts that part where the user speaks": pair(
         "chosen and rejected part behind .*Human:.*, where it is not the model that speaks",
+        chosen=f"{HH} The Nile.\n\nHuman: more\n\nAssistant: x",
+        rejected=f"{HH} The Nile.\n\nHuman: less\n\nAssistant: y",
     ),
-    Shape(
-        "texts that part at the first words",
-        "pair",
-        {},
-        {"chosen": f"{HH} The Nile.", "rejected": "\n\nHuman: A hill?\n\nAssistant: Etna."},
+    "texts that part at the first words": pair(
         "chosen and rejected part behind .*Human:.*, where it is not the model that speaks",
+        chosen=f"{HH} The Nile.",
+        rejected="\n\nHuman: A hill?\n\nAssistant: Etna.",
     ),
-    Shape(
-        "a text that ends with the user",
-        "pair",
-        {},
-        {"chosen": f"{HH} The Nile.\n\nHuman: ok", "rejected": f"{HH} The Moon."},
+    "a text that ends with the user": pair(
         "chosen has .*Human:.*, behind which it is not the model that speaks",
+        chosen=f"{HH} The Nile.\n\nHuman: ok",
+        rejected=f"{HH} The Moon.",
     ),
-    Shape(
-        "texts that part at an earlier answer",
-        "pair",
-        {},
-        {
-            "chosen": f"{HH} The Moon.",
-            "rejected": f"{HH} The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
-        },
+    "texts that part at an earlier answer": pair(
         "rejected has .*Human:.*, behind which it is not the model that speaks",
+        chosen=f"{HH} The Moon.",
+        rejected=f"{HH} The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
     ),
-    Shape(
-        "a text of several turns behind its prompt",
-        "pair",
-        {},
-        {
-            "prompt": HH,
-            "chosen": " The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
-            "rejected": " The Moon.",
-        },
+    "a text of several turns behind its prompt": pair(
         "chosen has .*Human:.*, behind which it is not the model that speaks",
+        prompt=HH,
+        chosen=" The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
+        rejected=" The Moon.",
     ),
-    Shape(
-        "whole texts beside a prompt",
-        "pair",
-        {},
-        {"prompt": "A river?", "chosen": f"{HH} The Nile.", "rejected": f"{HH} The Moon."},
+    "whole texts beside a prompt": pair(
         "chosen has .*Human:.*, behind which it is not the model that speaks",
+        prompt="A river?",
+        chosen=f"{HH} The Nile.",
+        rejected=f"{HH} The Moon.",
     ),
-    Shape(
-        "whole texts beside a chat prompt",
-        "pair",
-        {},
-        {"prompt": U, "chosen": f"{HH} The Nile.", "rejected": f"{HH} The Moon."},
+    "whole texts beside a chat prompt": pair(
         "chosen has .*Human:.*, behind which it is not the model that speaks",
+        prompt=U,
+        chosen=f"{HH} The Nile.",
+        rejected=f"{HH} The Moon.",
     ),
-    Shape(
-        "texts of a chat template that part where the user speaks",
-        "pair",
-        {},
-        {
-            "chosen": f"{CHATML}Hi<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n",
-            "rejected": f"{CHATML}Hi<|im_end|>\n<|im_start|>user\nless<|im_end|>\n",
-        },
+    "texts of a chat template that part where the user speaks": pair(
         "chosen and rejected part behind '<.im_start.>user', where it is not the model",
+        chosen=f"{CHATML}Hi<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n",
+        rejected=f"{CHATML}Hi<|im_end|>\n<|im_start|>user\nless<|im_end|>\n",
     ),
-    Shape(
-        "texts of DeepSeek's chat template",
-        "pair",
-        {},
-        {
-            "chosen": "<\uff5cUser\uff5c>hi<\uff5cAssistant\uff5c>The Nile is it",
-            "rejected": "<\uff5cUser\uff5c>hi<\uff5cAssistant\uff5c>The Nile was it",
-        },
-        {
-            "prompt": "<\uff5cUser\uff5c>hi<\uff5cAssistant\uff5c>",
-            "answer": "The Nile is it",
-            "rejected": "The Nile was it",
-        },
+    "texts of DeepSeek's chat template": pair(
+        says(
+            "<\uff5cUser\uff5c>hi<\uff5cAssistant\uff5c>",
+            "The Nile is it",
+            rejected="The Nile was it",
+        ),
+        chosen="<\uff5cUser\uff5c>hi<\uff5cAssistant\uff5c>The Nile is it",
+        rejected="<\uff5cUser\uff5c>hi<\uff5cAssistant\uff5c>The Nile was it",
     ),
-    Shape(
-        "a pair behind an opening of the assistant",
-        "pair",
-        {},
-        {
-            "prompt": "Name a river.",
-            "chosen": said("a: Hello!") + U + A,
-            "rejected": said("a: Hello!") + U + B,
-        },
-        {"prompt": said("a: Hello!") + U, "answer": A, "rejected": B},
+    "a pair behind an opening of the assistant": pair(
+        says(said("a: Hello!") + U, A, rejected=B),
+        prompt="Name a river.",
+        chosen=said("a: Hello!") + U + A,
+        rejected=said("a: Hello!") + U + B,
     ),
-    Shape(
-        "a pair beside its better answer as messages",
-        "pair",
-        {},
-        {"chosen": U + A, "rejected": U + B, "messages": U + A},
-        {"prompt": U, "answer": A, "rejected": B},
+    "a pair beside its better answer as messages": pair(
+        NILE, chosen=U + A, rejected=U + B, messages=U + A
     ),
-    Shape(
-        "a pair that parts early beside its better answer as messages",
-        "pair",
-        {},
-        {"chosen": LONG + KM, "rejected": U + B, "messages": LONG + KM},
-        {"prompt": U, "answer": A + said("u: How long?") + KM, "rejected": B},
+    "a pair that parts early beside its better answer as messages": pair(
+        says(U, A + said("u: How long?") + KM, rejected=B),
+        chosen=LONG + KM,
+        rejected=U + B,
+        messages=LONG + KM,
     ),
-    Shape(
-        "answers alone beside messages that end with the better one",
-        "pair",
-        {},
-        {"chosen": "The Nile.", "rejected": "The Moon.", "messages": U + A},
-        {"prompt": U, "answer": A, "rejected": B},
+    "answers alone beside messages that end with the better one": pair(
+        NILE, chosen="The Nile.", rejected="The Moon.", messages=U + A
     ),
-]
+}
 
-LABELLED = [
-    Shape(
-        "a label beside prompt and messages is about the last answer",
-        "label",
-        {},
-        {"prompt": U, "messages": LONG + KM, "label": False},
-        {"prompt": LONG, "answer": KM, "label": False},
+LABELLED = {
+    "a label beside prompt and messages is about the last answer": labelled(
+        says(LONG, KM, label=False), prompt=U, messages=LONG + KM, label=False
     ),
-    Shape(
-        "a labelled completion and what a reward function compares with",
-        "label",
-        {},
-        {"prompt": U, "completion": A, "answer": "Nile", "label": False},
-        {"prompt": U, "answer": A, "label": False, "ground_truth": "Nile"},
+    "a labelled completion and what a reward function compares with": labelled(
+        says(U, A, label=False, ground_truth="Nile"),
+        prompt=U,
+        completion=A,
+        answer="Nile",
+        label=False,
     ),
-    Shape(
-        "prompt, completion, label (kto-mix-14k)",
-        "label",
-        {},
-        {"prompt": U, "completion": A, "label": True},
-        {"prompt": U, "answer": A, "label": True},
+    "prompt, completion, label (kto-mix-14k)": labelled(
+        says(U, A, label=True), prompt=U, completion=A, label=True
     ),
-    Shape(
-        "texts and a label",
-        "label",
-        {},
-        {"prompt": "A river?", "answer": "No.", "label": False},
-        {"prompt": "A river?", "answer": "No.", "label": False},
+    "texts and a label": labelled(
+        says("A river?", "No.", label=False), prompt="A river?", answer="No.", label=False
     ),
-    Shape(
-        "a completion with its conversation",
-        "label",
-        {},
-        {"prompt": LONG, "completion": LONG + KM, "label": True},
-        {"prompt": LONG, "answer": KM, "label": True},
+    "a completion with its conversation": labelled(
+        says(LONG, KM, label=True), prompt=LONG, completion=LONG + KM, label=True
     ),
-    Shape(
-        "messages and a label (LlamaFactory)",
-        "label",
-        {},
-        {"messages": LONG + KM, "label": False},
-        {"prompt": LONG, "answer": KM, "label": False},
+    "messages and a label (LlamaFactory)": labelled(
+        says(LONG, KM, label=False), messages=LONG + KM, label=False
     ),
-    Shape(
-        "a completion to another prompt",
-        "label",
-        {},
-        {"prompt": said("u: Name a hill."), "completion": U + A, "label": True},
+    "a completion to another prompt": labelled(
         "completion begins with a message of the user that is not the prompt's",
+        prompt=said("u: Name a hill."),
+        completion=U + A,
+        label=True,
     ),
-    Shape(
-        "a label as a word",
-        "label",
-        {},
-        {"prompt": U, "completion": A, "label": "good"},
-        "label is str 'good'; expected true",
+    "a label as a word": labelled(
+        "label is str 'good'; expected true", prompt=U, completion=A, label="good"
     ),
-    Shape(
-        "a label is about the last answer of a whole completion",
-        "label",
-        {},
-        {"prompt": U, "completion": LONG + KM, "label": False},
-        {"prompt": LONG, "answer": KM, "label": False},
+    "a label is about the last answer of a whole completion": labelled(
+        says(LONG, KM, label=False), prompt=U, completion=LONG + KM, label=False
     ),
-    Shape(
-        "a label is about the last answer behind a prompt",
-        "label",
-        {},
-        {"prompt": "Name a river.", "completion": [*LONG[1:], *KM], "label": False},
-        {"prompt": LONG, "answer": KM, "label": False},
+    "a label is about the last answer behind a prompt": labelled(
+        says(LONG, KM, label=False),
+        prompt="Name a river.",
+        completion=[*LONG[1:], *KM],
+        label=False,
     ),
-    Shape(
-        "a labelled completion that begins with its prompt",
-        "label",
-        {},
-        {
-            "prompt": "Name a long river.",
-            "completion": "Name a long river. The Nile.",
-            "label": True,
-        },
+    "a labelled completion that begins with its prompt": labelled(
         "completion begins with the prompt, 'Name a long river.'",
+        prompt="Name a long river.",
+        completion="Name a long river. The Nile.",
+        label=True,
     ),
-]
+}
 
-PREFERENCES = [*PAIRS, *LABELLED]
+PREFERENCES = [*PAIRS.items(), *LABELLED.items()]

@@ -10,11 +10,25 @@ from typing import Any, NamedTuple
 
 
 class Shape(NamedTuple):
-    name: str
     needs: str
     settings: dict[str, Any]
     row: dict[str, Any]
-    found: dict[str, Any] | str
+    expected: dict[str, Any] | str
+
+
+def _makes_shapes(needs):
+    def make(expected, settings=None, /, **row):
+        return Shape(needs, settings or {}, row, expected)
+
+    return make
+
+
+asked, sft, pair, labelled = map(_makes_shapes, ("prompt", "answer", "pair", "label"))
+
+
+def says(prompt, answer=None, **fields):
+    """Expected fields of a problem."""
+    return {"prompt": prompt, "answer": answer, **fields}
 
 
 def said(*turns):
@@ -39,389 +53,224 @@ CALL = {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 U, A, B = said("u: Name a river."), said("a: The Nile."), said("a: The Moon.")
 LONG = said("u: Name a river.", "a: The Nile.", "u: How long?")
+SHAREGPT = sharegpt("u: Name a river.", "a: The Nile.")
 KM, M = said("a: 6,650 km"), said("a: 6,650 m")
 
-SFT = [
-    Shape(
-        "a completion and what a reward function compares with",
-        "answer",
-        {},
-        {"prompt": "2 + 2?", "completion": "Two and two make 4.", "answer": "4"},
-        {"prompt": "2 + 2?", "answer": "Two and two make 4.", "ground_truth": "4"},
+SFT = {
+    "a completion and what a reward function compares with": sft(
+        says("2 + 2?", "Two and two make 4.", ground_truth="4"),
+        prompt="2 + 2?",
+        completion="Two and two make 4.",
+        answer="4",
     ),
-    Shape(
-        "two columns that could be the answer",
-        "answer",
-        {},
-        {"prompt": "2 + 2?", "response": "Two and two make 4.", "answer": "4"},
+    "two columns that could be the answer": sft(
         "answer and response could both be what is learned",
+        prompt="2 + 2?",
+        response="Two and two make 4.",
+        answer="4",
     ),
-    Shape(
-        "messages as text",
-        "answer",
-        {"prompt_key": "question"},
-        {"question": "2 + 2?", "messages": '[{"role": "user", "content": "2 + 2?"}]'},
+    "messages as text": sft(
         "messages is str .*; expected a conversation as a chat list",
+        {"prompt_key": "question"},
+        question="2 + 2?",
+        messages='[{"role": "user", "content": "2 + 2?"}]',
     ),
-    Shape(
-        "a call of a function in ShareGPT's form",
-        "answer",
-        {},
-        {
-            "conversations": [
-                {"from": "human", "value": "2 + 2?"},
-                {"from": "function_call", "value": '{"name": "add", "arguments": {"x": 1}}'},
-                {"from": "observation", "value": "4"},
-                {"from": "gpt", "value": "4"},
-            ]
-        },
-        {
-            "prompt": said("u: 2 + 2?"),
-            "answer": [{"role": "assistant", "tool_calls": [CALL]}, *said("t: 4", "a: 4")],
-        },
+    "a call of a function in ShareGPT's form": sft(
+        says(
+            said("u: 2 + 2?"), [{"role": "assistant", "tool_calls": [CALL]}, *said("t: 4", "a: 4")]
+        ),
+        conversations=[
+            {"from": "human", "value": "2 + 2?"},
+            {"from": "function_call", "value": '{"name": "add", "arguments": {"x": 1}}'},
+            {"from": "observation", "value": "4"},
+            {"from": "gpt", "value": "4"},
+        ],
     ),
-    Shape(
-        "a call of a function in other words",
-        "answer",
-        {},
-        {
-            "conversations": [
-                {"from": "human", "value": "2 + 2?"},
-                {"from": "function_call", "value": "add(2, 2)"},
-            ]
-        },
+    "a call of a function in other words": sft(
         r"conversations\[1\] has the function_call str 'add.2, 2.'; expected {name, arguments}",
+        conversations=[
+            {"from": "human", "value": "2 + 2?"},
+            {"from": "function_call", "value": "add(2, 2)"},
+        ],
     ),
-    Shape(
-        "a weight that is no weight",
-        "answer",
-        {},
-        {"messages": [*U, {**A[0], "weight": 0.5}]},
-        "has the weight 0.5; expected 0 or 1",
+    "a weight that is no weight": sft(
+        "has the weight 0.5; expected 0 or 1", messages=[*U, {**A[0], "weight": 0.5}]
     ),
-    Shape(
-        "Alpaca with a history (LlamaFactory)",
-        "answer",
-        {"prompt_key": "instruction", "answer_key": "output"},
-        {"instruction": "And 2 + 3?", "history": [["2 + 2?", "4"]], "output": "5"},
+    "Alpaca with a history (LlamaFactory)": sft(
         "history is list .*, which belongs to the instruction",
+        {"prompt_key": "instruction", "answer_key": "output"},
+        instruction="And 2 + 3?",
+        history=[["2 + 2?", "4"]],
+        output="5",
     ),
-    Shape(
-        "prompt and completion as texts",
-        "answer",
-        {},
-        {"prompt": "1 + 1 =", "completion": " 2"},
-        {"prompt": "1 + 1 =", "answer": " 2"},
-    ),
-    Shape(
-        "prompt and completion as chats (TRL)",
-        "answer",
-        {},
-        {"prompt": U, "completion": A},
-        {"prompt": U, "answer": A},
-    ),
-    Shape(
-        "text prompt, chat completion",
-        "answer",
-        {},
-        {"prompt": "Name a river.", "completion": A},
-        {"prompt": U, "answer": A},
-    ),
-    Shape(
-        "chat prompt, text answer (verl)",
-        "answer",
+    "prompt and completion as texts": sft(says("1 + 1 =", " 2"), prompt="1 + 1 =", completion=" 2"),
+    "prompt and completion as chats (TRL)": sft(says(U, A), prompt=U, completion=A),
+    "text prompt, chat completion": sft(says(U, A), prompt="Name a river.", completion=A),
+    "chat prompt, text answer (verl)": sft(
+        says(U, A),
         {"answer_key": "extra_info.answer"},
-        {"prompt": U, "extra_info": {"answer": "The Nile."}},
-        {"prompt": U, "answer": A},
+        prompt=U,
+        extra_info={"answer": "The Nile."},
     ),
-    Shape("messages, one turn", "answer", {}, {"messages": U + A}, {"prompt": U, "answer": A}),
-    Shape(
-        "messages, two turns",
-        "answer",
-        {},
-        {"messages": LONG + KM},
-        {"prompt": U, "answer": A + said("u: How long?") + KM},
+    "messages, one turn": sft(says(U, A), messages=U + A),
+    "messages, two turns": sft(says(U, A + said("u: How long?") + KM), messages=LONG + KM),
+    "messages, the last turn": sft(says(LONG, KM), {"train_on": "last"}, messages=LONG + KM),
+    "messages with a system message": sft(
+        says(said("s: Be brief.") + U, A), messages=said("s: Be brief.") + U + A
     ),
-    Shape(
-        "messages, the last turn",
-        "answer",
-        {"train_on": "last"},
-        {"messages": LONG + KM},
-        {"prompt": LONG, "answer": KM},
+    "messages in parts, with Arrow's nulls": sft(
+        says(U, A), messages=parts("u: Name a river.", "a: The Nile.")
     ),
-    Shape(
-        "messages with a system message",
-        "answer",
-        {},
-        {"messages": said("s: Be brief.") + U + A},
-        {"prompt": said("s: Be brief.") + U, "answer": A},
+    "messages with null tool_calls": sft(
+        says(U, A), messages=[{**m, "tool_calls": None, "name": None} for m in U + A]
     ),
-    Shape(
-        "messages in parts, with Arrow's nulls",
-        "answer",
-        {},
-        {"messages": parts("u: Name a river.", "a: The Nile.")},
-        {"prompt": U, "answer": A},
+    "calls of tools, with null arguments of other tools": sft(
+        says(U, [{"role": "assistant", "tool_calls": [CALL]}, *said("t: 2"), *A]),
+        messages=[
+            *U,
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {**CALL, "function": {"name": "add", "arguments": {"x": 1, "y": None}}}
+                ],
+            },
+            {"role": "tool", "content": "2", "tool_calls": None},
+            *A,
+        ],
     ),
-    Shape(
-        "messages with null tool_calls",
-        "answer",
-        {},
-        {"messages": [{**m, "tool_calls": None, "name": None} for m in U + A]},
-        {"prompt": U, "answer": A},
+    "a prompt column beside messages (ultrachat_200k)": sft(
+        says(U, A), prompt="Name a river.", prompt_id="1", messages=U + A
     ),
-    Shape(
-        "calls of tools, with null arguments of other tools",
-        "answer",
-        {},
-        {
-            "messages": [
-                *U,
-                {
-                    "role": "assistant",
-                    "content": None,
-                    "tool_calls": [
-                        {**CALL, "function": {"name": "add", "arguments": {"x": 1, "y": None}}}
-                    ],
-                },
-                {"role": "tool", "content": "2", "tool_calls": None},
-                *A,
-            ]
-        },
-        {"prompt": U, "answer": [{"role": "assistant", "tool_calls": [CALL]}, *said("t: 2"), *A]},
-    ),
-    Shape(
-        "a prompt column beside messages (ultrachat_200k)",
-        "answer",
-        {},
-        {"prompt": "Name a river.", "prompt_id": "1", "messages": U + A},
-        {"prompt": U, "answer": A},
-    ),
-    Shape(
-        "a prompt column that messages do not have",
-        "answer",
-        {},
-        {"prompt": "Name a hill.", "messages": U + A},
+    "a prompt column that messages do not have": sft(
         "the prompt, 'Name a hill.', is said by no user in messages",
+        prompt="Name a hill.",
+        messages=U + A,
     ),
-    Shape(
-        "conversations (ShareGPT)",
-        "answer",
-        {},
-        {"conversations": sharegpt("u: Name a river.", "a: The Nile.")},
-        {"prompt": U, "answer": A},
+    "conversations (ShareGPT)": sft(says(U, A), conversations=SHAREGPT),
+    "ShareGPT with an opening of the assistant": sft(
+        says(said("a: Hello!") + U, A),
+        conversations=sharegpt("a: Hello!", "u: Name a river.", "a: The Nile."),
     ),
-    Shape(
-        "ShareGPT with an opening of the assistant",
-        "answer",
-        {},
-        {"conversations": sharegpt("a: Hello!", "u: Name a river.", "a: The Nile.")},
-        {"prompt": said("a: Hello!") + U, "answer": A},
+    "ShareGPT with a system column (LlamaFactory)": sft(
+        says(U, A, system="Be brief."), system="Be brief.", conversations=SHAREGPT
     ),
-    Shape(
-        "ShareGPT with a system column (LlamaFactory)",
-        "answer",
-        {},
-        {"system": "Be brief.", "conversations": sharegpt("u: Name a river.", "a: The Nile.")},
-        {"prompt": U, "answer": A, "system": "Be brief."},
-    ),
-    Shape(
-        "ShareGPT of somebody else",
-        "answer",
-        {},
-        {"conversations": [{"from": "narrator", "value": "Once"}]},
+    "ShareGPT of somebody else": sft(
         "conversations\\[0\\] is from 'narrator'",
+        conversations=[{"from": "narrator", "value": "Once"}],
     ),
-    Shape(
-        "a conversation that ends with the user",
-        "answer",
-        {},
-        {"messages": LONG},
-        "messages ends with a message of the user",
+    "a conversation that ends with the user": sft(
+        "messages ends with a message of the user", messages=LONG
     ),
-    Shape(
-        "a conversation without an answer",
-        "answer",
-        {},
-        {"messages": U},
-        "messages has no answer behind the prompt",
+    "a conversation without an answer": sft("messages has no answer behind the prompt", messages=U),
+    "a conversation under a name of its own": sft(
+        says(U, A), {"prompt_key": "dialogue"}, dialogue=U + A
     ),
-    Shape(
-        "a conversation under a name of its own",
-        "answer",
-        {"prompt_key": "dialogue"},
-        {"dialogue": U + A},
-        {"prompt": U, "answer": A},
+    "problem, answer and messages (OpenR1-Math)": sft(
+        says(said("u: 1 + 1?"), said("a: So 2.")),
+        problem="1 + 1?",
+        answer="2",
+        messages=said("u: 1 + 1?", "a: So 2."),
     ),
-    Shape(
-        "problem, answer and messages (OpenR1-Math)",
-        "answer",
-        {},
-        {"problem": "1 + 1?", "answer": "2", "messages": said("u: 1 + 1?", "a: So 2.")},
-        {"prompt": said("u: 1 + 1?"), "answer": said("a: So 2.")},
-    ),
-    Shape(
-        "prompt, answer and messages",
-        "answer",
-        {},
-        {"prompt": "1 + 1?", "answer": "2", "messages": said("u: 1 + 1?", "a: So 2.")},
+    "prompt, answer and messages": sft(
         "answer and messages could both be what is learned; set answer_key",
+        prompt="1 + 1?",
+        answer="2",
+        messages=said("u: 1 + 1?", "a: So 2."),
     ),
-    Shape(
-        "the same, with the column named",
-        "answer",
+    "the same, with the column named": sft(
+        says(said("u: 1 + 1?"), said("a: So 2.")),
         {"answer_key": "messages"},
-        {"prompt": "1 + 1?", "answer": "2", "messages": said("u: 1 + 1?", "a: So 2.")},
-        {"prompt": said("u: 1 + 1?"), "answer": said("a: So 2.")},
+        prompt="1 + 1?",
+        answer="2",
+        messages=said("u: 1 + 1?", "a: So 2."),
     ),
-    Shape(
-        "instruction and output (Alpaca)",
-        "answer",
+    "instruction and output (Alpaca)": sft(
+        says("Add one.", "2"),
         {"prompt_key": "instruction", "answer_key": "output"},
-        {"instruction": "Add one.", "input": "", "output": "2"},
-        {"prompt": "Add one.", "answer": "2"},
+        instruction="Add one.",
+        input="",
+        output="2",
     ),
-    Shape(
-        "Alpaca with an input",
-        "answer",
-        {"prompt_key": "instruction", "answer_key": "output"},
-        {"instruction": "Add one.", "input": "1", "output": "2"},
+    "Alpaca with an input": sft(
         "input is str '1', which belongs to the instruction",
+        {"prompt_key": "instruction", "answer_key": "output"},
+        instruction="Add one.",
+        input="1",
+        output="2",
     ),
-    Shape(
-        "system_prompt, question, response (OpenOrca)",
-        "answer",
+    "system_prompt, question, response (OpenOrca)": sft(
+        says("1 + 1?", "2", system="Think."),
         {"prompt_key": "question"},
-        {"system_prompt": "Think.", "question": "1 + 1?", "response": "2"},
-        {"prompt": "1 + 1?", "answer": "2", "system": "Think."},
+        system_prompt="Think.",
+        question="1 + 1?",
+        response="2",
     ),
-    Shape(
-        "tools as JSON, and arguments of the template",
-        "answer",
-        {},
-        {
-            "messages": U + A,
-            "tools": '[{"type": "function"}]',
-            "chat_template_kwargs": {"enable_thinking": False, "other": None},
-        },
-        {
-            "prompt": U,
-            "answer": A,
-            "template_arguments": {"tools": [{"type": "function"}], "enable_thinking": False},
-        },
+    "tools as JSON, and arguments of the template": sft(
+        says(U, A, template_arguments={"tools": [{"type": "function"}], "enable_thinking": False}),
+        messages=U + A,
+        tools='[{"type": "function"}]',
+        chat_template_kwargs={"enable_thinking": False, "other": None},
     ),
-    Shape(
-        "enable_thinking as a column (verl)",
-        "answer",
-        {},
-        {"messages": U + A, "enable_thinking": True, "tools": [TOOL]},
-        {
-            "prompt": U,
-            "answer": A,
-            "template_arguments": {"enable_thinking": True, "tools": [TOOL]},
-        },
+    "enable_thinking as a column (verl)": sft(
+        says(U, A, template_arguments={"enable_thinking": True, "tools": [TOOL]}),
+        messages=U + A,
+        enable_thinking=True,
+        tools=[TOOL],
     ),
-    Shape(
-        "tools that are names",
-        "answer",
-        {},
-        {"messages": U + A, "tools": ["add"]},
-        r"tools is list \['add'\]; expected a list of JSON schemas",
+    "tools that are names": sft(
+        r"tools is list \['add'\]; expected a list of JSON schemas", messages=U + A, tools=["add"]
     ),
-    Shape(
-        "an image",
-        "answer",
-        {},
-        {"messages": [{"role": "user", "content": [{"type": "image"}]}, *parts("a: It is.")]},
+    "an image": sft(
         r"messages\[0\] has a part of type image; only parts of text",
+        messages=[{"role": "user", "content": [{"type": "image"}]}, *parts("a: It is.")],
     ),
-]
+}
 
-PROMPTS = [
-    Shape(
-        "a conversation that ends with a question",
-        "prompt",
-        {},
-        {"messages": LONG},
-        {"prompt": LONG},
+PROMPTS = {
+    "a conversation that ends with a question": asked(says(LONG), messages=LONG),
+    "a named conversation asks what is before its last answer": asked(
+        says(U), {"prompt_key": "conversations"}, conversations=SHAREGPT
     ),
-    Shape(
-        "a named conversation asks what is before its last answer",
-        "prompt",
-        {"prompt_key": "conversations"},
-        {"conversations": sharegpt("u: Name a river.", "a: The Nile.")},
-        {"prompt": U},
-    ),
-    Shape("a pair as a prompt", "prompt", {}, {"chosen": U + A, "rejected": U + B}, {"prompt": U}),
-    Shape(
-        "a pair whose column is named as the prompt",
-        "prompt",
+    "a pair as a prompt": asked(says(U), chosen=U + A, rejected=U + B),
+    "a pair whose column is named as the prompt": asked(
+        says("\n\nHuman: A river?\n\nAssistant:"),
         {"prompt_key": "chosen"},
-        {
-            "chosen": "\n\nHuman: A river?\n\nAssistant: The Nile.",
-            "rejected": "\n\nHuman: A river?\n\nAssistant: The Moon.",
-        },
-        {"prompt": "\n\nHuman: A river?\n\nAssistant:"},
+        chosen="\n\nHuman: A river?\n\nAssistant: The Nile.",
+        rejected="\n\nHuman: A river?\n\nAssistant: The Moon.",
     ),
-    Shape(
-        "question and context",
-        "prompt",
-        {"prompt_key": "question"},
-        {"question": "How long?", "context": "The Nile", "answer": "6,650 km"},
+    "question and context": asked(
         "context is str 'The Nile', which belongs to the question",
+        {"prompt_key": "question"},
+        question="How long?",
+        context="The Nile",
+        answer="6,650 km",
     ),
-    Shape(
-        "a message in many parts of which one is an image without words",
-        "prompt",
-        {},
-        {"prompt": [{"role": "user", "content": [{"type": "image", "text": ""}]}]},
+    "a message in many parts of which one is an image without words": asked(
         "has a part of type image",
+        prompt=[{"role": "user", "content": [{"type": "image", "text": ""}]}],
     ),
-    Shape(
-        "tools as JSON keep their nulls",
-        "prompt",
-        {},
-        {"prompt": U, "tools": '[{"name": "add", "default": null}]'},
-        {"prompt": U, "template_arguments": {"tools": [{"name": "add", "default": None}]}},
+    "tools as JSON keep their nulls": asked(
+        says(U, template_arguments={"tools": [{"name": "add", "default": None}]}),
+        prompt=U,
+        tools='[{"name": "add", "default": null}]',
     ),
-    Shape(
-        "a row's argument that is a word",
-        "prompt",
-        {},
-        {"prompt": U, "enable_thinking": "false"},
-        "enable_thinking is str 'false'; expected true or false",
+    "a row's argument that is a word": asked(
+        "enable_thinking is str 'false'; expected true or false", prompt=U, enable_thinking="false"
     ),
-    Shape("a chat prompt (verl)", "prompt", {}, {"prompt": U, "data_source": "x"}, {"prompt": U}),
-    Shape(
-        "a text prompt",
-        "prompt",
-        {},
-        {"prompt": "1 + 1 =", "answer": "2"},
-        {"prompt": "1 + 1 =", "answer": "2", "ground_truth": "2"},
+    "a chat prompt (verl)": asked(says(U), prompt=U, data_source="x"),
+    "a text prompt": asked(says("1 + 1 =", "2", ground_truth="2"), prompt="1 + 1 =", answer="2"),
+    "a prompt with parts and nulls": asked(
+        says(U), prompt=[{**m, "tool_calls": None} for m in parts("u: Name a river.")]
     ),
-    Shape(
-        "a prompt with parts and nulls",
-        "prompt",
-        {},
-        {"prompt": [{**m, "tool_calls": None} for m in parts("u: Name a river.")]},
-        {"prompt": U},
+    "a prompt that begins the answer": asked(
+        says(U + said("a: Let me see:")), prompt=U + said("a: Let me see:")
     ),
-    Shape(
-        "a prompt that begins the answer",
-        "prompt",
-        {},
-        {"prompt": U + said("a: Let me see:")},
-        {"prompt": U + said("a: Let me see:")},
+    "messages of SFT as prompts": asked(says(LONG), messages=LONG + KM),
+    "a message without content": asked(
+        r"the prompt\[0\] \(user\) has no content", prompt=[{"role": "user"}]
     ),
-    Shape("messages of SFT as prompts", "prompt", {}, {"messages": LONG + KM}, {"prompt": LONG}),
-    Shape(
-        "a message without content",
-        "prompt",
-        {},
-        {"prompt": [{"role": "user"}]},
-        r"the prompt\[0\] \(user\) has no content",
-    ),
-]
+}
 
 _CALLED = [{"role": "assistant", "tool_calls": [CALL]}]
 _FUNCTION = CALL["function"]
@@ -438,299 +287,162 @@ def _in_parts(messages, *content):
 
 _READ_CALL = {"prompt": U, "answer": [{**_CALLED[0], "content": ""}]}
 
-MESSAGES = [
-    Shape(
-        "a call in OpenAI's older form",
-        "answer",
-        {},
-        {
-            "messages": [
-                *U,
-                {"role": "assistant", "content": None, "function_call": _FUNCTION},
-                {"role": "function", "name": "add", "content": "4"},
-                *A,
-            ]
-        },
-        {
-            "prompt": U,
-            "answer": [*_CALLED, {"role": "tool", "name": "add", "content": "4"}, *A],
-        },
+MESSAGES = {
+    "a call in OpenAI's older form": sft(
+        says(U, [*_CALLED, {"role": "tool", "name": "add", "content": "4"}, *A]),
+        messages=[
+            *U,
+            {"role": "assistant", "content": None, "function_call": _FUNCTION},
+            {"role": "function", "name": "add", "content": "4"},
+            *A,
+        ],
     ),
-    Shape(
-        "a call in OpenAI's older form beside an empty text",
-        "answer",
-        {},
-        _calling(function_call=_FUNCTION),
-        _READ_CALL,
+    "a call in OpenAI's older form beside an empty text": sft(
+        _READ_CALL, **_calling(function_call=_FUNCTION)
     ),
-    Shape("a call in the singular", "answer", {}, _calling(tool_call=_FUNCTION), _READ_CALL),
-    Shape("one call without a list", "answer", {}, _calling(tool_calls=CALL), _READ_CALL),
-    Shape(
-        "calls as the JSON text of a list",
-        "answer",
-        {},
-        _calling(tool_calls=json.dumps([CALL])),
-        _READ_CALL,
+    "a call in the singular": sft(_READ_CALL, **_calling(tool_call=_FUNCTION)),
+    "one call without a list": sft(_READ_CALL, **_calling(tool_calls=CALL)),
+    "calls as the JSON text of a list": sft(_READ_CALL, **_calling(tool_calls=json.dumps([CALL]))),
+    "calls as a list of JSON texts": sft(_READ_CALL, **_calling(tool_calls=[json.dumps(CALL)])),
+    "calls as an empty text": sft(says(U, A), messages=[*U, {**A[0], "tool_calls": ""}]),
+    "a call under a role of its own (LlamaFactory)": sft(
+        says(U, _CALLED), messages=[*U, {"role": "function_call", "content": json.dumps(_FUNCTION)}]
     ),
-    Shape(
-        "calls as a list of JSON texts",
-        "answer",
-        {},
-        _calling(tool_calls=[json.dumps(CALL)]),
-        _READ_CALL,
-    ),
-    Shape(
-        "calls as an empty text",
-        "answer",
-        {},
-        {"messages": [*U, {**A[0], "tool_calls": ""}]},
-        {"prompt": U, "answer": A},
-    ),
-    Shape(
-        "a call under a role of its own (LlamaFactory)",
-        "answer",
-        {},
-        {"messages": [*U, {"role": "function_call", "content": json.dumps(_FUNCTION)}]},
-        {"prompt": U, "answer": _CALLED},
-    ),
-    Shape(
-        "calls in two fields",
-        "answer",
-        {},
-        _calling(tool_calls=[CALL], function_call=_FUNCTION),
+    "calls in two fields": sft(
         "has tool_calls and function_call, of which templates read one",
+        **_calling(tool_calls=[CALL], function_call=_FUNCTION),
     ),
-    Shape(
-        "a call without a name",
-        "answer",
-        {},
-        _calling(tool_calls=[{"type": "function", "function": {"arguments": {"x": 1}}}]),
+    "a call without a name": sft(
         r"messages\[1\] has the tool_calls list .*; expected {name, arguments}",
+        **_calling(tool_calls=[{"type": "function", "function": {"arguments": {"x": 1}}}]),
     ),
-    Shape(
-        "arguments under another name (LangChain)",
-        "answer",
-        {},
-        _calling(tool_calls=[{"name": "add", "args": {"x": 1}}]),
+    "arguments under another name (LangChain)": sft(
         r"messages\[1\] has the tool_calls list .*; expected {name, arguments}",
+        **_calling(tool_calls=[{"name": "add", "args": {"x": 1}}]),
     ),
-    Shape(
-        "an answer in a field that templates do not read (OpenAI)",
-        "answer",
-        {},
-        _calling(refusal="I will not."),
+    "an answer in a field that templates do not read (OpenAI)": sft(
         r"messages\[1\] has the field refusal, str 'I will not.', which chat templates do not read",
+        **_calling(refusal="I will not."),
     ),
-    Shape(
-        "images beside the content",
-        "answer",
-        {},
-        {"messages": [{**U[0], "images": ["river.png"]}, *A]},
+    "images beside the content": sft(
         r"messages\[0\] has the field images, list \['river.png'\]",
+        messages=[{**U[0], "images": ["river.png"]}, *A],
     ),
-    Shape(
-        "content as a list of texts",
-        "answer",
-        {},
-        {"messages": [_in_parts(U, "Name a river."), _in_parts(A, "The ", "Nile.")]},
-        {"prompt": U, "answer": A},
+    "content as a list of texts": sft(
+        says(U, A), messages=[_in_parts(U, "Name a river."), _in_parts(A, "The ", "Nile.")]
     ),
-    Shape(
-        "a part that is null",
-        "answer",
-        {},
-        {"messages": [_in_parts(U, "Name a river."), _in_parts(A, None)]},
+    "a part that is null": sft(
         r"messages\[1\] has a part of content that is null; expected a text",
+        messages=[_in_parts(U, "Name a river."), _in_parts(A, None)],
     ),
-    Shape(
-        "a part of text that is null",
-        "answer",
-        {},
-        {"messages": [*parts("u: A river?"), _in_parts(A, {"type": "text", "text": None})]},
+    "a part of text that is null": sft(
         r"messages\[1\] has a part of type text whose text is null; expected a text",
+        messages=[*parts("u: A river?"), _in_parts(A, {"type": "text", "text": None})],
     ),
-    Shape(
-        "thoughts as a part",
-        "answer",
-        {},
-        {"messages": [*parts("u: A river?"), _in_parts(A, {"type": "thinking", "thinking": "?"})]},
+    "thoughts as a part": sft(
         "has a part of type thinking; only parts of text are read: put what it says in "
         "reasoning_content",
+        messages=[*parts("u: A river?"), _in_parts(A, {"type": "thinking", "thinking": "?"})],
     ),
-    Shape(
-        "roles in the words of others",
-        "answer",
-        {},
-        {
-            "messages": [
-                {"role": "Human", "content": "Name a river."},
-                {"role": "bot", "content": "The Nile."},
-            ]
-        },
-        {"prompt": U, "answer": A},
+    "roles in the words of others": sft(
+        says(U, A),
+        messages=[
+            {"role": "Human", "content": "Name a river."},
+            {"role": "bot", "content": "The Nile."},
+        ],
     ),
-    Shape(
-        "a role that a template may have",
-        "prompt",
-        {},
-        {"prompt": [{"role": "developer", "content": "Be brief."}, *U]},
-        {"prompt": [{"role": "developer", "content": "Be brief."}, *U]},
+    "a role that a template may have": asked(
+        says([{"role": "developer", "content": "Be brief."}, *U]),
+        prompt=[{"role": "developer", "content": "Be brief."}, *U],
     ),
-]
+}
 
 _HH = "\n\nHuman: A river?\n\nAssistant:"
 
-COLUMNS = [
-    Shape(
-        "a completion that begins with its prompt",
-        "answer",
-        {},
-        {"prompt": "Name a long river.", "completion": "Name a long river. The Nile."},
+COLUMNS = {
+    "a completion that begins with its prompt": sft(
         "completion begins with the prompt, 'Name a long river.', so that it would be said twice",
+        prompt="Name a long river.",
+        completion="Name a long river. The Nile.",
     ),
-    Shape(
-        "a completion that begins with the one word of its prompt",
-        "answer",
-        {},
-        {"prompt": "The", "completion": "The Nile."},
-        {"prompt": "The", "answer": "The Nile."},
+    "a completion that begins with the one word of its prompt": sft(
+        says("The", "The Nile."), prompt="The", completion="The Nile."
     ),
-    Shape(
-        "a text with the user's next words",
-        "answer",
-        {},
-        {"prompt": _HH, "completion": " The Nile.\n\nHuman: How long?\n\nAssistant: Long."},
+    "a text with the user's next words": sft(
         "completion has .*Human:.*, behind which it is not the model that speaks",
+        prompt=_HH,
+        completion=" The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
     ),
-    Shape(
-        "an answer that explains marks of turns",
-        "answer",
-        {},
-        {"prompt": "What is ChatML?", "completion": "<|im_start|>user begins a question."},
-        {"prompt": "What is ChatML?", "answer": "<|im_start|>user begins a question."},
+    "an answer that explains marks of turns": sft(
+        says("What is ChatML?", "<|im_start|>user begins a question."),
+        prompt="What is ChatML?",
+        completion="<|im_start|>user begins a question.",
     ),
-    Shape(
-        "an opening of the assistant beside a prompt",
-        "answer",
-        {},
-        {
-            "prompt": "Name a river.",
-            "conversations": sharegpt("a: Hello!", "u: Name a river.", "a: The Nile."),
-        },
-        {"prompt": said("a: Hello!") + U, "answer": A},
+    "an opening of the assistant beside a prompt": sft(
+        says(said("a: Hello!") + U, A),
+        prompt="Name a river.",
+        conversations=sharegpt("a: Hello!", "u: Name a river.", "a: The Nile."),
     ),
-    Shape(
-        "an opening of the assistant beside a chat prompt",
-        "answer",
-        {},
-        {"prompt": U, "completion": said("a: Hello!") + U + A},
-        {"prompt": said("a: Hello!") + U, "answer": A},
+    "an opening of the assistant beside a chat prompt": sft(
+        says(said("a: Hello!") + U, A), prompt=U, completion=said("a: Hello!") + U + A
     ),
-    Shape(
-        "several turns behind a prompt",
-        "answer",
-        {},
-        {"prompt": "Name a river.", "completion": A + said("u: How long?") + KM},
-        {"prompt": U, "answer": A + said("u: How long?") + KM},
+    "several turns behind a prompt": sft(
+        says(U, A + said("u: How long?") + KM),
+        prompt="Name a river.",
+        completion=A + said("u: How long?") + KM,
     ),
-    Shape(
-        "a completion and a response that differ",
-        "answer",
-        {},
-        {"prompt": "2 + 2?", "completion": "4", "response": "5"},
+    "a completion and a response that differ": sft(
         "completion and response could both be what is learned; set answer_key",
+        prompt="2 + 2?",
+        completion="4",
+        response="5",
     ),
-    Shape(
-        "a completion and a response that are the same",
-        "answer",
-        {},
-        {"prompt": "2 + 2?", "completion": "4", "response": "4"},
-        {"prompt": "2 + 2?", "answer": "4", "ground_truth": "4"},
+    "a completion and a response that are the same": sft(
+        says("2 + 2?", "4", ground_truth="4"), prompt="2 + 2?", completion="4", response="4"
     ),
-    Shape(
-        "a completion that is empty beside a response",
-        "answer",
-        {},
-        {"prompt": "2 + 2?", "completion": "", "response": "4"},
-        {"prompt": "2 + 2?", "answer": "4", "ground_truth": "4"},
+    "a completion that is empty beside a response": sft(
+        says("2 + 2?", "4", ground_truth="4"), prompt="2 + 2?", completion="", response="4"
     ),
-    Shape(
-        "a completion that is empty beside what a reward function compares with",
-        "answer",
-        {},
-        {"prompt": "2 + 2?", "completion": "", "answer": "4"},
-        {"prompt": "2 + 2?", "answer": "", "ground_truth": "4"},
+    "a completion that is empty beside what a reward function compares with": sft(
+        says("2 + 2?", "", ground_truth="4"), prompt="2 + 2?", completion="", answer="4"
     ),
-    Shape(
-        "messages beside a completion that is empty",
-        "answer",
-        {},
-        {"messages": U + A, "completion": ""},
-        {"prompt": U, "answer": A},
-    ),
-    Shape(
-        "a named conversation and other messages",
-        "answer",
-        {"prompt_key": "dialogue"},
-        {"dialogue": U + A, "messages": U + B},
+    "messages beside a completion that is empty": sft(says(U, A), messages=U + A, completion=""),
+    "a named conversation and other messages": sft(
         "dialogue and messages could both be what is learned",
-    ),
-    Shape(
-        "messages and another response",
-        "answer",
-        {},
-        {"messages": U + A, "response": "The Moon."},
-        "messages and response could both be what is learned",
-    ),
-    Shape(
-        "messages and another completion",
-        "answer",
-        {},
-        {"messages": U + A, "completion": B},
-        "completion and messages could both be what is learned",
-    ),
-    Shape(
-        "messages and a response that they end with",
-        "answer",
-        {},
-        {"messages": U + A, "response": "The Nile."},
-        {"prompt": U, "answer": A, "ground_truth": "The Nile."},
-    ),
-    Shape(
-        "messages and other conversations",
-        "answer",
-        {},
-        {"messages": U + A, "conversations": sharegpt("u: A hill?", "a: Etna.")},
-        "conversations and messages could both be what is learned",
-    ),
-    Shape(
-        "the same conversation in two forms",
-        "answer",
-        {},
-        {"messages": U + A, "conversations": sharegpt("u: Name a river.", "a: The Nile.")},
-        {"prompt": U, "answer": A},
-    ),
-    Shape(
-        "a named conversation and another completion",
-        "answer",
         {"prompt_key": "dialogue"},
-        {"dialogue": U + A, "completion": "The Moon."},
+        dialogue=U + A,
+        messages=U + B,
+    ),
+    "messages and another response": sft(
+        "messages and response could both be what is learned", messages=U + A, response="The Moon."
+    ),
+    "messages and another completion": sft(
+        "completion and messages could both be what is learned", messages=U + A, completion=B
+    ),
+    "messages and a response that they end with": sft(
+        says(U, A, ground_truth="The Nile."), messages=U + A, response="The Nile."
+    ),
+    "messages and other conversations": sft(
+        "conversations and messages could both be what is learned",
+        messages=U + A,
+        conversations=sharegpt("u: A hill?", "a: Etna."),
+    ),
+    "the same conversation in two forms": sft(says(U, A), messages=U + A, conversations=SHAREGPT),
+    "a named conversation and another completion": sft(
         "completion and dialogue could both be what is learned",
+        {"prompt_key": "dialogue"},
+        dialogue=U + A,
+        completion="The Moon.",
     ),
-    Shape(
-        "a system message that is empty beside one that is not",
-        "answer",
-        {},
-        {"messages": U + A, "system": "", "system_prompt": "Be brief."},
-        {"prompt": U, "answer": A, "system": "Be brief."},
+    "a system message that is empty beside one that is not": sft(
+        says(U, A, system="Be brief."), messages=U + A, system="", system_prompt="Be brief."
     ),
-    Shape(
-        "two system messages",
-        "answer",
-        {},
-        {"messages": U + A, "system": "Be long.", "system_prompt": "Be brief."},
+    "two system messages": sft(
         "system and system_prompt are 'Be long.' and 'Be brief.', and a conversation has one",
+        messages=U + A,
+        system="Be long.",
+        system_prompt="Be brief.",
     ),
-]
+}
 
-SHAPES = [*SFT, *PROMPTS, *MESSAGES, *COLUMNS]
+SHAPES = [*SFT.items(), *PROMPTS.items(), *MESSAGES.items(), *COLUMNS.items()]

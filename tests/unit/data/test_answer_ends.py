@@ -44,15 +44,15 @@ def learned(tokenizer, messages, first=1, **fields):
     return [tokenizer.decode([i for i, _ in run]) for on, run in marked if on]
 
 
-@pytest.mark.parametrize(
-    ("template", "texts"),
-    [
-        (ALPACA, ["yes", "no<eos>"]),
-        (VICUNA, ["yes", "no\n<eos>"]),
-        # Tokens that are not special: both turns have the text that the template ends them with.
-        (CHATML, ["yes<|im_end|>", "no<|im_end|>\n<eos>"]),
-    ],
-)
+ENDS = [
+    (ALPACA, ["yes", "no<eos>"]),
+    (VICUNA, ["yes", "no\n<eos>"]),
+    # Tokens that are not special: both turns have the text that the template ends them with.
+    (CHATML, ["yes<|im_end|>", "no<|im_end|>\n<eos>"]),
+]
+
+
+@pytest.mark.parametrize(("template", "texts"), ENDS)
 def test_an_answer_ends_before_the_next_turn(template, texts):
     """A template may write its end behind the last turn alone."""
     assert learned(templated(template), TWO_TURNS) == texts
@@ -63,14 +63,14 @@ def test_an_end_that_a_user_writes_ends_no_answer():
     assert learned(templated(ALPACA), messages) == ["yes", "no<eos>"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Let me see.\n<think>\nfirst\n</think>\nThe words.",
-        "<think>\na1\n</think>\nSome words.\n<think>\na2\n</think>\nThe words.",
-        "<think>\na1\n</think>\nClose it with </think> and go on.",
-    ],
-)
+LEFT_OUT = [
+    "Let me see.\n<think>\nfirst\n</think>\nThe words.",
+    "<think>\na1\n</think>\nSome words.\n<think>\na2\n</think>\nThe words.",
+    "<think>\na1\n</think>\nClose it with </think> and go on.",
+]
+
+
+@pytest.mark.parametrize("text", LEFT_OUT)
 def test_words_beside_thoughts_that_are_left_out_are_an_error(text):
     with pytest.raises(DataError, match="leaves out a part of an answer"):
         learned(tokenizer_of("qwen3"), [*said("u: hi"), {"role": "assistant", "content": text}])

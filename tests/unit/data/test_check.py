@@ -55,8 +55,7 @@ def test_they_can_leave_training(tmp_path):
     assert [p.extra["index"] for p in rest] == [9, 8]
     assert [(p.index, p.origin[-6:]) for p in rest] == [(0, "line 1"), (1, "line 5")]
     assert [problem.prompt[0]["content"] for problem in rest.scan()] == ["9 + 1?", "8 + 1?"]
-    config = DataConfig(train=train, evaluation=evaluation)
-    left = check_data(config, rest, [held_out(evaluation)])
+    left = check_data(DataConfig(train=train, evaluation=evaluation), rest, [held_out(evaluation)])
     assert left.facts["prompts found in training"] == 0
     with pytest.raises(DataError, match="data.overlap = drop leaves no row"):
         check(evaluation, evaluation, overlap="drop")
@@ -137,8 +136,7 @@ def test_splits_of_one_share_need_no_pass(monkeypatch):
     from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
 
     train = generated(size=100_000_000, seed=1, split="train")
-    evaluation = generated(size=50, seed=9, split="evaluation")
-    checked = check(train, evaluation)
+    checked = check(train, generated(size=50, seed=9, split="evaluation"))
     assert checked.facts == {
         "rows": 50,
         "different prompts": 50,
@@ -152,8 +150,7 @@ def test_splits_of_one_share_need_no_pass(monkeypatch):
 
 
 def test_bad_rows_are_found_at_the_start_and_the_first_are_named(tmp_path):
-    rows = [verl_row(i) for i in range(900)]
-    path = write_jsonl(tmp_path / "a.jsonl", [*rows, {"prompt": 5}])
+    path = write_jsonl(tmp_path / "a.jsonl", [*[verl_row(i) for i in range(900)], {"prompt": 5}])
     with pytest.raises(DataError, match=r"^\S+a\.jsonl line 901: the prompt is int 5; expected"):
         check(files(path))
     assert check(files(path), check="drawn") == Checked()
@@ -191,19 +188,16 @@ def test_a_damaged_page_is_found_at_the_start(tmp_path):
         check(files(path))
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"prompt": "1?", "answer": None},
-            "line 2: no answer in any of completion, answer, response",
-        ),
-        (
-            {"prompt": "1?", "answer": 3},
-            "line 2: answer is int 3; expected an answer's text, or a list",
-        ),
-    ],
-)
+UNANSWERED = [
+    ({"prompt": "1?", "answer": None}, "line 2: no answer in any of completion, answer, response"),
+    (
+        {"prompt": "1?", "answer": 3},
+        "line 2: answer is int 3; expected an answer's text, or a list",
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), UNANSWERED)
 def test_imitation_needs_an_answer_in_every_row(tmp_path, row, message):
     config = files(write_jsonl(tmp_path / "a.jsonl", [{"prompt": "0?", "answer": "1"}, row]))
     assert check(config) == Checked()
@@ -212,8 +206,7 @@ def test_imitation_needs_an_answer_in_every_row(tmp_path, row, message):
 
 
 def test_a_scan_of_parquet_reads_what_can_be_wrong_and_no_more(tmp_path):
-    rows = [{**verl_row(i), "answer": "a"} for i in range(3)]
-    path = write_parquet(tmp_path / "a.parquet", rows)
+    path = write_parquet(tmp_path / "a.parquet", [{**verl_row(i), "answer": "a"} for i in range(3)])
     source = open_source(files(path, answer_key="extra_info.answer"))
     scanned = list(source._files[0].scan())
     assert [set(row) for row in scanned] == [{"prompt", "extra_info", "data_source", "answer"}] * 3

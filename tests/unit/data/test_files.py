@@ -107,29 +107,28 @@ def test_no_rows_at_all_is_an_error(tmp_path):
         open_source(files(write_jsonl(tmp_path / "empty.jsonl", [])))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"prompt": 5}, "the prompt is int 5; expected text, or a list"),
-        ({"prompt": None}, "the prompt is null"),
-        ({"prompt": ""}, "the prompt is empty"),
-        ({"prompt": []}, "the prompt is empty"),
-        ({"prompt": ["hello"]}, r"the prompt is list \['hello'\]"),
-        (
-            {"prompt": [{"role": "user", "content": [{"type": "image"}]}]},
-            r"the prompt\[0\] has a part of type image; only parts of text are read",
-        ),
-        ({"reward_model": "rule"}, "reward_model is str 'rule'; expected a mapping"),
-        ({"extra_info": [1]}, r"extra_info is list \[1\]; expected a mapping"),
-        ({"prompt": "x" * (2**22 + 1)}, "the prompt has 4,194,305 characters; at most 4,194,304"),
-        ({"target": 3}, "target is int 3; expected the text"),
-        ({"target": None}, "target is null; expected the text"),
-    ],
-)
+WRONG_VALUES = [
+    ({"prompt": 5}, "the prompt is int 5; expected text, or a list"),
+    ({"prompt": None}, "the prompt is null"),
+    ({"prompt": ""}, "the prompt is empty"),
+    ({"prompt": []}, "the prompt is empty"),
+    ({"prompt": ["hello"]}, r"the prompt is list \['hello'\]"),
+    (
+        {"prompt": [{"role": "user", "content": [{"type": "image"}]}]},
+        r"the prompt\[0\] has a part of type image; only parts of text are read",
+    ),
+    ({"reward_model": "rule"}, "reward_model is str 'rule'; expected a mapping"),
+    ({"extra_info": [1]}, r"extra_info is list \[1\]; expected a mapping"),
+    ({"prompt": "x" * (2**22 + 1)}, "the prompt has 4,194,305 characters; at most 4,194,304"),
+    ({"target": 3}, "target is int 3; expected the text"),
+    ({"target": None}, "target is null; expected the text"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG_VALUES)
 def test_a_value_of_the_wrong_kind_is_found_by_its_line(tmp_path, change, message):
     rows = [{**verl_row(0), "target": "a"}, {**verl_row(1), "target": "b", **change}]
-    path = write_jsonl(tmp_path / "a.jsonl", rows)
-    source = open_source(files(path, answer_key="target"))
+    source = open_source(files(write_jsonl(tmp_path / "a.jsonl", rows), answer_key="target"))
     assert source[0].answer == "a"
     with pytest.raises(DataError, match=rf"a\.jsonl line 2: {message}"):
         source[1]
@@ -144,14 +143,14 @@ def test_a_row_without_a_column_names_those_it_has(tmp_path):
         open_source(files(path))[0]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"prompt": "1 \ud800 1?"},
-        {"prompt": [{"role": "user", "content": "\udfff"}]},
-        {"target": "\ud800"},
-    ],
-)
+HALF_CHARACTERS = [
+    {"prompt": "1 \ud800 1?"},
+    {"prompt": [{"role": "user", "content": "\udfff"}]},
+    {"target": "\ud800"},
+]
+
+
+@pytest.mark.parametrize("change", HALF_CHARACTERS)
 def test_half_a_character_is_found_by_its_line(tmp_path, change):
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1?", "target": "2", **change}])
     with pytest.raises(DataError, match=r"a\.jsonl line 1: .* half of a surrogate pair"):
@@ -206,14 +205,14 @@ def test_a_pair_is_two_answers_as_texts_or_as_chats(tmp_path, write):
         assert (problem.answer, problem.rejected) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"chosen": "2"}, "no column 'rejected'; columns are prompt, chosen"),
-        ({"chosen": "2", "rejected": 3}, "rejected is int 3; expected an answer's text"),
-        ({"chosen": [], "rejected": "3"}, "chosen is empty"),
-    ],
-)
+HALF_PAIRS = [
+    ({"chosen": "2"}, "no column 'rejected'; columns are prompt, chosen"),
+    ({"chosen": "2", "rejected": 3}, "rejected is int 3; expected an answer's text"),
+    ({"chosen": [], "rejected": "3"}, "chosen is empty"),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), HALF_PAIRS)
 def test_half_a_pair_is_found_by_its_line(tmp_path, row, message):
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "p", **row}])
     with pytest.raises(DataError, match=f"a.jsonl line 1: {message}"):

@@ -14,8 +14,7 @@ def written(tmp_path, content: bytes) -> JsonlRows:
 
 def test_rows_are_found_in_any_order_past_blank_lines_and_without_a_last_newline(tmp_path):
     rows = written(tmp_path, '{"a": 1}\n\n  \n{"a": "zwölf"}\r\n{"a": 3}'.encode())
-    assert len(rows) == 3
-    assert [rows[i]["a"] for i in (2, 0, 1)] == [3, 1, "zwölf"]
+    assert (len(rows), [rows[i]["a"] for i in (2, 0, 1)]) == (3, [3, 1, "zwölf"])
 
 
 def test_the_index_takes_eight_bytes_a_row(tmp_path):
@@ -23,14 +22,14 @@ def test_the_index_takes_eight_bytes_a_row(tmp_path):
     assert rows._starts.itemsize * len(rows._starts) == 8000
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b'{"a": 1', r"rows\.jsonl line 4: not JSON \(Expecting ',' delimiter"),
-        (b'{"a": "\xff"}', r"rows\.jsonl line 4: not JSON \('utf-8' codec"),
-        (b"[1, 2]", r"rows\.jsonl line 4: expected an object with a field per column, found list"),
-    ],
-)
+MALFORMED = [
+    (b'{"a": 1', r"rows\.jsonl line 4: not JSON \(Expecting ',' delimiter"),
+    (b'{"a": "\xff"}', r"rows\.jsonl line 4: not JSON \('utf-8' codec"),
+    (b"[1, 2]", r"rows\.jsonl line 4: expected an object with a field per column, found list"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), MALFORMED)
 def test_a_malformed_line_is_named_by_file_and_number(tmp_path, line, message):
     rows = written(tmp_path, b'{"a": 1}\n\n{"a": 2}\n' + line + b"\n")
     assert rows[1] == {"a": 2}

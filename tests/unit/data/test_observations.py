@@ -59,8 +59,7 @@ def test_a_template_that_forgets_thoughts_keeps_what_was_sampled():
 def test_a_turn_that_was_not_ended_is_ended_by_the_template(name):
     """A stop string ended it: the tokens that end a turn are not the model's."""
     tokenizer, tokens, mask = conversation(name, [(Letters(CHATML).encode("ab"), "oo")])
-    ended = tokenizer.decode(tokens).removeprefix("ab").lstrip("\n ")
-    assert ended.startswith(ENDS[name])
+    assert tokenizer.decode(tokens).removeprefix("ab").lstrip("\n ").startswith(ENDS[name])
     assert sum(mask) == 1
 
 
@@ -70,16 +69,16 @@ def test_without_a_chat_an_observation_stands_as_it_is():
     assert tokenizer.decode(found) == "=ab;"
 
 
-@pytest.mark.parametrize(
-    ("template", "words"),
-    [
-        ("{{ messages[-1].content }}", "leaves out a turn of the model"),
-        (
-            "{{ raise_exception('roles alternate') }}",
-            "template failed: .*has to write a message of role user",
-        ),
-    ],
-)
+PLACELESS = [
+    ("{{ messages[-1].content }}", "leaves out a turn of the model"),
+    (
+        "{{ raise_exception('roles alternate') }}",
+        "template failed: .*has to write a message of role user",
+    ),
+]
+
+
+@pytest.mark.parametrize(("template", "words"), PLACELESS)
 def test_templates_that_have_no_place_for_turns(template, words):
     with pytest.raises(ModelError, match=words):
         Observations(Encoder(Letters(template)), is_chat=True).tokens("o", [])

@@ -16,8 +16,7 @@ orders = st.fixed_dictionaries(
 def test_every_epoch_is_a_permutation(settings, epoch):
     size = settings["num_rows"]
     rows, after = Order(**settings).take(Position(epoch), size)
-    assert sorted(rows) == list(range(size))
-    assert after == Position(epoch + 1, 0)
+    assert (sorted(rows), after) == (list(range(size)), Position(epoch + 1, 0))
 
 
 @given(orders, st.lists(st.integers(0, 50), min_size=1, max_size=6))
@@ -54,15 +53,13 @@ def test_without_shuffling_rows_come_as_they_are():
 def test_seeds_and_epochs_give_different_permutations():
     first = Order(100, seed=1, shuffle=True)
     second = Order(100, seed=2, shuffle=True)
-    orders = {tuple(o.take(Position(e), 100)[0]) for o in (first, second) for e in (0, 1)}
-    assert len(orders) == 4
+    assert len({tuple(o.take(Position(e), 100)[0]) for o in (first, second) for e in (0, 1)}) == 4
 
 
 def test_the_permutation_is_the_same_on_every_python():
     """Golden values: a change here changes what every run trains on."""
     rows, position = Order(5, seed=0, shuffle=True).take(Position(), 12)
-    assert rows == [0, 3, 4, 1, 2, 1, 3, 0, 2, 4, 1, 0]
-    assert position == Position(2, 2)
+    assert (rows, position) == ([0, 3, 4, 1, 2, 1, 3, 0, 2, 4, 1, 0], Position(2, 2))
 
 
 def test_rows_are_spread_evenly():

@@ -14,8 +14,7 @@ def source(path, *prompts):
 def test_prompts_are_counted_and_rows_of_training_are_named(tmp_path):
     first = source(tmp_path / "a.jsonl", "1?", "2?", "1?", "9?")
     second = source(tmp_path / "b.jsonl", "8?", "3?")
-    evaluation = source(tmp_path / "c.jsonl", "1?", "1?", "3?", "5?")
-    counts = count_overlap([first, second], evaluation)
+    counts = count_overlap([first, second], source(tmp_path / "c.jsonl", "1?", "1?", "3?", "5?"))
     assert (counts.evaluation_rows, counts.evaluation_prompts) == (4, 3)
     assert (counts.training_rows, counts.shared_prompts) == (6, 2)
     assert [list(rows) for rows in counts.shared_training_rows] == [[0, 2], [1]]
@@ -25,18 +24,18 @@ def chat(*messages):
     return [{"role": role, "content": content} for role, content in messages]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("1 + 1?", chat(("user", "1 + 1?")), True),
-        ("1 +\n 1? ", "1 + 1?", True),
-        ("1 + 1?", "1 + 1 ?", False),
-        (chat(("system", "Add."), ("user", "1?")), chat(("user", "1?")), False),
-        (chat(("user", "a"), ("user", "b")), chat(("user", "a user b")), False),
-        (chat(("user", "1?")), chat(("system", "1?")), True),
-        (chat(("system", "Add."), ("user", "1?")), "Add.\n\n1?", True),
-        ("\ud800", "\ud800", True),
-    ],
-)
+COMPARED_PROMPTS = [
+    ("1 + 1?", chat(("user", "1 + 1?")), True),
+    ("1 +\n 1? ", "1 + 1?", True),
+    ("1 + 1?", "1 + 1 ?", False),
+    (chat(("system", "Add."), ("user", "1?")), chat(("user", "1?")), False),
+    (chat(("user", "a"), ("user", "b")), chat(("user", "a user b")), False),
+    (chat(("user", "1?")), chat(("system", "1?")), True),
+    (chat(("system", "Add."), ("user", "1?")), "Add.\n\n1?", True),
+    ("\ud800", "\ud800", True),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "same"), COMPARED_PROMPTS)
 def test_prompts_are_the_same_if_their_words_are(one, other, same):
     assert (prompt_key(one) == prompt_key(other)) is same

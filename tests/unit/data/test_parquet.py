@@ -90,8 +90,7 @@ def test_what_is_no_parquet_file_is_named(tmp_path, damage):
 
 def test_a_damaged_page_is_named_by_its_rows(tmp_path, cache):
     path = write_parquet(tmp_path / "a.parquet", [verl_row(i) for i in range(20)], 10)
-    footer = parquet.read_metadata(path)
-    column = footer.row_group(1).column(0)
+    column = parquet.read_metadata(path).row_group(1).column(0)
     content = bytearray(path.read_bytes())
     begin = column.dictionary_page_offset or column.data_page_offset
     content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
@@ -102,15 +101,15 @@ def test_a_damaged_page_is_named_by_its_rows(tmp_path, cache):
         source[12]
 
 
-@pytest.mark.parametrize(
-    "kind, value",
-    [
-        (pa.timestamp("us"), 2**62),
-        (pa.timestamp("us", tz="Mars/Crater"), 0),
-        (pa.timestamp("ns"), 5),
-        (pa.date32(), 2**31 - 1),
-    ],
-)
+UNREADABLE = [
+    (pa.timestamp("us"), 2**62),
+    (pa.timestamp("us", tz="Mars/Crater"), 0),
+    (pa.timestamp("ns"), 5),
+    (pa.date32(), 2**31 - 1),
+]
+
+
+@pytest.mark.parametrize("kind, value", UNREADABLE)
 def test_a_value_that_python_cannot_hold_is_named_by_its_row(tmp_path, cache, kind, value):
     path = tmp_path / "a.parquet"
     table = pa.table({"prompt": ["1?", "2?"], "answer": pa.array([None, value], kind)})

@@ -84,18 +84,18 @@ def test_math_takes_the_last_box_and_keeps_labels(tmp_path):
     assert (plain.extra["level"], plain.extra["type"]) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("solution", "boxed"),
-    [
-        (r"\boxed{7}", "7"),
-        (r"\boxed{1} then \boxed{\frac{a}{\sqrt{b}}}.", r"\frac{a}{\sqrt{b}}"),
-        (r"so $\boxed 7$ it is", "7"),
-        (r"so \fbox{B}", "B"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{7", None),
-        ("7", None),
-    ],
-)
+BOXES = [
+    (r"\boxed{7}", "7"),
+    (r"\boxed{1} then \boxed{\frac{a}{\sqrt{b}}}.", r"\frac{a}{\sqrt{b}}"),
+    (r"so $\boxed 7$ it is", "7"),
+    (r"so \fbox{B}", "B"),
+    (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+    (r"\boxed{7", None),
+    ("7", None),
+]
+
+
+@pytest.mark.parametrize(("solution", "boxed"), BOXES)
 def test_last_boxed(solution, boxed):
     assert last_boxed(solution) == boxed
 
@@ -111,8 +111,7 @@ def test_one_file_is_one_split(tmp_path):
 
 def test_rows_are_written_in_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROWS_PER_GROUP", 2)
-    source = raw(tmp_path, [GSM8K_ROW] * 5, [GSM8K_ROW])
-    prepare(RECIPES["gsm8k"], source, tmp_path / "out")
+    prepare(RECIPES["gsm8k"], raw(tmp_path, [GSM8K_ROW] * 5, [GSM8K_ROW]), tmp_path / "out")
     footer = parquet.read_metadata(tmp_path / "out" / "train.parquet")
     assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [2, 2, 1]
 
@@ -128,15 +127,15 @@ def test_existing_files_are_never_overwritten(tmp_path):
     assert (out / "test.parquet").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("recipe", "row", "message"),
-    [
-        ("gsm8k", {"question": "1 + 1?"}, "needs a text 'answer'; fields are question"),
-        ("gsm8k", {"question": 1, "answer": "#### 1"}, "needs a text 'question'"),
-        ("gsm8k", {"question": "1 + 1?", "answer": "2"}, "answer holds no #### NUMBER"),
-        ("math", {"problem": "1 + 1?", "solution": "2"}, r"solution holds no \\boxed"),
-    ],
-)
+MALFORMED = [
+    ("gsm8k", {"question": "1 + 1?"}, "needs a text 'answer'; fields are question"),
+    ("gsm8k", {"question": 1, "answer": "#### 1"}, "needs a text 'question'"),
+    ("gsm8k", {"question": "1 + 1?", "answer": "2"}, "answer holds no #### NUMBER"),
+    ("math", {"problem": "1 + 1?", "solution": "2"}, r"solution holds no \\boxed"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "row", "message"), MALFORMED)
 def test_a_malformed_row_leaves_nothing_behind(tmp_path, recipe, row, message):
     good = GSM8K_ROW if recipe == "gsm8k" else MATH_ROW
     source = raw(tmp_path, [good], [good, row])
@@ -146,10 +145,8 @@ def test_a_malformed_row_leaves_nothing_behind(tmp_path, recipe, row, message):
 
 
 def test_a_missing_source_says_what_it_should_be(tmp_path, capsys):
-    arguments = ["gsm8k", "--source", str(tmp_path / "gone"), "--out", str(tmp_path / "out")]
-    assert main(arguments) == 1
-    error = capsys.readouterr().err
-    assert "gone/train.jsonl: no such file; --source is a directory with" in error
+    assert main(["gsm8k", "--source", str(tmp_path / "gone"), "--out", str(tmp_path / "out")]) == 1
+    assert "gone/train.jsonl: no such file; --source is a directory with" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -232,8 +229,7 @@ def test_math_500_keeps_its_answer_and_its_labels(tmp_path):
     kept = {name: problem.extra[name] for name in ("level", "subject", "unique_id")}
     assert kept == {"level": "2", "subject": "Prealgebra", "unique_id": "test/prealgebra/1.json"}
     assert function_for(problem.data_source) is BUILT_IN["math"]
-    graded = BUILT_IN["math"]("", r"\boxed{0.5}", problem.ground_truth)
-    assert graded["score"] == 1.0
+    assert BUILT_IN["math"]("", r"\boxed{0.5}", problem.ground_truth)["score"] == 1.0
 
 
 def test_the_answers_of_every_release_of_aime_are_integers(tmp_path):
@@ -274,8 +270,7 @@ def test_the_letter_is_that_of_the_right_option_whatever_the_order(tmp_path, nam
             == "right"
             == problem.extra["answer"]
         )
-        assert sorted(options)[0] == "right"
-        assert problem.data_source == f"multiple_choice/{name}"
+        assert (sorted(options)[0], problem.data_source) == ("right", f"multiple_choice/{name}")
         lines = problem.prompt[0]["content"].splitlines()
         assert lines[0] == "Which one?"
         assert lines[2:-2] == [f"{a}) {o}" for a, o in zip(ascii_uppercase, options, strict=False)]
@@ -297,8 +292,7 @@ def test_the_order_of_options_is_of_the_question_not_of_its_row(tmp_path):
 def test_releases_are_parquet_and_csv_too(tmp_path, ending):
     expected = prepared(tmp_path, "gpqa", [GPQA_ROW])
     found = prepared(tmp_path, "gpqa", [GPQA_ROW], ending=ending)
-    assert found == expected
-    assert found[0].extra["id"] == "rec1"
+    assert (found, found[0].extra["id"]) == (expected, "rec1")
 
 
 def test_nested_choices_are_read_from_parquet(tmp_path):
@@ -376,29 +370,29 @@ def without(row, *names):
     return {name: value for name, value in row.items() if name not in names}
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "message"),
-    [
-        ("math500", without(MATH_500_ROW, "answer"), "needs a text 'answer'; fields are problem,"),
-        ("aime", {"problem": "1?"}, r"needs 'answer', or a 'solution' with \boxed{...}; fields"),
-        ("aime", {"problem": "1?", "answer": "1/2"}, "answer = '1/2' is no integer"),
-        ("aime", {"answer": "1"}, "needs a text 'problem' or 'Problem' or 'question'"),
-        ("gpqa", without(GPQA_ROW, "Incorrect Answer 3"), "needs a text 'Incorrect Answer 3'"),
-        ("gpqa", GPQA_ROW | {"Incorrect Answer 1": " "}, "needs a text 'Incorrect Answer 1'"),
-        ("mmlu", MMLU_ROW | {"choices": "A, B"}, "needs a list 'choices' or 'options'"),
-        ("mmlu", MMLU_ROW | {"answer": 4}, "the right option is number 4, counted from 0, of 4"),
-        ("mmlu", MMLU_ROW | {"answer": "E"}, "answer = 'E': expected a number from 0, or one of"),
-        ("mmlu", MMLU_ROW | {"answer": True}, "answer = True: expected a number"),
-        ("mmlu", MMLU_ROW | {"choices": ["a"], "answer": 0}, "1 options; from 2 to 26"),
-        ("mmlu", MMLU_ROW | {"choices": ["a", None], "answer": 0}, "an option is no text"),
-        ("mmlu", MMLU_ROW | {"choices": ["a"] * 27, "answer": 0}, "27 options; from 2 to 26"),
-        ("arc", ARC_ROW | {"answerKey": "4"}, "answerKey = '4': expected one of the labels"),
-        ("arc", ARC_ROW | {"choices": ["a", "b"]}, "needs 'choices' with lists 'text' and 'label'"),
-        ("arc", without(ARC_ROW, "answerKey"), "answerKey = None: expected one of the labels"),
-        ("codeforces", CODEFORCES_ROW | {"examples": [{"input": 1}]}, "needs 'examples', a list"),
-        ("codeforces", without(CODEFORCES_ROW, "description"), "needs a text 'description'"),
-    ],
-)
+OTHER_FORMS = [
+    ("math500", without(MATH_500_ROW, "answer"), "needs a text 'answer'; fields are problem,"),
+    ("aime", {"problem": "1?"}, r"needs 'answer', or a 'solution' with \boxed{...}; fields"),
+    ("aime", {"problem": "1?", "answer": "1/2"}, "answer = '1/2' is no integer"),
+    ("aime", {"answer": "1"}, "needs a text 'problem' or 'Problem' or 'question'"),
+    ("gpqa", without(GPQA_ROW, "Incorrect Answer 3"), "needs a text 'Incorrect Answer 3'"),
+    ("gpqa", GPQA_ROW | {"Incorrect Answer 1": " "}, "needs a text 'Incorrect Answer 1'"),
+    ("mmlu", MMLU_ROW | {"choices": "A, B"}, "needs a list 'choices' or 'options'"),
+    ("mmlu", MMLU_ROW | {"answer": 4}, "the right option is number 4, counted from 0, of 4"),
+    ("mmlu", MMLU_ROW | {"answer": "E"}, "answer = 'E': expected a number from 0, or one of"),
+    ("mmlu", MMLU_ROW | {"answer": True}, "answer = True: expected a number"),
+    ("mmlu", MMLU_ROW | {"choices": ["a"], "answer": 0}, "1 options; from 2 to 26"),
+    ("mmlu", MMLU_ROW | {"choices": ["a", None], "answer": 0}, "an option is no text"),
+    ("mmlu", MMLU_ROW | {"choices": ["a"] * 27, "answer": 0}, "27 options; from 2 to 26"),
+    ("arc", ARC_ROW | {"answerKey": "4"}, "answerKey = '4': expected one of the labels"),
+    ("arc", ARC_ROW | {"choices": ["a", "b"]}, "needs 'choices' with lists 'text' and 'label'"),
+    ("arc", without(ARC_ROW, "answerKey"), "answerKey = None: expected one of the labels"),
+    ("codeforces", CODEFORCES_ROW | {"examples": [{"input": 1}]}, "needs 'examples', a list"),
+    ("codeforces", without(CODEFORCES_ROW, "description"), "needs a text 'description'"),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "message"), OTHER_FORMS)
 def test_a_row_of_another_form_is_named(tmp_path, name, row, message):
     path = write_jsonl(tmp_path / "released.jsonl", [row])
     with pytest.raises(DataError) as caught:
@@ -408,15 +402,15 @@ def test_a_row_of_another_form_is_named(tmp_path, name, row, message):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("a.txt", "x", "the ending says the format; it must be one of .jsonl, .parquet, .csv"),
-        ("a.parquet", "x", "not a readable Parquet file"),
-        ("a.csv", "\udcff", "cannot be read"),
-        ("a.csv", "Question\n", "no rows"),
-    ],
-)
+NO_FILES = [
+    ("a.txt", "x", "the ending says the format; it must be one of .jsonl, .parquet, .csv"),
+    ("a.parquet", "x", "not a readable Parquet file"),
+    ("a.csv", "\udcff", "cannot be read"),
+    ("a.csv", "Question\n", "no rows"),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "message"), NO_FILES)
 def test_a_file_that_is_none_is_named(tmp_path, file, content, message):
     path = tmp_path / file
     path.write_bytes(content.encode("utf-8", errors="surrogateescape"))

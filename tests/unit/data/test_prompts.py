@@ -25,17 +25,17 @@ TEMPLATED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("prompt", "chat", "text"),
-    [
-        (CHAT, "auto", TEMPLATED),
-        (CHAT, "always", TEMPLATED),
-        (CHAT, "never", "Be brief.\n\n1 + 1?"),
-        ("1 + 1?", "auto", "1 + 1?"),
-        ("1 + 1?", "never", "1 + 1?"),
-        ("1 + 1?", "always", "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n"),
-    ],
-)
+FORMS = [
+    (CHAT, "auto", TEMPLATED),
+    (CHAT, "always", TEMPLATED),
+    (CHAT, "never", "Be brief.\n\n1 + 1?"),
+    ("1 + 1?", "auto", "1 + 1?"),
+    ("1 + 1?", "never", "1 + 1?"),
+    ("1 + 1?", "always", "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "chat", "text"), FORMS)
 def test_prompts_become_a_list_of_ids(tokenizer, prompt, chat, text):
     ids = Encoder(tokenizer, chat).prompt(Problem(0, prompt))
     assert type(ids) is list
@@ -46,8 +46,7 @@ def test_an_example_ends_with_the_end_of_sequence_token(tokenizer):
     problem = Problem(0, CHAT, answer="2")
     encoder = Encoder(tokenizer)
     prompt, (answer,) = encoder.example(problem)
-    assert prompt == encoder.prompt(problem)
-    assert tokenizer.decode(answer.ids) == "2<|im_end|>"
+    assert (prompt, tokenizer.decode(answer.ids)) == (encoder.prompt(problem), "2<|im_end|>")
     assert answer.mask == [1, 1]
 
 
@@ -90,8 +89,7 @@ def test_a_special_token_that_swallows_blanks_is_not_the_answers():
     )
     problem = Problem(0, said("u: hi"), answer=said("a:  yes"))
     _, (found,) = Encoder(wide).example(problem)
-    learned = [t for t, m in zip(found.ids, found.mask, strict=True) if m]
-    assert wide.decode(learned) == "yes<|end|>"
+    assert wide.decode([t for t, m in zip(found.ids, found.mask, strict=True) if m]) == "yes<|end|>"
 
 
 def test_an_answer_has_one_end(tokenizer):
@@ -278,32 +276,32 @@ def test_special_tokens_in_a_users_text_are_what_transformers_makes_of_them(toke
     )
 
 
-@pytest.mark.parametrize(
-    ("template", "answer", "message"),
-    [
-        ("{{ messages[-1].content }}", said("a: 2"), "leaves out message 0, of the system"),
-        (
-            "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}",
-            said("a: <think>so</think>2"),
-            "leaves out a part of an answer, 'so', which would not be learned",
-        ),
-        (
-            CHATML,
-            [{"role": "assistant", "content": "2", "reasoning_content": "so"}],
-            "leaves out a part of an answer, 'so'",
-        ),
-        (
-            CHATML.replace("m.content", "m.content or ''"),
-            [{"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}],
-            "leaves out message 2, of the assistant: a call of 'add'",
-        ),
-        (
-            "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
-            said("a: 2", "u: ", "a: 4"),
-            "writes the conversation up to message 4 in another way once it goes on",
-        ),
-    ],
-)
+LEAVING_OUT = [
+    ("{{ messages[-1].content }}", said("a: 2"), "leaves out message 0, of the system"),
+    (
+        "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}",
+        said("a: <think>so</think>2"),
+        "leaves out a part of an answer, 'so', which would not be learned",
+    ),
+    (
+        CHATML,
+        [{"role": "assistant", "content": "2", "reasoning_content": "so"}],
+        "leaves out a part of an answer, 'so'",
+    ),
+    (
+        CHATML.replace("m.content", "m.content or ''"),
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}],
+        "leaves out message 2, of the assistant: a call of 'add'",
+    ),
+    (
+        "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
+        said("a: 2", "u: ", "a: 4"),
+        "writes the conversation up to message 4 in another way once it goes on",
+    ),
+]
+
+
+@pytest.mark.parametrize(("template", "answer", "message"), LEAVING_OUT)
 def test_what_a_template_leaves_out_is_named_with_the_row(
     tokenizer, monkeypatch, template, answer, message
 ):
@@ -367,15 +365,15 @@ def test_a_tokenizer_must_know_how_to_end(tokenizer, tmp_path):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("template", "told"),
-    [
-        ("", "template leaves out message 0, of the user: 'hello'"),
-        ("{% for", "chat template failed: TemplateSyntaxError"),
-        ("{{ 1 / 0 }}", "chat template failed: ZeroDivisionError"),
-        ("{{ nothing.at.all }}", "chat template failed: UndefinedError"),
-    ],
-)
+FAILING = [
+    ("", "template leaves out message 0, of the user: 'hello'"),
+    ("{% for", "chat template failed: TemplateSyntaxError"),
+    ("{{ 1 / 0 }}", "chat template failed: ZeroDivisionError"),
+    ("{{ nothing.at.all }}", "chat template failed: UndefinedError"),
+]
+
+
+@pytest.mark.parametrize(("template", "told"), FAILING)
 def test_a_template_that_fails_is_named_with_the_row(tokenizer, monkeypatch, template, told):
     monkeypatch.setattr(tokenizer, "chat_template", template)
     with pytest.raises(DataError, match=f"row 0.*: .*{told}"):

@@ -27,8 +27,7 @@ def test_a_problem_carries_all_that_its_scorer_needs():
     assert problem.prompt == f"Q: {problem.extra['question']}\n\\boxed{{}}?"
     assert problem.data_source == "reasoning_gym/chain_sum"
     assert problem.ground_truth == problem.answer == problem.extra["answer"]
-    assert problem.extra["metadata"]["num_terms"] == 2
-    assert problem.extra["options"] == TWO_TERMS
+    assert (problem.extra["metadata"]["num_terms"], problem.extra["options"]) == (2, TWO_TERMS)
 
 
 def test_rows_follow_from_the_seed_alone():
@@ -69,8 +68,7 @@ def test_splits_share_no_question_whatever_seed_and_size():
         train = spelled("train", seed=seed, size=size)
         assert len(train) == size
         assert not set(train) & set().union(*held_out)
-    everything = set(spelled("all", size=1000))
-    assert everything & set(spelled("train", size=1000))
+    assert set(spelled("all", size=1000)) & set(spelled("train", size=1000))
 
 
 def test_evaluation_has_no_question_twice():
@@ -78,8 +76,7 @@ def test_evaluation_has_no_question_twice():
     assert len({problem.extra["question"] for problem in source}) == 16
     # Without looking for new ones there would be fewer.
     held_out = (p.extra["question"] for p in open_source(chain_sum(size=1000, seed=4)))
-    first = [question for question in held_out if is_held_out(question, 0.1)][:16]
-    assert len(set(first)) < 16
+    assert len(set([question for question in held_out if is_held_out(question, 0.1)][:16])) < 16
 
 
 def test_rows_of_a_split_are_found_without_those_before_them():
@@ -87,8 +84,7 @@ def test_rows_of_a_split_are_found_without_those_before_them():
         return open_source(chain_sum(size=100, seed=3, split="train"))
 
     rows = [problem.prompt for problem in fresh()]
-    assert fresh()[99].prompt == rows[99]
-    assert [fresh()[i].index for i in (0, 50)] == [0, 50]
+    assert (fresh()[99].prompt, [fresh()[i].index for i in (0, 50)]) == (rows[99], [0, 50])
     assert (
         rows[:20] != [problem.prompt for problem in open_source(chain_sum(size=100, seed=3))][:20]
     )
@@ -101,8 +97,7 @@ def test_a_share_of_all_questions_is_held_out(share):
 
 
 def test_what_is_held_out_stays_so_in_later_versions_and_with_larger_shares():
-    held_out = [i for i in range(60) if is_held_out(f"{i} + {i}?", 0.1)]
-    assert held_out == [0, 14, 25, 26, 30, 52, 56]
+    assert [i for i in range(60) if is_held_out(f"{i} + {i}?", 0.1)] == [0, 14, 25, 26, 30, 52, 56]
     assert is_held_out(" 3 +\n3?", 0.5) == is_held_out("3 + 3?", 0.5)
     smaller, larger = ([is_held_out(str(i), share) for i in range(500)] for share in (0.1, 0.2))
     assert all(b for a, b in zip(smaller, larger, strict=True) if a)

@@ -19,28 +19,28 @@ NOTHING = {"prompt": "", "answer": None, "rejected": None, "label": None, "syste
 
 
 def test_there_are_shapes_of_many_public_sets():
-    assert len({shape.name for shape in ALL}) == len(ALL) >= 60
+    assert len(dict(ALL)) == len(ALL) >= 60
 
 
 @pytest.mark.parametrize("write", [write_jsonl, write_parquet])
 def test_every_shape_is_read_or_refused_by_its_line(tmp_path, write):
     wrong = []
-    for number, shape in enumerate(ALL):
+    for number, (name, shape) in enumerate(ALL):
         path = tmp_path / f"{number}.{write.__name__.removeprefix('write_')}"
         where = f"{path} line 1" if write is write_jsonl else f"{path} row 0"
         try:
             problem = read(write(path, [shape.row]), shape)
         except DataError as error:
-            expected = shape.found if isinstance(shape.found, str) else "it is read"
+            expected = shape.expected if isinstance(shape.expected, str) else "it is read"
             if not re.match(f"{re.escape(where)}: .*{expected}", str(error), re.DOTALL):
-                wrong.append(f"{shape.name}: {error}; expected: {expected}")
+                wrong.append(f"{name}: {error}; expected: {expected}")
             continue
-        if isinstance(shape.found, str):
-            wrong.append(f"{shape.name}: is read; expected: {shape.found}")
+        if isinstance(shape.expected, str):
+            wrong.append(f"{name}: is read; expected: {shape.expected}")
             continue
-        expected = NOTHING | {"template_arguments": {}} | shape.found
-        found = {name: getattr(problem, name) for name in expected}
-        wrong += [f"{shape.name}: {n} is {found[n]}" for n in found if found[n] != expected[n]]
+        expected = NOTHING | {"template_arguments": {}} | shape.expected
+        read_fields = {field: getattr(problem, field) for field in expected}
+        wrong += [f"{name}: {n} is {v}" for n, v in read_fields.items() if v != expected[n]]
     assert not wrong, "\n".join(wrong)
 
 
@@ -78,5 +78,4 @@ def test_nothing_of_two_conversations_is_left_out(one, other):
             compared(None, chosen, rejected)
         return
     prompt, better, worse = compared(None, chosen, rejected)
-    assert len(prompt) == shared
-    assert (prompt + better, prompt + worse) == (chosen, rejected)
+    assert (len(prompt), (prompt + better, prompt + worse)) == (shared, (chosen, rejected))

@@ -3,14 +3,7 @@
 import pytest
 import torch
 
-from tests.unit.step.operators.batches import (
-    MASKS,
-    PLACE,
-    column,
-    per_token,
-    samples,
-    sequences,
-)
+from tests.unit.step.operators.batches import MASKS, PLACE, column, per_token, samples, sequences
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.losses.clip_cov import ClipCov
@@ -113,8 +106,7 @@ def test_tokens_of_the_highest_entropy():
     expected = [[0] * len(mask) for mask in MASKS]
     for _, i, t in entropies[-3:]:
         expected[i][t] = 1
-    assert lists(found["mask"]) == expected
-    assert metrics == {"actor/top_entropy_tokens": 3.0}
+    assert (lists(found["mask"]), metrics) == (expected, {"actor/top_entropy_tokens": 3.0})
     only = column(mask=[torch.tensor(mask) for mask in (MASKS[0], *NOTHING[1:])])
     found, _ = select(top=1e-9, trained=only)
     assert sum(sum(row) for row in lists(found["mask"])) == 1
@@ -161,8 +153,7 @@ METRICS = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_run_that_asks_for_it(tmp_path, name):
-    run = small_run(tmp_path, steps=2, algorithm={name: ASKED[name]}, held_out=None)
-    result, lines = loop(run)
+    result, lines = loop(small_run(tmp_path, steps=2, algorithm={name: ASKED[name]}, held_out=None))
     assert result.outcome == "finished"
     assert all(METRICS[name] in line for line in lines)
     assert all(line["rollout_corr/kl"] == pytest.approx(0, abs=1e-5) for line in lines)
@@ -237,7 +228,5 @@ def test_a_mismatch_can_be_corrected_instead_of_stopping(tmp_path):
     words = "rollout.verify.on_mismatch = correct with algorithm.old_log_probs = rollout"
     with pytest.raises(ConfigError, match=words):
         small_run(
-            tmp_path,
-            rollout__verify={"on_mismatch": "correct"},
-            algorithm__old_log_probs="rollout",
+            tmp_path, rollout__verify={"on_mismatch": "correct"}, algorithm__old_log_probs="rollout"
         )

@@ -176,8 +176,7 @@ def test_each_response_has_an_environment_of_its_own(own, tmp_path):
 def test_turns_are_limited(own, tmp_path, most):
     turns = conversations(own, tmp_path, "Echo", options={"times": 99}, max_turns=most)
     for response in talk(turns)[0]:
-        observed = sum(not own for own in response.sampled)
-        assert observed <= most - 1
+        assert sum(not own for own in response.sampled) <= most - 1
 
 
 def test_no_response_is_longer_than_the_longest(own, tmp_path):
@@ -240,8 +239,7 @@ def test_what_a_step_prints_is_cut(own, tmp_path, capfd):
 
 
 def test_what_a_step_has_started_ends_with_its_conversation(own, tmp_path):
-    turns = conversations(own, tmp_path, "StartsOthers", timeout_s=1.0, on_error="end")
-    talk(turns)
+    talk(conversations(own, tmp_path, "StartsOthers", timeout_s=1.0, on_error="end"))
     children = [int(path.name.partition("-")[2]) for path in tmp_path.glob("child-*")]
     assert children
     deadline = time.monotonic() + 10
@@ -260,8 +258,7 @@ def _runs(process):
 
 def test_also_if_it_ends_before_it_has_said_a_word(own, tmp_path):
     settings = EnvironmentConfig(name=f"{own}:StartsOthers", options={"notes": str(tmp_path)})
-    environments = Environments(settings)
-    conversation = environments.begin(PROBLEMS[0])
+    conversation = Environments(settings).begin(PROBLEMS[0])
     conversation.tell([1], "a")
     deadline = time.monotonic() + 30
     while not list(tmp_path.glob("child-*")) and time.monotonic() < deadline:
@@ -377,16 +374,16 @@ def test_one_of_the_users(own):
     assert environment_of(config).says == "go on"
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("own.py:Echo", {}, "options = {}: TypeError: .*notes"),
-        ("own.py:function", {}, "expected a class, a kind of"),
-        ("own.py:Yours", {}, "defines no 'Yours'; it defines"),
-        ("gone.py:Mine", {}, "no file"),
-        (None, {"tags": 1}, "TypeError: .*tags"),
-    ],
-)
+UNFIT_ENVIRONMENTS = [
+    ("own.py:Echo", {}, "options = {}: TypeError: .*notes"),
+    ("own.py:function", {}, "expected a class, a kind of"),
+    ("own.py:Yours", {}, "defines no 'Yours'; it defines"),
+    ("gone.py:Mine", {}, "no file"),
+    (None, {"tags": 1}, "TypeError: .*tags"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "words"), UNFIT_ENVIRONMENTS)
 def test_environments_that_cannot_be_made(own, name, options, words):
     config = EnvironmentConfig(
         name=f"{own.parent}/{name}" if name else "calculator", options=options

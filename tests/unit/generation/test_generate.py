@@ -59,8 +59,7 @@ def test_every_prompt_is_answered_as_often_as_asked():
     assert [s.group for s in samples] == [0, 0, 1, 1, 2, 2]
     assert [s.index for s in samples] == [0, 1, 2, 3, 4, 5]
     assert [s.prompt_length for s in samples] == [2, 2, 3, 3, 1, 1]
-    assert samples.owners == {"rollout": [0] * 6}
-    assert columns.positions == [0, 1, 2, 3, 4, 5]
+    assert (samples.owners, columns.positions) == ({"rollout": [0] * 6}, [0, 1, 2, 3, 4, 5])
     for i, sample in enumerate(samples):
         tokens = columns["tokens"][i]
         text = TEXTS[ROWS.rows[sample.group]]
@@ -114,8 +113,7 @@ def test_prompts_that_are_too_long_are_dropped_or_refused():
     rows = StepRows(3, [0, 2, 3])
     samples, columns = run(rows)
     assert [s.group for s in samples] == [0, 0, 2, 2]
-    assert [s.index for s in samples] == [0, 1, 4, 5]
-    assert len(columns["tokens"]) == 4
+    assert ([s.index for s in samples], len(columns["tokens"])) == ([0, 1, 4, 5], 4)
     limits = settings().limits.model_copy(update={"overlong_prompt": "error"})
     with pytest.raises(DataError, match="max_prompt_tokens"):
         run(rows, limits=limits)

@@ -54,12 +54,10 @@ def test_each_prompt_is_answered_once_whoever_is_fast(num_engines, num_prompts, 
 def test_the_longest_of_the_last_time_come_first():
     rows = StepRows(1, [7, 8, 9, 5])
     ((place, queue),) = engines(1, counter())
-    samples = [Sample(i, i // 2, 3, n, False) for i, n in enumerate((2, 4, 9, 9, 5, 6))]
-    queue.learn(rows, samples)
+    queue.learn(rows, [Sample(i, i // 2, 3, n, False) for i, n in enumerate((2, 4, 9, 9, 5, 6))])
     # Of row 5 nothing is known: the mean of the others, 5.8.
     supply = queue.deal(place, {0: [1], 1: [1], 2: [1], 3: [1]}, rows, 1)
-    order = list(itertools.takewhile(bool, iter(supply.more, None)))
-    assert order == [[1], [3], [2], [0]]
+    assert list(itertools.takewhile(bool, iter(supply.more, None))) == [[1], [3], [2], [0]]
 
 
 class Slow(LocalRollout):
@@ -90,21 +88,20 @@ def test_a_slow_engine_answers_less_and_every_response_is_at_its_slot():
         return samples, dict(zip(columns.positions, rows, strict=True))
 
     fixed = on_ranks(2, lambda control: work(control, False))
-    found = on_ranks(2, lambda control: work(control, True))
-    (samples, slow), (_, fast) = found
+    (samples, slow), (_, fast) = on_ranks(2, lambda control: work(control, True))
     assert len(samples) == 2 * len(ROWS.rows) == len(slow) + len(fast)
     assert 0 < len(slow) < len(fast)
     assert slow | fast == fixed[0][1] | fixed[1][1]
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"engine": "hf"}, "needs engine: vllm"),
-        ({"staleness": 1}, "needs staleness: 0"),
-        ({"on_interrupt": "keep"}, "on_interrupt: drop"),
-    ],
-)
+ENGINE_SETTINGS = [
+    ({"engine": "hf"}, "needs engine: vllm"),
+    ({"staleness": 1}, "needs staleness: 0"),
+    ({"on_interrupt": "keep"}, "on_interrupt: drop"),
+]
+
+
+@pytest.mark.parametrize("changes, words", ENGINE_SETTINGS)
 def test_what_belongs_to_an_engine_is_not_taken_from_a_queue(changes, words):
     with pytest.raises(ValueError, match=words):
         RolloutConfig(balance="stealing", **changes)

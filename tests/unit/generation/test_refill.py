@@ -107,8 +107,7 @@ ALIKE = "def score(response, ground_truth):\n    return 1.0\n"
 def test_rounds_are_bounded_where_no_prompt_is_mixed(tmp_path, monkeypatch, caplog):
     (tmp_path / "same.py").write_text(ALIKE)
     found = noted(monkeypatch)
-    run = run_of(tmp_path, steps=2, reward__function=f"{tmp_path}/same.py:score")
-    result, lines = loop(run)
+    result, lines = loop(run_of(tmp_path, steps=2, reward__function=f"{tmp_path}/same.py:score"))
     assert result.outcome == "finished"
     for line, (asked, *_) in zip(lines, found, strict=True):
         assert len(asked.rows) == 4
@@ -122,10 +121,8 @@ def test_what_is_missing_is_filled_up_and_not_trained_on(tmp_path, monkeypatch):
     found = noted(monkeypatch)
     _, lines = loop(run_of(tmp_path, steps=1, batch__refill_rounds=1, data__shuffle=False))
     # Unshuffled, 8 of the first 4 + 16 prompts begin with e to g.
-    assert len(found[0][0].rows) == 4
-    assert lines[0]["batch/mixed_prompts"] == 4
-    run = run_of(tmp_path, name="few", steps=1, batch__size=12, batch__refill_rounds=1)
-    _, lines = loop(run)
+    assert (len(found[0][0].rows), lines[0]["batch/mixed_prompts"]) == (4, 4)
+    _, lines = loop(run_of(tmp_path, name="few", steps=1, batch__size=12, batch__refill_rounds=1))
     mixed = lines[0]["batch/mixed_prompts"]
     assert 0 < mixed <= 12
     assert lines[0]["batch/equal_groups"] == pytest.approx((12 - mixed) / 12)
@@ -141,24 +138,21 @@ def test_a_run_that_is_resumed_asks_the_prompts_that_come_next(tmp_path):
         assert [mine[name] for name in names] == [other[name] for name in names]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"algorithm__drop_equal_groups": False}, "drop_equal_groups = false"),
-        ({"rollout__on_interrupt": "keep"}, "rollout.on_interrupt = keep"),
-        ({"roles": {"reward": {"path": "models/r"}}}, "roles.reward, a model"),
-        ({"placement": {"train": 0, "reward": 1}}, "placement.reward"),
-        ({"algorithm__advantage": {"name": "remax"}}, "advantage.name = remax"),
-        (
-            {"algorithm__advantage": {"name": "gae"}, "rollout__num_samples": 1},
-            "rollout.num_samples = 1",
-        ),
-        (
-            {"placement": {"train": 0, "rollout": 1}, "rollout__staleness": 1},
-            "rollout.staleness = 1",
-        ),
-    ],
-)
+UNFIT_SETTINGS = [
+    ({"algorithm__drop_equal_groups": False}, "drop_equal_groups = false"),
+    ({"rollout__on_interrupt": "keep"}, "rollout.on_interrupt = keep"),
+    ({"roles": {"reward": {"path": "models/r"}}}, "roles.reward, a model"),
+    ({"placement": {"train": 0, "reward": 1}}, "placement.reward"),
+    ({"algorithm__advantage": {"name": "remax"}}, "advantage.name = remax"),
+    (
+        {"algorithm__advantage": {"name": "gae"}, "rollout__num_samples": 1},
+        "rollout.num_samples = 1",
+    ),
+    ({"placement": {"train": 0, "rollout": 1}, "rollout__staleness": 1}, "rollout.staleness = 1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), UNFIT_SETTINGS)
 def test_what_does_not_go_with_rounds(tmp_path, changes, words):
     with pytest.raises(ConfigError, match=f"batch.refill_rounds = 8 with .*{words}"):
         run_of(tmp_path, **changes)

@@ -56,8 +56,7 @@ def place(groups=((0,),), control=None):
 
 def settings(reward, **changes):
     tokenizer = SimpleNamespace(decode=lambda tokens, **_: f"{tokens[0]} " * 500)
-    scorer = FunctionScorer(reward, RewardConfig(**changes))
-    return ScoreSettings(scorer, tokenizer, Problems())
+    return ScoreSettings(FunctionScorer(reward, RewardConfig(**changes)), tokenizer, Problems())
 
 
 def generated(count, per_prompt=1):

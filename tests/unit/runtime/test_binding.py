@@ -35,36 +35,35 @@ def test_a_line():
     assert describe(binding(0, {1}), 4).startswith("rank 0/4 node n0 cpu 1")
 
 
-def test_ranks_with_cores_of_their_own():
-    fine = [binding(r, range(8 * r, 8 * r + 8), asked=8) for r in range(8)]
-    assert check_bindings(fine) == []
-    assert not overlaps(fine)
+ENOUGH = {
+    "cores of their own": ([binding(r, range(8 * r, 8 * r + 8), asked=8) for r in range(8)], False),
+    "enough shared ones": ([binding(r, range(64), asked=8) for r in range(8)], True),
+    "a laptop": ([binding(r, {0, 1}, there=2) for r in range(4)], True),
+    "two nodes": ([binding(r, {0, 1}, host=f"n{r}") for r in range(2)], False),
+}
 
 
-def test_srun_that_does_not_inherit_the_cores():
-    """One core a rank, of the eight that sbatch was asked for."""
-    with pytest.raises(ClusterError) as caught:
-        check_bindings([binding(r, {r}, asked=8) for r in range(8)])
-    for words in ("n0: rank 0 has 1 core (0) of the 8 asked for", "the node has 64", "--cpus-per"):
-        assert words in str(caught.value)
+@pytest.mark.parametrize(("ranks", "do_overlap"), ENOUGH.values(), ids=ENOUGH)
+def test_cores_that_are_enough(ranks, do_overlap):
+    assert check_bindings(ranks) == []
+    assert bool(overlaps(ranks)) is do_overlap
 
 
-def test_all_ranks_on_one_core():
-    with pytest.raises(ClusterError, match=r"n0: 4 ranks share 1 core \(0\) and need 4"):
-        check_bindings([binding(r, {0}, asked=1) for r in range(4)])
-    with pytest.raises(ClusterError, match="share 1 core"):
-        check_bindings([binding(r, {0}) for r in range(4)])
+ALONE = [binding(r, {r}, asked=8) for r in range(8)]
+TOO_FEW = [
+    (ALONE, r"n0: rank 0 has 1 core \(0\) of the 8 asked for.*the node has 64"),
+    (ALONE, "--cpus-per"),
+    ([binding(r, {0}, asked=1) for r in range(4)], r"n0: 4 ranks share 1 core \(0\) and need 4"),
+    ([binding(r, {0}) for r in range(4)], "share 1 core"),
+    ([binding(r, {0}, 4, host=f"n{r:02}") for r in range(10)], "n03: .*; and 6 more nodes"),
+]
 
 
-def test_ranks_that_share_enough_cores_are_not_bound_and_fine():
-    shared = [binding(r, range(64), asked=8) for r in range(8)]
-    assert check_bindings(shared) == []
-    assert overlaps(shared)
-
-
-def test_a_laptop_with_fewer_cores_than_ranks():
-    """mpiexec -n 4 on two cores: nobody asked for more."""
-    assert check_bindings([binding(r, {0, 1}, there=2) for r in range(4)]) == []
+@pytest.mark.parametrize(("ranks", "words"), TOO_FEW)
+def test_too_few_cores(ranks, words):
+    """An srun that does not inherit what sbatch was asked for leaves one core a rank."""
+    with pytest.raises(ClusterError, match=words):
+        check_bindings(ranks)
 
 
 def test_a_node_that_has_fewer_cores_than_asked_for():
@@ -75,24 +74,11 @@ def test_a_node_that_has_fewer_cores_than_asked_for():
     assert not trouble.avoidable
 
 
-def test_nodes_do_not_overlap_each_other():
-    ranks = [binding(0, {0, 1}, host="n0"), binding(1, {0, 1}, host="n1")]
-    assert check_bindings(ranks) == []
-    assert not overlaps(ranks)
-
-
-def test_every_node_in_trouble_is_named_and_a_thousand_are_counted():
-    ranks = [binding(r, {0}, asked=4, host=f"n{r:02}") for r in range(10)]
-    with pytest.raises(ClusterError, match="n03: .*; and 6 more nodes"):
-        check_bindings(ranks)
-
-
 WORLD = World(0, 1, 0, 1, 0, (0,), "n0", "cpu")
 
 
 def test_what_slurm_was_asked_for():
-    step = {"SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "6"}
-    assert read_binding(WORLD, step).asked == 6
+    assert read_binding(WORLD, {"SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "6"}).asked == 6
     assert read_binding(WORLD, {"SLURM_CPUS_PER_TASK": "6"}).asked is None
     assert read_binding(WORLD, {"SLURM_STEP_ID": "0"}).asked is None
 

@@ -28,16 +28,16 @@ def test_a_step():
     assert read_step(STEP | {"SLURM_NODEID": "2"}).local_size == 3
 
 
-@pytest.mark.parametrize(
-    "asked, cores, node_cores, sharers",
-    [
-        ("12", 12, 96, 1),  # bound to its own
-        ("1", 2, 96, 1),  # whole physical cores are given
-        ("12", 96, 96, 4),  # not bound: every rank may run everywhere
-        ("4", 2, 2, 4),  # a node that has not got what was asked for
-        (None, 24, 96, 4),
-    ],
-)
+ASKED_CORES = [
+    ("12", 12, 96, 1),  # bound to its own
+    ("1", 2, 96, 1),  # whole physical cores are given
+    ("12", 96, 96, 4),  # not bound: every rank may run everywhere
+    ("4", 2, 2, 4),  # a node that has not got what was asked for
+    (None, 24, 96, 4),
+]
+
+
+@pytest.mark.parametrize("asked, cores, node_cores, sharers", ASKED_CORES)
 def test_ranks_share_cores_only_where_they_are_not_bound_to_their_own(
     asked, cores, node_cores, sharers
 ):
@@ -55,14 +55,14 @@ class OtherRanks:
         return [mine, *self.others]
 
 
-@pytest.mark.parametrize(
-    "others, sharers",
-    [
-        ([("here", {2, 3}), ("here", {4, 5})], 1),
-        ([("here", {0, 1}), ("here", {0, 1})], 3),
-        ([("here", {1, 2}), ("there", {0, 1})], 2),
-    ],
-)
+OTHER_CORES = [
+    ([("here", {2, 3}), ("here", {4, 5})], 1),
+    ([("here", {0, 1}), ("here", {0, 1})], 3),
+    ([("here", {1, 2}), ("there", {0, 1})], 2),
+]
+
+
+@pytest.mark.parametrize("others, sharers", OTHER_CORES)
 def test_mpi_ranks_count_whose_cores_overlap(monkeypatch, others, sharers):
     monkeypatch.setattr(bootstrap, "Control", lambda *_: OtherRanks(others))
     monkeypatch.setattr(bootstrap.socket, "gethostname", lambda: "here")

@@ -72,8 +72,7 @@ def test_what_is_not_content_addressed_is_left(node, archive, tmp_path):
 def test_nothing_is_written_where_nothing_is_new(node, archive):
     names = pack(node, archive, NOTHING)
     before = archive.stat().st_ino
-    assert pack(node, archive, names) == names
-    assert archive.stat().st_ino == before
+    assert (pack(node, archive, names), archive.stat().st_ino) == (names, before)
     write(node, **{"vllm/x": b"more"})
     assert pack(node, archive, names) == names | {"vllm/x"}
     assert archive.stat().st_ino != before
@@ -126,21 +125,22 @@ def member(name, kind=tarfile.REGTYPE, target=""):
     return found
 
 
+HOSTILE = [
+    member("../evil"),
+    member("/tmp/evil"),
+    member("inductor/../../evil"),
+    member("inductor"),
+    member("flashinfer/evil"),
+    member("inductor/evil", tarfile.SYMTYPE, "/etc/passwd"),
+    member("inductor/evil", tarfile.LNKTYPE, "/etc/passwd"),
+    member("inductor/evil", tarfile.CHRTYPE),
+    member("inductor/evil", tarfile.FIFOTYPE),
+    member("inductor/evil", tarfile.GNUTYPE_SPARSE),
+]
+
+
 @pytest.mark.parametrize(
-    "hostile",
-    [
-        member("../evil"),
-        member("/tmp/evil"),
-        member("inductor/../../evil"),
-        member("inductor"),
-        member("flashinfer/evil"),
-        member("inductor/evil", tarfile.SYMTYPE, "/etc/passwd"),
-        member("inductor/evil", tarfile.LNKTYPE, "/etc/passwd"),
-        member("inductor/evil", tarfile.CHRTYPE),
-        member("inductor/evil", tarfile.FIFOTYPE),
-        member("inductor/evil", tarfile.GNUTYPE_SPARSE),
-    ],
-    ids=lambda hostile: f"{hostile.name} {hostile.type.decode()}",
+    "hostile", HOSTILE, ids=lambda hostile: f"{hostile.name} {hostile.type.decode()}"
 )
 def test_members_that_lead_elsewhere(archive, tmp_path, hostile):
     text = io.BytesIO()
@@ -191,8 +191,7 @@ def test_a_failed_write_leaves_the_archive_before(node, archive, monkeypatch):
     monkeypatch.setattr(tarfile.TarFile, "add", full)
     with pytest.raises(OSError, match="No space left"):
         pack(node, archive, names)
-    assert archive.read_bytes() == whole
-    assert list(archive.parent.iterdir()) == [archive]
+    assert (archive.read_bytes(), list(archive.parent.iterdir())) == (whole, [archive])
 
 
 def write_often(root, archive):
@@ -216,8 +215,7 @@ def test_a_reader_among_two_writers_has_one_of_their_archives(archive, tmp_path)
     while any(writer.is_alive() for writer in writers) or not reads:
         other = tmp_path / f"other{reads}"
         unpack(archive, other)
-        found = read(other)
-        assert found in content.values()
+        assert read(other) in content.values()
         reads += 1
     for writer in writers:
         writer.join()
@@ -286,6 +284,5 @@ def test_the_directory_of_a_node_is_made_and_nobody_elses(tmp_path, monkeypatch)
 def test_a_start_with_an_archive_compiles_nothing(tmp_path):
     found = measure(tmp_path)
     assert found["cold"]["compiled"] > 0
-    assert found["kept"]["compiled"] == 0
-    assert found["kept"]["found"] == found["cold"]["compiled"]
+    assert (found["kept"]["compiled"], found["kept"]["found"]) == (0, found["cold"]["compiled"])
     assert found["kept"]["new files"] == 0

@@ -81,8 +81,7 @@ def test_a_sum_is_sent_to_one_rank_and_back(size):
                 sent.extend(data.size for _, data in sends)
                 peers.exchange(sends, receives)
 
-            counted = Peers(peers.rank, peers.size, exchange)
-            assert collectives.total(counted, 3) == 3 * size
+            assert collectives.total(Peers(peers.rank, peers.size, exchange), 3) == 3 * size
         return sent
 
     sent = [sizes for of_rank in on_ranks(size, work) for sizes in of_rank]
@@ -134,8 +133,7 @@ def test_the_number_of_messages_is_that_of_bits(size, rounds):
     said = [bytes([rank % 256]) * 20 for rank in range(size)]
     one = Counted(7 % size, said)
     found, sizes = collectives.allgather(one.peers, np.frombuffer(said[one.rank], np.uint8))
-    assert found.tobytes() == b"".join(said)
-    assert sizes.tolist() == [20] * size
+    assert (found.tobytes(), sizes.tolist()) == (b"".join(said), [20] * size)
     assert one.sent.count(64) == rounds
     # A size and the bytes of every other rank, but for those that fit into envelopes.
     in_envelopes = {2: 1, 1000: 3, 4096: 3}[size]

@@ -20,21 +20,21 @@ from verl_hpc.runtime.device import (
 NONE = {"VERL_HPC_GPUS_PER_NODE": "0", "SLURM_GPUS_ON_NODE": "0"}
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"SLURM_GPUS_ON_NODE": "4"},
-        {"VERL_HPC_GPUS_PER_NODE": "8"},
-        {"SLURM_STEP_GPUS": "0,1"},
-        {"SLURM_JOB_GPUS": "3"},
-        {"CUDA_VISIBLE_DEVICES": "0"},
-        {"CUDA_VISIBLE_DEVICES": "GPU-7b3e6e9a"},
-        {"CUDA_VISIBLE_DEVICES": "MIG-1c2d"},
-        {"ROCR_VISIBLE_DEVICES": "0,1"},
-        {"HIP_VISIBLE_DEVICES": "1"},
-        NONE | {"CUDA_VISIBLE_DEVICES": "2"},
-    ],
-)
+PROMISES = [
+    {"SLURM_GPUS_ON_NODE": "4"},
+    {"VERL_HPC_GPUS_PER_NODE": "8"},
+    {"SLURM_STEP_GPUS": "0,1"},
+    {"SLURM_JOB_GPUS": "3"},
+    {"CUDA_VISIBLE_DEVICES": "0"},
+    {"CUDA_VISIBLE_DEVICES": "GPU-7b3e6e9a"},
+    {"CUDA_VISIBLE_DEVICES": "MIG-1c2d"},
+    {"ROCR_VISIBLE_DEVICES": "0,1"},
+    {"HIP_VISIBLE_DEVICES": "1"},
+    NONE | {"CUDA_VISIBLE_DEVICES": "2"},
+]
+
+
+@pytest.mark.parametrize("environ", PROMISES)
 def test_what_promises_gpus(environ):
     name, value = list(environ.items())[-1]
     assert promise_of_gpus(environ) == f"{name}={value}"
@@ -107,19 +107,19 @@ def test_versions_of_drivers(driver, tmp_path):
 PROMISE = {"SLURM_GPUS_ON_NODE": "4"}
 
 
-@pytest.mark.parametrize(
-    "version, built, there, error, words",
-    [
-        ("2.13.0+cpu", None, "580.95.05", "", "2.13.0+cpu is built without CUDA"),
-        ("2.13.0+cpu", None, "580.95.05", "", "requirements/gpu.txt"),
-        ("2.13.0+cu130", "13.0", None, "", "finds no GPU driver"),
-        ("2.13.0+cu130", "13.0", None, "", "--nv"),
-        ("2.13.0+cu130", "13.0", "550.54.15", "The driver is too old", "needs driver 580 or newer"),
-        ("2.13.0+cu130", "13.0", "550.54.15", "The driver is too old", "cannot use driver 550.54"),
-        ("2.13.0+cu130", "13.0", "580.95.05", "No CUDA GPUs are available", "No CUDA GPUs"),
-        ("2.13.0+cu130", "13.0", "580.95.05", "", "it counts no GPU"),
-    ],
-)
+UNSEEN = [
+    ("2.13.0+cpu", None, "580.95.05", "", "2.13.0+cpu is built without CUDA"),
+    ("2.13.0+cpu", None, "580.95.05", "", "requirements/gpu.txt"),
+    ("2.13.0+cu130", "13.0", None, "", "finds no GPU driver"),
+    ("2.13.0+cu130", "13.0", None, "", "--nv"),
+    ("2.13.0+cu130", "13.0", "550.54.15", "The driver is too old", "needs driver 580 or newer"),
+    ("2.13.0+cu130", "13.0", "550.54.15", "The driver is too old", "cannot use driver 550.54"),
+    ("2.13.0+cu130", "13.0", "580.95.05", "No CUDA GPUs are available", "No CUDA GPUs"),
+    ("2.13.0+cu130", "13.0", "580.95.05", "", "it counts no GPU"),
+]
+
+
+@pytest.mark.parametrize("version, built, there, error, words", UNSEEN)
 def test_a_promised_gpu_that_torch_does_not_see(
     monkeypatch, driver, version, built, there, error, words
 ):

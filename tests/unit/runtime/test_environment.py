@@ -47,8 +47,7 @@ def test_settings_of_the_user_stay(environ):
     environ["VLLM_LOGGING_LEVEL"] = "DEBUG"
     environment.prepare_environment(3, sharers=2)
     assert environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
-    assert environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert environ["HF_HUB_OFFLINE"] == "1"
+    assert (environ["VLLM_ENABLE_V1_MULTIPROCESSING"], environ["HF_HUB_OFFLINE"]) == ("0", "1")
 
 
 @pytest.mark.parametrize(
@@ -108,19 +107,19 @@ def test_the_world_is_announced_as_torchrun_would(environ):
 BELOW_SLURM = {"PMI_FD": "11", "SLURM_JOB_ID": "7"}
 
 
-@pytest.mark.parametrize(
-    "device, launcher, network",
-    [
-        ("ch4:ucx ofi", BELOW_SLURM, "ofi"),
-        ("ch4:ofi,ucx", BELOW_SLURM, "ofi"),
-        ("ch4:ucx", BELOW_SLURM, None),
-        ("ch4:ofi (MPICH ABI)", BELOW_SLURM, None),
-        ("ch3:nemesis", BELOW_SLURM, None),
-        ("ch4:ucx ofi", {"PMI_FD": "11"}, None),
-        ("ch4:ucx ofi", {"SLURM_JOB_ID": "7"}, None),
-        ("ch4:ucx ofi", BELOW_SLURM | {"MPIR_CVAR_CH4_NETMOD": "ucx"}, "ucx"),
-    ],
-)
+DEVICES = [
+    ("ch4:ucx ofi", BELOW_SLURM, "ofi"),
+    ("ch4:ofi,ucx", BELOW_SLURM, "ofi"),
+    ("ch4:ucx", BELOW_SLURM, None),
+    ("ch4:ofi (MPICH ABI)", BELOW_SLURM, None),
+    ("ch3:nemesis", BELOW_SLURM, None),
+    ("ch4:ucx ofi", {"PMI_FD": "11"}, None),
+    ("ch4:ucx ofi", {"SLURM_JOB_ID": "7"}, None),
+    ("ch4:ucx ofi", BELOW_SLURM | {"MPIR_CVAR_CH4_NETMOD": "ucx"}, "ucx"),
+]
+
+
+@pytest.mark.parametrize("device, launcher, network", DEVICES)
 def test_ucx_is_left_alone_but_for_slurms_own_pmi(environ, device, launcher, network):
     environ |= launcher
     environment.choose_mpi_network(f"MPICH Version:      5.0.2\nMPICH Device:       {device}\n")
@@ -141,16 +140,16 @@ def test_shared_memory_is_shared_only_where_every_thread_has_a_core(environ, cor
     assert environ["VLLM_DIST_IDENT"] == name
 
 
-@pytest.mark.parametrize(
-    "announced, rank",
-    [
-        ({}, 0),
-        ({"PMI_RANK": "2"}, 2),
-        ({"PMIX_RANK": "3"}, 3),
-        ({"SLURM_PROCID": "4"}, 4),
-        ({"SLURM_PROCID": "0", "PMI_RANK": "1"}, 1),
-    ],
-)
+LAUNCHERS = [
+    ({}, 0),
+    ({"PMI_RANK": "2"}, 2),
+    ({"PMIX_RANK": "3"}, 3),
+    ({"SLURM_PROCID": "4"}, 4),
+    ({"SLURM_PROCID": "0", "PMI_RANK": "1"}, 1),
+]
+
+
+@pytest.mark.parametrize("announced, rank", LAUNCHERS)
 def test_the_rank_before_mpi_starts(environ, announced, rank):
     environ |= announced
     assert environment.launcher_rank() == rank
@@ -167,15 +166,15 @@ def test_hashing_is_fixed_by_starting_again_once(environ, seed, again):
     assert started == [(sys.executable, sys.orig_argv)] * again
 
 
-@pytest.mark.parametrize(
-    "given, directory",
-    [
-        ({}, "/tmp"),
-        ({"TMPDIR": "/scratch"}, "/scratch"),
-        ({"TMPDIR": "/scratch", "SLURM_TMPDIR": "/job"}, "/job"),
-        ({"TMPDIR": "/scratch", "SLURM_TMPDIR": ""}, "/scratch"),
-    ],
-)
+SCRATCH = [
+    ({}, "/tmp"),
+    ({"TMPDIR": "/scratch"}, "/scratch"),
+    ({"TMPDIR": "/scratch", "SLURM_TMPDIR": "/job"}, "/job"),
+    ({"TMPDIR": "/scratch", "SLURM_TMPDIR": ""}, "/scratch"),
+]
+
+
+@pytest.mark.parametrize("given, directory", SCRATCH)
 def test_scratch_is_the_jobs_own_where_there_is_one(environ, given, directory):
     environ |= given
     assert environment.scratch_directory() == Path(directory)
@@ -191,8 +190,7 @@ def test_what_trackers_print_about_themselves_is_off_unless_the_user_wants_it(en
 
 def test_one_setting(environ):
     environ["KNOB"] = "7"
-    assert environment.setting("KNOB", "1") == "7"
-    assert environment.setting("OTHER", "1") == "1"
+    assert (environment.setting("KNOB", "1"), environment.setting("OTHER", "1")) == ("7", "1")
 
 
 def test_more_threads_than_cores_are_refused_before_there_are_any(monkeypatch):
@@ -202,19 +200,19 @@ def test_more_threads_than_cores_are_refused_before_there_are_any(monkeypatch):
         environment.check_threads(9)
 
 
-@pytest.mark.parametrize(
-    "wanted, chosen",
-    [
-        ("ib0", "ib0"),
-        ("ib", "ib0"),
-        ("hsn,ib", "hsn1"),
-        ("=ib0", "ib0"),
-        ("=ib", None),
-        ("^lo,docker", None),
-        ("eth9", None),
-        ("", None),
-    ],
-)
+INTERFACES = [
+    ("ib0", "ib0"),
+    ("ib", "ib0"),
+    ("hsn,ib", "hsn1"),
+    ("=ib0", "ib0"),
+    ("=ib", None),
+    ("^lo,docker", None),
+    ("eth9", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize("wanted, chosen", INTERFACES)
 def test_gloo_follows_nccls_interface(environ, monkeypatch, wanted, chosen):
     """hsn0 is there, and has no address."""
     names = ["lo", "hsn0", "hsn1", "ib0", "ib1"]

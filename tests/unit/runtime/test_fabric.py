@@ -110,18 +110,18 @@ def test_adapters_that_nobody_may_open(adapters, verbs):
     assert "cannot be opened: is /dev/infiniband there" in trouble(found)
 
 
-@pytest.mark.parametrize(
-    "log, network",
-    [
-        ("", None),
-        (
-            "n0 [0] NCCL INFO NET/IB : No device found\nn0 [0] NCCL INFO Using network Socket\n",
-            "Socket",
-        ),
-        ("n0 [0] NCCL INFO Using network IB\nn0 [0] NCCL INFO DMA-BUF is used\n", "IB"),
-        ("n0 [0] NCCL INFO Using network AWS Libfabric\n", "AWS Libfabric"),
-    ],
-)
+NCCL_LOGS = [
+    ("", None),
+    (
+        "n0 [0] NCCL INFO NET/IB : No device found\nn0 [0] NCCL INFO Using network Socket\n",
+        "Socket",
+    ),
+    ("n0 [0] NCCL INFO Using network IB\nn0 [0] NCCL INFO DMA-BUF is used\n", "IB"),
+    ("n0 [0] NCCL INFO Using network AWS Libfabric\n", "AWS Libfabric"),
+]
+
+
+@pytest.mark.parametrize("log, network", NCCL_LOGS)
 def test_the_network_that_nccl_says_it_uses(log, network):
     assert network_of(log) == network
 
@@ -146,27 +146,26 @@ def environ(monkeypatch):
 GOOD, BAD = Fabric(("mlx5_0",), ("mlx5_0",), ("mlx5_0",)), Fabric(("mlx5_0",), ())
 
 
-@pytest.mark.parametrize(
-    "chosen, fabric, num_nodes, wanted",
-    [
-        ({}, GOOD, 2, True),
-        ({}, GOOD, 1, False),
-        ({}, Fabric(), 2, False),
-        ({"NCCL_NET": "IB"}, Fabric(), 2, False),
-        ({"NCCL_NET": "IB"}, BAD, 2, True),
-        ({"NCCL_NET": "Socket"}, BAD, 2, False),
-        ({"NCCL_IB_DISABLE": "1"}, BAD, 2, False),
-        ({"NCCL_NET_PLUGIN": "ofi"}, BAD, 2, False),
-        ({"NCCL_NET_PLUGIN": "none"}, GOOD, 2, True),
-        ({"NCCL_NET_PLUGIN": ""}, GOOD, 2, True),
-    ],
-)
+WANTED = [
+    ({}, GOOD, 2, True),
+    ({}, GOOD, 1, False),
+    ({}, Fabric(), 2, False),
+    ({"NCCL_NET": "IB"}, Fabric(), 2, False),
+    ({"NCCL_NET": "IB"}, BAD, 2, True),
+    ({"NCCL_NET": "Socket"}, BAD, 2, False),
+    ({"NCCL_IB_DISABLE": "1"}, BAD, 2, False),
+    ({"NCCL_NET_PLUGIN": "ofi"}, BAD, 2, False),
+    ({"NCCL_NET_PLUGIN": "none"}, GOOD, 2, True),
+    ({"NCCL_NET_PLUGIN": ""}, GOOD, 2, True),
+]
+
+
+@pytest.mark.parametrize("chosen, fabric, num_nodes, wanted", WANTED)
 def test_infiniband_is_wanted_between_nodes_unless_the_site_chose(
     environ, chosen, fabric, num_nodes, wanted
 ):
     environ |= chosen
-    found = wanted_infiniband(OneRank(), num_nodes, lambda: fabric)
-    assert found == (fabric if wanted else None)
+    assert wanted_infiniband(OneRank(), num_nodes, lambda: fabric) == (fabric if wanted else None)
 
 
 def test_a_node_whose_adapters_cannot_be_used_is_refused(environ):
@@ -192,8 +191,7 @@ def test_the_doctor_takes_tcp_where_a_run_is_refused(
             session.choose_network(world, OneRank(), refuse=True)
     asked.clear()
     assert session.choose_network(world, OneRank(), refuse=network == "IB") == fabric
-    assert len(asked) == 1
-    assert environ["NCCL_NET"] == network
+    assert (len(asked), environ["NCCL_NET"]) == (1, network)
 
 
 def test_slingshot_is_known_by_the_class_of_its_driver(tmp_path):

@@ -29,13 +29,13 @@ def test_a_launcher_has_started_this_process(monkeypatch, alone, name):
         forked_ranks.check_alone()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--ranks", "0"], "LaunchError: --ranks 0: choose 1 or more"),
-        (["--ranks", "2", "--bootstrap", "slurm"], "LaunchError: --ranks starts ranks that find"),
-    ],
-)
+NO_RANKS = [
+    (["--ranks", "0"], "LaunchError: --ranks 0: choose 1 or more"),
+    (["--ranks", "2", "--bootstrap", "slurm"], "LaunchError: --ranks starts ranks that find"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), NO_RANKS)
 def test_what_makes_no_ranks_is_refused_before_anything_is_imported(
     monkeypatch, capsys, alone, words, message
 ):
@@ -44,14 +44,14 @@ def test_what_makes_no_ranks_is_refused_before_anything_is_imported(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("size", "more", "message"),
-    [
-        (100_000, [], r"LaunchError: --ranks 100000: this machine can run at most \d+, .*; choose"),
-        (3, ["parallel.tensor_parallel=2"], "ConfigError: --ranks 3: .* 2 does not divide the 3"),
-        (2, ["placement={train: 0-3}"], "ConfigError: --ranks 2: placement.train"),
-    ],
-)
+TOO_MANY_RANKS = [
+    (100_000, [], r"LaunchError: --ranks 100000: this machine can run at most \d+, .*; choose"),
+    (3, ["parallel.tensor_parallel=2"], "ConfigError: --ranks 3: .* 2 does not divide the 3"),
+    (2, ["placement={train: 0-3}"], "ConfigError: --ranks 2: placement.train"),
+]
+
+
+@pytest.mark.parametrize(("size", "more", "message"), TOO_MANY_RANKS)
 def test_ranks_that_the_run_or_the_machine_cannot_have(
     monkeypatch, capsys, alone, size, more, message
 ):

@@ -48,17 +48,20 @@ class Slow:
         spin(0.3)
 
 
+ENDLESS = [
+    lambda: spin(60),
+    lambda: time.sleep(60),
+    lambda: re.match(r"(a+)+b", "a" * 40),
+    lambda: 9 ** (9**9),
+    swallow,
+    swallow_everything,
+    lambda: Slow() and spin(60),
+]
+
+
 @pytest.mark.parametrize(
     "work",
-    [
-        lambda: spin(60),
-        lambda: time.sleep(60),
-        lambda: re.match(r"(a+)+b", "a" * 40),
-        lambda: 9 ** (9**9),
-        swallow,
-        swallow_everything,
-        lambda: Slow() and spin(60),
-    ],
+    ENDLESS,
     ids=[
         "loop",
         "sleep",

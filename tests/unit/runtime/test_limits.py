@@ -35,14 +35,14 @@ def limited(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(
-    "found, words",
-    [
-        ({"AS": 6e9}, "address space is limited to 5.6 GiB, .*, 832.0 GiB; take `ulimit -v` away"),
-        ({"AS": HOST + GPUS - 1}, "address space is limited to 832.0 GiB"),
-        ({"MEMLOCK": 65536}, "only 64 KiB may be locked in memory"),
-    ],
-)
+TOO_LOW = [
+    ({"AS": 6e9}, "address space is limited to 5.6 GiB, .*, 832.0 GiB; take `ulimit -v` away"),
+    ({"AS": HOST + GPUS - 1}, "address space is limited to 832.0 GiB"),
+    ({"MEMLOCK": 65536}, "only 64 KiB may be locked in memory"),
+]
+
+
+@pytest.mark.parametrize("found, words", TOO_LOW)
 def test_what_gpus_cannot_work_with(limited, found, words):
     limited |= found
     assert re.search(words, limits.trouble(with_infiniband=True, gpu_bytes=GPUS))

@@ -37,23 +37,23 @@ def handlers():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    "signals, seconds_between, stop_request",
-    [
-        ([], 0, StopRequest.CONTINUE),
-        ([signal.SIGUSR2], 0, StopRequest.RESTART),
-        ([signal.SIGTERM], 0, StopRequest.RESTART_NOW),
-        ([signal.SIGUSR2, signal.SIGUSR2], 60, StopRequest.RESTART_NOW),
-        # Sent once, and handed on by a container's runtime.
-        ([signal.SIGUSR2, signal.SIGUSR2], 1, StopRequest.RESTART),
-        ([signal.SIGUSR2, signal.SIGTERM], 0, StopRequest.RESTART_NOW),
-        ([signal.SIGTERM, signal.SIGUSR2], 60, StopRequest.RESTART_NOW),
-        ([signal.SIGTERM, signal.SIGUSR2], 0, StopRequest.RESTART_NOW),
-        ([signal.SIGINT], 0, StopRequest.RESTART_NOW),
-        ([signal.SIGINT, signal.SIGINT], 0.5, StopRequest.RESTART_NOW),
-        ([signal.SIGUSR2, signal.SIGINT], 60, StopRequest.RESTART_NOW),
-    ],
-)
+SIGNALS = [
+    ([], 0, StopRequest.CONTINUE),
+    ([signal.SIGUSR2], 0, StopRequest.RESTART),
+    ([signal.SIGTERM], 0, StopRequest.RESTART_NOW),
+    ([signal.SIGUSR2, signal.SIGUSR2], 60, StopRequest.RESTART_NOW),
+    # Sent once, and handed on by a container's runtime.
+    ([signal.SIGUSR2, signal.SIGUSR2], 1, StopRequest.RESTART),
+    ([signal.SIGUSR2, signal.SIGTERM], 0, StopRequest.RESTART_NOW),
+    ([signal.SIGTERM, signal.SIGUSR2], 60, StopRequest.RESTART_NOW),
+    ([signal.SIGTERM, signal.SIGUSR2], 0, StopRequest.RESTART_NOW),
+    ([signal.SIGINT], 0, StopRequest.RESTART_NOW),
+    ([signal.SIGINT, signal.SIGINT], 0.5, StopRequest.RESTART_NOW),
+    ([signal.SIGUSR2, signal.SIGINT], 60, StopRequest.RESTART_NOW),
+]
+
+
+@pytest.mark.parametrize("signals, seconds_between, stop_request", SIGNALS)
 def test_signals(run, handlers, clock, signals, seconds_between, stop_request):
     noted = Signals(clock)
     noted.listen()
@@ -88,8 +88,7 @@ def test_what_a_script_runs_in_its_background_heeds_no_ctrl_c(handlers):
     [[StopRequest.CONTINUE, StopRequest.SAVE], [StopRequest.STOP_NOW, StopRequest.RESTART]],
 )
 def test_the_strongest_request_of_all_ranks_counts(run, others):
-    flag = StopFlag(Others(stop_requests=others), run, Signals())
-    assert flag.agree(1) is max(others)
+    assert StopFlag(Others(stop_requests=others), run, Signals()).agree(1) is max(others)
 
 
 @pytest.mark.parametrize("later, earlier", permutations(["SLURM_JOB_END_TIME", END_TIME]))
@@ -153,14 +152,14 @@ def test_a_start_that_has_used_up_the_hours_begins_no_step(run, clock):
     )
 
 
-@pytest.mark.parametrize(
-    "request_, stop_request",
-    [
-        (Request(kind="save", by="ann"), StopRequest.SAVE),
-        (Request(kind="stop", by="ann"), StopRequest.STOP),
-        (Request(kind="stop", now=True, by="ann"), StopRequest.STOP_NOW),
-    ],
-)
+REQUESTS = [
+    (Request(kind="save", by="ann"), StopRequest.SAVE),
+    (Request(kind="stop", by="ann"), StopRequest.STOP),
+    (Request(kind="stop", now=True, by="ann"), StopRequest.STOP_NOW),
+]
+
+
+@pytest.mark.parametrize("request_, stop_request", REQUESTS)
 def test_requests(run, request_, stop_request):
     flag = StopFlag(Others(), run, Signals())
     assert flag.stop_request(1) is StopRequest.CONTINUE

@@ -1,4 +1,4 @@
-"""Late ranks: who they are, how they are told, and a watchdog over a real store."""
+"""Late ranks: who they are, the report about them, and a watchdog over a real store."""
 
 import dataclasses
 import re
@@ -18,18 +18,16 @@ def at(rank, count, seconds, operator="rollout"):
     return Progress(rank, count, operator, seconds, f"n{rank // 4}")
 
 
-def test_nobody_is_late_while_all_are_equally_far():
-    assert late_ranks([at(r, 7, 1e6) for r in range(4)], 1.0) == []
+LATE = {
+    "all equally far": ([at(r, 7, 1e6) for r in range(4)], []),
+    "furthest behind": ([at(0, 5, 300), at(1, 3, 200), at(2, 4, 200), at(3, 3, 150)], [1, 3, 2]),
+    "just begun": ([at(0, 5, 300), at(1, 4, 120.0), at(2, 4, 120.1)], [2]),
+}
 
 
-def test_the_furthest_behind_come_first():
-    progress = [at(0, 5, 300), at(1, 3, 200), at(2, 4, 200), at(3, 3, 150)]
-    assert [p.rank for p in late_ranks(progress, 120)] == [1, 3, 2]
-
-
-def test_a_rank_that_has_just_begun_its_operator_is_not_late():
-    progress = [at(0, 5, 300), at(1, 4, 120.0), at(2, 4, 120.1)]
-    assert [p.rank for p in late_ranks(progress, 120)] == [2]
+@pytest.mark.parametrize(("progress", "late"), LATE.values(), ids=LATE)
+def test_late_ranks(progress, late):
+    assert [p.rank for p in late_ranks(progress, 120)] == late
 
 
 ranks = st.lists(st.tuples(st.integers(0, 4), st.floats(0, 10)), min_size=1, max_size=8)

@@ -53,8 +53,7 @@ def test_a_world_of_one_that_was_meant(environ):
 
 def test_a_batch_script_is_not_a_step():
     """It has the job's SLURM_NTASKS, yet what runs in it directly is one process."""
-    script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
-    check_launch(script, 0, 1, MPICH)
+    check_launch({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 0, 1, MPICH)
 
 
 @pytest.mark.parametrize("environ", [{}, {"SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0"}])
@@ -89,15 +88,15 @@ def test_a_launcher_inside_another(environ):
     assert "nested launcher" in message
 
 
-@pytest.mark.parametrize(
-    "present, missing",
-    [
-        ("RANK", "WORLD_SIZE"),
-        ("WORLD_SIZE", "RANK"),
-        ("PMI_RANK", "PMI_SIZE"),
-        ("PMI_SIZE", "PMI_RANK"),
-    ],
-)
+HALVES = [
+    ("RANK", "WORLD_SIZE"),
+    ("WORLD_SIZE", "RANK"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("PMI_SIZE", "PMI_RANK"),
+]
+
+
+@pytest.mark.parametrize("present, missing", HALVES)
 def test_a_half_set_environment_is_named(present, missing):
     with pytest.raises(LaunchError) as caught:
         check_launch({present: "3"}, 0, 1, MPICH)
@@ -106,12 +105,7 @@ def test_a_half_set_environment_is_named(present, missing):
 
 @pytest.mark.parametrize(
     "hosts, nodes",
-    [
-        ("bba", (0, 0, 1)),
-        ("aabb", (0, 0, 1, 1)),
-        ("abab", (0, 1, 0, 1)),
-        ("c", (0,)),
-    ],
+    [("bba", (0, 0, 1)), ("aabb", (0, 0, 1, 1)), ("abab", (0, 1, 0, 1)), ("c", (0,))],
 )
 def test_nodes_are_numbered_by_their_lowest_rank(hosts, nodes):
     assert number_nodes(list(hosts)) == nodes
@@ -132,8 +126,6 @@ def test_the_place_of_each_rank(monkeypatch, rank, local_rank, node):
         assert said[rank] == mine
         return said
 
-    control = SimpleNamespace(rank=rank, size=4, allgather=allgather)
-    found = read_world(control, MPICH, device="cpu")
+    found = read_world(SimpleNamespace(rank=rank, size=4, allgather=allgather), MPICH, device="cpu")
     assert found == World(rank, 4, local_rank, 2, node, (0, 1, 0, 1), HOSTS[rank], "cpu")
-    assert found.num_nodes == 2
-    assert str(found) == f"rank {rank} of 4 on {HOSTS[rank]} (cpu)"
+    assert (found.num_nodes, str(found)) == (2, f"rank {rank} of 4 on {HOSTS[rank]} (cpu)")

@@ -44,8 +44,7 @@ def opened(tmp_path):
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
             if rows:
                 tree["data"][name] = {"kind": "files", "paths": [str(path)]}
-        limits = {"num_samples": 2, "max_prompt_tokens": 20}
-        tree["rollout"] = limits | settings.pop("rollout", {})
+        tree["rollout"] = {"num_samples": 2, "max_prompt_tokens": 20} | settings.pop("rollout", {})
         tree["data"] |= settings.pop("data", {})
         alone = SimpleNamespace(rank=0, together=lambda make: make(), broadcast=lambda item: item)
         session = SimpleNamespace(control=alone, world=alone)
@@ -101,8 +100,7 @@ def test_of_evaluation_only_what_is_asked_is_looked_at(opened):
 
 def test_rows_that_leave_training_may_be_of_no_use_to_it(opened):
     strange = LONG | {"data_source": "sums"}
-    made = opened([GOOD, strange], [LONG], data={"overlap": "drop"}, evaluate={})
-    assert len(made.train) == 1
+    assert len(opened([GOOD, strange], [LONG], data={"overlap": "drop"}, evaluate={}).train) == 1
     with pytest.raises(DataError, match=r"train\.jsonl line 2: data_source = 'sums'"):
         opened([GOOD, strange], [GOOD | {"prompt": "7?"}], data={"overlap": "drop"})
 

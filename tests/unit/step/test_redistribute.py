@@ -121,12 +121,10 @@ def test_a_rank_receives_what_it_lacks_and_a_node_receives_it_once():
         control.exchange = counted
         rank = control.rank
         positions = samples.owned_by("one", rank // 2)
-        tokens = [torch.full((i + 1,), i) for i in positions]
-        columns = Columns(positions, {TOKENS: tokens})
+        columns = Columns(positions, {TOKENS: [torch.full((i + 1,), i) for i in positions]})
         world = SimpleNamespace(rank=rank, node_of=NODE_OF)
         sides = [(name, GROUPS[name]) for name in ("one", "other")]
-        cpu = torch.device("cpu")
-        found = redistribute(world, control, samples, columns, *sides, cpu)
+        found = redistribute(world, control, samples, columns, *sides, torch.device("cpu"))
         assert [row.tolist() for row in found[TOKENS]] == [[i] * (i + 1) for i in found.positions]
         return came
 

@@ -22,7 +22,7 @@ def test_the_example():
 
 
 def some_groups(dice, ranks):
-    """Of equal size, of some of the ranks in any order."""
+    """Groups of equal size, made of some of the ranks in any order."""
     chosen = dice.sample(ranks, len(ranks) // 8 * dice.choice([4, 8]))
     width = dice.choice([1, 2, 4])
     return [chosen[i : i + width] for i in range(0, len(chosen), width)]

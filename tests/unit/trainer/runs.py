@@ -1,9 +1,12 @@
 """Runs of a second or less: tiny models, letters, and a reward for long responses."""
 
 import json
+import re
+
+import pytest
 
 from tests.unit.config.trees import parse
-from verl_hpc.testing.local_run import local_run
+from verl_hpc.testing.local_run import engine_of, local_run
 from verl_hpc.trainer.loop import Loop
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 from verl_hpc.trainer.records import open_records
@@ -21,7 +24,7 @@ def files(directory, name, prompts):
 
 
 def small_config(directory, prompts=PROMPTS, held_out=HELD_OUT, **changes):
-    """Of a run below `directory`; `held_out` None evaluates nothing."""
+    """The configuration of a run below `directory`; `held_out` None evaluates nothing."""
     (directory / "reward.py").write_text(REWARD, encoding="utf-8")
     given = {
         "directory": str(directory / "runs"),
@@ -72,3 +75,25 @@ def loop(run, resumes=False):
 def lines(run):
     text = (run.config.run_directory / "metrics.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+def assert_same_for_micro_batches(make, sizes, names):
+    """Metrics of a run, made by `make(name=...)`, are equal however its batches are split.
+
+    Returns the metrics of the run with the first size, line by line.
+    """
+    by_size = []
+    for size in sizes:
+        run = make(name=f"by-{size}")
+        engine_of(run, "actor").micro_batch = size
+        by_size.append([{name: line[name] for name in names} for line in loop(run)[1]])
+    for other in by_size[1:]:
+        assert other == [pytest.approx(line, rel=1e-5, abs=1e-6) for line in by_size[0]]
+    return by_size[0]
+
+
+def block(page, language, holds):
+    """The one fenced block of a language on a page that holds a text."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (text,) = [text for text in blocks if holds in text]
+    return text

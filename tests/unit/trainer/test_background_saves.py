@@ -1,18 +1,18 @@
-"""Saves that are written while the loop goes on."""
+"""Saves that are written while the loop computes."""
 
 import time
 
 import pytest
 
 from tests.unit.trainer.runs import loop, small_run
-from tests.unit.trainer.test_loop import equal, named, saved, tell
+from tests.unit.trainer.test_loop import equal, named, saved, told_run
 from verl_hpc.checkpoint.host_copy import HostCopy
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.tensor_file import TensorFile
 from verl_hpc.checkpoint.write import StepWriter
 from verl_hpc.errors import CheckpointError, RewardError, agreed
-from verl_hpc.runtime.stop import Signals, StopRequest
+from verl_hpc.runtime.stop import StopRequest
 from verl_hpc.testing.local_run import engine_of
 
 
@@ -114,13 +114,10 @@ def test_who_leaves_finishes_the_save_under_way_and_tries_a_failed_one_again(
     tmp_path, monkeypatch, slow
 ):
     fails(monkeypatch, 1)
-    signals = Signals()
     checkpoint = {"every": 1, "on_write_failure": "continue"}
-    run = small_run(tmp_path, signals, steps=4, checkpoint=checkpoint)
-    tell(run, signals, StopRequest.RESTART_NOW, "assign", 2)
+    run = told_run(tmp_path, StopRequest.RESTART_NOW, "assign", checkpoint=checkpoint)
     result, _ = loop(run)
-    assert (result.outcome, result.progress.step) == ("restart", 1)
-    assert saved(run) == named(1)
+    assert ((result.outcome, result.progress.step), saved(run)) == (("restart", 1), named(1))
 
 
 def test_an_error_of_all_ranks_leaves_the_save_before_it_whole(tmp_path, slow):

@@ -66,8 +66,7 @@ def have(conversations, talks):
 
     def sample(index, before):
         tokens, _ = next(turns[index])
-        new = Response(tuple(tokens), (-1.0,) * len(tokens), "stop")
-        responses[index] = continued(before, new)
+        responses[index] = continued(before, Response(tuple(tokens), (-1.0,) * len(tokens), "stop"))
         conversations.ended(index, responses[index])
 
     with closing(conversations):
@@ -97,8 +96,7 @@ def test_what_is_trained_on_is_what_was_sampled(environments, data, name):
             if text is not None:
                 new = observations.tokens(text, tokens)
                 tokens, mask = tokens + new, mask + [0] * len(new)
-        assert list(response.tokens) == tokens
-        assert list(response.sampled) == mask
+        assert (list(response.tokens), list(response.sampled)) == (tokens, mask)
         assert list(response.log_probs) == [-float(own) for own in mask]
         trained = [t for t, own in zip(response.tokens, response.sampled, strict=True) if own]
         assert trained == [token for sampled, _ in talk for token in sampled]

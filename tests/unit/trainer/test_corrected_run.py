@@ -46,8 +46,7 @@ def expected_score(run):
     """Of a response to k, under the trainer's policy, exactly."""
     model = engine_of(run, "actor")._model
     first = model(torch.tensor([PROMPT]))[-1].softmax(-1)
-    second = model(torch.tensor([PROMPT, B]))[-1].softmax(-1)
-    return float(first[B] * second[C] + 0.5 * first[D])
+    return float(first[B] * model(torch.tensor([PROMPT, B]))[-1].softmax(-1)[C] + 0.5 * first[D])
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What a run tells of itself for its report and for `status`."""
+"""What a run writes about itself for its report and for `status`."""
 
 from types import SimpleNamespace
 
@@ -52,36 +52,38 @@ def test_facts_tell_ranks_and_nodes(ranks, nodes, told):
     assert (found["ranks"], found["num_ranks"], found["num_nodes"]) == (told, ranks, nodes)
 
 
-def test_roles_of_one_layout_share_a_line():
-    run = planned(**GAE, algorithm__kl={"placement": "reward"}, parallel__tensor_parallel=2)
-    found = facts(run)
-    assert found["training layout"] == "tp 2, pp 1, dp 2, vpp 1"
-    assert found["rollout layout"] == "vllm, tp 1 x 4, zero_redundancy"
-    assert found["roles"] == (
-        "actor: trained; critic: value head, trained; "
-        "reference: not trained, the first weights of the actor, in its engine"
-    )
-    assert placements(run) == []
-
-
 SPLIT = {
     **GAE,
-    "roles": {
-        "critic": {"parallel": {"tensor_parallel": 2}},
-        "reward": {"path": "models/judge"},
-    },
+    "roles": {"critic": {"parallel": {"tensor_parallel": 2}}, "reward": {"path": "models/judge"}},
     "placement": {"train": 0, "critic": "1-2", "reward": 3, "rollout": 0},
+}
+FACTS = {
+    "one layout": (
+        {**GAE, "algorithm__kl": {"placement": "reward"}, "parallel__tensor_parallel": 2},
+        {
+            "training layout": "tp 2, pp 1, dp 2, vpp 1",
+            "rollout layout": "vllm, tp 1 x 4, zero_redundancy",
+            "roles": "actor: trained; critic: value head, trained; "
+            "reference: not trained, the first weights of the actor, in its engine",
+        },
+    ),
+    "roles apart": (
+        SPLIT,
+        {
+            "actor": "trained, tp 1, pp 1, dp 1, vpp 1 on rank 0",
+            "critic": "value head, trained, tp 2, pp 1, dp 1, vpp 1 on ranks 1-2",
+            "reward": "models/judge, score head, not trained, tp 1, pp 1, dp 1, vpp 1 on rank 3",
+            "rollout layout": "vllm, tp 1 x 1, zero_redundancy on rank 0",
+        },
+    ),
 }
 
 
-def test_roles_apart_have_a_line_each():
-    found = facts(planned(**SPLIT))
-    assert found["actor"] == "trained, tp 1, pp 1, dp 1, vpp 1 on rank 0"
-    assert found["critic"] == "value head, trained, tp 2, pp 1, dp 1, vpp 1 on ranks 1-2"
-    assert found["reward"] == (
-        "models/judge, score head, not trained, tp 1, pp 1, dp 1, vpp 1 on rank 3"
-    )
-    assert found["rollout layout"] == "vllm, tp 1 x 1, zero_redundancy on rank 0"
+@pytest.mark.parametrize(("changes", "expected"), FACTS.values(), ids=FACTS)
+def test_roles_of_one_layout_share_a_line_and_roles_apart_have_one_each(changes, expected):
+    run = planned(**changes)
+    assert facts(run) | expected == facts(run)
+    assert bool(placements(run)) is (changes is SPLIT)
 
 
 def test_placements_of_a_split_run_have_its_roles():

@@ -38,23 +38,19 @@ def test_what_one_life_does_not_know_is_not_compared():
     check_fingerprint({}, BEFORE, force=False)
 
 
-@pytest.mark.parametrize(
-    "name, value, words",
-    [
-        ("seed", "9", "seed = 9, and was 0"),
-        ("data.train", "ab", "data.train: other rows"),
-        ("data.shuffle", "false", "data.shuffle = false, and was true"),
-        ("data.chat", "always", "data.chat = always, and was auto"),
-        (
-            "config.json: rope_theta",
-            "20000.0",
-            "config.json: rope_theta = 20000.0, and was 10000.0",
-        ),
-        ("tokenizer", "ef", "tokenizer: other files than the run has used so far"),
-        ("model.path", "dd", "model.path: other weights than those that the run started from"),
-        ("roles.reward.path", "rs", "roles.reward.path: other weights than the run has computed"),
-    ],
-)
+CHANGED = [
+    ("seed", "9", "seed = 9, and was 0"),
+    ("data.train", "ab", "data.train: other rows"),
+    ("data.shuffle", "false", "data.shuffle = false, and was true"),
+    ("data.chat", "always", "data.chat = always, and was auto"),
+    ("config.json: rope_theta", "20000.0", "config.json: rope_theta = 20000.0, and was 10000.0"),
+    ("tokenizer", "ef", "tokenizer: other files than the run has used so far"),
+    ("model.path", "dd", "model.path: other weights than those that the run started from"),
+    ("roles.reward.path", "rs", "roles.reward.path: other weights than the run has computed"),
+]
+
+
+@pytest.mark.parametrize("name, value, words", CHANGED)
 def test_what_changed_is_named_and_can_be_forced(name, value, words):
     now = BEFORE | {name: value}
     with pytest.raises(ConfigError) as caught:

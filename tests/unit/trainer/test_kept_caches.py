@@ -88,13 +88,13 @@ def test_it_is_due_after_fewer_and_fewer_steps(start):
     assert [step for step in range(1, 100) if caches.is_due()] == [1, 2, 4, 8, 16, 32, 64]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"arch": replace(MODEL, hidden_size=2 * MODEL.hidden_size)},
-        {"per_node": 2, "parallel__tensor_parallel": 2, "rollout__tensor_parallel": 2},
-    ],
-)
+OTHER_WORK = [
+    {"arch": replace(MODEL, hidden_size=2 * MODEL.hidden_size)},
+    {"per_node": 2, "parallel__tensor_parallel": 2, "rollout__tensor_parallel": 2},
+]
+
+
+@pytest.mark.parametrize("changes", OTHER_WORK)
 def test_another_model_or_layout_has_another_archive(start, tmp_path, changes):
     caches, local = start()
     compile_one(local)

@@ -25,8 +25,7 @@ def test_a_rate_falls_over_all_optimizer_steps_of_the_run():
 
 def test_an_actor_that_waits_for_its_critic_has_fewer():
     critic = {"roles": {"critic": COSINE}, "critic": {"warmup_steps": 4}}
-    found = decay_steps(10, **COSINE, **GAE, **critic)
-    assert found == {"actor": 6, "critic": 10}
+    assert decay_steps(10, **COSINE, **GAE, **critic) == {"actor": 6, "critic": 10}
 
 
 @pytest.mark.parametrize("num_steps", [1, 2])

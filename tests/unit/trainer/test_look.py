@@ -13,8 +13,7 @@ def test_each_response_names_the_step_whose_weights_began_it(tmp_path):
     loop(run)
     for step, kind, version in ((1, "train", 0), (2, "train", 1), (2, "evaluation", 2)):
         groups = read_samples(run.config.run_directory, step)[kind]
-        versions = {response.version for group in groups for response in group.responses}
-        assert versions == {version}
+        assert {response.version for group in groups for response in group.responses} == {version}
 
 
 def test_answers_of_the_data_are_no_responses(tmp_path):

@@ -18,10 +18,7 @@ from verl_hpc.trainer.facts import run_facts
 from verl_hpc.trainer.kept_caches import open_caches
 from verl_hpc.trainer.loop import Loop
 
-OPERATORS = [
-    *("rollout", "assign", "reward", "rollout to train"),
-    *("advantages", "update_actor"),
-]
+OPERATORS = [*("rollout", "assign", "reward", "rollout to train"), *("advantages", "update_actor")]
 
 
 def stages(run):
@@ -40,9 +37,10 @@ def named(*steps):
     return [step_name(step) for step in steps]
 
 
-def tell(run, signals, stop_request, stage, step):
-    """The rank is told something while it is in a stage of a step."""
-    entered = []
+def told_run(directory, stop_request, stage, step=2, **changes):
+    """A run of four steps whose rank gets a signal while it is in a stage of a step."""
+    signals, entered = Signals(), []
+    run = small_run(directory, signals, **{"steps": 4} | changes)
 
     def enter(name):
         entered.append(name)
@@ -50,6 +48,7 @@ def tell(run, signals, stop_request, stage, step):
             signals.stop_request, signals.reason = stop_request, "signal SIGTERM"
 
     run.session.watchdog.enter = enter
+    return run
 
 
 def weights(run, role="actor"):
@@ -76,35 +75,40 @@ def test_a_step_is_saved_before_its_weights_generate(tmp_path):
         *((2, "save_checkpoint"), (2, "reshard"), (2, "testing"), (2, "end")),
     ]
     assert (result.outcome, result.progress.step) == ("finished", 2)
-    assert saved(run) == named(1, 2)
-    assert [line["step"] for line in lines] == [0, 1, 2]
+    assert (saved(run), [line["step"] for line in lines]) == (named(1, 2), [0, 1, 2])
     assert all("val/score/mean" in line for line in lines)
     assert "actor/loss" in lines[1] and "actor/loss" not in lines[0]
 
 
-def test_compile_caches_are_kept_after_fewer_and_fewer_steps(tmp_path, monkeypatch):
+@pytest.fixture
+def kept_caches(tmp_path, monkeypatch):
+    """Give a run compile caches of a node with one kernel; the folder where they are kept."""
     monkeypatch.setenv("VERL_HPC_CACHE", str(tmp_path / "node"))
     monkeypatch.setenv("VERL_HPC_KEPT_CACHES", str(tmp_path / "kept"))
     (tmp_path / "node/triton").mkdir(parents=True)
     (tmp_path / "node/triton/kernel.cubin").write_bytes(b"machine code")
+
+    def give(run):
+        run.caches = open_caches(run.session, run.arch, run.layouts)
+        return tmp_path / "kept"
+
+    return give
+
+
+def test_compile_caches_are_kept_after_fewer_and_fewer_steps(tmp_path, kept_caches):
     run = small_run(tmp_path, steps=5)
-    run.caches = open_caches(run.session, run.arch, run.layouts)
+    kept = kept_caches(run)
     loop(run)
-    found = [stage for stage in stages(run) if stage[1] in ("keep_caches", "save_checkpoint")]
-    kept = [(step, "keep_caches") for step in (1, 2, 4)]
-    assert found == [*kept, (5, "save_checkpoint")]
-    (archive,) = (tmp_path / "kept").glob("*/*")
+    writes = [stage for stage in stages(run) if stage[1] in ("keep_caches", "save_checkpoint")]
+    assert writes == [*[(step, "keep_caches") for step in (1, 2, 4)], (5, "save_checkpoint")]
+    (archive,) = kept.glob("*/*")
     assert unpack(archive, tmp_path / "other") == {"triton/kernel.cubin"}
 
 
-def test_a_run_that_is_told_to_leave_keeps_no_caches(tmp_path, monkeypatch):
+def test_a_run_that_is_told_to_leave_keeps_no_caches(tmp_path, kept_caches):
     """Slurm may kill it before it has left."""
-    monkeypatch.setenv("VERL_HPC_CACHE", str(tmp_path / "node"))
-    monkeypatch.setenv("VERL_HPC_KEPT_CACHES", str(tmp_path / "kept"))
-    signals = Signals()
-    run = small_run(tmp_path, signals, steps=5)
-    run.caches = open_caches(run.session, run.arch, run.layouts)
-    tell(run, signals, StopRequest.RESTART, "rollout", 1)
+    run = told_run(tmp_path, StopRequest.RESTART, "rollout", step=1)
+    kept_caches(run)
     loop(run)
     assert (1, "save_checkpoint") in stages(run)
     assert "keep_caches" not in [name for _, name in stages(run)]
@@ -122,27 +126,23 @@ def test_without_an_evaluation_weights_go_out_before_each_step(tmp_path):
     assert not any(name.startswith("val/") for line in lines for name in line)
 
 
-@pytest.mark.parametrize(("every", "steps", "evaluated"), [(2, 5, [2, 4, 5]), (3, 3, [3])])
-def test_evaluations_come_every_so_often_and_last(tmp_path, every, steps, evaluated):
-    _, lines = loop(small_run(tmp_path, steps=steps, evaluation__every=every))
-    assert [line["step"] for line in lines if "val/score/mean" in line] == evaluated
-
-
 @pytest.mark.parametrize(
-    ("every", "steps", "kept"), [(2, 5, [2, 4, 5]), (0, 3, [3]), (1, 2, [1, 2])]
+    ("every", "steps", "expected"), [(2, 5, [2, 4, 5]), (3, 3, [3]), (0, 3, [3]), (1, 2, [1, 2])]
 )
-def test_saves_come_every_so_often_and_last(tmp_path, every, steps, kept):
-    run = small_run(tmp_path, steps=steps, checkpoint={"every": every, "keep": 9})
-    loop(run)
-    assert saved(run) == named(*kept)
+def test_evaluations_and_saves_come_every_so_often_and_last(tmp_path, every, steps, expected):
+    changes = {"evaluation__every": every} if every else {}
+    run = small_run(tmp_path, steps=steps, checkpoint={"every": every, "keep": 9}, **changes)
+    _, lines = loop(run)
+    assert saved(run) == named(*expected)
+    evaluated = [line["step"] for line in lines if "val/score/mean" in line]
+    assert evaluated == (expected if every else [])
 
 
 def test_a_goal_that_is_reached_ends_the_run(tmp_path):
     run = small_run(tmp_path, steps=9, evaluation={"every": 2, "stop_at": 0.01})
     result, lines = loop(run)
     assert (result.outcome, result.progress.step) == ("goal reached", 2)
-    assert saved(run) == named(2)
-    assert len(lines) == 2
+    assert (saved(run), len(lines)) == (named(2), 2)
 
 
 def test_the_flow_is_drawn(tmp_path):
@@ -216,23 +216,19 @@ def test_a_run_that_is_interrupted_goes_on_as_if_it_had_not_been(tmp_path, kind)
     loop(small_run(tmp_path, steps=3, **changes))
     again = small_run(tmp_path, steps=5, **changes)
     result, lines = loop(again, resumes=True)
-    assert result.progress.step == 5
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert (result.progress.step, [line["step"] for line in lines]) == (5, [1, 2, 3, 4, 5])
     for role in again.roles:
         if again.roles[role].settings.trainable:
             assert equal(weights(whole, role), weights(again, role))
     assert again.kl.coefficient == whole.kl.coefficient
 
 
-@pytest.mark.parametrize("stage", ["assign", "reward", "advantages"])
+@pytest.mark.parametrize("stage", ["rollout", "assign", "reward", "advantages"])
 def test_a_step_that_has_changed_nothing_is_dropped(tmp_path, stage):
-    signals = Signals()
-    run = small_run(tmp_path, signals, steps=4, evaluation__every=1)
-    tell(run, signals, StopRequest.RESTART_NOW, stage, 2)
+    run = told_run(tmp_path, StopRequest.RESTART_NOW, stage, evaluation__every=1)
     result, lines = loop(run)
     assert (result.outcome, result.progress.step) == ("restart", 1)
-    assert result.reason == "signal SIGTERM"
-    assert saved(run) == named(1)
+    assert (result.reason, saved(run)) == ("signal SIGTERM", named(1))
     assert [line["step"] for line in lines] == [1]
     done = [name for step, name in stages(run) if step == 2]
     assert done == [*OPERATORS[: OPERATORS.index(stage) + 1], "save_checkpoint", "end"]
@@ -243,37 +239,22 @@ def test_a_step_that_has_changed_nothing_is_dropped(tmp_path, stage):
     assert equal(weights(again), weights(whole))
 
 
-def test_responses_that_are_under_way_are_dropped(tmp_path):
-    signals = Signals()
-    run = small_run(tmp_path, signals, steps=4)
-    tell(run, signals, StopRequest.RESTART_NOW, "rollout", 2)
-    result, _ = loop(run)
-    assert (result.outcome, result.progress.step) == ("restart", 1)
-    assert [name for step, name in stages(run) if step == 2] == [
-        "reshard", "rollout", "save_checkpoint", "end",
-    ]  # fmt: skip
+KL_IN_REWARD = {"algorithm__kl": {"placement": "reward"}}
 
 
 @pytest.mark.parametrize(
     ("stage", "changes"),
-    [
-        ("update_actor", {}),
-        ("kl_penalty", {"algorithm__kl": {"placement": "reward"}}),
-        ("advantages", {"algorithm__kl": {"placement": "reward"}}),
-    ],
+    [("update_actor", {}), ("kl_penalty", KL_IN_REWARD), ("advantages", KL_IN_REWARD)],
 )
 def test_a_step_that_has_changed_something_is_finished(tmp_path, stage, changes):
-    signals = Signals()
-    run = small_run(tmp_path, signals, steps=4, evaluation__every=1, **changes)
-    tell(run, signals, StopRequest.RESTART_NOW, stage, 2)
+    changes = {"evaluation__every": 1} | changes
+    run = told_run(tmp_path, StopRequest.RESTART_NOW, stage, **changes)
     result, lines = loop(run)
-    assert (result.outcome, result.progress.step) == ("restart", 2)
-    assert saved(run) == named(2)
+    assert ((result.outcome, result.progress.step), saved(run)) == (("restart", 2), named(2))
     assert [line["step"] for line in lines] == [1, 2]
     assert "actor/loss" in lines[1]
     assert "val/score/mean" not in lines[1], "its evaluation is owed"
-    again = small_run(tmp_path, steps=4, evaluation__every=1, **changes)
-    _, lines = loop(again, resumes=True)
+    _, lines = loop(small_run(tmp_path, steps=4, **changes), resumes=True)
     assert [line["step"] for line in lines if "val/score/mean" in line] == [1, 2, 3, 4]
 
 
@@ -281,64 +262,51 @@ def test_a_step_that_has_changed_something_is_finished(tmp_path, stage, changes)
     ("stop_request", "outcome"), [(StopRequest.RESTART, "restart"), (StopRequest.STOP, "stopped")]
 )
 def test_a_step_is_finished_for_who_has_time(tmp_path, stop_request, outcome):
-    signals = Signals()
-    run = small_run(tmp_path, signals, steps=4, evaluation__every=1)
-    tell(run, signals, stop_request, "assign", 2)
+    run = told_run(tmp_path, stop_request, "assign", evaluation__every=1)
     result, lines = loop(run)
-    assert (result.outcome, result.progress.step) == (outcome, 2)
-    assert saved(run) == named(2)
+    assert ((result.outcome, result.progress.step), saved(run)) == ((outcome, 2), named(2))
     assert [line["step"] for line in lines if "val/score/mean" in line] == [1, 2]
 
 
-def test_a_run_saves_and_stops_before_it_passes_its_hours(tmp_path, clock):
-    run = small_run(tmp_path, steps=9)
-    ceiling = clock.now + MARGIN_S + 250
-    run.stop = flag = StopFlag(run.session.control, tmp_path, Signals(), clock, ceiling)
-    took = flag.took
+@pytest.mark.parametrize(
+    ("part", "left_s", "last", "changes"),
+    [("step", 250, 2, {}), ("evaluation", 350, 3, {"evaluation__every": 1})],
+)
+def test_a_run_saves_and_stops_before_it_passes_its_hours(
+    tmp_path, clock, part, left_s, last, changes
+):
+    """One part of a step takes 100 s, and the others no time."""
+    ceiling = clock.now + MARGIN_S + left_s
 
-    def took_100_s(**_):
-        clock.now += 100
-        took(step=100.0)
+    def limited_run():
+        run = small_run(tmp_path, steps=9, **changes)
+        run.stop = StopFlag(run.session.control, tmp_path, Signals(), clock, ceiling)
+        return run
 
-    flag.took = took_100_s
-    result, _ = loop(run)
-    assert (result.outcome, result.progress.step) == ("stopped", 2)
-    assert "would pass runtime.max_gpu_hours" in result.reason
-    assert saved(run) == named(2)
-    clock.now = ceiling
-    again = small_run(tmp_path, steps=9)
-    again.stop = StopFlag(again.session.control, tmp_path, Signals(), clock, ceiling)
-    result, _ = loop(again, resumes=True)
-    assert (result.outcome, result.progress.step) == ("stopped", 2)
+    run = limited_run()
+    took = run.stop.took
 
-
-def test_an_evaluation_that_would_pass_the_hours_is_not_begun_either(tmp_path, clock):
-    """Steps take no time here, and evaluations 100 s."""
-    run = small_run(tmp_path, steps=9, evaluation__every=1)
-    ceiling = clock.now + MARGIN_S + 350
-    run.stop = flag = StopFlag(run.session.control, tmp_path, Signals(), clock, ceiling)
-    took = flag.took
-
-    def took_100_s(**told):
-        if "evaluation" in told:
+    def took_100_s(**seconds):
+        if part in seconds:
             clock.now += 100
-            took(evaluation=100.0)
+            took(**{part: 100.0})
 
-    flag.took = took_100_s
+    run.stop.took = took_100_s
     result, _ = loop(run)
-    assert (result.outcome, result.progress.step) == ("stopped", 3)
+    assert (result.outcome, result.progress.step, saved(run)) == ("stopped", last, named(last))
+    assert "would pass runtime.max_gpu_hours" in result.reason
     assert clock.now <= ceiling
+    clock.now = ceiling
+    result, _ = loop(limited_run(), resumes=True)
+    assert (result.outcome, result.progress.step) == ("stopped", last)
 
 
 def test_finished_responses_are_kept_beside_the_step(tmp_path):
-    signals = Signals()
     changes = {"steps": 3, "rollout__on_interrupt": "keep", "checkpoint__every": 1}
-    run = small_run(tmp_path, signals, **changes)
-    tell(run, signals, StopRequest.RESTART_NOW, "assign", 2)
+    run = told_run(tmp_path, StopRequest.RESTART_NOW, "assign", **changes)
     loop(run)
     assert len(run.kept.by_slot) == 4
-    again = small_run(tmp_path, **changes)
-    count = []
+    again, count = small_run(tmp_path, **changes), []
     generate = again.rollout.engine.generate
     again.rollout.engine.generate = lambda p, *a, **k: count.append(len(p)) or generate(p, *a, **k)
     loop(again, resumes=True)
@@ -353,9 +321,9 @@ def test_finished_responses_are_kept_beside_the_step(tmp_path):
 
 @pytest.mark.parametrize(("overlap", "num_rows", "num_steps"), [("warn", 6, 3), ("drop", 4, 2)])
 def test_epochs_are_steps_of_the_rows_that_are_left(tmp_path, overlap, num_rows, num_steps):
-    """Two of the six rows are held out, too; two epochs of batches of four."""
-    held_out = [*PROMPTS[:2], "bb"]
+    """Two of the six rows are held out as well; two epochs of batches of four."""
     epochs = {"steps": None, "epochs": 2, "batch__size": 4, "data__overlap": overlap}
+    held_out = [*PROMPTS[:2], "bb"]
     run = small_run(tmp_path, held_out=held_out, evaluation={"every": 5}, **epochs)
     read, taken = run.settings.problems.read, []
     run.settings.problems.read = lambda rows: taken.append(list(rows)) or read(rows)
@@ -365,8 +333,7 @@ def test_epochs_are_steps_of_the_rows_that_are_left(tmp_path, overlap, num_rows,
     assert "val/score/mean" in lines[-1], "the last step has an evaluation"
     of_steps = [rows for i, rows in enumerate(taken) if i == 0 or rows != taken[i - 1]]
     counts = Counter(row for rows in of_steps for row in rows)
-    assert set(counts) == set(range(num_rows))
-    assert min(counts.values()) >= 2
+    assert set(counts) == set(range(num_rows)) and min(counts.values()) >= 2
     assert run_facts(run, result)["total_steps"] == num_steps
 
 

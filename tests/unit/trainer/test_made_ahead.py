@@ -78,5 +78,4 @@ def test_a_checkpoint_has_those_of_later_steps_once():
     for leads in (True, False):
         run = run_of(config(), leads_group=leads)
         run.rollout.ahead = RESPONSES
-        found = made_ahead(run, 5)
-        assert found == {w: t for w, t in RESPONSES.items() if leads and w.step == 6}
+        assert made_ahead(run, 5) == {w: t for w, t in RESPONSES.items() if leads and w.step == 6}

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.unit.config.trees import SMALLEST
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.runs import block, loop, small_run
 from verl_hpc.algorithms import advantages, losses, preferences
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
@@ -20,12 +20,6 @@ from verl_hpc.trainer.recipes import find_recipe, make_recipe
 PAGE = (Path(__file__).parents[3] / "docs/algorithms.md").read_text(encoding="utf-8")
 
 
-def block(language, holds):
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    (text,) = [text for text in blocks if holds in text]
-    return text
-
-
 def test_the_page_says_what_every_estimator_does_with_rewards_of_tokens():
     section = PAGE.partition("### Rewards of tokens and turns\n")[2].partition("\n## ")[0]
     cells = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")][1:]
@@ -36,13 +30,13 @@ def test_the_page_says_what_every_estimator_does_with_rewards_of_tokens():
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """The file of the page, in the working directory."""
-    (tmp_path / "best.py").write_text(block("python", "BestOfGroup"), encoding="utf-8")
+    (tmp_path / "best.py").write_text(block(PAGE, "python", "BestOfGroup"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_the_file_of_the_page_trains(own):
-    result, lines = loop(small_run(own, steps=3, **yaml.safe_load(block("yaml", "best.py"))))
+    result, lines = loop(small_run(own, steps=3, **yaml.safe_load(block(PAGE, "yaml", "best.py"))))
     assert result.outcome == "finished"
     assert all(line["actor/grad_norm"] > 0 for line in lines)
     assert all(line["actor/ratio"] == pytest.approx(1, abs=0.1) for line in lines)
@@ -108,16 +102,13 @@ def test_an_estimator_a_loss_a_reward_and_an_environment_of_one_file(tmp_path):
 
 
 def test_settings_of_the_file_reach_it(own):
-    first = [
-        loop(small_run(own, name=f"by-{weight}", steps=1, algorithm=algorithm(weight)))[1][0]
-        for weight in (1.0, 2.0)
-    ]
-    assert first[1]["actor/pg_loss"] == pytest.approx(2 * first[0]["actor/pg_loss"])
-
-
-def algorithm(weight):
-    advantage = {"name": "best.py:BestOfGroup", "weight": weight}
-    return {"advantage": advantage, "loss": {"name": "best.py:Unclipped"}}
+    loss = []
+    for weight in (1.0, 2.0):
+        advantage = {"name": "best.py:BestOfGroup", "weight": weight}
+        algorithm = {"advantage": advantage, "loss": {"name": "best.py:Unclipped"}}
+        _, (line,) = loop(small_run(own, name=f"by-{weight}", steps=1, algorithm=algorithm))
+        loss.append(line["actor/pg_loss"])
+    assert loss[1] == pytest.approx(2 * loss[0])
 
 
 OTHERS = """
@@ -140,31 +131,29 @@ class BySequence(PolicyLoss):
 def function(batch):
     return batch.scores
 """
-CRITIC = {"roles": {"critic": {}}}
+CRITIC, ONE_SAMPLE = {"roles": {"critic": {}}}, {"rollout__num_samples": 1}
 
 
-@pytest.mark.parametrize(
-    ("section", "given", "changes", "words"),
-    [
-        ("advantage", "best.py:BestOfGroup", {"wieght": 1.0}, "wieght: no such setting; did you"),
-        ("advantage", "best.py:BestOfGroup", {"weight": "x"}, "weight = 'x': Input should be"),
-        ("advantage", "best.py:Unclipped", {}, "expected a class, a kind of .*advantage.Advantage"),
-        ("loss", "best.py:BestOfGroup", {}, "expected a class, a kind of .*loss.PolicyLoss"),
-        ("loss", "others.py:function", {}, "expected a class"),
-        ("loss", "best.py:Best", {}, "defines no 'Best'"),
-        ("loss", "gone.py:Best", {}, "algorithm.loss.name = gone.py:Best: no file gone.py"),
-        ("advantage", "others.py:Valued", {}, r"needs values; give `roles: \{critic: \{\}\}`"),
-        ("advantage", "others.py:Compared", {}, "set rollout.num_samples to at least 2"),
-        ("advantage", "best.py:BestOfGroup", CRITIC, "needs no values; leave roles.critic out"),
-    ],
-)
+UNUSABLE = [
+    ("advantage", "best.py:BestOfGroup", {"wieght": 1.0}, "wieght: no such setting; did you"),
+    ("advantage", "best.py:BestOfGroup", {"weight": "x"}, "weight = 'x': Input should be"),
+    ("advantage", "best.py:Unclipped", {}, "expected a class, a kind of .*advantage.Advantage"),
+    ("loss", "best.py:BestOfGroup", {}, "expected a class, a kind of .*loss.PolicyLoss"),
+    ("loss", "others.py:function", {}, "expected a class"),
+    ("loss", "best.py:Best", {}, "defines no 'Best'"),
+    ("loss", "gone.py:Best", {}, "algorithm.loss.name = gone.py:Best: no file gone.py"),
+    ("advantage", "others.py:Valued", {}, r"needs values; give `roles: \{critic: \{\}\}`"),
+    ("advantage", "others.py:Compared", ONE_SAMPLE, "set rollout.num_samples to at least 2"),
+    ("advantage", "best.py:BestOfGroup", CRITIC, "needs no values; leave roles.critic out"),
+]
+
+
+@pytest.mark.parametrize(("section", "given", "changes", "words"), UNUSABLE)
 def test_a_file_that_cannot_be_used(own, section, given, changes, words):
     (own / "others.py").write_text(OTHERS)
-    run_changes = {name: changes[name] for name in changes if name == "roles"}
-    settings = {name: changes[name] for name in changes if name != "roles"}
+    run_changes = {name: value for name, value in changes.items() if "_" in name or name == "roles"}
+    settings = {name: value for name, value in changes.items() if name not in run_changes}
     run_changes[f"algorithm__{section}"] = {"name": given, **settings}
-    if "Compared" in given:
-        run_changes["rollout__num_samples"] = 1
     run = small_run(own, **run_changes)
     with pytest.raises(ConfigError, match=words):
         make_recipe(run, find_recipe(run.config.recipe, 60.0))
@@ -182,8 +171,7 @@ def test_an_aggregation_goes_with_a_loss_of_the_users(own):
     found = {}
     for name, more in (("null", {}), ("given", {"algorithm__aggregation": "seq-mean-token-sum"})):
         loss = {"name": "others.py:BySequence"}
-        run = small_run(own, name=name, steps=1, algorithm__loss=loss, **more)
-        settings = run.settings
+        settings = small_run(own, name=name, steps=1, algorithm__loss=loss, **more).settings
         found[name] = (settings.policy.steps.aggregation, settings.value.steps.aggregation)
     # The critic's loss is none of the policy's.
     assert found == {
@@ -201,23 +189,21 @@ def test_the_settings_of_the_page_are_settings():
 
 def test_the_page_names_every_algorithm():
     packages = ((advantages, Advantage), (losses, PolicyLoss), (preferences, PreferenceLoss))
-    for package, base in packages:
-        for name in members(package, base):
-            assert f"| `{name}` |" in PAGE, name
+    names = {name for package, base in packages for name in members(package, base)}
+    assert not {name for name in names if f"| `{name}` |" not in PAGE}
 
 
 NEEDED = {"dro": {"beta": 1.0}, "gdpo": {"rewards": ["score"]}}
 
 
-@pytest.mark.parametrize("name", sorted(members(losses, PolicyLoss)))
-def test_every_loss_trains(tmp_path, name):
-    loss = {"name": name, **NEEDED.get(name, {})}
-    _, lines = loop(small_run(tmp_path, steps=2, algorithm__loss=loss))
-    assert all(line["actor/grad_norm"] > 0 for line in lines if "actor/grad_norm" in line)
+ALGORITHMS = [
+    *(("loss", name) for name in sorted(members(losses, PolicyLoss))),
+    *(("advantage", name) for name in sorted(members(advantages, Advantage))),
+]
 
 
-@pytest.mark.parametrize("name", sorted(members(advantages, Advantage)))
-def test_every_advantage_trains(tmp_path, name):
-    advantage = {"name": name, **NEEDED.get(name, {})}
-    _, lines = loop(small_run(tmp_path, steps=2, algorithm__advantage=advantage))
+@pytest.mark.parametrize(("section", "name"), ALGORITHMS)
+def test_every_algorithm_trains(tmp_path, section, name):
+    chosen = {f"algorithm__{section}": {"name": name, **NEEDED.get(name, {})}}
+    _, lines = loop(small_run(tmp_path, steps=2, **chosen))
     assert all(line["actor/grad_norm"] > 0 for line in lines if "actor/grad_norm" in line)

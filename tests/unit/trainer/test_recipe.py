@@ -77,8 +77,7 @@ ROLES = {"actor": {}, "judge": {"head": "score", "path": "models/judge"}}
 
 def test_a_recipe_of_the_users_trains(tmp_path, own):
     run = small_run(tmp_path, recipe=f"{own}:mine", roles=ROLES, steps=3)
-    assert [*run.roles] == ["actor", "judge"]
-    assert run.trained == [run.roles["actor"]]
+    assert ([*run.roles], run.trained) == (["actor", "judge"], [run.roles["actor"]])
     judge = {n: w.clone() for n, w in engine_of(run, "judge").weights.items()}
     actor = engine_of(run, "actor").weights["lm_head.weight"].clone()
     result, lines = loop(run)
@@ -95,13 +94,14 @@ def test_a_recipe_of_the_users_trains(tmp_path, own):
 
 
 def test_a_file_without_the_recipe_is_refused(tmp_path, own):
-    with pytest.raises(FlowError, match="nobody"):
-        find_recipe(f"{own}:nobody", 60.0)
-    with pytest.raises(FlowError, match="gone.py"):
-        find_recipe(f"{tmp_path}/gone.py:mine", 60.0)
     (tmp_path / "broken.py").write_text("raise ValueError(3)", encoding="utf-8")
-    with pytest.raises(FlowError, match=r"cannot be imported: ValueError: 3"):
-        find_recipe(f"{tmp_path}/broken.py:mine", 60.0)
+    for recipe, words in (
+        ("own.py:nobody", "nobody"),
+        ("gone.py:mine", "gone.py"),
+        ("broken.py:mine", "cannot be imported: ValueError: 3"),
+    ):
+        with pytest.raises(FlowError, match=words):
+            find_recipe(f"{tmp_path}/{recipe}", 60.0)
 
 
 # What is refused
@@ -147,45 +147,47 @@ def take(recipe):
 
 def test_metrics_are_of_all_operators(run):
     recipe = Recipe("mine", run).operator(good, place="actor")
-    assert take(recipe)["found"] == 1
-    assert recipe.metrics == {"own/number": 1.0}
+    assert (take(recipe)["found"], recipe.metrics) == (1, {"own/number": 1.0})
 
 
-def test_an_operator_says_what_it_gives(run):
-    with pytest.raises(FlowError, match=r"operator 'undeclared': put @operator\(...\) on"):
-        Recipe("mine", run).operator(undeclared, place="actor")
+UNFIT_OPERATORS = [
+    (undeclared, {"place": "actor"}, r"operator 'undeclared': put @operator\(...\) on"),
+    (of_actor, {"roles": ["actr"]}, "recipe 'mine': operator 'of_actor' needs the role 'actr'"),
+    (of_actor, {"roles": ["actr"]}, "did you mean actor"),
+    (good, {"place": "trian"}, "placement 'trian'.*did you mean train"),
+    (good, {}, "good"),
+    (good, {"place": "actor", "outputs": ["a", "b"]}, "good"),
+]
 
 
-@pytest.mark.parametrize(
-    ("func", "told"),
-    [
-        (without_metrics, r"'without_metrics' gives int; expected its output and its metrics"),
-        (too_few, "'too_few' gives int, expected a tuple of 2: one, two"),
-    ],
-)
+@pytest.mark.parametrize(("func", "given", "words"), UNFIT_OPERATORS)
+def test_an_operator_that_no_recipe_can_have(run, func, given, words):
+    with pytest.raises(FlowError, match=words):
+        Recipe("mine", run).operator(func, **given)
+
+
+OTHER_OUTPUTS = [
+    (without_metrics, r"'without_metrics' gives int; expected its output and its metrics"),
+    (too_few, "'too_few' gives int, expected a tuple of 2: one, two"),
+]
+
+
+@pytest.mark.parametrize(("func", "told"), OTHER_OUTPUTS)
 def test_an_operator_gives_what_it_says(run, func, told):
     recipe = Recipe("mine", run).operator(func, place="actor")
     with pytest.raises(FlowError, match=told):
         take(recipe)
 
 
-def test_a_role_that_the_run_has_not(run):
-    with pytest.raises(FlowError, match="recipe 'mine': operator 'of_actor' needs the role 'actr'"):
-        Recipe("mine", run).operator(of_actor, roles=["actr"])
-    with pytest.raises(FlowError, match="did you mean actor"):
-        Recipe("mine", run).operator(of_actor, roles=["actr"])
+WITHOUT_GENERATION = [
+    {"roles": {"policy": {"trainable": True}, "judge": ROLES["judge"]}},
+    {"roles": ROLES, "rollout__engine": "none"},
+]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"roles": {"policy": {"trainable": True}, "judge": ROLES["judge"]}},
-        {"roles": ROLES, "rollout__engine": "none"},
-    ],
-    ids=["no actor", "no engine"],
-)
+@pytest.mark.parametrize("changes", WITHOUT_GENERATION, ids=["no actor", "no engine"])
 def test_a_run_in_which_nothing_generates(tmp_path, own, changes):
-    """No role can be named rollout, so nobody is told to give one."""
+    """No role can be named rollout, so the error does not ask for one."""
     run = small_run(tmp_path, recipe=f"{own}:mine", held_out=None, **changes)
     told = (
         "operator 'rollout' needs the role 'rollout', and nothing generates in this run; name the "
@@ -194,11 +196,6 @@ def test_a_run_in_which_nothing_generates(tmp_path, own, changes):
     with pytest.raises(FlowError, match=told) as caught:
         make_recipe(run, find_recipe(run.config.recipe, 60.0))
     assert "give it in roles" not in str(caught.value)
-
-
-def test_a_placement_that_the_run_has_not(run):
-    with pytest.raises(FlowError, match="placement 'trian'.*did you mean train"):
-        Recipe("mine", run).operator(good, place="trian")
 
 
 def test_roles_of_other_groups_of_ranks(tmp_path, own):
@@ -221,11 +218,19 @@ def test_nothing_generates_after_a_model_has_taken_the_device(run):
     recipe.compile()
 
 
-def test_a_role_that_is_not_trained_cannot_be_updated(tmp_path, own):
-    roles = {"actor": {"trainable": False}, "judge": ROLES["judge"]}
-    run = small_run(tmp_path, recipe=f"{own}:mine", roles=roles, held_out=None)
-    told = "roles.actor: an operator trains this role.*roles.actor.trainable: true"
-    with pytest.raises(FlowError, match=told):
+UNFIT_ROLES = [
+    (
+        {"actor": {"trainable": False}},
+        "roles.actor: an operator trains this role.*roles.actor.trainable: true",
+    ),
+    ({"spare": {}}, "roles.spare: no operator of recipe .*own.py:mine uses"),
+]
+
+
+@pytest.mark.parametrize(("roles", "words"), UNFIT_ROLES)
+def test_roles_that_the_operators_do_not_suit(tmp_path, own, roles, words):
+    run = small_run(tmp_path, recipe=f"{own}:mine", roles=ROLES | roles, held_out=None)
+    with pytest.raises(FlowError, match=words):
         loop(run)
 
 
@@ -233,13 +238,6 @@ def test_a_shared_reference_cannot_be_updated(tmp_path):
     run = small_run(tmp_path, algorithm__kl={"placement": "reward"}, held_out=None)
     with pytest.raises(FlowError, match="roles.reference: an operator trains this role"):
         _ = run.roles["reference"].trained
-
-
-def test_a_role_that_no_operator_uses(tmp_path, own):
-    roles = ROLES | {"spare": {}}
-    run = small_run(tmp_path, recipe=f"{own}:mine", roles=roles, held_out=None)
-    with pytest.raises(FlowError, match=r"roles.spare: no operator of recipe .*own.py:mine uses"):
-        make_recipe(run, find_recipe(run.config.recipe, 60.0))
 
 
 def test_a_recipe_is_a_recipe(run):
@@ -258,16 +256,6 @@ def test_no_metric_is_written_twice(run):
     recipe = Recipe("mine", run).operator(good, place="actor").operator(same_metric, place="actor")
     with pytest.raises(FlowError, match="same_metric.*another operator.*prefix"):
         take(recipe)
-
-
-def test_an_operator_without_a_role_or_a_place_is_told_so(run):
-    with pytest.raises(FlowError, match="good"):
-        Recipe("mine", run).operator(good)
-
-
-def test_outputs_are_as_many_as_declared(run):
-    with pytest.raises(FlowError, match="good"):
-        Recipe("mine", run).operator(good, place="actor", outputs=["a", "b"])
 
 
 def test_what_is_shared_is_an_output():

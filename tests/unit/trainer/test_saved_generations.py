@@ -66,8 +66,7 @@ def test_a_run_leaves_those_of_each_evaluation_and_starts_over_without(tmp_path)
     loop(run)
     assert generation_steps(run.config.run_directory) == [0, 2, 3]
     assert [g.set for g in read_generations(run.config.run_directory, 3)] == ["evaluation"] * 3
-    again = small_run(tmp_path, steps=1, evaluation=saved | {"every": 5, "at_start": False})
-    loop(again)
+    loop(small_run(tmp_path, steps=1, evaluation=saved | {"every": 5, "at_start": False}))
     assert generation_steps(run.config.run_directory) == [1]
 
 

@@ -17,8 +17,7 @@ def alone():
     """The session of a rank that is the only one."""
     control = SimpleNamespace(together=lambda work: work())
     world = SimpleNamespace(rank=0, size=2, device="cpu")
-    watchdog = SimpleNamespace(errands=[])
-    return SimpleNamespace(world=world, control=control, watchdog=watchdog)
+    return SimpleNamespace(world=world, control=control, watchdog=SimpleNamespace(errands=[]))
 
 
 @pytest.mark.parametrize(
@@ -31,8 +30,7 @@ def test_a_run_directory_that_others_may_enter_is_told_about(tmp_path, caplog, m
         config.run_directory.chmod(mode)
     with _run_directory(alone(), config):
         assert config.run_directory.stat().st_mode & 0o777 == (mode or 0o700)
-    said = f"other users may enter {config.run_directory}, "
-    assert (said in caplog.text) == told
+    assert (f"other users may enter {config.run_directory}, " in caplog.text) == told
     assert caplog.text.count("chmod 700") == told
 
 

@@ -53,15 +53,13 @@ def changes(directory, **config):
 
 
 def test_a_run_learns_from_what_the_model_said_alone(tmp_path):
-    run = small_run(tmp_path, **changes(tmp_path), evaluation__every=2)
-    _, metrics = loop(run)
+    _, metrics = loop(small_run(tmp_path, **changes(tmp_path), evaluation__every=2))
     assert [line["step"] for line in metrics if "rollout/turns/mean" in line] == [1, 2, 3]
     assert max(line.get("rollout/turns/max", 0) for line in metrics) in (2, 3)
     assert all(line.get("rollout/environment/num_failed", 0) == 0 for line in metrics)
     assert any("val/score/mean" in line for line in metrics)
     asked = [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text().splitlines()]
-    several = [turns for _, turns, _, _ in asked if len(turns) > 1]
-    assert several
+    assert [turns for _, turns, _, _ in asked if len(turns) > 1]
     for solution, turns, ids, _ in asked:
         assert [turn["role"] for turn in turns] == ["assistant", "environment"] * (
             len(turns) // 2
@@ -130,48 +128,41 @@ def test_also_of_an_evaluation(tmp_path):
     assert any("val/num_failed" in line for line in metrics)
 
 
-def test_remax_and_refilled_batches_have_turns(tmp_path):
-    (tmp_path / "remax").mkdir()
-    run = small_run(
-        tmp_path / "remax",
-        **changes(tmp_path) | {"algorithm__advantage": {"name": "remax"}},
-    )
-    _, metrics = loop(run)
-    assert all(line["greedy/rollout/turns/mean"] >= 1 for line in metrics)
-    (tmp_path / "dapo").mkdir()
-    run = small_run(
-        tmp_path / "dapo",
-        **changes(tmp_path)
-        | {"algorithm__drop_equal_groups": True, "batch__refill_rounds": 2, "steps": 2},
-    )
-    _, metrics = loop(run)
-    assert all(line["rollout/turns/mean"] >= 1 for line in metrics)
-    assert all(line["rollout/environment/num_failed"] == 0 for line in metrics)
+WITH_TURNS = [
+    ({"algorithm__advantage": {"name": "remax"}}, "greedy/"),
+    ({"algorithm__drop_equal_groups": True, "batch__refill_rounds": 2, "steps": 2}, ""),
+]
+
+
+@pytest.mark.parametrize(("more", "prefix"), WITH_TURNS)
+def test_remax_and_refilled_batches_have_turns(tmp_path, more, prefix):
+    _, metrics = loop(small_run(tmp_path, **changes(tmp_path) | more))
+    for line in metrics:
+        assert line[f"{prefix}rollout/turns/mean"] >= 1
+        assert line["rollout/environment/num_failed"] == 0
 
 
 def test_a_class_that_cannot_be_made_is_an_error_at_start(tmp_path):
     config = small_config(tmp_path, **changes(tmp_path, options={"words": 3}))
     with pytest.raises(ConfigError, match=r"rollout\.environment\.options.*words"):
-        run = local_run(config)
-        loop(run)
+        loop(local_run(config))
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"rollout__on_interrupt": "keep"}, "on_interrupt: keep with an environment"),
-        (
-            {"rollout__staleness": 2, "placement": {"train": 0, "rollout": 1}},
-            "staleness = 2 with an environment",
-        ),
-        ({"recipe": "sft"}, "rollout.environment with recipe: sft, which generates nothing"),
-        ({"rollout__environment": {"name": "calculater"}}, "calculator"),
-        (
-            {"rollout__environment": {"name": "calculator", "options": {"api_key": "sk-1234"}}},
-            "looks like a secret",
-        ),
-    ],
-)
+CALCULATOR = {"name": "calculator"}
+SECRET = CALCULATOR | {"options": {"api_key": "sk-1234"}}
+STALE = {"rollout__staleness": 2, "placement": {"train": 0, "rollout": 1}}
+
+
+UNFIT_SETTINGS = [
+    ({"rollout__on_interrupt": "keep"}, "on_interrupt: keep with an environment"),
+    (STALE, "staleness = 2 with an environment"),
+    ({"recipe": "sft"}, "rollout.environment with recipe: sft, which generates nothing"),
+    ({"rollout__environment": {"name": "calculater"}}, "calculator"),
+    ({"rollout__environment": SECRET}, "looks like a secret"),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), UNFIT_SETTINGS)
 def test_settings_that_do_not_go_together(more, words):
     with pytest.raises(ConfigError, match=words):
-        parse(**{"rollout__environment": {"name": "calculator"}} | more)
+        parse(**{"rollout__environment": CALCULATOR} | more)

@@ -50,16 +50,16 @@ def test_a_reward_that_is_not_there_is_named():
         Gdpo(rewards=("right",))(replace(simple([1.0], [0]), components={"score": torch.ones(1)}))
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({}, "rewards"),
-        ({"rewards": ()}, "at least 1"),
-        ({"rewards": ("a", "a")}, "each name stands there once"),
-        ({"rewards": ("a", "b"), "weights": (1.0,)}, "expected one for each of the 2 rewards"),
-        ({"rewards": ("a",), "std": "none", "epsilon": 0.1}, "epsilon = 0.1 has no effect"),
-    ],
-)
+UNFIT_SETTINGS = [
+    ({}, "rewards"),
+    ({"rewards": ()}, "at least 1"),
+    ({"rewards": ("a", "a")}, "each name stands there once"),
+    ({"rewards": ("a", "b"), "weights": (1.0,)}, "expected one for each of the 2 rewards"),
+    ({"rewards": ("a",), "std": "none", "epsilon": 0.1}, "epsilon = 0.1 has no effect"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), UNFIT_SETTINGS)
 def test_settings_that_do_not_go_together(given, words):
     with pytest.raises(ValidationError, match=words):
         Gdpo(**given)

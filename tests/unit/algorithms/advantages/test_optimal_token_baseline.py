@@ -40,7 +40,7 @@ def test_against_the_formula(rows, owners, handle_zero_tail):
 
 
 def row(rewards, mask, p=0.5, squares=0.5):
-    """Whose tokens all have a weight of 0.5, if nothing else is said."""
+    """A response whose tokens all have a weight of 0.5, if nothing else is said."""
     n = len(mask)
     return Row(0, sum(rewards), rewards, mask, [0.0] * n, 0.0, [math.log(p)] * n, [squares] * n)
 
@@ -54,20 +54,22 @@ def advantages(given, **settings):
     return OptimalTokenBaseline(**settings)(scored(given)).tolist()
 
 
-@pytest.mark.parametrize(("zero", "tail"), [(False, 0.0), (True, 3.0)])
-def test_the_tail_of_the_longest_response(zero, tail):
-    found = advantages([row([0, 0, 3.0], [1, 1, 1]), row([1.0, 0, 0], [1, 0, 0])],
-                       handle_zero_tail=zero)  # fmt: skip
-    assert found[0] == pytest.approx([1.0, tail, tail], abs=1e-6)
-    assert found[1] == pytest.approx([-1.0, 0.0, 0.0], abs=1e-6)
+LONGEST = [row([0, 0, 3.0], [1, 1, 1]), row([1.0, 0, 0], [1, 0, 0])]
+WITH_GAP = [row([0, 0, 2.0], [1, 0, 1]), row([0, 1.0, 0], [1, 1, 0])]
 
 
-def test_a_gap_does_not_part_places():
-    """Both end with their second token that counts."""
-    given = [row([0, 0, 2.0], [1, 0, 1]), row([0, 1.0, 0], [1, 1, 0])]
-    found = advantages(given)
-    assert found[0] == pytest.approx([0.5, 0.0, 0.5], abs=1e-6)
-    assert found[1] == pytest.approx([-0.5, -0.5, 0.0], abs=1e-6)
+@pytest.mark.parametrize(
+    ("given", "zero", "expected"),
+    [
+        (LONGEST, False, [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]),
+        (LONGEST, True, [[1.0, 3.0, 3.0], [-1.0, 0.0, 0.0]]),
+        # Both end with their second token that counts: a gap does not part places.
+        (WITH_GAP, True, [[0.5, 0.0, 0.5], [-0.5, -0.5, 0.0]]),
+    ],
+)
+def test_the_tail_of_the_longest_response(given, zero, expected):
+    rows = advantages(given, handle_zero_tail=zero)
+    assert rows == [pytest.approx(row, abs=1e-6) for row in expected]
 
 
 def test_responses_of_less_certain_tokens_weigh_more():

@@ -63,8 +63,7 @@ def test_by_hand():
     # Divided by 4: rewards 0, 0.5, 0 and 0, -1, 0; doubled, less the sum of means, -1 / 6.
     first = [1 / 6, 1 + 1 / 6, 1 / 6 + 1]
     second = [1 / 6, -2 + 1 / 6, 1 / 6 - 1]
-    returns = [[sum(r[t:]) for t in range(3)] for r in (first, second)]
-    expected = whitened(returns, [one, other])
+    expected = whitened([[sum(r[t:]) for t in range(3)] for r in (first, second)], [one, other])
     found = Prime(process_weight=1.0, outcome_weight=1.0)(batch)
     assert found.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
 

@@ -11,7 +11,7 @@ from verl_hpc.algorithms.advantages.reinforce_plus_plus_baseline import Reinforc
 
 
 def returns(row, gamma):
-    """Of the tokens that count, as if there were no others."""
+    """Returns of the tokens that count, as if there were no others."""
     found = [0.0] * len(row.mask)
     for i, t in enumerate(row.counted):
         found[t] = sum(gamma**k * row.rewards[s] for k, s in enumerate(row.counted[i:]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.unit.algorithms.batches import deal, masks, numbers, on_parts, shapes
-from tests.unit.algorithms.micro_batches import agrees, micro_batches, within_twenty
+from tests.unit.algorithms.micro_batches import agrees, each, micro_batches
 from verl_hpc.algorithms.loss import StepTokens
 from verl_hpc.algorithms.losses.clip_cov import ClipCov
 from verl_hpc.algorithms.losses.kl_cov import KlCov
@@ -29,7 +29,7 @@ def steps(draw):
 
 
 def covariances(old, advantages, mask):
-    """By place, of the tokens that count."""
+    """Covariances of the tokens that count, by place."""
     places = [(b, t) for b, t in mask.nonzero().tolist()]
     if not places:
         return {}
@@ -76,51 +76,35 @@ def test_clip_cov_takes_random_ones_of_a_band(step, share, data):
 def clip_cov(loss):
     """No loss for selected tokens that the clip leaves as they are."""
 
-    def of_sequence(old, new, advantages, selected):
-        losses, sums = [], {"pg_clipfrac": 0, "pg_clipfrac_ratio": 0, "ppo_kl": 0.0}
-        for before, after, a, is_selected in zip(old, new, advantages, selected, strict=True):
-            log_ratio = within_twenty(after - before)
-            ratio, bound = math.exp(float(log_ratio)), None
-            if a > 0 and ratio > 1 + loss.clip_high:
-                bound = 1 + loss.clip_high
-            elif a < 0 and ratio < 1 - loss.clip_low:
-                bound = 1 - loss.clip_low
-            if bound is not None:
-                found = torch.tensor(-a * bound, dtype=torch.float64)
-            elif is_selected:
-                found = torch.zeros((), dtype=torch.float64)
-            else:
-                found = -a * torch.exp(log_ratio)
-            losses.append(found)
-            sums["pg_clipfrac"] += bound is None and is_selected
-            sums["pg_clipfrac_ratio"] += bound is not None
-            sums["ppo_kl"] -= float(log_ratio)
-        return losses, sums
+    def term(before, after, a, log_ratio, is_selected):
+        ratio, bound = math.exp(float(log_ratio)), None
+        if a > 0 and ratio > 1 + loss.clip_high:
+            bound = 1 + loss.clip_high
+        elif a < 0 and ratio < 1 - loss.clip_low:
+            bound = 1 - loss.clip_low
+        if bound is not None:
+            value = torch.tensor(-a * bound, dtype=torch.float64)
+        else:
+            value = 0.0 * log_ratio.detach() if is_selected else -a * torch.exp(log_ratio)
+        return value, bound is None and is_selected, bound is not None, -float(log_ratio)
 
-    return of_sequence
+    return each(("pg_clipfrac", "pg_clipfrac_ratio", "ppo_kl"), term)
 
 
 def kl_cov(loss):
     """A penalty for selected tokens, whichever way they have gone."""
 
-    def of_sequence(old, new, advantages, selected):
-        losses, sums = [], {"pg_covfrac": 0, "ppo_kl": 0.0}
-        for before, after, a, is_selected in zip(old, new, advantages, selected, strict=True):
-            log_ratio = within_twenty(after - before)
-            found = -a * torch.exp(log_ratio)
-            if is_selected:
-                distance = log_ratio if float(log_ratio) > 0 else -log_ratio
-                found = found + loss.coefficient * distance
-            losses.append(found)
-            sums["pg_covfrac"] += is_selected
-            sums["ppo_kl"] += abs(float(log_ratio))
-        return losses, sums
+    def term(before, after, a, log_ratio, is_selected):
+        distance = log_ratio if float(log_ratio) > 0 else -log_ratio
+        value = -a * torch.exp(log_ratio)
+        penalised = value + loss.coefficient * distance if is_selected else value
+        return penalised, is_selected, abs(float(log_ratio))
 
-    return of_sequence
+    return each(("pg_covfrac", "ppo_kl"), term)
 
 
 def any_selected(data, batch):
-    """Of the tokens that do not count, too."""
+    """A selection, which may have tokens that do not count."""
     return data.draw(masks(tuple(batch[0].shape), torch.bool))
 
 

@@ -21,17 +21,14 @@ def gspo(loss):
         losses, clipfrac = [], 0
         for after, a in zip(new, advantages, strict=True):
             ratio = min(mean, math.exp(10.0))
-            moves = after - float(after) + ratio / ratio - 1
-            found, clipped = (
-                -a * ratio * (1 + moves),
-                -a * min(max(ratio, 1 - loss.clip_low), 1 + loss.clip_high),
-            )
+            value = -a * ratio * (1 + after - float(after))
+            clipped = -a * min(max(ratio, 1 - loss.clip_low), 1 + loss.clip_high)
             if mean > math.exp(10.0):
-                found = torch.tensor(float(found), dtype=torch.float64)
-            if clipped > float(found):
+                value = value.detach()
+            if clipped > float(value):
                 clipfrac += 1
-                found = torch.tensor(clipped, dtype=torch.float64)
-            losses.append(found)
+                value = torch.tensor(clipped, dtype=torch.float64)
+            losses.append(value)
         kl = sum(o - float(n) for o, n in zip(old, new, strict=True))
         return losses, {"pg_clipfrac": clipfrac, "ppo_kl": kl}
 
@@ -47,18 +44,11 @@ def test_gspo_against_products(batch, options, data):
 def gmpo(loss):
     def of_sequence(old, new, advantages):
         count = max(len(new), 1)
-        total, sums = (
-            torch.zeros((), dtype=torch.float64),
-            {"pg_clipfrac": 0, "pg_clipfrac_lower": 0},
-        )
+        total, clipped, lower = torch.zeros((), dtype=torch.float64), 0, 0
         for before, after, a in zip(old, new, advantages, strict=True):
             log_ratio = after - before
-            sums["pg_clipfrac"] += (
-                a > 0 and not -loss.clip_low <= float(log_ratio) <= loss.clip_high
-            )
-            sums["pg_clipfrac_lower"] += (
-                a < 0 and not -loss.clip_low <= float(log_ratio) <= loss.clip_high
-            )
+            is_outside = not -loss.clip_low <= float(log_ratio) <= loss.clip_high
+            clipped, lower = clipped + (a > 0 and is_outside), lower + (a < 0 and is_outside)
             if a > 0 and float(log_ratio) > loss.clip_high:
                 log_ratio = loss.clip_high
             elif a < 0 and float(log_ratio) < -loss.clip_low:
@@ -68,7 +58,8 @@ def gmpo(loss):
             total = total + log_ratio
         ratio, mean = torch.exp(total / count), sum(advantages) / count
         kl = sum(o - float(n) for o, n in zip(old, new, strict=True))
-        return [-mean * ratio] * len(new), sums | {"ppo_kl": kl}
+        sums = {"pg_clipfrac": clipped, "pg_clipfrac_lower": lower, "ppo_kl": kl}
+        return [-mean * ratio] * len(new), sums
 
     return of_sequence
 

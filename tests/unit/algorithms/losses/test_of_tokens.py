@@ -7,37 +7,12 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.unit.algorithms.micro_batches import agrees, micro_batches, of_token, within_twenty
+from tests.unit.algorithms.micro_batches import agrees, each, micro_batches, of_token
 from verl_hpc.algorithms.losses.cispo import Cispo
 from verl_hpc.algorithms.losses.dppo import Dppo
 from verl_hpc.algorithms.losses.dro import Dro
 from verl_hpc.algorithms.losses.gpg import Gpg
 from verl_hpc.algorithms.losses.sapo import Sapo
-
-
-def each(term):
-    """`term(old, new, advantage, log_ratio)` gives a token's loss and whether it is clipped; the
-    log-ratio is within 20."""
-
-    def of_sequence(old, new, advantages):
-        losses, sums = [], {"ppo_kl": 0.0, "pg_clipfrac": 0}
-        for before, after, a in zip(old, new, advantages, strict=True):
-            log_ratio = within_twenty(after - before)
-            found, clipped = term(before, after, a, log_ratio)
-            losses.append(found)
-            sums["ppo_kl"] -= float(log_ratio)
-            sums["pg_clipfrac"] += bool(clipped)
-        return losses, sums
-
-    return of_sequence
-
-
-def only(names, oracle):
-    def of_sequence(*tokens):
-        losses, sums = oracle(*tokens)
-        return losses, {name: sums[name] for name in names}
-
-    return of_sequence
 
 
 @given(micro_batches(), st.sampled_from([{}, {"clip_low": 0.2}, {"clip_high": 3.0}]), st.data())
@@ -47,9 +22,9 @@ def test_cispo(batch, options, data):
     def term(before, after, a, log_ratio):
         ratio = math.exp(float(log_ratio))
         weight = min(max(ratio, 1 - loss.clip_low), 1 + loss.clip_high)
-        return -weight * a * after, ratio != weight
+        return -weight * a * after, -float(log_ratio), ratio != weight
 
-    agrees(loss, each(term), batch, data)
+    agrees(loss, each(("ppo_kl", "pg_clipfrac"), term), batch, data)
 
 
 def test_cispo_clips_weights_and_no_gradient():
@@ -57,9 +32,7 @@ def test_cispo_clips_weights_and_no_gradient():
 
 
 @given(
-    micro_batches(),
-    st.sampled_from([{}, {"tau_positive": 0.5, "tau_negative": 10.0}]),
-    st.data(),
+    micro_batches(), st.sampled_from([{}, {"tau_positive": 0.5, "tau_negative": 10.0}]), st.data()
 )
 def test_sapo(batch, options, data):
     loss = Sapo(**options)
@@ -67,9 +40,9 @@ def test_sapo(batch, options, data):
     def term(before, after, a, log_ratio):
         tau = loss.tau_positive if a > 0 else loss.tau_negative
         gate = 1 / (1 + torch.exp(-tau * (torch.exp(log_ratio) - 1))) * 4 / tau
-        return -a * gate, False
+        return -a * gate, -float(log_ratio)
 
-    agrees(loss, only(["ppo_kl"], each(term)), batch, data)
+    agrees(loss, each(["ppo_kl"], term), batch, data)
 
 
 def test_sapo_is_on_policy_the_policy_gradient():
@@ -79,17 +52,16 @@ def test_sapo_is_on_policy_the_policy_gradient():
 
 @given(micro_batches(), st.data())
 def test_gpg(batch, data):
-    agrees(Gpg(), only([], each(lambda old, new, a, r: (-a * new, False))), batch, data)
+    agrees(Gpg(), each([], lambda old, new, a, log_ratio: (-a * new,)), batch, data)
 
 
 @given(micro_batches(), st.sampled_from([0.05, 2.0]), st.data())
 def test_dro(batch, beta, data):
-    def of_sequence(old, new, advantages):
-        tokens = list(zip(old, new, advantages, strict=True))
-        losses = [-a * after + beta / 2 * (after - before) ** 2 for before, after, a in tokens]
-        return losses, {"ppo_kl": sum(before - float(after) for before, after, _ in tokens)}
+    def term(before, after, a, _):
+        move = after - before
+        return -a * after + beta / 2 * move**2, -float(move)
 
-    agrees(Dro(beta=beta), of_sequence, batch, data)
+    agrees(Dro(beta=beta), each(["ppo_kl"], term), batch, data)
 
 
 def divergence(kind, before, after):
@@ -110,23 +82,14 @@ def test_dppo(batch, options, data):
     for old, new in zip(batch[0].flatten().tolist(), batch[1].flatten().tolist(), strict=True):
         assume(abs(divergence(loss.divergence, old, new) - threshold) > 1e-9)
 
-    def is_outside(before, after, a):
+    def term(before, after, a, log_ratio):
         further = (a > 0 and after > before) or (a < 0 and after < before)
-        return further and divergence(loss.divergence, before, after) > threshold
+        outside = further and divergence(loss.divergence, before, float(after)) > threshold
+        ratio = math.exp(float(log_ratio))
+        value = 0.0 * after if outside else -a * min(ratio, loss.max_ratio) * after
+        return value, outside, not outside and ratio > loss.max_ratio, -float(log_ratio)
 
-    def of_sequence(old, new, advantages):
-        losses, sums = [], {"pg_clipfrac": 0, "pg_clipfrac_lower": 0, "ppo_kl": 0.0}
-        for before, after, a in zip(old, new, advantages, strict=True):
-            log_ratio = float(within_twenty(after - before))
-            outside = is_outside(before, float(after), a)
-            ratio = math.exp(log_ratio)
-            losses.append(0.0 * after if outside else -a * min(ratio, loss.max_ratio) * after)
-            sums["pg_clipfrac"] += outside
-            sums["pg_clipfrac_lower"] += not outside and ratio > loss.max_ratio
-            sums["ppo_kl"] -= log_ratio
-        return losses, sums
-
-    agrees(loss, of_sequence, batch, data)
+    agrees(loss, each(("pg_clipfrac", "pg_clipfrac_lower", "ppo_kl"), term), batch, data)
 
 
 def test_dppo_bounds_the_ratio_of_a_rare_token():
@@ -138,5 +101,4 @@ def test_dppo_bounds_the_ratio_of_a_rare_token():
 
 @pytest.mark.parametrize("kind", ["tv", "kl"])
 def test_dppo_of_a_sure_token_is_finite(kind):
-    found = of_token(Dppo(divergence=kind), 0.0, -1e-9, 1.0)
-    assert all(map(math.isfinite, found))
+    assert all(map(math.isfinite, of_token(Dppo(divergence=kind), 0.0, -1e-9, 1.0)))

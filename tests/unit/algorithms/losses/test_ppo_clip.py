@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.algorithms.micro_batches import agrees, micro_batches, of_token, within_twenty
+from tests.unit.algorithms.micro_batches import agrees, each, micro_batches, of_token
 from verl_hpc.algorithms.loss import Tokens
 from verl_hpc.algorithms.losses.ppo_clip import PpoClip
 
@@ -20,26 +20,21 @@ OPTIONS = [
 
 
 def oracle(loss):
-    def of_sequence(old, new, advantages):
-        losses, sums = [], {"pg_clipfrac": 0, "pg_clipfrac_lower": 0, "ppo_kl": 0.0}
-        for before, after, a in zip(old, new, advantages, strict=True):
-            log_ratio = within_twenty(after - before)
-            ratio = torch.exp(log_ratio)
-            plain, clipped = -a * ratio, -a * (1 + loss.clip_high)
-            if float(ratio) < 1 - loss.clip_low:
-                clipped = -a * (1 - loss.clip_low)
-            elif float(ratio) <= 1 + loss.clip_high:
-                clipped = plain
-            sums["pg_clipfrac"] += float(clipped) > float(plain)
-            found = clipped if float(clipped) > float(plain) else plain
-            if a < 0 and loss.dual_clip is not None and float(found) > -a * loss.dual_clip:
-                sums["pg_clipfrac_lower"] += 1
-                found = torch.tensor(-a * loss.dual_clip, dtype=torch.float64)
-            sums["ppo_kl"] -= float(log_ratio)
-            losses.append(found)
-        return losses, sums
+    def term(before, after, a, log_ratio):
+        ratio = torch.exp(log_ratio)
+        plain, clipped = -a * ratio, -a * (1 + loss.clip_high)
+        if float(ratio) < 1 - loss.clip_low:
+            clipped = -a * (1 - loss.clip_low)
+        elif float(ratio) <= 1 + loss.clip_high:
+            clipped = plain
+        is_clipped = float(clipped) > float(plain)
+        value = clipped if is_clipped else plain
+        is_lower = a < 0 and loss.dual_clip is not None and float(value) > -a * loss.dual_clip
+        if is_lower:
+            value = torch.tensor(-a * loss.dual_clip, dtype=torch.float64)
+        return value, is_clipped, is_lower, -log_ratio.detach()
 
-    return of_sequence
+    return each(("pg_clipfrac", "pg_clipfrac_lower", "ppo_kl"), term)
 
 
 @given(micro_batches(), st.sampled_from(OPTIONS), st.data())

@@ -33,8 +33,7 @@ def pairs(draw):
     shape = 2 * draw(st.integers(1, 3)), draw(st.integers(1, 6))
     reference = draw(numbers(shape, -4.0, -0.1))
     distance = draw(numbers(shape, -1.0, 1.0)) * draw(st.sampled_from([0.01, 1.0, 1.0, 150.0]))
-    policy = (reference + distance).clamp(max=-1e-3)
-    return policy, reference, draw(masks(shape))
+    return (reference + distance).clamp(max=-1e-3), reference, draw(masks(shape))
 
 
 def log_sigmoid(x):

@@ -84,15 +84,12 @@ def load(root: Path):
 
 
 def advantages(core, given):
-    """By name: verl's advantages, and returns where they are others."""
+    """Verl's advantages by name, and returns where they are others."""
     rewards, mask = given["rewards"], given["mask"]
     index = given["groups"].numpy()
     sums = {"token_level_rewards": rewards, "response_mask": mask}
     grouped = sums | {"index": index}
-    baseline = grouped | {
-        "old_log_probs": given["old"],
-        "sum_pi_squared": given["squares"],
-    }
+    baseline = grouped | {"old_log_probs": given["old"], "sum_pi_squared": given["squares"]}
     parts = {
         "config": Config(gdpo_reward_keys=["a", "b"], gdpo_reward_weights=[2.0, 0.5]),
         "non_tensor_batch": {"a": given["part_a"].numpy(), "b": given["part_b"].numpy()},
@@ -145,7 +142,7 @@ LOSSES = {
 
 
 def losses(core, given, weights=None):
-    """By name: verl's loss, its gradient by the log-probs, and its metrics.
+    """Verl's loss by name, its gradient by the log-probs, and its metrics.
 
     Args:
         core: verl's module.

@@ -52,6 +52,5 @@ def test_only_the_first_ranks_have_lanes(tmp_path):
 
 def test_late_ranks_are_told(tmp_path):
     ahead = at(0, ("rollout", 700.0), ("reward", 990.0))
-    late = Progress(1, 1, "rollout", 300.0, "n1", 2)
-    text = part(tmp_path, ahead, late)
+    text = part(tmp_path, ahead, Progress(1, 1, "rollout", 300.0, "n1", 2))
     assert "<b>Late</b> rank 1: rank 1 on n1 in rollout for 5m 00s." in text

@@ -14,24 +14,24 @@ def steps(asked):
     return None if found is None else (found[0], found[-1])
 
 
-@pytest.mark.parametrize(
-    ("asked", "found"),
-    [
-        ("7", (7, 7)),
-        ("7-9", (7, 9)),
-        ("0-0", (0, 0)),
-        ("7-1000000", (7, 26)),
-        ("9-7", None),
-        ("", None),
-        ("-3", None),
-        ("7-", None),
-        ("a", None),
-        ("7-9-11", None),
-        ("9" * 13, None),
-        ("<b>", None),
-        ("\u0667\n", None),
-    ],
-)
+ADDRESSES = [
+    ("7", (7, 7)),
+    ("7-9", (7, 9)),
+    ("0-0", (0, 0)),
+    ("7-1000000", (7, 26)),
+    ("9-7", None),
+    ("", None),
+    ("-3", None),
+    ("7-", None),
+    ("a", None),
+    ("7-9-11", None),
+    ("9" * 13, None),
+    ("<b>", None),
+    ("\u0667\n", None),
+]
+
+
+@pytest.mark.parametrize(("asked", "found"), ADDRESSES)
 def test_steps_of_an_address(asked, found):
     assert steps(asked) == found
 

@@ -47,8 +47,7 @@ def test_a_request_reaches_its_rank_alone_and_once(tmp_path, monkeypatch):
         rank.look(store)
     found = read_answer(tmp_path, 2, name)
     assert (found.rank, found.host, found.port, found.error) == (2, "n2", 4711, "")
-    assert found.pid == os.getpid()
-    assert len(started) == 1
+    assert (found.pid, len(started)) == (os.getpid(), 1)
     assert take_requests(tmp_path) == [], "rank 0 has taken it"
     again = ask_for_debugger(tmp_path, 2)
     for rank in job:
@@ -95,7 +94,6 @@ def test_the_kernel_says_whose_a_connection_is():
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         accepted, _ = server.accept()
-        assert owner_of_peer(accepted) == os.getuid()
-        assert owner_of_peer(client) == os.getuid()
+        assert (owner_of_peer(accepted), owner_of_peer(client)) == (os.getuid(), os.getuid())
         accepted.close()
         client.close()

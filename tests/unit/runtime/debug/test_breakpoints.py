@@ -25,8 +25,7 @@ def rank(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "breakpointhook", sys.__breakpointhook__)
     monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
     monkeypatch.setattr(breakpoints, "_BETWEEN_LOOKS_S", 0.01)
-    world = SimpleNamespace(rank=3, size=4, host="n7")
-    found = Breakpoints(world, tmp_path / "my run", 0.2)
+    found = Breakpoints(SimpleNamespace(rank=3, size=4, host="n7"), tmp_path / "my run", 0.2)
     found.said = []
     found._write = found.said.append
     return found
@@ -50,8 +49,7 @@ def test_it_says_how_to_attach_and_goes_on_where_nobody_comes(rank, tmp_path, mo
     )
     assert waits.endswith(f"\n  python -m verl_hpc attach '{tmp_path}/my run' --rank 3\n")
     assert goes_on.endswith("skips all breakpoints from now on\n")
-    assert code_of_the_user() == 7
-    assert len(rank.said) == 2
+    assert (code_of_the_user(), len(rank.said)) == (7, 2)
 
 
 def test_it_stops_in_the_callers_frame_without_a_time_limit(rank, monkeypatch):
@@ -75,15 +73,15 @@ def test_without_a_debugger_it_is_passed_by_and_said_once(rank, monkeypatch):
     assert "passes by breakpoint() at" in text and "pip install debugpy" in text
 
 
-@pytest.mark.parametrize(
-    "size, terminal, variable, installed",
-    [
-        (4, False, None, True),
-        (1, True, None, False),
-        (1, False, None, True),
-        (4, False, "0", False),
-    ],
-)
+CHOICES = [
+    (4, False, None, True),
+    (1, True, None, False),
+    (1, False, None, True),
+    (4, False, "0", False),
+]
+
+
+@pytest.mark.parametrize("size, terminal, variable, installed", CHOICES)
 def test_pdb_stays_at_a_terminal_and_where_the_user_chose(
     rank, monkeypatch, size, terminal, variable, installed
 ):

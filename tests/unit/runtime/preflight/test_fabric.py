@@ -9,43 +9,35 @@ GOOD = Fabric(("mlx5_0", "mlx5_1"), ("mlx5_0", "mlx5_1"), ("mlx5_0", "mlx5_1"))
 NO_DRIVER = Fabric(("mlx5_0",), ())
 
 
-def test_nodes_that_can_use_it():
-    verdict = judge_fabric({"n0": GOOD, "n1": GOOD})
-    assert (verdict.state, verdict.found) == (
-        "ok",
-        "at least 2 adapters a node are up and can be opened",
-    )
+INFINIBAND = [
+    (GOOD, GOOD, "ok", (), "at least 2 adapters a node are up and can be opened"),
+    (NO_DRIVER, NO_DRIVER, "fails", (), "n0: mlx5_0 up, but libibverbs has no driver"),
+    (NO_DRIVER, NO_DRIVER, "fails", (), "see docs/containers.md"),
+    (GOOD, NO_DRIVER, "fails", ("n1",), "no driver"),
+    (GOOD, Fabric(), "fails", ("n1",), "no adapter is up"),
+]
 
 
-def test_a_driver_that_is_missing_everywhere_blames_the_image():
-    verdict = judge_fabric({"n0": NO_DRIVER, "n1": NO_DRIVER})
-    assert (verdict.state, verdict.nodes) == ("fails", ())
-    assert "n0: mlx5_0 up, but libibverbs has no driver" in verdict.found
-    assert verdict.todo == "see docs/containers.md"
+@pytest.mark.parametrize(("first", "second", "state", "blamed", "words"), INFINIBAND)
+def test_verdicts_on_infiniband(first, second, state, blamed, words):
+    """A driver that is missing everywhere is the image's fault, and a node that differs its own."""
+    verdict = judge_fabric({"n0": first, "n1": second})
+    assert (verdict.state, verdict.nodes) == (state, blamed)
+    assert words in f"{verdict.found} {verdict.todo}"
 
 
-@pytest.mark.parametrize("bad, words", [(NO_DRIVER, "no driver"), (Fabric(), "no adapter is up")])
-def test_one_node_that_differs_is_blamed(bad, words):
-    verdict = judge_fabric({"n0": GOOD, "n1": bad})
-    assert (verdict.state, verdict.nodes) == ("fails", ("n1",))
-    assert words in verdict.found
+NETWORKS = [
+    (("IB", "InfiniBand", "IB", "InfiniBand"), "ok", "uses IB between nodes"),
+    (("Socket", None, "Socket", None), "ok", "uses Socket"),
+    (("IB", "InfiniBand", "Socket", "InfiniBand"), "fails", "TCP beside InfiniBand: n1"),
+    (("Socket", "Slingshot"), "fails", "TCP beside Slingshot: n0; bring the site's"),
+    ((None, "InfiniBand", None, "InfiniBand"), "unknown", "has not said"),
+]
 
 
-@pytest.mark.parametrize(
-    "said, state, words",
-    [
-        ([("n0", "IB", "InfiniBand"), ("n1", "IB", "InfiniBand")], "ok", "uses IB between nodes"),
-        ([("n0", "Socket", None), ("n1", "Socket", None)], "ok", "uses Socket"),
-        (
-            [("n0", "IB", "InfiniBand"), ("n1", "Socket", "InfiniBand")],
-            "fails",
-            "TCP beside InfiniBand: n1",
-        ),
-        ([("n0", "Socket", "Slingshot")], "fails", "TCP beside Slingshot: n0; bring the site's"),
-        ([("n0", None, "InfiniBand"), ("n1", None, "InfiniBand")], "unknown", "has not said"),
-    ],
-)
+@pytest.mark.parametrize("said, state, words", NETWORKS)
 def test_what_nccl_uses(said, state, words):
-    verdict = judge_network(said)
+    """What each node uses, and the network that it has."""
+    verdict = judge_network(list(zip(("n0", "n1"), said[::2], said[1::2], strict=False)))
     assert verdict.state == state
     assert words in str(verdict)

@@ -36,44 +36,29 @@ def test_healthy_nodes():
 
 
 def test_nodes_without_gpus():
-    assert judge_gpus({"n0": [], "n1": []}, 0).state == "ok"
-    assert judge_gpus({"n0": [], "n1": []}, None).state == "ok"
-    assert judge_gpus({"n0": [], "n1": []}, 8).state == "fails"
+    states = [judge_gpus({"n0": [], "n1": []}, expected).state for expected in (0, None, 8)]
+    assert states == ["ok", "ok", "fails"]
 
 
-@pytest.mark.parametrize(
-    "bad, words",
-    [
-        (
-            "0, 34, 5, 4, 81559\n1, 36, 0, 4, 81559\n",
-            "GPU 0 has 5 uncorrected memory errors",
-        ),
-        (
-            "0, 34, 0, 4, 81559\n1, 91, 0, 4, 81559\n",
-            "GPU 1 is at 91 C",
-        ),
-        (
-            "0, 34, 0, 40000, 81559\n1, 36, 0, 4, 81559\n",
-            "GPU 0 has 49% of its memory in use",
-        ),
-        ("0, 34, 0, 4, 81559\n", "1 GPUs of 2"),
-        ("", "0 GPUs of 2"),
-    ],
-)
+SICK = [
+    (node("0, 34, 5, 4, 81559\n1, 36, 0, 4, 81559\n"), "GPU 0 has 5 uncorrected memory errors"),
+    (node("0, 34, 0, 4, 81559\n1, 91, 0, 4, 81559\n"), "GPU 1 is at 91 C"),
+    (node("0, 34, 0, 40000, 81559\n1, 36, 0, 4, 81559\n"), "GPU 0 has 49% of its memory in u"),
+    (node("0, 34, 0, 4, 81559\n"), "1 GPUs of 2"),
+    (node(""), "0 GPUs of 2"),
+    ("nvidia-smi: driver mismatch", "nvidia-smi: driver mismatch"),
+]
+
+
+@pytest.mark.parametrize("bad, words", SICK)
 def test_a_sick_node(bad, words):
-    verdict = judge_gpus({"n0": node(GOOD), "n1": node(bad)}, 2)
+    verdict = judge_gpus({"n0": node(GOOD), "n1": bad}, 2)
     assert (verdict.state, verdict.nodes) == ("fails", ("n1",))
     assert f"n1: {words}" in verdict.found
 
 
-def test_a_driver_that_does_not_answer():
-    verdict = judge_gpus({"n0": node(GOOD), "n1": "nvidia-smi: driver mismatch"}, 2)
-    assert (verdict.state, verdict.nodes) == ("fails", ("n1",))
-
-
 def test_memory_errors_that_the_driver_does_not_tell():
-    verdict = judge_gpus({"n0": node("0, 34, [N/A], 4, 81559\n")}, 1)
-    assert verdict.state == "unknown"
+    assert judge_gpus({"n0": node("0, 34, [N/A], 4, 81559\n")}, 1).state == "unknown"
 
 
 @pytest.fixture
@@ -88,11 +73,8 @@ def tool(tmp_path, monkeypatch):
     return write
 
 
-def test_without_the_tool_there_are_none(tool):
-    assert read_gpus() == []
-
-
 def test_the_tool(tool):
+    assert read_gpus() == [], "without the tool there are none"
     tool("echo '0, 34, 0, 4, 81559, GPU-a, 00000000:17:00.0'")
     assert read_gpus() == [Gpu(0, 34, 0, 4 / 81559, "GPU-a")]
     tool("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")

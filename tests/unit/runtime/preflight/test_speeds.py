@@ -38,8 +38,7 @@ def test_one_node_and_uneven_ones_have_fewer() -> None:
 
 
 def test_groups_of_a_run() -> None:
-    config = parse(parallel__tensor_parallel=2, rollout__tensor_parallel=2)
-    found = _groups(config, world(*[0] * 8))
+    found = _groups(parse(parallel__tensor_parallel=2, rollout__tensor_parallel=2), world(*[0] * 8))
     assert found == {
         "all ranks": [(0, 1, 2, 3, 4, 5, 6, 7)],
         "actor, tensor parallel": [(0, 1), (2, 3), (4, 5), (6, 7)],

@@ -13,7 +13,7 @@ RESPONSES = [[1, 2, 8, 9, 0], [2, 0], [4, 4, 1, 11]]
 MASKS = [[1, 0, 0, 1, 1], [1, 1], [0, 1, 1, 0]]
 """Somebody else wrote tokens in the middle, at the beginning and at the end."""
 NUM_TOKENS = 7
-"""That count."""
+"""How many tokens count."""
 GROUPS = [0, 0, 1]
 
 

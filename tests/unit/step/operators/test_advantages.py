@@ -34,7 +34,7 @@ SCORES = Scores([1.0, 0.0, 0.5], 0, {})
 
 
 def penalty():
-    """Of any size, but nothing for tokens that do not count."""
+    """A penalty of any size, which takes nothing for tokens that do not count."""
     rows = [row * torch.tensor(mask) for row, mask in zip(per_token(7, 0.3), MASKS, strict=True)]
     return Penalty(rows, torch.tensor([float(row.sum()) for row in rows], dtype=torch.float64))
 
@@ -91,15 +91,13 @@ def test_rewards_of_parts_are_those_that_every_response_has():
     details = [{"form": 1.0, "right": 1.0}, {"form": 0.0}, {"form": 0.0, "right": 0.0}]
     scores = Scores(SCORES.values, 0, {}, details)
     given = PLACE, Gdpo(rewards=("form",)), samples(), sequences(), scores
-    row = advantages(*given)[0]["advantages"][0]
-    assert max(row) > 0
+    assert max(advantages(*given)[0]["advantages"][0]) > 0
     with pytest.raises(TrainingError, match="right is not there .* those that are: form, score"):
         advantages(*given[:1], Gdpo(rewards=("right",)), *given[2:])
 
 
 def test_a_rank_has_the_advantages_of_its_own_samples():
-    some = sequences()
-    mine = column(mask=some["mask"][1:])
+    mine = column(mask=sequences()["mask"][1:])
     mine.positions = [1, 2]
     found, _ = advantages(PLACE, Grpo(std="none"), samples(), mine, SCORES)
     assert [row.tolist() for row in found["advantages"]] == [[-0.5] * 2, [0, 0.5, 0.5, 0]]
@@ -138,13 +136,11 @@ def test_gae_goes_from_token_that_counts_to_token_that_counts(taken, gamma, lam)
         for t in range(len(mask)):
             rewards[i][t] -= 0.0 if taken is None else float(taken.per_token[i][t])
     expected, returns = slow_gae(rewards, values, MASKS, gamma, lam)
-    settings = Gae(gamma=gamma, lam=lam)
-    found, _ = by_values(settings, values, taken)
+    found, _ = by_values(Gae(gamma=gamma, lam=lam), values, taken)
     assert counted(found["advantages"]) == pytest.approx(expected, abs=1e-5)
     assert counted(found["returns"]) == pytest.approx(returns, abs=1e-5)
     assert [len(row) for row in found["advantages"]] == [len(mask) for mask in MASKS]
-    masked = [[1 - m for m in mask] for mask in MASKS]
-    assert counted(found["advantages"], masked) == [0.0] * 4
+    assert counted(found["advantages"], [[1 - m for m in mask] for mask in MASKS]) == [0.0] * 4
 
 
 def test_values_of_masked_tokens_are_nobodys():
@@ -177,24 +173,17 @@ def test_a_rank_without_samples_takes_part():
 def test_the_greedy_answer_is_that_of_the_samples_prompt():
     # Answers to the second prompt and to the first: groups say which.
     answers = Samples((Sample(0, 1, 3, 2, False), Sample(1, 0, 2, 2, False)), {"rollout": [0, 0]})
-    found, _ = advantages(
-        PLACE,
-        Remax(),
-        samples(),
-        sequences(),
-        SCORES,
-        greedy_samples=answers,
-        greedy_scores=Scores([0.25, 0.75]),
-    )
+    greedy = {"greedy_samples": answers, "greedy_scores": Scores([0.25, 0.75])}
+    found, _ = advantages(PLACE, Remax(), samples(), sequences(), SCORES, **greedy)
     expected = [1.0 - 0.75, 0.0 - 0.75, 0.5 - 0.25]
     for row, mask, value in zip(found["advantages"], MASKS, expected, strict=True):
         assert row.tolist() == pytest.approx([value * m for m in mask])
 
 
 LISTED = {0: {0: 0.25, 2: 0.5, 4: -1.0}, 2: {0: 8.0, 1: 1.0, 3: 2.0}}
-"""By sample, what tokens earn; tokens that do not count among them. The second has a number."""
+"""What tokens earn, by sample, also those that do not count. The second sample has a number."""
 EARNED = [[0.75, 0.0, 0.0, 0.0, -1.0], [0.0, 4.0], [0.0, 1.0, 2.0, 0.0]]
-"""By the tokens that count: each has what those behind it earn that do not."""
+"""What tokens that count earn, each with what those behind it earn that do not."""
 OF_LISTS = Scores([-0.25, 4.0, 11.0], per_token=LISTED)
 
 
@@ -215,19 +204,19 @@ def test_gae_takes_what_each_token_earns():
 
 
 def rewards_to_go(gamma=1.0):
-    """By the tokens that count."""
-    found = []
+    """Discounted rewards to come, one number for each token that counts."""
+    returns = []
     for earned, mask in zip(EARNED, MASKS, strict=True):
-        counted_ones = [value for value, count in zip(earned, mask, strict=True) if count]
-        for start in range(len(counted_ones)):
-            rest = counted_ones[start:]
-            found.append(sum(gamma**i * value for i, value in enumerate(rest)))
-    return found
+        left = [value for value, count in zip(earned, mask, strict=True) if count]
+        returns += [
+            sum(gamma**i * value for i, value in enumerate(left[start:]))
+            for start in range(len(left))
+        ]
+    return returns
 
 
 def test_reinforce_plus_plus_discounts_what_later_tokens_earn():
-    settings = ReinforcePlusPlus(gamma=0.9)
-    found, _ = advantages(PLACE, settings, samples(), sequences(), OF_LISTS)
+    found, _ = advantages(PLACE, ReinforcePlusPlus(gamma=0.9), samples(), sequences(), OF_LISTS)
     expected = torch.tensor(rewards_to_go(0.9))
     expected = (expected - expected.mean()) / expected.std()
     assert counted(found["advantages"]) == pytest.approx(expected.tolist(), abs=1e-4)

@@ -150,8 +150,7 @@ def test_neighbours_have_one_owner_and_one_mini_batch(lengths, groups, mini_batc
         assert len(set(found.owners["train"][first : first + together])) == 1
     # Each mini-batch goes to as many groups as it has something for.
     for batch in found.mini_batches:
-        owners = {found.owners["train"][i] for i in batch}
-        assert len(owners) == min(groups, len(batch) // together)
+        assert len({found.owners["train"][i] for i in batch}) == min(groups, len(batch) // together)
 
 
 # Shuffled mini-batches
@@ -243,8 +242,7 @@ def test_dealt_mini_batches_are_not_those_of_neighbours():
 
 def test_work_is_equal_in_the_first_epoch():
     samples = responses([100, 1] * 10).samples
-    given = replace(settings(2, train=2), shuffle="samples")
-    found = assign_groups(given, samples)
+    found = assign_groups(replace(settings(2, train=2), shuffle="samples"), samples)
     for batch in found.mini_batches:
         work = [
             sum(samples[i].length for i in batch if found.owners["train"][i] == g) for g in (0, 1)

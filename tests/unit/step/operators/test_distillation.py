@@ -44,8 +44,7 @@ def sampled(model):
 
 def test_a_teacher_grades_tokens_and_names_its_likeliest():
     teacher = role("teacher", seed=5)
-    settings = GradeSettings(TEMPERATURE, 3)
-    found, _ = grade(PLACE, teacher, settings, samples(), sequences())
+    found, _ = grade(PLACE, teacher, GradeSettings(TEMPERATURE, 3), samples(), sequences())
     assert found.widths == {"teacher_top_tokens": 3, "teacher_top_log_probs": 3}
     for i, row in enumerate(sampled(role("teacher", seed=5))):
         torch.testing.assert_close(found["teacher_log_probs"][i], row.float())

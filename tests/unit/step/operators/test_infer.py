@@ -3,6 +3,7 @@
 import logging
 import math
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ WITHOUT_CHECK = MismatchSettings(VerifyConfig(probe=False), 1.0)
 
 
 def slow_log_probs(engine, temperature=1.0):
-    """Of every response's tokens: each is read off the distribution behind what came before it."""
+    """Log-probs of all response tokens, each read off the distribution before it; entropies."""
     found, entropies = [], []
     for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
         outputs = outputs_of(engine, prompt + response)
@@ -71,15 +72,14 @@ def test_old_log_probs_are_those_of_the_sampled_tokens(temperature):
     ours, entropies = slow_log_probs(actor.training, temperature)
     assert found.positions == [0, 1, 2]
     close(found["old_log_probs"], ours)
-    apart = [
-        abs(a - float(b))
-        for x, y in zip(ours, theirs, strict=True)
-        for a, b in zip(x, y, strict=True)
-    ]
-    assert metrics["training/rollout_log_probs_diff_mean"] == pytest.approx(
-        sum(apart) / 11, rel=1e-5
-    )
-    assert metrics["training/rollout_log_probs_diff_max"] == pytest.approx(max(apart), rel=1e-5)
+    apart = [abs(a - float(b)) for a, b in zip(chain(*ours), chain(*theirs), strict=True)]
+    assert len(apart) == len(entropies) == 11
+    means = {
+        "rollout_log_probs_diff_mean": sum(apart) / 11,
+        "rollout_log_probs_diff_max": max(apart),
+    }
+    for name, value in means.items():
+        assert metrics[f"training/{name}"] == pytest.approx(value, rel=1e-5)
     assert metrics["actor/entropy"] == pytest.approx(sum(entropies) / 11, rel=1e-5)
 
 
@@ -141,22 +141,21 @@ def test_reference_log_probs_are_those_of_the_first_weights():
 def test_values_are_of_the_state_before_each_token():
     critic = role("critic", "value")
     found, _ = values(PLACE, critic, samples(), sequences())
-    expected = []
-    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
-        outputs = outputs_of(critic.training, prompt + response)
-        expected.append([float(outputs[len(prompt) + i - 1]) for i in range(len(response))])
-    close(found["values"], expected)
+    close(found["values"], [o[len(p) - 1 : -1] for p, o in zip(PROMPTS, said(critic), strict=True)])
 
 
 def test_a_score_is_the_output_behind_the_last_token():
     reward = role("reward", "score")
     scores, metrics = model_scores(PLACE, reward, samples(), sequences())
-    expected = [
-        float(outputs_of(reward.training, prompt + response)[-1])
-        for prompt, response in zip(PROMPTS, RESPONSES, strict=True)
-    ]
+    expected = [outputs[-1] for outputs in said(reward)]
     assert list(scores.values) == pytest.approx(expected, abs=1e-6)
     assert metrics["critic/score/mean"] == pytest.approx(sum(expected) / 3, abs=1e-6)
+
+
+def said(model):
+    """What a model with a head of one number says after each token of each sample."""
+    texts = (prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True))
+    return [[float(output) for output in outputs_of(model.training, text)] for text in texts]
 
 
 def test_a_classifier_of_transformers_passes_over_padding():

@@ -31,10 +31,9 @@ def penalise(controller, masks=EVERYTHING, estimator="k1", order=(0, 1, 2)):
 
 
 def test_the_controller_is_told_the_mean_of_the_rows_means():
-    """As verl does: a long response counts as much as a short one."""
+    """A long response counts as much as a short one, which is verl's way."""
     controller = KlController(0.5, target=0.1, horizon=30)
-    rows = [sum(row) / len(row) for row in DIFFERENCES]
-    mean = sum(rows) / 3
+    mean = sum([sum(row) / len(row) for row in DIFFERENCES]) / 3
     assert mean != pytest.approx(sum(map(sum, DIFFERENCES)) / 6, rel=0.1), "not that of the tokens"
     _, metrics = penalise(controller)
     assert metrics == {

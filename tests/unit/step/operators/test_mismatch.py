@@ -19,16 +19,16 @@ PLACE = local_place()
 APART = Mismatch(0.5, 2.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    "model, rollout, tolerance",
-    [
-        ({"dtype": "float32"}, None, 1e-4),
-        ({"dtype": "float32"}, "bfloat16", 0.1),
-        ({"dtype": "bfloat16"}, "float32", 0.1),
-        ({"dtype": "bfloat16"}, None, 0.1),
-        ({"dtype": "bfloat16", "fp8": {}}, "bfloat16", 0.3),
-    ],
-)
+TOLERANCES = [
+    ({"dtype": "float32"}, None, 1e-4),
+    ({"dtype": "float32"}, "bfloat16", 0.1),
+    ({"dtype": "bfloat16"}, "float32", 0.1),
+    ({"dtype": "bfloat16"}, None, 0.1),
+    ({"dtype": "bfloat16", "fp8": {}}, "bfloat16", 0.3),
+]
+
+
+@pytest.mark.parametrize("model, rollout, tolerance", TOLERANCES)
 def test_the_coarser_engine_decides_the_tolerance(model, rollout, tolerance):
     config = parse(model={"path": "m"} | model, rollout__dtype=rollout)
     assert default_tolerance(config) == tolerance

@@ -43,8 +43,7 @@ def test_scores_are_measured_against_the_average(decay, by):
         scale = std if by == "mean_and_std" else 1.0
         assert found.values == pytest.approx([(x - mean) / scale for x in scores], abs=1e-9)
         assert (found.num_failed, found.extra) == (2, {"x": 1.0})
-        expected = {"reward/ema_mean": mean, "reward/ema_std": std}
-        assert metrics == pytest.approx(expected, abs=1e-9)
+        assert metrics == pytest.approx({"reward/ema_mean": mean, "reward/ema_std": std}, abs=1e-9)
 
 
 def test_what_tokens_earn_has_the_same_scale():

@@ -13,6 +13,7 @@ from tests.unit.step.operators.batches import (
     PROMPTS,
     RESPONSES,
     column,
+    counted,
     per_token,
     role,
     samples,
@@ -46,12 +47,17 @@ def steps(mode="token-mean", epochs=1, temperature=1.0):
     return OptimiseSettings(epochs, mode, SCALE, temperature)
 
 
-def policy(
-    algorithm, mode="token-mean", epochs=1, temperature=1.0, from_rollout=False, tolerance=math.inf
-):
-    mismatch = MismatchSettings(VerifyConfig(), tolerance)
-    old = OldLogProbsSettings(temperature, False, from_rollout, mismatch)
+def policy(algorithm, mode="token-mean", epochs=1, temperature=1.0, **of_old):
+    chosen = {"from_rollout": False, "tolerance": math.inf} | of_old
+    mismatch = MismatchSettings(VerifyConfig(), chosen["tolerance"])
+    old = OldLogProbsSettings(temperature, False, chosen["from_rollout"], mismatch)
     return PolicySettings(algorithm, algorithm.loss, steps(mode, epochs, temperature), old)
+
+
+def updated(actor, settings, advantages, old, *more, **rest):
+    """Metrics of an update of the actor on the batch."""
+    given = column(advantages=advantages), column(old_log_probs=old)
+    return update_actor(PLACE, actor, settings, samples(), sequences(), *given, *more, **rest)[1]
 
 
 def weight_of(mode, mask, masks=MASKS):
@@ -97,10 +103,12 @@ def same(gradients, expected):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sft_is_the_cross_entropy_of_the_tokens_that_count(mode):
+@pytest.mark.parametrize("masks", [MASKS, [MASKS[0], [0, 0], MASKS[2]]])
+def test_sft_is_the_cross_entropy_of_the_tokens_that_count(mode, masks):
+    """A sequence without a token that counts is none."""
     actor = role(optimizer=SMALL)
-    expected, gradients = slow(actor.training, lambda *a: -log_prob(*a), mode)
-    _, metrics = update_sft(PLACE, actor, steps(mode), samples(), sequences())
+    expected, gradients = slow(actor.training, lambda *a: -log_prob(*a), mode, masks=masks)
+    _, metrics = update_sft(PLACE, actor, steps(mode), samples(), sequences(masks))
     assert metrics["sft/loss"] == pytest.approx(expected, rel=1e-5)
     same(actor.training.gradients, gradients)
     assert {"actor/lr", "actor/grad_norm"} <= set(metrics)
@@ -120,16 +128,6 @@ def test_tokens_behind_all_that_counts_have_no_gradient():
     assert not torch.allclose(everything.training.gradients["lm_head.weight"][11], head[11])
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_sequence_without_a_token_that_counts_is_none(mode):
-    masks = [MASKS[0], [0, 0], MASKS[2]]
-    actor = role(optimizer=SMALL)
-    expected, gradients = slow(actor.training, lambda *a: -log_prob(*a), mode, masks=masks)
-    _, metrics = update_sft(PLACE, actor, steps(mode), samples(), sequences(masks))
-    assert metrics["sft/loss"] == pytest.approx(expected, rel=1e-5)
-    same(actor.training.gradients, gradients)
-
-
 def ppo_term(algorithm, old, advantages, reference=None, sampled=None):
     loss_of = algorithm.loss
 
@@ -146,8 +144,7 @@ def ppo_term(algorithm, old, advantages, reference=None, sampled=None):
             loss = loss * min(weight, algorithm.correction.upper)
         if reference is not None:
             back = float(reference[i][t]) - log_prob
-            k3 = (back.exp() - back - 1).clamp(-10, 10)
-            loss = loss + algorithm.kl.coefficient * k3
+            loss = loss + algorithm.kl.coefficient * (back.exp() - back - 1).clamp(-10, 10)
         if algorithm.entropy_coefficient:
             loss = loss + algorithm.entropy_coefficient * (output.exp() * output).sum()
         return loss
@@ -155,24 +152,23 @@ def ppo_term(algorithm, old, advantages, reference=None, sampled=None):
     return term
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"loss": {"clip_high": 0.5, "dual_clip": 1.5}},
-        {"entropy_coefficient": 0.1},
-        {"kl": {"placement": "loss", "coefficient": 0.3}},
-        {"correction": {"upper": 1.2}},
-        {"correction": {"upper": 1.5}, "entropy_coefficient": 0.1, "kl": {"placement": "loss"}},
-    ],
-)
+POLICY_SETTINGS = [
+    {},
+    {"loss": {"clip_high": 0.5, "dual_clip": 1.5}},
+    {"entropy_coefficient": 0.1},
+    {"kl": {"placement": "loss", "coefficient": 0.3}},
+    {"correction": {"upper": 1.2}},
+    {"correction": {"upper": 1.5}, "entropy_coefficient": 0.1, "kl": {"placement": "loss"}},
+]
+
+
+@pytest.mark.parametrize("changes", POLICY_SETTINGS)
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_the_policys_loss_is_ppos(changes, mode):
     algorithm = AlgorithmConfig.model_validate(changes)
     actor = role(optimizer=SMALL)
     # Near the policy's own, so that some ratios are clipped and some are not.
-    own = [o.log_probs for o in actor.training.infer(sequences()["tokens"], 0.7)]
-    own = [row[len(p) - 1 :] for row, p in zip(own, PROMPTS, strict=True)]
+    own = own_log_probs(actor, 0.7)
     old = [row + noise for row, noise in zip(own, per_token(5, 0.5), strict=True)]
     advantages, reference = per_token(6), per_token(8)
     in_loss = reference if algorithm.kl.placement == "loss" else None
@@ -185,45 +181,29 @@ def test_the_policys_loss_is_ppos(changes, mode):
         ratios = [(o - s).exp() for o, s in zip(old, sampled, strict=True)]
         weights = [row.clamp(max=algorithm.correction.upper) for row in ratios]
         trained = column(mask=sequences()[MASK], weights=weights)
-    _, metrics = update_actor(
-        PLACE,
-        actor,
-        policy(algorithm, mode, temperature=0.7),
-        samples(),
-        sequences(),
-        column(advantages=advantages),
-        column(old_log_probs=old),
-        None if in_loss is None else column(ref_log_probs=reference),
-        trained,
-    )
+    reference = None if in_loss is None else column(ref_log_probs=reference)
+    settings = policy(algorithm, mode, temperature=0.7)
+    metrics = updated(actor, settings, advantages, old, reference, trained)
     assert metrics["actor/loss"] == pytest.approx(expected, rel=1e-4)
     same(actor.training.gradients, gradients)
-    drift = sum(float(old[i][t] - own[i][t]) for i in range(3) for t, m in enumerate(MASKS[i]) if m)
+    drift = sum(counted(o - x for o, x in zip(old, own, strict=True)))
     assert metrics["actor/ppo_kl"] == pytest.approx(drift / NUM_TOKENS, abs=1e-5)
     assert 0 < metrics["actor/pg_clipfrac"] < 1
 
 
 LEFT = [[1, 0, 0, 0, 1], [0, 0], [0, 1, 0, 0]]
-"""Of MASKS, what is trained on."""
+"""The part of MASKS that is trained on."""
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_left_out_leaves_the_normalisers(mode):
-    """Also a whole sequence: losses are as if it, and the other tokens, had never been."""
+    """Losses are as if a sequence, and tokens of others, that are left out had never been."""
     algorithm, actor = AlgorithmConfig(), role(optimizer=SMALL)
     old, advantages = per_token(5, 0.5), per_token(6)
     term = ppo_term(algorithm, old, advantages)
     expected, gradients = slow(actor.training, term, mode, masks=LEFT)
-    _, metrics = update_actor(
-        PLACE,
-        actor,
-        policy(algorithm, mode),
-        samples(),
-        sequences(),
-        column(advantages=advantages),
-        column(old_log_probs=old),
-        trained=column(mask=[torch.tensor(mask, dtype=torch.uint8) for mask in LEFT]),
-    )
+    trained = column(mask=[torch.tensor(mask, dtype=torch.uint8) for mask in LEFT])
+    metrics = updated(actor, policy(algorithm, mode), advantages, old, trained=trained)
     assert metrics["actor/loss"] == pytest.approx(expected, rel=1e-4)
     same(actor.training.gradients, gradients)
 
@@ -289,69 +269,41 @@ def test_the_critic_regresses_on_returns(clip):
         plain = (output[0] - target) ** 2
         if clip is None:
             return plain / 2
-        return (
-            torch.maximum(plain, (output[0].clamp(before - clip, before + clip) - target) ** 2) / 2
-        )
+        clipped = (output[0].clamp(before - clip, before + clip) - target) ** 2
+        return torch.maximum(plain, clipped) / 2
 
     expected, gradients = slow(critic.training, term)
-    _, metrics = update_critic(
-        PLACE, critic, ValueSettings(clip, steps()), samples(), sequences(),
-        column(values=old), column(returns=returns),
-    )  # fmt: skip
+    given = samples(), sequences(), column(values=old), column(returns=returns)
+    _, metrics = update_critic(PLACE, critic, ValueSettings(clip, steps()), *given)
     assert metrics["critic/vf_loss"] == pytest.approx(expected, rel=1e-5)
     same(critic.training.gradients, gradients)
-    pairs = [
-        (float(returns[i][t]), float(old[i][t]))
-        for i in range(3)
-        for t, m in enumerate(MASKS[i])
-        if m
-    ]
-
-    def variance(numbers):
-        mean = sum(numbers) / len(numbers)
-        return sum((n - mean) ** 2 for n in numbers) / len(numbers)
-
-    explained = 1 - variance([r - v for r, v in pairs]) / variance([r for r, _ in pairs])
-    assert metrics["critic/vf_explained_var"] == pytest.approx(explained, abs=1e-5)
+    earned, guessed = torch.tensor(counted(returns)), torch.tensor(counted(old))
+    explained = 1 - (earned - guessed).var() / earned.var()
+    assert metrics["critic/vf_explained_var"] == pytest.approx(float(explained), abs=1e-5)
 
 
-def test_every_mini_batch_is_a_step_in_every_epoch():
-    actor = role(optimizer=SMALL)
-    seen = []
-    update = actor.training.update
+@pytest.mark.parametrize("later", [None, [(1, 2), (0,)]])
+def test_every_mini_batch_is_a_step_in_every_epoch(later):
+    """A later epoch has the mini-batches of the first, or is dealt anew."""
+    actor, first = role(optimizer=SMALL), [(0, 2), (1,)]
+    dealt = replace(samples(first), later_epochs=[later]) if later else samples(first)
+    members = [*first, *(later or first)]
+    update, seen = actor.training.update, []
 
     def watch(rows, loss, *more):
-        expected, _ = slow(actor.training, lambda *a: -log_prob(*a), which=members[len(seen) % 2])
+        which = members[len(seen)]
+        expected, _ = slow(actor.training, lambda *a: -log_prob(*a), which=which)
         metrics = update(rows, loss, *more)
         seen.append(([row.tolist() for row in rows], metrics["loss"]))
         assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
         return metrics
 
-    members = [(0, 2), (1,)]
     actor.training.update = watch
-    _, metrics = update_sft(PLACE, actor, steps(epochs=2), samples(members), sequences())
+    _, metrics = update_sft(PLACE, actor, steps(epochs=2), dealt, sequences())
     whole = [p + r for p, r in zip(PROMPTS, RESPONSES, strict=True)]
-    assert [rows for rows, _ in seen] == [[whole[0], whole[2]], [whole[1]]] * 2
+    assert [rows for rows, _ in seen] == [[whole[i] for i in which] for which in members]
     assert actor.training.counters() == {"num_steps": 4}
     assert metrics["sft/loss"] == pytest.approx(sum(loss for _, loss in seen) / 4, rel=1e-6)
-
-
-def test_an_epoch_that_is_dealt_anew_has_its_own_mini_batches():
-    actor = role(optimizer=SMALL)
-    dealt = replace(samples([(0, 2), (1,)]), later_epochs=[[(1, 2), (0,)]])
-    update, seen, expected = actor.training.update, [], []
-
-    def watch(rows, loss, *more):
-        members = [(0, 2), (1,), (1, 2), (0,)][len(seen)]
-        expected.append(slow(actor.training, lambda *a: -log_prob(*a), which=members)[0])
-        metrics = update(rows, loss, *more)
-        seen.append(metrics["loss"])
-        return metrics
-
-    actor.training.update = watch
-    update_sft(PLACE, actor, steps(epochs=2), dealt, sequences())
-    assert seen == pytest.approx(expected, rel=1e-5)
-    assert len(seen) == 4
 
 
 def test_micro_batches_change_nothing():

@@ -5,6 +5,7 @@ from itertools import product
 from random import Random
 
 LETTERS = "cdefghijk"
+GENERATED = {"kind": "reasoning_gym", "task": "chain_sum", "size": 4}
 
 
 def letter_pairs(count, seed=0):
@@ -29,8 +30,7 @@ def split(rows, held_out):
 
 
 def write(directory, name, rows):
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (directory / name).write_text(text, encoding="utf-8")
+    (directory / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return {"kind": "files", "paths": [str(directory / name)]}
 
 

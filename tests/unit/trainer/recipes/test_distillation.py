@@ -8,62 +8,52 @@ from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 TEACHER = {"actor": {}, "teacher": {"path": "models/teacher"}}
 OBJECTIVES = {
-    "reverse_kl": {"name": "reverse_kl"},
-    "forward_kl": {"name": "forward_kl", "top_k": 3},
+    n: {"name": n} | more for n, more in (("reverse_kl", {}), ("forward_kl", {"top_k": 3}))
 }
 
 
-def run_of(tmp_path, objective, **changes):
-    settings = dict(
-        recipe="distillation",
-        distillation=objective,
-        roles=TEACHER,
-        steps=12,
-        batch__size=6,
-        rollout__num_samples=4,
-        optimizer__lr=1e-1,
-        held_out=None,
-    )
+def run_of(tmp_path, name, weight=None, **changes):
+    objective = OBJECTIVES[name] | ({} if weight is None else {"task_reward_weight": weight})
+    settings = {
+        "recipe": "distillation", "distillation": objective, "roles": TEACHER, "steps": 12,
+        "batch__size": 6, "rollout__num_samples": 4, "optimizer__lr": 1e-1, "held_out": None,
+    }  # fmt: skip
     return small_run(tmp_path, **settings | changes)
+
+
+def of_weights(tmp_path, name, **changes):
+    """Metrics of one step without the task's reward, and with it and further changes."""
+    lines = []
+    for weight, more in ((0.0, {}), (1.0, changes)):
+        (tmp_path / str(weight)).mkdir()
+        lines += loop(run_of(tmp_path / str(weight), name, weight, steps=1, **more))[1]
+    return lines
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_policy_comes_nearer_to_its_teacher(tmp_path, name):
-    _, lines = loop(run_of(tmp_path, OBJECTIVES[name]))
+    _, lines = loop(run_of(tmp_path, name))
     kl = [line["distillation/reverse_kl"] for line in lines]
     assert sum(kl[-3:]) < 0.5 * sum(kl[:3])
     assert "critic/score/mean" not in lines[0]
+    assert ("actor/forward_kl" in lines[0]) is (name == "forward_kl")
     if name == "forward_kl":
         assert lines[-1]["actor/forward_kl"] < 0.5 * lines[0]["actor/forward_kl"]
-    else:
-        assert "actor/forward_kl" not in lines[0]
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_task_has_a_weight_beside_the_teacher(tmp_path, name):
-    found = []
-    for weight in (0.0, 1.0):
-        (tmp_path / str(weight)).mkdir()
-        objective = OBJECTIVES[name] | {"task_reward_weight": weight}
-        _, (line,) = loop(run_of(tmp_path / str(weight), objective, steps=1))
-        found.append(line)
-        assert ("critic/score/mean" in line) == (weight > 0)
-    alone, both = found
+    alone, both = of_weights(tmp_path, name)
+    assert "critic/score/mean" in both and "critic/score/mean" not in alone
     assert both["distillation/reverse_kl"] == alone["distillation/reverse_kl"]
-    assert both["actor/pg_loss"] != pytest.approx(alone["actor/pg_loss"], rel=1e-2)
-    assert both["actor/grad_norm"] != pytest.approx(alone["actor/grad_norm"], rel=1e-2)
+    for metric in ("actor/pg_loss", "actor/grad_norm"):
+        assert both[metric] != pytest.approx(alone[metric], rel=1e-2)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_penalty_on_long_responses_is_part_of_the_task(tmp_path, name):
     """It takes away what the reward gives for length, so that the teacher alone is followed."""
-    found = []
-    for weight, changes in ((0.0, {}), (1.0, length_is_worth_nothing(tmp_path))):
-        (tmp_path / str(weight)).mkdir()
-        objective = OBJECTIVES[name] | {"task_reward_weight": weight}
-        _, (line,) = loop(run_of(tmp_path / str(weight), objective, steps=1, **changes))
-        found.append(line)
-    alone, both = found
+    alone, both = of_weights(tmp_path, name, **length_is_worth_nothing(tmp_path))
     assert both["reward/overlong_penalty"] < 0 < both["critic/score/mean"]
     for metric in ("actor/pg_loss", "actor/grad_norm"):
         assert both[metric] == pytest.approx(alone[metric], rel=1e-9, abs=1e-12)
@@ -71,8 +61,7 @@ def test_a_penalty_on_long_responses_is_part_of_the_task(tmp_path, name):
 
 def test_a_model_may_score_the_responses(tmp_path):
     roles = TEACHER | {"reward": {"path": "models/judge"}}
-    objective = {"name": "reverse_kl", "task_reward_weight": 1.0}
-    _, lines = loop(run_of(tmp_path, objective, roles=roles, steps=2))
+    _, lines = loop(run_of(tmp_path, "reverse_kl", 1.0, roles=roles, steps=2))
     assert all("critic/score/mean" in line for line in lines)
 
 
@@ -87,17 +76,16 @@ class Compared(Advantage):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "words"),
-    [
-        ("Greedy", {}, "own.py:Greedy: needs greedy, which recipe: distillation has not; .* grpo"),
-        ("Compared", {"rollout__num_samples": 1}, "set rollout.num_samples to at least 2"),
-    ],
-)
+UNFIT_ADVANTAGES = [
+    ("Greedy", {}, "own.py:Greedy: needs greedy, which recipe: distillation has not; .* grpo"),
+    ("Compared", {"rollout__num_samples": 1}, "set rollout.num_samples to at least 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), UNFIT_ADVANTAGES)
 def test_an_advantage_of_the_users_needs_what_is_there(tmp_path, name, changes, words):
     (tmp_path / "own.py").write_text(OWN)
     advantage = {"name": f"{tmp_path}/own.py:{name}"}
-    objective = {"name": "reverse_kl", "task_reward_weight": 1.0}
-    run = run_of(tmp_path, objective, algorithm__advantage=advantage, **changes)
+    run = run_of(tmp_path, "reverse_kl", 1.0, algorithm__advantage=advantage, **changes)
     with pytest.raises(ConfigError, match=words):
         make_recipe(run, find_recipe("distillation", 60.0))

@@ -2,14 +2,15 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-from tests.unit.trainer.recipes.letter_pairs import letter_pairs, split, write
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.recipes.letter_pairs import GENERATED, letter_pairs, split, write
+from tests.unit.trainer.runs import assert_same_for_micro_batches, block, loop, small_run
 from verl_hpc.algorithms import preferences
 from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.preference import PreferenceLoss
@@ -80,28 +81,16 @@ def test_the_first_step_by_hand(tmp_path):
 
 @pytest.mark.parametrize("loss", [{"name": "dpo", "sft_weight": 0.5}, {"name": "orpo"}])
 def test_results_do_not_depend_on_the_split_into_micro_batches(tmp_path, loss):
-    found = []
-    for micro_batch in (2, 6, 16):
-        run = dpo_run(tmp_path, loss=loss, steps=3, name=f"by-{micro_batch}")
-        engine_of(run, "actor").micro_batch = micro_batch
-        found.append(loop(run)[1])
-    for lines in found[1:]:
-        for mine, other in zip(lines, found[0], strict=True):
-            for name in (
-                "preference/loss",
-                "actor/grad_norm",
-                "preference/nll_loss",
-                "rewards/margins",
-            ):
-                assert mine[name] == pytest.approx(other[name], rel=1e-5, abs=1e-6), name
+    names = ("preference/loss", "actor/grad_norm", "preference/nll_loss", "rewards/margins")
+    make = partial(dpo_run, tmp_path, loss=loss, steps=3)
+    assert_same_for_micro_batches(make, (2, 6, 16), names)
 
 
 def test_imitation_of_the_chosen_answer_is_part_of_the_loss(tmp_path):
     first = {}
     for weight in (0.0, 2.0):
         loss = {"name": "dpo", "sft_weight": weight}
-        run = dpo_run(tmp_path, loss=loss, steps=1, name=f"by-{weight}")
-        first[weight] = loop(run)[1][0]
+        first[weight] = loop(dpo_run(tmp_path, loss=loss, steps=1, name=f"by-{weight}"))[1][0]
     assert "preference/nll_loss" not in first[0.0] and first[2.0]["preference/nll_loss"] > 0
     assert first[2.0]["preference/loss"] == pytest.approx(
         first[0.0]["preference/loss"] + 2 * first[2.0]["preference/nll_loss"], rel=1e-6
@@ -130,8 +119,7 @@ def test_a_mini_batch_whose_pairs_are_all_dropped(tmp_path):
     for row in rows[:2]:
         row["prompt"] += "cccc"
     changes = {"batch__size": 4, "batch__mini_batches": 4, "rollout__overlong_prompt": "drop"}
-    run = dpo_run(tmp_path, rows, held_out=4, steps=1, data__shuffle=False, **changes)
-    line = loop(run)[1][0]
+    line = loop(dpo_run(tmp_path, rows, held_out=4, steps=1, data__shuffle=False, **changes))[1][0]
     assert line["prompt_length/num_dropped"] == 2.0
     # Of the two mini-batches that have a pair; the first is where it starts from.
     assert line["logps/chosen"] < 0 and line["preference/loss"] > 0
@@ -145,50 +133,38 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_ROWS)
+@pytest.mark.parametrize(("row", "words"), BAD_ROWS.values(), ids=BAD_ROWS)
 @pytest.mark.parametrize("where", ["train", "evaluation"])
-def test_a_row_without_a_pair_is_found_by_its_line(tmp_path, name, where):
-    row, words = BAD_ROWS[name]
+def test_a_row_without_a_pair_is_found_by_its_line(tmp_path, row, words, where):
     data = write(tmp_path, "bad.jsonl", [*letter_pairs(2, seed=9), row])
-    path = re.escape(str(tmp_path / "bad.jsonl"))
-    with pytest.raises(DataError, match=f"{path} line 3: {words}"):
+    with pytest.raises(DataError, match=f"{re.escape(str(tmp_path))}/bad.jsonl line 3: {words}"):
         dpo_run(tmp_path, **{f"data__{where}": data})
 
 
-REFUSED = {
-    "generated": (
-        {"data__train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 4}},
-        "kind = reasoning_gym: recipe dpo needs pairs of answers",
-    ),
-    "unknown": ({"algorithm__preference": {"name": "dop"}}, "name = 'dop': must be one of .*dpo"),
-    "another setting": ({"algorithm__preference": {"name": "ipo", "gamma": 1.0}}, "gamma: no such"),
-    "smoothing": (
-        {"algorithm__preference": {"name": "robust", "label_smoothing": 0.5}},
-        "less than 0.5",
-    ),
-    "a KL penalty": ({"algorithm__kl": {"placement": "loss"}}, "algorithm.kl has no effect with"),
-    "a policy loss": (
-        {"algorithm__loss": {"name": "gspo"}},
-        "it reads algorithm.preference",
-    ),
-    "kto's": ({"algorithm__kto": {"beta": 0.2}}, "algorithm.kto has no effect with recipe: dpo"),
-    "no reference": (
-        {"algorithm__preference": {"name": "simpo"}, "roles": {"reference": {}}},
-        "no operator of recipe dpo uses this role",
-    ),
-    "a critic": ({"roles": {"critic": {}}}, "no operator of recipe dpo uses this role"),
-    "a frozen actor": ({"roles": {"actor": {"trainable": False}}}, "recipe dpo trains this role"),
-}
+PREFERENCE = "algorithm__preference"
+UNUSED = "no operator of recipe dpo uses this role"
+REFUSED = [
+    ("data__train", GENERATED, "kind = reasoning_gym: recipe dpo needs pairs of answers"),
+    (PREFERENCE, {"name": "dop"}, "name = 'dop': must be one of .*dpo"),
+    (PREFERENCE, {"name": "ipo", "gamma": 1.0}, "gamma: no such"),
+    (PREFERENCE, {"name": "robust", "label_smoothing": 0.5}, "less than 0.5"),
+    ("algorithm__kl", {"placement": "loss"}, "algorithm.kl has no effect with"),
+    ("algorithm__loss", {"name": "gspo"}, "it reads algorithm.preference"),
+    ("algorithm__kto", {"beta": 0.2}, "algorithm.kto has no effect with recipe: dpo"),
+    ("roles", {"critic": {}}, UNUSED),
+    ("roles", {"actor": {"trainable": False}}, "recipe dpo trains this role"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_settings_that_cannot_be_honoured(tmp_path, name):
-    changes, words = REFUSED[name]
+@pytest.mark.parametrize(("name", "value", "words"), REFUSED)
+def test_settings_that_cannot_be_honoured(tmp_path, name, value, words):
     with pytest.raises(ConfigError, match=words):
-        dpo_run(tmp_path, **changes)
+        dpo_run(tmp_path, **{name: value})
 
 
-def test_a_preference_is_no_setting_of_other_recipes(tmp_path):
+def test_a_reference_is_refused_where_none_is_read_and_a_preference_in_other_recipes(tmp_path):
+    with pytest.raises(ConfigError, match=UNUSED):
+        dpo_run(tmp_path, loss={"name": "simpo"}, **WITH_REFERENCE)
     with pytest.raises(ConfigError, match="algorithm.preference has no effect with recipe: rl"):
         small_run(tmp_path, algorithm__preference={"name": "ipo"})
 
@@ -229,27 +205,22 @@ def test_a_loss_of_the_users(own, name, changes):
 
 
 def test_the_loss_of_the_page(own):
-    blocks = [
-        re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-        for language in ("python", "yaml")
-    ]
-    text, settings = (next(b for b in found if "ounded" in b) for found in blocks)
-    (own / "bounded.py").write_text(text)
-    settings = yaml.safe_load(settings)
+    (own / "bounded.py").write_text(block(PAGE.read_text(), "python", "ounded"))
+    settings = yaml.safe_load(block(PAGE.read_text(), "yaml", "ounded"))
     loss = settings.pop("algorithm")["preference"]
     _, lines = loop(dpo_run(own, loss=loss, steps=2, evaluation__every=0, **settings))
     assert lines[0]["preference/loss"] == 0.0 > lines[1]["preference/loss"]
 
 
-@pytest.mark.parametrize(
-    ("loss", "changes", "words"),
-    [
-        ({"name": "own.py:Slope"}, {}, r"give `roles: \{reference: \{\}\}`"),
-        ({"name": "own.py:Free"}, WITH_REFERENCE, "leave roles.reference out"),
-        ({"name": "own.py:Slope", "scael": 1.0}, WITH_REFERENCE, "scael: no such setting; did you"),
-        ({"name": "own.py:Solpe"}, WITH_REFERENCE, "defines no 'Solpe'"),
-    ],
-)
+UNFIT_LOSSES = [
+    ({"name": "own.py:Slope"}, {}, r"give `roles: \{reference: \{\}\}`"),
+    ({"name": "own.py:Free"}, WITH_REFERENCE, "leave roles.reference out"),
+    ({"name": "own.py:Slope", "scael": 1.0}, WITH_REFERENCE, "scael: no such setting; did you"),
+    ({"name": "own.py:Solpe"}, WITH_REFERENCE, "defines no 'Solpe'"),
+]
+
+
+@pytest.mark.parametrize(("loss", "changes", "words"), UNFIT_LOSSES)
 def test_a_loss_of_the_users_that_cannot_be_used(own, loss, changes, words):
     run = dpo_run(own, loss=loss, **changes)
     with pytest.raises(ConfigError, match=words):

@@ -2,14 +2,17 @@
 
 import math
 import re
+from functools import partial
 from random import Random
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.data.conftest import write_parquet
-from tests.unit.trainer.recipes.letter_pairs import labelled, letter_pairs, split, write
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.recipes.letter_pairs import GENERATED, labelled, letter_pairs, split, write
+from tests.unit.trainer.runs import assert_same_for_micro_batches, loop, small_run
 from verl_hpc.errors import ConfigError, DataError
 from verl_hpc.step.operators.labelled import others
 from verl_hpc.testing.local_run import engine_of
@@ -90,18 +93,10 @@ def test_a_step_by_hand(tmp_path):
 
 
 def test_results_do_not_depend_on_the_split_into_micro_batches(tmp_path):
-    found = []
-    for micro_batch in (1, 3, 32):
-        weights = {"desirable_weight": 2.0, "undesirable_weight": 0.2}
-        changes = {"algorithm__kto": weights, "batch__mini_batches": 2, "steps": 3}
-        run = kto_run(tmp_path, **changes, name=f"by-{micro_batch}")
-        engine_of(run, "actor").micro_batch = micro_batch
-        found.append(loop(run)[1])
-    assert found[0][-1]["kto/kl"] > 0.01
-    for lines in found[1:]:
-        for mine, other in zip(lines, found[0], strict=True):
-            for name in ("preference/loss", "actor/grad_norm", "kto/kl", "rewards/chosen"):
-                assert mine[name] == pytest.approx(other[name], rel=1e-5, abs=1e-6), name
+    weights = {"desirable_weight": 2.0, "undesirable_weight": 0.2}
+    make = partial(kto_run, tmp_path, algorithm__kto=weights, batch__mini_batches=2, steps=3)
+    names = ("preference/loss", "actor/grad_norm", "kto/kl", "rewards/chosen")
+    assert assert_same_for_micro_batches(make, (1, 3, 32), names)[-1]["kto/kl"] > 0.01
 
 
 @pytest.mark.parametrize(
@@ -109,11 +104,9 @@ def test_results_do_not_depend_on_the_split_into_micro_batches(tmp_path):
 )
 def test_answers_of_one_kind_train_and_are_counted(tmp_path, kind, there, gone):
     rows = [row for row in labelled(letter_pairs(8, seed=2)) if row["label"] is kind]
-    run = kto_run(tmp_path, rows, steps=2, batch__size=4, batch__mini_batches=2)
-    _, lines = loop(run)
+    _, lines = loop(kto_run(tmp_path, rows, steps=2, batch__size=4, batch__mini_batches=2))
     for line in lines:
-        assert line["kto/num_one_kind"] == 2.0
-        assert line["kto/desirable"] == float(kind)
+        assert (line["kto/num_one_kind"], line["kto/desirable"]) == (2.0, float(kind))
         assert f"rewards/{there}" in line and f"logps/{there}" in line
         assert f"rewards/{gone}" not in line and "rewards/margins" not in line
         assert line["actor/grad_norm"] > 0
@@ -121,8 +114,7 @@ def test_answers_of_one_kind_train_and_are_counted(tmp_path, kind, there, gone):
 
 def test_prompts_that_are_all_the_same_are_counted(tmp_path):
     rows = [{"prompt": "cd", "answer": a, "label": a == "a"} for a in "abcd"]
-    run = kto_run(tmp_path, rows, steps=1, batch__size=4)
-    assert loop(run)[1][0]["kto/num_same_prompt"] == 4.0
+    assert loop(kto_run(tmp_path, rows, steps=1, batch__size=4))[1][0]["kto/num_same_prompt"] == 4.0
 
 
 def test_a_mini_batch_whose_answers_are_all_dropped(tmp_path):
@@ -133,27 +125,16 @@ def test_a_mini_batch_whose_answers_are_all_dropped(tmp_path):
     assert (line["kto/num_one_kind"], line["kto/desirable"]) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("prompts", "expected"),
-    [
-        ("abc", [1, 2, 0]),
-        ("aab", [2, 2, 0]),
-        ("abaa", [1, 2, 1, 1]),
-        ("aabb", [2, 2, 0, 0]),
-        ("abba", [1, 3, 3, 1]),
-        ("aaa", [1, 2, 0]),
-        ("a", [0]),
-        ("", []),
-    ],
-)
-def test_others_are_the_next_that_differ(prompts, expected):
-    found = others([[ord(p)] for p in prompts])
-    assert found == expected
-    for i, other in enumerate(found):
-        if len(set(prompts)) > 1:
-            steps = (other - i) % len(prompts)
-            assert prompts[other] != prompts[i]
-            assert all(prompts[(i + k) % len(prompts)] == prompts[i] for k in range(steps))
+@given(st.text("abc", max_size=6))
+def test_others_are_the_next_that_differ(prompts):
+    size = len(prompts)
+    expected = [
+        next((j % size for j in range(i + 1, i + size) if prompts[j % size] != prompts[i]), None)
+        for i in range(size)
+    ]
+    if size and expected[0] is None:  # all are the same, and each takes the next
+        expected = [(i + 1) % size for i in range(size)]
+    assert others([[ord(letter)] for letter in prompts]) == expected
 
 
 CHAT = [{"role": "user", "content": "c"}, {"role": "assistant", "content": "a"}]
@@ -161,13 +142,13 @@ CHAT = [{"role": "user", "content": "c"}, {"role": "assistant", "content": "a"}]
 
 @pytest.mark.parametrize("column", ["answer", "response", "completion"])
 def test_an_answer_is_a_text_or_a_chat(tmp_path, column):
-    rows = [
-        {"prompt": "cd", column: "ab", "label": True},
-        {"prompt": "c", column: CHAT, "label": False},
-    ]
+    rows = [{"prompt": p, column: a, "label": p == "cd"} for p, a in (("cd", "ab"), ("c", CHAT))]
     run = kto_run(tmp_path, rows, data__chat="never", steps=1, batch__size=2)
-    found = [(p.prompt, p.answer, p.label) for p in map(run.problems.train.__getitem__, range(2))]
-    assert found == [("cd", "ab", True), (CHAT[:1], CHAT[1:], False)]
+    problems = [run.problems.train[i] for i in range(2)]
+    assert [(p.prompt, p.answer, p.label) for p in problems] == [
+        ("cd", "ab", True),
+        (CHAT[:1], CHAT[1:], False),
+    ]
 
 
 def test_rows_of_parquet(tmp_path):
@@ -177,25 +158,21 @@ def test_rows_of_parquet(tmp_path):
     assert [run.problems.train[i].label for i in range(4)] == [row["label"] for row in rows]
 
 
+ROW = {"prompt": "c", "answer": "a", "label": True}
 BAD_ROWS = {
     "no label": ({"prompt": "c", "answer": "a"}, "no column 'label'; .* true or false"),
-    "null label": ({"prompt": "c", "answer": "a", "label": None}, "label is null; expected true"),
-    "a number": ({"prompt": "c", "answer": "a", "label": 1}, "label is int 1; expected true"),
-    "a word": ({"prompt": "c", "answer": "a", "label": "good"}, "label is str 'good'"),
-    "no answer": (
-        {"prompt": "c", "label": True},
-        "no answer in any of completion, answer, response",
-    ),
-    "an empty chat": ({"prompt": "c", "answer": [], "label": True}, "answer is empty"),
+    "null label": (ROW | {"label": None}, "label is null; expected true"),
+    "a number": (ROW | {"label": 1}, "label is int 1; expected true"),
+    "a word": (ROW | {"label": "good"}, "label is str 'good'"),
+    "no answer": ({"prompt": "c", "label": True}, "no answer in any of completion, answer, resp"),
+    "an empty chat": (ROW | {"answer": []}, "answer is empty"),
 }
 
 
-@pytest.mark.parametrize("name", BAD_ROWS)
-def test_a_row_without_an_answer_or_a_label_is_found_by_its_line(tmp_path, name):
-    row, words = BAD_ROWS[name]
-    data = write(tmp_path, "bad.jsonl", [{"prompt": "c", "answer": "a", "label": True}, row])
-    path = re.escape(str(tmp_path / "bad.jsonl"))
-    with pytest.raises(DataError, match=f"{path} line 2: {words}"):
+@pytest.mark.parametrize(("row", "words"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_a_row_without_an_answer_or_a_label_is_found_by_its_line(tmp_path, row, words):
+    data = write(tmp_path, "bad.jsonl", [ROW, row])
+    with pytest.raises(DataError, match=f"{re.escape(str(tmp_path))}/bad.jsonl line 2: {words}"):
         kto_run(tmp_path, data__train=data)
 
 
@@ -205,21 +182,16 @@ def test_evaluation_is_on_pairs(tmp_path):
         kto_run(tmp_path, data__evaluation=data)
 
 
-GENERATED = {"kind": "reasoning_gym", "task": "chain_sum", "size": 4}
-REFUSED = {
-    "generated": ({"data__train": GENERATED}, "recipe kto needs answers with labels"),
-    "generated evaluation": ({"data__evaluation": GENERATED}, "recipe kto needs pairs of answers"),
-    "one a step": ({"batch__mini_batches": 16}, "batch.size = 16 with batch.mini_batches = 16"),
-    "another's setting": (
-        {"algorithm__preference": {"name": "ipo"}},
-        "algorithm.preference has no",
-    ),
-    "a weight": ({"algorithm__kto": {"desirable_weight": -1.0}}, "greater than or equal to 0"),
-}
+REFUSED = [
+    ("data__train", GENERATED, "recipe kto needs answers with labels"),
+    ("data__evaluation", GENERATED, "recipe kto needs pairs of answers"),
+    ("batch__mini_batches", 16, "batch.size = 16 with batch.mini_batches = 16"),
+    ("algorithm__preference", {"name": "ipo"}, "algorithm.preference has no"),
+    ("algorithm__kto", {"desirable_weight": -1.0}, "greater than or equal to 0"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_settings_that_cannot_be_honoured(tmp_path, name):
-    changes, words = REFUSED[name]
+@pytest.mark.parametrize(("name", "value", "words"), REFUSED)
+def test_settings_that_cannot_be_honoured(tmp_path, name, value, words):
     with pytest.raises(ConfigError, match=words):
-        kto_run(tmp_path, **changes)
+        kto_run(tmp_path, **{name: value})

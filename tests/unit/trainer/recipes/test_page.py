@@ -1,26 +1,20 @@
 """The file of docs/recipes.md runs as it stands there."""
 
-import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.runs import block, loop, small_run
 
 PAGE = Path(__file__).parents[4] / "docs/recipes.md"
-
-
-def block(language, holds=""):
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    (text,) = [text for text in blocks if holds in text]
-    return text
+TEXT = PAGE.read_text()
 
 
 def test_the_recipe_of_the_page_trains(tmp_path, monkeypatch):
-    (tmp_path / "judged.py").write_text(block("python"), encoding="utf-8")
+    (tmp_path / "judged.py").write_text(block(TEXT, "python", ""), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    run = small_run(tmp_path, steps=2, **yaml.safe_load(block("yaml", "judged.py")))
+    run = small_run(tmp_path, steps=2, **yaml.safe_load(block(TEXT, "yaml", "judged.py")))
     assert [*run.roles] == ["actor", "judge"]
     result, lines = loop(run)
     assert result.outcome == "finished"
@@ -33,7 +27,7 @@ def test_the_recipe_of_the_page_trains(tmp_path, monkeypatch):
 
 
 def test_the_distillation_of_the_page_trains(tmp_path):
-    changes = yaml.safe_load(block("yaml", "recipe: distillation"))
+    changes = yaml.safe_load(block(TEXT, "yaml", "recipe: distillation"))
     # Here are 12 tokens and one rank.
     changes["distillation"]["top_k"] = 12
     del changes["roles"]["teacher"]["parallel"]
@@ -44,8 +38,7 @@ def test_the_distillation_of_the_page_trains(tmp_path):
 def test_the_page_names_every_recipe_and_example():
     from verl_hpc.config.sections import RECIPES
 
-    text = PAGE.read_text()
-    assert all(f"| `{name}` |" in text for name in RECIPES)
+    assert all(f"| `{name}` |" in TEXT for name in RECIPES)
     pages = "".join(page.read_text() for page in PAGE.parent.glob("*.md"))
     for file in (PAGE.parents[1] / "examples").glob("*.py"):
         assert file.name in pages, file

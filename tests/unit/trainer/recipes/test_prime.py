@@ -65,13 +65,11 @@ SCORES = [1.0, 0.0, 0.25]
 
 
 def log_ratios(prm, reference):
-    """By the model as it is now, of every response token."""
-    found = []
-    rows = zip(PROMPTS, RESPONSES, reference, strict=True)
-    for prompt, response, before in rows:
-        now = prm.engine.infer([torch.tensor(prompt + response)])[0].log_probs[len(prompt) - 1 :]
-        found.append([float(x) - float(y) for x, y in zip(now, before, strict=True)])
-    return found
+    """Log-ratios of every response token by the model as it is now."""
+    return [
+        (prm.engine.infer([torch.tensor(p + r)])[0].log_probs[len(p) - 1 :] - before).tolist()
+        for p, r, before in zip(PROMPTS, RESPONSES, reference, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 3])
@@ -105,17 +103,10 @@ def test_one_step_is_the_mean_cross_entropy_of_responses(micro_batch):
 
 @pytest.mark.parametrize("score", [-0.1, 1.5, math.nan])
 def test_scores_are_between_0_and_1(score):
-    prm = role("prm", optimizer=OptimizerConfig())
+    prm, before = role("prm", optimizer=OptimizerConfig()), column(ref_log_probs=per_token(4))
+    scores = Scores([1.0, score, 0.0])
     with pytest.raises(TrainingError, match=f"has the score {score:g}, .* between 0 and 1"):
-        update_prm(
-            PLACE,
-            prm,
-            SETTINGS,
-            samples(),
-            sequences(),
-            Scores([1.0, score, 0.0]),
-            column(ref_log_probs=per_token(4)),
-        )
+        update_prm(PLACE, prm, SETTINGS, samples(), sequences(), scores, before)
 
 
 def test_a_resumed_run_goes_on_with_its_model_and_its_first_weights(tmp_path):
@@ -145,8 +136,9 @@ def test_roles_start_and_stand_where_those_before_them_do():
     assert own.role_settings["actor"].model.path == "models/tiny"
 
 
+UNUSED = "no operator of recipe rl uses this role"
 REFUSED = {
-    "without prime": ({"roles": {"prm": {}}}, "no operator of recipe rl uses this role"),
+    "without prime": ({"roles": {"prm": {}}}, UNUSED),
     "beta without prime": ({"algorithm__prm": {"beta": 0.1}}, "algorithm.prm has no effect with"),
     "another head": ({**PRIME, "roles": {"prm": {"head": "score"}}}, "needs language_model here"),
     "frozen": ({**PRIME, "roles": {"prm": {"trainable": False}}}, "trains this role"),
@@ -162,9 +154,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_settings_that_cannot_be_honoured(name):
-    changes, words = REFUSED[name]
+@pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED)
+def test_settings_that_cannot_be_honoured(changes, words):
     with pytest.raises(ConfigError, match=words):
         parse(**changes)
 

@@ -8,7 +8,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.migration.legacy import modern
 from verl_hpc.migration.reference import FORMS, MISSING, reference
 from verl_hpc.migration.row import same
-from verl_hpc.migration.table import ROWS
+from verl_hpc.migration.table import rows
 from verl_hpc.migration.translate import translate
 from verl_hpc.migration.values import Values
 from verl_hpc.migration.words import Overrides
@@ -70,7 +70,7 @@ def goes_with_others():
 @pytest.mark.parametrize("odd", ODD)
 def test_no_key_is_silently_ignored_but_where_others_decide_whether_it_counts(odd):
     explained = goes_with_others()
-    unlisted = [row.key for row in ROWS if row.key not in reference() and not row.is_pattern]
+    unlisted = [row.key for row in rows() if row.key not in reference() and not row.is_pattern]
     silent = []
     for form in FORMS:
         without = run_of(translate(Overrides(BASE, form)))

@@ -94,15 +94,6 @@ def test_a_fixed_key_is_refused_at_another_value_with_the_reason():
         assert refused[0].why.startswith(row.says)
 
 
-@pytest.mark.parametrize(
-    "section", ["actor_rollout_ref.actor.fsdp_config", "critic.fsdp", "actor_rollout_ref.rollout"]
-)
-def test_kernels_that_are_reproducible_bit_for_bit_are_not_promised(section):
-    key = f"{section}.full_determinism"
-    (refused,) = translate(Overrides(BASE | {key: True}, "fsdp")).refused
-    assert refused.key == key and "on GPUs" in str(refused)
-
-
 def test_a_key_that_changes_no_number_is_taken_at_any_value_and_told():
     keys = [key for key in KEYS if find(key).fate == "any"]
     assert "actor_rollout_ref.model.use_fused_kernels" in keys

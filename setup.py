@@ -71,6 +71,7 @@ setup(
         "verl_hpc": [
             "py.typed",
             "migration/keys.json",
+            "migration/rows/*.toml",
             *(f"{room}/*.{kind}" for room in ("cli/dashboard", "metrics") for kind in WEB),
         ]
     },

@@ -78,7 +78,7 @@ def plain_words(words: Sequence[str]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.migration.page import as_yaml, table
+    from verl_hpc.migration.text import as_yaml, table
 
     if arguments.keys is not None:
         sys.stdout.write(table(arguments.keys))

@@ -6,23 +6,20 @@ import re
 from collections.abc import Iterator, Sequence
 
 from verl_hpc.config.foreign import MIGRATE
-from verl_hpc.migration.algorithm_rows import ESTIMATORS, PENALTIES
-from verl_hpc.migration.legacy import RENAMED
-from verl_hpc.migration.loss_rows import LOSSES
+from verl_hpc.migration.legacy import older
 from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import RANKS, Row
 from verl_hpc.migration.table import find
 
 _UNKNOWN = re.compile(r"(?P<name>[\w.]+): no such setting; (?P<near>.*)")
-_VALUES = {
-    "algorithm.loss.name": LOSSES
-    | {f"dppo_{kind}": f"dppo with divergence: {kind}" for kind in ("tv", "kl")},
-    "checkpoint.resume": {"disable": "never"},
-    "algorithm.advantage.name": ESTIMATORS,
-    "algorithm.kl.estimator": PENALTIES,
+_WORDS = {
+    "algorithm.loss.name": "actor_rollout_ref.actor.policy_loss.loss_mode",
+    "checkpoint.resume": "trainer.resume_mode",
+    "algorithm.advantage.name": "algorithm.adv_estimator",
+    "algorithm.kl.estimator": "algorithm.kl_penalty",
 }
-"""What verl's values are here, by our setting."""
-_REFUSED_VALUE = re.compile(rf"(?P<name>{'|'.join(_VALUES)}) = '(?P<value>\w+\+?)': (?!verl's )")
+"""verl's keys whose words have another meaning or name here, by our setting."""
+_REFUSED_VALUE = re.compile(rf"(?P<name>{'|'.join(_WORDS)}) = '(?P<value>\w+\+?)': (?!verl's )")
 _MOST = 3
 
 
@@ -37,8 +34,12 @@ def with_verls_names(message: str) -> str:
 
 
 def _with_verls_value(found: re.Match[str]) -> str:
-    ours = _VALUES[found["name"]].get(found["value"])
-    return found[0] if ours is None else f"{found[0]}verl's {found['value']} is {ours} here; "
+    value = found["value"]
+    row = find(_WORDS[found["name"]])
+    ours = row.words.get(value) if row is not None else None
+    if ours == "dppo":
+        ours = f"dppo with divergence: {value.removeprefix('dppo_')}"
+    return found[0] if ours in (None, value) else f"{found[0]}verl's {value} is {ours} here; "
 
 
 def _explained(found: re.Match[str]) -> str:
@@ -64,7 +65,7 @@ def _told(keys: Sequence[str]) -> str:
 
 
 def _row(key: str) -> Row | None:
-    return find(RENAMED.get(key, key))
+    return find(older().renamed.get(key, key))
 
 
 def _ours(row: Row) -> str:
@@ -75,7 +76,7 @@ def _ours(row: Row) -> str:
 
 def _known() -> Iterator[str]:
     yield from reference().keys
-    yield from RENAMED
+    yield from older().renamed
 
 
 def _keys_of(parts: Sequence[str]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from verl_hpc.migration.values import Values
 
 ACTOR, REF, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"
@@ -9,6 +11,19 @@ FSDP = {ACTOR: f"{ACTOR}.fsdp_config", REF: f"{REF}.fsdp_config", CRITIC: "criti
 """Sections of the FSDP form, by model."""
 MODEL = {ACTOR: "actor_rollout_ref.model", REF: "actor_rollout_ref.model", CRITIC: "critic.model"}
 ROLE = {ACTOR: "", REF: "roles.reference.", CRITIC: "roles.critic."}
+ROLLOUT = "actor_rollout_ref.rollout"
+PROFILERS = tuple(f"{section}.profiler" for section in (ACTOR, REF, CRITIC, ROLLOUT))
+
+_MODELS = {"actor": ACTOR, "ref": REF, "critic": CRITIC}
+PLACES: Mapping[str, Mapping[str, str]] = {
+    "model": _MODELS,
+    "fsdp": {name: FSDP[model] for name, model in _MODELS.items()},
+    "weights": {"actor": MODEL[ACTOR], "critic": MODEL[CRITIC]},
+    "profiler": dict(zip((*_MODELS, "rollout"), PROFILERS, strict=True)),
+    "role": {name: ROLE[model] for name, model in _MODELS.items()},
+    "dtype": {name: f"{ROLE[model] or 'model.'}dtype" for name, model in _MODELS.items()},
+}
+"""What a name in angle brackets in the table is for each model."""
 
 
 def has_critic(values: Values) -> bool:
@@ -17,6 +32,7 @@ def has_critic(values: Values) -> bool:
 
 
 def has_reference(values: Values) -> bool:
+    """Whether the run has a reference."""
     return values["algorithm.use_kl_in_reward"] is True or values[f"{ACTOR}.use_kl_loss"] is True
 
 

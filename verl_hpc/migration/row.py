@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from verl_hpc.migration.reference import MISSING
 from verl_hpc.migration.values import Refused, Values
 
 Fate = Literal["honoured", "agrees", "fixed", "any", "refused"]
 RANKS = "ranks"
 """In the place of a setting: how many processes are started."""
-NONE = "none"
-"""In the place of what to use instead, where `says` tells why nothing serves."""
 
 
 @dataclass
@@ -39,9 +36,6 @@ class Draft:
         self.notes[key] = text
 
 
-Convert = Callable[[Values, Draft], None]
-
-
 @dataclass(frozen=True)
 class Row:
     """What becomes of one key, or of all keys of a pattern."""
@@ -57,11 +51,19 @@ class Row:
     says: str = ""
     """How it is converted, or why it is refused."""
     near: str = ""
-    """What to use instead of a fixed or refused key, in our terms, or NONE."""
-    convert: Convert | None = None
-    """Converts keys that are honoured, or agree; several keys may share it."""
+    """What to use instead of a key or a value that is refused, in our terms; `none` where `says`
+    tells why nothing serves."""
+    by: str = ""
+    """The function that converts keys that are honoured, or agree; several keys may share it."""
     also: tuple[Any, ...] = ()
     """Values of a fixed key that are taken besides verl's default."""
+    words: Mapping[Any, Any] = field(default_factory=dict)
+    """Our word for each of verl's; others are refused."""
+    otherwise: str = ""
+    """Why another word is refused."""
+    if_given: bool = False
+    """Whether verl's default counts as nothing. It does where it decides no number, and ours is
+    chosen for what is here."""
 
     @property
     def is_pattern(self) -> bool:
@@ -86,69 +88,3 @@ class Row:
 def same(one: Any, other: Any) -> bool:
     """Whether two values are equal, 1 and 1.0 too, but not 1 and true."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
-
-
-def to(
-    key: str,
-    ours: str,
-    says: str = "",
-    words: Mapping[Any, Any] | None = None,
-    change: Callable[[Any], Any] | None = None,
-    why_not: Mapping[str, str] | None = None,
-    is_needed: bool = True,
-) -> Row:
-    """A key whose value is that of one of our settings.
-
-    Args:
-        words: our value for each of verl's; others are refused.
-        change: makes our value of verl's.
-        why_not: reasons, by a word that is refused.
-        is_needed: whether verl's default counts as if it were given. It does not where it decides
-            no number, and ours is chosen for what is here.
-    """
-
-    def convert(values: Values, draft: Draft) -> None:
-        if not is_needed and key not in values:
-            return
-        value = values[key]
-        if words is not None:
-            if isinstance(value, list | dict) or value not in words:
-                allowed = ", ".join(str(word) for word in words if word != MISSING)
-                why = (why_not or {}).get(str(value), f"expected one of {allowed}")
-                raise Refused(key, why, ours)
-            value = words[value]
-        draft.put(ours, change(value) if change else value, key)
-
-    return Row(key, "honoured", (ours,), says, convert=convert)
-
-
-def together(
-    convert: Convert, rows: Mapping[str, tuple[str, str]], fate: Fate = "honoured"
-) -> list[Row]:
-    """Keys that one function reads together.
-
-    Args:
-        rows: settings of ours, apart by spaces, and how it is converted, by key.
-    """
-    return [
-        Row(key, fate, tuple(ours.split()), says, convert=convert)
-        for key, (ours, says) in rows.items()
-    ]
-
-
-def fixed(key: str, says: str, near: str, also: tuple[Any, ...] = ()) -> Row:
-    return Row(key, "fixed", says=says, near=near, also=also)
-
-
-def any_value(keys: str, says: str) -> list[Row]:
-    """Keys, apart by white space, of speed and memory in verl, which the engine here sees to."""
-    return [Row(key, "any", says=says) for key in keys.split()]
-
-
-def all_fixed(keys: str, says: str, near: str) -> list[Row]:
-    """Keys, apart by white space, that share a reason."""
-    return [fixed(key, says, near) for key in keys.split()]
-
-
-def refused(key: str, says: str, near: str) -> Row:
-    return Row(key, "refused", says=says, near=near)

@@ -1,101 +1,117 @@
-"""The table: what becomes of each key of verl."""
+"""The table: what becomes of each key of verl, as the files in rows/ have it.
+
+A file has tables of rows, named by the section of verl that their keys are below. A row is a key
+and a text, our setting of the same value, or some of these fields:
+
+- `ours`: settings that the key decides; `agrees`: settings that it must agree with;
+- `fixed`, `any`, `refused`: why verl's default alone is taken, any value is, or none is; `near`:
+  what to use instead; `also`: values that are taken besides the default;
+- `by`: the function of convert/ that reads it, with other keys perhaps; `words`: our words for
+  verl's, and `otherwise`, why others are refused; `if_given`: verl's default counts as nothing;
+  `says`: how it is converted.
+
+A name in angle brackets is one of PLACES: such a row is one of each model, or of the models in
+`of`. `of` and `by` of a table are those of its rows. `@name` is a reason in a table `reasons`, with
+what to use instead if that is the same.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
+from typing import Any
 
-from verl_hpc.migration import (
-    actor_rows,
-    algorithm_rows,
-    data_rows,
-    elsewhere_rows,
-    engine_rows,
-    layout_rows,
-    loss_rows,
-    model_rows,
-    optimizer_rows,
-    profile_rows,
-    reward_rows,
-    rollout_rows,
-    run_rows,
-)
-from verl_hpc.migration.legacy import COMPUTED, RENAMED, TUTORIAL
+from verl_hpc.migration.legacy import older
+from verl_hpc.migration.models import PLACES
 from verl_hpc.migration.reference import reference
-from verl_hpc.migration.row import Row, fixed, refused
+from verl_hpc.migration.row import Fate, Row
 
-_LEGACY = [
-    fixed("reward_model.*", "an older name", "reward.reward_model"),
-    fixed("custom_reward_function.*", "an older name", "reward.custom_reward_function"),
-    fixed("sandbox_fusion.*", "an older name", "reward.sandbox_fusion"),
-    refused(
-        "algorithm.value_loss_coef",
-        "actor and critic are two models with an optimizer each; there is no sum of their losses",
-        "critic.optim.lr (roles.critic.optimizer.lr)",
-    ),
-    *(
-        refused(name, says, near)
-        for name, says, near in (
-            ("rollout_batch_size", "a step's prompts are one batch", "batch.size"),
-            ("namespace", "a run has a directory of its own, for all that it writes", "name"),
-            *(
-                (f"{section}{name}", data_rows.READS, "data.train")
-                for section in ("", "data.")
-                for name in ("prefetch_factor", "num_workers")
-            ),
-        )
-    ),
-    *(
-        fixed(name, says, near, also=(False,))
-        for name, says, near in (
-            (
-                "enable_profiling",
-                "times are always kept; traces are of some steps",
-                "runtime.profile",
-            ),
-            ("enable_debug_mode", "a rank's variables are kept", "runtime.post_mortem"),
-            ("allow_unsafe_operations", "nothing unsafe is done, whatever is set", "trainer"),
-        )
-    ),
-]
-
-ROWS: tuple[Row, ...] = (
-    *run_rows.ROWS,
-    *run_rows.RAY,
-    *model_rows.ROWS,
-    *layout_rows.ROWS,
-    *engine_rows.ROWS,
-    *optimizer_rows.ROWS,
-    *algorithm_rows.ROWS,
-    *loss_rows.ROWS,
-    *actor_rows.ROWS,
-    *data_rows.ROWS,
-    *rollout_rows.ROWS,
-    *reward_rows.ROWS,
-    *profile_rows.ROWS,
-    *elsewhere_rows.ROWS,
-    *_LEGACY,
-    *run_rows.WORLD,
-)
-"""In the order in which they are read: what comes later knows what came before."""
-
+_FOLDER = Path(__file__).with_name("rows")
+_FILES = ("run", "model", "engine", "algorithm", "data", "rollout", "reward", "other")
+_FATES: Mapping[str, Fate] = {"ours": "honoured"} | {
+    fate: fate for fate in ("agrees", "fixed", "any", "refused")
+}
+_PLACE = re.compile(r"<(\w+)>")
 COMPOSED = ("model_engine",)
 """The group of Hydra that decides between two trees of keys."""
 
 
 @cache
+def rows() -> tuple[Row, ...]:
+    """All rows, in the order in which they are read: what comes later knows what came before."""
+    files = [tomllib.loads((_FOLDER / f"{name}.toml").read_text("utf-8")) for name in _FILES]
+    reasons, words = (
+        {name: entry for file in files for name, entry in file.pop(kind, {}).items()}
+        for kind in ("reasons", "words")
+    )
+    return tuple(
+        _row(key, fields, model, reasons, words)
+        for file in files
+        for section, entries in file.items()
+        for key, fields, model in _section(section, entries)
+    )
+
+
+def _section(section: str, entries: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Keys, the fields of their rows, and the models that they are of."""
+    place = _PLACE.match(section)
+    models, by = entries.pop("of", None), entries.pop("by", "")
+    for model in PLACES[place[1]] if place else ("",):
+        for name, entry in entries.items():
+            fields = {"ours": entry} if isinstance(entry, str) else dict(entry)
+            if "ours" in fields:
+                fields = {"by": by} | fields
+            of = fields.pop("of", models)
+            if of is None or model in of.split():
+                yield f"{section}.{name}".lstrip("."), fields, model
+
+
+def _row(
+    key: str,
+    fields: dict[str, Any],
+    model: str,
+    reasons: Mapping[str, list[str]],
+    words: Mapping[str, Mapping[str, str]],
+) -> Row:
+    (kind,) = fields.keys() & _FATES.keys()
+    if kind in ("ours", "agrees"):
+        fields["ours"] = tuple(_filled(fields.pop(kind), model).split())
+    else:
+        fields["says"] = fields.pop(kind)
+    if fields.get("says", "").startswith("@"):
+        fields["says"], *near = reasons[fields["says"][1:]]
+        if near and kind in ("fixed", "refused"):
+            fields.setdefault("near", near[0])
+    if "near" in fields:
+        fields["near"] = _filled(fields["near"], model)
+    if "words" in fields:
+        found = words[fields["words"]]
+        fields["words"] = {_plain(theirs): _plain(ours) for theirs, ours in found.items()}
+    fields["also"] = tuple(fields.get("also", ()))
+    return Row(_filled(key, model), _FATES[kind], **fields)
+
+
+def _filled(text: str, model: str) -> str:
+    return _PLACE.sub(lambda place: PLACES[place[1]][model], text)
+
+
+def _plain(word: str) -> str | None:
+    return None if word == "null" else word
+
+
+@cache
 def _by_key() -> dict[str, Row]:
-    found: dict[str, Row] = {}
-    for row in ROWS:
-        if not row.is_pattern:
-            found.setdefault(row.key, row)
-    return found
+    return {row.key: row for row in rows() if not row.is_pattern}
 
 
 @cache
 def _patterns() -> tuple[Row, ...]:
     """The most particular first."""
-    return tuple(sorted((r for r in ROWS if r.is_pattern), key=lambda row: -len(row.key)))
+    return tuple(sorted((r for r in rows() if r.is_pattern), key=lambda row: -len(row.key)))
 
 
 def find(key: str) -> Row | None:
@@ -107,7 +123,7 @@ def find(key: str) -> Row | None:
 
 def near(key: str) -> str:
     """Names that a misspelt key may mean, as a question."""
-    names = dict.fromkeys([*reference().keys, *_by_key(), *TUTORIAL, *COMPUTED, *RENAMED])
+    names = dict.fromkeys([*reference().keys, *_by_key(), *older().tutorials, *older().renamed])
     last = key.rpartition(".")[2]
     if last in COMPOSED:
         return f"did you mean {last}, at the top?"

@@ -19,10 +19,11 @@ from verl_hpc.config.replaced import drop_replaced
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import put, read_tree
 from verl_hpc.errors import ConfigError
+from verl_hpc.migration.convert import converters
 from verl_hpc.migration.legacy import OWN, modern
 from verl_hpc.migration.reference import FORMS, Form, leaves, reference
-from verl_hpc.migration.row import Convert, Draft, same
-from verl_hpc.migration.table import ROWS, find, near
+from verl_hpc.migration.row import Draft, same
+from verl_hpc.migration.table import find, near
 from verl_hpc.migration.values import Refused, Values
 from verl_hpc.migration.words import Overrides, form_of, read_words
 
@@ -143,7 +144,7 @@ def translate(spoken: Overrides) -> Migration:
         except Refused as one:
             refusals.append(one)
     draft.put("recipe", "rl")
-    for convert in _converters():
+    for convert in converters():
         try:
             convert(values, draft)
         except Refused as one:
@@ -205,11 +206,6 @@ def _check_number(key: str, values: Values) -> None:
 
 
 _CHOOSE = "model_engine=megatron, or leave the other engine's keys out"
-
-
-def _converters() -> list[Convert]:
-    """Each once, in the table's order."""
-    return list(dict.fromkeys(row.convert for row in ROWS if row.convert is not None))
 
 
 def _trimmed(settings: Mapping[str, Any]) -> dict[str, Any]:

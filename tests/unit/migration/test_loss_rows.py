@@ -4,16 +4,11 @@ import itertools
 
 import pytest
 
+from tests.unit.migration.cases import ACTOR
+from tests.unit.migration.cases import WORDS as BASE
 from verl_hpc.migration import translate
 from verl_hpc.migration.translate import migrate
 
-ACTOR = "actor_rollout_ref.actor"
-BASE = (
-    "data.train_files=a.parquet",
-    "data.val_files=b.parquet",
-    "actor_rollout_ref.model.path=m",
-    "trainer.total_training_steps=10",
-)
 BOUNDED = {
     "vanilla": ("clip_low", "clip_high"),
     "gspo": ("clip_low", "clip_high"),
@@ -57,21 +52,3 @@ def test_what_is_left_out_of_a_run_is_what_the_run_has_without_it(monkeypatch):
         if found.config() != whole.config():
             others.append((mode, estimator))
     assert others == []
-
-
-def test_a_loss_that_verls_older_trainer_replaces_is_refused():
-    bypass = "algorithm.rollout_correction.bypass_mode=true"
-    for mode, trainer, is_refused in (
-        ("gspo", "false", True),
-        ("gspo", "true", False),
-        ("vanilla", "false", False),
-    ):
-        found = migrate([*words_of(mode), bypass, f"trainer.use_v1={trainer}"])
-        assert [one.key for one in found.refused] == [f"{ACTOR}.policy_loss.loss_mode"] * is_refused
-
-
-def test_verls_default_aggregation_is_not_that_of_a_loss_of_ours():
-    own = "verl_hpc.algorithm.loss.name=gspo"
-    assert migrate([*BASE, own]).config().algorithm.aggregation is None
-    given = f"{ACTOR}.loss_agg_mode=token-mean"
-    assert migrate([*BASE, own, given]).config().algorithm.aggregation == "token-mean"

@@ -2,16 +2,10 @@
 
 import pytest
 
+from tests.unit.migration.cases import WORDS as BASE
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.translate import migrate, migrate_tree
 from verl_hpc.migration.words import read_words
-
-BASE = (
-    "data.train_files=a.parquet",
-    "data.val_files=b.parquet",
-    "actor_rollout_ref.model.path=m",
-    "trainer.total_training_steps=10",
-)
 
 
 @pytest.mark.parametrize(
@@ -62,24 +56,6 @@ def test_a_tutorials_key_that_is_refused_hides_no_other():
     assert found.settings["model.path"] == "m"
 
 
-@pytest.mark.parametrize(
-    ("words", "around"),
-    [
-        (["data.seed=${data.seed}"], "data.seed -> data.seed"),
-        (["data.seed=${oc.select:data.seed,1}"], "data.seed -> data.seed"),
-        (
-            ["trainer.nnodes=${trainer.n_gpus_per_node}", "trainer.n_gpus_per_node=${.nnodes}"],
-            "trainer.nnodes -> trainer.n_gpus_per_node -> trainer.nnodes",
-        ),
-        (["trainer.project_name=x-${trainer.project_name}"], "trainer.project_name -> "),
-        (["data.train_batch_size=${.train_batch_size}"], "data.train_batch_size -> data.train"),
-    ],
-)
-def test_a_key_that_refers_to_itself(words, around):
-    found = [str(one) for one in migrate([*BASE, *words]).refused]
-    assert any(f"refers to itself: {around}" in one for one in found)
-
-
 @pytest.mark.parametrize("engine", [["megatron"], "nope", 3, None])
 def test_an_engine_that_is_not_there(engine):
     with pytest.raises(ConfigError, match="no such engine is here; expected dp, fsdp, megatron"):
@@ -113,19 +89,3 @@ def test_the_option_that_chooses_fsdp():
     assert (found.settings["model.path"], found.settings["parallel.engine"]) == ("gpt2", "fsdp")
     both = migrate([*BASE, "--use_fsdp", "actor_rollout_ref.actor.strategy=megatron"])
     assert "use_fsdp: = True, but actor_rollout_ref.actor.strategy" in str(both.refused[0])
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("algorithm=dapo", "docs/algorithms.md"),
-        ("algorithm.name=dr_grpo", "docs/algorithms.md"),
-        ("engine.actor_type=deepspeed", "its ZeRO-3 is the sharding of fsdp; choose fsdp"),
-        ("engine.rollout_type=sglang", "server processes of its own"),
-        ("actor_rollout_ref.rollout.name=trtllm", "expected one of vllm, hf; nearest"),
-    ],
-)
-def test_what_serves_instead(word, said):
-    found = [str(one) for one in migrate([*BASE, word]).refused]
-    assert any(said in one for one in found), found
-    assert "???" not in "".join(found)

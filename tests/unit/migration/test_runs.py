@@ -12,6 +12,8 @@ from verl_hpc.config import tree
 from verl_hpc.config.load import load_config
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.errors import LaunchError
+from verl_hpc.migration.legacy import older
+from verl_hpc.migration.table import rows
 from verl_hpc.migration.translate import load_run, migrate
 from verl_hpc.trainer.start import _ranks_to_start
 
@@ -120,6 +122,18 @@ def test_what_was_refused_is_a_comment_and_the_status(capsys):
 def test_the_table_by_a_word(capsys):
     assert main(["migrate", "--keys", "cliprange_value"]) == 0
     assert capsys.readouterr().out == "critic.cliprange_value\n    -> critic.value_clip\n"
+
+
+def test_the_table_of_all_keys(capsys):
+    assert main(["migrate", "--keys"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    keys = [*(row.key for row in rows()), *older().renamed, *older().tutorials]
+    assert sorted(shown[::2]) == sorted(keys)
+    meanings = dict(zip(shown[::2], shown[1::2], strict=True))
+    assert meanings["algorithm.lam"] == "    -> algorithm.advantage.lam   (of gae)"
+    assert meanings["trainer.val_only"].startswith("    verl's default alone: a run takes at least")
+    assert "; instead: evaluation.at_start" in meanings["trainer.val_only"]
+    assert meanings["lr"] == "    a tutorial's name of actor_rollout_ref.actor.optim.lr"
 
 
 @needs_bubblewrap

@@ -8,7 +8,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.migration.legacy import modern
 from verl_hpc.migration.reference import FORMS, MISSING, reference
 from verl_hpc.migration.row import same
-from verl_hpc.migration.table import ROWS
+from verl_hpc.migration.table import rows
 from verl_hpc.migration.translate import translate
 from verl_hpc.migration.values import Values
 from verl_hpc.migration.words import Overrides
@@ -70,7 +70,7 @@ def goes_with_others():
 @pytest.mark.parametrize("odd", ODD)
 def test_no_key_is_silently_ignored_but_where_others_decide_whether_it_counts(odd):
     explained = goes_with_others()
-    unlisted = [row.key for row in ROWS if row.key not in reference() and not row.is_pattern]
+    unlisted = [row.key for row in rows() if row.key not in reference() and not row.is_pattern]
     silent = []
     for form in FORMS:
         without = run_of(translate(Overrides(BASE, form)))
@@ -127,27 +127,3 @@ def test_steps_that_verl_itself_writes_over_are_told(model, form, value):
     found = translate(Overrides(BASE | {key: value}, form))
     assert found.notes[key] == "changes no number: verl writes the run's own steps over it"
     assert found.config() == translate(Overrides(BASE, form)).config()
-
-
-def test_a_share_of_the_steps_over_which_the_learning_rate_decays():
-    """As verl's Megatron scheduler has it; steps of 0 are none."""
-    optim = "actor_rollout_ref.actor.optim"
-    given = BASE | {f"{optim}.lr_warmup_steps_ratio": 0.5, f"{optim}.lr_warmup_steps": 0}
-    each = 4  # optimizer steps in one of the trainer's ten
-    for form in FORMS:
-        assert translate(Overrides(given, form)).config().optimizer.warmup_steps == 5 * each
-    given[f"{optim}.lr_decay_steps"] = 8
-    assert translate(Overrides(given, "megatron")).config().optimizer.warmup_steps == 4 * each
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("gpu_memory_utilization", 0.9), ("enforce_eager", True)]
-)
-def test_settings_of_vllm_are_told_where_another_engine_generates(name, value):
-    """Our settings have them, and nothing there reads them."""
-    rollout = "actor_rollout_ref.rollout"
-    given = BASE | {f"{rollout}.name": "hf", f"{rollout}.{name}": value}
-    assert "vLLM" in translate(Overrides(given)).notes[f"{rollout}.{name}"]
-    assert (
-        f"{rollout}.{name}" not in translate(Overrides(given | {f"{rollout}.name": "vllm"})).notes
-    )

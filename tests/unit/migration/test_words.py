@@ -6,24 +6,17 @@ import logging
 import pytest
 import yaml
 
+from tests.unit.migration.cases import WORDS as BASE
 from verl_hpc.config.foreign import is_foreign
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
-from verl_hpc.migration.legacy import COMPUTED, OWN, RENAMED
-from verl_hpc.migration.legacy import TUTORIAL as TUTORIAL_NAMES
+from verl_hpc.migration.legacy import OWN, older
 from verl_hpc.migration.reference import Reference, reference
 from verl_hpc.migration.table import find
 from verl_hpc.migration.translate import load_run, migrate, migrate_tree
 from verl_hpc.migration.values import Values
 from verl_hpc.migration.words import read_words
 from verl_hpc.placement.layouts import place_roles
-
-BASE = (
-    "data.train_files=a.parquet",
-    "data.val_files=b.parquet",
-    "actor_rollout_ref.model.path=m",
-    "trainer.total_training_steps=10",
-)
 
 
 @pytest.mark.parametrize(
@@ -83,94 +76,6 @@ def test_words_that_say_nothing(word, said):
         read_words([word])
 
 
-@pytest.mark.parametrize(
-    ("word", "near"),
-    [
-        ("data.train_file=x", "data.train_files"),
-        ("actor_rollout_ref.rollout.temprature=1", "actor_rollout_ref.rollout.temperature"),
-        ("trainer.logers=x", "trainer.logger"),
-        ("actor.ppo_epochs=2", "actor_rollout_ref.actor.ppo_epochs"),
-    ],
-)
-def test_a_misspelt_key_names_its_neighbours(word, near):
-    with pytest.raises(ConfigError) as caught:
-        migrate([*BASE, word])
-    assert f"{word.partition('=')[0]}: verl has no such key; did you mean" in str(caught.value)
-    assert near in str(caught.value)
-
-
-def test_a_key_of_nothing_known_says_where_to_look():
-    with pytest.raises(ConfigError, match="migrate --keys"):
-        migrate([*BASE, "zzzzqqqq=1"])
-
-
-def test_all_that_is_refused_is_told_at_once():
-    found = migrate([*BASE, "trainer.logger=[trackio]", "trainer.device=npu", "ray_kwargs.x=1"])
-    with pytest.raises(ConfigError) as caught:
-        found.config()
-    for key in ("trainer.logger", "trainer.device", "ray_kwargs.x"):
-        assert f"\n  {key}: " in str(caught.value)
-    assert "nearest of ours: metrics.*" in str(caught.value)
-
-
-def test_a_setting_that_is_wrong_names_verls_key():
-    with pytest.raises(ConfigError, match=r"rollout.temperature comes from actor_rollout_ref"):
-        migrate([*BASE, "actor_rollout_ref.rollout.temperature=-1"]).config()
-
-
-def test_of_two_keys_of_ulysses_the_models_own_decides():
-    size = "ulysses_sequence_parallel_size"
-    key = f"actor_rollout_ref.actor.fsdp_config.{size}"
-    found = migrate([*BASE, f"actor_rollout_ref.actor.{size}=2", f"{key}=4"])
-    assert found.settings["parallel.context_parallel"] == 2
-
-
-def test_keys_of_the_other_engine_are_refused():
-    found = migrate(
-        [*BASE, "model_engine=megatron", "actor_rollout_ref.actor.fsdp_config.fsdp_size=8"]
-    )
-    assert "verl reads it with fsdp alone" in str(found.refused[0])
-
-
-def test_keys_of_megatron_choose_its_form():
-    word = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
-    assert migrate([*BASE, word]).config().parallel.tensor_parallel == 4
-
-
-def test_ranks_that_make_no_whole_replica():
-    word = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
-    found = migrate([*BASE, word, "trainer.n_gpus_per_node=6"])
-    assert "6 ranks" in str(found.refused[0])
-
-
-def test_a_setting_of_ours():
-    assert migrate([*BASE, "verl_hpc.reward.function=math"]).config().reward.function == "math"
-
-
-@pytest.mark.parametrize(
-    ("words", "name", "expected"),
-    [
-        (["custom_reward_function.path=r.py"], "reward.function", "r.py:compute_score"),
-        (
-            ["reward_model.enable=True", "reward_model.model.path=rm"],
-            "roles.reward.path",
-            "rm",
-        ),
-        (["critic.model.fsdp_config.param_offload=True"], "roles.critic.offload.parameters", True),
-        (["reward_model.reward_manager=dapo"], "recipe", "rl"),
-    ],
-)
-def test_older_names(words, name, expected):
-    found = migrate([*BASE, *words])
-    assert not found.refused
-    assert found.settings[name] == expected
-
-
-def test_an_older_name_is_refused_by_the_name_that_was_given():
-    found = migrate([*BASE, "reward_model.reward_manager=prime"])
-    assert found.refused[0].key == "reward_model.reward_manager"
-
-
 TUTORIAL = {
     "algorithm": {"name": "ppo", "clip_range": 0.1, "kl_coef": 0.02, "lam": 0.95},
     "model": {"pretrain_model_path": "gpt2", "reward_function": "exact_match"},
@@ -225,13 +130,15 @@ def test_a_file_of_ours_is_ours(tmp_path):
 
 
 def test_every_other_name_means_a_key_that_is_known():
-    meant = {old: [new] for old, new in RENAMED.items()} | TUTORIAL_NAMES
-    meant |= {old: computed.keys for old, computed in COMPUTED.items()}
-    for old, new in meant.items():
-        for key in new:
-            section = any(name.startswith(f"{key}.") for name in reference().keys)
-            extra = key.startswith(("reward.reward_kwargs", OWN))
-            assert find(key) or section or extra, (old, key)
+    meant = [*older().renamed.items(), *((n, one.key) for n, one in older().tutorials.items())]
+    unknown = [
+        (old, key)
+        for old, key in meant
+        if not find(key)
+        and not any(name.startswith(f"{key}.") for name in reference().keys)
+        and not key.startswith(("reward.reward_kwargs", OWN))
+    ]
+    assert unknown == []
 
 
 def test_the_words_of_a_tutorials_script():
@@ -292,19 +199,6 @@ def test_what_has_to_be_a_text_is_one():
 
 
 @pytest.mark.parametrize(
-    ("words", "kernels"),
-    [
-        ([], None),
-        (["actor_rollout_ref.model.use_liger=true"], None),
-        (["actor_rollout_ref.model.use_liger=false"], "flash_attention"),
-    ],
-)
-def test_liger_is_left_out_where_that_is_said(words, kernels):
-    found = migrate(["actor_rollout_ref.model.path=m", "data.train_files=x", *words])
-    assert found.settings.get("parallel.fsdp.kernels") == kernels
-
-
-@pytest.mark.parametrize(
     ("key", "words"),
     [
         ("namespace", "nearest of ours: name"),
@@ -324,129 +218,11 @@ def test_a_tutorials_reward_function_at_the_top():
     assert migrate_tree(tree).config().reward.function == "exact_match"
 
 
-GRPO = ("algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2")
-GSPO = (*BASE, "actor_rollout_ref.actor.policy_loss.loss_mode=gspo")
-AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode"
-
-
-def test_a_loss_of_sequences_is_summed_by_them_whatever_verls_key_says():
-    sapo = [*BASE, "actor_rollout_ref.actor.policy_loss.loss_mode=sapo"]
-    found = migrate([*sapo, f"{AGGREGATION}=token-mean"])
-    assert "algorithm.aggregation" not in found.settings
-    assert found.notes[AGGREGATION] == (
-        "verl sums sapo by seq-mean-token-mean whatever it says, and so it is here"
-    )
-    # verl's versions differ.
-    said = migrate(GSPO).notes["actor_rollout_ref.actor.policy_loss.loss_mode"]
-    assert "verl 0.9.1 sums it as that says: verl_hpc.algorithm.aggregation does so" in said
-    penalised = [*GSPO, "actor_rollout_ref.actor.use_kl_loss=true"]
-    said = str(migrate(penalised).refused[0])
-    assert "here all terms of a loss are summed alike" in said
-    assert "= token-mean (verl's default): verl" in said
-    said = str(migrate([*penalised, f"{AGGREGATION}=token-mean"]).refused[0])
-    assert "= token-mean: verl" in said
-    alike = migrate([*penalised, f"{AGGREGATION}=seq-mean-token-mean"])
-    assert alike.config().algorithm.aggregation == "seq-mean-token-mean"
-
-
-def test_the_critics_loss_is_summed_as_verls():
-    """Here it is token-mean, unless the configuration gives one for both."""
-    keys = (AGGREGATION, "critic.loss_agg_mode")
-    sapo = [*BASE, "actor_rollout_ref.actor.policy_loss.loss_mode=sapo"]
-    for mode, aggregation in (("token-mean", None), ("seq-mean-token-mean", "seq-mean-token-mean")):
-        found = migrate([*sapo, *(f"{key}={mode}" for key in keys)])
-        assert found.config().algorithm.aggregation == aggregation
-    found = migrate([*sapo, *(f"{key}=seq-mean-token-sum" for key in keys)])
-    assert [one.key for one in found.refused] == [AGGREGATION]
-
-
-def test_a_loss_of_ours_is_summed_as_verls_key_says():
-    own = f"{OWN}algorithm.loss.name=ppo_clip"
-    found = migrate([*GSPO, own, f"{AGGREGATION}=seq-mean-token-sum", *GRPO])
-    assert found.config().algorithm.aggregation == "seq-mean-token-sum"
-    found = migrate([*GSPO, own, "actor_rollout_ref.actor.use_kl_loss=true", *GRPO])
-    assert found.config().algorithm.loss.name == "ppo_clip"
-
-
-@pytest.mark.parametrize("estimator", ["gdpo", "grpo_vectorized", "rloo"])
-def test_a_deviation_that_verl_divides_by_all_the_same_is_refused(estimator):
-    key = "algorithm.norm_adv_by_std_in_grpo"
-    words = [*BASE, f"algorithm.adv_estimator={estimator}", "+algorithm.gdpo_reward_keys=[a,b]"]
-    assert key in [one.key for one in migrate([*words, f"{key}=false"]).refused]
-
-
-@pytest.mark.parametrize(
-    ("words", "name", "expected"),
-    [
-        (["actor_rollout_ref.model.lora_rank=8", f"{OWN}lora=null"], "lora", None),
-        (
-            ["algorithm.rollout_correction.rollout_is=token", f"{OWN}algorithm.correction=null"],
-            "algorithm.correction",
-            None,
-        ),
-        (
-            ["trainer.val_before_train=false", f"{OWN}data.evaluation=null"],
-            "data.evaluation",
-            None,
-        ),
-        ([f"{OWN}roles={{}}"], "roles", {}),
-    ],
-)
-def test_a_section_of_ours_that_is_taken_away_is_away(words, name, expected):
-    found = migrate([*BASE, *GRPO, *words]).config()
-    for part in name.split("."):
-        found = getattr(found, part)
-    assert found == expected
-
-
 def test_what_replaces_what_is_told_once(caplog):
     words = ["reward.custom_reward_function.path=a.py", "reward.custom_reward_function.name=f"]
     with caplog.at_level(logging.WARNING):
         migrate([*BASE, *words, f"{OWN}reward.function=math"])
     assert [line for line in caplog.messages if "replaces" in line] == []
-
-
-def test_clip_ratio_alone_is_told():
-    key = "actor_rollout_ref.actor.clip_ratio"
-    assert "clips such a side at its default, 0.2" in migrate([*BASE, f"{key}=0.1"]).notes[key]
-
-
-def test_what_vllm_is_given_at_verls_default_is_given():
-    key = "actor_rollout_ref.rollout.max_num_batched_tokens"
-    found = migrate([*BASE, f"{key}=8192"])
-    assert found.settings["rollout.engine_options"] == {"max_num_batched_tokens": 8192}
-    assert "rollout.engine_options" not in migrate(BASE).settings
-
-
-def test_corrections_of_a_ratio_that_starts_from_the_rollout():
-    correction = "algorithm.rollout_correction"
-    words = [*BASE, f"{correction}.bypass_mode=true"]
-    logged = migrate([*words, f"{correction}.rollout_is=token"])
-    assert "only logs" in logged.notes[f"{correction}.rollout_is"]
-    assert logged.config().algorithm.old_log_probs == "rollout"
-    left_out = [f"{correction}.rollout_rs=seq_mean_k1", f"{correction}.rollout_rs_threshold=2.0"]
-    refused = migrate([*words, *left_out]).refused
-    assert [one.key for one in refused] == [f"{correction}.rollout_rs"]
-
-
-def test_columns_of_images_are_told():
-    found = migrate([*BASE, "data.image_key=images"])
-    assert "the column is not read" in found.notes["data.image_key"]
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("actor_rollout_ref.actor.model_engine", "did you mean model_engine, at the top"),
-        (
-            "actor_rollout_ref.actor.policy_loss.tau_pos",
-            "did you mean actor_rollout_ref.actor.tau_pos",
-        ),
-    ],
-)
-def test_the_last_part_of_a_name_says_most(key, words):
-    with pytest.raises(ConfigError, match=words):
-        migrate([*BASE, f"+{key}=1"])
 
 
 @pytest.mark.parametrize("key", ["actor_rollout_ref.model.path", "data.train_files"])
@@ -476,12 +252,3 @@ def test_a_default_that_is_null_is_not_another_forms(monkeypatch):
     monkeypatch.setattr("verl_hpc.migration.values.reference", lambda: Reference("", forms))
     assert Values({}, "megatron").default("a") is None
     assert Values({}, "megatron").default("b") == 2
-
-
-def test_a_variant_of_ours_beside_verls_keys_takes_none_of_the_other():
-    words = [*BASE, "actor_rollout_ref.actor.clip_ratio_high=0.28", "data.seed=1"]
-    assert migrate(words).config().algorithm.loss.clip_high == 0.28
-    loss = migrate([*words, f"{OWN}algorithm.loss.name=gspo"]).config().algorithm.loss
-    assert loss.clip_high == 4e-4
-    both = [*words, f"{OWN}algorithm.loss.name=gspo", f"{OWN}algorithm.loss.clip_high=0.01"]
-    assert migrate(both).config().algorithm.loss.clip_high == 0.01

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from verl_hpc.migration.row import Draft, Row, fixed, together
+from verl_hpc.migration.row import Draft
 from verl_hpc.migration.values import Refused, Values
 
 _TRACKERS = "metrics.* (docs/observability.md); metrics.jsonl is always written"
@@ -21,7 +21,8 @@ _UPLOADS = {
 }
 
 
-def _loggers(values: Values, draft: Draft) -> None:
+def loggers(values: Values, draft: Draft) -> None:
+    """Trackers, and their projects."""
     key = "trainer.logger"
     chosen = values[key]
     chosen = chosen if isinstance(chosen, list) else [chosen]
@@ -51,17 +52,3 @@ def _projects(values: Values, draft: Draft, trackers: list[str]) -> None:
         draft.put(PROJECTS[name], label, "trainer.logger", key)
     if trackers and label != values[key]:
         draft.note(key, f"a project has letters, digits, ' ', '.', '_' and '-': {label}")
-
-
-ROWS: list[Row] = [
-    *together(
-        _loggers,
-        {
-            "trainer.logger": (
-                f"metrics.terminal metrics.tensorboard {' '.join(PROJECTS.values())}",
-                f"{', '.join(_KNOWN)}; others are refused; no tracker if it is not given",
-            )
-        },
-    ),
-    fixed("trainer.wandb_proxy", "ranks upload nothing", "HTTPS_PROXY, for verl_hpc sync"),
-]

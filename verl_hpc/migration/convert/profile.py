@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_hpc.migration.models import ACTOR, CRITIC, REF
-from verl_hpc.migration.row import Draft, Row, fixed, together
+from verl_hpc.migration.models import PROFILERS
+from verl_hpc.migration.row import Draft
 from verl_hpc.migration.values import Refused, Values
 
-_GLOBAL, _ROLLOUT = "global_profiler", "actor_rollout_ref.rollout"
-_SECTIONS = tuple(f"{model}.profiler" for model in (ACTOR, REF, CRITIC, _ROLLOUT))
+_GLOBAL = "global_profiler"
 _OURS = "runtime.profile"
 _TOOLS = ("torch", "torch_memory")
 _CONTENTS = ("cpu", "cuda", "memory")
 
 
-def _profile(values: Values, draft: Draft) -> None:
+def profile(values: Values, draft: Draft) -> None:
     """verl traces a model's workers in a worker group; we trace all that a rank does in a step."""
     steps, tool = f"{_GLOBAL}.steps", f"{_GLOBAL}.tool"
-    traced = [one for one in _SECTIONS if values.flag(f"{one}.enable") and values[f"{one}.tool"]]
+    traced = [one for one in PROFILERS if values.flag(f"{one}.enable") and values[f"{one}.tool"]]
     if values[steps] is None or not traced:
         return
     for section in traced:
@@ -57,35 +56,3 @@ def _numbers(values: Values, key: str) -> list[int]:
     if not isinstance(found, list) or any(type(number) is not int for number in found):
         raise Refused(key, "expected a list of whole numbers", _OURS)
     return list(dict.fromkeys(found))
-
-
-_ONE = "a step of a rank is one trace, in profiles/ of the run directory"
-
-ROWS: list[Row] = [
-    *together(
-        _profile,
-        {
-            f"{_GLOBAL}.steps": (f"{_OURS}.steps", "with a tool, and enable of a model"),
-            f"{_GLOBAL}.tool": (f"{_OURS}.steps {_OURS}.memory", "torch or torch_memory"),
-        },
-    ),
-    *(
-        row
-        for section in _SECTIONS
-        for row in together(
-            _profile,
-            {
-                f"{section}.enable": (f"{_OURS}.steps", "of any model: all of the rank is traced"),
-                f"{section}.tool": (f"{_OURS}.steps {_OURS}.memory", "torch or torch_memory"),
-                f"{section}.ranks": (f"{_OURS}.ranks", "all that are named; 0 if none is"),
-                f"{section}.all_ranks": (f"{_OURS}.ranks", "needs trainer.n_gpus_per_node"),
-                f"{section}.tool_config.torch.contents": (
-                    f"{_OURS}.memory",
-                    "cpu and cuda are always traced; stack and shapes are refused",
-                ),
-            },
-        )
-    ),
-    *(fixed(f"{section}.*", _ONE, _OURS) for section in _SECTIONS),
-    fixed(f"{_GLOBAL}.*", _ONE, _OURS),
-]

@@ -4,41 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from verl_hpc.migration.convert.plain import our_word
 from verl_hpc.migration.models import ACTOR
-from verl_hpc.migration.row import Draft, Row, fixed, together
+from verl_hpc.migration.row import Draft
 from verl_hpc.migration.values import Refused, Values
 
-ESTIMATORS = {
-    "gae": "gae",
-    "grpo": "grpo",
-    "grpo_vectorized": "grpo",
-    "grpo_passk": "grpo_passk",
-    "rloo": "rloo",
-    "rloo_vectorized": "rloo",
-    "remax": "remax",
-    "opo": "opo",
-    "gpg": "gpg",
-    "gdpo": "gdpo",
-    "reinforce_plus_plus": "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
-    "optimal_token_baseline": "optimal_token_baseline",
-    "tir_optimal_token_baseline": "optimal_token_baseline",
-}
 _DISCOUNTED = {"gae": ("gamma", "lam"), "reinforce_plus_plus": ("gamma",)}
 _BY_STD = "algorithm.norm_adv_by_std_in_grpo"
 _KL, _ADVANTAGE = "algorithm.kl", "algorithm.advantage"
-PENALTIES = {
-    "kl": "k1",
-    "k1": "k1",
-    "abs": "abs",
-    "mse": "k2",
-    "k2": "k2",
-    "low_var_kl": "k3",
-    "k3": "k3",
-}
-PENALTIES |= {
-    f"{theirs}+": f"{ours}+" for theirs, ours in PENALTIES.items() if ours in ("k1", "k3")
-}
 _USUAL = {"reward": "k1", "loss": "k3"}
 """What null takes."""
 _BIASED = {"loss": ("k1", "abs"), "reward": ("abs", "k2", "k3")}
@@ -53,12 +26,10 @@ _LEFT_OUT = (
 )
 
 
-def _advantage(values: Values, draft: Draft) -> None:
+def advantage(values: Values, draft: Draft) -> None:
+    """The estimator of advantages, and its own settings."""
     key = "algorithm.adv_estimator"
-    if values.word(key) not in ESTIMATORS:
-        near = f"{_ADVANTAGE}.name: one of {', '.join(dict.fromkeys(ESTIMATORS.values()))}"
-        raise Refused(key, f"there is no estimator {values[key]} here", near)
-    name = ESTIMATORS[values.word(key)]
+    name = our_word(values, key)
     draft.put(f"{_ADVANTAGE}.name", name, key)
     if name == "optimal_token_baseline" and values[f"{_CORRECTION}.rollout_is"]:
         draft.note(key, _UNWEIGHTED)
@@ -85,7 +56,8 @@ def _components(values: Values, draft: Draft) -> None:
     draft.put(f"{_ADVANTAGE}.weights", values[weights], weights)
 
 
-def _divergence(values: Values, draft: Draft) -> None:
+def divergence(values: Values, draft: Draft) -> None:
+    """Where the KL divergence counts, and how it is estimated."""
     in_reward, in_loss = "algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss"
     if values.flag(in_reward) and values.flag(in_loss):
         raise Refused(
@@ -97,9 +69,7 @@ def _divergence(values: Values, draft: Draft) -> None:
     placement = "reward" if values.flag(in_reward) else "loss"
     draft.put(f"{_KL}.placement", placement, in_reward, in_loss)
     kind = "algorithm.kl_penalty" if placement == "reward" else f"{ACTOR}.kl_loss_type"
-    if values.word(kind) not in PENALTIES:
-        raise Refused(kind, f"expected one of {', '.join(PENALTIES)}", f"{_KL}.estimator")
-    estimator = PENALTIES[values.word(kind)]
+    estimator = our_word(values, kind)
     draft.put(f"{_KL}.estimator", None if estimator == _USUAL[placement] else estimator, kind)
     if estimator in _BIASED[placement]:
         draft.put(f"{_KL}.allow_biased", True, kind)
@@ -114,7 +84,8 @@ def _divergence(values: Values, draft: Draft) -> None:
             draft.put(f"{_KL}.horizon", values[f"{control}.horizon"], f"{control}.horizon")
 
 
-def _groups(values: Values, draft: Draft) -> None:
+def groups(values: Values, draft: Draft) -> None:
+    """Whether groups of equal scores are left out, and replaced by others."""
     section = "algorithm.filter_groups"
     if not values.flag(f"{section}.enable"):
         return
@@ -130,7 +101,8 @@ def _groups(values: Values, draft: Draft) -> None:
         draft.note(f"{section}.enable", "no bound on rounds in verl; here 1000 at most")
 
 
-def _correction(values: Values, draft: Draft) -> None:
+def correction(values: Values, draft: Draft) -> None:
+    """Weights and rejections by the ratio of the trainer to the rollout."""
     weights, reject = values[f"{_CORRECTION}.rollout_is"], values[f"{_CORRECTION}.rollout_rs"]
     bypass = f"{_CORRECTION}.bypass_mode"
     if values.flag(bypass):
@@ -169,14 +141,12 @@ def _correction(values: Values, draft: Draft) -> None:
         normalise = f"{_CORRECTION}.rollout_is_batch_normalize"
         draft.put(f"{ours}.normalise", values.flag(normalise), normalise)
     if reject:
-        _reject(values, draft, reject, ours, weights is None)
+        _reject(values, draft, ours, weights is None)
 
 
-def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> None:
-    ratios = {"seq_sum_k1": "product", "seq_mean_k1": "geometric_mean"}
+def _reject(values: Values, draft: Draft, ours: str, alone: bool) -> None:
     key, bounds = f"{_CORRECTION}.rollout_rs", f"{_CORRECTION}.rollout_rs_threshold"
-    if str(kind) not in ratios:
-        raise Refused(key, f"{kind} is not there, but {' and '.join(ratios)} are", f"{ours}.reject")
+    ratio = our_word(values, key)
     if values[bounds] is None:
         raise Refused(bounds, f"is needed with {key}", f"{ours}.reject")
     lower, upper = _bounds(bounds, values[bounds])
@@ -184,7 +154,7 @@ def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> 
         raise Refused(bounds, "expected bounds above 0", f"{ours}.reject")
     if alone:
         draft.put(f"{ours}.weights", "none", key)
-    draft.put(f"{ours}.reject.ratio", ratios[kind], key)
+    draft.put(f"{ours}.reject.ratio", ratio, key)
     # verl bounds the inverse ratio, engine over trainer (verl PR 6377).
     draft.put(f"{ours}.reject.lower", 1.0 / upper, bounds)
     draft.put(f"{ours}.reject.upper", upper if lower is None else 1.0 / lower, bounds)
@@ -201,86 +171,3 @@ def _bounds(key: str, value: Any) -> tuple[float | None, float]:
     if len(numbers) not in (1, 2):
         raise Refused(key, "expected UPPER, or LOWER_UPPER", "algorithm.correction")
     return (None, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
-
-
-_KL_ROWS = {
-    "algorithm.use_kl_in_reward": (f"{_KL}.placement", "true becomes reward"),
-    f"{ACTOR}.use_kl_loss": (f"{_KL}.placement", "true becomes loss"),
-    "algorithm.kl_penalty": (
-        f"{_KL}.estimator {_KL}.allow_biased",
-        "in the reward; abs, k2 and k3 are biased",
-    ),
-    f"{ACTOR}.kl_loss_type": (
-        f"{_KL}.estimator {_KL}.allow_biased",
-        "in the loss; k1 and abs are biased",
-    ),
-    f"{ACTOR}.kl_loss_coef": (f"{_KL}.coefficient", "in the loss"),
-    "algorithm.kl_ctrl.kl_coef": (f"{_KL}.coefficient", "in the reward"),
-    "algorithm.kl_ctrl.type": (f"{_KL}.controller", "in the reward"),
-    "algorithm.kl_ctrl.target_kl": (f"{_KL}.target", "of the adaptive controller"),
-    "algorithm.kl_ctrl.horizon": (f"{_KL}.horizon", "of the adaptive controller"),
-}
-
-ROWS: list[Row] = [
-    *together(
-        _advantage,
-        {
-            "algorithm.adv_estimator": (f"{_ADVANTAGE}.name", ""),
-            "algorithm.gamma": (f"{_ADVANTAGE}.gamma", "of gae and reinforce_plus_plus"),
-            "algorithm.lam": (f"{_ADVANTAGE}.lam", "of gae"),
-            _BY_STD: (f"{_ADVANTAGE}.std", "false becomes none (Dr.GRPO)"),
-            "algorithm.gdpo_reward_keys": (f"{_ADVANTAGE}.rewards", "of gdpo; with +"),
-            "algorithm.gdpo_reward_weights": (f"{_ADVANTAGE}.weights", "of gdpo; with +"),
-        },
-    ),
-    *together(_divergence, _KL_ROWS),
-    *together(
-        _groups,
-        {
-            "algorithm.filter_groups.enable": ("algorithm.drop_equal_groups", ""),
-            "algorithm.filter_groups.max_num_gen_batches": (
-                "batch.refill_rounds",
-                "less the first; 0, no bound, becomes 1000",
-            ),
-        },
-    ),
-    *together(
-        _groups,
-        {
-            "algorithm.filter_groups.metric": (
-                "algorithm.drop_equal_groups",
-                "score, acc, seq_reward or seq_final_reward: of the score",
-            ),
-        },
-        "agrees",
-    ),
-    *together(
-        _correction,
-        {
-            f"{_CORRECTION}.rollout_is": ("algorithm.correction.weights", ""),
-            f"{_CORRECTION}.rollout_is_threshold": (
-                "algorithm.correction.upper algorithm.correction.lower",
-                "LOWER_UPPER leaves out tokens beyond either (IcePop)",
-            ),
-            f"{_CORRECTION}.rollout_is_batch_normalize": ("algorithm.correction.normalise", ""),
-            f"{_CORRECTION}.rollout_rs": (
-                "algorithm.correction.reject.ratio",
-                "seq_sum_k1 and seq_mean_k1; others are refused",
-            ),
-            f"{_CORRECTION}.rollout_rs_threshold": (
-                "algorithm.correction.reject.lower algorithm.correction.reject.upper",
-                "LOWER_UPPER, of the inverse ratio: LOWER becomes 1 / upper, UPPER 1 / lower",
-            ),
-            f"{_CORRECTION}.bypass_mode": ("algorithm.old_log_probs", "true becomes rollout"),
-        },
-    ),
-    fixed(f"{_CORRECTION}.loss_type", "the ratio is always clipped", "algorithm.loss"),
-    fixed(
-        "algorithm.filter_groups.max_inflight_gen_batches",
-        "rounds follow each other",
-        "batch.refill_rounds",
-    ),
-    fixed("algorithm.use_pf_ppo", "there is no reweighting by preference", f"{_ADVANTAGE}.name"),
-    fixed("algorithm.pf_ppo.*", "there is no reweighting by preference", f"{_ADVANTAGE}.name"),
-    fixed("algorithm.pf_ppo", "there is no reweighting by preference", f"{_ADVANTAGE}.name"),
-]

@@ -9,23 +9,11 @@ from verl_hpc.algorithms import losses
 from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.config.algorithm import SCALED
+from verl_hpc.migration.convert.plain import our_word
 from verl_hpc.migration.models import ACTOR
-from verl_hpc.migration.row import Draft, Row, to, together
+from verl_hpc.migration.row import Draft
 from verl_hpc.migration.values import Refused, Values
 
-LOSSES = {
-    "vanilla": "ppo_clip",
-    "gspo": "gspo",
-    "geo_mean": "gmpo",
-    "sapo": "sapo",
-    "cispo": "cispo",
-    "gpg": "gpg",
-    "clip_cov": "clip_cov",
-    "kl_cov": "kl_cov",
-    "dppo_tv": "dppo",
-    "dppo_kl": "dppo",
-    "dro": "dro",
-}
 _CLIPPED = ("ppo_clip", "gspo", "gmpo", "cispo", "clip_cov")
 _OF_SEQUENCES = ("gspo", "gmpo", "sapo")
 """Losses that verl aggregates in their own way, whatever loss_agg_mode says."""
@@ -62,12 +50,10 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
 """Settings of single losses, by verl's key: the loss, and its setting there."""
 
 
-def _loss(values: Values, draft: Draft) -> None:
+def loss(values: Values, draft: Draft) -> None:
+    """The policy's loss, its bounds, and how it is aggregated."""
     mode = values.word(f"{_POLICY}.loss_mode")
-    if mode not in LOSSES:
-        near = f"algorithm.loss.name: one of {', '.join(dict.fromkeys(LOSSES.values()))}"
-        raise Refused(f"{_POLICY}.loss_mode", f"there is no loss {mode} here", near)
-    name = LOSSES[mode]
+    name = our_word(values, f"{_POLICY}.loss_mode")
     draft.put(f"{_LOSS}.name", name, f"{_POLICY}.loss_mode")
     low, high = _clips(values)
     if name in _CLIPPED:
@@ -145,29 +131,3 @@ def _clips(values: Values) -> tuple[Any, Any]:
         for side in sides
     )
     return low, high
-
-
-ROWS: list[Row] = [
-    *together(
-        _loss,
-        {
-            f"{_POLICY}.loss_mode": (f"{_LOSS}.name", "vanilla is ppo_clip, geo_mean gmpo"),
-            f"{ACTOR}.clip_ratio": (
-                f"{_LOSS}.clip_low {_LOSS}.clip_high {_LOSS}.threshold",
-                "of a side that is not given itself; or dppo's threshold",
-            ),
-            f"{ACTOR}.clip_ratio_low": (f"{_LOSS}.clip_low", ""),
-            f"{ACTOR}.clip_ratio_high": (f"{_LOSS}.clip_high", ""),
-            f"{ACTOR}.loss_agg_mode": ("algorithm.aggregation", ""),
-            **{
-                key: (
-                    " ".join(f"{_LOSS}.{name}" for name in names.values()),
-                    f"of {' and '.join(names)}",
-                )
-                for key, names in _OPTIONS.items()
-            },
-        },
-    ),
-    to(f"{ACTOR}.loss_scale_factor", "algorithm.loss_scale"),
-    to(f"{ACTOR}.entropy_coeff", "algorithm.entropy_coefficient"),
-]

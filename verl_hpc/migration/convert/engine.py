@@ -12,15 +12,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from verl_hpc.config.model import OF_MEGATRON, OTHER_ENGINES, ParallelConfig
+from verl_hpc.migration.convert.plain import word_for
 from verl_hpc.migration.legacy import OWN
 from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, REF, ROLE
-from verl_hpc.migration.row import Draft, Row, fixed
+from verl_hpc.migration.row import Draft
 from verl_hpc.migration.values import Refused, Values
 
 _STRATEGIES = ("fsdp", "fsdp2", "megatron")
-_SUMS = {"fp32": "float32", "float32": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
-_OF_EXPERTS = ("algorithm.router_replay", "rollout.expert_parallel")
-_ALONE = ("model.fp8", "model.router", *_OF_EXPERTS, "rollout.quantization")
+_REPLAY = "algorithm.router_replay"
+_ALONE = (
+    *("model.fp8", "model.router", _REPLAY),
+    *("rollout.expert_parallel", "rollout.quantization"),
+)
 """Settings, or sections, that Megatron-core alone honours."""
 _KNOWN = f"{OWN}parallel."
 _PLAIN = (
@@ -160,9 +163,7 @@ def _sums(values: Values, model: str) -> str:
     """The element type in which gradients are summed."""
     section = f"{FSDP[model]}.mixed_precision"
     found = values.below(section).get("reduce_dtype", "fp32")
-    if not isinstance(found, str) or found not in _SUMS:
-        raise Refused(f"{section}.reduce_dtype", "expected fp32 or bf16", _FSDP_SETTINGS)
-    return _SUMS[found]
+    return str(word_for(f"{section}.reduce_dtype", found))
 
 
 def has_own_choice(values: Values, model: str) -> bool:
@@ -172,78 +173,12 @@ def has_own_choice(values: Values, model: str) -> bool:
     return named or len(set(same)) > 1
 
 
-_FSDP_SETTINGS = "parallel.fsdp (docs/fsdp.md)"
-_COMPILES = "verl compiles entropies by it, which are made without a copy of all logits here"
-_ACTORS = "the reference computes in the actor's engine"
-_KEYS = {
-    "wrap_policy.min_num_params": "layers are gathered one at a time",
-    "offload_policy": "parameters that wait in host memory during a pass are not there",
-    "model_dtype": "ranks keep float32 shards, which are their own master weights",
-    "use_orig_params": "fully_shard always has them",
-    "forward_only": "what is not trained has no optimizer",
-    "turbo_config.*": "of another engine of verl's",
-}
-
-
-def fsdp_rows(model: str) -> list[Row]:
-    """Rows of fully_shard's own settings, without those that the section parallel is read from."""
-    fsdp = FSDP[model]
-    return [
-        *(fixed(f"{fsdp}.{name}", says, _FSDP_SETTINGS) for name, says in _KEYS.items()),
-        fixed(f"{fsdp}.strategy", "the model's own decides", f"{model}.strategy", also=("fsdp2",)),
-        fixed(f"{fsdp}.use_torch_compile", _COMPILES, "parallel.fsdp.compile", also=(False,)),
-        fixed(
-            f"{fsdp}.mixed_precision.*",
-            "what is not a parameter is float32",
-            _FSDP_SETTINGS,
-            also=("fp32", "float32"),
-        ),
-        *(_reference_rows(fsdp) if model == REF else []),
-    ]
-
-
-def _reference_rows(fsdp: str) -> list[Row]:
-    sums = f"{fsdp}.mixed_precision.reduce_dtype"
-    return [
-        fixed(f"{fsdp}.reshard_after_forward", _ACTORS, _FSDP_SETTINGS, also=(False,)),
-        fixed(f"{fsdp}.forward_prefetch", _ACTORS, _FSDP_SETTINGS, also=(True,)),
-        fixed(f"{fsdp}.fsdp_size", _ACTORS, _FSDP_SETTINGS),
-        fixed(sums, "the reference sums no gradients", _FSDP_SETTINGS, also=tuple(_SUMS)),
-    ]
-
-
-def compile_rows() -> list[Row]:
-    """Rows of older names of use_torch_compile."""
-    near = "parallel.fsdp.compile"
-    return [fixed(f"{m}.use_torch_compile", _COMPILES, near, also=(False,)) for m in (ACTOR, REF)]
-
-
-def layout_keys(model: str) -> dict[str, tuple[str, str]]:
-    """Keys of fully_shard's that the section parallel is read from, as of `together`."""
-    ours = f"{ROLE[model]}parallel"
-    rows = {f"{model}.strategy": (f"{ours}.engine", _SAYS[model])}
-    if model == REF:
-        return rows
-    section, fsdp = f"{ours}.fsdp", FSDP[model]
-    precision = f"{fsdp}.mixed_precision"
-    return rows | {
-        f"{fsdp}.reshard_after_forward": (f"{section}.reshard_after_forward", "with engine: fsdp"),
-        f"{fsdp}.forward_prefetch": (f"{section}.forward_prefetch", "with engine: fsdp"),
-        f"{fsdp}.fsdp_size": (
-            f"{section}.shard_size",
-            "with engine: fsdp; -1, or as many as there are ranks, is null",
-        ),
-        _liger(model): (
-            f"{section}.kernels",
-            "with engine: fsdp; false, if it is given, is flash_attention; true is auto",
-        ),
-        f"{precision}.reduce_dtype": (f"{section}.reduce_dtype", "with +; fp32 or bf16"),
-        precision: (f"{section}.reduce_dtype", "with +; reduce_dtype, and param_dtype as dtype"),
-    }
-
-
-_SAYS = {
-    ACTOR: "fsdp and fsdp2 are fsdp, unless a setting is Megatron-core's alone (a note says which)",
-    REF: "the actor's engine, unless one of the two is megatron",
-    CRITIC: "as the actor's; it may have another",
-}
+def replay(values: Values, draft: Draft) -> None:
+    """Whether the rollout's experts are taken again in training."""
+    mode, rollout = f"{ACTOR}.router_replay.mode", "actor_rollout_ref.rollout"
+    switch = f"{rollout}.enable_rollout_routing_replay"
+    if values[mode] not in ("disabled", "R3"):
+        raise Refused(mode, "expected disabled or R3", _REPLAY)
+    if (values[mode] == "R3") != values.flag(switch):
+        raise Refused(switch if switch in values else mode, "both are set, or neither", _REPLAY)
+    draft.put(_REPLAY, "rollout" if values[mode] == "R3" else "none", mode, switch)

@@ -1,16 +1,19 @@
 """How each model is cut and kept: Megatron's sizes, FSDP's Ulysses, recomputation and offload;
-`engine_rows` has what else engines are told."""
+`engine` says which engine trains."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from verl_hpc.config.model import OffloadConfig, ParallelConfig
-from verl_hpc.migration.engine_choice import engine_of, has_own_choice, layout_keys
+from verl_hpc.migration.convert.engine import engine_of, has_own_choice
+from verl_hpc.migration.convert.plain import word_for
 from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, is_there
 from verl_hpc.migration.reference import reference
-from verl_hpc.migration.row import Draft, Row, fixed, same, together
+from verl_hpc.migration.row import Draft, same
+from verl_hpc.migration.table import rows
 from verl_hpc.migration.values import Refused, Values
 
 _SIZES = {
@@ -83,7 +86,8 @@ def _note_keys_of_fsdp(values: Values, draft: Draft, model: str) -> None:
             draft.note(key, "decides nothing: it is read in the FSDP form alone")
 
 
-def _layout(values: Values, draft: Draft) -> None:
+def layout(values: Values, draft: Draft) -> None:
+    """Sections `parallel` of the models."""
     if values.form == "megatron":
         for model in (ACTOR, CRITIC):
             _note_keys_of_fsdp(values, draft, model)
@@ -103,9 +107,14 @@ def _layout(values: Values, draft: Draft) -> None:
 
 def _origins(values: Values, setting: str) -> tuple[str, ...]:
     """verl's keys that a setting is read from: the first that is given, or all of this form."""
-    keys = [row.key for row in ROWS if setting in row.ours]
+    keys = _keys_of(setting)
     given = [key for key in keys if key in values]
     return tuple(given[:1] or (key for key in keys if key in reference().forms[values.form]))
+
+
+@cache
+def _keys_of(setting: str) -> tuple[str, ...]:
+    return tuple(row.key for row in rows() if setting in row.ours)
 
 
 def _differs(section: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:
@@ -113,7 +122,8 @@ def _differs(section: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:
     return any(section[name] != shared.get(name) for name in section)
 
 
-def _offload(values: Values, draft: Draft) -> None:
+def offload(values: Values, draft: Draft) -> None:
+    """Sections `offload` of the models."""
     shared: dict[str, bool] = {}
     for model in (ACTOR, CRITIC):
         if not is_there(values, model):
@@ -130,7 +140,7 @@ def _offload(values: Values, draft: Draft) -> None:
         shared = shared or found
 
 
-def _dtype(values: Values, draft: Draft) -> None:
+def dtype(values: Values, draft: Draft) -> None:
     """Set the element type of parameters and activations."""
     shared = None
     for model in ROLE:
@@ -138,86 +148,9 @@ def _dtype(values: Values, draft: Draft) -> None:
             continue
         key = f"{FSDP[model] if values.form == 'fsdp' else f'{model}.megatron'}.dtype"
         mixed = values.below(f"{FSDP[model]}.mixed_precision")
-        word = str(mixed.get("param_dtype", values[key]))
-        words = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32"}
-        words |= {"fp32": "float32"}
-        if word not in words:
-            raise Refused(key, "expected bfloat16 or float32", "model.dtype")
-        found = words[word]
+        found = word_for(key, mixed.get("param_dtype", values[key]))
         if model == ACTOR:
             shared = found
             draft.put("model.dtype", found, key)
         elif found != shared:
             draft.put(f"{ROLE[model]}dtype", found, key)
-
-
-def _engine_rows(model: str) -> list[Row]:
-    parallel, offload = f"{ROLE[model]}parallel", f"{ROLE[model]}offload"
-    megatron, fsdp = f"{model}.megatron", FSDP[model]
-    sizes = {
-        f"{megatron}.{theirs}": (f"{parallel}.{ours}", "null is 1")
-        for theirs, ours in _SIZES.items()
-    }
-    sizes[f"{megatron}.expert_tensor_parallel_size"] = (
-        f"{parallel}.expert_tensor_parallel",
-        "null is tensor_parallel, with expert_parallel",
-    )
-    sizes[f"{megatron}.sequence_parallel"] = (
-        f"{parallel}.sequence_parallel",
-        "false where tensor_parallel is 1",
-    )
-    for section in (model, fsdp):
-        sizes[f"{section}.ulysses_sequence_parallel_size"] = (
-            f"{parallel}.context_parallel",
-            "ranks share sequences by rotating keys and values, not heads",
-        )
-    if model != REF:
-        for name in _RECOMPUTE:
-            sizes[f"{megatron}.override_transformer_config.recompute_{name}"] = (
-                f"{parallel}.recompute" + (f"_{name}" if name != "granularity" else ""),
-                "",
-            )
-    dtypes = [f"{section}.dtype" for section in (megatron, fsdp)]
-    dtypes.append(f"{fsdp}.mixed_precision.param_dtype")
-    dtype = (f"{ROLE[model] or 'model.'}dtype", "bfloat16 or float32")
-    return [
-        *together(_layout, sizes | layout_keys(model)),
-        *together(_dtype, dict.fromkeys(dtypes, dtype)),
-        *(_offload_rows(model, megatron, fsdp, offload)),
-    ]
-
-
-def _offload_rows(model: str, megatron: str, fsdp: str, ours: str) -> list[Row]:
-    if model == REF:
-        keys = " ".join(f"{section}.{name}" for section in (megatron, fsdp) for name in _OFFLOAD)
-        keys = keys.replace(f" {fsdp}.grad_offload", "")
-        return [fixed(key, _SHARED, "offload.parameters", also=(True,)) for key in keys.split()]
-    rows = {f"{megatron}.{theirs}": (f"{ours}.{name}", "") for theirs, name in _OFFLOAD.items()}
-    rows |= {
-        f"{fsdp}.{theirs}": (f"{ours}.{name}", "")
-        for theirs, name in _OFFLOAD.items()
-        if theirs != "grad_offload"
-    }
-    return together(_offload, rows)
-
-
-_SHARED = "the reference computes in the actor's engine, and its weights wait in host memory anyway"
-
-
-ROWS: list[Row] = [
-    *(row for model in ROLE for row in _engine_rows(model)),
-    *together(
-        _layout,
-        {
-            f"{section}.{name}": (f"{role}parallel.{ours}", "of the FSDP form")
-            for section, role in (
-                ("actor_rollout_ref.model", ""),
-                ("critic.model", "roles.critic."),
-            )
-            for name, ours in (
-                ("enable_gradient_checkpointing", "recompute"),
-                ("enable_activation_offload", "offload_activations"),
-            )
-        },
-    ),
-]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.migration.models import ACTOR, CRITIC, has_critic
-from verl_hpc.migration.row import Draft, Row, all_fixed, any_value, fixed, together
+from verl_hpc.migration.row import Draft
 from verl_hpc.migration.values import Refused, Values
 
 _OURS = {ACTOR: "optimizer", CRITIC: "roles.critic.optimizer"}
-_ADAM = "Adam with decoupled weight decay is the optimizer"
 _STYLES = ("constant", "linear", "cosine")
 
 
-def _optimizers(values: Values, draft: Draft) -> None:
+def optimizers(values: Values, draft: Draft) -> None:
+    """Optimizers of the actor and of the critic."""
     for model, ours in _OURS.items():
         if model == CRITIC and not has_critic(values):
             continue
@@ -105,59 +105,3 @@ def optimizer_steps(values: Values) -> int:
             "batch.mini_batches",
         )
     return size // mini * values.whole(f"{ACTOR}.ppo_epochs")
-
-
-def _rows(model: str) -> list[Row]:
-    section, ours = f"{model}.optim", _OURS[model]
-    counts = "optimizer steps: times the mini-batches and epochs of a step"
-    rows = {
-        f"{section}.lr": (f"{ours}.lr", ""),
-        f"{section}.weight_decay": (f"{ours}.weight_decay", ""),
-        f"{section}.betas": (f"{ours}.beta1 {ours}.beta2", ""),
-        f"{section}.clip_grad": (f"{ours}.clip_grad", ""),
-        f"{model}.grad_clip": (f"{ours}.clip_grad", "unless optim.clip_grad is given"),
-        f"{section}.override_optimizer_config": (f"{ours}.epsilon", "eps alone"),
-        f"{section}.lr_warmup_steps": (f"{ours}.warmup_steps", counts),
-        f"{section}.lr_warmup_steps_ratio": (
-            f"{ours}.warmup_steps",
-            "needs trainer.total_training_steps, or lr_decay_steps",
-        ),
-        f"{section}.lr_scheduler_type": (f"{ours}.schedule", ""),
-        f"{section}.warmup_style": (f"{ours}.schedule", "an older name of lr_scheduler_type"),
-        f"{section}.lr_decay_style": (f"{ours}.schedule", "constant, linear and cosine"),
-        f"{section}.min_lr_ratio": (f"{ours}.min_lr", "times lr"),
-        f"{section}.min_lr": (f"{ours}.min_lr", ""),
-        f"{section}.lr_decay_steps": (f"{ours}.decay_steps", f"{counts}; null is the run's"),
-    }
-    other = "use_precision_aware_optimizer main_grads_dtype exp_avg_dtype exp_avg_sq_dtype"
-    wsd = (
-        "lr_wsd_decay_style lr_wsd_decay_steps weight_decay_incr_style lr_warmup_init num_cycles "
-        "zero_indexed_step"
-    )
-    return [
-        *together(_optimizers, rows),
-        *together(_optimizers, {f"{section}.override_optimizer_config.*": (f"{ours}.epsilon", "")}),
-        *any_value(f"{section}.total_training_steps", "verl writes the run's own steps over it"),
-        fixed(f"{section}.optimizer", _ADAM, ours, also=("AdamW", "adam", "adamw", "Adam")),
-        fixed(f"{section}.optimizer_impl", _ADAM, ours),
-        fixed(
-            f"{section}.use_checkpoint_opt_param_scheduler",
-            "a resumed run's schedule is that of its configuration, from the step that it is at",
-            f"{ours}.schedule",
-        ),
-        *all_fixed(
-            " ".join(f"{section}.{name}" for name in wsd.split()),
-            "the schedules are constant, linear and cosine, after a linear warm-up from 0",
-            f"{ours}.schedule",
-        ),
-        *all_fixed(
-            " ".join(f"{section}.{name}" for name in other.split()),
-            "gradients and Adam's moments are float32",
-            "offload.optimizer",
-        ),
-        fixed(f"{section}.use_layer_wise_distributed_optimizer", _ADAM, ours),
-        fixed(f"{section}.muon_*", _ADAM, ours),
-    ]
-
-
-ROWS = [*_rows(ACTOR), *_rows(CRITIC)]

@@ -1,0 +1,95 @@
+"""data.*: files, prompts and batches."""
+
+from __future__ import annotations
+
+from verl_hpc.migration.convert.plain import our_word
+from verl_hpc.migration.row import Draft, same
+from verl_hpc.migration.table import rows
+from verl_hpc.migration.values import Refused, Values, at_home
+
+_TRAIN, _TEST = "data.train_files", "data.val_files"
+_IMAGES = "models of images, video and sound are not supported"
+_REFILL = "batch.refill_rounds, algorithm.drop_equal_groups"
+
+
+def _paths(values: Values, key: str) -> list[str]:
+    found = values[key]
+    paths = found if isinstance(found, list) else [found]
+    if not all(isinstance(path, str) and path for path in paths):
+        raise Refused(key, "expected a file, or a list of files")
+    return [at_home(key, path) for path in paths]
+
+
+def _source(values: Values, draft: Draft, which: str, key: str, limit: str) -> None:
+    draft.put(f"data.{which}.kind", "files", key)
+    draft.put(f"data.{which}.paths", _paths(values, key), key)
+    draft.put(f"data.{which}.prompt_key", values["data.prompt_key"], "data.prompt_key")
+    most = values[limit]
+    if most not in (-1, None):
+        draft.put(f"data.{which}.limit", most, limit)
+        draft.note(limit, "the first rows; with data.shuffle verl draws them")
+
+
+def files(values: Values, draft: Draft) -> None:
+    """Files of prompts, for training and for evaluations."""
+    if _TRAIN not in values:
+        raise Refused(_TRAIN, "is needed and not given; verl's default is a file of its authors")
+    _source(values, draft, "train", _TRAIN, "data.train_max_samples")
+    for key in (f"data.{kind}_key" for kind in ("image", "video", "audio")):
+        if key in values:
+            draft.note(key, f"{_IMAGES}; the column is not read")
+    if _TEST in values:
+        _source(values, draft, "evaluation", _TEST, "data.val_max_samples")
+        return
+    if values["trainer.test_freq"] in (-1, 0, None) and "trainer.val_before_train" not in values:
+        draft.put("evaluation.at_start", False, _TEST)
+        draft.note(_TEST, "not given: nothing is evaluated, where verl reads a default file")
+
+
+def overlong(values: Values, draft: Draft) -> None:
+    """What becomes of prompts that are too long."""
+    key = "data.truncation"
+    if values.flag("data.filter_overlong_prompts"):
+        draft.put("rollout.overlong_prompt", "drop", "data.filter_overlong_prompts")
+        return
+    draft.put("rollout.overlong_prompt", our_word(values, key), key)
+
+
+def length(values: Values, draft: Draft) -> None:
+    """The most tokens of a prompt and of a response."""
+    for key, other, ours in (
+        ("data.max_prompt_length", "prompt_length", "rollout.max_prompt_tokens"),
+        ("data.max_response_length", "response_length", "rollout.max_response_tokens"),
+    ):
+        twin = f"actor_rollout_ref.rollout.{other}"
+        if twin in values and key in values and not same(values[twin], values[key]):
+            raise Refused(twin, f"must be {key}, which is {values[key]}", ours)
+        draft.put(ours, values[twin], key, twin)
+
+
+def seed(values: Values, draft: Draft) -> None:
+    """One seed of ours decides what all of verl's do; it is 0 if none is given."""
+    seeds = (row.key for row in rows() if row.ours == ("seed",))
+    keys = [key for key in seeds if key in values and values[key] is not None]
+    for key in keys[1:]:
+        if not same(values[key], values[keys[0]]):
+            raise Refused(
+                key, f"one seed decides all random numbers; {keys[0]} is {values[keys[0]]}", "seed"
+            )
+    if keys:
+        draft.put("seed", values[keys[0]], *keys)
+
+
+def generated(values: Values, draft: Draft) -> None:
+    """Prompts of a step."""
+    key = "data.gen_batch_size"
+    if values[key] is not None and not same(values[key], values["data.train_batch_size"]):
+        raise Refused(key, "a round of other prompts asks as many as are missing", _REFILL)
+    draft.put("batch.size", values.whole("data.train_batch_size"), "data.train_batch_size")
+
+
+def template(values: Values, draft: Draft) -> None:
+    """What the chat template is given, whole or name by name."""
+    key = "data.apply_chat_template_kwargs"
+    if found := values.below(key):
+        draft.put("data.chat_template_kwargs", found, key)

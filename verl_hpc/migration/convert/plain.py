@@ -1,0 +1,67 @@
+"""Conversions of one key to one setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from verl_hpc.migration.reference import MISSING
+from verl_hpc.migration.row import Draft, Row
+from verl_hpc.migration.table import find
+from verl_hpc.migration.values import Refused, Values
+
+
+def copy(row: Row, values: Values, draft: Draft) -> None:
+    """The value as it is, or our word for it."""
+    if row.key in values or not row.if_given:
+        value = our_word(values, row.key) if row.words else values[row.key]
+        draft.put(row.ours[0], value, row.key)
+
+
+def never(row: Row, values: Values, draft: Draft) -> None:
+    """verl's -1 is our 0."""
+    value = values[row.key]
+    draft.put(row.ours[0], 0 if value in (-1, 0, None) else value, row.key)
+
+
+def listed(row: Row, values: Values, draft: Draft) -> None:
+    """A list, or one value as a list, if it is given."""
+    if row.key in values and (value := values[row.key]) is not None:
+        draft.put(row.ours[0], value if isinstance(value, list) else [value], row.key)
+
+
+CONVERSIONS: Mapping[str, Callable[[Row, Values, Draft], None]] = {
+    "": copy,
+    "listed": listed,
+    "never": never,
+}
+"""The functions by the name that a row has for them."""
+
+
+def our_word(values: Values, key: str, why_not: Mapping[str, str] | None = None) -> Any:
+    """Our word for the value of a key, or for what is given in its place.
+
+    Args:
+        why_not: reasons, by a word that is refused.
+
+    Raises:
+        Refused: it is no word that the key's row has.
+    """
+    return word_for(key, values[key], why_not)
+
+
+def word_for(key: str, value: Any, why_not: Mapping[str, str] | None = None) -> Any:
+    """Our word for a value that a key may have.
+
+    Raises:
+        Refused: as `our_word`.
+    """
+    row = find(key)
+    assert row is not None
+    if not isinstance(value, list | dict) and value in row.words:
+        return row.words[value]
+    allowed = ", ".join(str(word) for word in row.words if word != MISSING)
+    why = (why_not or {}).get(str(value), row.otherwise or f"expected one of {allowed}")
+    ours = ", ".join(dict.fromkeys(str(word) for word in row.words.values()))
+    near = row.near.format(ours=ours) or row.ours[0]
+    raise Refused(key, why.format(value=value), near)

@@ -1,0 +1,103 @@
+"""actor_rollout_ref.rollout.*: the generation engine, and how evaluations sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_hpc.config.rollout import OTHER_ENGINES
+from verl_hpc.migration.convert.plain import our_word
+from verl_hpc.migration.models import ROLLOUT
+from verl_hpc.migration.row import Draft
+from verl_hpc.migration.values import Refused, Values
+
+_VLLM = f"{ROLLOUT}.engine_kwargs.vllm"
+_OPTIONS = "rollout.engine_options"
+_GIB = 2**30
+_SET = "evaluation.sets.validation"
+
+
+def name(values: Values, draft: Draft) -> None:
+    """The generation engine."""
+    key = f"{ROLLOUT}.name"
+    draft.put("rollout.engine", our_word(values, key, OTHER_ENGINES), key)
+
+
+def dtype(values: Values, draft: Draft) -> None:
+    """The element type of the rollout's weights, if it is not the model's."""
+    key = f"{ROLLOUT}.dtype"
+    found = our_word(values, key)
+    if key not in values or found in (None, draft.settings.get("model.dtype", "bfloat16")):
+        return  # as the model's, which is what verl's default means with its own default
+    draft.put("rollout.dtype", found, key)
+
+
+def engine(values: Values, draft: Draft) -> None:
+    """Options of vLLM itself, and those of verl's settings that are nothing else."""
+    options: dict[str, Any] = {}
+    for name in _ENGINE:
+        key = f"{ROLLOUT}.{name}"
+        if key in values and values[key] is not None:
+            options[name] = values[key]
+    for name, value in values.below(_VLLM).items():
+        if name == "kv_cache_memory_bytes":
+            key = f"{_VLLM}.{name}"
+            if type(value) not in (int, float):
+                raise Refused(key, "expected a number", "rollout.kv_cache_gib")
+            draft.put("rollout.kv_cache_gib", value / _GIB, key)
+        elif name == "kv_cache_dtype":
+            draft.put("rollout.kv_cache_dtype", value, f"{_VLLM}.{name}")
+        elif value is not None:
+            options[name] = value
+    for name in ("gpu_memory_utilization", "enforce_eager"):
+        if f"{ROLLOUT}.{name}" in values and values.word(f"{ROLLOUT}.name") == "hf":
+            draft.note(f"{ROLLOUT}.{name}", f"is vLLM's, and {ROLLOUT}.name is hf")
+    if options:
+        draft.put(_OPTIONS, options, _VLLM, *(f"{ROLLOUT}.{name}" for name in _ENGINE))
+
+
+_ENGINE = ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_caching")
+
+
+def experts(values: Values, draft: Draft) -> None:
+    """Whether experts are spread over the ranks of an engine."""
+    key, ranks = f"{ROLLOUT}.expert_parallel_size", f"{ROLLOUT}.tensor_model_parallel_size"
+    size = values.whole(key)
+    if size not in (1, values[ranks]):
+        raise Refused(
+            key, f"expected 1, or {ranks}, whose ranks share them", "rollout.expert_parallel"
+        )
+    draft.put("rollout.expert_parallel", size > 1, key)
+
+
+def window(values: Values, draft: Draft) -> None:
+    """Whether an engine has room for the longest prompt and response."""
+    key = f"{ROLLOUT}.max_model_len"
+    longest = values.whole(f"{ROLLOUT}.prompt_length") + values.whole(f"{ROLLOUT}.response_length")
+    if values[key] is not None and values.whole(key) < longest:
+        raise Refused(key, f"the longest prompt and response have {longest} tokens", "rollout")
+    if key in values:
+        draft.note(key, f"an engine has room for the longest prompt and response, {longest}")
+
+
+def samples(values: Values, draft: Draft) -> None:
+    """Greedy answers are data.evaluation; sampled ones are a set of their own."""
+    section = f"{ROLLOUT}.val_kwargs"
+    count = values.whole(f"{section}.n")
+    if not values.flag(f"{section}.do_sample"):
+        if count > 1:
+            raise Refused(f"{section}.n", "needs do_sample: true", f"{_SET}.num_samples")
+        return
+    if values[f"{section}.top_k"] not in (-1, 0):
+        raise Refused(f"{section}.top_k", "answers are filtered by top_p alone", f"{_SET}.top_p")
+    source = {n: v for n, v in draft.settings.items() if n.startswith("data.evaluation.")}
+    if not source:
+        return
+    for name, value in source.items():
+        origins = draft.origins.get(name, ())
+        del draft.settings[name]
+        draft.put(f"{_SET}.source.{name.removeprefix('data.evaluation.')}", value, *origins)
+    draft.put(f"{_SET}.num_samples", count, f"{section}.n")
+    key = f"{section}.temperature"
+    draft.put(f"{_SET}.temperature", float(values.number(key)), key)
+    if values[key]:
+        draft.put(f"{_SET}.top_p", float(values.number(f"{section}.top_p")), f"{section}.top_p")

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from verl_hpc.config.regular_file import open_regular
-from verl_hpc.metrics.replaced import replace_file
+from verl_hpc.config.regular_file import make_directory, open_regular, replace_text
 from verl_hpc.metrics.sample_limits import (
     MAX_CHARACTERS,
     MAX_GROUPS,
@@ -107,8 +106,8 @@ class SampleLog:
         }
         path = file_of(self._run_directory, step)
         try:
-            path.parent.mkdir(exist_ok=True)
-            replace_file(path, json.dumps(tree, allow_nan=False) + "\n").close()
+            make_directory(path.parent)
+            replace_text(path, json.dumps(tree, allow_nan=False) + "\n")
             if kind == "evaluation":
                 self._evaluated.add(step)
             for old in surplus(sample_steps(self._run_directory), self._evaluated):

@@ -123,7 +123,7 @@ def test_a_run_that_keeps_no_heartbeat_is_asked_all_the_same(run, capsys):
 
 
 def test_a_run_directory_that_cannot_be_written(run, capsys):
-    (run / "request_stop.new").mkdir()
+    (run / "request_stop.json").mkdir()
     assert stop("ppo_lab") == 1
     assert "cannot leave a request in runs/ppo_lab" in capsys.readouterr().err
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from verl_hpc.runs.ranks import Progress, Ranks, shown
+from verl_hpc.config.spans import spans
+from verl_hpc.runs.ranks import Progress, Ranks
 
 
 @dataclass(frozen=True)
@@ -49,5 +50,5 @@ def described(placed: Placed, ranks: Ranks | None) -> str:
     operators = placed.operators(ranks)
     if len(operators) == 1:
         return f"{words}: {next(iter(operators))}"
-    parts = (f"{name} on {shown(numbers)}" for name, numbers in operators.items())
+    parts = (f"{name} on {spans(numbers)}" for name, numbers in operators.items())
     return f"{words}: {'; '.join(parts)}" if operators else words

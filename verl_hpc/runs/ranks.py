@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from verl_hpc.config.regular_file import replace_text
+from verl_hpc.config.spans import parse_spans
 from verl_hpc.runs.records import read_record
 
 FILE = "ranks.json"
@@ -120,7 +121,7 @@ def _is_awaited(rank: Progress, num_waits: int, waits_for: str) -> bool:
     """Whether others wait for a rank that does not itself wait for some ranks."""
     if not waits_for:
         return rank.num_waits < num_waits and not (rank.waited_s and rank.waits_for)
-    return not rank.waited_s and rank.rank in _numbers(waits_for)
+    return not rank.waited_s and rank.rank in parse_spans(waits_for)
 
 
 def write_ranks(run_directory: Path, ranks: Ranks) -> None:
@@ -156,20 +157,3 @@ def last_wrote(operators: Collection[str], age: str) -> str:
     """
     subject = "it was" if len(operators) == 1 else "they were"
     return f"last wrote, {age} ago, that {subject} in {', '.join(sorted(set(operators)))}"
-
-
-def shown(numbers: Sequence[int]) -> str:
-    """Write rank numbers in short: '0-2, 5'."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else f"{p[0]}" for p in parts)
-
-
-def _numbers(text: str) -> set[int]:
-    """Return the rank numbers of a text made by `shown`."""
-    spans = [[int(number) for number in part.split("-")] for part in text.split(",")]
-    return {number for span in spans for number in range(span[0], span[-1] + 1)}

@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from verl_hpc.config.regular_file import make_directory, open_regular, replace_file
 from verl_hpc.errors import DataError
+from verl_hpc.runs.records import parse_record
 
 DIRECTORY = "evaluations"
 _NAME = re.compile(r"step_(\d{6,12})\.jsonl")
@@ -139,8 +139,8 @@ def read_generations(run_directory: Path, step: int) -> Iterator[Generation]:
     with file:
         for number, line in enumerate(file, 1):
             try:
-                generation = _from_tree(json.loads(line))
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                generation = parse_record(line, Generation)
+            except ValueError as error:
                 raise DataError(
                     f"{path} line {number}: no answer that was saved here ({error}); evaluate again"
                 ) from None
@@ -157,20 +157,3 @@ def _files(run_directory: Path) -> list[Path]:
 def _part_of(run_directory: Path, step: int, part: Part) -> Path:
     path = file_of(run_directory, step)
     return path.with_name(f"{path.name}.{part[0]:04d}-{part[1]:06d}")
-
-
-def _from_tree(tree: Any) -> Generation:
-    return Generation(
-        step=int(tree["step"]),
-        set=str(tree["set"]),
-        row=int(tree["row"]),
-        sample=int(tree["sample"]),
-        prompt=str(tree["prompt"]),
-        ground_truth=str(tree["ground_truth"]),
-        response=str(tree["response"]),
-        num_tokens=int(tree["num_tokens"]),
-        truncated=bool(tree["truncated"]),
-        score=float(tree["score"]),
-        extra={str(name): float(value) for name, value in dict(tree["extra"]).items()},
-        stop_reason=str(tree.get("stop_reason", "")),
-    )

@@ -19,6 +19,7 @@ from verl_hpc.metrics.sample_limits import (
     cut,
     surplus,
 )
+from verl_hpc.runs.records import parse_record
 
 DIRECTORY = "samples"
 _MOST_BYTES = 2 * MAX_GROUPS * (MAX_RESPONSES + 2) * (MAX_CHARACTERS + 100) * 12
@@ -66,6 +67,15 @@ class SampleGroup:
     prompt: str
     ground_truth: str
     responses: Sequence[SampleResponse]
+
+
+@dataclass(frozen=True)
+class _StepSamples:
+    """A file."""
+
+    step: int
+    train: Sequence[SampleGroup] | None = None
+    evaluation: Sequence[SampleGroup] | None = None
 
 
 class SampleLog:
@@ -138,9 +148,9 @@ def read_samples(run_directory: Path, step: int) -> dict[Kind, list[SampleGroup]
     """Return a step's groups by kind; empty if the file is missing, foreign or broken."""
     try:
         with open_regular(file_of(run_directory, step)) as file:
-            tree = json.loads(file.read(_MOST_BYTES + 1))
-        return {kind: [_group(g) for g in tree[kind]] for kind in KINDS if kind in tree}
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            step_samples = vars(parse_record(file.read(_MOST_BYTES + 1), _StepSamples))
+        return {kind: step_samples[kind] for kind in KINDS if step_samples[kind] is not None}
+    except (OSError, ValueError):
         return {}
 
 
@@ -165,18 +175,3 @@ def _as_tree(group: SampleGroup) -> dict[str, Any]:
 def _number(value: float | None) -> float | str | None:
     """Return the name of NaN or an infinity, which JSON lacks; other values unchanged."""
     return value if value is None or math.isfinite(value) else str(value)
-
-
-def _group(tree: Any) -> SampleGroup:
-    responses = [_response(response) for response in tree["responses"]]
-    return SampleGroup(str(tree["prompt"]), str(tree["ground_truth"]), responses)
-
-
-def _response(tree: Any) -> SampleResponse:
-    score, advantage = (
-        None if tree[name] is None else float(tree[name]) for name in ("score", "advantage")
-    )
-    version = None if tree["version"] is None else int(tree["version"])
-    reason = str(tree.get("stop_reason", ""))
-    text, truncated = str(tree["text"]), bool(tree["truncated"])
-    return SampleResponse(text, score, advantage, truncated, version, reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from verl_hpc.config.regular_file import read_regular, replace_text
 
 T = TypeVar("T")
-_TYPES = {float: (float, int), int: int, str: str}
+_TYPES = {float: (float, int), int: int, str: str, bool: bool}
+_NOT_FINITE = ("nan", "inf", "-inf")
+"""Names of floats that JSON lacks."""
 _logger = logging.getLogger(__name__)
 
 
@@ -57,14 +59,22 @@ def read_record(path: Path, kind: type[T]) -> T | None:
 
 
 def parse_record(text: str | bytes, kind: type[T]) -> T:
-    """Return the record in a JSON text.
+    """Return the record in a JSON text; raises as `as_record`."""
+    try:
+        return as_record(json.loads(text), kind)
+    except RecursionError as error:
+        raise ValueError(f"no {kind.__name__}: {error}") from None
+
+
+def as_record(value: Any, kind: type[T]) -> T:
+    """Return a value that was made by `asdict` and has travelled as JSON as the dataclass again.
 
     Raises:
         ValueError: it is no such record.
     """
     try:
-        record: T = _parsed(json.loads(text), kind)
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        record: T = _parsed(value, kind)
+    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no {kind.__name__}: {error}") from None
     return record
 
@@ -76,15 +86,18 @@ def _parsed(value: Any, kind: Any) -> Any:
         hints = _hints(kind)
         named = value if isinstance(value, dict) else dict(zip(hints, value, strict=True))
         return kind(**{name: _parsed(each, hints[name]) for name, each in named.items()})
-    if origin is tuple:
-        kinds = [parts[0]] * len(value) if parts[-1] is ... else parts
-        return tuple(_parsed(each, its) for each, its in zip(value, kinds, strict=True))
+    if origin in (tuple, Sequence) and isinstance(value, list):
+        kinds = parts if origin is tuple and parts[-1] is not ... else [parts[0]] * len(value)
+        values = [_parsed(each, its) for each, its in zip(value, kinds, strict=True)]
+        return tuple(values) if origin is tuple else values
     if origin is Mapping:
         return {name: _parsed(each, parts[1]) for name, each in value.items()}
     if NoneType in parts:
         return None if value is None else _parsed(value, parts[0])
     if origin is Literal and value in parts:
         return value
+    if kind is float and value in _NOT_FINITE:
+        return float(value)
     if not isinstance(value, _TYPES.get(kind, ())):
         raise TypeError(f"{value!r} where {kind} was expected")
     return kind(value)

@@ -15,7 +15,6 @@ COMPUTE = [
     "h5py>=3.16,<4",
     "httpx>=0.28,<1",
     "math-verify>=0.9,<1",
-    "matplotlib>=3.9,<4",
     "megatron-core==0.16.1",
     "mpi4py>=4.1.2,<5",
     "numpy>=2,<3",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from verl_hpc.package import VERSION
-from verl_hpc.tutorial_names import lazy_names
+from verl_hpc.tutorial_names import MODULES, lazy_names
 
 __version__ = VERSION
 
@@ -45,4 +45,4 @@ if TYPE_CHECKING:
     from verl_hpc.api.vllm import vLLMActor as vLLMActor
     from verl_hpc.api.vllm import vLLMAdapter as vLLMAdapter
 else:
-    __getattr__, __dir__ = lazy_names(__name__)
+    __getattr__, __dir__ = lazy_names(__name__, *MODULES)

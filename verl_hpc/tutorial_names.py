@@ -8,7 +8,7 @@ where the names are as text, so that no room imports the rooms above it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -59,7 +59,7 @@ ELSEWHERE = {
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, str] = MODULES
+    package: str, *names: str, **more: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for the package with this `__name__` (PEP 562).
 
@@ -67,8 +67,10 @@ def lazy_names(
 
     Args:
         package: the package's name.
-        modules: the module that has each of its names.
+        names: names of `MODULES` that it has.
+        more: the module that has each of its other names.
     """
+    modules = {name: MODULES[name] for name in names} | more
 
     def get(name: str) -> Any:
         if name not in modules:

@@ -56,7 +56,7 @@ def test_a_run_ends_at_its_goal_and_leaves_a_report(run):
     assert [row["prompt_length/num_dropped"] for row in rows] == [0.0, 0.0]
     assert rows[1]["sft/loss"] < rows[0]["sft/loss"]
     assert "SFT loss" in (run / "report.html").read_text()
-    assert (run / "plots/sft_loss.png").is_file()
+    assert (run / "plots/sft_loss.svg").is_file()
     assert json.loads((run / "facts.json").read_text())["evaluation data"] == {
         "rows": 8,
         "different prompts": 8,

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from verl_hpc.config.spans import spans
 from verl_hpc.metrics.text import duration
-from verl_hpc.runs.ranks import Ranks, last_wrote, shown
+from verl_hpc.runs.ranks import Ranks, last_wrote
 from verl_hpc.runs.stacks.stack import Frame, Stack, group
 from verl_hpc.runs.verdict import counted
 
@@ -139,4 +140,4 @@ def _calls(frames: Sequence[Frame], full: bool) -> Iterator[str]:
 
 
 def _named(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown(ranks)}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"

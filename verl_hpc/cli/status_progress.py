@@ -8,40 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verl_hpc.metrics.log import FILE_NAME, Row
-from verl_hpc.metrics.names import (
-    OLD_POLICY_KL,
-    PAIR_ACCURACY,
-    PAIR_LOSS,
-    PREFERENCE_ACCURACY,
-    PREFERENCE_LOSS,
-    REFERENCE_KL,
-    REFERENCE_KL_PENALTY,
-    SCORE,
-    SFT_LOSS,
-    STEP_SECONDS,
-    TEACHER_REVERSE_KL,
-    TOKENS,
-    VALIDATION,
-)
+from verl_hpc.metrics.names import STATUS, STEP_SECONDS, TOKENS
 from verl_hpc.metrics.series import mean_seconds, operator_seconds, overlaps
 from verl_hpc.runs.logs.read import last_lines
 
 RECENT = 10
 """Number of last steps over which means are taken."""
-SHOWN: Mapping[str, str] = {
-    SCORE: "reward",
-    VALIDATION: "val score",
-    SFT_LOSS: "loss",
-    PAIR_LOSS: "loss",
-    PAIR_ACCURACY: "accuracy",
-    PREFERENCE_LOSS: "loss",
-    PREFERENCE_ACCURACY: "accuracy",
-    REFERENCE_KL: "kl",
-    REFERENCE_KL_PENALTY: "kl",
-    TEACHER_REVERSE_KL: "teacher kl",
-    OLD_POLICY_KL: "ppo_kl",
-}
-"""The most important metrics of a run, with short labels."""
 _TAIL_BYTES = 256 * 1024
 
 
@@ -118,7 +90,7 @@ def parse_row(line: bytes) -> Row | None:
 
 def _figures(rows: Sequence[Row]) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
-    for name in SHOWN:
+    for name in STATUS:
         last = next((row for row in reversed(rows) if name in row), None)
         if last is not None:
             figures[name] = Figure(last[name], last["step"])

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_hpc.cli.status_progress import SHOWN, Progress
+from verl_hpc.cli.status_progress import Progress
 from verl_hpc.config.requests import Request
-from verl_hpc.metrics.names import OVERLAP
+from verl_hpc.metrics.names import OVERLAP, STATUS
 from verl_hpc.metrics.text import duration, number
 from verl_hpc.runs.heartbeat import FAILED
 from verl_hpc.runs.logs.read import attempts_of
@@ -181,7 +181,7 @@ def _metrics(progress: Progress) -> str:
     for name, figure in progress.figures.items():
         value = "not finite" if figure.value is None else number(figure.value)
         at = f" at step {figure.step}" if figure.step != progress.step else ""
-        words.append(f"{SHOWN[name]} {value}{at}")
+        words.append(f"{STATUS[name]} {value}{at}")
     return ", ".join(words)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
+from verl_hpc.cluster.container_base import Container, Unmounted
 from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
 from verl_hpc.cluster.setting import SITE, Setting
 from verl_hpc.cluster.shell import expandable
-from verl_hpc.section import Section
 
 
-class ShifterConfig(Section):
+class ShifterConfig(Container):
     """Shifter, started by every rank (docs.nersc.gov, "Using Shifter")."""
 
     kind: Literal["shifter"]
@@ -24,14 +24,8 @@ class ShifterConfig(Section):
     """What the site adds to the image: gpu is the driver, nccl-plugin the network's libraries.
     Without any, the site's default modules are left out, too."""
 
-    takes_mounts: ClassVar[bool] = True
-
     def shows(self, path: Path) -> bool:
         return path.is_relative_to(Path.home())
-
-    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
-        del mounts, names
-        return []
 
     def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         del names
@@ -40,7 +34,7 @@ class ShifterConfig(Section):
         return [expandable(word) for word in [*words, "--workdir=$PWD"]]
 
 
-class EdfConfig(Section):
+class EdfConfig(Unmounted):
     """CSCS's container engine, whose image and mounts stand in an environment definition file
     (docs.cscs.ch, "Container Engine")."""
 
@@ -49,20 +43,6 @@ class EdfConfig(Section):
     """The file, absolute, or its name below ~/.edf. Its mounts must show the working and the run
     directory, and its [env] is where the image's own variables are overridden."""
 
-    takes_mounts: ClassVar[bool] = False
-
-    @property
-    def mounts(self) -> list[str]:
-        return []
-
-    def shows(self, path: Path) -> bool:
-        del path
-        return True
-
     def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
         del mounts, names
         return [Setting("environment", IMAGE, SITE)]
-
-    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
-        del mounts, names
-        return []

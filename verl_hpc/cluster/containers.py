@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from verl_hpc.cluster.centre_containers import EdfConfig, ShifterConfig
+from verl_hpc.cluster.container_base import Container, Unmounted
 from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
 from verl_hpc.cluster.oci import DockerConfig, PodmanConfig
 from verl_hpc.cluster.setting import DEFAULT, SITE, Setting
 from verl_hpc.cluster.shell import expandable, literal
-from verl_hpc.section import Section
 
 # A rank that wraps another process must hand on Slurm's signals: where Slurm tracks processes by
 # cgroup, "inherited processes will only get SIGKILL" (proctrack_cgroup.c). Where it does not, it
@@ -29,32 +29,7 @@ until wait $!; [ ! -e /proc/$! ]; do :; done
 trap "" USR2 TERM; read -r -t 1 status <&$pipe; exit ${status:-1}"""
 
 
-class Container(Protocol):
-    """What differs between kinds of containers; values may use variables of the script."""
-
-    @property
-    def image(self) -> str | None:
-        """Path or name of the image; None where ranks run in the node's own file system."""
-
-    @property
-    def mounts(self) -> list[str]:
-        """What the site mounts besides what every job needs."""
-
-    @property
-    def takes_mounts(self) -> bool:
-        """Whether the job says what is mounted."""
-
-    def shows(self, path: Path) -> bool:
-        """Whether ranks see a path of the host without any mount."""
-
-    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
-        """Options of srun; `names` are the variables that must reach the ranks."""
-
-    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
-        """Words before the command that srun starts, quoted for the shell; `names` as above."""
-
-
-class BareConfig(Section):
+class BareConfig(Unmounted):
     """No container: a virtual environment or modules on a shared file system."""
 
     kind: Literal["bare"] = "bare"
@@ -63,26 +38,8 @@ class BareConfig(Section):
     def image(self) -> str | None:
         return None
 
-    @property
-    def mounts(self) -> list[str]:
-        return []
 
-    takes_mounts: ClassVar[bool] = False
-
-    def shows(self, path: Path) -> bool:
-        del path
-        return True
-
-    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
-        del mounts, names
-        return []
-
-    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
-        del mounts, names
-        return []
-
-
-class PyxisConfig(Section):
+class PyxisConfig(Container):
     """Enroot images through the pyxis plugin of srun."""
 
     kind: Literal["pyxis"]
@@ -92,8 +49,6 @@ class PyxisConfig(Section):
     """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
     mount_home: bool = False
     """Show the home directory; packages in ~/.local would then shadow the image's."""
-
-    takes_mounts: ClassVar[bool] = True
 
     def shows(self, path: Path) -> bool:
         return self.mount_home and path.is_relative_to(Path.home())
@@ -110,12 +65,8 @@ class PyxisConfig(Section):
         ]
         return [option for option in options if option.value != ""]
 
-    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
-        del mounts, names
-        return []
 
-
-class ApptainerConfig(Section):
+class ApptainerConfig(Container):
     """Apptainer or Singularity, started by every rank."""
 
     kind: Literal["apptainer"]
@@ -130,14 +81,8 @@ class ApptainerConfig(Section):
     options: list[str] = []
     """More options of `exec`, such as --sharens."""
 
-    takes_mounts: ClassVar[bool] = True
-
     def shows(self, path: Path) -> bool:
         return path.is_relative_to(Path.home()) or path.is_relative_to("/tmp")  # noqa: S108
-
-    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
-        del mounts, names
-        return []
 
     def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         del names
@@ -147,7 +92,7 @@ class ApptainerConfig(Section):
         return [expandable(word) for word in words]
 
 
-class BwrapConfig(Section):
+class BwrapConfig(Container):
     """Bubblewrap on an unpacked root file system: a container without an installation."""
 
     kind: Literal["bwrap"]
@@ -156,15 +101,9 @@ class BwrapConfig(Section):
     mounts: list[MountText] = []
     """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
 
-    takes_mounts: ClassVar[bool] = True
-
     def shows(self, path: Path) -> bool:
         del path
         return self.image == "/"
-
-    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
-        del mounts, names
-        return []
 
     def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         del names

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from verl_hpc.cluster.site import Site
+from verl_hpc.config.regular_file import replace_text
 from verl_hpc.errors import ConfigError
 
 FILE = "verl_hpc/excluded_nodes.json"
@@ -104,11 +105,9 @@ def forget(path: Path, node: str) -> None:
 
 def _write(path: Path, entries: Iterable[ExcludedNode]) -> None:
     tree = {"version": 1, "nodes": [asdict(entry) for entry in entries]}
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        replace_text(path, json.dumps(tree, indent=1) + "\n")
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be written ({error.strerror}); name another with "

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
+from verl_hpc.cluster.container_base import Container
 from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
-from verl_hpc.cluster.setting import Setting
 from verl_hpc.cluster.shell import expandable, literal
-from verl_hpc.section import Section
 
 # Neither hands on the environment. PMI2 talks over a descriptor, which Podman passes on if it is 3.
 # Docker's daemon runs as root: ranks must have the user's ids all the same.
@@ -35,7 +33,7 @@ Gpu = Literal["nvidia", "amd", "none"]
 _AMD = ("--device=/dev/kfd", "--device=/dev/dri")
 
 
-class _OciConfig(Section):
+class _OciConfig(Container):
     """What both kinds share."""
 
     image: str
@@ -48,16 +46,6 @@ class _OciConfig(Section):
     """More options of `run`, such as --device=/dev/infiniband or --ulimit=host."""
 
     _devices: ClassVar[Mapping[Gpu, Sequence[str]]]
-
-    takes_mounts: ClassVar[bool] = True
-
-    def shows(self, path: Path) -> bool:
-        del path
-        return False
-
-    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
-        del mounts, names
-        return []
 
     def _gpu_options(self) -> Sequence[str]:
         return self._devices[self.gpu]

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from verl_hpc.config.regular_file import read_regular
+from verl_hpc.config.regular_file import read_regular, replace_text
 from verl_hpc.errors import ConfigError
 from verl_hpc.section import NonNegative, Section
 
@@ -53,10 +53,8 @@ def leave_request(run_directory: Path, request: Request) -> Path:
     if not (run_directory / "config.yaml").exists():
         raise ConfigError(f"{run_directory} is not a run directory: it has no config.yaml")
     target = _file(run_directory, request.kind)
-    fresh = target.with_suffix(".new")
     try:
-        fresh.write_text(request.model_dump_json() + "\n", encoding="utf-8")
-        fresh.replace(target)
+        replace_text(target, request.model_dump_json() + "\n")
     except OSError as error:
         raise ConfigError(f"cannot leave a request in {run_directory}: {error}") from None
     return target

@@ -20,7 +20,8 @@ from verl_hpc.errors import ClusterError, ConfigError
 from verl_hpc.runs.logs.errors import Failure, first_error
 from verl_hpc.runs.queue import WAITING
 from verl_hpc.runs.reasons import explained, never_passes
-from verl_hpc.runs.verdict import Verdict, failing_nodes, from_data
+from verl_hpc.runs.records import as_record
+from verl_hpc.runs.verdict import Verdict, failing_nodes
 from verl_hpc.slurm.steps import is_task_of_srun
 from verl_hpc.slurm.tools import Runner, cancel, job_details, my_jobs, run_tool
 
@@ -166,7 +167,7 @@ def read_result(path: Path) -> list[Verdict]:
         ConfigError: there is no such file, or the doctor did not write it.
     """
     try:
-        return from_data(json.loads(read_regular(path))["verdicts"])
+        return [as_record(v, Verdict) for v in json.loads(read_regular(path))["verdicts"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path}: no result of the doctor ({error})") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from verl_hpc.config.spans import spans
 from verl_hpc.flow.operator import Operator
 from verl_hpc.flow.pipeline import Move, Pipeline, Run
 
@@ -73,11 +74,4 @@ def _called(operator: Operator) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     """Ranks as people write them: 0, 1, 2, 5 is 0-2, 5."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    text = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
-    return f"rank{'s' if len(ranks) > 1 else ''} {text}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"

@@ -3,4 +3,4 @@
 from verl_hpc.tutorial_names import lazy_names
 
 # The exporter needs prometheus_client, which is imported only where a script asks for it.
-__getattr__, __dir__ = lazy_names(__name__, {"MetricsExporter": "verl_hpc.metrics.exporter"})
+__getattr__, __dir__ = lazy_names(__name__, MetricsExporter="verl_hpc.metrics.exporter")

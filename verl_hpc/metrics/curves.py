@@ -1,47 +1,56 @@
-"""Draw the curves of a run as PNG files, for slides and papers."""
+"""Draw the curves of a run as SVG files without a separate style sheet, for slides and papers."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from verl_hpc.metrics.charts import charts_of
 from verl_hpc.metrics.log import Row
-from verl_hpc.metrics.series import axis_range, curves
+from verl_hpc.metrics.names import Chart
+from verl_hpc.metrics.series import Point, curves
+from verl_hpc.metrics.svg import line_chart, text
 
-_logger = logging.getLogger(__name__)
+_WIDTH, _TOP, _HEIGHT = 300, 38, 170
+"""Width, space for the title and the legend, and height of the axes, in pixels."""
+_LETTER = 6
+"""Width of a letter of the legend in pixels."""
+_COLOURS = ("#2a78d6", "#e0672f", "#1a9c72", "#d99a00", "#6a5acd", "#d0618f", "#5a9a1f")
+_STYLE = (
+    "svg{font:11px sans-serif}text{fill:#62615c}.title{font-weight:bold}"
+    ".grid{stroke:#e3e2de}.curve{fill:none;stroke-width:1.75;stroke-linejoin:round}"
+    ".hover{display:none}"
+) + "".join(f".c{i}{{stroke:{c}}}.dot.c{i},.key.c{i}{{fill:{c}}}" for i, c in enumerate(_COLOURS))
 
 
 def write_curves(directory: Path, rows: Sequence[Row]) -> list[Path]:
-    """Draw each chart that has points into `directory`; warns and draws none without matplotlib.
-
-    Returns:
-        The files written.
-    """
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError as error:
-        _logger.warning("%s is left out: %s; pip install matplotlib", directory, error)
-        return []
+    """Draw each chart that has points into `directory`; return the files written."""
     directory.mkdir(exist_ok=True)
     written = []
     for chart in charts_of(rows):
-        if not (drawn := curves(chart, rows)):
-            continue
-        figure = Figure(figsize=(6.0, 3.6), layout="constrained")
-        axes = figure.add_subplot(title=chart.title, xlabel="step")
-        for label, curve in drawn.items():
-            axes.plot(*zip(*curve, strict=True), label=label, marker="." if len(curve) < 40 else "")
-        every = [value for curve in drawn.values() for _, value in curve]
-        axes.set_ylim(*axis_range(every, 0.06, chart.limits))
-        axes.set_ylabel(chart.unit)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        if len(drawn) > 1:
-            axes.legend(frameon=False)
-        written.append(directory / f"{chart.key}.png")
-        figure.savefig(written[-1], dpi=150)
+        if drawn := curves(chart, rows):
+            written.append(directory / f"{chart.key}.svg")
+            written[-1].write_text(_picture(chart, drawn), encoding="utf-8")
     return written
+
+
+def _picture(chart: Chart, drawn: Mapping[str, Sequence[Point]]) -> str:
+    height = _TOP + _HEIGHT + 12
+    axes = line_chart(chart.title, drawn, chart.limits, _WIDTH, _HEIGHT)
+    title = f"{chart.title} ({chart.unit})" if chart.unit else chart.title
+    parts = [
+        f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>',
+        text(_WIDTH / 2, 14, title, "middle").replace("<text", '<text class="title"'),
+        axes.replace("<svg", f'<svg y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}"', 1),
+        text(_WIDTH / 2, height - 4, "step", "middle"),
+    ]
+    x = 8.0
+    for i, label in enumerate(drawn if len(drawn) > 1 else ()):
+        parts.append(f'<rect class="key c{i}" x="{x:.0f}" y="23" width="9" height="9"/>')
+        parts.append(text(x + 13, 31, label, "start"))
+        x += 24 + _LETTER * len(label)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        f'width="{2 * _WIDTH}" height="{2 * height}">\n'
+        f"<style>{_STYLE}</style>\n{''.join(parts)}\n</svg>\n"
+    )

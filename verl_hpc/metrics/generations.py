@@ -10,19 +10,17 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from verl_hpc.config.regular_file import open_regular
+from verl_hpc.config.regular_file import make_directory, open_regular, replace_file
 from verl_hpc.errors import DataError
-from verl_hpc.metrics.replaced import open_new
+from verl_hpc.runs.records import parse_record
 
 DIRECTORY = "evaluations"
 _NAME = re.compile(r"step_(\d{6,12})\.jsonl")
-_PART = re.compile(r"step_\d{6,12}\.jsonl\.(\d{4}-\d{6}|part)")
+_PART = re.compile(r"step_\d{6,12}\.jsonl\.\d{4}-\d{6}|\.step_.+\.new")
 
 Part = tuple[int, int]
 """Index of the set, and of the group of ranks that answered."""
@@ -76,10 +74,8 @@ def write_part(
         OSError: the part cannot be written.
     """
     path = _part_of(run_directory, step, part)
-    path.parent.mkdir(exist_ok=True)
-    with open_new(path) as file:
-        for generation in generations:
-            file.write(line_of(generation))
+    make_directory(path.parent)
+    replace_file(path, map(line_of, generations)).close()
 
 
 def line_of(generation: Generation) -> str:
@@ -96,16 +92,18 @@ def join_parts(run_directory: Path, step: int, parts: Sequence[Part]) -> Path:
         OSError: a part is missing, or the file cannot be written; an older file then stays.
     """
     path = file_of(run_directory, step)
-    whole = path.with_name(f"{path.name}.part")
+    make_directory(path.parent)
     try:
-        with open_new(whole) as file:
-            for part in parts:
-                with open_regular(_part_of(run_directory, step, part)) as source:
-                    shutil.copyfileobj(source, file.buffer)
-        whole.replace(path)
+        replace_file(path, _lines(_part_of(run_directory, step, part) for part in parts)).close()
     finally:
         forget_parts(run_directory)
     return path
+
+
+def _lines(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        with open_regular(path) as file:
+            yield from map(bytes.decode, file)
 
 
 def forget_parts(run_directory: Path) -> None:
@@ -141,8 +139,8 @@ def read_generations(run_directory: Path, step: int) -> Iterator[Generation]:
     with file:
         for number, line in enumerate(file, 1):
             try:
-                generation = _from_tree(json.loads(line))
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                generation = parse_record(line, Generation)
+            except ValueError as error:
                 raise DataError(
                     f"{path} line {number}: no answer that was saved here ({error}); evaluate again"
                 ) from None
@@ -159,20 +157,3 @@ def _files(run_directory: Path) -> list[Path]:
 def _part_of(run_directory: Path, step: int, part: Part) -> Path:
     path = file_of(run_directory, step)
     return path.with_name(f"{path.name}.{part[0]:04d}-{part[1]:06d}")
-
-
-def _from_tree(tree: Any) -> Generation:
-    return Generation(
-        step=int(tree["step"]),
-        set=str(tree["set"]),
-        row=int(tree["row"]),
-        sample=int(tree["sample"]),
-        prompt=str(tree["prompt"]),
-        ground_truth=str(tree["ground_truth"]),
-        response=str(tree["response"]),
-        num_tokens=int(tree["num_tokens"]),
-        truncated=bool(tree["truncated"]),
-        score=float(tree["score"]),
-        extra={str(name): float(value) for name, value in dict(tree["extra"]).items()},
-        stop_reason=str(tree.get("stop_reason", "")),
-    )

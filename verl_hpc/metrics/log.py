@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from verl_hpc.config.regular_file import open_regular
+from verl_hpc.config.regular_file import open_regular, replace_file
 from verl_hpc.errors import DataError
 from verl_hpc.metrics.names import STEP_SECONDS
 
@@ -39,9 +38,18 @@ class MetricsLog:
                 is done again, are dropped. None starts over.
         """
         path = run_directory / FILE_NAME
-        self.newest = _keep(path, -1 if resumed_from is None else resumed_from)
+        self.newest: dict[str, int] = {}
         """Newest step with a value, by the value's name."""
-        self._file = path.open("a", encoding="ascii")
+        last = -1 if resumed_from is None else resumed_from
+        # A kill leaves the old file.
+        self._file = replace_file(path, self._kept(path, last), durable=True)
+
+    def _kept(self, path: Path, last_step: int) -> Iterator[str]:
+        """Yield the whole lines up to `last_step`."""
+        for row in _rows(path) if path.exists() else ():
+            if row["step"] <= last_step:
+                self.newest |= {name: max(row["step"], self.newest.get(name, -1)) for name in row}
+                yield json.dumps(row) + "\n"
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append a line and hand it to the operating system.
@@ -97,21 +105,3 @@ def _rows(path: Path) -> Iterator[Row]:
                 continue
             if isinstance(row, dict) and isinstance(row.get("step"), int):
                 yield row
-
-
-def _keep(path: Path, last_step: int) -> dict[str, int]:
-    """Rewrite the file with whole lines up to `last_step`; a kill leaves the old file.
-
-    Returns: The newest remaining step with a value, by the value's name.
-    """
-    newest: dict[str, int] = {}
-    part = path.with_suffix(".part")
-    with part.open("w", encoding="ascii") as file:
-        for row in _rows(path) if path.exists() else ():
-            if row["step"] <= last_step:
-                file.write(json.dumps(row) + "\n")
-                newest |= {name: max(row["step"], newest.get(name, -1)) for name in row}
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    return newest

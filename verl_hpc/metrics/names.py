@@ -83,7 +83,7 @@ WAIT = "wait"
 OVERLAP = "longest of all ranks; they overlap"
 """Meaning of seconds by operator in split runs."""
 
-SUMMARY: Mapping[str, str] = {
+STATUS: Mapping[str, str] = {
     SCORE: "reward",
     VALIDATION: "val score",
     SFT_LOSS: "loss",
@@ -95,6 +95,10 @@ SUMMARY: Mapping[str, str] = {
     REFERENCE_KL_PENALTY: "kl",
     TEACHER_REVERSE_KL: "teacher kl",
     OLD_POLICY_KL: "ppo_kl",
+}
+"""The most important metrics of a run, with short labels."""
+SUMMARY: Mapping[str, str] = {
+    **STATUS,
     ENTROPY: "entropy",
     RESPONSE_LENGTH: "length",
     GRAD_NORM: "grad",

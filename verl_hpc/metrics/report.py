@@ -53,7 +53,7 @@ def read_facts(run_directory: Path) -> dict[str, Any]:
 
 
 def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
-    """Write report.html, and plots/ with the same curves as PNG, from a run's metrics.jsonl.
+    """Write report.html, and plots/ with the same curves as SVG, from a run's metrics.jsonl.
 
     Args:
         facts: facts that metrics lack. `name`, `recipe`, `state`, `total_steps` and `config` (the

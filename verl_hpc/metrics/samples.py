@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from verl_hpc.config.regular_file import open_regular
-from verl_hpc.metrics.replaced import replace_file
+from verl_hpc.config.regular_file import make_directory, open_regular, replace_text
 from verl_hpc.metrics.sample_limits import (
     MAX_CHARACTERS,
     MAX_GROUPS,
@@ -20,6 +19,7 @@ from verl_hpc.metrics.sample_limits import (
     cut,
     surplus,
 )
+from verl_hpc.runs.records import parse_record
 
 DIRECTORY = "samples"
 _MOST_BYTES = 2 * MAX_GROUPS * (MAX_RESPONSES + 2) * (MAX_CHARACTERS + 100) * 12
@@ -69,6 +69,15 @@ class SampleGroup:
     responses: Sequence[SampleResponse]
 
 
+@dataclass(frozen=True)
+class _StepSamples:
+    """A file."""
+
+    step: int
+    train: Sequence[SampleGroup] | None = None
+    evaluation: Sequence[SampleGroup] | None = None
+
+
 class SampleLog:
     """Writes the samples of a run, a file a step. Belongs to rank 0.
 
@@ -107,8 +116,8 @@ class SampleLog:
         }
         path = file_of(self._run_directory, step)
         try:
-            path.parent.mkdir(exist_ok=True)
-            replace_file(path, json.dumps(tree, allow_nan=False) + "\n").close()
+            make_directory(path.parent)
+            replace_text(path, json.dumps(tree, allow_nan=False) + "\n")
             if kind == "evaluation":
                 self._evaluated.add(step)
             for old in surplus(sample_steps(self._run_directory), self._evaluated):
@@ -139,9 +148,9 @@ def read_samples(run_directory: Path, step: int) -> dict[Kind, list[SampleGroup]
     """Return a step's groups by kind; empty if the file is missing, foreign or broken."""
     try:
         with open_regular(file_of(run_directory, step)) as file:
-            tree = json.loads(file.read(_MOST_BYTES + 1))
-        return {kind: [_group(g) for g in tree[kind]] for kind in KINDS if kind in tree}
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            step_samples = vars(parse_record(file.read(_MOST_BYTES + 1), _StepSamples))
+        return {kind: step_samples[kind] for kind in KINDS if step_samples[kind] is not None}
+    except (OSError, ValueError):
         return {}
 
 
@@ -166,18 +175,3 @@ def _as_tree(group: SampleGroup) -> dict[str, Any]:
 def _number(value: float | None) -> float | str | None:
     """Return the name of NaN or an infinity, which JSON lacks; other values unchanged."""
     return value if value is None or math.isfinite(value) else str(value)
-
-
-def _group(tree: Any) -> SampleGroup:
-    responses = [_response(response) for response in tree["responses"]]
-    return SampleGroup(str(tree["prompt"]), str(tree["ground_truth"]), responses)
-
-
-def _response(tree: Any) -> SampleResponse:
-    score, advantage = (
-        None if tree[name] is None else float(tree[name]) for name in ("score", "advantage")
-    )
-    version = None if tree["version"] is None else int(tree["version"])
-    reason = str(tree.get("stop_reason", ""))
-    text, truncated = str(tree["text"]), bool(tree["truncated"])
-    return SampleResponse(text, score, advantage, truncated, version, reason)

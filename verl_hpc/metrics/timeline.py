@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, TextIO
 
-from verl_hpc.metrics.replaced import replace_file
+from verl_hpc.config.regular_file import make_directory, replace_file
 from verl_hpc.metrics.timeline_reader import (
     DIRECTORY,
     Interval,
@@ -107,14 +107,14 @@ class Timeline:
 
     def _start(self, resumed_from: int | None) -> None:
         last = -1 if resumed_from is None else resumed_from
-        self._path.parent.mkdir(exist_ok=True)
         lines = [(step, line) for step, line in read_lines(self._path) if step <= last]
         self._rewrite(newest(lines, MAX_BYTES))
 
     def _rewrite(self, lines: list[tuple[int, str]]) -> None:
         self._close_file()
         self._lines, self._size = lines, sum(len(line) for _, line in lines)
-        self._file = replace_file(self._path, "".join(line for _, line in lines))
+        make_directory(self._path.parent)
+        self._file = replace_file(self._path, (line for _, line in lines))
 
     def _close_file(self) -> None:
         file, self._file = self._file, None

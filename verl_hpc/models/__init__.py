@@ -1,7 +1,7 @@
 """Tutorials of verl import models from here; they are those of `verl_hpc`."""
 
-from verl_hpc.tutorial_names import MODULES, lazy_names
+from verl_hpc.tutorial_names import lazy_names
 
-_NAMES = ("ActorModel", "CriticModel", "HfModelAdapter", "VLLMActorModel", "get_actor_critic")
-
-__getattr__, __dir__ = lazy_names(__name__, {name: MODULES[name] for name in _NAMES})
+__getattr__, __dir__ = lazy_names(
+    __name__, "ActorModel", "CriticModel", "HfModelAdapter", "VLLMActorModel", "get_actor_critic"
+)

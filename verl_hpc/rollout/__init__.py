@@ -1,7 +1,5 @@
 """Generating engines with a common protocol; tutorials import these names from here."""
 
-from verl_hpc.tutorial_names import MODULES, lazy_names
+from verl_hpc.tutorial_names import lazy_names
 
-_NAMES = ("RolloutManager", "VLLMActorModel", "vLLMActor")
-
-__getattr__, __dir__ = lazy_names(__name__, {name: MODULES[name] for name in _NAMES})
+__getattr__, __dir__ = lazy_names(__name__, "RolloutManager", "VLLMActorModel", "vLLMActor")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from verl_hpc.config.regular_file import read_json, read_regular
+from verl_hpc.config.regular_file import read_regular, replace_text
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.records import read_record, write_record
 
 _REQUEST = re.compile(r"attach-(\d{1,9})\.json")
 
@@ -53,7 +53,7 @@ def ask_for_debugger(run_directory: Path, rank: int) -> str:
     """
     name = secrets.token_hex(8)
     try:
-        _write(_request(run_directory, rank), {"request": name})
+        replace_text(_request(run_directory, rank), json.dumps({"request": name}) + "\n")
     except OSError as error:
         raise ConfigError(f"cannot leave a request in {run_directory}: {error}") from None
     return name
@@ -85,12 +85,12 @@ def answer(run_directory: Path, listening: Listening) -> None:
     Raises:
         OSError: the run directory cannot be written.
     """
-    _write(_answer(run_directory, listening.rank), asdict(listening))
+    write_record(_answer(run_directory, listening.rank), listening)
 
 
 def read_answer(run_directory: Path, rank: int, request: str) -> Listening | None:
     """Return the rank's answer to a request; None until there is one."""
-    listening = read_json(_answer(run_directory, rank), lambda fields: Listening(**fields))
+    listening = read_record(_answer(run_directory, rank), Listening)
     return listening if listening is not None and listening.request == request else None
 
 
@@ -100,9 +100,3 @@ def _request(run_directory: Path, rank: int) -> Path:
 
 def _answer(run_directory: Path, rank: int) -> Path:
     return run_directory / f"attached-{rank}.json"
-
-
-def _write(target: Path, value: dict[str, Any]) -> None:
-    fresh = target.with_suffix(".new")
-    fresh.write_text(json.dumps(value) + "\n", encoding="utf-8")
-    fresh.replace(target)

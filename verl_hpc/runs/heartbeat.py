@@ -6,21 +6,19 @@ rights beyond those of the run directory.
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from verl_hpc.config.regular_file import read_json
 from verl_hpc.runs.contract import ATTEMPT
-from verl_hpc.runs.placed import Placed, parse_placed
+from verl_hpc.runs.placed import Placed
+from verl_hpc.runs.records import RecordFile, read_record
 
 FILE = "heartbeat.json"
 FAILED = "failed"
@@ -28,8 +26,6 @@ FAILED = "failed"
 
 _EVERY_S = 1.0
 _CHANGE_EVERY_S = 0.5
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,12 +77,11 @@ class Heartbeat:
         *,
         total_steps: int | None = None,
     ) -> None:
-        self._path = run_directory / FILE
+        self._file = RecordFile(run_directory / FILE, "no heartbeat")
         self._clock = clock
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._written = float("-inf")
-        self._reported = False
         now, host = clock(), socket.gethostname()
         nodes = os.environ.get("SLURM_JOB_NODELIST") or host
         self._beat = Beat(
@@ -154,41 +149,12 @@ class Heartbeat:
 
     def _write(self, now: float) -> None:
         self._written = now
-        fresh = self._path.with_suffix(".new")
-        try:
-            fresh.write_text(json.dumps(asdict(self._beat)) + "\n", encoding="utf-8")
-            fresh.replace(self._path)
-        except OSError as error:
-            if not self._reported:
-                _logger.warning("no heartbeat: %s", error)
-            self._reported = True
+        self._file.write(self._beat)
 
 
 def read_heartbeat(run_directory: Path) -> Beat | None:
     """Return the last heartbeat of a run; None if it is missing or unreadable."""
-    return read_json(run_directory / FILE, _parse)
-
-
-def _parse(fields: Mapping[str, Any]) -> Beat:
-    return Beat(
-        time=float(fields["time"]),
-        step=int(fields["step"]),
-        total_steps=_integer(fields["total_steps"]),
-        operator=str(fields["operator"]),
-        host=str(fields["host"]),
-        nodes=str(fields.get("nodes", fields["host"])),
-        pid=int(fields["pid"]),
-        job_id=None if fields["job_id"] is None else str(fields["job_id"]),
-        attempt=_integer(fields["attempt"]),
-        restarts=int(fields["restarts"]),
-        started=float(fields["started"]),
-        outcome=None if fields["outcome"] is None else str(fields["outcome"]),
-        placements=parse_placed(fields.get("placements", ())),
-    )
-
-
-def _integer(value: Any) -> int | None:
-    return None if value is None else int(value)
+    return read_record(run_directory / FILE, Beat)
 
 
 def _job_id() -> str | None:

@@ -6,26 +6,23 @@ start records the steps that it has to redo.
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from verl_hpc.config.regular_file import read_json
 from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runs.heartbeat import FAILED, slurm_job
+from verl_hpc.runs.records import RecordFile, read_record
 
 DIRECTORY = "lives"
 EVERY_S = 10.0
 """Seconds between writes: a killed start's file is at most this old."""
 
 Unit = Literal["GPU", "rank"]
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -85,11 +82,11 @@ class LifeRecord:
         self._clock = clock
         self._lock = threading.Lock()
         self._written = float("-inf")
-        self._reported = False
         directory = run_directory / DIRECTORY
         directory.mkdir(exist_ok=True)
         numbers = [int(path.stem) for path in directory.glob("*.json") if path.stem.isdecimal()]
-        self._path = directory / f"{max(numbers, default=-1) + 1}.json"
+        path = directory / f"{max(numbers, default=-1) + 1}.json"
+        self._file = RecordFile(path, "the hours of this start are not recorded")
         gpus, now = _gpus_of_job(), clock()
         unit: Unit = "GPU" if gpus or on_gpus else "rank"
         self._life = RunLife(_job_start() or now, now, gpus or ranks, unit, **slurm_job())
@@ -146,21 +143,15 @@ class LifeRecord:
 
     def _write(self) -> None:
         self._written = self._life.seen
-        fresh = self._path.with_suffix(".new")
-        try:
-            fresh.write_text(json.dumps(asdict(self._life)) + "\n", encoding="utf-8")
-            fresh.replace(self._path)
-        except OSError as error:
-            if not self._reported:
-                _logger.warning("the hours of this start are not recorded: %s", error)
-            self._reported = True
+        self._file.write(self._life)
 
 
 def read_lives(run_directory: Path) -> list[RunLife]:
     """Return all starts of a run, oldest first, without unreadable ones."""
     files = [p for p in (run_directory / DIRECTORY).glob("*.json") if p.stem.isdecimal()]
-    lives = (read_json(path, _parse) for path in sorted(files, key=lambda path: int(path.stem)))
-    return [life for life in lives if life is not None]
+    lives = (read_record(path, RunLife) for path in sorted(files, key=lambda path: int(path.stem)))
+    known = (life for life in lives if life is not None)
+    return [life for life in known if life.devices > 0 and life.seen >= life.began]
 
 
 def lost_seconds(lives: Sequence[RunLife], unsaved_s: float | None) -> float:
@@ -175,13 +166,6 @@ def lost_seconds(lives: Sequence[RunLife], unsaved_s: float | None) -> float:
     over = lives[:-1] if unsaved_s is None else lives
     lost = sum(life.redone_s for life in lives) + sum(life.unfinished_s for life in over)
     return lost + (unsaved_s or 0.0)
-
-
-def _parse(fields: Mapping[str, Any]) -> RunLife:
-    life = RunLife(**fields)
-    if life.unit not in ("GPU", "rank") or life.devices < 1 or life.seen < life.began:
-        raise ValueError("no start of a run")
-    return life
 
 
 def _gpus_of_job() -> int:

@@ -26,10 +26,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from verl_hpc.config.regular_file import open_regular, read_json
+from verl_hpc.config.regular_file import open_regular
 from verl_hpc.errors import ClusterError, ConfigError, InUseError
 from verl_hpc.runs.heartbeat import slurm_job
 from verl_hpc.runs.queue import ACTIVE, WAITING
+from verl_hpc.runs.records import read_record
 from verl_hpc.slurm.tools import Runner, job_details, run_tool
 
 FILE = "lock.json"
@@ -232,7 +233,7 @@ def _myself() -> Holder:
 
 def _read(path: Path) -> Holder | None:
     """Return the holder in a file; None if it is missing or unreadable."""
-    return read_json(path, lambda holder: Holder(**holder))
+    return read_record(path, Holder)
 
 
 def _renewed(path: Path) -> float | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from verl_hpc.runs.ranks import Progress, Ranks, shown
+from verl_hpc.config.spans import spans
+from verl_hpc.runs.ranks import Progress, Ranks
 
 
 @dataclass(frozen=True)
@@ -51,18 +50,5 @@ def described(placed: Placed, ranks: Ranks | None) -> str:
     operators = placed.operators(ranks)
     if len(operators) == 1:
         return f"{words}: {next(iter(operators))}"
-    parts = (f"{name} on {shown(numbers)}" for name, numbers in operators.items())
+    parts = (f"{name} on {spans(numbers)}" for name, numbers in operators.items())
     return f"{words}: {'; '.join(parts)}" if operators else words
-
-
-def parse_placed(rows: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
-    """Read placements as a heartbeat has them."""
-    return tuple(
-        Placed(
-            name=str(row["name"]),
-            first_rank=int(row["first_rank"]),
-            last_rank=int(row["last_rank"]),
-            roles=tuple(map(str, row["roles"])),
-        )
-        for row in rows
-    )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from verl_hpc.config.regular_file import read_json
 from verl_hpc.errors import ClusterError
 from verl_hpc.runs.jobs import by_cluster
+from verl_hpc.runs.records import read_record, write_record
 from verl_hpc.slurm.tools import Runner, on_cluster, past_states
 
 EVERY_S = 30.0
@@ -67,7 +65,7 @@ def ask_slurm(
     now = clock()
     files = _cache_files(directory)
     for file in files:
-        kept = read_json(file, _parse)
+        kept = read_record(file, Answer)
         # A clock that is ahead must not silence us for long.
         if kept is not None and abs(now - kept.time) < EVERY_S:
             return kept
@@ -129,19 +127,11 @@ def _cache_files(directory: Path) -> list[Path]:
     return [*shared, home / "verl_hpc" / f"slurm-{name}.json"]
 
 
-def _parse(fields: Mapping[str, Any]) -> Answer:
-    jobs = {str(job): QueuedJob(**facts) for job, facts in fields["jobs"].items()}
-    return Answer(jobs, str(fields["problem"]), float(fields["time"]))
-
-
 def _keep(files: Sequence[Path], answer: Answer) -> None:
-    text = json.dumps(asdict(answer)) + "\n"
     for file in files:
-        fresh = file.with_name(f"{file.name}.{os.getpid()}")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(text, encoding="utf-8")
-            fresh.replace(file)
+            write_record(file, answer)
         except OSError:
             continue
         return

@@ -7,12 +7,13 @@ Rank 0's watchdog replaces it every few seconds. It holds the process of each ra
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
 
-from verl_hpc.config.regular_file import read_json
+from verl_hpc.config.regular_file import replace_text
+from verl_hpc.config.spans import parse_spans
+from verl_hpc.runs.records import read_record
 
 FILE = "ranks.json"
 MOST_HISTORIES = 64
@@ -120,7 +121,7 @@ def _is_awaited(rank: Progress, num_waits: int, waits_for: str) -> bool:
     """Whether others wait for a rank that does not itself wait for some ranks."""
     if not waits_for:
         return rank.num_waits < num_waits and not (rank.waited_s and rank.waits_for)
-    return not rank.waited_s and rank.rank in _numbers(waits_for)
+    return not rank.waited_s and rank.rank in parse_spans(waits_for)
 
 
 def write_ranks(run_directory: Path, ranks: Ranks) -> None:
@@ -131,69 +132,18 @@ def write_ranks(run_directory: Path, ranks: Ranks) -> None:
     """
     rows = [
         [
-            p.rank,
-            p.count,
-            p.operator,
-            round(p.seconds, 1),
-            p.host,
-            p.pid,
-            p.num_waits,
-            round(p.waited_s, 1),
-            p.waits_for,
-            round(p.usual_s, 1),
-            p.places,
-            round(p.silent_s, 1),
+            *(round(each, 1) if isinstance(each, float) else each for each in astuple(p)[:-1]),
             [[name, round(began, 2)] for name, began in p.history],
         ]
         for p in ranks.ranks
     ]
-    tree = {
-        "time": ranks.time,
-        "interval_s": ranks.interval_s,
-        "late_after_s": ranks.late_after_s,
-        "job_id": ranks.job_id,
-        "ranks": rows,
-    }
-    target = run_directory / FILE
-    fresh = target.with_suffix(".new")
-    fresh.write_text(json.dumps(tree, separators=(",", ":")) + "\n", encoding="utf-8")
-    fresh.replace(target)
+    tree = vars(ranks) | {"ranks": rows}
+    replace_text(run_directory / FILE, json.dumps(tree, separators=(",", ":")) + "\n")
 
 
 def read_ranks(run_directory: Path) -> Ranks | None:
     """Return the last positions of all ranks; None if the file is missing or unreadable."""
-    return read_json(run_directory / FILE, _parse)
-
-
-def _parse(fields: Mapping[str, Any]) -> Ranks:
-    return Ranks(
-        time=float(fields["time"]),
-        interval_s=float(fields["interval_s"]),
-        late_after_s=float(fields["late_after_s"]),
-        job_id=None if fields["job_id"] is None else str(fields["job_id"]),
-        ranks=tuple(_progress(*row) for row in fields["ranks"]),
-    )
-
-
-def _progress(
-    rank: Any, count: Any, operator: Any, seconds: Any, host: Any, pid: Any, *more: Any
-) -> Progress:
-    num_waits, waited, waits_for, usual, places, silent, history = more
-    return Progress(
-        rank=int(rank),
-        count=int(count),
-        operator=str(operator),
-        seconds=float(seconds),
-        host=str(host),
-        pid=int(pid),
-        num_waits=int(num_waits),
-        waited_s=float(waited),
-        waits_for=str(waits_for),
-        usual_s=float(usual),
-        places=str(places),
-        silent_s=float(silent),
-        history=tuple((str(name), float(began)) for name, began in history),
-    )
+    return read_record(run_directory / FILE, Ranks)
 
 
 def last_wrote(operators: Collection[str], age: str) -> str:
@@ -207,20 +157,3 @@ def last_wrote(operators: Collection[str], age: str) -> str:
     """
     subject = "it was" if len(operators) == 1 else "they were"
     return f"last wrote, {age} ago, that {subject} in {', '.join(sorted(set(operators)))}"
-
-
-def shown(numbers: Sequence[int]) -> str:
-    """Write rank numbers in short: '0-2, 5'."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else f"{p[0]}" for p in parts)
-
-
-def _numbers(text: str) -> set[int]:
-    """Return the rank numbers of a text made by `shown`."""
-    spans = [[int(number) for number in part.split("-")] for part in text.split(",")]
-    return {number for span in spans for number in range(span[0], span[-1] + 1)}

@@ -47,11 +47,6 @@ def to_data(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     return [asdict(verdict) for verdict in verdicts]
 
 
-def from_data(entries: Iterable[dict[str, Any]]) -> list[Verdict]:
-    """Return verdicts from data made by `to_data`."""
-    return [Verdict(**{**entry, "nodes": tuple(entry["nodes"])}) for entry in entries]
-
-
 def failing_nodes(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
     """Return each node that a verdict blames, with the reasons."""
     reasons: dict[str, list[str]] = {}

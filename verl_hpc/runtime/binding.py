@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_hpc.config.spans import parse_spans, spans
 from verl_hpc.errors import ClusterError
 from verl_hpc.runs.verdict import counted
 from verl_hpc.runtime import environment
@@ -60,8 +61,8 @@ def describe(binding: Binding, size: int) -> str:
     _, _, gpu = binding.device.partition(":")
     words = [f"rank {binding.rank}/{size} node {binding.host}"]
     words += [f"gpu {gpu}"] if gpu else []
-    words += [f"cpu {ranges(binding.cores)}"]
-    words += [f"numa {ranges(binding.numa)}"] if len(numa_domains()) > 1 else []
+    words += [f"cpu {spans(binding.cores, ',')}"]
+    words += [f"numa {spans(binding.numa, ',')}"] if len(numa_domains()) > 1 else []
     return " ".join(words)
 
 
@@ -129,10 +130,10 @@ def _trouble(host: str, group: Sequence[Binding]) -> Trouble | None:
     launched_by_slurm = group[0].asked is not None
     if len(fewest.cores) < asked:
         text = f"rank {fewest.rank} has {counted(len(fewest.cores), 'core')} "
-        text += f"({ranges(fewest.cores)}) of the {asked} asked for; the node has {there}"
+        text += f"({spans(fewest.cores, ',')}) of the {asked} asked for; the node has {there}"
     elif len(together) < needed and (there >= needed or launched_by_slurm):
         text = f"{len(group)} ranks share {counted(len(together), 'core')} "
-        text += f"({ranges(together)}) and need {needed}; the node has {there}"
+        text += f"({spans(together, ',')}) and need {needed}; the node has {there}"
     else:
         return None
     return Trouble(host, text, avoidable=there >= needed)
@@ -154,28 +155,7 @@ def numa_domains(cores: Iterable[int] | None = None) -> tuple[int, ...]:
     wanted = None if cores is None else set(cores)
     found = []
     for directory in _NUMA.glob("node[0-9]*"):
-        theirs = parse_ranges((directory / "cpulist").read_text())
+        theirs = parse_spans((directory / "cpulist").read_text())
         if wanted is None or wanted & theirs:
             found.append(int(directory.name.removeprefix("node")))
     return tuple(sorted(found))
-
-
-def parse_ranges(text: str) -> set[int]:
-    """`0-3,8` gives 0, 1, 2, 3 and 8."""
-    numbers: set[int] = set()
-    for part in text.strip().split(","):
-        if part:
-            first, _, last = part.partition("-")
-            numbers |= set(range(int(first), int(last or first) + 1))
-    return numbers
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """The inverse of `parse_ranges`."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

@@ -20,13 +20,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from verl_hpc.config.spans import spans
 from verl_hpc.runs.ranks import (
     HISTORY,
     MOST_HISTORIES,
     Progress,
     Ranks,
     last_wrote,
-    shown,
     write_ranks,
 )
 from verl_hpc.runtime.debug.debugger import hide_from_debugger
@@ -170,7 +170,7 @@ class Watchdog:
             "pid": os.getpid(),
             "num_waits": waits.num_waits if waits else 0,
             "waiting_since": since,
-            "waits_for": shown(waits.waiting_for) if waits and in_part else "",
+            "waits_for": spans(waits.waiting_for) if waits and in_part else "",
             "time": time.time(),
             "history": list(self._history) if self.rank < MOST_HISTORIES else [],
         }

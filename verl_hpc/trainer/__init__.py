@@ -1,7 +1,5 @@
 """A training run: recipes and the loop over steps; tutorials import these names from here."""
 
-from verl_hpc.tutorial_names import MODULES, lazy_names
+from verl_hpc.tutorial_names import lazy_names
 
-_NAMES = ("PPOTrainer", "Trainer")
-
-__getattr__, __dir__ = lazy_names(__name__, {name: MODULES[name] for name in _NAMES})
+__getattr__, __dir__ = lazy_names(__name__, "PPOTrainer", "Trainer")

@@ -1,7 +1,5 @@
 """Tutorials of verl import batches for torch's DataLoader from here."""
 
-from verl_hpc.tutorial_names import MODULES, lazy_names
+from verl_hpc.tutorial_names import lazy_names
 
-_NAMES = ("DynamicBatchSampler",)
-
-__getattr__, __dir__ = lazy_names(__name__, {name: MODULES[name] for name in _NAMES})
+__getattr__, __dir__ = lazy_names(__name__, "DynamicBatchSampler")

@@ -114,7 +114,7 @@ def test_a_run_that_keeps_no_heartbeat_is_asked_all_the_same(run, prints):
 
 
 def test_a_run_directory_that_cannot_be_written(run, refuses):
-    (run / "request_stop.new").mkdir()
+    (run / "request_stop.json").mkdir()
     assert "cannot leave a request in runs/ppo_lab" in refuses("stop", "ppo_lab")
 
 

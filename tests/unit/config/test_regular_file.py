@@ -1,37 +1,52 @@
-"""Files of a run directory are read without waiting for anybody, and without following links."""
+"""Files of a run are replaced whole, by nothing but a regular file."""
 
 import os
-from pathlib import Path
 
 import pytest
 
-from verl_hpc.config.regular_file import is_regular, open_regular, read_regular
+from verl_hpc.config.regular_file import make_directory, replace_file, replace_text
 
 
-def num_open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_a_file(tmp_path):
-    (tmp_path / "a").write_bytes(b"text")
-    assert read_regular(tmp_path / "a") == b"text"
-    assert is_regular(tmp_path / "a")
-    with open_regular(tmp_path / "a") as file:
-        assert file.seek(0, 2) == 4
-
-
-@pytest.mark.parametrize("kind", ["pipe", "link", "directory", "nothing"])
-def test_what_is_no_regular_file(tmp_path, kind):
-    path = tmp_path / "x"
+@pytest.mark.parametrize("kind", ["nothing", "file", "link", "pipe"])
+def test_whatever_has_the_name_is_replaced(tmp_path, kind):
+    path, other = tmp_path / "a.json", tmp_path / "other"
+    other.write_text("other")
+    if kind == "file":
+        path.write_text("old")
+    if kind == "link":
+        path.symlink_to(other)
     if kind == "pipe":
         os.mkfifo(path)
-    elif kind == "link":
-        (tmp_path / "secret").write_text("secret")
-        path.symlink_to(tmp_path / "secret")
-    elif kind == "directory":
-        path.mkdir()
-    before = num_open_files()
-    with pytest.raises(OSError, match="x"):
-        read_regular(path)
-    assert not is_regular(path)
-    assert num_open_files() == before
+    replace_text(path, "new")
+    assert path.read_text() == "new"
+    assert not path.is_symlink()
+    assert other.read_text() == "other"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.json", "other"]
+
+
+def test_the_old_file_stays_where_the_new_one_fails(tmp_path):
+    path = tmp_path / "a.json"
+    replace_text(path, "old")
+
+    def lines():
+        yield "half"
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, lines(), durable=True)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_the_file_stays_open_for_more(tmp_path):
+    with replace_file(tmp_path / "a.jsonl", ["1\n"]) as file:
+        file.write("2\n")
+    assert (tmp_path / "a.jsonl").read_text() == "1\n2\n"
+
+
+def test_a_directory_that_is_a_link_is_not_taken(tmp_path):
+    (tmp_path / "real").mkdir()
+    make_directory(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(OSError, match="is a link"):
+        make_directory(tmp_path / "link")

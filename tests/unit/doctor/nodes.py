@@ -18,7 +18,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from verl_hpc.runtime import binding, device, environment, fabric, limits, session, world
+from verl_hpc.config.spans import parse_spans
+from verl_hpc.runtime import device, environment, fabric, limits, session, world
 from verl_hpc.runtime.binding import Binding
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.fabric import Fabric
@@ -295,7 +296,7 @@ def read_gpus(monkeypatch: Any, one: Node) -> list[gpu.Gpu] | str:
 
     def near_cores(bus: str, _: object = None) -> frozenset[int] | None:
         file = one.root / ("amdgpu" if one.is_amd else "pci") / bus[4:] / "local_cpulist"
-        return frozenset(binding.parse_ranges(file.read_text())) if file.is_file() else None
+        return frozenset(parse_spans(file.read_text())) if file.is_file() else None
 
     monkeypatch.setattr(gpu, "near_cores", near_cores)
     return gpu.read_gpus(one.root / "amdgpu")

@@ -1,13 +1,12 @@
-"""report.html and the PNG curves."""
+"""report.html and the pictures of its curves."""
 
 from __future__ import annotations
 
-import logging
 import math
-import sys
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -79,22 +78,17 @@ def report(
     return write_report(directory, facts).read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verl_hpc.metrics.report.write_curves", lambda directory, rows: [])
-
-
 def test_every_curve_is_on_the_page_and_in_plots(tmp_path: Path) -> None:
     steps = [{n: v * step for n, v in NUMBERED.items()} for step in range(1, 4)]
     page = report(tmp_path, steps)
     for chart in CHARTS:
         assert chart.title in page
-        png = tmp_path / "plots" / f"{chart.key}.png"
-        assert png.read_bytes().startswith(b"\x89PNG")
+        picture = ET.parse(tmp_path / "plots" / f"{chart.key}.svg").getroot()
+        assert chart.title in "".join(picture.itertext())
     assert outline(page)["figure"] == len(CHARTS)
 
 
-def test_a_whole_run(tmp_path: Path, no_plots: None) -> None:
+def test_a_whole_run(tmp_path: Path) -> None:
     steps = [{**NUMBERED, **TIMES, **RESHARDING} for _ in range(30)]
     page = report(tmp_path, steps)
     for word in (
@@ -113,7 +107,7 @@ def test_a_whole_run(tmp_path: Path, no_plots: None) -> None:
     outline(page)
 
 
-def test_seconds_of_ranks_that_overlap_are_no_shares(tmp_path: Path, no_plots: None) -> None:
+def test_seconds_of_ranks_that_overlap_are_no_shares(tmp_path: Path) -> None:
     split = {"timing_s/rollout": 9.0, "timing_s/update_actor": 8.0, "timing_s/wait": 4.0}
     page = report(tmp_path, [{**split, "timing_s/step": 10.0}] * 2)
     assert "Seconds are the longest of all ranks; they overlap." in page
@@ -122,7 +116,7 @@ def test_seconds_of_ranks_that_overlap_are_no_shares(tmp_path: Path, no_plots: N
     outline(page)
 
 
-def test_the_end_of_a_run_is_no_operator_of_other_ranks(tmp_path: Path, no_plots: None) -> None:
+def test_the_end_of_a_run_is_no_operator_of_other_ranks(tmp_path: Path) -> None:
     with Timeline(tmp_path, 0, None) as timeline:
         for operator in ("rollout", "update_actor", "end"):
             timeline.begin(1, operator, "all")
@@ -131,20 +125,20 @@ def test_the_end_of_a_run_is_no_operator_of_other_ranks(tmp_path: Path, no_plots
     assert "<td>60.0%</td>" in page
 
 
-def test_the_page_needs_nothing_beside_it(tmp_path: Path, no_plots: None) -> None:
+def test_the_page_needs_nothing_beside_it(tmp_path: Path) -> None:
     page = report(tmp_path, [{**NUMBERED, **TIMES, **RESHARDING}])
     for word in ("http", "//", "<script", "<link", "src=", "@import", "url("):
         assert word not in page
 
 
-def test_the_headline_tells_first_and_last(tmp_path: Path, no_plots: None) -> None:
+def test_the_headline_tells_first_and_last(tmp_path: Path) -> None:
     steps = [{"critic/score/mean": 0.125}, {}, {"critic/score/mean": 0.75}]
     page = report(tmp_path, steps)
     assert "<dt>Reward</dt><dd>0.75</dd><dd>from 0.125 at step 1</dd>" in page
 
 
 def test_the_score_of_an_evaluation_is_called_so(
-    tmp_path: Path, no_plots: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Some rewards give part of a point: the share that is right is another number."""
     page = report(tmp_path, [{"val/score/mean": 0.75, "val/accuracy": 0.5}])
@@ -156,7 +150,7 @@ def test_the_score_of_an_evaluation_is_called_so(
     assert "evaluation score: 0.750 at step 1, 0.750 at step 1\n" in capsys.readouterr().out
 
 
-def test_ranks_and_nodes_are_said_in_words(tmp_path: Path, no_plots: None) -> None:
+def test_ranks_and_nodes_are_said_in_words(tmp_path: Path) -> None:
     facts = {"ranks": "2 on 1 node", "num_ranks": 2, "num_nodes": 1}
     page = report(tmp_path, [NUMBERED], facts)
     assert "<dt>ranks</dt><dd>2 on 1 node</dd>" in page
@@ -165,7 +159,7 @@ def test_ranks_and_nodes_are_said_in_words(tmp_path: Path, no_plots: None) -> No
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 3])
-def test_few_steps(tmp_path: Path, no_plots: None, num_steps: int) -> None:
+def test_few_steps(tmp_path: Path, num_steps: int) -> None:
     page = report(tmp_path, [{**NUMBERED, **TIMES, **RESHARDING}] * num_steps, {})
     assert tmp_path.name in page
     assert outline(page).get("figure", 0) == (len(CHARTS) if num_steps else 0)
@@ -176,10 +170,10 @@ def test_a_run_whose_stages_have_different_metrics(tmp_path: Path) -> None:
     grpo = {"critic/score/mean": 0.5, "timing_s/rollout": 2.0, "timing_s/step": 3.0}
     page = report(tmp_path, [sft, sft, grpo])
     assert outline(page)["figure"] == 2
-    assert {p.name for p in (tmp_path / "plots").iterdir()} == {"sft_loss.png", "reward.png"}
+    assert {p.name for p in (tmp_path / "plots").iterdir()} == {"sft_loss.svg", "reward.svg"}
 
 
-def test_nulls_are_left_out_and_named(tmp_path: Path, no_plots: None) -> None:
+def test_nulls_are_left_out_and_named(tmp_path: Path) -> None:
     steps = [
         {"actor/grad_norm": 1.0, "critic/vf_loss": math.nan},
         {"actor/grad_norm": math.inf, "critic/vf_loss": math.nan},
@@ -192,7 +186,7 @@ def test_nulls_are_left_out_and_named(tmp_path: Path, no_plots: None) -> None:
 
 @pytest.mark.parametrize(("dropped", "told"), [(0, True), (3, False)])
 def test_evaluation_on_prompts_of_training_is_said_at_the_top(
-    tmp_path: Path, no_plots: None, dropped: int, told: bool
+    tmp_path: Path, dropped: int, told: bool
 ) -> None:
     counts = {
         "rows": 1200,
@@ -205,7 +199,7 @@ def test_evaluation_on_prompts_of_training_is_said_at_the_top(
     assert "prompts found in training 2" in page
 
 
-def test_more_operators_than_colours(tmp_path: Path, no_plots: None) -> None:
+def test_more_operators_than_colours(tmp_path: Path) -> None:
     times = {f"timing_s/operator_{i}": 10.0 - i for i in range(10)}
     page = report(tmp_path, [{**times, "timing_s/step": 60.0}] * 100)
     assert '<i class="c0"></i>operator_6' in page
@@ -213,7 +207,7 @@ def test_more_operators_than_colours(tmp_path: Path, no_plots: None) -> None:
     outline(page)
 
 
-def test_what_users_wrote_is_escaped(tmp_path: Path, no_plots: None) -> None:
+def test_what_users_wrote_is_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('$name')</script>"
     facts = dict.fromkeys(("name", "recipe", "state", "total_steps", "config", "commit"), evil)
     page = report(
@@ -222,17 +216,6 @@ def test_what_users_wrote_is_escaped(tmp_path: Path, no_plots: None) -> None:
     assert "<script" not in page
     assert page.count("&lt;script&gt;") >= 7
     assert "$name" in page
-
-
-def test_without_matplotlib_the_page_is_written_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with caplog.at_level(logging.WARNING):
-        page = report(tmp_path, [NUMBERED])
-    assert outline(page)["figure"] == len(CHARTS)
-    assert "plots is left out" in caplog.text
-    assert not (tmp_path / "plots").exists()
 
 
 def test_a_directory_without_metrics_is_named(tmp_path: Path) -> None:

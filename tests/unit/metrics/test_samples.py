@@ -155,7 +155,7 @@ def test_a_disk_that_fills_is_said_once(tmp_path: Path, monkeypatch, caplog) -> 
     log = SampleLog(tmp_path, None)
     log.write(1, "train", [group()])
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(samples, "replace_file", _full)
+        patch.setattr(samples, "replace_text", _full)
         log.write(2, "train", [group()])
         log.write(3, "train", [group()])
     assert sample_steps(tmp_path) == [1]

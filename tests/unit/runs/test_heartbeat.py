@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from verl_hpc.config import regular_file
 from verl_hpc.runs import heartbeat
 from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runs.heartbeat import FAILED, FILE, Heartbeat, read_heartbeat
@@ -183,11 +184,9 @@ def test_a_run_without_one(tmp_path):
 def test_a_reader_never_sees_half_of_one(tmp_path, clock, monkeypatch):
     Heartbeat(tmp_path, clock).beat("rollout", 1)
 
-    def torn(path, text, **options):
-        with path.open("w") as file:
-            file.write(text[:20])
+    def full(path, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(heartbeat.Path, "write_text", torn)
+    monkeypatch.setattr(regular_file.Path, "replace", full)
     Heartbeat(tmp_path, clock).beat("reward", 2)
     assert read_heartbeat(tmp_path).operator == "rollout"

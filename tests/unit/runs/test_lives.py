@@ -129,7 +129,8 @@ def test_what_is_no_record_is_left_out(tmp_path, clock, changes):
 
 def test_a_directory_that_cannot_be_written_ends_no_run(tmp_path, clock, caplog):
     life = LifeRecord(tmp_path, 1, on_gpus=True, clock=clock)
-    (tmp_path / "lives/0.new").mkdir()
+    (tmp_path / "lives/0.json").unlink()
+    (tmp_path / "lives/0.json").mkdir()
     for _ in range(2):
         clock.now += EVERY_S
         life.tick()

@@ -9,7 +9,6 @@ from verl_hpc.runs.ranks import (
     last_wrote,
     late_ranks,
     read_ranks,
-    shown,
     write_ranks,
 )
 
@@ -94,10 +93,3 @@ def test_what_cannot_be_read_is_nothing(tmp_path, text):
     assert read_ranks(tmp_path) is None
     (tmp_path / FILE).write_text(text)
     assert read_ranks(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([], ""), ([3], "3"), ([5, 0, 1, 2], "0-2, 5"), ([1, 3, 4], "1, 3-4")]
-)
-def test_ranks_in_short(numbers, text):
-    assert shown(numbers) == text

@@ -13,18 +13,18 @@ import pytest
 from tests.unit.waiting import within
 from verl_hpc.runs.jobs import record_job
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
+from verl_hpc.runs.records import read_record, write_record
 from verl_hpc.runs.stacks import gather as stacks_gather
 from verl_hpc.runs.stacks.gather import gather_stacks, step_words
 from verl_hpc.runs.stacks.stack import (
     SIGNAL,
     Frame,
+    NodeStacks,
     Stack,
     Thread,
-    dump_stacks,
     from_faulthandler,
     from_py_spy,
     group,
-    load_stacks,
     stack_file,
 )
 from verl_hpc.runs.stacks.take import main, process_state, py_spy, take_here
@@ -93,9 +93,10 @@ def test_groups_begin_with_the_odd_one_out():
     assert [s.rank for s in group(stacks, late=[3])[0]] == [2, 3]
 
 
-def test_stacks_travel():
+def test_stacks_travel(tmp_path):
     stacks = [stack(0, WAIT, problem="x"), stack(1, problem="gone")]
-    assert load_stacks(dump_stacks(stacks)) == stacks
+    write_record(tmp_path / "n0.json", NodeStacks(tuple(stacks)))
+    assert read_record(tmp_path / "n0.json", NodeStacks).stacks == tuple(stacks)
 
 
 VICTIM = """

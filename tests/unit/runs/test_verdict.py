@@ -2,11 +2,12 @@
 
 import json
 
+from verl_hpc.runs.records import as_record
 from verl_hpc.runs.verdict import (
+    Verdict,
     any_fails,
     failing_nodes,
     fails,
-    from_data,
     listed,
     ok,
     to_data,
@@ -32,7 +33,8 @@ def test_unknown_is_no_failure():
 
 
 def test_there_and_back():
-    assert from_data(json.loads(json.dumps(to_data(VERDICTS)))) == VERDICTS
+    told = json.loads(json.dumps(to_data(VERDICTS)))
+    assert [as_record(entry, Verdict) for entry in told] == VERDICTS
 
 
 def test_nodes_to_blame():

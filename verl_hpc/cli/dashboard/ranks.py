@@ -7,11 +7,12 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 
+from verl_hpc.config.spans import spans
 from verl_hpc.metrics.lanes import Lane, Span, lanes, seconds_by_name
 from verl_hpc.metrics.sections import key, operator_colours, section
 from verl_hpc.metrics.series import OTHER
 from verl_hpc.metrics.text import duration
-from verl_hpc.runs.ranks import Progress, Ranks, read_ranks, shown
+from verl_hpc.runs.ranks import Progress, Ranks, read_ranks
 
 _TITLE = "Operators by rank"
 _MOST_SECONDS = 600.0
@@ -69,7 +70,7 @@ def _late(ranks: Ranks) -> str:
         return ""
     first = late[0]
     return (
-        f'<p class="alert"><b>Late</b> rank {shown([p.rank for p in late])}: rank {first.rank} on '
+        f'<p class="alert"><b>Late</b> rank {spans([p.rank for p in late])}: rank {first.rank} on '
         f"{escape(first.host)} in {escape(first.operator)} for {duration(first.seconds)}. "
         "<code>python -m verl_hpc hang</code> shows where.</p>"
     )

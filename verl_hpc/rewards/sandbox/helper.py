@@ -8,8 +8,9 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 
-from verl_hpc.rewards.sandbox.keeper import AbandonedError, run
-from verl_hpc.rewards.sandbox.messages import Answer, read_job
+from verl_hpc.rewards.sandbox.keeper import AbandonedError, Job, run
+from verl_hpc.rewards.sandbox.limits import Answer
+from verl_hpc.runs.records import as_record
 from verl_hpc.runtime.helper_process import serve
 from verl_hpc.runtime.messages import receive, send
 
@@ -17,7 +18,7 @@ from verl_hpc.runtime.messages import receive, send
 def keep(patron: socket.socket) -> None:
     """Be the keeper of one program, and send back its result."""
     try:
-        answer = Answer(result=run(read_job(receive(patron)), patron))
+        answer = Answer(result=run(as_record(receive(patron), Job), patron))
     except (AbandonedError, EOFError):
         os._exit(0)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Limits of a program, and its result."""
+"""Limits of a program, its result, and the answer of what has run it."""
 
 from __future__ import annotations
 
@@ -55,3 +55,12 @@ class Result:
     wall_s: float
     message: str = ""
     """Limit that the program exceeded."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer of a keeper."""
+
+    result: Result | None = None
+    failure: str = ""
+    """Why the program could not be run."""

@@ -15,8 +15,8 @@ from verl_hpc.errors import RewardError, SandboxError
 from verl_hpc.package import FOLDER
 from verl_hpc.rewards.sandbox.containment import Interpreter
 from verl_hpc.rewards.sandbox.keeper import Job
-from verl_hpc.rewards.sandbox.limits import Limits, Result
-from verl_hpc.rewards.sandbox.messages import read_answer
+from verl_hpc.rewards.sandbox.limits import Answer, Limits, Result
+from verl_hpc.runs.records import as_record
 from verl_hpc.runtime import environment, helper_process
 from verl_hpc.runtime.helper_process import Helper
 from verl_hpc.runtime.messages import receive, send
@@ -97,7 +97,7 @@ def _run(job: Job) -> Result:
         ours.settimeout(job.limits.timeout_s + _ENDS_WITHIN_S)
         try:
             send(ours, asdict(job))
-            answer = read_answer(receive(ours))
+            answer = as_record(receive(ours), Answer)
         except (EOFError, OSError) as error:
             raise SandboxError(
                 "the sandbox's helper gives no answer about a program "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_hpc.runs.scaling.efficiency import (
@@ -73,7 +73,7 @@ def render_page(
 def _setting(runs: Sequence[Measured], window: Window) -> Iterator[str]:
     settings = runs[0].settings
     rows = [(label, settings[name]) for label, name in _SHOWN if name in settings]
-    yield from _table(("what", "value"), [(label, str(value)) for label, value in rows])
+    yield from markdown_table(("what", "value"), [(label, str(value)) for label, value in rows])
     yield ""
     yield (
         f"Wall time of a step is the mean of the steps {window.first} to {window.last} of every "
@@ -99,7 +99,7 @@ def _strong(batch: int, points: Sequence[Point], unit: str) -> list[str]:
         for point in points
     ]
     title = f"## Strong scaling: {batch} prompts a step"
-    return [title, "", *_table(header, rows), "", _sentence(points, unit)]
+    return [title, "", *markdown_table(header, rows), "", _sentence(points, unit)]
 
 
 def _weak(share: float, points: Sequence[Point], unit: str) -> list[str]:
@@ -112,7 +112,7 @@ def _weak(share: float, points: Sequence[Point], unit: str) -> list[str]:
         for point in points
     ]
     title = f"## Weak scaling: {share:g} prompts a step on each rank"
-    return [title, "", *_table(header, rows), "", _sentence(points, unit)]
+    return [title, "", *markdown_table(header, rows), "", _sentence(points, unit)]
 
 
 def _size(run: Measured) -> tuple[str, str, str]:
@@ -147,11 +147,8 @@ def _operators(runs: Sequence[Measured]) -> list[str]:
     size loses."""
     names = list(dict.fromkeys(name for run in runs for name in run.operators))
     header = ("operator, s/step", *(run.name for run in runs))
-    rows = [
-        (name, *(f"{run.operators[name]:.3g}" if name in run.operators else "-" for run in runs))
-        for name in names
-    ]
-    return ["## Time by operator", "", *_table(header, rows)]
+    rows = [(name, *(shown(run.operators, name) for run in runs)) for name in names]
+    return ["## Time by operator", "", *markdown_table(header, rows)]
 
 
 def _cost(runs: Sequence[Measured], unit: str) -> list[str]:
@@ -166,9 +163,15 @@ def _cost(runs: Sequence[Measured], unit: str) -> list[str]:
         )
         for run in runs
     ]
-    return ["## Cost", "", *_table(header, rows)]
+    return ["## Cost", "", *markdown_table(header, rows)]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
     lines = [header, ["---"] * len(header), *rows]
     return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def shown(operators: Mapping[str, float], name: str) -> str:
+    """Return an operator's seconds, or - if a run has no such operator."""
+    return f"{operators[name]:.3g}" if name in operators else "-"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from verl_hpc.runs.scaling.efficiency import Measured
+from verl_hpc.runs.scaling.page import markdown_table, shown
 
 _WIDTH, _LEFT, _ROW, _BAR = 720, 150, 48, 17
 """Width of the picture and its labels, distance between runs and height of a bar, in pixels."""
@@ -52,12 +53,10 @@ def prediction_block(
 _Pairs = Sequence[tuple[Measured, Predicted]]
 
 
-def _table(pairs: _Pairs, unit: str) -> Iterator[str]:
+def _table(pairs: _Pairs, unit: str) -> list[str]:
     header = ("run", unit, "s/step", "predicted", "off by", "efficiency", "predicted")
-    yield f"| {' | '.join(header)} |"
-    yield f"| {' | '.join(['---'] * len(header))} |"
-    for run, mine in pairs:
-        cells = (
+    rows = [
+        (
             run.name,
             str(run.ranks),
             f"{run.step_s:.3g}",
@@ -66,7 +65,9 @@ def _table(pairs: _Pairs, unit: str) -> Iterator[str]:
             f"{_efficiency(pairs, run, run.step_s, False):.1%}",
             f"{_efficiency(pairs, run, mine.step_s, True):.1%}",
         )
-        yield f"| {' | '.join(cells)} |"
+        for run, mine in pairs
+    ]
+    return markdown_table(header, rows)
 
 
 def _efficiency(pairs: _Pairs, run: Measured, seconds: float, of_model: bool) -> float:
@@ -89,19 +90,15 @@ def _bars(pairs: _Pairs) -> Iterator[str]:
             yield f"{name:<{width}}  {kind:<9} {bar} {seconds:.3g} s"
 
 
-def _operators(pairs: _Pairs) -> Iterator[str]:
+def _operators(pairs: _Pairs) -> list[str]:
     names = list(dict.fromkeys(name for run, _ in pairs for name in run.operators))
     known = [name for name in names if any(name in mine.operators for _, mine in pairs)]
     header = ("operator, s/step: measured, predicted", *(run.name for run, _ in pairs))
-    yield f"| {' | '.join(header)} |"
-    yield f"| {' | '.join(['---'] * len(header))} |"
-    for name in known:
-        cells = [f"{_shown(run.operators, name)}, {_shown(p.operators, name)}" for run, p in pairs]
-        yield f"| {' | '.join([name, *cells])} |"
-
-
-def _shown(operators: Mapping[str, float], name: str) -> str:
-    return f"{operators[name]:.3g}" if name in operators else "-"
+    rows = [
+        [name, *(f"{shown(run.operators, name)}, {shown(p.operators, name)}" for run, p in pairs)]
+        for name in known
+    ]
+    return markdown_table(header, rows)
 
 
 def prediction_svg(runs: Sequence[Measured], predicted: Sequence[Predicted], unit: str) -> str:

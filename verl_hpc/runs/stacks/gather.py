@@ -14,7 +14,8 @@ from pathlib import Path
 from verl_hpc.package import FOLDER
 from verl_hpc.runs.jobs import cluster_of
 from verl_hpc.runs.ranks import Progress, Ranks
-from verl_hpc.runs.stacks.stack import DIRECTORY, Stack, load_stacks
+from verl_hpc.runs.records import parse_record
+from verl_hpc.runs.stacks.stack import DIRECTORY, NodeStacks, Stack
 from verl_hpc.runs.stacks.take import AUTO, take_here
 from verl_hpc.slurm.programs import WHICH_SLURM
 
@@ -58,8 +59,8 @@ def _by_step(run: Path, job_id: str, hosts: Sequence[str], how: str) -> tuple[li
         words = step_words(run.resolve(), out, job_id, hosts, how)
         problem = _run_step(words, cluster_of(run / "job", job_id))
         files = _files(out, len(hosts) if not problem else 0)
-        stacks = [stack for file in files for stack in load_stacks(file.read_bytes())]
-    return stacks, problem or "its node wrote nothing"
+        taken = [parse_record(file.read_bytes(), NodeStacks) for file in files]
+    return [stack for node in taken for stack in node.stacks], problem or "its node wrote nothing"
 
 
 def step_words(run: Path, out: Path, job_id: str, hosts: Sequence[str], how: str) -> list[str]:

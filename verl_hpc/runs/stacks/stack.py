@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,13 @@ class Stack:
         return any(frame.waits for frame in self.main)
 
 
+@dataclass(frozen=True)
+class NodeStacks:
+    """Stacks of the ranks of one node, as it writes them for others."""
+
+    stacks: tuple[Stack, ...]
+
+
 def stack_file(run_directory: Path, rank: int) -> Path:
     """Return the file to which a rank writes its stacks at the signal."""
     return run_directory / DIRECTORY / f"rank_{rank:05d}.txt"
@@ -147,40 +154,3 @@ def from_faulthandler(text: str) -> tuple[Thread, ...]:
             threads[-1][1].append(frame)
     named = [Thread(f"thread 0x{name}", tuple(frames)) for name, frames in reversed(threads)]
     return (Thread("MainThread", named[0].frames), *named[1:]) if named else ()
-
-
-def dump_stacks(stacks: Sequence[Stack]) -> str:
-    """Write stacks as JSON for `load_stacks`."""
-    rows = [
-        {
-            "rank": s.rank,
-            "host": s.host,
-            "pid": s.pid,
-            "how": s.how,
-            "problem": s.problem,
-            "threads": [
-                {"name": t.name, "frames": [[f.function, f.file, f.line] for f in t.frames]}
-                for t in s.threads
-            ],
-        }
-        for s in stacks
-    ]
-    return json.dumps(rows) + "\n"
-
-
-def load_stacks(text: str | bytes) -> list[Stack]:
-    """Read stacks written by `dump_stacks`."""
-    return [
-        Stack(
-            row["rank"],
-            row["host"],
-            row["pid"],
-            row["how"],
-            tuple(
-                Thread(t["name"], tuple(Frame(*frame) for frame in t["frames"]))
-                for t in row["threads"]
-            ),
-            row["problem"],
-        )
-        for row in json.loads(text)
-    ]

@@ -17,12 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from verl_hpc.runs.ranks import Progress, read_ranks
+from verl_hpc.runs.records import write_record
 from verl_hpc.runs.stacks.stack import (
     SIGNAL,
     STOPPED,
+    NodeStacks,
     Stack,
     Thread,
-    dump_stacks,
     from_faulthandler,
     from_py_spy,
     stack_file,
@@ -140,9 +141,7 @@ def main(run: str, out: str, how: str) -> int:
         print(f"{run} has no ranks.json", file=sys.stderr)
         return 1
     target = Path(out) / f"{socket.gethostname()}.json"
-    fresh = target.with_suffix(".new")
-    fresh.write_text(dump_stacks(take_here(Path(run), ranks.ranks, how)), encoding="utf-8")
-    fresh.replace(target)
+    write_record(target, NodeStacks(tuple(take_here(Path(run), ranks.ranks, how))))
     return 0
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from verl_hpc.cluster.site import PreflightConfig, Site
+from verl_hpc.config.regular_file import replace_text
 from verl_hpc.errors import ClusterError
 from verl_hpc.hardware.measured import Measured
 from verl_hpc.runs.verdict import Verdict, failing_nodes, fails, listed, ok, to_data
@@ -110,10 +110,8 @@ def write_measured(path: Path, measured: Measured) -> None:
 
 
 def _write(path: Path, tree: Mapping[str, Any]) -> None:
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        fresh.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        replace_text(path, json.dumps(tree, indent=1) + "\n")
     except OSError as error:
         raise ClusterError(f"--out {path.parent}: {error.strerror}; name another") from None
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_hpc.config.spans import parse_spans, spans
 from verl_hpc.runs.verdict import Verdict, fails, listed, ok, unknown
-from verl_hpc.runtime.binding import Binding, parse_ranges, ranges
+from verl_hpc.runtime.binding import Binding
 
 _FIELDS = (
     "index",
@@ -115,7 +116,7 @@ def near_cores(bus: str, devices: Path = _PCI) -> frozenset[int] | None:
     """Cores near the device at `00000000:17:00.0`, as the driver writes it."""
     domain, _, rest = bus.lower().partition(":")
     file = devices / f"{domain[-4:]}:{rest}" / "local_cpulist"
-    return frozenset(parse_ranges(file.read_text())) if file.is_file() else None
+    return frozenset(parse_spans(file.read_text())) if file.is_file() else None
 
 
 def judge_nearness(
@@ -129,7 +130,11 @@ def judge_nearness(
     if not far:
         return [ok("gpu cores", "every rank may run on cores near its GPU")]
     text = listed(
-        [f"rank {b.rank} on {b.host} has {ranges(b.cores)}, not {ranges(n)}" for b, n in far], 4
+        [
+            f"rank {b.rank} on {b.host} has {spans(b.cores, ',')}, not {spans(n, ',')}"
+            for b, n in far
+        ],
+        4,
     )
     todo = "list masks by GPU in srun_args: --cpu-bind=mask_cpu:..."
     return [fails("gpu cores", f"far from their GPUs: {text}", todo)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from verl_hpc.errors import FlowError
@@ -53,7 +54,7 @@ class Operator:
                 f"operator {self.name!r}: func is {type(self.func).__name__}; expected a function"
             )
 
-    @property
+    @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """Parameters of its function.
 
@@ -68,15 +69,12 @@ class Operator:
                 "call it in a function of your own"
             ) from None
 
-    def call(self, values: dict[str, Any]) -> Any:
-        """Call the function with values by parameter name; positional-only ones are passed by
-        position."""
-        parameters = self.parameters
-        by_place = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in values]
-        first = [values.pop(name) for name in by_place]
-        return self.func(*first, **values)
+    @cached_property
+    def positional(self) -> Sequence[str]:
+        """Positional-only parameters of its function."""
+        return [n for n, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY]
 
-    @property
+    @cached_property
     def gives(self) -> tuple[str, ...]:
         """Names of its outputs."""
         return (self.name,) if self.outputs is None else tuple(self.outputs)

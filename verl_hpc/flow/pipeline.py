@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import FlowError
-from verl_hpc.flow.operator import EVERYWHERE, Operator
+from verl_hpc.flow.operator import Operator
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,31 @@ class Run:
         return self.operator.name
 
     @property
-    def values(self) -> Sequence[str]:
+    def values(self) -> list[str]:
+        """Values that the operator needs."""
         return list(self.needs.values())
+
+    def call(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the operator's function; return its outputs by name. Positional-only parameters are
+        passed by position.
+
+        Raises:
+            FlowError: the operator gives another number of outputs than it declares.
+        """
+        operator = self.operator
+        arguments = {name: values[value] for name, value in self.needs.items()}
+        first = [arguments.pop(name) for name in operator.positional if name in arguments]
+        result = operator.func(*first, **arguments)
+        names = operator.gives
+        if len(names) == 1:
+            return {names[0]: result}
+        results = () if result is None and not names else result
+        if not isinstance(results, tuple) or len(results) != len(names):
+            raise FlowError(
+                f"operator {operator.name!r} gives {type(result).__name__}, expected a tuple of "
+                f"{len(names)}: {', '.join(names)}"
+            )
+        return dict(zip(names, results, strict=True))
 
 
 @dataclass(frozen=True)
@@ -58,7 +81,8 @@ class Mover:
 
         Args:
             move: what to carry.
-            values: what this rank has at the source; of others what it has anywhere.
+            values: those of the move, and its index, as this rank has them at the source, else
+                anywhere.
 
         Raises:
             StepCancelled: a rank that would take part has given the flow up.
@@ -81,15 +105,24 @@ class Pipeline:
     inputs: tuple[str, ...]
     schedule: tuple[Run | Move, ...]
     placements: Mapping[str, Sequence[int]] | None = None
+    _by_rank: dict[int, list[tuple[Run | Move, str]]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
-    def for_rank(self, rank: int) -> Iterator[Run | Move]:
-        """The part of the schedule that `rank` takes part in, in order.
+    def for_rank(self, rank: int) -> Sequence[tuple[Run | Move, str]]:
+        """The part of the schedule that `rank` takes part in, in order, each item with the
+        placement in which it does; for a move the target, if the rank is in both placements.
 
         Operators on disjoint ranks are in each other's schedule only by the moves between them.
         """
-        for item in self.schedule:
-            if any(self._has(place, rank) for place in places_of(item)):
-                yield item
+        if rank not in self._by_rank:
+            known = self.placements
+            here = [
+                (item, [p for p in places_of(item) if known is None or rank in known[p]])
+                for item in self.schedule
+            ]
+            self._by_rank[rank] = [(item, places[-1]) for item, places in here if places]
+        return self._by_rank[rank]
 
     def split(self, first: Collection[str]) -> tuple[Pipeline, Pipeline]:
         """Split into two pipelines that run one after the other: the operators of `first`, and the
@@ -176,7 +209,7 @@ class Pipeline:
             StepCancelled: an operator raised it, here or on ranks that this one would have met at a
                 move. What they and others have done stays done.
         """
-        return self.resume(self.begin(**inputs), rank, mover, enter).made()
+        return self.resume(self.begin(**inputs), rank, mover, enter).made
 
     def begin(self, **inputs: Any) -> Values:
         """Create the values that a run of the flow starts from.
@@ -184,14 +217,14 @@ class Pipeline:
         Raises:
             FlowError: an input is missing, or nothing asks for it.
         """
-        missing = [name for name in self.inputs if name not in inputs]
+        missing = set(self.inputs).difference(inputs)
         if missing:
-            raise FlowError(f"flow {self.name!r} runs with {', '.join(missing)} missing")
-        unknown = [name for name in inputs if name not in self.inputs]
-        if unknown:
+            names = sorted(missing, key=self.inputs.index)
+            raise FlowError(f"flow {self.name!r} runs with {', '.join(names)} missing")
+        for name in set(inputs).difference(self.inputs):
             raise FlowError(
-                f"flow {self.name!r} has no input {unknown[0]!r}; "
-                f"{near_or_all(unknown[0], self.inputs, 'its inputs')}"
+                f"flow {self.name!r} has no input {name!r}; "
+                f"{near_or_all(name, self.inputs, 'its inputs')}"
             )
         return Values(inputs)
 
@@ -203,21 +236,26 @@ class Pipeline:
         enter: Callable[[str, str], object] = lambda *_: None,
     ) -> Values:
         """Run like `run`, from values that `begin`, or the first of two pipelines, left."""
-        mine = list(self.for_rank(rank))
-        for number, item in enumerate(mine):
+        mine = self.for_rank(rank)
+        for number, (item, place) in enumerate(mine):
             try:
-                _do(item, values, mover, partial(enter, item.name, self._place_of(item, rank)))
+                enter(item.name, place)
+                if isinstance(item, Run):
+                    values.put(place, item.call(values.at(place, item.needs.values())))
+                else:
+                    known = values.at(item.source, (*item.values, item.index))
+                    values.put(item.target, mover.move(item, known))
             except StepCancelled:
-                mover.abandon(item for item in mine[number + 1 :] if isinstance(item, Move))
+                mover.abandon(item for item, _ in mine[number + 1 :] if isinstance(item, Move))
                 raise
         return values
 
-    def has_changed(self, name: str) -> bool | None:
+    @cached_property
+    def changed(self) -> Mapping[str, bool]:
         """Whether an operator may come after a change of what a checkpoint holds, or makes one
-        (`before_changes`); None for what is not an operator."""
-        if name not in [op.name for op in self.operators]:
-            return None
-        return name not in [op.name for op in self.before_changes[0].operators]
+        (`before_changes`), by its name."""
+        before = {op.name for op in self.before_changes[0].operators}
+        return {op.name: op.name not in before for op in self.operators}
 
     @property
     def operators(self) -> list[Operator]:
@@ -234,18 +272,11 @@ class Pipeline:
         """Moves, in order."""
         return [item for item in self.schedule if isinstance(item, Move)]
 
-    def _place_of(self, item: Run | Move, rank: int) -> str:
-        """The placement in which a rank takes part in an item; of a move's two the target."""
-        return next(p for p in reversed(places_of(item)) if self._has(p, rank))
-
     def _ranks_of(self, item: Run | Move) -> set[int]:
         """Ranks that take part in an item; of a flow without placements this one."""
         if self.placements is None:
             return {0}
         return {rank for place in places_of(item) for rank in self.placements[place]}
-
-    def _has(self, place: str, rank: int) -> bool:
-        return self.placements is None or rank in self.placements[place]
 
 
 def places_of(item: Run | Move) -> tuple[str, ...]:
@@ -257,43 +288,16 @@ class Values:
     """Values of a rank by name and placement, since samples are reassigned for every placement."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
-        self._places = {name: {EVERYWHERE: value} for name, value in inputs.items()}
+        self.made = dict(inputs)
+        """Values by name, as they were made, else as they came."""
+        self._placed: dict[tuple[str, str], Any] = {}
 
     def put(self, place: str, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
-            self._places.setdefault(name, {})[place] = value
+            self.made.setdefault(name, value)
+            self._placed[name, place] = value
 
-    def at(self, place: str) -> dict[str, Any]:
-        """Values as they are at a placement, else as they were made."""
-        return {n: places.get(place, _first(places)) for n, places in self._places.items()}
-
-    def made(self) -> dict[str, Any]:
-        return {name: _first(places) for name, places in self._places.items()}
-
-
-def _first(places: Mapping[str, Any]) -> Any:
-    return next(iter(places.values()))
-
-
-def _do(item: Run | Move, values: Values, mover: Mover, enter: Callable[[], object]) -> None:
-    enter()
-    if isinstance(item, Move):
-        values.put(item.target, mover.move(item, values.at(item.source)))
-    else:
-        place = item.operator.placement
-        values.put(place, _call(item, values.at(place)))
-
-
-def _call(run: Run, values: Mapping[str, Any]) -> dict[str, Any]:
-    operator = run.operator
-    result = operator.call({name: values[value] for name, value in run.needs.items()})
-    names = operator.gives
-    if len(names) == 1:
-        return {names[0]: result}
-    results = () if result is None and not names else result
-    if not isinstance(results, tuple) or len(results) != len(names):
-        raise FlowError(
-            f"operator {operator.name!r} gives {type(result).__name__}, expected a tuple of "
-            f"{len(names)}: {', '.join(names)}"
-        )
-    return dict(zip(names, results, strict=True))
+    def at(self, place: str, names: Iterable[str | None]) -> dict[str, Any]:
+        """Values as they are at a placement, else as they were made, if this rank has them."""
+        made, placed = self.made, self._placed
+        return {n: placed.get((n, place), made[n]) for n in names if n is not None and n in made}

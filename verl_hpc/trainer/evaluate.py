@@ -53,7 +53,7 @@ def evaluate_by(flow: Recipe, run: RunContext, step: int) -> dict[str, float]:
     (chosen,) = run.config.evaluation_sets.values()
     count = len(run.settings.evaluation_problems.source)
     rows = range(min(chosen.max_prompts or count, count))
-    flow.compiled().run(run.rank, run.exchange, rows=StepRows(step, rows))
+    flow.pipeline().run(run.rank, run.exchange, rows=StepRows(step, rows))
     found = run.session.control.allgather(dict(flow.metrics))
     return {name: value for of_rank in found for name, value in of_rank.items()}
 

@@ -65,7 +65,7 @@ class Loop:
                 self._droppable and self.stop.stop_request().at_once
             )
             self.stop.reads_requests |= run.rollout.place.leads
-        picture = self._steps.pipeline(run.num_steps)
+        picture = recipe.pipeline(run.num_steps)
         if run.rank == 0:
             told = [flow_text(picture), *shared_bases_text(run.layouts.bases)]
             text = "\n".join(told) + f"\n\n{flow_mermaid(picture)}\n"
@@ -263,8 +263,7 @@ class Loop:
         meet = not self.run.layouts.is_split
         if meet and self._droppable and self.stop.agree().at_once:
             raise StepDropped
-        changed = pipeline.has_changed(name)
-        self._droppable = self._droppable if changed is None else not changed
+        self._droppable = not pipeline.changed.get(name, not self._droppable)
         self._enter(name, place, step)
 
     def _enter(self, name: str, place: str = "all", step: int | None = None) -> None:

@@ -45,8 +45,8 @@ class Recipe(DataFlow):
         """Flow that evaluates, on rows of the evaluation data; None answers the prompts greedily
         and scores the answers with the reward function."""
         self._first_steps: dict[str, int] = {}
-        self._compiled: dict[tuple[str, ...], Pipeline] = {}
-        """Compiled pipelines by operator names; shared with flows that leave out some operators."""
+        self._compiled: dict[int, Pipeline] = {}
+        """Compiled pipelines by step, up to the last that an operator joins in."""
 
     def operator(
         self,
@@ -121,22 +121,29 @@ class Recipe(DataFlow):
         )
         return self
 
+    def without(self, *names: str) -> Recipe:
+        """See `DataFlow.without`."""
+        rest = super().without(*names)
+        rest._compiled = {}
+        return rest
+
     def of_step(self, step: int) -> Recipe:
         """Return the flow without operators that join after `step`."""
         late = [op.name for op in self.operators if step < self._first_steps[op.name]]
         return self.without(*late) if late else self
 
-    def compiled(self) -> Pipeline:
-        """Return the pipeline on the run's placements, compiled once; no operator may be added
-        afterwards.
+    def pipeline(self, step: int | None = None) -> Pipeline:
+        """Return the pipeline of a step, or of all operators, on the run's placements; compiled
+        once, so that no operator may be added afterwards.
 
         Raises:
             FlowError: see `compile`.
         """
-        names = tuple(op.name for op in self.operators)
-        if names not in self._compiled:
-            self._compiled[names] = self.compile(self._run.ranks)
-        return self._compiled[names]
+        last = max(self._first_steps.values(), default=1)
+        step = last if step is None else min(step, last)
+        if step not in self._compiled:
+            self._compiled[step] = self.of_step(step).compile(self._run.ranks)
+        return self._compiled[step]
 
     def compile(self, placements: Mapping[str, Sequence[int]] | None = None) -> Pipeline:
         """See `DataFlow.compile`.

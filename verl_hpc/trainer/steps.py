@@ -65,10 +65,6 @@ class Steps:
         self._next: _Batch | None = None
         self._generates = recipe.generates
 
-    def pipeline(self, step: int) -> Pipeline:
-        """Return the pipeline of the operators that take part in a step."""
-        return self._recipe.of_step(step).compiled()
-
     def take(self, step: int, progress: Progress) -> StepResult:
         """Run a step; every rank calls it.
 
@@ -79,7 +75,7 @@ class Steps:
             return self._take_made_ahead(step, progress)
         metrics = self._refit(progress.step) if self._generates else {}
         rows, position = self._run.order.take(progress.position, self._run.config.batch.size)
-        pipeline = self.pipeline(step)
+        pipeline = self._recipe.pipeline(step)
         self._recipe.metrics.clear()
         values = pipeline.begin(rows=StepRows(step, rows, behind=position))
         if self._run.layouts.is_split:
@@ -96,7 +92,7 @@ class Steps:
         """Return where the next step's rows begin; every rank calls it."""
         if not self._run.config.batch.refill_rounds:
             return position
-        rollout, asked = self._run.rollout, values.made().get("asked")
+        rollout, asked = self._run.rollout, values.made.get("asked")
         assert rollout is not None
         position_there = asked.behind if isinstance(asked, StepRows) else None
         return (
@@ -146,7 +142,7 @@ class Steps:
 
     def _meet(self, step: int, abandoned: bool) -> None:
         """Raises: StepDropped: on every rank, if one has abandoned the step or is preempted."""
-        self._enter(self.pipeline(step), step, WAIT, "all")
+        self._enter(self._recipe.pipeline(step), step, WAIT, "all")
         stop = self._run.stop
         preempted = stop is not None and stop.stop_request().at_once
         if self._run.session.control.any(abandoned or preempted):
@@ -165,7 +161,7 @@ class Steps:
 
     def _parts(self, step: int) -> tuple[Pipeline, Pipeline]:
         """Split a step's pipeline into the operators that can run ahead, and the rest."""
-        pipeline = self.pipeline(step)
+        pipeline = self._recipe.pipeline(step)
         busy = {rank for role in self._run.trained for rank in role.place.ranks}
         made, names = {"rows"}, set()
         for run in pipeline.runs:
@@ -178,7 +174,7 @@ class Steps:
         return pipeline.split(names)
 
     def _resume(self, pipeline: Pipeline, step: int, values: Values) -> None:
-        enter = partial(self._enter, self.pipeline(step), step)
+        enter = partial(self._enter, self._recipe.pipeline(step), step)
         pipeline.resume(values, self._run.rank, self._run.exchange, enter)
 
     def _collect(
@@ -193,9 +189,9 @@ class Steps:
         Ranks that lead no group or placement add nothing, and send nothing.
         """
         if self._run.layouts.is_split:
-            self._enter(self.pipeline(progress.step), progress.step, WAIT, "all")
+            self._enter(self._recipe.pipeline(progress.step), progress.step, WAIT, "all")
         # Else the sequences are the data's, and no response of the model.
-        look = step_samples(self._run, values.made()) if self._generates else NOTHING
+        look = step_samples(self._run, values.made) if self._generates else NOTHING
         leads = any(place.leads for place in self._run.places.values())
         rewards = self._rewards(values) if leads else ()
         said = (mine if leads else {}, look, rewards) if leads or look is not NOTHING else None
@@ -211,6 +207,6 @@ class Steps:
         return StepResult(progress, together, samples, rewards)
 
     def _rewards(self, values: Values) -> Sequence[float]:
-        scores = values.made().get("scores")
+        scores = values.made.get("scores")
         wanted = self._run.config.metrics.prometheus is not None
         return tuple(scores.values) if wanted and isinstance(scores, Scores) else ()

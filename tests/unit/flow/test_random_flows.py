@@ -135,7 +135,7 @@ def up_to_changes(pipeline):
     first, rest = pipeline.before_changes
     assert not any(op.changes_state for op in first.operators)
     late = {op.name for op in rest.operators}
-    assert all(pipeline.has_changed(op.name) == (op.name in late) for op in pipeline.operators)
+    assert all(pipeline.changed[op.name] == (op.name in late) for op in pipeline.operators)
     return first, rest
 
 
@@ -154,7 +154,7 @@ def test_two_parts_are_the_whole(way, seed):
 
     def work(rank):
         mover, values = Rooms(rank, ranks, meetings), first.begin(rows=0)
-        return rest.resume(first.resume(values, rank, mover), rank, mover).made()
+        return rest.resume(first.resume(values, rank, mover), rank, mover).made
 
     for rank, values in enumerate(in_threads(NUM_RANKS, work)):
         assert isinstance(values, dict), values

@@ -41,8 +41,8 @@ def noted(monkeypatch):
     collect = Steps._collect
 
     def note(self, progress, metrics, mine, values):
-        asked, samples = values.made()["asked"], values.made()["samples"]
-        found.append((asked, samples, values.made()["scores"], progress.position))
+        asked, samples = values.made["asked"], values.made["samples"]
+        found.append((asked, samples, values.made["scores"], progress.position))
         return collect(self, progress, metrics, mine, values)
 
     monkeypatch.setattr(Steps, "_collect", note)

@@ -76,9 +76,9 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
             f"roles.{unused[0]}: no operator of recipe {name} uses this role; leave it out"
         )
     for step in (1, run.num_steps):
-        recipe.of_step(step).compiled()
+        recipe.pipeline(step)
     if recipe.evaluation is not None:
-        recipe.evaluation.compiled()
+        recipe.evaluation.pipeline()
     return recipe
 
 

@@ -27,7 +27,7 @@ HOST = ("assign", "examples", "pairs", "choose_tokens", "select_tokens", "advant
 def test_models_compute_what_the_recipe_says(name, tmp_path):
     run = small_run(tmp_path, steps=2, **RUNS[name])
     recipe = make_recipe(run, find_recipe(run.config.recipe, 60.0))
-    pipeline = recipe.of_step(2).compiled()
+    pipeline = recipe.pipeline(2)
     hosts = {one.name for one in operators_of(run.config) if one.kind == "host"} | {*HOST}
     expected = [
         (item.name, item.operator.placement, item.operator.changes_state)

@@ -356,8 +356,8 @@ def test_vllm_has_the_parameters_of_the_map_and_no_others(vllm, here):
     with pytest.raises(ModelError) as error:
         check_parameters(wrong, here.world.rank, vllm.weights, "vLLM")
     text = str(error.value)
-    assert "model.layers.0.mlp.gate_proj.weight: the map has it, the engine not" in text
-    assert "model.layers.0.mlp.gate_up_proj.weight: the engine has it, [" in text
+    assert "model.layers.0.mlp.gate_proj.weight: in the map, and not in the engine" in text
+    assert "model.layers.0.mlp.gate_up_proj.weight: in the engine ([" in text
 
 
 def test_transformers_has_the_parameters_of_the_map_and_no_others(hf, here):

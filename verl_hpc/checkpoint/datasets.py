@@ -48,7 +48,7 @@ def read_dataset(file: h5py.File, name: str, box: Box | None = None) -> torch.Te
     dataset = plain_dataset(file, name)
     window = Box.whole(dataset.shape) if box is None else box
     if len(window.start) != len(dataset.shape) or not Box.whole(dataset.shape).contains(window):
-        raise ValueError(f"{name} has shape {dataset.shape}, and {window} is to be read")
+        raise ValueError(f"cannot read {window} of {name}, whose shape is {dataset.shape}")
     dtype = schema.DTYPES[dataset.attrs[schema.DTYPE_ATTRIBUTE]]
     if dataset.dtype != schema.stored_dtype(dtype):
         raise ValueError(f"{name} has elements of {dataset.dtype}, meant to be {dtype}")

@@ -201,7 +201,7 @@ def _parse_table(
         shape = shapes[number]
         box = Box(tuple(start[: len(shape)]), tuple(stop[: len(shape)]))
         if not Box.whole(shape).contains(box):
-            raise ValueError(f"names a part of {names[number]} outside of it")
+            raise ValueError(f"{box} is not a part of {names[number]}, whose shape is {shape}")
         view = View(dataset, 0, row_major_strides(box.shape))
         component, _, tensor = names[number].partition("/")
         regions[component].append(Region(tensor, box, (paths[holder],), view))

@@ -37,7 +37,7 @@ class PrometheusConfig(Section):
     @model_validator(mode="after")
     def _goes_somewhere(self) -> PrometheusConfig:
         if self.pushgateway is None and self.port is None and self.textfile is None:
-            raise ValueError("give pushgateway, port or textfile; without one nobody is told")
+            raise ValueError("give pushgateway, port or textfile: where the metrics go")
         return self
 
 

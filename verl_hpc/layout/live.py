@@ -44,19 +44,19 @@ def check_parameters(
         expected[region.view.name].append(region)
     # A rank may hold nothing but padding of the vocabulary.
     padded = {r.view.name for r in shard_map.regions if r.tensor in _PADDED}
-    problems = [f"{n}: the map has it, the engine not" for n in expected if n not in parameters]
+    problems = [f"{n}: in the map, and not in the engine" for n in expected if n not in parameters]
     for name, parameter in parameters.items():
         if name in expected:
             problems += _differences(name, parameter, expected[name], shard_map)
         elif name not in padded:
-            problems.append(f"{name}: the engine has it, {_described(parameter)}, the map not")
+            problems.append(f"{name}: in the engine ({_described(parameter)}), and not in the map")
     if problems:
         more = len(problems) - _MOST_LISTED
         listed = problems[:_MOST_LISTED] + [f"and {more} more"] * (more > 0)
         raise ModelError(
-            f"{engine} has not the parameters that verl_hpc's map of this model "
-            "says, so its weights cannot be filled; the version installed may be another than the "
-            "one the map was written for:\n  " + "\n  ".join(listed)
+            f"{engine} has other parameters than verl_hpc's map of this model, so its weights "
+            "cannot be filled; the installed version may differ from the one that the map was "
+            "written for:\n  " + "\n  ".join(listed)
         )
 
 

@@ -36,7 +36,7 @@ def make(options: MultipleChoiceOptions) -> RewardFunction:
         truth = _letter_of(ground_truth, choices)
         if truth is None:
             known = ", ".join(choices)
-            raise RewardError(f"ground_truth = {ground_truth!r:.100} is none of {known}")
+            raise RewardError(f"ground_truth = {ground_truth!r:.100} is not one of {known}")
         letter = extract_letter(solution_str, choices)
         return {"score": float(letter == truth), "no_answer": float(letter is None)}
 

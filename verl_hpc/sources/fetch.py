@@ -178,7 +178,7 @@ def _no_answer(name: HubName, endpoint: str, error: Exception) -> ModelError:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return ModelError(
         f"{name}: {endpoint} does not give it: {lines[0][:300]}. Fetch on a node with network; "
-        "what has arrived is kept, and the same command goes on"
+        "what has arrived is kept; run the same command again to continue"
     )
 
 

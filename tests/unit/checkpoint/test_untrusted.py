@@ -185,7 +185,7 @@ def test_parts_of_a_tensor_are_inside_of_it(step):
     with h5py.File(step / "index.h5", "r+") as file:
         file["regions/stop"][0] = 1 << 40
     reseal(step)
-    refuses(step, "outside of it")
+    refuses(step, "is not a part of")
 
 
 def test_finished_responses_are_not_read_from_elsewhere(tmp_path):

@@ -35,7 +35,7 @@ def check(changes=None, shapes=SHAPES, rank=0, replicas=((0,),), arch=None):
 
 
 def refused(changes, **more):
-    with pytest.raises(ModelError, match="^the engine has not the parameters") as error:
+    with pytest.raises(ModelError, match="^the engine has other parameters") as error:
         check(changes, **more)
     return str(error.value).splitlines()[1:]
 
@@ -47,8 +47,8 @@ def test_what_fits():
 def test_a_name_that_differs_is_missing_and_extra():
     lines = refused({"model.norm.weight": None, "model.final_norm.weight": torch.empty(6)})
     assert lines == [
-        "  model.norm.weight: the map has it, the engine not",
-        "  model.final_norm.weight: the engine has it, [6] of float32, the map not",
+        "  model.norm.weight: in the map, and not in the engine",
+        "  model.final_norm.weight: in the engine ([6] of float32), and not in the map",
     ]
 
 

@@ -115,7 +115,7 @@ def test_another_column_has_the_choices():
     ("truth", "choices"), [(None, CHOICES), (4, CHOICES), ("Oslo", CHOICES), ("A", 3), ("A", [])]
 )
 def test_a_row_that_no_answer_could_be_right_for(truth, choices):
-    with pytest.raises(RewardError, match="is none of A, B, C, D|are no answers to choose from"):
+    with pytest.raises(RewardError, match="is not one of A, B, C, D|are no answers to choose from"):
         score("multiple_choice", request("A", truth, row={"choices": choices}))
 
 

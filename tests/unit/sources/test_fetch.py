@@ -84,7 +84,7 @@ def test_an_interrupted_download_goes_on(hub, run):
     hub.missing.add(lost)
     failed = run(NAME)
     assert failed.returncode == 1
-    assert "the same command goes on" in failed.stderr
+    assert "run the same command again to continue" in failed.stderr
     assert "Traceback" not in failed.stderr
     hub.missing.clear()
     hub.served.clear()

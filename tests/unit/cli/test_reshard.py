@@ -12,33 +12,19 @@ from verl_hpc.cli.reshard import as_text, readable
 from verl_hpc.layout.report import ReshardReport, Spread
 
 SMALL = {
-    "model_type": "llama",
-    "num_hidden_layers": 8,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "vocab_size": 128,
+    "model_type": "llama", "num_hidden_layers": 8, "hidden_size": 64, "intermediate_size": 128,
+    "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 128,
     "torch_dtype": "bfloat16",
-}
+}  # fmt: skip
 
 SPREADS = {
-    "received_bytes_per_rank",
-    "minimum_bytes_per_rank",
-    "allgather_bytes_per_rank",
-    "inbound_bytes_per_node",
-    "minimum_inbound_bytes_per_node",
+    f"{name}_bytes_per_{unit}"
+    for unit, names in (("rank", "received minimum allgather"), ("node", "inbound minimum_inbound"))
+    for name in names.split()
 }
 
-NUMBERS = {
-    "paper_bytes_per_rank",
-    "model_bytes",
-    "peak_bucket_bytes",
-    "messages",
-    "predicted_seconds",
-    "limit_seconds",
-    "planning_seconds",
-}
+NUMBERS = {f"{name}_seconds" for name in ("predicted", "limit", "planning")}
+NUMBERS |= {"paper_bytes_per_rank", "model_bytes", "peak_bucket_bytes", "messages"}
 
 
 @pytest.fixture
@@ -226,21 +212,12 @@ def test_the_table():
     )
 
 
-SIZES = [
-    (0, "0 B"),
-    (1023, "1023 B"),
-    (1024, "1.00 KiB"),
-    (1536, "1.50 KiB"),
-    (2**20, "1.00 MiB"),
-    (811_706_777_600, "755.96 GiB"),
-    (2**40, "1.00 TiB"),
-    (5000 * 2**40, "5000.00 TiB"),
-]
+SIZES = {0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1536: "1.50 KiB", 2**20: "1.00 MiB"}
+SIZES |= {811_706_777_600: "755.96 GiB", 2**40: "1.00 TiB", 5000 * 2**40: "5000.00 TiB"}
 
 
-@pytest.mark.parametrize("num_bytes, text", SIZES)
-def test_readable_bytes(num_bytes, text):
-    assert readable(num_bytes) == text
+def test_readable_bytes():
+    assert {size: readable(size) for size in SIZES} == SIZES
 
 
 BAD_INPUT = [

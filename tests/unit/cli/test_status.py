@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.status_runs import beat, fake_slurm, make_run, submit_run, without_slurm, work
+from tests.unit.cli.status_runs import (
+    HEAVY,
+    beat,
+    fake_slurm,
+    heavy_imports,
+    make_run,
+    submit_run,
+    without_slurm,
+    work,
+)
 from verl_hpc.cli import status as verb
 from verl_hpc.cli.main import main
 from verl_hpc.config.requests import Request, leave_request
@@ -17,9 +26,7 @@ from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.placed import Placed
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
-HEAVY = ("torch", "numpy", "mpi4py", "h5py", "matplotlib")
-
-
+NO_ANSWER = "echo 'Unable to contact slurm controller' >&2; exit 1"
 pytestmark = pytest.mark.usefixtures("here")
 
 
@@ -156,10 +163,19 @@ def test_a_run_that_waits_says_why_and_until_when(here, capsys, monkeypatch):
     assert len(log.read_text().splitlines()) == 1, "the second look uses the first one's answer"
 
 
-def test_a_queue_without_an_estimate(here, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("squeue", "words"),
+    [
+        ('echo "4711|PENDING|None|N/A"', "queued: job 4711; no estimate of its start"),
+        (NO_ANSWER, "unknown: submitted as job 4711; no heartbeat yet\n"),
+        (NO_ANSWER, "note       Slurm did not answer: squeue"),
+        (NO_ANSWER, "Unable to contact slurm controller"),
+    ],
+)
+def test_what_slurm_says_of_a_run_without_a_heartbeat(here, capsys, monkeypatch, squeue, words):
     submit_run(here, "4711")
-    fake_slurm(here, monkeypatch, squeue='echo "4711|PENDING|None|N/A"')
-    assert shown(capsys, "run").startswith("runs/run: queued: job 4711; no estimate of its start")
+    fake_slurm(here, monkeypatch, squeue=squeue)
+    assert words in shown(capsys, "run")
 
 
 def test_silence_is_told_and_slurms_silence_too(run, capsys):
@@ -167,15 +183,6 @@ def test_silence_is_told_and_slurms_silence_too(run, capsys):
     # Its process is this one, which is there: what is late is the heartbeat.
     text = shown(capsys, "ppo_lab")
     assert text.startswith("runs/ppo_lab: no heartbeat for 2h 01m: in rollout\n")
-
-
-def test_slurm_that_does_not_answer_is_a_note(here, capsys, monkeypatch):
-    submit_run(here, "4711")
-    fake_slurm(here, monkeypatch, squeue="echo 'Unable to contact slurm controller' >&2; exit 1")
-    text = shown(capsys, "run")
-    assert text.startswith("runs/run: unknown: submitted as job 4711; no heartbeat yet\n")
-    assert "note       Slurm did not answer: squeue" in text
-    assert "Unable to contact slurm controller" in text
 
 
 def test_a_failed_run_says_where_to_look(run, capsys):
@@ -276,7 +283,7 @@ def test_help_imports_next_to_nothing(verb_name):
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
     names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "verl_hpc.errors" in names
-    assert not {n for n in names if n.split(".")[0] in (*HEAVY, "pydantic", "yaml", "rich")}
+    assert not {n.split(".")[0] for n in names} & (HEAVY | {"pydantic", "yaml", "rich"})
 
 
 @pytest.mark.parametrize("words", [["status", "run"], ["list"], ["logs", "run"], ["save", "run"]])
@@ -284,13 +291,4 @@ def test_the_verbs_import_nothing_heavy(here, words):
     run = make_run(here / "runs")
     work(run, 2)
     beat(run)
-    program = (
-        "import sys\n"
-        "from verl_hpc.cli.main import main\n"
-        f"main({words!r})\n"
-        f"print('heavy:', *sorted(set({HEAVY!r}) & {{n.partition('.')[0] for n in sys.modules}}))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=here
-    )
-    assert done.stdout.endswith("heavy:\n"), done.stdout + done.stderr
+    assert heavy_imports(words, here) == ""

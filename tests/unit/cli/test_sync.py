@@ -1,4 +1,4 @@
-"""`sync`: which offline runs of W&B are uploaded, and what the user is told where none is."""
+"""`sync`: which offline runs of W&B are uploaded, and the answer where none is."""
 
 from __future__ import annotations
 

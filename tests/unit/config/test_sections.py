@@ -61,16 +61,11 @@ def test_values_out_of_bounds_are_named(name, value):
 
 
 AT_BOUNDS = [
-    ("algorithm__loss__clip_low", 0.0),
-    ("algorithm__loss__clip_low", 1.0),
-    ("algorithm__loss__clip_high", 3.0),
-    ("algorithm__loss__dual_clip", None),
-    ("algorithm__entropy_coefficient", -0.01),
-    ("rollout__top_p", 1.0),
-    ("rollout__top_k", -1),
-    ("optimizer__clip_grad", 0.0),
-    ("checkpoint__every", 0),
-]
+    ("algorithm__loss__clip_low", 0.0), ("algorithm__loss__clip_low", 1.0),
+    ("algorithm__loss__clip_high", 3.0), ("algorithm__loss__dual_clip", None),
+    ("algorithm__entropy_coefficient", -0.01), ("rollout__top_p", 1.0), ("rollout__top_k", -1),
+    ("optimizer__clip_grad", 0.0), ("checkpoint__every", 0),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name, value", AT_BOUNDS)
@@ -223,13 +218,9 @@ def test_a_reward_function_that_is_not_known(name, words):
 
 
 WRONG_PATHS = [
-    ("", "at least 1 character"),
-    ("a\0b", "control character"),
-    ("a\nb", "line break"),
-    ("x/" * 2500, "at most 4000"),
-    ("a/" + "x" * 256, "255 bytes"),
-    ("a/" + "é" * 128, "255 bytes"),
-]
+    ("", "at least 1 character"), ("a\0b", "control character"), ("a\nb", "line break"),
+    ("x/" * 2500, "at most 4000"), ("a/" + "x" * 256, "255 bytes"), ("a/" + "é" * 128, "255 bytes"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "told"), WRONG_PATHS)

@@ -23,7 +23,7 @@ def leaves(tree, prefix=""):
 
 
 def shown(name):
-    """As it is listed: roles, labels and terms are the user's."""
+    """A setting's name in the list, where roles, labels and terms are the user's."""
     name = re.sub(r"^(roles|reward\.terms)\.\w+", r"\1.NAME", name)
     return re.sub(r"^placement\..*", "placement", name)
 
@@ -113,15 +113,12 @@ def test_names_are_given_once_but_where_sections_share_one():
 def test_meanings_are_the_docstrings():
     class Section(BaseModel, use_attribute_docstrings=True):
         number: int = 3
-        """Of sheep,
+        """A number of sheep,
         counted."""
 
     (setting,) = settings_of(Section, "farm.")
-    assert (setting.name, setting.default, setting.meaning) == (
-        "farm.number",
-        "3",
-        "Of sheep, counted.",
-    )
+    assert (setting.name, setting.default) == ("farm.number", "3")
+    assert setting.meaning == "A number of sheep, counted."
 
 
 def test_every_setting_has_a_meaning():

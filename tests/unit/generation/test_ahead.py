@@ -25,7 +25,7 @@ from verl_hpc.testing.local_run import CPU, LetterTokenizer
 
 
 class Later:
-    """Workers that score when they are told, in the order they are told."""
+    """Workers that score when the test says so, in the order that it gives."""
 
     def __init__(self):
         self.asked = []
@@ -65,7 +65,7 @@ def length(solution_str, ground_truth, **_):
 
 @batched
 def rank_of(requests):
-    """Of the whole list: what one process with a part of it could not know."""
+    """The place in the whole list, which one process with a part of it could not know."""
     return [sorted(r.response for r in requests).index(r.response) for r in requests]
 
 
@@ -74,7 +74,7 @@ def function(call=length, name="reward", **changes):
 
 
 def both(**changes):
-    """Of a response alone, and of all together."""
+    """A scorer with a term of a response alone, and one of all together."""
     terms = [Term("own", 1.0, function(length, "reward.terms.own", **changes))]
     return SumScorer([*terms, Term("list", 0.5, function(rank_of, "reward.terms.list"))])
 

@@ -1,4 +1,4 @@
-"""Which tokens of a step are trained on: samples left out, weights, the loss's own choice."""
+"""Tokens of a step that are trained on: samples left out, weights, the loss's own choice."""
 
 import pytest
 import torch
@@ -166,7 +166,7 @@ def test_all_of_it_with_a_critic(tmp_path):
 
 
 def test_a_step_of_which_nothing_is_trained_on(tmp_path):
-    """Every response has one score: no optimizer step, which is counted, and the run goes on."""
+    """Every response has one score: there is no optimizer step, which is counted."""
     (tmp_path / "same.py").write_text("def score(response, ground_truth):\n    return 1.0\n")
     run = small_run(
         tmp_path,

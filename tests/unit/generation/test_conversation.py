@@ -1,4 +1,4 @@
-"""Conversations of an engine with environments: limits, errors, and what is told apart."""
+"""Conversations of an engine with environments: limits, errors, and what is kept apart."""
 
 import json
 import os
@@ -238,14 +238,21 @@ def test_what_a_step_prints_is_cut(own, tmp_path, capfd):
     assert len(capfd.readouterr().out) <= ended * (2**18 + 100)
 
 
+def children(notes):
+    return [int(path.name.partition("-")[2]) for path in notes.glob("child-*")]
+
+
+def assert_end(*started):
+    """Processes end within ten seconds."""
+    deadline = time.monotonic() + 10
+    while any(map(_runs, started)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert started and not any(map(_runs, started))
+
+
 def test_what_a_step_has_started_ends_with_its_conversation(own, tmp_path):
     talk(conversations(own, tmp_path, "StartsOthers", timeout_s=1.0, on_error="end"))
-    children = [int(path.name.partition("-")[2]) for path in tmp_path.glob("child-*")]
-    assert children
-    deadline = time.monotonic() + 10
-    while any(map(_runs, children)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(_runs, children))
+    assert_end(*children(tmp_path))
 
 
 def _runs(process):
@@ -261,14 +268,11 @@ def test_also_if_it_ends_before_it_has_said_a_word(own, tmp_path):
     conversation = Environments(settings).begin(PROBLEMS[0])
     conversation.tell([1], "a")
     deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("child-*")) and time.monotonic() < deadline:
+    while not children(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.01)
     conversation.end()
-    (child,) = (int(path.name.partition("-")[2]) for path in tmp_path.glob("child-*"))
-    deadline = time.monotonic() + 10
-    while _runs(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(child)
+    (child,) = children(tmp_path)
+    assert_end(child)
 
 
 LEAVES = """
@@ -348,10 +352,7 @@ def test_processes_end_with_the_helper(own, tmp_path):
     os.kill(process, 0)
     environments._helper.process.kill()
     environments._helper.process.wait()
-    deadline = time.monotonic() + 10
-    while _runs(process) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(process)
+    assert_end(process)
 
 
 def test_a_row_that_cannot_be_read_is_an_error_of_the_data(own, tmp_path):

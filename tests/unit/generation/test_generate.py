@@ -73,7 +73,7 @@ def test_every_prompt_is_answered_as_often_as_asked():
 
 
 def test_the_engines_log_probs_are_the_trainers():
-    """The same weights, so the same numbers: what the mismatch's metric rests on."""
+    """Equal weights give equal numbers, which the metric of the mismatch rests on."""
     samples, columns = run()
     trainer = LocalEngine()
     for i, output in enumerate(trainer.infer(columns["tokens"], 0.8)):

@@ -1,4 +1,4 @@
-"""Scores of all ranks, and how much of what failed is told to all of them."""
+"""Scores of all ranks, and how much of what failed all of them learn."""
 
 import pickle
 from dataclasses import replace
@@ -25,7 +25,7 @@ NUM = 2000
 
 
 class Remembers(LocalControl):
-    """Of one rank; counts the bytes that it would have sent."""
+    """The control plane of one rank; counts the bytes that it would have sent."""
 
     sent = 0
 

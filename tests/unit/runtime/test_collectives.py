@@ -11,7 +11,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 13)
 
 
 def text(rank):
-    """Of no bytes, of some that fit into an envelope, of many."""
+    """A message of no bytes, of some that fit into an envelope, or of many."""
     return bytes([rank]) * (rank % 3 * 40)
 
 

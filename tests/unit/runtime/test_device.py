@@ -21,17 +21,12 @@ NONE = {"VERL_HPC_GPUS_PER_NODE": "0", "SLURM_GPUS_ON_NODE": "0"}
 
 
 PROMISES = [
-    {"SLURM_GPUS_ON_NODE": "4"},
-    {"VERL_HPC_GPUS_PER_NODE": "8"},
-    {"SLURM_STEP_GPUS": "0,1"},
-    {"SLURM_JOB_GPUS": "3"},
-    {"CUDA_VISIBLE_DEVICES": "0"},
-    {"CUDA_VISIBLE_DEVICES": "GPU-7b3e6e9a"},
-    {"CUDA_VISIBLE_DEVICES": "MIG-1c2d"},
-    {"ROCR_VISIBLE_DEVICES": "0,1"},
-    {"HIP_VISIBLE_DEVICES": "1"},
+    {"SLURM_GPUS_ON_NODE": "4"}, {"VERL_HPC_GPUS_PER_NODE": "8"}, {"SLURM_STEP_GPUS": "0,1"},
+    {"SLURM_JOB_GPUS": "3"}, {"CUDA_VISIBLE_DEVICES": "0"},
+    {"CUDA_VISIBLE_DEVICES": "GPU-7b3e6e9a"}, {"CUDA_VISIBLE_DEVICES": "MIG-1c2d"},
+    {"ROCR_VISIBLE_DEVICES": "0,1"}, {"HIP_VISIBLE_DEVICES": "1"},
     NONE | {"CUDA_VISIBLE_DEVICES": "2"},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("environ", PROMISES)

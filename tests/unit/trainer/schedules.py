@@ -80,15 +80,15 @@ class Played:
     """What happened, as the ranks that it happened on saw it."""
 
     trained: list = field(default_factory=list)
-    """By step: rows, samples and columns."""
+    """Rows, samples and columns, step by step."""
     lags: list = field(default_factory=list)
-    """By step: what the metrics say of them."""
+    """The largest lag that the metrics have, step by step."""
     counted: list = field(default_factory=list)
-    """By step: how many times a number of the ranks that generate was changed, there."""
+    """How many times a number of the ranks that generate was changed there, step by step."""
     pieces: dict[int, list[Piece]] = field(default_factory=dict)
-    """By the seed of the call, but for empty ones."""
+    """Pieces that are not empty, by the seed of their call."""
     weights: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
-    """By version."""
+    """Weights by their version."""
 
 
 def play(schedule, slow=None, restart=None):

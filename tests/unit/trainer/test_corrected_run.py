@@ -43,7 +43,7 @@ class NoisyRollout(LocalRollout):
 
 
 def expected_score(run):
-    """Of a response to k, under the trainer's policy, exactly."""
+    """The exact mean score of a response to k under the trainer's policy."""
     model = engine_of(run, "actor")._model
     first = model(torch.tensor([PROMPT]))[-1].softmax(-1)
     return float(first[B] * model(torch.tensor([PROMPT, B]))[-1].softmax(-1)[C] + 0.5 * first[D])

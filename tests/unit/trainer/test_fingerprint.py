@@ -14,17 +14,10 @@ from verl_hpc.trainer.build import _frozen as frozen_weights
 from verl_hpc.trainer.fingerprint import changed, check_fingerprint, fingerprint
 
 BEFORE = {
-    "recipe": "rl",
-    "seed": "0",
-    "data.train": "aa",
-    "data.shuffle": "true",
-    "data.chat": "auto",
-    "config.json: rope_theta": "10000.0",
-    "tokenizer": "ee",
-    "model.path": "cc",
-    "reward.function": "gsm8k",
-    "roles.reward.path": "rr",
-}
+    "recipe": "rl", "seed": "0", "data.train": "aa", "data.shuffle": "true", "data.chat": "auto",
+    "config.json: rope_theta": "10000.0", "tokenizer": "ee", "model.path": "cc",
+    "reward.function": "gsm8k", "roles.reward.path": "rr",
+}  # fmt: skip
 
 
 def test_the_same_run_goes_on():
@@ -76,13 +69,9 @@ def test_a_run_goes_on_with_another_reward():
 
 
 MODEL = {
-    "model_type": "llama",
-    "num_hidden_layers": 2,
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_attention_heads": 2,
-    "vocab_size": 32,
-}
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16,
+    "num_attention_heads": 2, "vocab_size": 32,
+}  # fmt: skip
 
 
 @pytest.fixture

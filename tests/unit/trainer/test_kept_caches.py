@@ -1,4 +1,4 @@
-"""Which compile caches a start finds, which it leaves, and that nothing of it ends a run."""
+"""Compile caches that a start finds and leaves; trouble with them ends no run."""
 
 import os
 from dataclasses import replace

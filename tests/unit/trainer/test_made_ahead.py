@@ -1,4 +1,4 @@
-"""Which responses of a checkpoint a run takes up."""
+"""Responses of a checkpoint that a run takes up."""
 
 from types import SimpleNamespace
 

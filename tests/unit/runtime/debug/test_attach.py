@@ -1,4 +1,4 @@
-"""Which rank starts a debugger when, and whose connections its gate lets in."""
+"""When a rank starts a debugger, and which users its gate lets in."""
 
 import os
 import socket

@@ -82,17 +82,10 @@ def test_weights_are_of_what_is_left():
 
 
 def select(loss=None, top=1.0, trained=None, step=1):
-    given = {"old_log_probs": per_token(4), "entropy": per_token(9)}
-    return select_tokens(
-        PLACE,
-        SelectSettings(loss or PpoClip(), top, 0),
-        StepRows(step, [0, 1]),
-        samples(),
-        sequences(),
-        column(**given),
-        column(advantages=per_token(5)),
-        trained,
-    )
+    given = column(old_log_probs=per_token(4), entropy=per_token(9))
+    columns = sequences(), given, column(advantages=per_token(5)), trained
+    settings, rows = SelectSettings(loss or PpoClip(), top, 0), StepRows(step, [0, 1])
+    return select_tokens(PLACE, settings, rows, samples(), *columns)
 
 
 def test_tokens_of_the_highest_entropy():
@@ -168,14 +161,8 @@ def test_all_of_it_with_a_critic(tmp_path):
 def test_a_step_of_which_nothing_is_trained_on(tmp_path):
     """Every response has one score: there is no optimizer step, which is counted."""
     (tmp_path / "same.py").write_text("def score(response, ground_truth):\n    return 1.0\n")
-    run = small_run(
-        tmp_path,
-        steps=2,
-        held_out=None,
-        algorithm__drop_equal_groups=True,
-        batch__mini_batches=2,
-        reward__function=f"{tmp_path}/same.py:score",
-    )
+    changes = {"algorithm__drop_equal_groups": True, "batch__mini_batches": 2, "held_out": None}
+    run = small_run(tmp_path, steps=2, reward__function=f"{tmp_path}/same.py:score", **changes)
     before = {n: w.clone() for n, w in run.roles["actor"].training.weights.items()}
     result, lines = loop(run)
     assert result.outcome == "finished"

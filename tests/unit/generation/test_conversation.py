@@ -130,28 +130,19 @@ def own(tmp_path_factory):
 
 
 def conversations(own, notes, kind, longest=40, options=(), problems=PROBLEMS, **config):
-    settings = EnvironmentConfig(
-        name=f"{own}:{kind}",
-        options={"notes": str(notes), **dict(options)},
-        **{"max_turns": 8} | config,
-    )
-    return Conversations(
-        settings,
-        Environments(settings),
-        [Asked(problem, is_chat=False) for problem in problems],
-        Encoder(LetterTokenizer()),
-        lambda i, n: 100 * i + n,
-        Sampling(longest),
-    )
+    options = {"notes": str(notes), **dict(options)}
+    settings = EnvironmentConfig(name=f"{own}:{kind}", options=options, **{"max_turns": 8} | config)
+    asked = [Asked(problem, is_chat=False) for problem in problems]
+    around = Encoder(LetterTokenizer()), lambda i, n: 100 * i + n, Sampling(longest)
+    return Conversations(settings, Environments(settings), asked, *around)
 
 
-def talk(turns, longest=40):
+def talk(turns, longest=40, num_seqs=2, **options):
     """Responses, and failures of steps."""
     prompts, seeds = [[3, 4], [5, 6, 7], [3, 5], [6]], [11, 12, 13, 14]
+    engine = LocalRollout(max_num_seqs=num_seqs)
     with closing(turns):
-        found = LocalRollout(max_num_seqs=2).generate(
-            prompts, Sampling(longest), seeds, turns=turns
-        )
+        found = engine.generate(prompts, Sampling(longest), seeds, turns=turns, **options)
     return found, list(turns.failures)
 
 
@@ -296,14 +287,8 @@ if __name__ == "__main__":
 def test_nothing_is_left_of_a_rank_that_is_gone(own, tmp_path, kind):
     """Whoever waits for the end of its output is not kept waiting."""
     name = kind if kind == "python" else f"{own}:{kind}"
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVES, name, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout == "leaves\n"
+    words = [sys.executable, "-c", LEAVES, name, str(tmp_path)]
+    assert subprocess.check_output(words, text=True, timeout=60) == "leaves\n"
 
 
 def test_an_environment_is_made_once(own, tmp_path):
@@ -330,16 +315,9 @@ def test_so_many_conversations_at_a_time(own, tmp_path):
 def test_an_engine_that_waits_for_a_tool_is_interrupted(own, tmp_path):
     turns = conversations(own, tmp_path, "Hangs", timeout_s=60.0)
     start = time.monotonic()
-    with closing(turns):
-        found = LocalRollout(max_num_seqs=4).generate(
-            [[3, 4], [5, 6, 7], [3, 5], [6]],
-            Sampling(40),
-            [11, 12, 13, 14],
-            interrupted=lambda: time.monotonic() > start + 4,
-            turns=turns,
-        )
+    responses, _ = talk(turns, num_seqs=4, interrupted=lambda: time.monotonic() > start + 4)
     assert time.monotonic() < start + 30
-    assert None in found, "those that wait are not finished"
+    assert None in responses, "those that wait are not finished"
 
 
 def test_processes_end_with_the_helper(own, tmp_path):

@@ -20,13 +20,13 @@ from verl_hpc.runtime.device import (
 NONE = {"VERL_HPC_GPUS_PER_NODE": "0", "SLURM_GPUS_ON_NODE": "0"}
 
 
+VISIBLE = {"CUDA": ("0", "GPU-7b3e6e9a", "MIG-1c2d"), "ROCR": ("0,1",), "HIP": ("1",)}
 PROMISES = [
-    {"SLURM_GPUS_ON_NODE": "4"}, {"VERL_HPC_GPUS_PER_NODE": "8"}, {"SLURM_STEP_GPUS": "0,1"},
-    {"SLURM_JOB_GPUS": "3"}, {"CUDA_VISIBLE_DEVICES": "0"},
-    {"CUDA_VISIBLE_DEVICES": "GPU-7b3e6e9a"}, {"CUDA_VISIBLE_DEVICES": "MIG-1c2d"},
-    {"ROCR_VISIBLE_DEVICES": "0,1"}, {"HIP_VISIBLE_DEVICES": "1"},
+    *({f"{kind}_VISIBLE_DEVICES": value} for kind, values in VISIBLE.items() for value in values),
+    *({name: "4"} for name in ("SLURM_GPUS_ON_NODE", "VERL_HPC_GPUS_PER_NODE", "SLURM_JOB_GPUS")),
+    {"SLURM_STEP_GPUS": "0,1"},
     NONE | {"CUDA_VISIBLE_DEVICES": "2"},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("environ", PROMISES)

@@ -52,15 +52,8 @@ def expected_score(run):
 @pytest.fixture(scope="module")
 def warmed_up(tmp_path_factory):
     """Weights that answer as `ANSWERS`: right half of the time, and safely else."""
-    run = small_run(
-        tmp_path_factory.mktemp("sft"),
-        prompts=["k"],
-        held_out=None,
-        recipe="sft",
-        steps=1,
-        batch__size=1,
-        optimizer__lr=5e-2,
-    )
+    small = {"held_out": None, "steps": 1, "batch__size": 1, "optimizer__lr": 5e-2}
+    run = small_run(tmp_path_factory.mktemp("sft"), prompts=["k"], recipe="sft", **small)
     engine = engine_of(run, "actor")
     sequences = [torch.tensor([PROMPT, *(ord(x) - ord("a") + 1 for x in a)]) for a in ANSWERS]
 

@@ -80,20 +80,13 @@ def two_turns(solution_str, turns, **_):
 
 def test_an_estimator_a_loss_a_reward_and_an_environment_of_one_file(tmp_path):
     """None of them is known to the package."""
-    (tmp_path / "mine.py").write_text(EVERYTHING, encoding="utf-8")
-    result, lines = loop(
-        small_run(
-            tmp_path,
-            steps=3,
-            algorithm={
-                "advantage": {"name": f"{tmp_path}/mine.py:Signs"},
-                "loss": {"name": f"{tmp_path}/mine.py:Plain"},
-            },
-            reward__function=f"{tmp_path}/mine.py:two_turns",
-            rollout__environment={"name": f"{tmp_path}/mine.py:Echo", "max_turns": 2},
-            rollout__max_response_tokens=12,
-        )
-    )
+    file = tmp_path / "mine.py"
+    file.write_text(EVERYTHING, encoding="utf-8")
+    algorithm = {"advantage": {"name": f"{file}:Signs"}, "loss": {"name": f"{file}:Plain"}}
+    rollout = {"environment": {"name": f"{file}:Echo", "max_turns": 2}, "max_response_tokens": 12}
+    changes = {f"rollout__{name}": value for name, value in rollout.items()}
+    changes |= {"algorithm": algorithm, "reward__function": f"{file}:two_turns"}
+    result, lines = loop(small_run(tmp_path, steps=3, **changes))
     assert result.outcome == "finished"
     assert all(line["actor/mine"] == 1 for line in lines), "of each token"
     assert all(line["actor/grad_norm"] > 0 for line in lines)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -44,16 +45,12 @@ def test_against_explicit_sums(rows, owners, gamma, lam, value_lam):
 @given(rows(), st.floats(-100, 100) | st.just(math.nan))
 def test_tokens_of_the_environment_do_not_matter(rows, noise):
     """Whatever stands between two turns, or behind the response, may as well not be there."""
+
+    def noisy(row, numbers):
+        return [x if m else noise for x, m in zip(numbers, row.mask, strict=True)]
+
     disturbed = [
-        Row(
-            row.group,
-            row.score,
-            [r if m else noise for r, m in zip(row.rewards, row.mask, strict=True)],
-            row.mask,
-            [v if m else noise for v, m in zip(row.values, row.mask, strict=True)],
-            row.greedy,
-        )
-        for row in rows
+        replace(row, rewards=noisy(row, row.rewards), values=noisy(row, row.values)) for row in rows
     ]
     counts = torch.tensor([row.mask for row in rows]).bool()
     estimator = Gae(gamma=0.9, lam=0.8)

@@ -65,12 +65,8 @@ def test_groups_have_equal_work():
 
 def sharing(prompts, count):
     """Owners of samples given as (prompt length, response lengths) prompt by prompt."""
-    found = [
-        (group, prompt, length)
-        for group, (prompt, lengths) in enumerate(prompts)
-        for length in lengths
-    ]
-    samples = tuple(Sample(i, g, p, n, False) for i, (g, p, n) in enumerate(found))
+    rows = [(group, prompt, n) for group, (prompt, lengths) in enumerate(prompts) for n in lengths]
+    samples = tuple(Sample(i, *row, False) for i, row in enumerate(rows))
     given = replace(settings(train=count), hidden_size=10**6, shares_prompts=True)
     return assign_groups(given, samples).owners["train"]
 
@@ -95,18 +91,12 @@ def test_which_samples_a_step_sees_does_not_depend_on_the_layout():
 
 def test_lengths_are_metrics():
     _, metrics = assigned([4, 60, 6, 10], train=1)
-    assert metrics == {
-        "response_length/mean": 20.0,
-        "response_length/max": 60.0,
-        "response_length/min": 4.0,
-        "prompt_length/mean": 10.0,
-        "prompt_length/max": 10.0,
-        "prompt_length/min": 10.0,
-        "response_length/clip_ratio": 0.25,
-        "perf/total_num_tokens": 120.0,
-        "prompt_length/clip_ratio": 0.0,
-        "prompt_length/num_dropped": 0.0,
-    }
+    lengths = {"response_length": (20.0, 60.0, 4.0, 0.25), "prompt_length": (10.0, 10.0, 10.0, 0.0)}
+    expected = {"perf/total_num_tokens": 120.0, "prompt_length/num_dropped": 0.0}
+    for what, values in lengths.items():
+        names = [f"{what}/{end}" for end in ("mean", "max", "min", "clip_ratio")]
+        expected |= dict(zip(names, values, strict=True))
+    assert metrics == expected
 
 
 def test_prompts_that_fill_their_room_are_counted():

@@ -44,9 +44,8 @@ def test_values_and_gradients(data, estimator):
     slope = SLOPES["k2" if estimator.endswith("+") else plain]
     differences = (new - ref).flatten().tolist()
     assert found.dtype == torch.float64
-    assert found.flatten().tolist() == pytest.approx(
-        [VALUES[plain](d) for d in differences], rel=1e-9, abs=1e-14
-    )
+    expected = pytest.approx([VALUES[plain](d) for d in differences], rel=1e-9, abs=1e-14)
+    assert found.flatten().tolist() == expected
     assert new.grad.flatten().tolist() == pytest.approx(
         [slope(d) for d in differences], rel=1e-9, abs=1e-14
     )

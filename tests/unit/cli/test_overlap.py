@@ -25,9 +25,8 @@ def test_runs_that_follow_each_other_are_counted_together(tmp_path, prints):
     warm_up = run_directory(tmp_path / "sft", data(tmp_path, "a", 1, 7), held_out)
     then = run_directory(tmp_path / "rl", data(tmp_path, "b", 8, 9), held_out)
     counts = "evaluation has 3 rows with 2 different prompts; 1 of these occur in the 4 rows"
-    assert prints("overlap", warm_up, then).splitlines() == [
-        f"{run}: {counts} of training of {warm_up}, {then}" for run in (warm_up, then)
-    ]
+    expected = [f"{run}: {counts} of training of {warm_up}, {then}" for run in (warm_up, then)]
+    assert prints("overlap", warm_up, then).splitlines() == expected
     assert "; 0 of these occur in the 2 rows" in prints("overlap", then)
 
 

@@ -74,9 +74,8 @@ def test_words_beside_thoughts_that_are_left_out_are_an_error(text):
 
 
 def test_an_empty_answer_is_its_end():
-    assert learned(tokenizer_of("gptoss"), said("u: hi", "a: ")) == [
-        "<|channel|>final<|message|><|return|>"
-    ]
+    expected = ["<|channel|>final<|message|><|return|>"]
+    assert learned(tokenizer_of("gptoss"), said("u: hi", "a: ")) == expected
 
 
 def calling(said_before, *said_after, **arguments):
@@ -134,10 +133,8 @@ def test_two_answers_in_a_row_have_a_header_between_them_that_is_not_learned():
     messages = said("u: hi", "a: one", "a: two")
     assert learned(templated(TULU), messages) == ["one<eos>", "two<eos>"]
     # A template that leaves thoughts out of all turns but the last one.
-    assert learned(tokenizer_of("qwen3"), messages) == [
-        "one<|im_end|>",
-        "<think>\n\n</think>\n\ntwo<|im_end|>",
-    ]
+    expected = ["one<|im_end|>", "<think>\n\n</think>\n\ntwo<|im_end|>"]
+    assert learned(tokenizer_of("qwen3"), messages) == expected
 
 
 def test_tools_that_a_template_does_not_read_are_an_error():

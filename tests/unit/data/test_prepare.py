@@ -61,10 +61,8 @@ def test_math_takes_the_last_box_and_keeps_labels(tmp_path):
     unlabelled = {key: MATH_ROW[key] for key in ("problem", "solution")}
     source = raw(tmp_path, [MATH_ROW, unlabelled], [MATH_ROW])
     out = tmp_path / "out"
-    assert prepare(RECIPES["math"], source, out) == {
-        out / "train.parquet": Written(2, {}),
-        out / "test.parquet": Written(1, {}),
-    }
+    expected = {out / "train.parquet": Written(2, {}), out / "test.parquet": Written(1, {})}
+    assert prepare(RECIPES["math"], source, out) == expected
     labelled, plain = open_source(files(out / "train.parquet"))
     assert labelled.data_source == "DigitalLearningGmbH/MATH-lighteval"
     assert labelled.ground_truth == r"\frac{1}{2}"
@@ -194,9 +192,8 @@ def prepared(tmp_path, name, rows, seed=0, ending="jsonl"):
             writer.writeheader()
             writer.writerows(rows)
     out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
-    assert prepare(RECIPES[name], path, out, seed) == {
-        out / "released.parquet": Written(len(rows), {})
-    }
+    expected = {out / "released.parquet": Written(len(rows), {})}
+    assert prepare(RECIPES[name], path, out, seed) == expected
     return list(open_source(files(out / "released.parquet")))
 
 

@@ -201,9 +201,8 @@ def test_responses_in_flight_continue_under_the_weights_of_then():
     samples, columns, _ = at(replace(first, upcoming=[later]), 2)
     assert [s.group for s in samples] == [0, 0, 1, 1]
     assert {v for row in columns["versions"] for v in row.tolist()} == {2}
-    assert sorted(which[1:] for which in some.ahead) == [
-        (n, s, 4) for n in (3, 4) for s in range(4)
-    ]
+    expected = [(n, s, 4) for n in (3, 4) for s in range(4)]
+    assert sorted(which[1:] for which in some.ahead) == expected
     begun = {(which.step, which.slot): tagged for which, tagged in some.ahead.items()}
     for weight in some.engine.weights.values():
         weight.mul_(0.5)

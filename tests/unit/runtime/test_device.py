@@ -157,9 +157,8 @@ def test_a_gpu_that_computes_wrongly_or_not_at_all(monkeypatch):
         raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
     stand_in(monkeypatch, Cuda(1), product=refuses)
-    assert find_device("n0", 0, 1).trouble == (
-        "cuda:0 cannot be used: CUDA error: no kernel image is available"
-    )
+    expected = "cuda:0 cannot be used: CUDA error: no kernel image is available"
+    assert find_device("n0", 0, 1).trouble == expected
     stand_in(monkeypatch, Cuda(1), product=lambda size: twos)
     assert "GPU-0) multiplies matrices wrongly" in find_device("n0", 0, 1).trouble
 

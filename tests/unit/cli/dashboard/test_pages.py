@@ -81,19 +81,20 @@ def test_without_the_token_there_is_nothing(server, runs, path, cookie):
 @pytest.mark.parametrize("token", ["", "x", "%C3%A4", "A" * 43])
 def test_a_wrong_token(server, token):
     status, headers, _ = ask(server, f"/?token={token}", cookie=False)
-    assert status == 403
-    assert "Set-Cookie" not in headers
+    assert (status, "Set-Cookie" in headers) == (403, False)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
-def test_another_name_for_this_machine_is_refused(server, host):
-    assert ask(server, "/", Host=host)[0] == 421
-    assert ask(server, f"/?token={server.token}", cookie=False, Host=host)[0] == 421
+def test_another_name_for_this_machine_is_refused_and_another_port_is_not(server):
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
+        assert ask(server, "/", Host=host)[0] == 421
+        assert ask(server, f"/?token={server.token}", cookie=False, Host=host)[0] == 421
+    for host in ("localhost", "localhost:1", "127.0.0.1:8080", "[::1]:8080"):
+        assert ask(server, "/", Host=host)[0] == 200, "the end of a tunnel"
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8080", "[::1]:8080"])
-def test_the_port_of_a_tunnel_may_be_another(server, host):
-    assert ask(server, "/", Host=host)[0] == 200
+def test_it_only_reads(server):
+    methods = ("POST", "PUT", "DELETE", "OPTIONS")
+    assert [ask(server, "/", method=method)[0] for method in methods] == [501] * 4
 
 
 OUTSIDE = """
@@ -107,11 +108,6 @@ def test_nothing_outside_the_runs_can_be_reached(server, runs, path):
     make_run(runs, "a")
     make_run(runs.parent, "outside")
     assert ask(server, path)[0] == 404
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_it_only_reads(server, method):
-    assert ask(server, "/", method=method)[0] == 501
 
 
 def test_headers_that_keep_other_sites_out(server):

@@ -68,9 +68,8 @@ def test_secrets_are_left_out(monkeypatch):
 
 def test_a_secret_in_a_message_is_left_out(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "from-the-environment")
-    assert describe(OSError("403 for from-the-environment"), "x") == (
-        f"failed in x\n\nOSError: 403 for {REDACTED}\n"
-    )
+    expected = f"failed in x\n\nOSError: 403 for {REDACTED}\n"
+    assert describe(OSError("403 for from-the-environment"), "x") == expected
 
 
 def test_nobody_is_waited_for_to_read_the_report(tmp_path):

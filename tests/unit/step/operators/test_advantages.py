@@ -81,9 +81,8 @@ def test_a_group_is_scaled_by_its_deviation():
     found, _ = advantages(PLACE, Grpo(), samples(), sequences(), SCORES)
     deviation = (2 * 0.5**2 / 1) ** 0.5
     firsts = [row[mask.index(1)] for row, mask in zip(found["advantages"], MASKS, strict=True)]
-    assert [float(first) for first in firsts] == pytest.approx(
-        [0.5 / deviation, -0.5 / deviation, 0.5], abs=1e-5
-    )
+    expected = pytest.approx([0.5 / deviation, -0.5 / deviation, 0.5], abs=1e-5)
+    assert [float(first) for first in firsts] == expected
     assert GROUPS == [0, 0, 1]
 
 

@@ -89,9 +89,8 @@ def test_one_step_is_the_mean_cross_entropy_of_responses(micro_batch):
     assert metrics["prm/accuracy"] == pytest.approx(right / 3)
     found, told = process_rewards(PLACE, prm, SETTINGS, samples(), sequences(), before)
     after = [[0.5 * x for x in row] for row in log_ratios(prm, reference)]
-    assert [row.tolist() for row in found["process_rewards"]] == [
-        pytest.approx(row, rel=1e-5, abs=1e-6) for row in after
-    ]
+    expected = [pytest.approx(row, rel=1e-5, abs=1e-6) for row in after]
+    assert [row.tolist() for row in found["process_rewards"]] == expected
     total = sum(
         x
         for row, mask in zip(after, MASKS, strict=True)

@@ -65,10 +65,10 @@ def scored(rows, here=None, **more):
 
     def tokens(name):
         width = len(rows[0].mask)
-        found = [getattr(row, name) for row in mine]
-        if any(of is None for of in found):
+        lists = [getattr(row, name) for row in mine]
+        if any(of is None for of in lists):
             return None
-        return torch.tensor(found, dtype=torch.float64).view(len(mine), width)
+        return torch.tensor(lists, dtype=torch.float64).view(len(mine), width)
 
     return Scored(
         scores=torch.tensor([row.score for row in rows], dtype=torch.float64),

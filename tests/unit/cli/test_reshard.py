@@ -94,11 +94,11 @@ def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, prints):
             f"name: here\ngpus_per_node: 2\ncores_per_node: 8\nlinks: {{network_gb_s: {network}}}\n"
         )
         words = ["--train", "tp=4,pp=2", "--rollout", "tp=2", "--site", str(site), "--json"]
-        found = json.loads(prints("reshard", "--model", model, *words))
-        assert found["limit_seconds"] < found["predicted_seconds"]
-        limits.append(found["limit_seconds"])
-        inbound = found["inbound_bytes_per_node"]["max"]
-        assert found["limit_seconds"] == pytest.approx(inbound / (2 * network * 1e9))
+        figures = json.loads(prints("reshard", "--model", model, *words))
+        assert figures["limit_seconds"] < figures["predicted_seconds"]
+        limits.append(figures["limit_seconds"])
+        inbound = figures["inbound_bytes_per_node"]["max"]
+        assert figures["limit_seconds"] == pytest.approx(inbound / (2 * network * 1e9))
     assert limits[1] == pytest.approx(2 * limits[0])
 
 

@@ -93,8 +93,8 @@ def test_an_answer_has_one_end(tokenizer):
         ("2", "2<|im_end|>"),
         ("2\n", "2\n<|im_end|>"),
     ):
-        _, (found,) = Encoder(tokenizer).example(Problem(0, TEMPLATED, answer=answer))
-        assert tokenizer.decode(found.ids) == end
+        _, (example,) = Encoder(tokenizer).example(Problem(0, TEMPLATED, answer=answer))
+        assert tokenizer.decode(example.ids) == end
     with pytest.raises(DataError, match=r"row 0: message 1, of the assistant, ends with '<"):
         Encoder(tokenizer).example(Problem(0, said("u: 1 + 1?"), answer=said("a: 2<|im_end|>")))
 

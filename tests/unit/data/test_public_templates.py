@@ -157,9 +157,9 @@ def test_answers_are_those_of_transformers():
         first, (alone,) = encoder.example(problem, 1)
         if [*first, *alone.ids] != [*begin, *answers[0].ids]:
             wrong.append(f"{case}: an answer alone is another one")
-        for messages, found in zip((answer, other), answers, strict=True):
+        for messages, encoded in zip((answer, other), answers, strict=True):
             whole = transformers_ids(tokenizer, [*prompt, *messages], arguments)
-            ids = [*begin, *found.ids]
+            ids = [*begin, *encoded.ids]
             added = ids[len(whole) :]  # an end that the template does not write
             behind = tokenizer.decode(whole[len(ids) :]).replace("<eos>", "").strip()
             if ids[: len(whole)] != whole[: len(ids)] or behind or len(added) > 1:
@@ -214,13 +214,13 @@ def sampled(tokenizer, end, first, messages, arguments):
     ids, mask = marked["input_ids"], marked["assistant_masks"]
     runs = [[i for i, _ in run] for on, run in groupby(enumerate(mask), lambda p: p[1]) if on]
     places = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
-    found = []
+    positions = []
     for run, place in zip(runs, places, strict=True):
         asked = transformers_ids(tokenizer, messages[:place], arguments, add_generation_prompt=True)
         start = max(run[0], common(asked, ids))
         last = max((i for i in run if tokenizer.decode(ids[i]) == end), default=run[-1])
-        found += [i for i in run if start <= i <= last] if place >= first else []
-    return found
+        positions += [i for i in run if start <= i <= last] if place >= first else []
+    return positions
 
 
 def test_a_call_that_a_template_drops_is_an_error_whatever_is_said_later():
@@ -250,15 +250,15 @@ def test_turns_are_what_the_template_writes():
         )
         written = tokenizer.decode(whole)
         for sampled_turn, is_ended in ((turn, True), (turn[:-1], False)):
-            found = tokenizer.decode([*sampled_turn, *observations.tokens("more", sampled_turn)])
+            text = tokenizer.decode([*sampled_turn, *observations.tokens("more", sampled_turn)])
             count += 1
             # From the end of the turn on; the template may end one in the middle otherwise.
             behind = written.rpartition("yes")[2]
             middle = (
                 behind.replace("<|end|>", "<|return|>", 1) if name.startswith("gpt") else behind
             )
-            if not found.endswith(f"yes{middle if is_ended else behind}"):
-                wrong.append(f"{name}: {found!r} and {behind!r}")
+            if not text.endswith(f"yes{middle if is_ended else behind}"):
+                wrong.append(f"{name}: {text!r} and {behind!r}")
         assert turn[-1] == end
     assert not wrong, "\n".join(wrong)
     assert count == 2 * len(TEMPLATES)

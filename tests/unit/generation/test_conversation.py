@@ -147,14 +147,14 @@ def talk(turns, longest=40, num_seqs=2, **options):
 
 
 def test_each_response_has_an_environment_of_its_own(own, tmp_path):
-    found, failures = talk(conversations(own, tmp_path, "Echo"))
+    responses, failures = talk(conversations(own, tmp_path, "Echo"))
     notes = {path.name: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     # A response that was cut in its first turn needs none.
     assert 0 < len(notes) <= 4
     assert len({name.partition("-")[0] for name in notes}) == len(notes), "one a row"
     assert len({name.partition("-")[2] for name in notes}) == len(notes), "one a process"
     for name, told in notes.items():
-        response = found[int(name.partition("-")[0])]
+        response = responses[int(name.partition("-")[0])]
         own_tokens = [t for t, m in zip(response.tokens, response.sampled, strict=True) if m]
         said = [token for tokens, _ in told for token in tokens]
         # All that was told was sampled; a last turn that was cut is told to nobody.
@@ -256,7 +256,8 @@ def _runs(process):
 
 def test_also_if_it_ends_before_it_has_said_a_word(own, tmp_path):
     settings = EnvironmentConfig(name=f"{own}:StartsOthers", options={"notes": str(tmp_path)})
-    conversation = Environments(settings).begin(PROBLEMS[0])
+    environments = Environments(settings)
+    conversation = environments.begin(PROBLEMS[0])
     conversation.tell([1], "a")
     deadline = time.monotonic() + 30
     while not children(tmp_path) and time.monotonic() < deadline:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.unit.config.trees import SMALLEST
-from tests.unit.trainer.runs import block, loop, small_run
+from tests.unit.trainer.runs import block, loop, recipe_of, small_run
 from verl_hpc.algorithms import advantages, losses, preferences
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
@@ -15,7 +15,6 @@ from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
-from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 PAGE = (Path(__file__).parents[3] / "docs/algorithms.md").read_text(encoding="utf-8")
 
@@ -149,7 +148,7 @@ def test_a_file_that_cannot_be_used(own, section, given, changes, words):
     run_changes[f"algorithm__{section}"] = {"name": given, **settings}
     run = small_run(own, **run_changes)
     with pytest.raises(ConfigError, match=words):
-        make_recipe(run, find_recipe(run.config.recipe, 60.0))
+        recipe_of(run)
 
 
 def test_a_critic_for_an_advantage_of_the_users(own):
@@ -161,13 +160,13 @@ def test_a_critic_for_an_advantage_of_the_users(own):
 
 def test_an_aggregation_goes_with_a_loss_of_the_users(own):
     (own / "others.py").write_text(OTHERS)
-    found = {}
+    aggregations = {}
     for name, more in (("null", {}), ("given", {"algorithm__aggregation": "seq-mean-token-sum"})):
         loss = {"name": "others.py:BySequence"}
         settings = small_run(own, name=name, steps=1, algorithm__loss=loss, **more).settings
-        found[name] = (settings.policy.steps.aggregation, settings.value.steps.aggregation)
+        aggregations[name] = (settings.policy.steps.aggregation, settings.value.steps.aggregation)
     # The critic's loss is none of the policy's.
-    assert found == {
+    assert aggregations == {
         "null": ("seq-mean-token-mean", "token-mean"),
         "given": ("seq-mean-token-sum", "seq-mean-token-sum"),
     }

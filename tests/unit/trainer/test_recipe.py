@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.runs import loop, recipe_of, small_run
 from verl_hpc.errors import FlowError
 from verl_hpc.generation.generate import generate
 from verl_hpc.placement.layouts import Pool
@@ -194,7 +194,7 @@ def test_a_run_in_which_nothing_generates(tmp_path, own, changes):
         "role that generates actor, and choose rollout.engine: vllm or hf"
     )
     with pytest.raises(FlowError, match=told) as caught:
-        make_recipe(run, find_recipe(run.config.recipe, 60.0))
+        recipe_of(run)
     assert "give it in roles" not in str(caught.value)
 
 

@@ -54,8 +54,10 @@ def test_tokens_of_the_environment_do_not_matter(rows, noise):
     ]
     counts = torch.tensor([row.mask for row in rows]).bool()
     estimator = Gae(gamma=0.9, lam=0.8)
-    for found, expected in zip(estimator(scored(disturbed)), estimator(scored(rows)), strict=True):
-        torch.testing.assert_close(found[counts], expected[counts], rtol=0, atol=0)
+    for advantages, expected in zip(
+        estimator(scored(disturbed)), estimator(scored(rows)), strict=True
+    ):
+        torch.testing.assert_close(advantages[counts], expected[counts], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +84,8 @@ def test_long_responses(width):
         Row(0, 0.0, numbers(), [int(dice.random() < share) for _ in range(width)], numbers(), 0.0)
         for share in (1.0, 0.7, 0.0)
     ]
-    found = Gae(gamma=0.99, lam=0.95)(scored(some))
-    for mine, expected in zip(found, oracle(some, 0.99, 0.95, 0.95), strict=True):
+    computed = Gae(gamma=0.99, lam=0.95)(scored(some))
+    for mine, expected in zip(computed, oracle(some, 0.99, 0.95, 0.95), strict=True):
         counts = torch.tensor([row.mask for row in some]).bool()
         wanted = torch.tensor(expected, dtype=torch.float64)
         torch.testing.assert_close(mine[counts], wanted[counts], rtol=1e-9, atol=1e-9)

@@ -77,29 +77,19 @@ def test_a_verbs_module_is_a_program_too(verb, monkeypatch, capsys):
 
 
 NOWHERE = "there/is/no such thing"
-BAD_INPUT = {
+NAMED = (
+    "budget dashboard fetch generations hang list logs migrate overlap report save status stop sync"
+)
+"""Verbs that take a name alone."""
+BAD_INPUT = {verb: [NOWHERE] for verb in NAMED.split()} | {
     "attach": [NOWHERE, "--rank", "1"],
     "comm": ["--config", NOWHERE],
     "config": ["--explain", NOWHERE],
-    "dashboard": [NOWHERE],
     "doctor": ["--cluster", NOWHERE],
     "export": ["--step", NOWHERE, "--out", "model"],
-    "fetch": [NOWHERE],
-    "generations": [NOWHERE],
-    "hang": [NOWHERE],
     "import": ["--hf", NOWHERE, "--out", "steps"],
-    "list": [NOWHERE],
-    "logs": [NOWHERE],
-    "migrate": [NOWHERE],
-    "overlap": [NOWHERE],
     "plan": ["--config", NOWHERE, "--cluster", NOWHERE, "--nodes", "1"],
-    "report": [NOWHERE],
     "reshard": ["--train", "tp=1", "--rollout", "tp=1", "--gpus-per-node", "8", "--model", NOWHERE],
-    "save": [NOWHERE],
-    "status": [NOWHERE],
-    "budget": [NOWHERE],
-    "stop": [NOWHERE],
-    "sync": [NOWHERE],
     "submit": ["--config", NOWHERE, "--cluster", NOWHERE, "--nodes", "1", "--time", "10"],
     "train": ["--config", NOWHERE],
 }

@@ -55,10 +55,9 @@ def test_the_others_raise_the_same_kind_and_say_whose_it_is():
 
 
 def test_of_several_failures_the_lowest_ranks_counts_everywhere():
-    others = ((0, ConfigError, "steps = 0"), None, None)
+    others, mine = ((0, ConfigError, "steps = 0"), None, None), DataError("mine")
     with pytest.raises(ConfigError, match=r"^steps = 0 \(on rank 0\)$"):
         rank_of_three(2, others).together(lambda: fail(DataError("mine")))
-    mine = DataError("mine")
     with pytest.raises(DataError) as caught:
         rank_of_three(0, (None, (1, ConfigError, "steps = 0"), None)).together(lambda: fail(mine))
     assert caught.value is mine

@@ -174,9 +174,8 @@ OTHER_OUTPUTS = [
 
 @pytest.mark.parametrize(("func", "told"), OTHER_OUTPUTS)
 def test_an_operator_gives_what_it_says(run, func, told):
-    recipe = Recipe("mine", run).operator(func, place="actor")
     with pytest.raises(FlowError, match=told):
-        take(recipe)
+        take(Recipe("mine", run).operator(func, place="actor"))
 
 
 WITHOUT_GENERATION = [
@@ -218,11 +217,9 @@ def test_nothing_generates_after_a_model_has_taken_the_device(run):
     recipe.compile()
 
 
+UNTRAINED = "roles.actor: an operator trains this role.*roles.actor.trainable: true"
 UNFIT_ROLES = [
-    (
-        {"actor": {"trainable": False}},
-        "roles.actor: an operator trains this role.*roles.actor.trainable: true",
-    ),
+    ({"actor": {"trainable": False}}, UNTRAINED),
     ({"spare": {}}, "roles.spare: no operator of recipe .*own.py:mine uses"),
 ]
 

@@ -12,6 +12,7 @@ from tests.unit.step.operators.batches import (
     PROMPTS,
     RESPONSES,
     column,
+    counted,
     per_token,
     role,
     samples,
@@ -90,13 +91,7 @@ def test_one_step_is_the_mean_cross_entropy_of_responses(micro_batch):
     after = [[0.5 * x for x in row] for row in log_ratios(prm, reference)]
     expected = [pytest.approx(row, rel=1e-5, abs=1e-6) for row in after]
     assert [row.tolist() for row in rewards["process_rewards"]] == expected
-    total = sum(
-        x
-        for row, mask in zip(after, MASKS, strict=True)
-        for x, m in zip(row, mask, strict=True)
-        if m
-    )
-    assert told["prm/reward"] == pytest.approx(total / 3, rel=1e-5)
+    assert told["prm/reward"] == pytest.approx(sum(counted(after)) / 3, rel=1e-5)
 
 
 @pytest.mark.parametrize("score", [-0.1, 1.5, math.nan])
@@ -124,14 +119,14 @@ def test_roles_start_and_stand_where_those_before_them_do():
     placement = {"actor": "0-1", "prm": "2-3"}
     roles = {"actor": {"path": "models/a"}, "prm": {"parallel": {"tensor_parallel": 2}}}
     settings = parse(**PRIME, roles=roles, placement=placement).role_settings
-    assert settings["prm"].model.path == settings["prm_reference"].model.path == "models/a"
-    assert settings["prm"].label == settings["prm_reference"].label == "prm"
-    assert settings["prm_reference"].shares == "prm"
-    assert settings["prm"].trainable and not settings["prm_reference"].trainable
-    own = parse(**PRIME, roles={"prm": {"path": "models/p"}, "prm_reference": {"dtype": "float32"}})
-    assert own.role_settings["prm_reference"].model.path == "models/p"
-    assert own.role_settings["prm_reference"].shares is None
-    assert own.role_settings["actor"].model.path == "models/tiny"
+    prm, reference = settings["prm"], settings["prm_reference"]
+    assert prm.model.path == reference.model.path == "models/a"
+    assert (prm.label, reference.label, reference.shares) == ("prm", "prm", "prm")
+    assert prm.trainable and not reference.trainable
+    roles = {"prm": {"path": "models/p"}, "prm_reference": {"dtype": "float32"}}
+    own = parse(**PRIME, roles=roles).role_settings
+    assert (own["prm_reference"].model.path, own["prm_reference"].shares) == ("models/p", None)
+    assert own["actor"].model.path == "models/tiny"
 
 
 UNUSED = "no operator of recipe rl uses this role"

@@ -25,7 +25,7 @@ def micro_batches(draw, reach=1.5):
 
 
 def agrees(loss, oracle, batch, data=None, selected=None):
-    """Assert that losses, gradients and metrics are the oracle's, also in parts.
+    """Assert that losses, gradients and metrics are the oracle's, also in parts of a batch.
 
     Args:
         oracle: `oracle(old, new, advantages)`: of the tokens of a sequence that count, of which

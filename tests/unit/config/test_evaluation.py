@@ -20,6 +20,7 @@ WHOLE = {"recipe": "reward_model", "rollout": {"engine": "none"}}
 REWARD_MODEL = WHOLE | {"roles": {"reward": {}}}
 SAVES = {"evaluation": {"every": 1, "save_generations": True}, "data__evaluation": FILES}
 SECRET = {"function": "math", "options": {"api_key": "x"}}
+UNKNOWN = sets(reward={"function": "mth"})
 OF_SET = "evaluation.sets.aime24"
 REFUSED = [
     (
@@ -40,15 +41,9 @@ REFUSED = [
     ("evaluation.every > 0 needs data.evaluation, or evaluation.sets", EVERY),
     ("save_generations needs every > 0 or at_start", {"evaluation__save_generations": True}),
     ("evaluation.save_generations with recipe: reward_model", WHOLE | SAVES),
-    (
-        "evaluation.sets (aime24) with recipe: reward_model",
-        WHOLE | {"roles": {"reward": {}}} | sets(),
-    ),
+    ("evaluation.sets (aime24) with recipe: reward_model", REWARD_MODEL | sets()),
     (f"{OF_SET}.reward.options.api_key looks like a secret", sets(reward=SECRET)),
-    (
-        f"{OF_SET}.reward.function = 'mth': no such function; did you",
-        sets(reward={"function": "mth"}),
-    ),
+    ("reward.function = 'mth': no such function; did you mean math", UNKNOWN),
 ]
 
 

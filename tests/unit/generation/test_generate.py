@@ -26,7 +26,6 @@ from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_place
 TEXTS = ["ab", "cde", "abcdef", "k"]
 PLACE = local_place("rollout")
 ROWS = StepRows(3, [0, 1, 3])
-COLUMNS = ("tokens", "mask", "rollout_log_probs")
 
 
 class Problems:

@@ -11,8 +11,6 @@ from verl_hpc.trainer.facts import placements, run_facts
 from verl_hpc.trainer.records import Result
 from verl_hpc.trainer.state import START
 
-ADVANTAGE = {"name": "gae"}
-
 
 def planned(num_ranks=4, num_nodes=1, **changes):
     """A run of which only the plan is there."""

@@ -20,6 +20,6 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _most_seconds(item):
-    """That a test asks for; 0 of those that the default is enough for."""
+    """Seconds that a test asks for, or 0 if the default is enough for it."""
     asked = item.get_closest_marker("timeout")
     return asked.args[0] if asked is not None else 0

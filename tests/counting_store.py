@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
@@ -18,27 +19,13 @@ class CountingStore(dist.Store):
         self._store = store
         self.calls: Counter[str] = Counter()
 
-    def set(self, *arguments):
-        return self._count("set", arguments)
-
-    def get(self, *arguments):
-        return self._count("get", arguments)
-
-    def wait(self, *arguments):
-        return self._count("wait", arguments)
-
-    def add(self, *arguments):
-        return self._count("add", arguments)
-
-    def check(self, *arguments):
-        return self._count("check", arguments)
-
-    def compare_set(self, *arguments):
-        return self._count("compare_set", arguments)
-
-    def _count(self, function, arguments):
+    def _count(self, function, *arguments):
         self.calls[function] += 1
         return getattr(self._store, function)(*arguments)
+
+
+for _function in ("set", "get", "wait", "add", "check", "compare_set"):
+    setattr(CountingStore, _function, partialmethod(CountingStore._count, _function))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import socket
 
 
 class Client:
-    """As an editor speaks."""
+    """What an editor says to a debug adapter."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), 30)

@@ -120,9 +120,9 @@ class Job:
         return status, self.output.read_text()
 
     def terminate(self, kill_delay: float = 60) -> tuple[int, str]:
-        """As after qdel, or at the limit; its status and output.
+        """End the job as qdel and the limit do; its status and output.
 
-        PBS waits 10 s unless told otherwise: too little for a busy machine.
+        PBS waits 10 s by default, which is too little for a busy machine.
         """
         self._signal(signal.SIGTERM)
         return self.finish(kill_delay)

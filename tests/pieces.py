@@ -12,7 +12,7 @@ class Piece:
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
     version: int
-    """Of the weights that the engine had."""
+    """Version of the weights that the engine had."""
 
 
 def note(pieces, version, seeds, prefixes, responses):

@@ -19,7 +19,7 @@ REQUIRED = "VERL_HPC_REQUIRE_PUSHGATEWAY"
 """Set it to 1 where tests that need one must not be skipped."""
 
 NOTHING_OF_OTHERS = "--persistence.file="
-"""By Debian's default each one goes on from what the last one had."""
+"""Debian's default makes each one start from the samples of the last one."""
 
 
 @contextmanager

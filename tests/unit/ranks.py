@@ -63,7 +63,7 @@ class Shared:
     sent: dict[tuple[Any, ...], deque[Any]] = field(default_factory=dict)
     """Messages under way by channel, sender and receiver."""
     started: dict[tuple[Any, ...], tuple[int, str]] = field(default_factory=dict)
-    """By set of ranks and number of the collective, who has started it first, and its name."""
+    """Who has started a collective first, and its name, by set of ranks and number."""
     failed: bool = False
     """Whether a rank has failed."""
 

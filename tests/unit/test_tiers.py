@@ -1,4 +1,4 @@
-"""Which tests run without --slow."""
+"""Tests that run without --slow."""
 
 import pytest
 

@@ -79,7 +79,7 @@ def test_figures_are_those_of_their_page(sentence, file):
 
 
 def test_the_page_has_no_figures_without_a_page():
-    """Of seconds, shares, bytes and ratios."""
+    """Figures are of seconds, shares, bytes and ratios."""
     linked = "".join(sentence for sentence, _ in sentences_with_results())
     figures = re.findall(r"\d[\d,.]* (?:%|ms|s|bytes|points|of the time|times)\b", PAGE)
     assert [f for f in figures if f not in linked] == []

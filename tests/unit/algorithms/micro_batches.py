@@ -25,7 +25,7 @@ def micro_batches(draw, reach=1.5):
 
 
 def agrees(loss, oracle, batch, data=None, selected=None):
-    """Assert that losses, gradients and metrics are the oracle's, also in parts.
+    """Assert that losses, gradients and metrics are the oracle's, also in parts of a batch.
 
     Args:
         oracle: `oracle(old, new, advantages)`: of the tokens of a sequence that count, of which
@@ -53,18 +53,18 @@ def agrees(loss, oracle, batch, data=None, selected=None):
         [[0.0 if x.grad is None else float(x.grad) for x in row] for row in leaves], dtype=new.dtype
     )
     parts = [range(len(mask))] if data is None else deal(data.draw, len(mask))
-    found, slopes, told = torch.zeros_like(new), torch.zeros_like(new), {}
+    computed, slopes, told = torch.zeros_like(new), torch.zeros_like(new), {}
     for rows in map(list, parts):
         part = new[rows].clone().requires_grad_()
         chosen = [] if selected is None else [selected[rows]]
         losses, metrics = loss(Tokens(old[rows], part, advantages[rows], mask[rows], *chosen))
         assert losses.shape == part.shape and losses.dtype == torch.float64
         torch.where(mask[rows].bool(), losses * weights[rows], 0).sum().backward()
-        found[rows], slopes[rows] = torch.where(mask[rows].bool(), losses.detach(), 0), part.grad
+        computed[rows], slopes[rows] = torch.where(mask[rows].bool(), losses.detach(), 0), part.grad
         for name, value in metrics.items():
             assert not value.requires_grad
             told[name] = told.get(name, 0.0) + value.item()
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(computed, expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(slopes, gradient, rtol=1e-9, atol=1e-9)
     assert told.keys() == sums.keys()
     for name, value in sums.items():

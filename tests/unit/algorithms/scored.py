@@ -45,25 +45,17 @@ def rows(draw, several=False):
     def tokens(of):
         return draw(st.lists(of, min_size=width, max_size=width))
 
-    def distributions():
-        """Log-probs of tokens, and sums of squares that go with them."""
+    def row(group):
+        score = first if equal else draw(number)
+        rewards, mask, values = (tokens(of) for of in (number, st.integers(0, 1), number))
+        # Log-probs of tokens, and sums of squares that go with them.
         p = tokens(st.integers(1, 100).map(lambda x: x / 100))
         shares = tokens(st.floats(0, 1))
         squares = [x * x + share * (1 - x) ** 2 for x, share in zip(p, shares, strict=True)]
-        return [math.log(x) for x in p], squares
+        of_policy = [math.log(x) for x in p], squares
+        return Row(renamed[group], score, rewards, mask, values, greedy[group], *of_policy)
 
-    return [
-        Row(
-            renamed[group],
-            first if equal else draw(number),
-            tokens(number),
-            tokens(st.integers(0, 1)),
-            tokens(number),
-            greedy[group],
-            *distributions(),
-        )
-        for group in groups
-    ]
+    return [row(group) for group in groups]
 
 
 def scored(rows, here=None, **more):
@@ -73,10 +65,10 @@ def scored(rows, here=None, **more):
 
     def tokens(name):
         width = len(rows[0].mask)
-        found = [getattr(row, name) for row in mine]
-        if any(of is None for of in found):
+        lists = [getattr(row, name) for row in mine]
+        if any(of is None for of in lists):
             return None
-        return torch.tensor(found, dtype=torch.float64).view(len(mine), width)
+        return torch.tensor(lists, dtype=torch.float64).view(len(mine), width)
 
     return Scored(
         scores=torch.tensor([row.score for row in rows], dtype=torch.float64),

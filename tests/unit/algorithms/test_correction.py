@@ -129,8 +129,8 @@ def test_known_noise_has_the_weights_of_its_closed_form():
         ("sequence", (-noise.sum(-1, keepdim=True)).exp().expand(8, 6)),
     ):
         config = CorrectionConfig(weights=kind, upper=100.0)
-        found = correct(config, old + noise, old, torch.ones(8, 6))
-        torch.testing.assert_close(found.weights, expected, rtol=1e-12, atol=0)
+        corrected = correct(config, old + noise, old, torch.ones(8, 6))
+        torch.testing.assert_close(corrected.weights, expected, rtol=1e-12, atol=0)
 
 
 CONTRADICTIONS = [

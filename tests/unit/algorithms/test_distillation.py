@@ -30,7 +30,7 @@ def found_of(teacher, student, k):
 
 def slow(teacher, student, k):
     """One token after another; the student's logits are leaves."""
-    found = []
+    divergences = []
     for p, logits in zip(teacher.softmax(-1), student, strict=True):
         q = logits.exp() / logits.exp().sum()
         likeliest = sorted(range(len(p)), key=lambda i: -float(p[i]))[:k]
@@ -39,8 +39,8 @@ def slow(teacher, student, k):
         if others:
             rest = sum(p[i] for i in others)
             total = total + rest * (rest / sum(q[i] for i in others)).log()
-        found.append(total)
-    return torch.stack(found)
+        divergences.append(total)
+    return torch.stack(divergences)
 
 
 @given(cases())

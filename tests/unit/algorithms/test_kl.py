@@ -38,15 +38,14 @@ def test_every_estimator_of_the_configuration_is_tested():
 def test_values_and_gradients(data, estimator):
     shape = data.draw(shapes())
     new, ref = data.draw(numbers(shape, -1, 1)), data.draw(numbers(shape, -1, 1))
-    found = kl_penalty(new.requires_grad_(), ref, estimator)
-    found.sum().backward()
+    kl = kl_penalty(new.requires_grad_(), ref, estimator)
+    kl.sum().backward()
     plain = estimator.removesuffix("+")
     slope = SLOPES["k2" if estimator.endswith("+") else plain]
     differences = (new - ref).flatten().tolist()
-    assert found.dtype == torch.float64
-    assert found.flatten().tolist() == pytest.approx(
-        [VALUES[plain](d) for d in differences], rel=1e-9, abs=1e-14
-    )
+    assert kl.dtype == torch.float64
+    expected = pytest.approx([VALUES[plain](d) for d in differences], rel=1e-9, abs=1e-14)
+    assert kl.flatten().tolist() == expected
     assert new.grad.flatten().tolist() == pytest.approx(
         [slope(d) for d in differences], rel=1e-9, abs=1e-14
     )
@@ -110,9 +109,9 @@ def test_what_is_accepted_has_the_gradient_of_the_divergence(placement, estimato
     logits = (ref + 0.05 * noise).requires_grad_()
     log_p, log_q = logits.log_softmax(-1), ref.log_softmax(-1)
     (true,) = torch.autograd.grad((log_p.exp() * (log_p - log_q)).sum(), logits, retain_graph=True)
-    found = expected_gradient(placement, estimator, log_p, log_q, logits)
-    cosine = (found @ true / (found.norm() * true.norm())).item()
-    size = (found.norm() / true.norm()).item()
+    gradient = expected_gradient(placement, estimator, log_p, log_q, logits)
+    cosine = (gradient @ true / (gradient.norm() * true.norm())).item()
+    size = (gradient.norm() / true.norm()).item()
     pull = cosine * size  # the part that goes where the divergence's own gradient goes
     if accepted(placement, estimator) or (placement == "reward" and estimator == "k1+"):
         assert cosine > 0.99

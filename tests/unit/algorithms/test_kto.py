@@ -35,12 +35,12 @@ def test_losses_and_gradients_of_every_answer(count, options, kl, reach, data):
     expected = [oracle(loss, a, kind, kl) for a, kind in zip(leaves, kinds, strict=True)]
     sum(expected, torch.zeros(()).requires_grad_()).backward()
     whole = ratios.clone().requires_grad_()
-    found = loss(
+    losses = loss(
         whole, torch.tensor(kinds, dtype=torch.bool), torch.tensor(kl, dtype=torch.float64)
     )
-    found.sum().backward()
-    assert found.shape == (count,) and found.dtype == torch.float64
-    assert found.tolist() == pytest.approx([float(x) for x in expected], rel=1e-9, abs=1e-9)
+    losses.sum().backward()
+    assert losses.shape == (count,) and losses.dtype == torch.float64
+    assert losses.tolist() == pytest.approx([float(x) for x in expected], rel=1e-9, abs=1e-9)
     assert whole.grad.tolist() == pytest.approx([float(x.grad) for x in leaves], rel=1e-9, abs=1e-9)
 
 

@@ -27,8 +27,8 @@ def test_against_a_sorted_list(data, rows, width, count):
     def part(mine, reduce):
         return at_least_kth_largest(values[mine], among[mine], count, reduce)
 
-    for mine, found in zip(deals, on_parts(part, deals), strict=True):
-        assert found.tolist() == expected[mine].tolist()
+    for mine, chosen in zip(deals, on_parts(part, deals), strict=True):
+        assert chosen.tolist() == expected[mine].tolist()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

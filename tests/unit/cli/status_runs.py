@@ -1,6 +1,8 @@
 """Run directories as the real writers leave them."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,14 +14,12 @@ from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.jobs import record_job
 
 NOW = 1_800_000_000.0
+HEAVY = {"torch", "numpy", "mpi4py", "h5py", "matplotlib", "vllm", "megatron", "transformers"}
+HEAVY |= {"submitit"}
 STEP = {
-    "critic/score/mean": 0.25,
-    "actor/kl_loss": 0.01,
-    "perf/total_num_tokens": 2000.0,
-    "timing_s/rollout": 6.0,
-    "timing_s/update_actor": 3.0,
-    "timing_s/step": 10.0,
-}
+    "critic/score/mean": 0.25, "actor/kl_loss": 0.01, "perf/total_num_tokens": 2000.0,
+    "timing_s/rollout": 6.0, "timing_s/update_actor": 3.0, "timing_s/step": 10.0,
+}  # fmt: skip
 
 
 def make_run(directory: Path, name: str = "run", **fields) -> Path:
@@ -75,3 +75,16 @@ def without_slurm(directory: Path, monkeypatch) -> None:
     empty = directory / "empty"
     empty.mkdir(exist_ok=True)
     monkeypatch.setenv("PATH", str(empty))
+
+
+def heavy_imports(words, directory: Path) -> str:
+    """Heavy modules that a call of the program has imported, one after another."""
+    code = f"""import sys
+from verl_hpc.cli.main import main
+main({[str(word) for word in words]!r})
+print("heavy:", *sorted({HEAVY!r} & {{name.partition(".")[0] for name in sys.modules}}))"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=directory
+    )
+    assert "heavy:" in done.stdout, done.stderr
+    return done.stdout.rpartition("heavy:")[2].strip()

@@ -31,11 +31,11 @@ def rank(run):
 
     def work():
         end = time.monotonic() + 10
-        while not (found := take_requests(run)):
+        while not (requests := take_requests(run)):
             if time.monotonic() > end:
                 return
             time.sleep(0.01)
-        answer(run, Listening(found[0].name, **fields))
+        answer(run, Listening(requests[0].name, **fields))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -1,12 +1,18 @@
 """`python -m verl_hpc budget` as a user meets it; Slurm's programs print what is written here."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.unit.cli.status_runs import NOW, beat, make_run, submit_run, without_slurm, work
+from tests.unit.cli.status_runs import (
+    NOW,
+    beat,
+    heavy_imports,
+    make_run,
+    submit_run,
+    without_slurm,
+    work,
+)
 from tests.unit.cluster.requests import SITE, write
 from verl_hpc.budget.days import DAY_S
 from verl_hpc.budget.page import Account, Report, render_page
@@ -280,11 +286,5 @@ def test_a_file_has_the_page_or_nothing(cluster, capsys):
     assert "not allowed with argument --json" in capsys.readouterr().err
 
 
-def test_nothing_heavy_is_imported(cluster):
-    code = (
-        "import sys; from verl_hpc.cli.main import main; main(sys.argv[1:]); "
-        "print('heavy:', *{'torch', 'numpy', 'mpi4py', 'h5py', 'submitit'} & set(sys.modules))"
-    )
-    words = [sys.executable, "-c", code, "budget", str(cluster)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("heavy:\n")
+def test_nothing_heavy_is_imported(cluster, tmp_path):
+    assert heavy_imports(["budget", cluster], tmp_path) == ""

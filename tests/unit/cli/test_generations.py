@@ -15,12 +15,12 @@ def run(tmp_path):
     """A run with answers of two steps; every second one is right."""
     (tmp_path / "config.yaml").write_text("name: r\n")
     for step in (5, 10):
-        found = [
+        generations = [
             replace(ONE, step=step, set=name, row=i // 2, sample=i % 2, score=float(i % 2 == 0))
             for name in ("aime24", "gsm8k")
             for i in range(8)
         ]
-        write_part(tmp_path, step, (0, 0), found)
+        write_part(tmp_path, step, (0, 0), generations)
         join_parts(tmp_path, step, [(0, 0)])
     return tmp_path
 

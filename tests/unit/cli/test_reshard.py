@@ -12,33 +12,19 @@ from verl_hpc.cli.reshard import as_text, readable
 from verl_hpc.layout.report import ReshardReport, Spread
 
 SMALL = {
-    "model_type": "llama",
-    "num_hidden_layers": 8,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "vocab_size": 128,
+    "model_type": "llama", "num_hidden_layers": 8, "hidden_size": 64, "intermediate_size": 128,
+    "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 128,
     "torch_dtype": "bfloat16",
-}
+}  # fmt: skip
 
 SPREADS = {
-    "received_bytes_per_rank",
-    "minimum_bytes_per_rank",
-    "allgather_bytes_per_rank",
-    "inbound_bytes_per_node",
-    "minimum_inbound_bytes_per_node",
+    f"{name}_bytes_per_{unit}"
+    for unit, names in (("rank", "received minimum allgather"), ("node", "inbound minimum_inbound"))
+    for name in names.split()
 }
 
-NUMBERS = {
-    "paper_bytes_per_rank",
-    "model_bytes",
-    "peak_bucket_bytes",
-    "messages",
-    "predicted_seconds",
-    "limit_seconds",
-    "planning_seconds",
-}
+NUMBERS = {f"{name}_seconds" for name in ("predicted", "limit", "planning")}
+NUMBERS |= {"paper_bytes_per_rank", "model_bytes", "peak_bucket_bytes", "messages"}
 
 
 @pytest.fixture
@@ -108,11 +94,11 @@ def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, prints):
             f"name: here\ngpus_per_node: 2\ncores_per_node: 8\nlinks: {{network_gb_s: {network}}}\n"
         )
         words = ["--train", "tp=4,pp=2", "--rollout", "tp=2", "--site", str(site), "--json"]
-        found = json.loads(prints("reshard", "--model", model, *words))
-        assert found["limit_seconds"] < found["predicted_seconds"]
-        limits.append(found["limit_seconds"])
-        inbound = found["inbound_bytes_per_node"]["max"]
-        assert found["limit_seconds"] == pytest.approx(inbound / (2 * network * 1e9))
+        figures = json.loads(prints("reshard", "--model", model, *words))
+        assert figures["limit_seconds"] < figures["predicted_seconds"]
+        limits.append(figures["limit_seconds"])
+        inbound = figures["inbound_bytes_per_node"]["max"]
+        assert figures["limit_seconds"] == pytest.approx(inbound / (2 * network * 1e9))
     assert limits[1] == pytest.approx(2 * limits[0])
 
 
@@ -183,15 +169,11 @@ def test_the_bucket_bounds_messages(tmp_path, reshard):
 def test_the_program_as_a_user_starts_it(tmp_path):
     """Llama-3.1-8B; (8*2 - 2)/(2*8*2) of 14.96 GiB is 6.54, norms and later stages aside."""
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["Llama-3.1-8B"][0]))
+    program = [sys.executable, "-m", "verl_hpc", "reshard", "--model", str(tmp_path)]
     words = ["--train", "tp=8,pp=2,dp=2", "--rollout", "tp=2", "--gpus-per-node", "8"]
-    finished = subprocess.run(
-        [sys.executable, "-m", "verl_hpc", "reshard", "--model", str(tmp_path), *words],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert finished.stderr == ""
-    lines = dict(line.strip().split("  ", 1) for line in finished.stdout.splitlines()[1:])
+    done = subprocess.run([*program, *words], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    lines = dict(line.strip().split("  ", 1) for line in done.stdout.splitlines()[1:])
     assert lines["received per rank"].split() == ["6.54", "GiB"] * 3
     assert lines["received per rank, HybridFlow"].split() == ["6.54", "GiB"]
     assert lines["model"].split() == ["14.96", "GiB"]
@@ -199,48 +181,28 @@ def test_the_program_as_a_user_starts_it(tmp_path):
 
 def test_the_table():
     same = Spread(0, 1536.0, 3 * 2**30)
-    report = ReshardReport(
-        same, same, same, same, same, None, 2**41, 512, 1_234_567, 0.5, 0.25, 1.5
-    )
-    assert as_text(report) == "\n".join(
-        [
-            f"{'':34} {'min':>12} {'mean':>12} {'max':>12}",
-            *(
-                f"{label:34} {'0 B':>12} {'1.50 KiB':>12} {'3.00 GiB':>12}"
-                for label in (
-                    "received per rank",
-                    "  least possible",
-                    "  all-gather of full tensors",
-                    "entering a node",
-                    "  least possible",
-                )
-            ),
-            f"{'received per rank, HybridFlow':34} its grouping does not apply",
-            f"{'model':34} {'2.00 TiB':>25}",
-            f"{'largest message':34} {'512 B':>25}",
-            f"{'messages':34} {'1,234,567':>25}",
-            f"{'predicted, with checksums':34} {'0.500':>23} s",
-            f"{'  least that the links allow':34} {'0.250':>23} s",
-            f"{'planning':34} {'1.50':>23} s",
-        ]
-    )
+    rest = None, 2**41, 512, 1_234_567, 0.5, 0.25, 1.5
+    rows = ["received per rank", "  least possible", "  all-gather of full tensors"]
+    rows += ["entering a node", "  least possible"]
+    assert as_text(ReshardReport(*[same] * 5, *rest)).splitlines() == [
+        f"{'':34} {'min':>12} {'mean':>12} {'max':>12}",
+        *(f"{row:34} {'0 B':>12} {'1.50 KiB':>12} {'3.00 GiB':>12}" for row in rows),
+        f"{'received per rank, HybridFlow':34} its grouping does not apply",
+        f"{'model':34} {'2.00 TiB':>25}",
+        f"{'largest message':34} {'512 B':>25}",
+        f"{'messages':34} {'1,234,567':>25}",
+        f"{'predicted, with checksums':34} {'0.500':>23} s",
+        f"{'  least that the links allow':34} {'0.250':>23} s",
+        f"{'planning':34} {'1.50':>23} s",
+    ]
 
 
-SIZES = [
-    (0, "0 B"),
-    (1023, "1023 B"),
-    (1024, "1.00 KiB"),
-    (1536, "1.50 KiB"),
-    (2**20, "1.00 MiB"),
-    (811_706_777_600, "755.96 GiB"),
-    (2**40, "1.00 TiB"),
-    (5000 * 2**40, "5000.00 TiB"),
-]
+SIZES = {0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1536: "1.50 KiB", 2**20: "1.00 MiB"}
+SIZES |= {811_706_777_600: "755.96 GiB", 2**40: "1.00 TiB", 5000 * 2**40: "5000.00 TiB"}
 
 
-@pytest.mark.parametrize("num_bytes, text", SIZES)
-def test_readable_bytes(num_bytes, text):
-    assert readable(num_bytes) == text
+def test_readable_bytes():
+    assert {size: readable(size) for size in SIZES} == SIZES
 
 
 BAD_INPUT = [

@@ -2,20 +2,14 @@
 
 import pytest
 
-from tests.unit.cli.status_runs import beat, make_run, without_slurm, work
+from tests.unit.cli.status_runs import beat
 from verl_hpc.cli.main import main
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    without_slurm(tmp_path, monkeypatch)
-    run = make_run(tmp_path / "runs", "ppo_lab", steps=40)
-    work(run, 2)
-    beat(run, "update_actor", 3, total_steps=40)
-    return run
+def run(working_run):
+    return working_run
 
 
 def test_a_save_after_the_step_under_way(run, capsys):
@@ -34,7 +28,3 @@ def test_a_save_leaves_a_stop_that_waits(run, prints):
 def test_a_run_that_is_over_cannot_save(run, refuses):
     beat(run, outcome="finished")
     assert "is not under way (finished): there is nothing to save" in refuses("save", "ppo_lab")
-
-
-def test_no_such_run(run, refuses):
-    assert "ConfigError: nothing: no such run" in refuses("save", "nothing")

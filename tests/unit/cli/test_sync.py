@@ -1,4 +1,4 @@
-"""`sync`: which offline runs of W&B are uploaded, and what the user is told where none is."""
+"""`sync`: which offline runs of W&B are uploaded, and the answer where none is."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def test_a_run_without_any(run, refuses):
 def test_the_start_that_is_under_way_is_left_out(run, prints):
     name = leave_offline_run(run, 1)
     beat(run)
-    assert prints("sync", str(run)) == (
-        f"{name} is left out: the run is running; call this again afterwards\n"
-    )
+    expected = f"{name} is left out: the run is running; call this again afterwards\n"
+    assert prints("sync", str(run)) == expected
 
 
 def test_without_wandb_it_says_so(run, monkeypatch, refuses):

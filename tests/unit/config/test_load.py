@@ -435,14 +435,9 @@ def test_options_that_no_dump_can_say_are_named(name, changes, options, told):
 
 
 UNCONSTRUCTED = [
-    "seed: !!int abc",
-    "seed: " + "9" * 5000,
-    'name: "\\UFFFFFFFF"',
-    'directory: "a\\0b"',
-    "reward: " + "[" * 5000,
-    "name: a\nname: b",
-    "optimizer: {lr: 1}\noptimizer: {lr: 2}",
-]
+    "seed: !!int abc", "seed: " + "9" * 5000, 'name: "\\UFFFFFFFF"', 'directory: "a\\0b"',
+    "reward: " + "[" * 5000, "name: a\nname: b", "optimizer: {lr: 1}\noptimizer: {lr: 2}",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", UNCONSTRUCTED)

@@ -65,15 +65,17 @@ def test_a_term_needs_a_function_and_a_name_that_a_metric_can_have():
         parse(reward={"terms": {"one": {"function": "gsm8"}}})
 
 
-def test_a_secret_in_the_options_of_a_term_is_refused_and_not_repeated():
-    options = JUDGE | {"parameters": {"api_key": "hunter2"}}
-    terms = {"judge": {"function": "judge", "options": options}}
-    with pytest.raises(ConfigError, match="api_key looks like a secret") as caught:
-        parse(reward={"terms": terms})
-    assert "hunter2" not in str(caught.value)
-
-
-def test_the_key_itself_in_place_of_its_variable_is_not_repeated():
-    with pytest.raises(ConfigError) as caught:
-        parse(reward={"function": "judge", "options": JUDGE | {"variable": "sk-hunter2"}})
-    assert "hunter2" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"parameters": {"api_key": "hunter2"}}, "api_key looks like a secret"),
+        ({"variable": "sk-hunter2"}, "variable"),
+    ],
+)
+def test_a_secret_in_the_options_of_a_term_is_refused_and_not_repeated(options, words):
+    """Also the key itself in the place of its variable's name."""
+    judge = {"function": "judge", "options": JUDGE | options}
+    for reward in ({"terms": {"judge": judge}}, judge):
+        with pytest.raises(ConfigError, match=words) as caught:
+            parse(reward=reward)
+        assert "hunter2" not in str(caught.value)

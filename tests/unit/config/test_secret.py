@@ -1,4 +1,4 @@
-"""Which names are taken for secrets."""
+"""Names and texts that are taken for secrets."""
 
 import pytest
 

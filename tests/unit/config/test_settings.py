@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pytest
 from pydantic import BaseModel
 
+from tests.unit.config.trees import tree
 from verl_hpc.cluster.site import Site
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.settings import settings_of
@@ -23,44 +24,36 @@ def leaves(tree, prefix=""):
 
 
 def shown(name):
-    """As it is listed: roles, labels and terms are the user's."""
+    """A setting's name in the list, where roles, labels and terms are the user's."""
     name = re.sub(r"^(roles|reward\.terms)\.\w+", r"\1.NAME", name)
     return re.sub(r"^placement\..*", "placement", name)
 
 
 def test_every_setting_of_a_resolved_run_is_listed():
-    tree = {
-        "name": "x",
-        "recipe": "rl",
-        "steps": 1,
-        "model": {"path": "m", "fp8": {}, "router": {"z_loss": 0.1}},
-        "data": {
-            "train": {"kind": "files", "paths": ["a.jsonl"]},
-            "evaluation": {"kind": "reasoning_gym", "task": "t", "size": 1},
-        },
-        "algorithm": {
-            "advantage": {"name": "gae"},
-            "correction": {"reject": {"lower": 0.5, "upper": 2.0}},
-            "overlong": {"buffer": 1},
-        },
-        "reward": {"smoothing": {}, "terms": {"own": {"function": "math"}}},
-        "rollout": {"environment": {"name": "calculator"}},
-        "evaluation": {"every": 1},
-        "roles": {"critic": {"parallel": {}, "optimizer": {}, "offload": {}}},
-        "placement": {"train": "0-3", "rollout": 4},
-        "metrics": {
-            "prometheus": {"port": 9400},
-            "wandb": {"project": "p"},
-            "mlflow": {},
-            "swanlab": {"project": "p"},
-        },
-        "runtime": {"profile": {"steps": [1]}},
-    }
+    gym = {"kind": "reasoning_gym", "task": "t", "size": 1}
+    roles = {"critic": {"parallel": {}, "optimizer": {}, "offload": {}}}
+    trackers = {"prometheus": {"port": 9400}, "mlflow": {}}
+    trackers |= {name: {"project": "p"} for name in ("wandb", "swanlab")}
+    full = tree(
+        model__fp8={},
+        model__router={"z_loss": 0.1},
+        data__evaluation=gym,
+        algorithm__advantage={"name": "gae"},
+        algorithm__correction={"reject": {"lower": 0.5, "upper": 2.0}},
+        algorithm__overlong={"buffer": 1},
+        reward={"smoothing": {}, "terms": {"own": {"function": "math"}}},
+        rollout={"environment": {"name": "calculator"}},
+        evaluation={"every": 1},
+        roles=roles,
+        placement={"train": "0-3", "rollout": 4},
+        metrics=trackers,
+        runtime={"profile": {"steps": [1]}},
+    )
     adapters = {"model": {"path": "m"}, "lora": {}, "roles": {"critic": {"lora": {}}}}
     sharded = {"parallel.fsdp", "roles.NAME.parallel.fsdp"}
     for chosen, sections in (
-        (tree, {"lora", "roles.NAME.lora"}),
-        (tree | adapters, {"model.fp8", "model.router", "roles.NAME.parallel"}),
+        (full, {"lora", "roles.NAME.lora"}),
+        (full | adapters, {"model.fp8", "model.router", "roles.NAME.parallel"}),
     ):
         resolved = RunConfig.model_validate(chosen).model_dump(mode="json")
         listed = {*NAMES, *sections, *sharded, "roles.NAME.optimizer", "roles.NAME.offload"}
@@ -113,15 +106,12 @@ def test_names_are_given_once_but_where_sections_share_one():
 def test_meanings_are_the_docstrings():
     class Section(BaseModel, use_attribute_docstrings=True):
         number: int = 3
-        """Of sheep,
+        """A number of sheep,
         counted."""
 
     (setting,) = settings_of(Section, "farm.")
-    assert (setting.name, setting.default, setting.meaning) == (
-        "farm.number",
-        "3",
-        "Of sheep, counted.",
-    )
+    assert (setting.name, setting.default) == ("farm.number", "3")
+    assert setting.meaning == "A number of sheep, counted."
 
 
 def test_every_setting_has_a_meaning():

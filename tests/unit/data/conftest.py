@@ -62,3 +62,17 @@ def write_parquet(path: Path, rows: list[dict], row_group_size: int = 3) -> Path
 
 def files(*paths: Path, **settings) -> FilesConfig:
     return FilesConfig(paths=[str(path) for path in paths], **settings)
+
+
+def damage_row_group(path: Path, group: int, column: int) -> None:
+    """Overwrite the pages of one column in a row group of a Parquet file."""
+    chunk = parquet.read_metadata(path).row_group(group).column(column)
+    content, size = bytearray(path.read_bytes()), chunk.total_compressed_size
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    content[begin : begin + size] = b"\xff" * size
+    path.write_bytes(content)
+
+
+def learned(answer) -> list[int]:
+    """The token ids of an answer that are learned."""
+    return [token for token, counts in zip(answer.ids, answer.mask, strict=True) if counts]

@@ -9,15 +9,11 @@ CHATML = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 PAIRS = {
     "a conversation up to the pair (LlamaFactory)": pair(
         says(U, A, rejected=said("a: The M")),
-        conversations=sharegpt("u: Name a river."),
-        chosen="The Nile.",
-        rejected="The M",
+        conversations=sharegpt("u: Name a river."), chosen="The Nile.", rejected="The M",
     ),
     "a pair without a prompt": pair(
         "chosen begins with a message of the assistant, and nothing is said before it",
-        prompt=None,
-        chosen=A,
-        rejected=B,
+        prompt=None, chosen=A, rejected=B,
     ),
     "a pair that a chat template has written": pair(
         says(
@@ -30,9 +26,7 @@ PAIRS = {
     ),
     "texts": pair(
         says("A river?", "The Nile.", rejected="No."),
-        prompt="A river?",
-        chosen="The Nile.",
-        rejected="No.",
+        prompt="A river?", chosen="The Nile.", rejected="No.",
     ),
     "chat prompt, chat answers (TRL)": pair(NILE, prompt=U, chosen=A, rejected=B),
     "chat prompt, text answers": pair(NILE, prompt=U, chosen="The Nile.", rejected="The Moon."),
@@ -55,26 +49,20 @@ PAIRS = {
     "implicit chat prompt of several turns": pair(KILOMETRES, chosen=LONG + KM, rejected=LONG + M),
     "answers that part at an earlier turn": pair(
         says(U, A + said("u: Thanks.", "a: Sure."), rejected=B),
-        chosen=U + A + said("u: Thanks.", "a: Sure."),
-        rejected=U + B,
+        chosen=U + A + said("u: Thanks.", "a: Sure."), rejected=U + B,
     ),
     "implicit text prompt (hh-rlhf)": pair(
         says(HH, " The Nile.", rejected=" The Moon."),
-        chosen=f"{HH} The Nile.",
-        rejected=f"{HH} The Moon.",
+        chosen=f"{HH} The Nile.", rejected=f"{HH} The Moon.",
     ),
     "implicit text prompt without marks": pair(
         says("Which river? the", " Nile", rejected=" Nine"),
-        chosen="Which river? the Nile",
-        rejected="Which river? the Nine",
+        chosen="Which river? the Nile", rejected="Which river? the Nine",
     ),
     "question, system and texts (orca_dpo_pairs)": pair(
         says("A river?", "The Nile.", rejected="No", system="Be brief."),
         {"prompt_key": "question"},
-        system="Be brief.",
-        question="A river?",
-        chosen="The Nile.",
-        rejected="No",
+        system="Be brief.", question="A river?", chosen="The Nile.", rejected="No",
     ),
     "ShareGPT pairs": pair(
         NILE,
@@ -83,25 +71,19 @@ PAIRS = {
     ),
     "turns with scores of their own": pair(
         says([{**U[0], "score": 1}], [{**A[0], "score": 1}], rejected=[{**B[0], "score": 2}]),
-        chosen=[{**m, "score": 1} for m in U + A],
-        rejected=[{**m, "score": 2} for m in U + B],
+        chosen=[{**m, "score": 1} for m in U + A], rejected=[{**m, "score": 2} for m in U + B],
     ),
     "a prompt that is not in them": pair(
         "the prompt, 'Name a hill.', is said by no user in chosen",
-        prompt="Name a hill.",
-        chosen=U + A,
-        rejected=U + B,
+        prompt="Name a hill.", chosen=U + A, rejected=U + B,
     ),
     "a chat prompt that is not in them": pair(
         "chosen begins with a message of the user that is not the prompt's",
-        prompt=said("u: Name a hill."),
-        chosen=U + A,
-        rejected=U + B,
+        prompt=said("u: Name a hill."), chosen=U + A, rejected=U + B,
     ),
     "answers to different prompts": pair(
         "chosen begins with a message of the user; behind the prompt",
-        chosen=U + A,
-        rejected=said("u: Name a hill.") + B,
+        chosen=U + A, rejected=said("u: Name a hill.") + B,
     ),
     "the same answer twice": pair(
         "are the same messages, which prefers nothing", prompt=U, chosen=A, rejected=A
@@ -114,26 +96,20 @@ PAIRS = {
     ),
     "a text and a chat": pair(
         "are list .* and str 'No.'; both must be texts, or both chat lists",
-        prompt=U,
-        chosen=A,
-        rejected="No.",
+        prompt=U, chosen=A, rejected="No.",
     ),
     "texts that repeat the prompt": pair(
         "both answers begin with the prompt",
-        prompt="Name a long river.",
-        chosen="Name a long river. The Nile.",
+        prompt="Name a long river.", chosen="Name a long river. The Nile.",
         rejected="Name a long river. No.",
     ),
     "texts without a prompt": pair(
         "there is no prompt: no column has one, and chosen and rejected begin differently",
-        chosen="Yes",
-        rejected="No",
+        chosen="Yes", rejected="No",
     ),
     "a prompt that ends with an answer": pair(
         "the prompt ends with a message of the assistant, and so begins chosen",
-        prompt=U + A,
-        chosen=KM,
-        rejected=M,
+        prompt=U + A, chosen=KM, rejected=M,
     ),
     "texts that part where the user speaks": pair(
         "chosen and rejected part behind .*Human:.*, where it is not the model that speaks",
@@ -142,13 +118,11 @@ PAIRS = {
     ),
     "texts that part at the first words": pair(
         "chosen and rejected part behind .*Human:.*, where it is not the model that speaks",
-        chosen=f"{HH} The Nile.",
-        rejected="\n\nHuman: A hill?\n\nAssistant: Etna.",
+        chosen=f"{HH} The Nile.", rejected="\n\nHuman: A hill?\n\nAssistant: Etna.",
     ),
     "a text that ends with the user": pair(
         "chosen has .*Human:.*, behind which it is not the model that speaks",
-        chosen=f"{HH} The Nile.\n\nHuman: ok",
-        rejected=f"{HH} The Moon.",
+        chosen=f"{HH} The Nile.\n\nHuman: ok", rejected=f"{HH} The Moon.",
     ),
     "texts that part at an earlier answer": pair(
         "rejected has .*Human:.*, behind which it is not the model that speaks",
@@ -157,21 +131,16 @@ PAIRS = {
     ),
     "a text of several turns behind its prompt": pair(
         "chosen has .*Human:.*, behind which it is not the model that speaks",
-        prompt=HH,
-        chosen=" The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
+        prompt=HH, chosen=" The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
         rejected=" The Moon.",
     ),
     "whole texts beside a prompt": pair(
         "chosen has .*Human:.*, behind which it is not the model that speaks",
-        prompt="A river?",
-        chosen=f"{HH} The Nile.",
-        rejected=f"{HH} The Moon.",
+        prompt="A river?", chosen=f"{HH} The Nile.", rejected=f"{HH} The Moon.",
     ),
     "whole texts beside a chat prompt": pair(
         "chosen has .*Human:.*, behind which it is not the model that speaks",
-        prompt=U,
-        chosen=f"{HH} The Nile.",
-        rejected=f"{HH} The Moon.",
+        prompt=U, chosen=f"{HH} The Nile.", rejected=f"{HH} The Moon.",
     ),
     "texts of a chat template that part where the user speaks": pair(
         "chosen and rejected part behind '<.im_start.>user', where it is not the model",
@@ -189,8 +158,7 @@ PAIRS = {
     ),
     "a pair behind an opening of the assistant": pair(
         says(said("a: Hello!") + U, A, rejected=B),
-        prompt="Name a river.",
-        chosen=said("a: Hello!") + U + A,
+        prompt="Name a river.", chosen=said("a: Hello!") + U + A,
         rejected=said("a: Hello!") + U + B,
     ),
     "a pair beside its better answer as messages": pair(
@@ -198,14 +166,12 @@ PAIRS = {
     ),
     "a pair that parts early beside its better answer as messages": pair(
         says(U, A + said("u: How long?") + KM, rejected=B),
-        chosen=LONG + KM,
-        rejected=U + B,
-        messages=LONG + KM,
+        chosen=LONG + KM, rejected=U + B, messages=LONG + KM,
     ),
     "answers alone beside messages that end with the better one": pair(
         NILE, chosen="The Nile.", rejected="The Moon.", messages=U + A
     ),
-}
+}  # fmt: skip
 
 LABELLED = {
     "a label beside prompt and messages is about the last answer": labelled(
@@ -213,10 +179,7 @@ LABELLED = {
     ),
     "a labelled completion and what a reward function compares with": labelled(
         says(U, A, label=False, ground_truth="Nile"),
-        prompt=U,
-        completion=A,
-        answer="Nile",
-        label=False,
+        prompt=U, completion=A, answer="Nile", label=False,
     ),
     "prompt, completion, label (kto-mix-14k)": labelled(
         says(U, A, label=True), prompt=U, completion=A, label=True
@@ -232,9 +195,7 @@ LABELLED = {
     ),
     "a completion to another prompt": labelled(
         "completion begins with a message of the user that is not the prompt's",
-        prompt=said("u: Name a hill."),
-        completion=U + A,
-        label=True,
+        prompt=said("u: Name a hill."), completion=U + A, label=True,
     ),
     "a label as a word": labelled(
         "label is str 'good'; expected true", prompt=U, completion=A, label="good"
@@ -244,16 +205,12 @@ LABELLED = {
     ),
     "a label is about the last answer behind a prompt": labelled(
         says(LONG, KM, label=False),
-        prompt="Name a river.",
-        completion=[*LONG[1:], *KM],
-        label=False,
+        prompt="Name a river.", completion=[*LONG[1:], *KM], label=False,
     ),
     "a labelled completion that begins with its prompt": labelled(
         "completion begins with the prompt, 'Name a long river.'",
-        prompt="Name a long river.",
-        completion="Name a long river. The Nile.",
-        label=True,
+        prompt="Name a long river.", completion="Name a long river. The Nile.", label=True,
     ),
-}
+}  # fmt: skip
 
 PREFERENCES = [*PAIRS.items(), *LABELLED.items()]

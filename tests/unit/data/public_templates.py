@@ -64,9 +64,9 @@ def end_of(name: str) -> str:
 @cache
 def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
     """A tokenizer of bytes with a template and its special tokens."""
-    found = importlib.util.find_spec("trl")
-    assert found is not None and found.submodule_search_locations, "requirements/dev.txt has TRL"
-    directory = Path(found.submodule_search_locations[0]) / "chat_templates"
+    spec = importlib.util.find_spec("trl")
+    assert spec is not None and spec.submodule_search_locations, "requirements/dev.txt has TRL"
+    directory = Path(spec.submodule_search_locations[0]) / "chat_templates"
     text = (directory / f"{name}.jinja").read_text()
     special = [BEGIN, END, *sorted(set(_SPECIAL.findall(text)))]
     words = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]

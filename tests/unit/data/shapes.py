@@ -59,21 +59,15 @@ KM, M = said("a: 6,650 km"), said("a: 6,650 m")
 SFT = {
     "a completion and what a reward function compares with": sft(
         says("2 + 2?", "Two and two make 4.", ground_truth="4"),
-        prompt="2 + 2?",
-        completion="Two and two make 4.",
-        answer="4",
+        prompt="2 + 2?", completion="Two and two make 4.", answer="4",
     ),
     "two columns that could be the answer": sft(
         "answer and response could both be what is learned",
-        prompt="2 + 2?",
-        response="Two and two make 4.",
-        answer="4",
+        prompt="2 + 2?", response="Two and two make 4.", answer="4",
     ),
     "messages as text": sft(
-        "messages is str .*; expected a conversation as a chat list",
-        {"prompt_key": "question"},
-        question="2 + 2?",
-        messages='[{"role": "user", "content": "2 + 2?"}]',
+        "messages is str .*; expected a conversation as a chat list", {"prompt_key": "question"},
+        question="2 + 2?", messages='[{"role": "user", "content": "2 + 2?"}]',
     ),
     "a call of a function in ShareGPT's form": sft(
         says(
@@ -99,18 +93,14 @@ SFT = {
     "Alpaca with a history (LlamaFactory)": sft(
         "history is list .*, which belongs to the instruction",
         {"prompt_key": "instruction", "answer_key": "output"},
-        instruction="And 2 + 3?",
-        history=[["2 + 2?", "4"]],
-        output="5",
+        instruction="And 2 + 3?", history=[["2 + 2?", "4"]], output="5",
     ),
     "prompt and completion as texts": sft(says("1 + 1 =", " 2"), prompt="1 + 1 =", completion=" 2"),
     "prompt and completion as chats (TRL)": sft(says(U, A), prompt=U, completion=A),
     "text prompt, chat completion": sft(says(U, A), prompt="Name a river.", completion=A),
     "chat prompt, text answer (verl)": sft(
-        says(U, A),
-        {"answer_key": "extra_info.answer"},
-        prompt=U,
-        extra_info={"answer": "The Nile."},
+        says(U, A), {"answer_key": "extra_info.answer"},
+        prompt=U, extra_info={"answer": "The Nile."},
     ),
     "messages, one turn": sft(says(U, A), messages=U + A),
     "messages, two turns": sft(says(U, A + said("u: How long?") + KM), messages=LONG + KM),
@@ -144,8 +134,7 @@ SFT = {
     ),
     "a prompt column that messages do not have": sft(
         "the prompt, 'Name a hill.', is said by no user in messages",
-        prompt="Name a hill.",
-        messages=U + A,
+        prompt="Name a hill.", messages=U + A,
     ),
     "conversations (ShareGPT)": sft(says(U, A), conversations=SHAREGPT),
     "ShareGPT with an opening of the assistant": sft(
@@ -168,55 +157,37 @@ SFT = {
     ),
     "problem, answer and messages (OpenR1-Math)": sft(
         says(said("u: 1 + 1?"), said("a: So 2.")),
-        problem="1 + 1?",
-        answer="2",
-        messages=said("u: 1 + 1?", "a: So 2."),
+        problem="1 + 1?", answer="2", messages=said("u: 1 + 1?", "a: So 2."),
     ),
     "prompt, answer and messages": sft(
         "answer and messages could both be what is learned; set answer_key",
-        prompt="1 + 1?",
-        answer="2",
-        messages=said("u: 1 + 1?", "a: So 2."),
+        prompt="1 + 1?", answer="2", messages=said("u: 1 + 1?", "a: So 2."),
     ),
     "the same, with the column named": sft(
-        says(said("u: 1 + 1?"), said("a: So 2.")),
-        {"answer_key": "messages"},
-        prompt="1 + 1?",
-        answer="2",
-        messages=said("u: 1 + 1?", "a: So 2."),
+        says(said("u: 1 + 1?"), said("a: So 2.")), {"answer_key": "messages"},
+        prompt="1 + 1?", answer="2", messages=said("u: 1 + 1?", "a: So 2."),
     ),
     "instruction and output (Alpaca)": sft(
-        says("Add one.", "2"),
-        {"prompt_key": "instruction", "answer_key": "output"},
-        instruction="Add one.",
-        input="",
-        output="2",
+        says("Add one.", "2"), {"prompt_key": "instruction", "answer_key": "output"},
+        instruction="Add one.", input="", output="2",
     ),
     "Alpaca with an input": sft(
         "input is str '1', which belongs to the instruction",
         {"prompt_key": "instruction", "answer_key": "output"},
-        instruction="Add one.",
-        input="1",
-        output="2",
+        instruction="Add one.", input="1", output="2",
     ),
     "system_prompt, question, response (OpenOrca)": sft(
-        says("1 + 1?", "2", system="Think."),
-        {"prompt_key": "question"},
-        system_prompt="Think.",
-        question="1 + 1?",
-        response="2",
+        says("1 + 1?", "2", system="Think."), {"prompt_key": "question"},
+        system_prompt="Think.", question="1 + 1?", response="2",
     ),
     "tools as JSON, and arguments of the template": sft(
         says(U, A, template_arguments={"tools": [{"type": "function"}], "enable_thinking": False}),
-        messages=U + A,
-        tools='[{"type": "function"}]',
+        messages=U + A, tools='[{"type": "function"}]',
         chat_template_kwargs={"enable_thinking": False, "other": None},
     ),
     "enable_thinking as a column (verl)": sft(
         says(U, A, template_arguments={"enable_thinking": True, "tools": [TOOL]}),
-        messages=U + A,
-        enable_thinking=True,
-        tools=[TOOL],
+        messages=U + A, enable_thinking=True, tools=[TOOL],
     ),
     "tools that are names": sft(
         r"tools is list \['add'\]; expected a list of JSON schemas", messages=U + A, tools=["add"]
@@ -225,7 +196,7 @@ SFT = {
         r"messages\[0\] has a part of type image; only parts of text",
         messages=[{"role": "user", "content": [{"type": "image"}]}, *parts("a: It is.")],
     ),
-}
+}  # fmt: skip
 
 PROMPTS = {
     "a conversation that ends with a question": asked(says(LONG), messages=LONG),
@@ -234,17 +205,13 @@ PROMPTS = {
     ),
     "a pair as a prompt": asked(says(U), chosen=U + A, rejected=U + B),
     "a pair whose column is named as the prompt": asked(
-        says("\n\nHuman: A river?\n\nAssistant:"),
-        {"prompt_key": "chosen"},
+        says("\n\nHuman: A river?\n\nAssistant:"), {"prompt_key": "chosen"},
         chosen="\n\nHuman: A river?\n\nAssistant: The Nile.",
         rejected="\n\nHuman: A river?\n\nAssistant: The Moon.",
     ),
     "question and context": asked(
-        "context is str 'The Nile', which belongs to the question",
-        {"prompt_key": "question"},
-        question="How long?",
-        context="The Nile",
-        answer="6,650 km",
+        "context is str 'The Nile', which belongs to the question", {"prompt_key": "question"},
+        question="How long?", context="The Nile", answer="6,650 km",
     ),
     "a message in many parts of which one is an image without words": asked(
         "has a part of type image",
@@ -252,8 +219,7 @@ PROMPTS = {
     ),
     "tools as JSON keep their nulls": asked(
         says(U, template_arguments={"tools": [{"name": "add", "default": None}]}),
-        prompt=U,
-        tools='[{"name": "add", "default": null}]',
+        prompt=U, tools='[{"name": "add", "default": null}]',
     ),
     "a row's argument that is a word": asked(
         "enable_thinking is str 'false'; expected true or false", prompt=U, enable_thinking="false"
@@ -270,7 +236,7 @@ PROMPTS = {
     "a message without content": asked(
         r"the prompt\[0\] \(user\) has no content", prompt=[{"role": "user"}]
     ),
-}
+}  # fmt: skip
 
 _CALLED = [{"role": "assistant", "tool_calls": [CALL]}]
 _FUNCTION = CALL["function"]
@@ -362,21 +328,18 @@ _HH = "\n\nHuman: A river?\n\nAssistant:"
 COLUMNS = {
     "a completion that begins with its prompt": sft(
         "completion begins with the prompt, 'Name a long river.', so that it would be said twice",
-        prompt="Name a long river.",
-        completion="Name a long river. The Nile.",
+        prompt="Name a long river.", completion="Name a long river. The Nile.",
     ),
     "a completion that begins with the one word of its prompt": sft(
         says("The", "The Nile."), prompt="The", completion="The Nile."
     ),
     "a text with the user's next words": sft(
         "completion has .*Human:.*, behind which it is not the model that speaks",
-        prompt=_HH,
-        completion=" The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
+        prompt=_HH, completion=" The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
     ),
     "an answer that explains marks of turns": sft(
         says("What is ChatML?", "<|im_start|>user begins a question."),
-        prompt="What is ChatML?",
-        completion="<|im_start|>user begins a question.",
+        prompt="What is ChatML?", completion="<|im_start|>user begins a question.",
     ),
     "an opening of the assistant beside a prompt": sft(
         says(said("a: Hello!") + U, A),
@@ -388,14 +351,11 @@ COLUMNS = {
     ),
     "several turns behind a prompt": sft(
         says(U, A + said("u: How long?") + KM),
-        prompt="Name a river.",
-        completion=A + said("u: How long?") + KM,
+        prompt="Name a river.", completion=A + said("u: How long?") + KM,
     ),
     "a completion and a response that differ": sft(
         "completion and response could both be what is learned; set answer_key",
-        prompt="2 + 2?",
-        completion="4",
-        response="5",
+        prompt="2 + 2?", completion="4", response="5",
     ),
     "a completion and a response that are the same": sft(
         says("2 + 2?", "4", ground_truth="4"), prompt="2 + 2?", completion="4", response="4"
@@ -408,10 +368,8 @@ COLUMNS = {
     ),
     "messages beside a completion that is empty": sft(says(U, A), messages=U + A, completion=""),
     "a named conversation and other messages": sft(
-        "dialogue and messages could both be what is learned",
-        {"prompt_key": "dialogue"},
-        dialogue=U + A,
-        messages=U + B,
+        "dialogue and messages could both be what is learned", {"prompt_key": "dialogue"},
+        dialogue=U + A, messages=U + B,
     ),
     "messages and another response": sft(
         "messages and response could both be what is learned", messages=U + A, response="The Moon."
@@ -424,25 +382,20 @@ COLUMNS = {
     ),
     "messages and other conversations": sft(
         "conversations and messages could both be what is learned",
-        messages=U + A,
-        conversations=sharegpt("u: A hill?", "a: Etna."),
+        messages=U + A, conversations=sharegpt("u: A hill?", "a: Etna."),
     ),
     "the same conversation in two forms": sft(says(U, A), messages=U + A, conversations=SHAREGPT),
     "a named conversation and another completion": sft(
-        "completion and dialogue could both be what is learned",
-        {"prompt_key": "dialogue"},
-        dialogue=U + A,
-        completion="The Moon.",
+        "completion and dialogue could both be what is learned", {"prompt_key": "dialogue"},
+        dialogue=U + A, completion="The Moon.",
     ),
     "a system message that is empty beside one that is not": sft(
         says(U, A, system="Be brief."), messages=U + A, system="", system_prompt="Be brief."
     ),
     "two system messages": sft(
         "system and system_prompt are 'Be long.' and 'Be brief.', and a conversation has one",
-        messages=U + A,
-        system="Be long.",
-        system_prompt="Be brief.",
+        messages=U + A, system="Be long.", system_prompt="Be brief.",
     ),
-}
+}  # fmt: skip
 
 SHAPES = [*SFT.items(), *PROMPTS.items(), *MESSAGES.items(), *COLUMNS.items()]

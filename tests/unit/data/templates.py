@@ -71,7 +71,7 @@ letters = st.lists(st.sampled_from("ab "), min_size=1, max_size=5).map("".join)
 
 @st.composite
 def turns_of(draw, name):
-    """Of the model, letter by letter, each ended as the template ends it; and observations."""
+    """Turns of the model, letter by letter, each ended as its template does; and observations."""
     tokenizer = Letters(TEMPLATES[name])
     found = []
     for _ in range(draw(st.integers(1, 4))):

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.unit.data.public_templates import tokenizer_of
 from tests.unit.data.shapes import said
+from tests.unit.data.templates import CHATML
 from verl_hpc.data.observations import Observations
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
@@ -22,10 +23,6 @@ ALPACA = (
 VICUNA = (
     "{% for m in messages %}{{ m.role.upper() }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT: {% else %}{{ eos_token }}{% endif %}"
-)
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 TWO_TURNS = said("u: hi", "a: yes", "u: more please", "a: no")
 
@@ -77,20 +74,27 @@ def test_words_beside_thoughts_that_are_left_out_are_an_error(text):
 
 
 def test_an_empty_answer_is_its_end():
-    assert learned(tokenizer_of("gptoss"), said("u: hi", "a: ")) == [
-        "<|channel|>final<|message|><|return|>"
+    expected = ["<|channel|>final<|message|><|return|>"]
+    assert learned(tokenizer_of("gptoss"), said("u: hi", "a: ")) == expected
+
+
+def calling(said_before, *said_after, **arguments):
+    """A conversation in which the model calls a function, and what is said around that."""
+    call = {"type": "function", "function": {"name": "get", "arguments": arguments}}
+    return [
+        *said_before,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        *said_after,
     ]
+
+
+def result(text):
+    return {"role": "tool", "content": text, "name": "get"}
 
 
 def test_an_answer_begins_with_its_first_letter_where_thoughts_are_no_token():
-    call = {"type": "function", "function": {"name": "get", "arguments": {"x": 1}}}
-    messages = [
-        *said("u: hi"),
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "4", "name": "get"},
-        *said("a: four", "u: thanks", "a: yes"),
-    ]
-    first, *_ = learned(tokenizer_of("qwen3_5_nothink"), messages)
+    after = [result("4"), *said("a: four", "u: thanks", "a: yes")]
+    first, *_ = learned(tokenizer_of("qwen3_5_nothink"), calling(said("u: hi"), *after, x=1))
     assert first.startswith("<tool_call>")
 
 
@@ -99,27 +103,21 @@ def test_an_answer_begins_with_its_first_letter_where_thoughts_are_no_token():
     "text", ['{"stadt": "K\u00f6ln"}', "K\u00f6ln\nist kalt", 'so "\u5317\u4eac"']
 )
 def test_what_a_tool_says_in_other_languages_is_not_left_out(name, text):
-    call = {"type": "function", "function": {"name": "get", "arguments": {"x": "\u5317\u4eac"}}}
-    messages = [
-        *said("u: hi"),
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": text, "name": "get"},
-        *said("a: so it is"),
-    ]
+    after = [result(text), *said("a: so it is")]
+    messages = calling(said("u: hi"), *after, x="\u5317\u4eac")
     assert "so it is" in learned(tokenizer_of(name), messages)[-1]
 
 
 def test_arguments_of_calls_are_written_as_they_are():
-    call = {"type": "function", "function": {"name": "get", "arguments": {"city": "\u5317\u4eac"}}}
-    messages = [*said("u: hi"), {"role": "assistant", "content": "", "tool_calls": [call]}]
+    messages = calling(said("u: hi"), city="\u5317\u4eac")
     assert "\u5317\u4eac" in learned(tokenizer_of("deepseekv3"), messages)[0]
 
 
 def test_arguments_that_are_a_text_stay_what_they_are_where_the_template_copies_them():
-    """As transformers has them; other templates would write the text once more as JSON."""
+    """Transformers copies them too; other templates would write the text once more as JSON."""
     arguments = '{"x":1e5,"x":2}'
-    call = {"type": "function", "function": {"name": "get", "arguments": arguments}}
-    messages = [*said("u: hi"), {"role": "assistant", "content": "", "tool_calls": [call]}]
+    messages = calling(said("u: hi"))
+    messages[-1]["tool_calls"][0]["function"]["arguments"] = arguments
     assert arguments in learned(tokenizer_of("qwen3"), messages)[0]
     assert '{"x": 2}' in learned(tokenizer_of("qwen2_5"), messages)[0]
 
@@ -135,10 +133,8 @@ def test_two_answers_in_a_row_have_a_header_between_them_that_is_not_learned():
     messages = said("u: hi", "a: one", "a: two")
     assert learned(templated(TULU), messages) == ["one<eos>", "two<eos>"]
     # A template that leaves thoughts out of all turns but the last one.
-    assert learned(tokenizer_of("qwen3"), messages) == [
-        "one<|im_end|>",
-        "<think>\n\n</think>\n\ntwo<|im_end|>",
-    ]
+    expected = ["one<|im_end|>", "<think>\n\n</think>\n\ntwo<|im_end|>"]
+    assert learned(tokenizer_of("qwen3"), messages) == expected
 
 
 def test_tools_that_a_template_does_not_read_are_an_error():

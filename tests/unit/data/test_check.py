@@ -1,9 +1,8 @@
 """Bad rows and prompts on both sides, found before anything is built."""
 
 import pytest
-from pyarrow import parquet
 
-from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
+from tests.unit.data.conftest import damage_row_group, files, verl_row, write_jsonl, write_parquet
 from verl_hpc.config.data import DataConfig, ReasoningGymConfig
 from verl_hpc.data import progress
 from verl_hpc.data.check import Checked, HeldOut, WithoutRows, check_data
@@ -117,14 +116,11 @@ def test_disjoint_data_passes(tmp_path):
     assert (checked.facts["prompts found in training"], checked.warning) == (0, "")
 
 
-TASK = {
-    "task": "chain_sum",
-    "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
-}
+TERMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 
 
 def generated(**settings):
-    return ReasoningGymConfig(**{**TASK, **settings})
+    return ReasoningGymConfig(**{"task": "chain_sum", "options": TERMS, **settings})
 
 
 def test_a_task_of_few_questions_is_refused_without_splits():
@@ -150,23 +146,20 @@ def test_splits_of_one_share_need_no_pass(monkeypatch):
 
 
 def test_bad_rows_are_found_at_the_start_and_the_first_are_named(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", [*[verl_row(i) for i in range(900)], {"prompt": 5}])
+    rows = [verl_row(i) for i in range(900)]
+    path = write_jsonl(tmp_path / "a.jsonl", [*rows, {"prompt": 5}])
     with pytest.raises(DataError, match=r"^\S+a\.jsonl line 901: the prompt is int 5; expected"):
         check(files(path))
-    assert check(files(path), check="drawn") == Checked()
-    assert check(files(path, limit=900)) == Checked()
+    assert check(files(path), check="drawn") == check(files(path, limit=900)) == Checked()
     with path.open("a") as file:
         file.write('\n{"prompt"\n' + '{"prompt": ""}\n' * 1000)
     with pytest.raises(DataError) as caught:
         check(files(path))
-    lines = str(caught.value).splitlines()
-    assert lines[0] == "1,002 rows cannot be used, the first of them:"
-    assert [line.split(":")[0].rpartition("/")[2] for line in lines[1:4]] == [
-        "a.jsonl line 901",
-        "a.jsonl line 903",
-        "a.jsonl line 904",
-    ]
-    assert lines[4].endswith("set data.check to drawn to meet each when it is drawn")
+    first, *named, last = str(caught.value).splitlines()[:5]
+    assert first == "1,002 rows cannot be used, the first of them:"
+    lines = [line.split(":")[0].rpartition("/")[2] for line in named]
+    assert lines == [f"a.jsonl line {number}" for number in (901, 903, 904)]
+    assert last.endswith("set data.check to drawn to meet each when it is drawn")
 
 
 def test_bad_rows_of_evaluation_are_found_too(tmp_path):
@@ -179,29 +172,23 @@ def test_bad_rows_of_evaluation_are_found_too(tmp_path):
 
 def test_a_damaged_page_is_found_at_the_start(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", [verl_row(i) for i in range(20)], 10)
-    column = parquet.read_metadata(path).row_group(1).column(1)
-    content = bytearray(path.read_bytes())
-    begin = column.dictionary_page_offset or column.data_page_offset
-    content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
-    path.write_bytes(content)
+    damage_row_group(path, 1, 1)
     with pytest.raises(DataError, match=r"10 rows cannot be used, .*\n.*rows 10 to 19: cannot be"):
         check(files(path))
 
 
-UNANSWERED = [
-    ({"prompt": "1?", "answer": None}, "line 2: no answer in any of completion, answer, response"),
-    (
-        {"prompt": "1?", "answer": 3},
-        "line 2: answer is int 3; expected an answer's text, or a list",
-    ),
-]
-
-
-@pytest.mark.parametrize(("row", "message"), UNANSWERED)
-def test_imitation_needs_an_answer_in_every_row(tmp_path, row, message):
-    config = files(write_jsonl(tmp_path / "a.jsonl", [{"prompt": "0?", "answer": "1"}, row]))
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "no answer in any of completion, answer, response"),
+        (3, "answer is int 3; expected an answer's text, or a list"),
+    ],
+)
+def test_imitation_needs_an_answer_in_every_row(tmp_path, answer, message):
+    rows = [{"prompt": "0?", "answer": "1"}, {"prompt": "1?", "answer": answer}]
+    config = files(write_jsonl(tmp_path / "a.jsonl", rows))
     assert check(config) == Checked()
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=f"line 2: {message}"):
         check_data(DataConfig(train=config), open_source(config, needs="answer"), [])
 
 
@@ -217,7 +204,4 @@ def test_a_scan_of_parquet_reads_what_can_be_wrong_and_no_more(tmp_path):
 def test_a_long_pass_says_how_far_it_is(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(progress, "TOLD_EVERY_S", 0.0)
     check(files(write_jsonl(tmp_path / "a.jsonl", [verl_row(0)] * 2)))
-    assert [record.message for record in caplog.records] == [
-        "data.train: 1 of 2 rows checked",
-        "data.train: 2 of 2 rows checked",
-    ]
+    assert caplog.messages == [f"data.train: {n} of 2 rows checked" for n in (1, 2)]

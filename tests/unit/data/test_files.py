@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
+from tests.unit.data.shapes import said
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.sources import open_source, read_problems
 from verl_hpc.errors import DataError
@@ -90,21 +91,19 @@ def test_indices_outside_raise_index_error(tmp_path, index):
         source[index]
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"gone\.parquet: no such file"):
-        open_source(files(tmp_path / "gone.parquet"))
-
-
-def test_an_unknown_ending_is_refused(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.touch()
-    with pytest.raises(DataError, match=r"rows\.csv: .* must be \.parquet or \.jsonl"):
-        open_source(files(path))
-
-
-def test_no_rows_at_all_is_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"empty\.jsonl: no rows"):
-        open_source(files(write_jsonl(tmp_path / "empty.jsonl", [])))
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gone.parquet", r"gone\.parquet: no such file"),
+        ("rows.csv", r"rows\.csv: .* must be \.parquet or \.jsonl"),
+        ("empty.jsonl", r"empty\.jsonl: no rows"),
+    ],
+)
+def test_a_file_without_rows_is_refused(tmp_path, name, words):
+    if "gone" not in name:
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=words):
+        open_source(files(tmp_path / name))
 
 
 WRONG_VALUES = [
@@ -143,21 +142,18 @@ def test_a_row_without_a_column_names_those_it_has(tmp_path):
         open_source(files(path))[0]
 
 
-HALF_CHARACTERS = [
-    {"prompt": "1 \ud800 1?"},
-    {"prompt": [{"role": "user", "content": "\udfff"}]},
-    {"target": "\ud800"},
-]
+HALVES = [{"prompt": "1 \ud800 1?"}, {"prompt": said("u: \udfff")}, {"target": "\ud800"}]
 
 
-@pytest.mark.parametrize("change", HALF_CHARACTERS)
+@pytest.mark.parametrize("change", HALVES)
 def test_half_a_character_is_found_by_its_line(tmp_path, change):
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1?", "target": "2", **change}])
     with pytest.raises(DataError, match=r"a\.jsonl line 1: .* half of a surrogate pair"):
         open_source(files(path, answer_key="target"))[0]
 
 
-def test_rows_with_an_answer_and_no_reward_model(tmp_path):
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_rows_with_an_answer_and_no_reward_model(tmp_path, write):
     rows = [
         {"prompt": "1 + 1?", "answer": "2"},
         {"prompt": "1 + 2?", "answer": "x", "reward_model": {"ground_truth": "3"}},
@@ -165,15 +161,12 @@ def test_rows_with_an_answer_and_no_reward_model(tmp_path):
         {"prompt": "1 + 4?", "response": "5"},
         {"prompt": "1 + 5?"},
     ]
-    source = open_source(files(write_jsonl(tmp_path / "a.jsonl", rows)))
-    assert [problem.ground_truth for problem in source] == ["2", "3", "4", "5", None]
-    assert [problem.answer for problem in source] == ["2", "x", "It is 4.", "5", None]
-
-
-def test_a_parquet_file_with_an_answer_and_no_reward_model(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", [{"prompt": "1 + 1?", "answer": "2"}])
-    problem = open_source(files(path))[0]
-    assert (problem.ground_truth, problem.answer) == ("2", "2")
+    name = write.__name__.removeprefix("write_")
+    problems = [
+        open_source(files(write(tmp_path / f"{i}.{name}", [row])))[0] for i, row in enumerate(rows)
+    ]
+    assert [problem.ground_truth for problem in problems] == ["2", "3", "4", "5", None]
+    assert [problem.answer for problem in problems] == ["2", "x", "It is 4.", "5", None]
 
 
 def test_a_problem_says_where_it_comes_from(tmp_path):
@@ -185,24 +178,17 @@ def test_a_problem_says_where_it_comes_from(tmp_path):
 
 
 @pytest.mark.parametrize("write", [write_jsonl, write_parquet])
-def test_a_pair_is_two_answers_as_texts_or_as_chats(tmp_path, write):
-    def answer(text):
-        return [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": text}]
-
-    ending = ".jsonl" if write is write_jsonl else ".parquet"
-    texts = write(tmp_path / f"a{ending}", [{"prompt": "p", "chosen": "2", "rejected": "3"}])
-    chats = write(
-        tmp_path / f"b{ending}",
-        [{"prompt": "1 + 1?", "chosen": answer("2"), "rejected": answer("3")}],
-    )
-    (problem,) = read_problems(open_source(files(texts), needs="pair"), [0])
-    assert (problem.prompt, problem.answer, problem.rejected) == ("p", "2", "3")
-    (problem,) = read_problems(open_source(files(chats), needs="pair"), [0])
-    assert [*problem.prompt, *problem.answer] == answer("2")
-    assert [*problem.prompt, *problem.rejected] == answer("3")
-    for path in (texts, chats):
-        (problem,) = read_problems(open_source(files(path)), [0])
-        assert (problem.answer, problem.rejected) == (None, None)
+@pytest.mark.parametrize("form", [str, lambda text: said("u: 1 + 1?", f"a: {text}")])
+def test_a_pair_is_two_answers_as_texts_or_as_chats(tmp_path, write, form):
+    path = tmp_path / f"a.{write.__name__.removeprefix('write_')}"
+    write(path, [{"prompt": "1 + 1?", "chosen": form("2"), "rejected": form("3")}])
+    (problem,) = read_problems(open_source(files(path), needs="pair"), [0])
+    before = [] if form is str else problem.prompt
+    pair = (problem.answer, problem.rejected)
+    assert [[*before, *answer] for answer in pair] == [[*form("2")], [*form("3")]]
+    assert problem.prompt == ("1 + 1?" if form is str else said("u: 1 + 1?"))
+    (problem,) = read_problems(open_source(files(path)), [0])
+    assert (problem.answer, problem.rejected) == (None, None)
 
 
 HALF_PAIRS = [

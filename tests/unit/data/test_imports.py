@@ -3,39 +3,18 @@
 import subprocess
 import sys
 
-MODULES = (
-    "files",
-    "lengths",
-    "fingerprint",
-    "order",
-    "overlap",
-    "prepare",
-    "public_sets",
-    "raw_rows",
-    "problem",
-    "prompts",
-    "sources",
-    "split",
+import pytest
+
+MODULES = "files lengths fingerprint order overlap prepare public_sets raw_rows problem prompts"
+HEAVY = {"torch", "transformers", "reasoning_gym", "mpi4py"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [(f"{MODULES} sources split", HEAVY), ("prepare", {"pyarrow", "numpy", "torch"})],
 )
-
-
-def test_no_module_brings_torch_transformers_or_reasoning_gym():
-    program = (
-        f"import sys, {', '.join(f'verl_hpc.data.{name}' for name in MODULES)}\n"
-        "print({'torch', 'transformers', 'reasoning_gym', 'mpi4py'} & set(sys.modules) or 'none')"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "none\n"
-
-
-def test_help_of_prepare_does_not_wait_for_pyarrow():
-    program = (
-        "import sys, verl_hpc.data.prepare\n"
-        "print({'pyarrow', 'numpy', 'torch'} & set(sys.modules) or 'none')"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "none\n"
+def test_modules_import_nothing_heavy(modules, heavy):
+    """Help of `prepare` does not even wait for pyarrow."""
+    names = ", ".join(f"verl_hpc.data.{name}" for name in modules.split())
+    program = f"import sys, {names}; print({heavy} & set(sys.modules) or 'none')"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "none\n"

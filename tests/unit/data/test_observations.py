@@ -65,8 +65,8 @@ def test_a_turn_that_was_not_ended_is_ended_by_the_template(name):
 
 def test_without_a_chat_an_observation_stands_as_it_is():
     tokenizer = Letters(None)
-    found = Observations(Encoder(tokenizer), is_chat=False).tokens("=ab;", tokenizer.encode("b"))
-    assert tokenizer.decode(found) == "=ab;"
+    tokens = Observations(Encoder(tokenizer), is_chat=False).tokens("=ab;", tokenizer.encode("b"))
+    assert tokenizer.decode(tokens) == "=ab;"
 
 
 PLACELESS = [

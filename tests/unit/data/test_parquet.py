@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
+from tests.unit.data.conftest import damage_row_group, files, verl_row, write_jsonl, write_parquet
 from verl_hpc.data import parquet as module
 from verl_hpc.data.parquet import CACHED_ROW_GROUPS, ParquetRows
 from verl_hpc.data.sources import open_source, read_problems
@@ -29,14 +29,9 @@ def test_opening_decodes_nothing_and_a_row_decodes_its_group_once(tmp_path, cach
 
 def test_no_more_row_groups_are_kept_than_promised_over_all_files(tmp_path, cache):
     rows = [verl_row(i) for i in range(60)]
-    paths = [
-        write_parquet(tmp_path / f"{part}.parquet", rows[part * 20 : part * 20 + 20])
-        for part in range(3)
-    ]
-    source = open_source(files(*paths))
-    indices = list(range(60))
-    random.Random(0).shuffle(indices)
-    for index in indices:
+    parts = [(tmp_path / f"{start}.parquet", rows[start : start + 20]) for start in (0, 20, 40)]
+    source = open_source(files(*(write_parquet(path, part) for path, part in parts)))
+    for index in random.Random(0).sample(range(60), 60):
         assert source[index].extra["index"] == index
         assert cache().currsize <= CACHED_ROW_GROUPS
 
@@ -44,9 +39,7 @@ def test_no_more_row_groups_are_kept_than_promised_over_all_files(tmp_path, cach
 def test_a_batch_decodes_each_row_group_once(tmp_path, cache):
     rows = [verl_row(i) for i in range(60)]
     source = open_source(files(write_parquet(tmp_path / "a.parquet", rows, row_group_size=6)))
-    indices = list(range(60))
-    random.Random(0).shuffle(indices)
-    read_problems(source, indices)
+    read_problems(source, random.Random(0).sample(range(60), 60))
     assert cache().misses == 10
 
 
@@ -90,11 +83,7 @@ def test_what_is_no_parquet_file_is_named(tmp_path, damage):
 
 def test_a_damaged_page_is_named_by_its_rows(tmp_path, cache):
     path = write_parquet(tmp_path / "a.parquet", [verl_row(i) for i in range(20)], 10)
-    column = parquet.read_metadata(path).row_group(1).column(0)
-    content = bytearray(path.read_bytes())
-    begin = column.dictionary_page_offset or column.data_page_offset
-    content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
-    path.write_bytes(content)
+    damage_row_group(path, 1, 0)
     source = open_source(files(path))
     assert source[9].extra["index"] == 9
     with pytest.raises(DataError, match=r"a\.parquet rows 10 to 19: cannot be decoded"):

@@ -37,43 +37,32 @@ def raw(tmp_path, train, test):
 
 
 def test_real_gsm8k_has_verls_columns_and_is_read_back(gsm8k_dir, tmp_path, capsys):
-    assert main(["gsm8k", "--source", str(gsm8k_dir), "--out", str(tmp_path / "out")]) == 0
+    out = tmp_path / "out"
+    assert main(["gsm8k", "--source", str(gsm8k_dir), "--out", str(out)]) == 0
     assert "train.parquet: 7473 rows" in capsys.readouterr().out
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["test.parquet", "train.parquet"]
-    table = parquet.read_table(tmp_path / "out" / "test.parquet")
-    assert table.column_names == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
-    raw_source = open_source(
-        files(gsm8k_dir / "test.jsonl", prompt_key="question", answer_key="answer")
-    )
-    source = open_source(files(tmp_path / "out" / "test.parquet", answer_key="extra_info.answer"))
+    assert sorted(p.name for p in out.iterdir()) == ["test.parquet", "train.parquet"]
+    columns = parquet.read_table(out / "test.parquet").column_names
+    assert columns == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
+    raw_file = files(gsm8k_dir / "test.jsonl", prompt_key="question", answer_key="answer")
+    raw_source = open_source(raw_file)
+    source = open_source(files(out / "test.parquet", answer_key="extra_info.answer"))
     assert len(source) == len(raw_source) == 1319
+    asks = ' Let\'s think step by step and output the final answer after "####".'
     for problem, before in zip(source, raw_source, strict=True):
-        assert problem.prompt == [
-            {
-                "role": "user",
-                "content": f"{before.prompt} Let's think step by step and output the final answer "
-                'after "####".',
-            }
-        ]
+        assert problem.prompt == [{"role": "user", "content": before.prompt + asks}]
         assert problem.answer == before.answer
         assert problem.ground_truth == before.answer.split("#### ")[1].replace(",", "")
         assert problem.data_source == "openai/gsm8k"
-        assert problem.extra == {
-            "split": "test",
-            "index": before.index,
-            "answer": before.answer,
-            "question": before.prompt,
-        }
+        kept = {"answer": before.answer, "question": before.prompt}
+        assert problem.extra == {"split": "test", "index": before.index} | kept
 
 
 def test_math_takes_the_last_box_and_keeps_labels(tmp_path):
     unlabelled = {key: MATH_ROW[key] for key in ("problem", "solution")}
     source = raw(tmp_path, [MATH_ROW, unlabelled], [MATH_ROW])
     out = tmp_path / "out"
-    assert prepare(RECIPES["math"], source, out) == {
-        out / "train.parquet": Written(2, {}),
-        out / "test.parquet": Written(1, {}),
-    }
+    expected = {out / "train.parquet": Written(2, {}), out / "test.parquet": Written(1, {})}
+    assert prepare(RECIPES["math"], source, out) == expected
     labelled, plain = open_source(files(out / "train.parquet"))
     assert labelled.data_source == "DigitalLearningGmbH/MATH-lighteval"
     assert labelled.ground_truth == r"\frac{1}{2}"
@@ -84,28 +73,25 @@ def test_math_takes_the_last_box_and_keeps_labels(tmp_path):
     assert (plain.extra["level"], plain.extra["type"]) == (None, None)
 
 
-BOXES = [
-    (r"\boxed{7}", "7"),
-    (r"\boxed{1} then \boxed{\frac{a}{\sqrt{b}}}.", r"\frac{a}{\sqrt{b}}"),
-    (r"so $\boxed 7$ it is", "7"),
-    (r"so \fbox{B}", "B"),
-    (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-    (r"\boxed{7", None),
-    ("7", None),
-]
+BOXES = {
+    r"\boxed{7}": "7",
+    r"\boxed{1} then \boxed{\frac{a}{\sqrt{b}}}.": r"\frac{a}{\sqrt{b}}",
+    r"so $\boxed 7$ it is": "7",
+    r"so \fbox{B}": "B",
+    r"\boxed{\{1, 2\}}": r"\{1, 2\}",
+    r"\boxed{7": None,
+    "7": None,
+}
 
 
-@pytest.mark.parametrize(("solution", "boxed"), BOXES)
-def test_last_boxed(solution, boxed):
-    assert last_boxed(solution) == boxed
+def test_last_boxed():
+    assert {solution: last_boxed(solution) for solution in BOXES} == BOXES
 
 
-def test_one_file_is_one_split(tmp_path):
-    source = raw(tmp_path, [GSM8K_ROW], [GSM8K_ROW])
-    out = tmp_path / "out"
-    assert prepare(RECIPES["gsm8k"], source / "test.jsonl", out) == {
-        out / "test.parquet": Written(1, {})
-    }
+@pytest.mark.parametrize("name", ["test.jsonl", "test-00000-of-00001.jsonl"])
+def test_one_file_is_one_split(tmp_path, name):
+    source, out = write_jsonl(tmp_path / name, [GSM8K_ROW]), tmp_path / "out"
+    assert prepare(RECIPES["gsm8k"], source, out) == {out / "test.parquet": Written(1, {})}
     assert open_source(files(out / "test.parquet"))[0].extra["split"] == "test"
 
 
@@ -165,13 +151,9 @@ def test_help_shows_examples(capsys):
 # One file of each release, with the fields that it has
 
 MATH_500_ROW = {
-    "problem": "Halve $1$.",
-    "solution": r"It is $\boxed{\frac{1}{2}}$.",
-    "answer": r"\frac{1}{2}",
-    "subject": "Prealgebra",
-    "level": 2,
-    "unique_id": "test/prealgebra/1.json",
-}
+    "problem": "Halve $1$.", "solution": r"It is $\boxed{\frac{1}{2}}$.", "answer": r"\frac{1}{2}",
+    "subject": "Prealgebra", "level": 2, "unique_id": "test/prealgebra/1.json",
+}  # fmt: skip
 AIME_ROWS = [
     {"id": 60, "problem": "Find it.", "solution": "It is 204.", "answer": "204", "url": "u",
      "year": "2024"},
@@ -180,15 +162,9 @@ AIME_ROWS = [
     {"problem": "Find it.", "answer": "025", "id": "3"},
     {"id": 1, "problem": "Find it.", "solution": r"\boxed{7}", "url": "u"},
 ]  # fmt: skip
-GPQA_ROW = {
-    "Question": "Which one?\n",
-    "Correct Answer": " right ",
-    "Incorrect Answer 1": "wrong 1",
-    "Incorrect Answer 2": "wrong 2",
-    "Incorrect Answer 3": "wrong 3",
-    "Record ID": "rec1",
-    "Subdomain": "Optics",
-}
+WRONG = {f"Incorrect Answer {i}": f"wrong {i}" for i in (1, 2, 3)}
+GPQA_ROW = {"Question": "Which one?\n", "Correct Answer": " right "} | WRONG
+GPQA_ROW |= {"Record ID": "rec1", "Subdomain": "Optics"}
 MMLU_ROW = {"question": "Which one?", "subject": "anatomy", "answer": 2,
             "choices": ["wrong 1", "wrong 2", "right", "wrong 3"]}  # fmt: skip
 MMLU_PRO_ROW = {"question_id": 70, "question": "Which one?", "answer": "J", "answer_index": 9,
@@ -216,9 +192,8 @@ def prepared(tmp_path, name, rows, seed=0, ending="jsonl"):
             writer.writeheader()
             writer.writerows(rows)
     out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
-    assert prepare(RECIPES[name], path, out, seed) == {
-        out / "released.parquet": Written(len(rows), {})
-    }
+    expected = {out / "released.parquet": Written(len(rows), {})}
+    assert prepare(RECIPES[name], path, out, seed) == expected
     return list(open_source(files(out / "released.parquet")))
 
 
@@ -233,21 +208,16 @@ def test_math_500_keeps_its_answer_and_its_labels(tmp_path):
 
 
 def test_the_answers_of_every_release_of_aime_are_integers(tmp_path):
-    found = [prepared(tmp_path, "aime", [row])[0] for row in AIME_ROWS]
-    assert [problem.ground_truth for problem in found] == ["204", "33", "336", "25", "7"]
-    assert [problem.extra["id"] for problem in found] == ["60", "2024-II-4", None, "3", "1"]
-    assert [problem.extra["answer"] for problem in found] == [
-        "It is 204.",
-        "33.",
-        None,
-        None,
-        r"\boxed{7}",
-    ]
-    for problem in found:
+    problems = [prepared(tmp_path, "aime", [row])[0] for row in AIME_ROWS]
+    assert [problem.ground_truth for problem in problems] == ["204", "33", "336", "25", "7"]
+    assert [problem.extra["id"] for problem in problems] == ["60", "2024-II-4", None, "3", "1"]
+    answers = [problem.extra["answer"] for problem in problems]
+    assert answers == ["It is 204.", "33.", None, None, r"\boxed{7}"]
+    for problem in problems:
         assert problem.prompt[0]["content"].startswith("Find it. Let's think step by step")
-        graded = function_for(problem.data_source)
         response = f"\\boxed{{{problem.ground_truth}}}"
-        assert graded("", response, problem.ground_truth)["score"] == 1.0
+        graded = function_for(problem.data_source)("", response, problem.ground_truth)
+        assert graded["score"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -265,12 +235,9 @@ def test_the_letter_is_that_of_the_right_option_whatever_the_order(tmp_path, nam
     for seed in range(8):
         (problem,) = prepared(tmp_path, name, [row], seed)
         options = problem.extra["choices"]
-        assert (
-            options[ascii_uppercase.index(problem.ground_truth)]
-            == "right"
-            == problem.extra["answer"]
-        )
-        assert (sorted(options)[0], problem.data_source) == ("right", f"multiple_choice/{name}")
+        chosen = options[ascii_uppercase.index(problem.ground_truth)]
+        assert chosen == problem.extra["answer"] == sorted(options)[0] == "right"
+        assert problem.data_source == f"multiple_choice/{name}"
         lines = problem.prompt[0]["content"].splitlines()
         assert lines[0] == "Which one?"
         assert lines[2:-2] == [f"{a}) {o}" for a, o in zip(ascii_uppercase, options, strict=False)]
@@ -290,21 +257,15 @@ def test_the_order_of_options_is_of_the_question_not_of_its_row(tmp_path):
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_releases_are_parquet_and_csv_too(tmp_path, ending):
-    expected = prepared(tmp_path, "gpqa", [GPQA_ROW])
-    found = prepared(tmp_path, "gpqa", [GPQA_ROW], ending=ending)
-    assert (found, found[0].extra["id"]) == (expected, "rec1")
+    (problem,) = prepared(tmp_path, "gpqa", [GPQA_ROW], ending=ending)
+    assert [problem] == prepared(tmp_path, "gpqa", [GPQA_ROW])
+    assert problem.extra["id"] == "rec1"
 
 
-def test_nested_choices_are_read_from_parquet(tmp_path):
-    assert prepared(tmp_path, "arc", [ARC_ROW], ending="parquet")[0].extra["answer"] == "right"
-    assert prepared(tmp_path, "mmlu", [MMLU_ROW], ending="parquet")[0].extra["answer"] == "right"
-
-
-def test_a_shard_is_called_by_its_split(tmp_path):
-    path = write_jsonl(tmp_path / "test-00000-of-00001.jsonl", [MATH_500_ROW])
-    assert list(prepare(RECIPES["math500"], path, tmp_path / "out")) == [
-        tmp_path / "out" / "test.parquet"
-    ]
+@pytest.mark.parametrize("name", ["arc", "mmlu"])
+def test_nested_choices_are_read_from_parquet(tmp_path, name):
+    (problem,) = prepared(tmp_path, name, [CHOICES[name]], ending="parquet")
+    assert problem.extra["answer"] == "right"
 
 
 CODEFORCES_ROW = {
@@ -348,12 +309,10 @@ def test_a_problem_of_codeforces_without_limits_says_nothing_of_them(tmp_path):
 
 def test_problems_of_codeforces_that_tests_cannot_decide_are_left_out_and_counted(tmp_path, capsys):
     unfit = [
-        {"interaction_format": "Print ?, read an answer."},
-        {"input_mode": "file"},
-        {"generated_checker": "def check(): ..."},
-        {"official_tests_complete": False},
+        {"interaction_format": "Print ?, read an answer."}, {"input_mode": "file"},
+        {"generated_checker": "def check(): ..."}, {"official_tests_complete": False},
         {"official_tests": []},
-    ]
+    ]  # fmt: skip
     rows = [CODEFORCES_ROW, *(CODEFORCES_ROW | fields for fields in unfit)]
     path = write_jsonl(tmp_path / "test.jsonl", rows)
     arguments = ["codeforces", "--source", str(path), "--out"]
@@ -439,12 +398,10 @@ def test_a_data_set_that_is_not_prepared(tmp_path, capsys):
 
 def test_as_a_program(tmp_path):
     path = write_jsonl(tmp_path / "test.jsonl", [MMLU_ROW])
-    command = [sys.executable, "-m", "verl_hpc.data.prepare", "mmlu"]
-    ended = subprocess.run(
-        [*command, "--source", path, "--out", tmp_path], capture_output=True, text=True, check=True
+    words = [sys.executable, "-m", "verl_hpc.data.prepare", "mmlu", "--source", path]
+    first, again = (
+        subprocess.run([*words, "--out", tmp_path], capture_output=True, text=True)
+        for _ in range(2)
     )
-    assert ended.stdout == f"{tmp_path / 'test.parquet'}: 1 rows\n"
-    again = subprocess.run(
-        [*command, "--source", path, "--out", tmp_path], capture_output=True, text=True
-    )
+    assert (first.returncode, first.stdout) == (0, f"{tmp_path / 'test.parquet'}: 1 rows\n")
     assert again.returncode == 1 and "exists already; remove it" in again.stderr

@@ -8,6 +8,7 @@ import pytest
 from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
+from tests.unit.data.conftest import learned
 from tests.unit.data.public_templates import tokenizer_of
 from tests.unit.data.shapes import said
 from tests.unit.data.templates import CHATML
@@ -42,20 +43,13 @@ def test_prompts_become_a_list_of_ids(tokenizer, prompt, chat, text):
     assert tokenizer.decode(ids) == text
 
 
-def test_an_example_ends_with_the_end_of_sequence_token(tokenizer):
-    problem = Problem(0, CHAT, answer="2")
-    encoder = Encoder(tokenizer)
-    prompt, (answer,) = encoder.example(problem)
-    assert (prompt, tokenizer.decode(answer.ids)) == (encoder.prompt(problem), "2<|im_end|>")
-    assert answer.mask == [1, 1]
-
-
-def test_both_answers_of_a_pair_end_so(tokenizer):
+def test_every_answer_ends_with_the_end_of_sequence_token(tokenizer):
     problem = Problem(0, CHAT, answer="2", rejected="3")
     encoder = Encoder(tokenizer)
     prompt, answers = encoder.example(problem, 2)
     assert prompt == encoder.prompt(problem)
     assert [tokenizer.decode(a.ids) for a in answers] == ["2<|im_end|>", "3<|im_end|>"]
+    assert encoder.example(problem) == (prompt, answers[:1]) and answers[0].mask == [1, 1]
     with pytest.raises(DataError, match="row 0: no pair of answers; columns chosen and rejected"):
         encoder.example(Problem(0, CHAT, answer="2"), 2)
 
@@ -67,8 +61,7 @@ def test_a_row_of_several_turns_learns_what_the_model_says(tokenizer):
         f"{TEMPLATED}2<|im_end|>\n<|im_start|>user\n+ 1?<|im_end|>\n<|im_start|>assistant\n"
         "3<|im_end|>"
     )
-    learned = [t for t, m in zip(found.ids, found.mask, strict=True) if m]
-    assert tokenizer.decode(learned) == "2<|im_end|>3<|im_end|>"
+    assert tokenizer.decode(learned(found)) == "2<|im_end|>3<|im_end|>"
 
 
 def test_a_turn_of_weight_0_is_not_learned(tokenizer):
@@ -93,24 +86,33 @@ def test_a_special_token_that_swallows_blanks_is_not_the_answers():
 
 
 def test_an_answer_has_one_end(tokenizer):
-    rendered = Problem(0, TEMPLATED, answer="2<|im_end|>")
-    _, (found,) = Encoder(tokenizer).example(rendered)
-    assert tokenizer.decode(found.ids) == "2<|im_end|>"
+    """Also where a template has rendered it."""
+    for answer, end in (
+        ("2<|im_end|>", "2<|im_end|>"),
+        ("2<|im_end|>\n", "2<|im_end|>"),
+        ("2", "2<|im_end|>"),
+        ("2\n", "2\n<|im_end|>"),
+    ):
+        _, (example,) = Encoder(tokenizer).example(Problem(0, TEMPLATED, answer=answer))
+        assert tokenizer.decode(example.ids) == end
     with pytest.raises(DataError, match=r"row 0: message 1, of the assistant, ends with '<"):
         Encoder(tokenizer).example(Problem(0, said("u: 1 + 1?"), answer=said("a: 2<|im_end|>")))
 
 
 def test_nothing_is_left_out_where_no_template_is_applied(tokenizer):
     several = Problem(0, CHAT, answer=said("a: 2", "u: + 1?", "a: 3"))
-    with pytest.raises(DataError, match="row 0: the answer has 3 messages, and without a chat"):
-        Encoder(tokenizer, "never").example(several)
     calls = [{"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}]
-    with pytest.raises(DataError, match="row 0: a message calls tools, which data.chat: never"):
-        Encoder(tokenizer, "never").prompt(Problem(0, [*CHAT, *calls, *said("t: 2")]))
-    with pytest.raises(DataError, match="row 0: data.system_prompt is set, and its prompt is a te"):
-        Encoder(tokenizer, system_prompt="Be kind.").prompt(Problem(0, "1 + 1 ="))
-    with pytest.raises(DataError, match="row 0: the row gives a chat template tools, and its"):
-        Encoder(tokenizer).prompt(Problem(0, "1 + 1 =", template_arguments={"tools": []}))
+    used = Problem(0, [*CHAT, *calls, *said("t: 2")])
+    plain, kind = Problem(0, "1 + 1 ="), Encoder(tokenizer, system_prompt="Be kind.")
+    tools = Problem(0, "1 + 1 =", template_arguments={"tools": []})
+    for encode, problem, words in (
+        (Encoder(tokenizer, "never").example, several, "the answer has 3 messages, and without a"),
+        (Encoder(tokenizer, "never").prompt, used, "a message calls tools, which data.chat: never"),
+        (kind.prompt, plain, "data.system_prompt is set, and its prompt is a te"),
+        (Encoder(tokenizer).prompt, tools, "the row gives a chat template tools, and its"),
+    ):
+        with pytest.raises(DataError, match=f"row 0: {words}"):
+            encode(problem)
 
 
 def test_a_template_without_special_tokens_ends_with_the_tokenizers_end(tokenizer, monkeypatch):
@@ -122,8 +124,7 @@ def test_a_template_without_special_tokens_ends_with_the_tokenizers_end(tokenize
     answer = said("a: 2", "u: + 1?", "a: 3")
     prompt, (found,) = Encoder(tokenizer).example(Problem(0, said("u: 1 + 1?"), answer=answer))
     assert tokenizer.decode(prompt) == "user: 1 + 1?\nassistant: "
-    learned = [t for t, m in zip(found.ids, found.mask, strict=True) if m]
-    assert tokenizer.decode(learned) == "23\n<|im_end|>"
+    assert tokenizer.decode(learned(found)) == "23\n<|im_end|>"
 
 
 def test_a_prompt_that_ends_with_the_models_words_is_continued(tokenizer):
@@ -166,82 +167,68 @@ def test_a_template_is_given_the_arguments_of_the_run_and_of_the_row(tokenizer, 
 
 
 def test_the_time_of_a_run_is_the_time_of_its_template(tokenizer, monkeypatch):
-    monkeypatch.setattr(
-        tokenizer, "chat_template", "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
-    )
-    encoder = Encoder(
-        tokenizer, template=ChatTemplate(tokenizer, time=datetime(2024, 7, 26, tzinfo=UTC))
-    )
-    problem = Problem(0, said("u: hello"))
-    assert tokenizer.decode(encoder.prompt(problem)) == "26 Jul 2024 hello"
-    encoder.template.time = datetime(2024, 7, 27, tzinfo=UTC)
-    assert tokenizer.decode(encoder.prompt(problem)) == "27 Jul 2024 hello"
+    template = "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    encoder = Encoder(tokenizer, template=ChatTemplate(tokenizer))
+    for day in (26, 27):
+        encoder.template.time = datetime(2024, 7, day, tzinfo=UTC)
+        ids = encoder.prompt(Problem(0, said("u: hello")))
+        assert tokenizer.decode(ids) == f"{day} Jul 2024 hello"
 
 
-def test_a_text_begins_once_and_does_not_end(tokenizer):
+BEGIN, START = "<|endoftext|>", "<|im_start|>"
+
+
+@pytest.mark.parametrize(
+    ("adds", "text", "expected"),
+    [
+        (f"{BEGIN} $A <|im_end|>", "a", f"{BEGIN}a"),
+        (f"{BEGIN} $A <|im_end|>", f"{BEGIN}a", f"{BEGIN}a"),
+        # What the text says itself stays.
+        (f"{BEGIN} $A <|im_end|>", f"{BEGIN}{BEGIN}a<|im_end|>", f"{BEGIN}{BEGIN}a<|im_end|>"),
+        (f"{BEGIN} {START} $A", "a", f"{BEGIN}{START}a"),
+        (f"{BEGIN} {START} $A", f"{BEGIN}{START}a", f"{BEGIN}{START}a"),
+    ],
+)
+def test_a_text_begins_once_and_does_not_end(tokenizer, adds, text, expected):
     begins = copy.deepcopy(tokenizer)
-    begins.bos_token = "<|endoftext|>"
-    begins.backend_tokenizer.post_processor = TemplateProcessing(
-        single="<|endoftext|> $A <|im_end|>",
-        special_tokens=[("<|endoftext|>", 0), ("<|im_end|>", 2)],
-    )
-    assert begins.decode(begins.encode("<|endoftext|>a")) == "<|endoftext|><|endoftext|>a<|im_end|>"
-    for text in ("a", "<|endoftext|>a"):
-        found = Encoder(begins).prompt(Problem(0, text))
-        assert begins.decode(found) == "<|endoftext|>a"
-    # What the text says itself stays.
-    found = Encoder(begins).prompt(Problem(0, "<|endoftext|><|endoftext|>a<|im_end|>"))
-    assert begins.decode(found) == "<|endoftext|><|endoftext|>a<|im_end|>"
+    begins.bos_token = BEGIN
+    ids = [(BEGIN, 0), (START, 1), ("<|im_end|>", 2)]
+    begins.backend_tokenizer.post_processor = TemplateProcessing(single=adds, special_tokens=ids)
+    assert begins.decode(begins.encode("a")) == adds.replace("$A", "a").replace(" ", "")
+    assert begins.decode(Encoder(begins).prompt(Problem(0, text))) == expected
 
 
 def test_a_text_is_not_put_through_the_template_twice(tokenizer):
-    with pytest.raises(DataError, match=r"row 0: the prompt ends with .* set data.chat to auto"):
-        Encoder(tokenizer, "always").prompt(Problem(0, TEMPLATED))
+    always = Encoder(tokenizer, "always")
+    for encode in (always.prompt, always.example):
+        with pytest.raises(DataError, match=r"row 0: the prompt ends with .* set data.chat to aut"):
+            encode(Problem(0, TEMPLATED, answer="2"))
     assert tokenizer.decode(Encoder(tokenizer).prompt(Problem(0, TEMPLATED))) == TEMPLATED
 
 
-def test_two_tokens_that_begin_every_text_begin_it_once(tokenizer):
-    begins = copy.deepcopy(tokenizer)
-    begins.backend_tokenizer.post_processor = TemplateProcessing(
-        single="<|endoftext|> <|im_start|> $A",
-        special_tokens=[("<|endoftext|>", 0), ("<|im_start|>", 1)],
-    )
-    for text in ("a", "<|endoftext|><|im_start|>a"):
-        found = Encoder(begins).prompt(Problem(0, text))
-        assert begins.decode(found) == "<|endoftext|><|im_start|>a"
-
-
-def test_an_answer_that_a_template_has_rendered_has_one_end(tokenizer):
-    for answer in ("2<|im_end|>", "2<|im_end|>\n", "2"):
-        _, (found,) = Encoder(tokenizer).example(Problem(0, TEMPLATED, answer=answer))
-        assert tokenizer.decode(found.ids) == "2<|im_end|>"
-    _, (found,) = Encoder(tokenizer).example(Problem(0, TEMPLATED, answer="2\n"))
-    assert tokenizer.decode(found.ids) == "2\n<|im_end|>"
-
-
-def test_a_text_to_learn_from_is_not_put_through_the_template_twice(tokenizer):
-    with pytest.raises(DataError, match=r"row 0: the prompt ends with .* set data.chat to auto"):
-        Encoder(tokenizer, "always").example(Problem(0, TEMPLATED, answer="2"))
-
-
-def test_a_message_that_is_left_out_is_noticed_though_others_have_its_words(tokenizer):
-    """A template may drop system messages, or earlier answers."""
-    one_turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-    for dropped, prompt, answer in (
-        ("m.role == 'system'", said("s: Answer", "u: 2 + 2? Answer briefly."), said("a: 4")),
+@pytest.mark.parametrize(
+    ("dropped", "prompt", "answer"),
+    [
+        ("m.role == 'system'", ("s: Answer", "u: 2 + 2? Answer briefly."), ["a: 4"]),
         (
             "m.role == 'assistant' and not loop.last",
-            said("u: Is it? yes or no"),
-            said("a: yes", "u: sure?", "a: yes"),
+            ["u: Is it? yes or no"],
+            ("a: yes", "u: sure?", "a: yes"),
         ),
-    ):
-        drops = copy.deepcopy(tokenizer)
-        drops.chat_template = (
-            f"{{% for m in messages %}}{{% if not ({dropped}) %}}{one_turn}{{% endif %}}"
-            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-        )
-        with pytest.raises(DataError, match="leaves out message [01], of the"):
-            Encoder(drops).example(Problem(0, prompt, answer=answer))
+    ],
+)
+def test_a_message_that_is_left_out_is_noticed_though_others_have_its_words(
+    tokenizer, dropped, prompt, answer
+):
+    """A template may drop system messages, or earlier answers."""
+    drops = copy.deepcopy(tokenizer)
+    one_turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    kept = f"{{% if not ({dropped}) %}}{one_turn}{{% endif %}}"
+    drops.chat_template = drops.chat_template.replace(one_turn, kept)
+    assert kept in drops.chat_template
+    with pytest.raises(DataError, match="leaves out message [01], of the"):
+        Encoder(drops).example(Problem(0, said(*prompt), answer=said(*answer)))
 
 
 def test_thoughts_end_before_the_answer_where_their_end_is_a_special_token():
@@ -252,8 +239,7 @@ def test_thoughts_end_before_the_answer_where_their_end_is_a_special_token():
         said("a: <think>\n2+2 is 4, so\n</think>\n\n4"),
     ):
         _, (found,) = Encoder(special).example(Problem(0, said("u: 2+2?"), answer=answer))
-        learned = special.decode([t for t, m in zip(found.ids, found.mask, strict=True) if m])
-        assert learned == "<think>\n2+2 is 4, so\n</think>\n\n4<|im_end|>"
+        assert special.decode(learned(found)) == "<think>\n2+2 is 4, so\n</think>\n\n4<|im_end|>"
 
 
 @pytest.mark.parametrize("name", ["think", "tool", "content_", "is_last"])
@@ -265,15 +251,13 @@ def test_an_argument_is_one_that_the_template_reads_and_not_a_word_in_it(name):
 
 def test_special_tokens_in_a_users_text_are_what_transformers_makes_of_them(tokenizer):
     messages = said("u: say <|im_end|>\n<|im_start|>assistant\nyes")
-    expected = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, return_dict=False
-    )
-    assert Encoder(tokenizer).prompt(Problem(0, messages)) == expected
     plain = copy.deepcopy(tokenizer)
     plain.split_special_tokens = True
-    assert Encoder(plain).prompt(Problem(0, messages)) == plain.apply_chat_template(
-        messages, add_generation_prompt=True, return_dict=False
-    )
+    for chosen in (tokenizer, plain):
+        expected = chosen.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False
+        )
+        assert Encoder(chosen).prompt(Problem(0, messages)) == expected
 
 
 LEAVING_OUT = [
@@ -322,18 +306,13 @@ def test_a_chat_needs_a_template(tokenizer, monkeypatch, prompt, chat):
         Encoder(tokenizer, chat).prompt(Problem(4, prompt))
 
 
-@pytest.mark.parametrize("policy", ["error", "drop", "truncate_left"])
-def test_a_prompt_of_the_longest_length_stays(policy):
-    assert fit_prompt([1, 2, 3], 3, policy, "row 0") == [1, 2, 3]
-
-
 def test_a_prompt_too_long_follows_the_policy():
+    for policy in ("error", "drop", "truncate_left"):
+        assert fit_prompt([1, 2, 3], 3, policy, "row 0") == [1, 2, 3], "the longest stays"
     assert fit_prompt([1, 2, 3], 2, "drop", "row 0") is None
     assert fit_prompt([1, 2, 3], 2, "truncate_left", "row 0") == [2, 3]
-    with pytest.raises(
-        DataError,
-        match=r"row 7: the prompt has 3 tokens, rollout.max_prompt_tokens = 2; .*overlong_prompt",
-    ):
+    words = r"row 7: the prompt has 3 tokens, rollout.max_prompt_tokens = 2; .*overlong_prompt"
+    with pytest.raises(DataError, match=words):
         fit_prompt([1, 2, 3], 2, "error", "row 7")
 
 
@@ -345,23 +324,31 @@ def test_a_tokenizer_is_read_from_its_directory_and_can_pad(tokenizer, tmp_path)
     assert Encoder(loaded).prompt(problem) == Encoder(tokenizer).prompt(problem)
 
 
-def test_a_directory_that_does_not_exist_is_never_looked_for_elsewhere():
+def test_a_directory_without_a_tokenizer_is_named(tmp_path):
     with pytest.raises(ModelError, match=r"no directory org/model; set model\.tokenizer"):
         load_tokenizer("org/model")
-
-
-def test_a_directory_without_a_tokenizer_is_named(tmp_path):
     with pytest.raises(ModelError, match=f"{tmp_path} holds none that can be read"):
         load_tokenizer(tmp_path)
 
 
-def test_a_tokenizer_must_know_how_to_end(tokenizer, tmp_path):
+def change_json(path, change):
+    """Write a JSON file anew, as a function changes its content."""
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_a_tokenizer_brings_its_settings(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     settings = tmp_path / "tokenizer_config.json"
-    content = json.loads(settings.read_text())
-    del content["eos_token"]
-    settings.write_text(json.dumps(content))
+    change_json(settings, lambda content: content.pop("eos_token"))
     with pytest.raises(ModelError, match="names no eos_token"):
+        load_tokenizer(tmp_path)
+    change_json(settings, lambda content: content.update(model_max_length="x", eos_token="a"))
+    with pytest.raises(ModelError, match="model_max_length = 'x' is not a number"):
+        load_tokenizer(tmp_path)
+    settings.unlink()
+    with pytest.raises(ModelError, match=r"no tokenizer_config\.json, .*is the download whole"):
         load_tokenizer(tmp_path)
 
 
@@ -388,17 +375,6 @@ def test_a_template_without_an_end_is_given_up(tokenizer, monkeypatch):
         Encoder(tokenizer, "always").prompt(Problem(0, "hello"))
 
 
-def test_a_tokenizer_brings_its_settings(tokenizer, tmp_path):
-    tokenizer.save_pretrained(tmp_path)
-    settings = tmp_path / "tokenizer_config.json"
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_max_length": "x"}))
-    with pytest.raises(ModelError, match="model_max_length = 'x' is not a number"):
-        load_tokenizer(tmp_path)
-    settings.unlink()
-    with pytest.raises(ModelError, match=r"no tokenizer_config\.json, .*is the download whole"):
-        load_tokenizer(tmp_path)
-
-
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"model": {"type": "x"}}'])
 def test_a_tokenizer_that_cannot_be_read(tokenizer, tmp_path, content):
     tokenizer.save_pretrained(tmp_path)
@@ -413,19 +389,11 @@ def test_a_tokenizer_that_cannot_be_read(tokenizer, tmp_path, content):
 
 def test_a_tokenizer_has_at_most_the_models_tokens(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
-    load_tokenizer(tmp_path, len(tokenizer))
-    with pytest.raises(
-        ModelError, match=f"ids up to {len(tokenizer) - 1}, and the model's vocab_size"
-    ):
-        load_tokenizer(tmp_path, len(tokenizer) - 1)
-
-
-def test_ids_with_gaps_are_the_models_too(tokenizer, tmp_path):
-    tokenizer.save_pretrained(tmp_path)
-    file = tmp_path / "tokenizer.json"
-    content = json.loads(file.read_text())
-    content["model"]["vocab"]["a"] = 5000
-    file.write_text(json.dumps(content))
-    load_tokenizer(tmp_path, 5001)
-    with pytest.raises(ModelError, match="ids up to 5000, and the model's vocab_size is 5000"):
-        load_tokenizer(tmp_path, 5000)
+    for size in (len(tokenizer), 5001):
+        load_tokenizer(tmp_path, size)
+        words = f"ids up to {size - 1}, and the model's vocab_size is {size - 1}"
+        with pytest.raises(ModelError, match=words):
+            load_tokenizer(tmp_path, size - 1)
+        # Ids may have gaps.
+        file = tmp_path / "tokenizer.json"
+        change_json(file, lambda content: content["model"]["vocab"].update(a=5000))

@@ -114,7 +114,7 @@ def test_a_split_that_cannot_be_filled_says_how_many_there_are():
 
 
 def test_a_search_for_new_questions_ends_long_before_all_entries_are_tried():
-    """Of a few hundred questions hardly one in a thousand is held out."""
+    """There are a few hundred questions, of which hardly one in a thousand is held out."""
     options = {"size": 100_000, "split": "evaluation", "evaluation_share": 0.001}
     with pytest.raises(DataError, match=r"only \d different questions .* among [0-9]{2,3},000 ent"):
         open_source(chain_sum(**options))
@@ -154,23 +154,14 @@ def problems(tasks, num_rows: int, hash_seed: int) -> dict[str, list]:
     """The first problems of each task, made by a process with its own order of sets."""
     program = (
         "import json, reasoning_gym\n"
-        "made = {\n"
-        "    task: [(row['question'], row['answer']) for row in\n"
-        f"           reasoning_gym.create_dataset(task, size={num_rows}, seed=5)]\n"
-        f"    for task in {sorted(tasks)}\n"
-        "}\n"
-        "print()\n"
-        "print(json.dumps(made))\n"
+        f"made = {{task: [(row['question'], row['answer']) for row in reasoning_gym.create_dataset("
+        f"task, size={num_rows}, seed=5)] for task in {sorted(tasks)}}}\n"
+        "print(), print(json.dumps(made))\n"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+    out = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
     # Some tasks print to stdout while they generate.
-    return json.loads(finished.stdout.splitlines()[-1])
+    return json.loads(out.splitlines()[-1])
 
 
 def test_tasks_that_differ_between_processes_agree_without_hash_randomisation():

@@ -25,7 +25,7 @@ from verl_hpc.testing.local_run import CPU, LetterTokenizer
 
 
 class Later:
-    """Workers that score when they are told, in the order they are told."""
+    """Workers that score when the test says so, in the order that it gives."""
 
     def __init__(self):
         self.asked = []
@@ -65,7 +65,7 @@ def length(solution_str, ground_truth, **_):
 
 @batched
 def rank_of(requests):
-    """Of the whole list: what one process with a part of it could not know."""
+    """The place in the whole list, which one process with a part of it could not know."""
     return [sorted(r.response for r in requests).index(r.response) for r in requests]
 
 
@@ -74,7 +74,7 @@ def function(call=length, name="reward", **changes):
 
 
 def both(**changes):
-    """Of a response alone, and of all together."""
+    """A scorer with a term of a response alone, and one of all together."""
     terms = [Term("own", 1.0, function(length, "reward.terms.own", **changes))]
     return SumScorer([*terms, Term("list", 0.5, function(rank_of, "reward.terms.list"))])
 
@@ -146,17 +146,17 @@ def test_responses_are_scored_as_they_end_and_asked_for_once():
     whole = engine.here.generate
 
     def watched(*arguments, **rest):
-        found = whole(*arguments, **rest)
+        responses = whole(*arguments, **rest)
         seen.append(len(workers.asked))
-        return found
+        return responses
 
     engine.here.generate = watched
     (samples, columns), _ = generate(PLACE, engine, asking, ROWS)
     assert seen == [len(samples)] == [6]
-    found, _ = score(PLACE, mine, ROWS, samples, columns)
+    responses, _ = score(PLACE, mine, ROWS, samples, columns)
     assert len(workers.asked) == 6
     expected, _ = score(PLACE, replace(mine, ahead=None), ROWS, samples, columns)
-    assert found.values == expected.values and len({*found.values}) > 2
+    assert responses.values == expected.values and len({*responses.values}) > 2
 
 
 def test_ranks_of_an_engine_have_each_its_responses_scored():
@@ -181,5 +181,5 @@ def test_a_step_that_is_dropped_leaves_nothing_for_the_next():
     assert 0 < len(mine.ahead._begun) < 6
     (samples, columns), _ = generate(PLACE, rollout(), asking, replace(ROWS, step=4))
     assert sum(map(len, mine.ahead._begun.values())) == 6
-    found, _ = score(PLACE, mine, replace(ROWS, step=4), samples, columns)
-    assert len(found.values) == 6
+    scores, _ = score(PLACE, mine, replace(ROWS, step=4), samples, columns)
+    assert len(scores.values) == 6

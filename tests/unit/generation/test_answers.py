@@ -1,4 +1,4 @@
-"""What reward functions are told of a response: what has ended it."""
+"""What reward functions get to know of a response: what has ended it."""
 
 from verl_hpc.data.problem import Problem
 from verl_hpc.generation.answers import Answer, stop_reason

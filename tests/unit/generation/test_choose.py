@@ -1,10 +1,10 @@
-"""Which tokens of a step are trained on: samples left out, weights, the loss's own choice."""
+"""Tokens of a step that are trained on: samples left out, weights, the loss's own choice."""
 
 import pytest
 import torch
 
 from tests.unit.step.operators.batches import MASKS, PLACE, column, per_token, samples, sequences
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.runs import loop, recipe_of, small_run
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.losses.clip_cov import ClipCov
 from verl_hpc.algorithms.losses.ppo_clip import PpoClip
@@ -20,7 +20,6 @@ from verl_hpc.generation.choose import (
 )
 from verl_hpc.step.batch import Sample, Samples, StepRows
 from verl_hpc.step.scores import Scores
-from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 NOTHING = [[0] * len(mask) for mask in MASKS]
 
@@ -65,12 +64,12 @@ def test_prompts_whose_responses_have_one_score():
 
 
 def test_weights_are_of_what_is_left():
-    found, metrics = choose(of=cut(0), drops_cut=True, correction=CorrectionConfig(upper=1.5))
+    weighed, metrics = choose(of=cut(0), drops_cut=True, correction=CorrectionConfig(upper=1.5))
     expected = [
         [min(float(torch.exp(o - s)), 1.5) * m * (i != 0) for o, s, m in zip(*rows, strict=True)]
         for i, rows in enumerate(zip(per_token(4), per_token(3), MASKS, strict=True))
     ]
-    for row, values in zip(found["weights"], expected, strict=True):
+    for row, values in zip(weighed["weights"], expected, strict=True):
         assert row.tolist() == pytest.approx(values, abs=1e-6)
     left = [
         w
@@ -82,17 +81,10 @@ def test_weights_are_of_what_is_left():
 
 
 def select(loss=None, top=1.0, trained=None, step=1):
-    given = {"old_log_probs": per_token(4), "entropy": per_token(9)}
-    return select_tokens(
-        PLACE,
-        SelectSettings(loss or PpoClip(), top, 0),
-        StepRows(step, [0, 1]),
-        samples(),
-        sequences(),
-        column(**given),
-        column(advantages=per_token(5)),
-        trained,
-    )
+    given = column(old_log_probs=per_token(4), entropy=per_token(9))
+    columns = sequences(), given, column(advantages=per_token(5)), trained
+    settings, rows = SelectSettings(loss or PpoClip(), top, 0), StepRows(step, [0, 1])
+    return select_tokens(PLACE, settings, rows, samples(), *columns)
 
 
 def test_tokens_of_the_highest_entropy():
@@ -102,15 +94,15 @@ def test_tokens_of_the_highest_entropy():
         for t, e in enumerate(row)
         if MASKS[i][t]
     )
-    found, metrics = select(top=0.5)  # of 7
+    chosen, metrics = select(top=0.5)  # of 7
     expected = [[0] * len(mask) for mask in MASKS]
     for _, i, t in entropies[-3:]:
         expected[i][t] = 1
-    assert (lists(found["mask"]), metrics) == (expected, {"actor/top_entropy_tokens": 3.0})
+    assert (lists(chosen["mask"]), metrics) == (expected, {"actor/top_entropy_tokens": 3.0})
     only = column(mask=[torch.tensor(mask) for mask in (MASKS[0], *NOTHING[1:])])
-    found, _ = select(top=1e-9, trained=only)
-    assert sum(sum(row) for row in lists(found["mask"])) == 1
-    assert lists(found["mask"])[1:] == NOTHING[1:]
+    chosen, _ = select(top=1e-9, trained=only)
+    assert sum(sum(row) for row in lists(chosen["mask"])) == 1
+    assert lists(chosen["mask"])[1:] == NOTHING[1:]
 
 
 def test_random_tokens_depend_on_step_and_sample_alone():
@@ -166,16 +158,10 @@ def test_all_of_it_with_a_critic(tmp_path):
 
 
 def test_a_step_of_which_nothing_is_trained_on(tmp_path):
-    """Every response has one score: no optimizer step, which is counted, and the run goes on."""
+    """Every response has one score: there is no optimizer step, which is counted."""
     (tmp_path / "same.py").write_text("def score(response, ground_truth):\n    return 1.0\n")
-    run = small_run(
-        tmp_path,
-        steps=2,
-        held_out=None,
-        algorithm__drop_equal_groups=True,
-        batch__mini_batches=2,
-        reward__function=f"{tmp_path}/same.py:score",
-    )
+    changes = {"algorithm__drop_equal_groups": True, "batch__mini_batches": 2, "held_out": None}
+    run = small_run(tmp_path, steps=2, reward__function=f"{tmp_path}/same.py:score", **changes)
     before = {n: w.clone() for n, w in run.roles["actor"].training.weights.items()}
     result, lines = loop(run)
     assert result.outcome == "finished"
@@ -207,7 +193,7 @@ def test_a_recipe_of_the_users_that_leaves_it_out_is_refused(tmp_path, name):
     recipe = f"{tmp_path}/own.py:mine"
     run = small_run(tmp_path, recipe=recipe, algorithm={name: ASKED[name]})
     with pytest.raises(FlowError, match="asks for .* no operator gives; add "):
-        make_recipe(run, find_recipe(recipe, 60.0))
+        recipe_of(run)
 
 
 @pytest.mark.parametrize("name", ["overlong", "drop_equal_groups", "top_entropy"])

@@ -1,4 +1,4 @@
-"""Conversations of an engine with environments: limits, errors, and what is told apart."""
+"""Conversations of an engine with environments: limits, errors, and what is kept apart."""
 
 import json
 import os
@@ -130,40 +130,31 @@ def own(tmp_path_factory):
 
 
 def conversations(own, notes, kind, longest=40, options=(), problems=PROBLEMS, **config):
-    settings = EnvironmentConfig(
-        name=f"{own}:{kind}",
-        options={"notes": str(notes), **dict(options)},
-        **{"max_turns": 8} | config,
-    )
-    return Conversations(
-        settings,
-        Environments(settings),
-        [Asked(problem, is_chat=False) for problem in problems],
-        Encoder(LetterTokenizer()),
-        lambda i, n: 100 * i + n,
-        Sampling(longest),
-    )
+    options = {"notes": str(notes), **dict(options)}
+    settings = EnvironmentConfig(name=f"{own}:{kind}", options=options, **{"max_turns": 8} | config)
+    asked = [Asked(problem, is_chat=False) for problem in problems]
+    around = Encoder(LetterTokenizer()), lambda i, n: 100 * i + n, Sampling(longest)
+    return Conversations(settings, Environments(settings), asked, *around)
 
 
-def talk(turns, longest=40):
+def talk(turns, longest=40, num_seqs=2, **options):
     """Responses, and failures of steps."""
     prompts, seeds = [[3, 4], [5, 6, 7], [3, 5], [6]], [11, 12, 13, 14]
+    engine = LocalRollout(max_num_seqs=num_seqs)
     with closing(turns):
-        found = LocalRollout(max_num_seqs=2).generate(
-            prompts, Sampling(longest), seeds, turns=turns
-        )
+        found = engine.generate(prompts, Sampling(longest), seeds, turns=turns, **options)
     return found, list(turns.failures)
 
 
 def test_each_response_has_an_environment_of_its_own(own, tmp_path):
-    found, failures = talk(conversations(own, tmp_path, "Echo"))
+    responses, failures = talk(conversations(own, tmp_path, "Echo"))
     notes = {path.name: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     # A response that was cut in its first turn needs none.
     assert 0 < len(notes) <= 4
     assert len({name.partition("-")[0] for name in notes}) == len(notes), "one a row"
     assert len({name.partition("-")[2] for name in notes}) == len(notes), "one a process"
     for name, told in notes.items():
-        response = found[int(name.partition("-")[0])]
+        response = responses[int(name.partition("-")[0])]
         own_tokens = [t for t, m in zip(response.tokens, response.sampled, strict=True) if m]
         said = [token for tokens, _ in told for token in tokens]
         # All that was told was sampled; a last turn that was cut is told to nobody.
@@ -238,14 +229,21 @@ def test_what_a_step_prints_is_cut(own, tmp_path, capfd):
     assert len(capfd.readouterr().out) <= ended * (2**18 + 100)
 
 
+def children(notes):
+    return [int(path.name.partition("-")[2]) for path in notes.glob("child-*")]
+
+
+def assert_end(*started):
+    """Processes end within ten seconds."""
+    deadline = time.monotonic() + 10
+    while any(map(_runs, started)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert started and not any(map(_runs, started))
+
+
 def test_what_a_step_has_started_ends_with_its_conversation(own, tmp_path):
     talk(conversations(own, tmp_path, "StartsOthers", timeout_s=1.0, on_error="end"))
-    children = [int(path.name.partition("-")[2]) for path in tmp_path.glob("child-*")]
-    assert children
-    deadline = time.monotonic() + 10
-    while any(map(_runs, children)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(_runs, children))
+    assert_end(*children(tmp_path))
 
 
 def _runs(process):
@@ -258,17 +256,15 @@ def _runs(process):
 
 def test_also_if_it_ends_before_it_has_said_a_word(own, tmp_path):
     settings = EnvironmentConfig(name=f"{own}:StartsOthers", options={"notes": str(tmp_path)})
-    conversation = Environments(settings).begin(PROBLEMS[0])
+    environments = Environments(settings)
+    conversation = environments.begin(PROBLEMS[0])
     conversation.tell([1], "a")
     deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("child-*")) and time.monotonic() < deadline:
+    while not children(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.01)
     conversation.end()
-    (child,) = (int(path.name.partition("-")[2]) for path in tmp_path.glob("child-*"))
-    deadline = time.monotonic() + 10
-    while _runs(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(child)
+    (child,) = children(tmp_path)
+    assert_end(child)
 
 
 LEAVES = """
@@ -292,14 +288,8 @@ if __name__ == "__main__":
 def test_nothing_is_left_of_a_rank_that_is_gone(own, tmp_path, kind):
     """Whoever waits for the end of its output is not kept waiting."""
     name = kind if kind == "python" else f"{own}:{kind}"
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVES, name, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout == "leaves\n"
+    words = [sys.executable, "-c", LEAVES, name, str(tmp_path)]
+    assert subprocess.check_output(words, text=True, timeout=60) == "leaves\n"
 
 
 def test_an_environment_is_made_once(own, tmp_path):
@@ -326,16 +316,9 @@ def test_so_many_conversations_at_a_time(own, tmp_path):
 def test_an_engine_that_waits_for_a_tool_is_interrupted(own, tmp_path):
     turns = conversations(own, tmp_path, "Hangs", timeout_s=60.0)
     start = time.monotonic()
-    with closing(turns):
-        found = LocalRollout(max_num_seqs=4).generate(
-            [[3, 4], [5, 6, 7], [3, 5], [6]],
-            Sampling(40),
-            [11, 12, 13, 14],
-            interrupted=lambda: time.monotonic() > start + 4,
-            turns=turns,
-        )
+    responses, _ = talk(turns, num_seqs=4, interrupted=lambda: time.monotonic() > start + 4)
     assert time.monotonic() < start + 30
-    assert None in found, "those that wait are not finished"
+    assert None in responses, "those that wait are not finished"
 
 
 def test_processes_end_with_the_helper(own, tmp_path):
@@ -348,10 +331,7 @@ def test_processes_end_with_the_helper(own, tmp_path):
     os.kill(process, 0)
     environments._helper.process.kill()
     environments._helper.process.wait()
-    deadline = time.monotonic() + 10
-    while _runs(process) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(process)
+    assert_end(process)
 
 
 def test_a_row_that_cannot_be_read_is_an_error_of_the_data(own, tmp_path):

@@ -26,7 +26,6 @@ from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_place
 TEXTS = ["ab", "cde", "abcdef", "k"]
 PLACE = local_place("rollout")
 ROWS = StepRows(3, [0, 1, 3])
-COLUMNS = ("tokens", "mask", "rollout_log_probs")
 
 
 class Problems:
@@ -73,7 +72,7 @@ def test_every_prompt_is_answered_as_often_as_asked():
 
 
 def test_the_engines_log_probs_are_the_trainers():
-    """The same weights, so the same numbers: what the mismatch's metric rests on."""
+    """Equal weights give equal numbers, which the metric of the mismatch rests on."""
     samples, columns = run()
     trainer = LocalEngine()
     for i, output in enumerate(trainer.infer(columns["tokens"], 0.8)):
@@ -114,33 +113,33 @@ def test_prompts_that_are_too_long_are_dropped_or_refused():
     samples, columns = run(rows)
     assert [s.group for s in samples] == [0, 0, 2, 2]
     assert ([s.index for s in samples], len(columns["tokens"])) == ([0, 1, 4, 5], 4)
-    limits = settings().limits.model_copy(update={"overlong_prompt": "error"})
+    error, truncate = (
+        settings().limits.model_copy(update={"overlong_prompt": policy})
+        for policy in ("error", "truncate_left")
+    )
     with pytest.raises(DataError, match="max_prompt_tokens"):
-        run(rows, limits=limits)
-    limits = limits.model_copy(update={"overlong_prompt": "truncate_left"})
-    samples, columns = run(rows, limits=limits)
+        run(rows, limits=error)
+    _, columns = run(rows, limits=truncate)
     assert columns["tokens"][2][:5].tolist() == LetterTokenizer().encode("bcdef")
 
 
+def same(one, other):
+    """Whether columns of tensors are equal."""
+    pairs = [(a, b) for name in one.values for a, b in zip(one[name], other[name], strict=True)]
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
 def test_a_preempted_rank_drops_the_step_and_keeps_finished_responses():
-    asked = []
-
-    def leaves():
-        asked.append(1)
-        return len(asked) > 3
-
+    answers = iter([False, False, False, True])
     kept = KeptResponses()
     with pytest.raises(StepDropped):
-        run(some=rollout(wants_to_leave=leaves), kept=kept)
+        run(some=rollout(wants_to_leave=lambda: next(answers, True)), kept=kept)
     assert sorted(kept.by_slot) == [0, 1, 2]
     # The next start generates the rest, and ends with what an uninterrupted one has.
     some = rollout(Counted())
     again = run(some=some, kept=kept)[1]
     assert some.engine.num_prompts == 3
-    whole = run(kept=KeptResponses())[1]
-    for name in COLUMNS:
-        for ours, theirs in zip(again[name], whole[name], strict=True):
-            assert torch.equal(ours, theirs)
+    assert same(again, run(kept=KeptResponses())[1])
 
 
 class Counted(LocalRollout):
@@ -201,9 +200,8 @@ def test_responses_in_flight_continue_under_the_weights_of_then():
     samples, columns, _ = at(replace(first, upcoming=[later]), 2)
     assert [s.group for s in samples] == [0, 0, 1, 1]
     assert {v for row in columns["versions"] for v in row.tolist()} == {2}
-    assert sorted(which[1:] for which in some.ahead) == [
-        (n, s, 4) for n in (3, 4) for s in range(4)
-    ]
+    expected = [(n, s, 4) for n in (3, 4) for s in range(4)]
+    assert sorted(which[1:] for which in some.ahead) == expected
     begun = {(which.step, which.slot): tagged for which, tagged in some.ahead.items()}
     for weight in some.engine.weights.values():
         weight.mul_(0.5)
@@ -242,8 +240,7 @@ def test_what_was_made_ahead_is_not_made_again():
     other.ahead, other.version = some.ahead, 7
     again = [generate(PLACE, other, one, rows) for one in asked]
     assert other.ahead == some.ahead
-    for ((samples, columns), metrics), ((same, found), measured) in zip(first, again, strict=True):
-        assert (same, measured) == (samples, metrics)
-        for name in columns.values:
-            pairs = zip(columns[name], found[name], strict=True)
-            assert all(torch.equal(a, b) for a, b in pairs), name
+    for one, another in zip(first, again, strict=True):
+        ((samples, columns), metrics), ((others, found), measured) = one, another
+        assert (others, measured) == (samples, metrics)
+        assert same(columns, found)

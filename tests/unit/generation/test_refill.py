@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.unit.trainer.runs import files, loop, small_run
+from tests.unit.trainer.runs import files, loop, recipe_of, small_run
 from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError
-from verl_hpc.trainer.recipes import find_recipe, make_recipe
 from verl_hpc.trainer.steps import Steps
 
 PROMPTS = [a + b for a in "abcdefgh" for b in "abc"]
@@ -37,25 +36,25 @@ def run_of(directory, **changes):
 
 def noted(monkeypatch):
     """For each step: the rows that were trained on, and the position behind it."""
-    found = []
+    steps = []
     collect = Steps._collect
 
     def note(self, progress, metrics, mine, values):
         asked, samples = values.made["asked"], values.made["samples"]
-        found.append((asked, samples, values.made["scores"], progress.position))
+        steps.append((asked, samples, values.made["scores"], progress.position))
         return collect(self, progress, metrics, mine, values)
 
     monkeypatch.setattr(Steps, "_collect", note)
-    return found
+    return steps
 
 
 def test_a_step_trains_on_as_many_mixed_prompts_as_it_asks_for(tmp_path, monkeypatch):
-    found = noted(monkeypatch)
+    steps = noted(monkeypatch)
     run = run_of(tmp_path, steps=3)
     _, lines = loop(run)
     problems = run.settings.problems
     begin = Position(0, 0)
-    for line, (asked, samples, scores, behind) in zip(lines, found, strict=True):
+    for line, (asked, samples, scores, behind) in zip(lines, steps, strict=True):
         assert len(asked.rows) == 4 and len(samples) == 12
         assert [s.group for s in samples] == [i // 3 for i in range(12)]
         assert [s.index for s in samples] == list(range(12))
@@ -138,16 +137,14 @@ def test_a_run_that_is_resumed_asks_the_prompts_that_come_next(tmp_path):
         assert [mine[name] for name in names] == [other[name] for name in names]
 
 
+ALONE = {"algorithm__advantage": {"name": "gae"}, "rollout__num_samples": 1}
 UNFIT_SETTINGS = [
     ({"algorithm__drop_equal_groups": False}, "drop_equal_groups = false"),
     ({"rollout__on_interrupt": "keep"}, "rollout.on_interrupt = keep"),
     ({"roles": {"reward": {"path": "models/r"}}}, "roles.reward, a model"),
     ({"placement": {"train": 0, "reward": 1}}, "placement.reward"),
     ({"algorithm__advantage": {"name": "remax"}}, "advantage.name = remax"),
-    (
-        {"algorithm__advantage": {"name": "gae"}, "rollout__num_samples": 1},
-        "rollout.num_samples = 1",
-    ),
+    (ALONE, "rollout.num_samples = 1"),
     ({"placement": {"train": 0, "rollout": 1}, "rollout__staleness": 1}, "rollout.staleness = 1"),
 ]
 
@@ -165,4 +162,4 @@ def test_an_advantage_of_the_users_that_needs_greedy_answers(tmp_path):
     )
     run = run_of(tmp_path, algorithm__advantage={"name": f"{tmp_path}/own.py:Greedy"})
     with pytest.raises(ConfigError, match="needs greedy answers, and batch.refill_rounds"):
-        make_recipe(run, find_recipe("rl", 60.0))
+        recipe_of(run)

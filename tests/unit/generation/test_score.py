@@ -1,4 +1,4 @@
-"""Scores of all ranks, and how much of what failed is told to all of them."""
+"""Scores of all ranks, and how much of what failed all of them learn."""
 
 import pickle
 from dataclasses import replace
@@ -25,7 +25,7 @@ NUM = 2000
 
 
 class Remembers(LocalControl):
-    """Of one rank; counts the bytes that it would have sent."""
+    """The control plane of one rank; counts the bytes that it would have sent."""
 
     sent = 0
 
@@ -76,12 +76,12 @@ def test_failures_are_counted_and_some_reasons_told(caplog):
         raise ValueError(f"no answer in {solution_str}")
 
     control = Remembers()
-    found, metrics = score(
+    scores, metrics = score(
         place(control=control), settings(reward, on_error="zero"), *generated(NUM)
     )
-    assert found.num_failed == NUM - 1
-    assert list(found.values) == [float(i == 7) for i in range(NUM)]
-    assert found.extra == {"length": 3.0}
+    assert scores.num_failed == NUM - 1
+    assert list(scores.values) == [float(i == 7) for i in range(NUM)]
+    assert scores.extra == {"length": 3.0}
     assert metrics == {
         "critic/score/mean": 1 / NUM,
         "critic/score/max": 1.0,
@@ -137,8 +137,8 @@ def test_ranks_of_a_group_divide_its_samples():
     def work(control):
         known = settings(lambda **_: {"score": 0.5 - 0.25 * control.rank, "rank": control.rank})
         here = Placement(Pool("rollout", ((0, 1),)), control.rank, control, CPU)
-        found, _ = score(here, known, *generated(5))
-        return found.values, found.details, known.problems.asked
+        scores, _ = score(here, known, *generated(5))
+        return scores.values, scores.details, known.problems.asked
 
     values = [0.5, 0.25, 0.5, 0.25, 0.5]
     details = [{"rank": float(i % 2)} for i in range(5)]
@@ -153,8 +153,8 @@ def test_every_rank_knows_what_each_token_earns():
         lists = [{"score": [0.5 + control.rank]}, 1.0, {"score": [-0.25]}]
         known = settings(lambda **_: lists[control.rank])
         here = Placement(Pool("rollout", ((0, 1, 2),)), control.rank, control, CPU)
-        found, metrics = score(here, known, *generated(5))
-        return list(found.values), found.per_token, metrics["critic/score/mean"]
+        scores, metrics = score(here, known, *generated(5))
+        return list(scores.values), scores.per_token, metrics["critic/score/mean"]
 
     values = [0.5, 1.0, -0.25, 0.5, 1.0]
     per_token = {0: {0: 0.5}, 2: {0: -0.25}, 3: {0: 0.5}}

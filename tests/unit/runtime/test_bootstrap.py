@@ -10,15 +10,10 @@ from verl_hpc.runtime import bootstrap, session
 from verl_hpc.runtime.bootstrap import SlurmBootstrap, check_address, expand_counts, read_step
 
 STEP = {
-    "SLURM_JOB_ID": "4711",
-    "SLURM_STEP_ID": "2",
-    "SLURM_PROCID": "5",
-    "SLURM_NTASKS": "11",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
-    "SLURM_STEP_NODELIST": "n[08-09],m1",
+    "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "2", "SLURM_PROCID": "5", "SLURM_NTASKS": "11",
+    "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_NODELIST": "n[08-09],m1",
     "SLURM_STEP_TASKS_PER_NODE": "4(x2),3",
-}
+}  # fmt: skip
 
 
 def test_a_step():

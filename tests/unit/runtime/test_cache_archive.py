@@ -79,17 +79,14 @@ def test_nothing_is_written_where_nothing_is_new(node, archive):
 
 
 def test_tritons_groups_name_the_files_beside_them(node, archive, tmp_path):
-    group = "triton/KEY/__grp__kernel.json"
+    group, other = "triton/KEY/__grp__kernel.json", tmp_path / "other"
     paths = {"kernel.cubin": str(node / "triton/KEY/kernel.cubin")}
-    write(
-        node,
-        **{"triton/KEY/kernel.cubin": b"x", group: json.dumps({"child_paths": paths}).encode()},
-    )
+    text = json.dumps({"child_paths": paths}).encode()
+    write(node, **{"triton/KEY/kernel.cubin": b"x", group: text})
     pack(node, archive, NOTHING)
-    other = tmp_path / "other"
     unpack(archive, other)
-    found = json.loads((other / group).read_text())["child_paths"]
-    assert found == {"kernel.cubin": str(other / "triton/KEY/kernel.cubin")}
+    there = json.loads((other / group).read_text())["child_paths"]
+    assert there == {"kernel.cubin": str(other / "triton/KEY/kernel.cubin")}
 
 
 @pytest.mark.parametrize(
@@ -125,18 +122,12 @@ def member(name, kind=tarfile.REGTYPE, target=""):
     return found
 
 
-HOSTILE = [
-    member("../evil"),
-    member("/tmp/evil"),
-    member("inductor/../../evil"),
-    member("inductor"),
-    member("flashinfer/evil"),
-    member("inductor/evil", tarfile.SYMTYPE, "/etc/passwd"),
-    member("inductor/evil", tarfile.LNKTYPE, "/etc/passwd"),
-    member("inductor/evil", tarfile.CHRTYPE),
-    member("inductor/evil", tarfile.FIFOTYPE),
-    member("inductor/evil", tarfile.GNUTYPE_SPARSE),
-]
+LINKS = (
+    (tarfile.SYMTYPE, "/etc/passwd"), (tarfile.LNKTYPE, "/etc/passwd"), (tarfile.CHRTYPE, ""),
+    (tarfile.FIFOTYPE, ""), (tarfile.GNUTYPE_SPARSE, ""),
+)  # fmt: skip
+ELSEWHERE = ("../evil", "/tmp/evil", "inductor/../../evil", "inductor", "flashinfer/evil")
+HOSTILE = [*map(member, ELSEWHERE), *(member("inductor/evil", *link) for link in LINKS)]
 
 
 @pytest.mark.parametrize(
@@ -158,37 +149,38 @@ def test_members_that_lead_elsewhere(archive, tmp_path, hostile):
 def test_a_reader_goes_on_with_what_it_has_opened(node, archive, tmp_path, monkeypatch):
     pack(node, archive, NOTHING)
     check = cache_archive._check_digest
-
-    def remove_between(file):
-        check(file)
-        archive.unlink()
-
-    monkeypatch.setattr(cache_archive, "_check_digest", remove_between)
+    monkeypatch.setattr(cache_archive, "_check_digest", lambda f: check(f) or archive.unlink())
     assert unpack(archive, tmp_path / "other") == {KERNEL}
 
 
-def test_a_disk_that_fills_up_leaves_no_part_of_a_file(node, archive, tmp_path, monkeypatch):
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Make a function of tarfile fail as on a full disk, after it has begun a file."""
+
+    def fill(name):
+        def full(self, member, path, *_, **__):
+            if name == "makefile":
+                Path(path).write_bytes(b"mach")
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(tarfile.TarFile, name, full)
+
+    return fill
+
+
+def test_a_disk_that_fills_up_leaves_no_part_of_a_file(node, archive, tmp_path, full_disk):
     pack(node, archive, NOTHING)
-
-    def full(self, member, path):
-        Path(path).write_bytes(b"mach")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tarfile.TarFile, "makefile", full)
+    full_disk("makefile")
     with pytest.raises(OSError, match="No space left"):
         unpack(archive, tmp_path / "other")
     assert read(tmp_path / "other") == {}
 
 
-def test_a_failed_write_leaves_the_archive_before(node, archive, monkeypatch):
+def test_a_failed_write_leaves_the_archive_before(node, archive, full_disk):
     names = pack(node, archive, NOTHING)
     whole = archive.read_bytes()
     write(node, **{"vllm/x": b"more"})
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tarfile.TarFile, "add", full)
+    full_disk("add")
     with pytest.raises(OSError, match="No space left"):
         pack(node, archive, names)
     assert (archive.read_bytes(), list(archive.parent.iterdir())) == (whole, [archive])

@@ -11,7 +11,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 13)
 
 
 def text(rank):
-    """Of no bytes, of some that fit into an envelope, of many."""
+    """A message of no bytes, of some that fit into an envelope, or of many."""
     return bytes([rank]) * (rank % 3 * 40)
 
 
@@ -91,14 +91,14 @@ def test_a_sum_is_sent_to_one_rank_and_back(size):
 def test_ranks_exchange_what_both_know_of():
     def work(control):
         part = control.split(0 if control.rank else 1)
-        found = np.empty(3, dtype=np.float32)
+        received = np.empty(3, dtype=np.float32)
         if control.rank == 1:
             part.exchange([(3, np.arange(3, dtype=np.float32))], [])
         if control.rank == 2:
             part.exchange([], [])
         if control.rank == 3:
-            part.exchange([], [(1, found)])
-        return found.tolist()
+            part.exchange([], [(1, received)])
+        return received.tolist()
 
     assert on_ranks(4, work)[3] == [0, 1, 2]
 

@@ -33,10 +33,10 @@ def test_work_that_succeeds_everywhere():
     assert rank_of_three(1, FINE).together(lambda: "result") == "result"
 
 
-def test_one_flag_is_enough():
-    assert rank_of_three(0, (False, True, False)).any(False)
-    assert rank_of_three(0, (False, False, False)).any(True)
-    assert not rank_of_three(0, (False, False, False)).any(False)
+@pytest.mark.parametrize("others", [(False, True, False), (False, False, False)])
+@pytest.mark.parametrize("mine", [False, True])
+def test_one_flag_is_enough(others, mine):
+    assert rank_of_three(0, others).any(mine) == any((mine, *others[1:]))
 
 
 def test_the_failing_rank_raises_its_own_error():
@@ -55,10 +55,9 @@ def test_the_others_raise_the_same_kind_and_say_whose_it_is():
 
 
 def test_of_several_failures_the_lowest_ranks_counts_everywhere():
-    others = ((0, ConfigError, "steps = 0"), None, None)
+    others, mine = ((0, ConfigError, "steps = 0"), None, None), DataError("mine")
     with pytest.raises(ConfigError, match=r"^steps = 0 \(on rank 0\)$"):
         rank_of_three(2, others).together(lambda: fail(DataError("mine")))
-    mine = DataError("mine")
     with pytest.raises(DataError) as caught:
         rank_of_three(0, (None, (1, ConfigError, "steps = 0"), None)).together(lambda: fail(mine))
     assert caught.value is mine

@@ -20,16 +20,11 @@ from verl_hpc.runtime.device import (
 NONE = {"VERL_HPC_GPUS_PER_NODE": "0", "SLURM_GPUS_ON_NODE": "0"}
 
 
+VISIBLE = {"CUDA": ("0", "GPU-7b3e6e9a", "MIG-1c2d"), "ROCR": ("0,1",), "HIP": ("1",)}
 PROMISES = [
-    {"SLURM_GPUS_ON_NODE": "4"},
-    {"VERL_HPC_GPUS_PER_NODE": "8"},
+    *({f"{kind}_VISIBLE_DEVICES": value} for kind, values in VISIBLE.items() for value in values),
+    *({name: "4"} for name in ("SLURM_GPUS_ON_NODE", "VERL_HPC_GPUS_PER_NODE", "SLURM_JOB_GPUS")),
     {"SLURM_STEP_GPUS": "0,1"},
-    {"SLURM_JOB_GPUS": "3"},
-    {"CUDA_VISIBLE_DEVICES": "0"},
-    {"CUDA_VISIBLE_DEVICES": "GPU-7b3e6e9a"},
-    {"CUDA_VISIBLE_DEVICES": "MIG-1c2d"},
-    {"ROCR_VISIBLE_DEVICES": "0,1"},
-    {"HIP_VISIBLE_DEVICES": "1"},
     NONE | {"CUDA_VISIBLE_DEVICES": "2"},
 ]
 
@@ -162,9 +157,8 @@ def test_a_gpu_that_computes_wrongly_or_not_at_all(monkeypatch):
         raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
     stand_in(monkeypatch, Cuda(1), product=refuses)
-    assert find_device("n0", 0, 1).trouble == (
-        "cuda:0 cannot be used: CUDA error: no kernel image is available"
-    )
+    expected = "cuda:0 cannot be used: CUDA error: no kernel image is available"
+    assert find_device("n0", 0, 1).trouble == expected
     stand_in(monkeypatch, Cuda(1), product=lambda size: twos)
     assert "GPU-0) multiplies matrices wrongly" in find_device("n0", 0, 1).trouble
 

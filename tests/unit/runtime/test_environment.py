@@ -12,16 +12,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.world import World
 
-WORLD = World(
-    rank=5,
-    size=8,
-    local_rank=1,
-    local_size=4,
-    node=1,
-    node_of=(0,) * 4 + (1,) * 4,
-    host="n1",
-    device="cpu",
-)
+WORLD = World(5, 8, 1, 4, node=1, node_of=(0,) * 4 + (1,) * 4, host="n1", device="cpu")
 
 
 LIBRARIES = ("torch._library", "transformers", "megatron.core", "vllm")
@@ -94,14 +85,8 @@ def test_python_warnings_of_libraries_are_heard_only_if_asked_for(environ, asked
 
 def test_the_world_is_announced_as_torchrun_would(environ):
     environment.announce_world(WORLD, "n0", 29123)
-    assert environ == {
-        "RANK": "5",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "4",
-        "MASTER_ADDR": "n0",
-        "MASTER_PORT": "29123",
-    }
+    numbers = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    assert environ == numbers | {"MASTER_ADDR": "n0", "MASTER_PORT": "29123"}
 
 
 BELOW_SLURM = {"PMI_FD": "11", "SLURM_JOB_ID": "7"}
@@ -200,19 +185,11 @@ def test_more_threads_than_cores_are_refused_before_there_are_any(monkeypatch):
         environment.check_threads(9)
 
 
-INTERFACES = [
-    ("ib0", "ib0"),
-    ("ib", "ib0"),
-    ("hsn,ib", "hsn1"),
-    ("=ib0", "ib0"),
-    ("=ib", None),
-    ("^lo,docker", None),
-    ("eth9", None),
-    ("", None),
-]
+INTERFACES = {"ib0": "ib0", "ib": "ib0", "hsn,ib": "hsn1", "=ib0": "ib0"}
+INTERFACES |= dict.fromkeys(("=ib", "^lo,docker", "eth9", ""))
 
 
-@pytest.mark.parametrize("wanted, chosen", INTERFACES)
+@pytest.mark.parametrize("wanted, chosen", INTERFACES.items())
 def test_gloo_follows_nccls_interface(environ, monkeypatch, wanted, chosen):
     """hsn0 is there, and has no address."""
     names = ["lo", "hsn0", "hsn1", "ib0", "ib1"]

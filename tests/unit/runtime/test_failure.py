@@ -133,13 +133,24 @@ def test_failures_that_the_store_does_not_count(capfd):
     assert "rank 0 of 1 on laptop failed in start-up: ValueError: file ?" in text, "it has none"
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), ConfigError("one rank")])
-def test_an_exception_aborts_every_rank(capfd, error):
+LEAVES = [*map(SystemExit, (0, 3)), ValueError("bad"), KeyboardInterrupt(), ConfigError("one")]
+
+
+@pytest.mark.parametrize("error", LEAVES)
+def test_an_exception_or_an_exit_aborts_every_rank(capfd, error):
     job = Job()
     with ending_the_job(job, reporter()):
         raise error
     assert job.calls == [("abort", 1)]
-    assert type(error).__name__ in capfd.readouterr().err
+    text = capfd.readouterr().err
+    assert "failed in rollout" in text and f"{type(error).__name__}: {error}".strip(": ") in text
+
+
+def test_an_end_without_an_exception_is_no_failure(capfd):
+    job = Job()
+    with ending_the_job(job, reporter()):
+        pass
+    assert (job.calls, capfd.readouterr().err) == ([], "")
 
 
 @pytest.mark.parametrize("rank, text", [(0, "ConfigError: steps = 0\n"), (3, "")])
@@ -151,23 +162,6 @@ def test_an_error_that_all_ranks_raise_is_told_once_without_traceback(capfd, ran
     assert ended.value.code == 1
     assert job.calls == ["meet", "leave"], "nobody leaves before rank 0 has spoken"
     assert capfd.readouterr().err == text
-
-
-def test_an_end_without_an_exception_is_no_failure(capfd):
-    job = Job()
-    with ending_the_job(job, reporter()):
-        pass
-    assert (job.calls, capfd.readouterr().err) == ([], "")
-
-
-@pytest.mark.parametrize("status", [0, 3])
-def test_a_rank_that_leaves_by_itself_has_failed(capfd, status):
-    job = Job()
-    with ending_the_job(job, reporter()):
-        sys.exit(status)
-    assert job.calls == [("abort", 1)]
-    text = capfd.readouterr().err
-    assert "failed in rollout" in text and f"SystemExit: {status}" in text
 
 
 def test_the_parent_knows_what_was_told(capfd):

@@ -52,12 +52,8 @@ def test_groups_and_groups_of_groups(on_ranks):
         again = half.split(0)
         return half.rank, half.allgather(control.rank), again.allgather(control.rank)
 
-    assert on_ranks(4, work) == [
-        (0, [0, 2], [0, 2]),
-        (0, [1, 3], [1, 3]),
-        (1, [0, 2], [0, 2]),
-        (1, [1, 3], [1, 3]),
-    ]
+    expected = [(0, [0, 2], [0, 2]), (0, [1, 3], [1, 3]), (1, [0, 2], [0, 2]), (1, [1, 3], [1, 3])]
+    assert on_ranks(4, work) == expected
 
 
 def test_a_rank_without_messages_does_not_wait(on_ranks):

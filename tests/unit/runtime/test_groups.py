@@ -13,7 +13,7 @@ from verl_hpc.runtime.groups import Groups
 
 @pytest.fixture(params=[128, 4096])
 def world_size(request, monkeypatch):
-    """Of a default group that talks to nobody; groups of gloo are real, and connect to nobody."""
+    """The size of a default group that talks to nobody; gloo's groups are real, and unconnected."""
     plain = dist.distributed_c10d.ProcessGroupGloo
     monkeypatch.setattr(dist.distributed_c10d, "ProcessGroupGloo", plain)
     monkeypatch.setattr(gloo, "MESHED", 1)

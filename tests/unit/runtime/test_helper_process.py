@@ -33,7 +33,7 @@ def test_one_that_starts_while_others_are_ended_is_ended_too():
 
 
 def test_one_whose_patron_leaves_without_reading_ends_without_a_word():
-    """As a rank does that finds something wrong with the configuration meanwhile."""
+    """A rank leaves so that finds something wrong with the configuration meanwhile."""
     program = (
         "import socket\n"
         "from verl_hpc.runtime import helper_process\n"

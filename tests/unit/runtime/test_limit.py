@@ -48,30 +48,18 @@ class Slow:
         spin(0.3)
 
 
-ENDLESS = [
-    lambda: spin(60),
-    lambda: time.sleep(60),
-    lambda: re.match(r"(a+)+b", "a" * 40),
-    lambda: 9 ** (9**9),
-    swallow,
-    swallow_everything,
-    lambda: Slow() and spin(60),
-]
+ENDLESS = {
+    "loop": lambda: spin(60),
+    "sleep": lambda: time.sleep(60),
+    "regular expression": lambda: re.match(r"(a+)+b", "a" * 40),
+    "big integer": lambda: 9 ** (9**9),
+    "except Exception": swallow,
+    "except BaseException": swallow_everything,
+    "finalizer": lambda: Slow() and spin(60),
+}
 
 
-@pytest.mark.parametrize(
-    "work",
-    ENDLESS,
-    ids=[
-        "loop",
-        "sleep",
-        "regular expression",
-        "big integer",
-        "except Exception",
-        "except BaseException",
-        "finalizer",
-    ],
-)
+@pytest.mark.parametrize("work", ENDLESS.values(), ids=ENDLESS)
 def test_work_of_every_kind_is_cut_short(work):
     start = time.monotonic()
     with pytest.raises(TimeLimitExceeded), time_limit(0.1):
@@ -81,13 +69,13 @@ def test_work_of_every_kind_is_cut_short(work):
 
 def test_work_in_time_is_left_alone():
     with time_limit(5):
-        result = sum(range(1000))
-    assert result == 499500
+        assert sum(range(1000)) == 499500
 
 
 def test_the_sooner_of_two_limits_counts_from_outside():
-    with pytest.raises(TimeLimitExceeded), time_limit(0.1), time_limit(5):
-        spin(60)
+    for _ in range(2):  # a limit follows one that was hit
+        with pytest.raises(TimeLimitExceeded), time_limit(0.05), time_limit(5):
+            spin(60)
 
 
 def test_the_sooner_of_two_limits_counts_from_inside():
@@ -103,12 +91,6 @@ def test_a_limit_that_was_hit_inside_is_not_hit_again_outside():
         with pytest.raises(TimeLimitExceeded), time_limit(5):
             spin(60)
         spin(0.2)
-
-
-def test_a_limit_follows_one_that_was_hit():
-    for _ in range(2):
-        with pytest.raises(TimeLimitExceeded), time_limit(0.05):
-            spin(60)
 
 
 @pytest.mark.parametrize("due", [0.05, 5.0])

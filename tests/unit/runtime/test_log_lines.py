@@ -25,19 +25,15 @@ def test_each_line_has_the_time_however_it_is_written():
     told.write("a ")
     assert told.write("half line") == 9
     told.writelines([" and its end\n", "\n", "last"])
-    assert stream.getvalue() == (
-        f"{NOW} step 1\n{NOW} two\n{NOW} lines\n{NOW} a half line and its end\n\n{NOW} last"
-    )
+    expected = f"{NOW} step 1\n{NOW} two\n{NOW} lines\n{NOW} a half line and its end\n\n{NOW} last"
+    assert stream.getvalue() == expected
 
 
 def test_the_rest_is_the_streams_own(tmp_path):
     with (tmp_path / "log").open("w") as file:
         told = Stamped(file)
-        assert (told.fileno(), told.isatty(), told.encoding) == (
-            file.fileno(),
-            False,
-            file.encoding,
-        )
+        expected = (file.fileno(), False, file.encoding)
+        assert (told.fileno(), told.isatty(), told.encoding) == expected
         told.flush()
     assert told.closed
 

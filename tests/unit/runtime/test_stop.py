@@ -66,16 +66,14 @@ def test_signals(run, handlers, clock, signals, seconds_between, stop_request):
         assert signals[-1].name in flag.reason
 
 
-def test_after_the_last_step_signals_change_nothing(handlers):
+def test_signals_that_change_nothing(handlers):
+    """After the last step; and Ctrl-C for what a script runs in its background."""
     noted = Signals()
     noted.listen()
     noted.ignore()
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)
     assert noted.stop_request is StopRequest.CONTINUE
-
-
-def test_what_a_script_runs_in_its_background_heeds_no_ctrl_c(handlers):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     noted = Signals()
     noted.listen()
@@ -138,18 +136,14 @@ def test_an_evaluation_needs_its_time_before_the_end_as_well(run, clock, monkeyp
 
 
 def test_a_start_that_has_used_up_the_hours_begins_no_step(run, clock):
-    flag = StopFlag(Others(), run, Signals(), clock, ceiling=clock.now + 10)
+    limited = Signals(), clock, clock.now + 10
+    flag = StopFlag(Others(), run, *limited)
     assert flag.agree_to_begin() is StopRequest.CONTINUE
+    others = Others(stop_requests=[StopRequest.STOP])
+    assert StopFlag(others, run, *limited).agree_to_begin() is StopRequest.STOP
+    assert StopFlag(others, run, Signals()).agree_to_begin() is StopRequest.CONTINUE
     clock.now += 10
     assert flag.agree_to_begin() is StopRequest.STOP
-    late = StopFlag(
-        Others(stop_requests=[StopRequest.STOP]), run, Signals(), clock, ceiling=clock.now + 10
-    )
-    assert late.agree_to_begin() is StopRequest.STOP
-    assert (
-        StopFlag(Others(stop_requests=[StopRequest.STOP]), run, Signals()).agree_to_begin()
-        is StopRequest.CONTINUE
-    )
 
 
 REQUESTS = [
@@ -206,22 +200,8 @@ def test_a_stop_that_says_now_and_has_been_seen_cannot_be_withdrawn(run, clock):
     assert other.stop_request(2) is StopRequest.CONTINUE
 
 
-def test_a_request_can_wait_for_a_step(run):
-    flag = StopFlag(Others(), run, Signals())
-    leave_request(run, Request(kind="stop", after_step=3))
-    assert [flag.stop_request(step) for step in (1, 2, 3)] == [
-        StopRequest.CONTINUE,
-        StopRequest.CONTINUE,
-        StopRequest.STOP,
-    ]
-
-
 def test_few_ranks_look_and_not_all_the_time_within_a_step(run, clock):
-    flag, other, generates = (
-        StopFlag(Others(), run, Signals(), clock),
-        StopFlag(Others(rank=1), run, Signals(), clock),
-        StopFlag(Others(rank=2), run, Signals(), clock),
-    )
+    flag, other, generates = (StopFlag(Others(i), run, Signals(), clock) for i in range(3))
     generates.reads_requests = True
     assert flag.stop_request() is StopRequest.CONTINUE
     leave_request(run, Request(kind="stop", now=True))

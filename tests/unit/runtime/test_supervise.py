@@ -1,4 +1,4 @@
-"""How a rank's parent tells of its end."""
+"""What the parent of a rank reports of its end."""
 
 import os
 import re
@@ -66,10 +66,20 @@ def test_a_failure_that_was_told_is_not_told_again(tmp_path):
     assert run(tmp_path, "note.told(); os.kill(os.getpid(), 6)")[0] == -6
 
 
-def test_a_rank_that_leaves_by_sys_exit_without_a_word_has_failed(tmp_path):
-    code, _, err = run(tmp_path, "sys.exit(1)")
-    assert code == 1
-    assert "failed in reward: it left with status 1 and no message" in err
+ENDS = [
+    ("sys.exit(1)", 1, "failed in reward: it left with status 1 and no message"),
+    ("pass\nos.abort()", -signal.SIGABRT, "it was ended by SIGABRT"),
+    ("os.kill(os.getpid(), 9)", -9, "it was ended by SIGKILL; the node may be out of memory"),
+    ("os.close(1); os.close(2); os._exit(0)", 1, "failed in reward"),
+    ("subprocess.Popen(['sleep', '600']); os._exit(3)", 3, r"status 3(.|\n)*: sleep \("),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "words"), ENDS)
+def test_an_end_without_a_word_of_the_rank_is_told(tmp_path, body, status, words):
+    code, _, err = run(tmp_path, body)
+    assert code == status
+    assert re.search(words, err)
 
 
 def test_a_crash_in_native_code_is_told_with_its_calls(tmp_path):
@@ -79,24 +89,6 @@ def test_a_crash_in_native_code_is_told_with_its_calls(tmp_path):
     assert first.endswith(" failed in reward: it was ended by SIGSEGV")
     assert second == "Fatal Python error: Segmentation fault"
     assert 'rank.py", line ' in err and "in reward" in err
-
-
-def test_a_crash_after_the_end_is_told(tmp_path):
-    code, _, err = run(tmp_path, "pass\nos.abort()")
-    assert code == -signal.SIGABRT
-    assert "it was ended by SIGABRT" in err
-
-
-def test_a_killed_rank(tmp_path):
-    code, _, err = run(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
-    assert code == -signal.SIGKILL
-    assert "it was ended by SIGKILL; the node may be out of memory" in err
-
-
-def test_words_come_also_where_the_rank_has_closed_its_output(tmp_path):
-    code, _, err = run(tmp_path, "os.close(1); os.close(2); os._exit(0)")
-    assert code == 1
-    assert "failed in reward" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
@@ -148,12 +140,6 @@ def test_a_process_that_a_rank_leaves_may_tidy_up_first(tmp_path):
 def test_a_process_that_ends_soon_after_its_rank_is_left_in_peace(tmp_path):
     body = "subprocess.Popen(['sh', '-c', 'sleep 0.2; echo late'])"
     assert run(tmp_path, body) == (0, "late\n", "")
-
-
-def test_a_failed_rank_leaves_no_process_either(tmp_path):
-    code, _, err = run(tmp_path, "subprocess.Popen(['sleep', '600']); os._exit(3)")
-    assert code == 3
-    assert "it left with status 3" in err and "are ended: sleep (" in err
 
 
 def test_orphans_of_a_rank_become_no_zombies(tmp_path):

@@ -37,11 +37,12 @@ def test_four_processes_that_are_four_worlds_of_one(environ, who):
         assert words in message
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [{}, pmi(2, 4), step(2, 4), torchrun(2, 4), pmi(2, 4) | torchrun(2, 4), pmi(2, 4) | step(2, 4)],
-    ids=["none", "mpiexec", "srun", "torchrun", "mpiexec, then torch", "srun with pmi2"],
-)
+LAUNCHERS = {"none": {}, "mpiexec": pmi(2, 4), "srun": step(2, 4), "torchrun": torchrun(2, 4)}
+LAUNCHERS |= {"mpiexec, then torch": pmi(2, 4) | torchrun(2, 4)}
+LAUNCHERS |= {"srun with pmi2": pmi(2, 4) | step(2, 4)}
+
+
+@pytest.mark.parametrize("environ", LAUNCHERS.values(), ids=LAUNCHERS)
 def test_launchers_that_agree_with_mpi(environ):
     check_launch(environ, 2, 4, MPICH)
 
@@ -51,24 +52,15 @@ def test_a_world_of_one_that_was_meant(environ):
     check_launch(environ, 0, 1, MPICH)
 
 
-def test_a_batch_script_is_not_a_step():
-    """It has the job's SLURM_NTASKS, yet what runs in it directly is one process."""
-    check_launch({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 0, 1, MPICH)
+SHELL = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}
+SHELLS = [SHELL | more for more in ({}, {"SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0"})]
 
 
-@pytest.mark.parametrize("environ", [{}, {"SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0"}])
-def test_a_shell_of_salloc_is_not_a_step(environ):
-    """mpiexec and a plain start within salloc are launches like any other."""
-    shell = environ | {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}
+@pytest.mark.parametrize("shell", [*SHELLS, SHELL | {"SLURM_PROCID": "0"}])
+def test_a_shell_of_salloc_and_a_batch_script_are_not_a_step(shell):
+    """What runs there directly is one process; mpiexec within them is a launch like any other."""
     check_launch(shell, 0, 1, MPICH)
     check_launch(shell | pmi(2, 4), 2, 4, MPICH)
-
-
-def test_a_half_set_step_is_named():
-    with pytest.raises(LaunchError, match="SLURM_NTASKS=4 is set and SLURM_PROCID is not"):
-        check_launch({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}, 0, 1, MPICH)
-    with pytest.raises(LaunchError, match="SLURM_PROCID=0 is set and SLURM_NTASKS is not"):
-        check_launch({"SLURM_PROCID": "0"}, 0, 1, MPICH)
 
 
 def test_mpiexec_counts_for_more_than_the_step_that_carries_it():
@@ -89,18 +81,19 @@ def test_a_launcher_inside_another(environ):
 
 
 HALVES = [
-    ("RANK", "WORLD_SIZE"),
-    ("WORLD_SIZE", "RANK"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("PMI_SIZE", "PMI_RANK"),
-]
+    *(({name: "3"}, f"{name}=3 is set and {other} is not") for name, other in (
+        ("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"),
+        ("PMI_RANK", "PMI_SIZE"), ("PMI_SIZE", "PMI_RANK"),
+    )),
+    ({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}, "SLURM_NTASKS=4 is set and SLURM_PROCID is not"),
+    ({"SLURM_PROCID": "0"}, "SLURM_PROCID=0 is set and SLURM_NTASKS is not"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("present, missing", HALVES)
-def test_a_half_set_environment_is_named(present, missing):
-    with pytest.raises(LaunchError) as caught:
-        check_launch({present: "3"}, 0, 1, MPICH)
-    assert f"{present}=3 is set and {missing} is not" in str(caught.value)
+@pytest.mark.parametrize("environ, words", HALVES)
+def test_a_half_set_environment_is_named(environ, words):
+    with pytest.raises(LaunchError, match=words):
+        check_launch(environ, 0, 1, MPICH)
 
 
 @pytest.mark.parametrize(

@@ -31,18 +31,10 @@ def packed(self, device):
 
 
 def move(values, widths=None):
-    world = SimpleNamespace(rank=0, node_of=(0,))
+    world, groups = SimpleNamespace(rank=0, node_of=(0,)), ((0,),)
+    columns, sides = Columns([0], values, widths or {}), (("here", groups), ("there", groups))
     cpu = torch.device("cpu")
-    groups = ((0,),)
-    return redistribute(
-        world,
-        LocalControl(),
-        SAMPLES,
-        Columns([0], values, widths or {}),
-        ("here", groups),
-        ("there", groups),
-        cpu,
-    )
+    return redistribute(world, LocalControl(), SAMPLES, columns, *sides, cpu)
 
 
 LENGTHS = {"sequence": 5, "read": 4, "token": 3, "sample": 1}

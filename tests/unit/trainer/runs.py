@@ -63,9 +63,13 @@ def small_run(directory, signals=None, **changes):
     return local_run(small_config(directory, **changes), signals)
 
 
+def recipe_of(run):
+    return make_recipe(run, find_recipe(run.config.recipe, 60.0))
+
+
 def loop(run, resumes=False):
     """Train to the end; the result and the loop's metrics, line by line."""
-    recipe = make_recipe(run, find_recipe(run.config.recipe, 60.0))
+    recipe = recipe_of(run)
     restored = restore(run) if resumes else None
     with open_records(run, restored) as records:
         result = Loop(run, recipe, records, None).to_the_end(restored or START)

@@ -62,17 +62,10 @@ def draw(seed):
     lengths = [random.randint(1, MAX_PROMPT_TOKENS) for _ in range(batch + random.randint(0, 6))]
     if batch > 2:
         lengths[random.randrange(len(lengths))] = MAX_PROMPT_TOKENS + 1
-    return Schedule(
-        seed,
-        seed % 5,
-        random.randint(1, 3),
-        batch,
-        random.randint(2, 3),
-        random.randint(1, 12),
-        random.randint(1, 8),
-        random.randint(3, 7),
-        tuple("".join(random.choices("abcdefghijk", k=length)) for length in lengths),
-    )
+    num_engines = random.randint(1, 3)
+    rest = [random.randint(*ends) for ends in ((2, 3), (1, 12), (1, 8), (3, 7))]
+    prompts = tuple("".join(random.choices("abcdefghijk", k=length)) for length in lengths)
+    return Schedule(seed, seed % 5, num_engines, batch, *rest, prompts)
 
 
 @dataclass
@@ -80,15 +73,15 @@ class Played:
     """What happened, as the ranks that it happened on saw it."""
 
     trained: list = field(default_factory=list)
-    """By step: rows, samples and columns."""
+    """Rows, samples and columns, step by step."""
     lags: list = field(default_factory=list)
-    """By step: what the metrics say of them."""
+    """The largest lag that the metrics have, step by step."""
     counted: list = field(default_factory=list)
-    """By step: how many times a number of the ranks that generate was changed, there."""
+    """How many times a number of the ranks that generate was changed there, step by step."""
     pieces: dict[int, list[Piece]] = field(default_factory=dict)
-    """By the seed of the call, but for empty ones."""
+    """Pieces that are not empty, by the seed of their call."""
     weights: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
-    """By version."""
+    """Weights by their version."""
 
 
 def play(schedule, slow=None, restart=None):
@@ -205,32 +198,17 @@ def _context(schedule, control):
         for p in layouts.pools.values()
     }
     problems = [Problem(i, prompt) for i, prompt in enumerate(schedule.prompts)]
-    actor = LocalEngine(ARCH, seed=schedule.seed)
-    run = RunContext(
-        local_session(control),
-        config,
-        ARCH,
-        layouts,
-        controls,
-        places,
-        {},
-        {},
-        Encoder(LetterTokenizer()),
-        Problems(problems, None, {}),
-        Order(len(problems), config.seed, config.data.shuffle),
-    )
-    place = places[layouts.pool_of["actor"]]
+    order = Order(len(problems), config.seed, config.data.shuffle)
+    read = Encoder(LetterTokenizer()), Problems(problems, None, {}), order
+    around = local_session(control), config, ARCH, layouts, controls, places, {}, {}
+    run = RunContext(*around, *read)
+    place, actor = places[layouts.pool_of["actor"]], LocalEngine(ARCH, seed=schedule.seed)
+    shard_maps = actor.layout, actor.shard_map, actor.shard_map
     settings = config.role_settings["actor"]
-    run.roles = {
-        "actor": Role(
-            "actor", settings, place, ARCH, actor.layout, actor.shard_map, actor.shard_map
-        )
-    }
+    run.roles = {"actor": Role("actor", settings, place, ARCH, *shard_maps)}
     run.roles["actor"].training = actor if place.is_here else None
-    place = places["rollout"]
-    engine = LocalRollout(ARCH, max_num_seqs=schedule.max_num_seqs)
-    run.rollout = Rollout(
-        place, engine.shard_map, engine if place.is_here else None, replica_control=LocalControl()
-    )
+    place, engine = places["rollout"], LocalRollout(ARCH, max_num_seqs=schedule.max_num_seqs)
+    mine = engine if place.is_here else None
+    run.rollout = Rollout(place, engine.shard_map, mine, replica_control=LocalControl())
     run.exchange = Exchange(run.session.world, places, controls)
     return run

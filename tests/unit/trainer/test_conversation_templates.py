@@ -61,7 +61,7 @@ def talks(draw, name):
 
 
 def have(conversations, talks):
-    """The responses, by an engine that samples what it is told to."""
+    """The responses of an engine that samples given tokens."""
     responses, turns = {}, [iter(talk) for talk in talks]
 
     def sample(index, before):

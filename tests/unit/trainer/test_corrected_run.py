@@ -43,7 +43,7 @@ class NoisyRollout(LocalRollout):
 
 
 def expected_score(run):
-    """Of a response to k, under the trainer's policy, exactly."""
+    """The exact mean score of a response to k under the trainer's policy."""
     model = engine_of(run, "actor")._model
     first = model(torch.tensor([PROMPT]))[-1].softmax(-1)
     return float(first[B] * model(torch.tensor([PROMPT, B]))[-1].softmax(-1)[C] + 0.5 * first[D])
@@ -52,15 +52,8 @@ def expected_score(run):
 @pytest.fixture(scope="module")
 def warmed_up(tmp_path_factory):
     """Weights that answer as `ANSWERS`: right half of the time, and safely else."""
-    run = small_run(
-        tmp_path_factory.mktemp("sft"),
-        prompts=["k"],
-        held_out=None,
-        recipe="sft",
-        steps=1,
-        batch__size=1,
-        optimizer__lr=5e-2,
-    )
+    small = {"held_out": None, "steps": 1, "batch__size": 1, "optimizer__lr": 5e-2}
+    run = small_run(tmp_path_factory.mktemp("sft"), prompts=["k"], recipe="sft", **small)
     engine = engine_of(run, "actor")
     sequences = [torch.tensor([PROMPT, *(ord(x) - ord("a") + 1 for x in a)]) for a in ANSWERS]
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.trainer.runs import HELD_OUT, files, loop, small_run
+from tests.unit.trainer.runs import HELD_OUT, files, loop, recipe_of, small_run
 from verl_hpc.errors import DataError, FlowError, RewardError
 from verl_hpc.trainer.evaluate import evaluate, held_out_metrics, metrics_of_sets
-from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 
 def test_a_prompt_that_was_dropped_counts_as_wrong():
@@ -24,22 +23,17 @@ def test_metrics_of_sampled_answers_are_those_counted_by_hand(data, num_samples,
     score = st.sampled_from([0.0, 0.5, 1.0, 2.0])
     rows = st.lists(score, min_size=num_samples, max_size=num_samples)
     answers = data.draw(st.lists(rows, min_size=answered, max_size=answered))
-    found = held_out_metrics(answers, answered + dropped)
+    metrics = held_out_metrics(answers, answered + dropped)
     everything = answers + [[0.0] * num_samples] * dropped
     flat = [value for row in everything for value in row]
-    assert found["score/mean"] == pytest.approx(sum(flat) / len(flat), abs=1e-9)
     right = sum(value >= 1 for value in flat) / len(flat)
-    assert found["accuracy"] == found[f"avg@{num_samples}"] == pytest.approx(right, abs=1e-9)
-    for name, value in found.items():
-        if name.startswith("pass@"):
-            chosen = [
-                any(v >= 1 for v in some)
-                for row in everything
-                for some in combinations(row, int(name[5:]))
-            ]
-            assert value == pytest.approx(sum(chosen) / len(chosen), abs=1e-9)
-    assert found["pass@1"] == pytest.approx(right, abs=1e-9)
-    assert {"pass@2", f"pass@{num_samples}"} <= set(found)
+    expected = {"score/mean": sum(flat) / len(flat), "accuracy": right, f"avg@{num_samples}": right}
+    for k in [int(name[5:]) for name in metrics if name.startswith("pass@")]:
+        passes = [any(v >= 1 for v in some) for row in everything for some in combinations(row, k)]
+        expected[f"pass@{k}"] = sum(passes) / len(passes)
+    assert expected["pass@1"] == pytest.approx(right)
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=1e-9)
+    assert {"pass@2", f"pass@{num_samples}"} <= set(metrics)
 
 
 def test_the_first_set_has_the_names_of_a_run_with_one():
@@ -70,21 +64,17 @@ def answers(directory, step=1, changes=None, **sets):
 HOT = {"num_samples": 4, "temperature": 1.5}
 
 
-def test_answers_are_the_same_at_every_step_and_others_in_another_set_or_run(tmp_path):
-    found = answers(tmp_path, odd=HOT)
-    assert [len(texts) for texts in found] == [4, 4, 4]
-    assert len({text for texts in found for text in texts}) > 4
-    assert answers(tmp_path, step=2, odd=HOT) == found
-    assert answers(tmp_path, even=HOT) != found
-    assert answers(tmp_path, changes={"seed": 1}, odd=HOT) != found
-
-
-def test_an_answer_is_of_its_row_and_its_number_alone(tmp_path):
-    """More answers, and fewer prompts, leave the others as they are."""
-    found = answers(tmp_path, odd=HOT)
-    assert [texts[:4] for texts in answers(tmp_path, odd=HOT | {"num_samples": 6})] == found
-    assert answers(tmp_path, odd=HOT | {"max_prompts": 2}) == found[:2]
-    assert [texts for texts in answers(tmp_path, odd=HOT, greedy={}) if len(texts) == 4] == found
+def test_an_answer_is_of_its_run_set_row_and_number_alone(tmp_path):
+    """Another step, more answers, and fewer prompts, leave the others as they are."""
+    texts = answers(tmp_path, odd=HOT)
+    assert [len(some) for some in texts] == [4, 4, 4]
+    assert len({text for some in texts for text in some}) > 4
+    assert answers(tmp_path, step=2, odd=HOT) == texts
+    assert [t[:4] for t in answers(tmp_path, odd=HOT | {"num_samples": 6})] == texts
+    assert answers(tmp_path, odd=HOT | {"max_prompts": 2}) == texts[:2]
+    assert [t for t in answers(tmp_path, odd=HOT, greedy={}) if len(t) == 4] == texts
+    assert answers(tmp_path, even=HOT) != texts
+    assert answers(tmp_path, changes={"seed": 1}, odd=HOT) != texts
 
 
 def test_greedy_answers_stand_beside_sampled_ones(tmp_path):
@@ -121,7 +111,7 @@ def test_the_reward_of_a_set_is_loaded_before_anything_is_built(tmp_path):
     reward = {"function": f"{tmp_path}/none.py:one"}
     run = small_run(tmp_path, **with_sets(tmp_path, first={"reward": reward}))
     with pytest.raises(RewardError, match=r"none\.py"):
-        make_recipe(run, find_recipe("rl", 60.0))
+        recipe_of(run)
 
 
 def test_a_set_all_of_whose_prompts_are_too_long_is_named(tmp_path):
@@ -145,15 +135,13 @@ def mine(run):
 
 def test_a_recipe_that_evaluates_by_itself_takes_no_sets(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
-    recipe = f"{tmp_path}/own.py:mine"
-    run = small_run(tmp_path, recipe=recipe, **with_sets(tmp_path, first={}))
-    with pytest.raises(
-        FlowError, match=r"sets \(first\) with recipe.*evaluates by a flow of its own"
+    saves = {"evaluation": {"every": 1, "save_generations": True}}
+    for changes, words in (
+        (with_sets(tmp_path, first={}), r"sets \(first\) with recipe.*evaluates by a flow of its"),
+        (saves, r"evaluation\.save_generations with recipe"),
     ):
-        make_recipe(run, find_recipe(recipe, 60.0))
-    run = small_run(tmp_path, recipe=recipe, evaluation={"every": 1, "save_generations": True})
-    with pytest.raises(FlowError, match=r"evaluation\.save_generations with recipe"):
-        make_recipe(run, find_recipe(recipe, 60.0))
+        with pytest.raises(FlowError, match=words):
+            recipe_of(small_run(tmp_path, recipe=f"{tmp_path}/own.py:mine", **changes))
 
 
 GENERATES = """
@@ -197,20 +185,17 @@ def test_a_recipe_that_evaluates_by_itself_generates_with_the_weights_of_its_ste
 @pytest.mark.parametrize("num_dropped", [0, 2])
 def test_dropped_prompts_are_told(tmp_path, caplog, num_dropped):
     prompts = ["bb", "ef", "gk", "a"] + ["abcdef"] * num_dropped
-    run = small_run(
-        tmp_path, held_out=prompts, rollout__overlong_prompt="drop", evaluation__every=1
-    )
+    changes = {"rollout__overlong_prompt": "drop", "evaluation__every": 1}
+    run = small_run(tmp_path, held_out=prompts, **changes)
     with caplog.at_level(logging.WARNING):
         metrics, groups = evaluate(run, 5)
     count = len(prompts)
     assert (metrics["val/num_dropped"], metrics["val/num_prompts"]) == (num_dropped, count)
     text = f"evaluation of step 5: {num_dropped} of {count} prompts dropped, longer than "
-    text += "rollout.max_prompt_tokens = 3"
-    assert (text in caplog.text) is bool(num_dropped)
+    assert (f"{text}rollout.max_prompt_tokens = 3" in caplog.text) is bool(num_dropped)
     assert [group.prompt for group in groups] == prompts[:4]
     scores = [group.responses[0].score for group in groups]
-    texts = [group.responses[0].text.rstrip(".") for group in groups]
-    assert scores == [len(text) / 10 for text in texts]
+    assert scores == [len(group.responses[0].text.rstrip(".")) / 10 for group in groups]
     assert metrics["val/score/mean"] == pytest.approx(sum(scores) / count)
 
 

@@ -11,8 +11,6 @@ from verl_hpc.trainer.facts import placements, run_facts
 from verl_hpc.trainer.records import Result
 from verl_hpc.trainer.state import START
 
-ADVANTAGE = {"name": "gae"}
-
 
 def planned(num_ranks=4, num_nodes=1, **changes):
     """A run of which only the plan is there."""
@@ -97,10 +95,7 @@ def test_placements_of_a_split_run_have_its_roles():
 
 def test_the_reward_functions_ranks_are_named_where_they_are_its_own():
     run = planned(placement={"train": "0-1", "reward": "2-3", "rollout": "0-1"})
-    assert [(p.name, p.roles) for p in placements(run)] == [
-        ("train", ("actor",)),
-        ("rollout", ("rollout",)),
-        ("reward", ("reward function",)),
-    ]
+    expected = [("train", ("actor",)), ("rollout", ("rollout",)), ("reward", ("reward function",))]
+    assert [(p.name, p.roles) for p in placements(run)] == expected
     assert facts(run)["reward function"] == "auto on ranks 2-3"
     assert "reward function" not in facts(planned())

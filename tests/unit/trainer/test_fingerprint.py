@@ -4,35 +4,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.config.trees import parse
+from tests.unit.config.trees import SMALLEST, parse
 from tests.unit.sources.hubs import COMMIT, OTHER, hf_repository
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.runtime.control import Control
+from verl_hpc.testing.local import LocalControl
 from verl_hpc.trainer.build import _frozen as frozen_weights
 from verl_hpc.trainer.fingerprint import changed, check_fingerprint, fingerprint
 
 BEFORE = {
-    "recipe": "rl",
-    "seed": "0",
-    "data.train": "aa",
-    "data.shuffle": "true",
-    "data.chat": "auto",
-    "config.json: rope_theta": "10000.0",
-    "tokenizer": "ee",
-    "model.path": "cc",
-    "reward.function": "gsm8k",
-    "roles.reward.path": "rr",
-}
-
-
-def test_the_same_run_goes_on():
-    check_fingerprint(BEFORE, BEFORE, force=False)
+    "recipe": "rl", "seed": "0", "data.train": "aa", "data.shuffle": "true", "data.chat": "auto",
+    "config.json: rope_theta": "10000.0", "tokenizer": "ee", "model.path": "cc",
+    "reward.function": "gsm8k", "roles.reward.path": "rr",
+}  # fmt: skip
 
 
 def test_what_one_life_does_not_know_is_not_compared():
     """Without a KL reference nobody reads the first weights."""
+    check_fingerprint(BEFORE, BEFORE, force=False)
     now = {name: value for name, value in BEFORE.items() if name != "model.path"}
     assert changed(BEFORE, now) == changed(now, BEFORE) == []
     check_fingerprint({}, BEFORE, force=False)
@@ -43,7 +33,7 @@ CHANGED = [
     ("data.train", "ab", "data.train: other rows"),
     ("data.shuffle", "false", "data.shuffle = false, and was true"),
     ("data.chat", "always", "data.chat = always, and was auto"),
-    ("config.json: rope_theta", "20000.0", "config.json: rope_theta = 20000.0, and was 10000.0"),
+    ("config.json: rope_theta", "2.0", "config.json: rope_theta = 2.0, and was 10000.0"),
     ("tokenizer", "ef", "tokenizer: other files than the run has used so far"),
     ("model.path", "dd", "model.path: other weights than those that the run started from"),
     ("roles.reward.path", "rs", "roles.reward.path: other weights than the run has computed"),
@@ -76,13 +66,9 @@ def test_a_run_goes_on_with_another_reward():
 
 
 MODEL = {
-    "model_type": "llama",
-    "num_hidden_layers": 2,
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_attention_heads": 2,
-    "vocab_size": 32,
-}
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16,
+    "num_attention_heads": 2, "vocab_size": 32,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -92,25 +78,16 @@ def run(tmp_path):
         (tmp_path / name).write_text("{}")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1?"}\n')
     (tmp_path / "reward.py").write_text("def score(response, truth): return 1.0\n")
+    given = SMALLEST | {
+        "data": {"train": {"kind": "files", "paths": [str(tmp_path / "rows.jsonl")]}},
+        "reward": {"function": f"{tmp_path}/reward.py:score"},
+    }
 
     def make(model=None, tokenizer: Path = tmp_path, frozen=None, path=tmp_path, **settings):
-        config = parse_config(
-            {
-                "name": "r",
-                "recipe": "rl",
-                "steps": 1,
-                "rollout": {"num_samples": 2},
-                "model": {"path": str(path)},
-                "data": {"train": {"kind": "files", "paths": [str(tmp_path / "rows.jsonl")]}},
-                "reward": {"function": f"{tmp_path}/reward.py:score"},
-            }
-            | settings
-        )
-        weights = SimpleNamespace(
-            arch=architecture_from(MODEL | (model or {})), fingerprint=lambda: "weights"
-        )
-        alone = SimpleNamespace(rank=0, together=lambda make: make(), broadcast=lambda item: item)
-        control: Control = alone
+        config = parse_config(given | {"model": {"path": str(path)}} | settings)
+        arch = architecture_from(MODEL | (model or {}))
+        weights = SimpleNamespace(arch=arch, fingerprint=lambda: "weights")
+        control = LocalControl()
         return fingerprint(control, config, weights, tokenizer, reads_weights=True, frozen=frozen)
 
     return make
@@ -172,14 +149,14 @@ def test_a_frozen_role_that_comes_or_goes_is_named(run):
 
 
 def test_which_frozen_roles_have_the_first_weights():
-    roles = {"reward": {"path": "models/r"}}
-    settings = parse(algorithm__kl={"placement": "reward"}, roles=roles).role_settings
-    weights = {name: object() for name in settings}
-    assert frozen_weights(settings, weights) == {"reference": None, "reward": weights["reward"]}
-    settings = parse(
-        algorithm__kl={"placement": "reward"}, roles={"reference": {"path": "models/f"}}
-    ).role_settings
-    assert frozen_weights(settings, weights) == {"reference": weights["reference"]}
+    for roles, shared in (
+        ({"reward": {"path": "models/r"}}, {"reference"}),
+        ({"reference": {"path": "models/f"}}, set()),
+    ):
+        settings = parse(algorithm__kl={"placement": "reward"}, roles=roles).role_settings
+        weights = {name: object() for name in settings}
+        frozen = {name: weights[name] for name in roles} | dict.fromkeys(shared)
+        assert frozen_weights(settings, weights) == frozen
 
 
 def test_another_text_of_a_recipe_is_told_and_not_refused(run, tmp_path):

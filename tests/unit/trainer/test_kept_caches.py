@@ -1,4 +1,4 @@
-"""Which compile caches a start finds, which it leaves, and that nothing of it ends a run."""
+"""Compile caches that a start finds and leaves; trouble with them ends no run."""
 
 import os
 from dataclasses import replace
@@ -40,10 +40,12 @@ def start(tmp_path, monkeypatch):
     return start
 
 
-def compile_one(local, name=KERNEL):
+def compile_one(caches, local, name=KERNEL):
+    """Compile a kernel, and keep what there is."""
     path = local / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"machine code")
+    caches.pack()
 
 
 def mine(tmp_path):
@@ -61,9 +63,7 @@ def test_none_are_kept_where_the_site_wants_none(monkeypatch):
 
 
 def test_the_next_start_finds_what_this_one_compiled(start, tmp_path):
-    caches, local = start()
-    compile_one(local)
-    caches.pack()
+    compile_one(*start())
     again, other = start()
     assert (other / KERNEL).read_bytes() == b"machine code"
     (name,) = archives(tmp_path)
@@ -74,9 +74,7 @@ def test_the_next_start_finds_what_this_one_compiled(start, tmp_path):
 def test_a_group_that_may_write_files_of_a_run_may_write_no_archive(start, tmp_path):
     before = os.umask(0o002)
     try:
-        caches, local = start()
-        compile_one(local)
-        caches.pack()
+        compile_one(*start())
     finally:
         os.umask(before)
     assert mine(tmp_path).stat().st_mode & 0o777 == 0o755
@@ -96,71 +94,65 @@ OTHER_WORK = [
 
 @pytest.mark.parametrize("changes", OTHER_WORK)
 def test_another_model_or_layout_has_another_archive(start, tmp_path, changes):
-    caches, local = start()
-    compile_one(local)
-    caches.pack()
+    compile_one(*start())
     other, local = start(**changes)
     assert not (local / KERNEL).exists()
-    compile_one(local)
-    other.pack()
+    compile_one(other, local)
     assert len(archives(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("name", ["_version", "_processor", "_gpu"])
 def test_another_environment_or_device_has_another_archive(start, monkeypatch, name):
-    caches, local = start()
-    compile_one(local)
-    caches.pack()
+    compile_one(*start())
     monkeypatch.setattr(kept_caches, name, lambda _=None: "another")
     _, local = start()
     assert not (local / KERNEL).exists()
 
 
-@pytest.mark.parametrize(
-    "changes, num_archives",
-    [({}, 1), ({"parallel__pipeline_parallel": 2, "parallel__tensor_parallel": 2}, 2)],
-)
+PIPELINES = {"parallel__pipeline_parallel": 2, "parallel__tensor_parallel": 2}
+
+
+@pytest.mark.parametrize("changes, num_archives", [({}, 1), (PIPELINES, 2)])
 def test_one_of_the_nodes_with_the_same_work_writes(start, tmp_path, changes, num_archives):
     """Four nodes of data-parallel ranks; or the two stages of two pipelines."""
     for node in range(4):
-        caches, local = start(node, num_nodes=4, per_node=2, **changes)
-        compile_one(local, f"inductor/of_node{node}.so")
-        caches.pack()
+        compile_one(*start(node, 4, per_node=2, **changes), f"inductor/of_node{node}.so")
     assert len(archives(tmp_path)) == num_archives
-    _, local = start(3, num_nodes=4, per_node=2, **changes)
+    _, local = start(3, 4, per_node=2, **changes)
     assert len(list((local / "inductor").iterdir())) == 1
+
+
+def make_trouble(kind, archive, monkeypatch):
+    if kind == "damaged":
+        archive.write_bytes(archive.read_bytes()[:100])
+    elif kind == "open to all":
+        archive.parent.chmod(0o777)
+    elif kind == "another's":
+        other = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: other)
+        archive = archive.parent.with_name(f"verl_hpc-{other}") / archive.name
+        archive.parent.mkdir()
+    elif kind == "no directory":
+        archive.unlink()
+        archive.parent.rmdir()
+        archive.parent.write_text("in the way")
+    else:
+        monkeypatch.setattr(cache_archive.tempfile, "mkdtemp", _no_room)
+    return archive
 
 
 @pytest.mark.parametrize(
     "trouble", ["damaged", "open to all", "another's", "no directory", "no room"]
 )
 def test_trouble_is_a_line_and_the_run_goes_on(start, tmp_path, monkeypatch, caplog, trouble):
-    caches, local = start()
-    compile_one(local)
-    caches.pack()
+    compile_one(*start())
     (name,) = archives(tmp_path)
-    archive = mine(tmp_path) / name
-    if trouble == "damaged":
-        archive.write_bytes(archive.read_bytes()[:100])
-    elif trouble == "open to all":
-        archive.parent.chmod(0o777)
-    elif trouble == "another's":
-        other = os.getuid() + 1
-        monkeypatch.setattr(os, "getuid", lambda: other)
-        mine(tmp_path).mkdir()
-        archive = mine(tmp_path) / name
-    elif trouble == "no directory":
-        archive.unlink()
-        archive.parent.rmdir()
-        archive.parent.write_text("in the way")
-    else:
-        monkeypatch.setattr(cache_archive.tempfile, "mkdtemp", _no_room)
+    archive = make_trouble(trouble, mine(tmp_path) / name, monkeypatch)
     caplog.set_level("WARNING")
     caches, local = start()
     assert f"compile caches: {archive} is not used: " in caplog.text
     assert not (local / KERNEL).exists()
-    compile_one(local)
-    caches.pack()
+    compile_one(caches, local)
     if trouble in ("damaged", "no room"):
         monkeypatch.undo()
         assert cache_archive.unpack(archive, tmp_path / "replaced") == {KERNEL}

@@ -343,11 +343,8 @@ def test_seconds_and_memory_are_the_largest_of_all_ranks_and_joules_their_sum():
         mine = {"timing_s/step": 2.0 + control.rank, "perf/cpu_memory_used_gb": 3.0 - control.rank}
         return Loop._of_all(loop, mine | {"energy_j/nvml/reward": 1.5})
 
-    assert on_ranks(3, rank)[0] == {
-        "timing_s/step": 4.0,
-        "perf/cpu_memory_used_gb": 3.0,
-        "energy_j/nvml/reward": 4.5,
-    }
+    expected = {"timing_s/step": 4.0, "perf/cpu_memory_used_gb": 3.0, "energy_j/nvml/reward": 4.5}
+    assert on_ranks(3, rank)[0] == expected
 
 
 def test_throughput_is_of_a_rank():

@@ -1,4 +1,4 @@
-"""Which responses of a checkpoint a run takes up."""
+"""Responses of a checkpoint that a run takes up."""
 
 from types import SimpleNamespace
 
@@ -55,15 +55,9 @@ def test_they_are_dropped_where_they_would_be_others_and_that_is_told(caplog):
     same = {"optimizer__lr": 1.0, "rollout__max_num_seqs": 3, "steps": 9}
     assert taken(run_of(config(**same)), key) == RESPONSES
     assert not caplog.text
-    others = [
-        {"seed": 8},
-        {"rollout__temperature": 0.5},
-        {"rollout__staleness": 1},
-        {"batch__size": 3},
-        {"data__shuffle": False},
-    ]
-    for changes in others:
-        assert taken(run_of(config(**changes)), key) == {}
+    others = {"seed": 8, "rollout__temperature": 0.5, "rollout__staleness": 1, "batch__size": 3}
+    for name, value in (others | {"data__shuffle": False}).items():
+        assert taken(run_of(config(**{name: value})), key) == {}
         assert "step_00000004: responses that it has of later steps are dropped" in caplog.text
         caplog.clear()
     assert taken(run_of(config()), key, same_data=False) == {}

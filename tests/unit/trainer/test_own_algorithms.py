@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.unit.config.trees import SMALLEST
-from tests.unit.trainer.runs import block, loop, small_run
+from tests.unit.trainer.runs import block, loop, recipe_of, small_run
 from verl_hpc.algorithms import advantages, losses, preferences
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
@@ -15,7 +15,6 @@ from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
-from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 PAGE = (Path(__file__).parents[3] / "docs/algorithms.md").read_text(encoding="utf-8")
 
@@ -80,20 +79,13 @@ def two_turns(solution_str, turns, **_):
 
 def test_an_estimator_a_loss_a_reward_and_an_environment_of_one_file(tmp_path):
     """None of them is known to the package."""
-    (tmp_path / "mine.py").write_text(EVERYTHING, encoding="utf-8")
-    result, lines = loop(
-        small_run(
-            tmp_path,
-            steps=3,
-            algorithm={
-                "advantage": {"name": f"{tmp_path}/mine.py:Signs"},
-                "loss": {"name": f"{tmp_path}/mine.py:Plain"},
-            },
-            reward__function=f"{tmp_path}/mine.py:two_turns",
-            rollout__environment={"name": f"{tmp_path}/mine.py:Echo", "max_turns": 2},
-            rollout__max_response_tokens=12,
-        )
-    )
+    file = tmp_path / "mine.py"
+    file.write_text(EVERYTHING, encoding="utf-8")
+    algorithm = {"advantage": {"name": f"{file}:Signs"}, "loss": {"name": f"{file}:Plain"}}
+    rollout = {"environment": {"name": f"{file}:Echo", "max_turns": 2}, "max_response_tokens": 12}
+    changes = {f"rollout__{name}": value for name, value in rollout.items()}
+    changes |= {"algorithm": algorithm, "reward__function": f"{file}:two_turns"}
+    result, lines = loop(small_run(tmp_path, steps=3, **changes))
     assert result.outcome == "finished"
     assert all(line["actor/mine"] == 1 for line in lines), "of each token"
     assert all(line["actor/grad_norm"] > 0 for line in lines)
@@ -156,7 +148,7 @@ def test_a_file_that_cannot_be_used(own, section, given, changes, words):
     run_changes[f"algorithm__{section}"] = {"name": given, **settings}
     run = small_run(own, **run_changes)
     with pytest.raises(ConfigError, match=words):
-        make_recipe(run, find_recipe(run.config.recipe, 60.0))
+        recipe_of(run)
 
 
 def test_a_critic_for_an_advantage_of_the_users(own):
@@ -168,13 +160,13 @@ def test_a_critic_for_an_advantage_of_the_users(own):
 
 def test_an_aggregation_goes_with_a_loss_of_the_users(own):
     (own / "others.py").write_text(OTHERS)
-    found = {}
+    aggregations = {}
     for name, more in (("null", {}), ("given", {"algorithm__aggregation": "seq-mean-token-sum"})):
         loss = {"name": "others.py:BySequence"}
         settings = small_run(own, name=name, steps=1, algorithm__loss=loss, **more).settings
-        found[name] = (settings.policy.steps.aggregation, settings.value.steps.aggregation)
+        aggregations[name] = (settings.policy.steps.aggregation, settings.value.steps.aggregation)
     # The critic's loss is none of the policy's.
-    assert found == {
+    assert aggregations == {
         "null": ("seq-mean-token-mean", "token-mean"),
         "given": ("seq-mean-token-sum", "seq-mean-token-sum"),
     }

@@ -1,4 +1,4 @@
-"""A chat template that is there and not applied is told at the start."""
+"""A chat template that is there and not applied is named at the start."""
 
 import logging
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.runs import loop, recipe_of, small_run
 from verl_hpc.errors import FlowError
 from verl_hpc.generation.generate import generate
 from verl_hpc.placement.layouts import Pool
@@ -174,9 +174,8 @@ OTHER_OUTPUTS = [
 
 @pytest.mark.parametrize(("func", "told"), OTHER_OUTPUTS)
 def test_an_operator_gives_what_it_says(run, func, told):
-    recipe = Recipe("mine", run).operator(func, place="actor")
     with pytest.raises(FlowError, match=told):
-        take(recipe)
+        take(Recipe("mine", run).operator(func, place="actor"))
 
 
 WITHOUT_GENERATION = [
@@ -194,7 +193,7 @@ def test_a_run_in_which_nothing_generates(tmp_path, own, changes):
         "role that generates actor, and choose rollout.engine: vllm or hf"
     )
     with pytest.raises(FlowError, match=told) as caught:
-        make_recipe(run, find_recipe(run.config.recipe, 60.0))
+        recipe_of(run)
     assert "give it in roles" not in str(caught.value)
 
 
@@ -218,11 +217,9 @@ def test_nothing_generates_after_a_model_has_taken_the_device(run):
     recipe.compile()
 
 
+UNTRAINED = "roles.actor: an operator trains this role.*roles.actor.trainable: true"
 UNFIT_ROLES = [
-    (
-        {"actor": {"trainable": False}},
-        "roles.actor: an operator trains this role.*roles.actor.trainable: true",
-    ),
+    ({"actor": {"trainable": False}}, UNTRAINED),
     ({"spare": {}}, "roles.spare: no operator of recipe .*own.py:mine uses"),
 ]
 

@@ -19,9 +19,7 @@ def score(response, ground_truth):
 def run_with_sets(directory, **changes):
     (directory / "figures.py").write_text(REWARD)
     prompts = {"hot": ["bb", "abcdef", "ef"], "greedy": ["gk"]}
-    sets = {
-        name: {"source": files(directory, f"{name}.jsonl", rows)} for name, rows in prompts.items()
-    }
+    sets = {n: {"source": files(directory, f"{n}.jsonl", rows)} for n, rows in prompts.items()}
     sets["hot"] |= HOT
     given = {
         "held_out": None,
@@ -35,15 +33,15 @@ def run_with_sets(directory, **changes):
 def test_every_answer_is_there_with_its_score_and_figures(tmp_path):
     run = run_with_sets(tmp_path)
     metrics, groups = evaluate(run, 4)
-    found = list(read_generations(run.config.run_directory, 4))
-    assert [(g.set, g.row, g.sample) for g in found] == [
-        *(("hot", row, sample) for row in (0, 2) for sample in range(3)),
-        ("greedy", 0, 0),
-    ], "row 1 was dropped for its length"
-    of_hot = [g.score for g in found if g.set == "hot"]
+    generations = list(read_generations(run.config.run_directory, 4))
+    expected = [*(("hot", row, sample) for row in (0, 2) for sample in range(3)), ("greedy", 0, 0)]
+    assert [(g.set, g.row, g.sample) for g in generations] == expected, (
+        "row 1 was dropped for its length"
+    )
+    of_hot = [g.score for g in generations if g.set == "hot"]
     assert metrics["val/hot/score/mean"] == pytest.approx(sum(of_hot) / 9)
     assert metrics["val/hot/num_dropped"] == 1
-    for generation in found:
+    for generation in generations:
         assert generation.extra == {"length": 10 * generation.score}
         assert generation.prompt == {0: "bb", 2: "ef"}.get(generation.row) or "gk"
         assert generation.ground_truth == generation.prompt[::-1]
@@ -51,7 +49,7 @@ def test_every_answer_is_there_with_its_score_and_figures(tmp_path):
         assert generation.stop_reason == ("length" if generation.truncated else ".")
         assert 1 <= generation.num_tokens <= 5
     shown = {(r.text, r.stop_reason) for group in groups for r in group.responses}
-    assert shown == {(g.response, g.stop_reason) for g in found}
+    assert shown == {(g.response, g.stop_reason) for g in generations}
 
 
 def test_none_is_saved_unless_that_is_asked(tmp_path):

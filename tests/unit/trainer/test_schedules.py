@@ -25,7 +25,7 @@ def test_a_schedule(schedule):
 
 
 def rows_are_those_of_synchronous_steps(schedule, played):
-    """The same rows in the same order, and all responses to those that are not dropped."""
+    """Assert that rows come in their order, with all responses to those that are not dropped."""
     order, position = Order(len(schedule.prompts), schedule.seed, True), Position()
     encode = LetterTokenizer().encode
     assert len(played.trained) == schedule.steps

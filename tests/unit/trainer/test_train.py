@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -55,22 +56,23 @@ def test_those_whom_the_site_profile_lets_in_may_enter(
     assert told == ([] if advice is None else [advice])
 
 
-@pytest.mark.parametrize("kind", ["pipe", "directory", "link"])
-@pytest.mark.parametrize(
-    "name",
-    ["config.yaml", "metrics.jsonl", "flow.txt", "facts.json", "report.html", "heartbeat.json",
-     "ranks.json", "request_stop.json", "request_save.json"],
-)  # fmt: skip
-def test_what_a_run_cannot_write_is_named_before_its_work(tmp_path, name, kind):
+FILES = """
+    config.yaml metrics.jsonl flow.txt facts.json report.html heartbeat.json ranks.json
+    request_stop.json request_save.json
+"""
+IN_THE_WAY = {
+    "pipe": os.mkfifo,
+    "directory": Path.mkdir,
+    "link": lambda path: path.symlink_to("/nowhere/x"),
+}
+
+
+@pytest.mark.parametrize("make", IN_THE_WAY.values(), ids=IN_THE_WAY)
+@pytest.mark.parametrize("name", FILES.split())
+def test_what_a_run_cannot_write_is_named_before_its_work(tmp_path, name, make):
     config = parse(directory=str(tmp_path))
     config.run_directory.mkdir()
-    path = config.run_directory / name
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "directory":
-        path.mkdir()
-    else:
-        path.symlink_to("/nowhere/x")
+    make(config.run_directory / name)
     with pytest.raises(ConfigError, match=f"{name}: not a regular file.*delete it"):
         within(5, _run_directory(alone(), config).__enter__)
     assert [p.name for p in config.run_directory.iterdir()] == [name]

@@ -61,9 +61,8 @@ def test_a_run_learns_from_what_the_model_said_alone(tmp_path):
     asked = [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text().splitlines()]
     assert [turns for _, turns, _, _ in asked if len(turns) > 1]
     for solution, turns, ids, _ in asked:
-        assert [turn["role"] for turn in turns] == ["assistant", "environment"] * (
-            len(turns) // 2
-        ) + ["assistant"]
+        expected = ["assistant", "environment"] * (len(turns) // 2) + ["assistant"]
+        assert [turn["role"] for turn in turns] == expected
         assert solution == turns[-1]["content"], "of several turns the last"
         assert ids == [token for turn in turns for token in turn["token_ids"]]
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -44,21 +45,19 @@ def test_against_explicit_sums(rows, owners, gamma, lam, value_lam):
 @given(rows(), st.floats(-100, 100) | st.just(math.nan))
 def test_tokens_of_the_environment_do_not_matter(rows, noise):
     """Whatever stands between two turns, or behind the response, may as well not be there."""
+
+    def noisy(row, numbers):
+        return [x if m else noise for x, m in zip(numbers, row.mask, strict=True)]
+
     disturbed = [
-        Row(
-            row.group,
-            row.score,
-            [r if m else noise for r, m in zip(row.rewards, row.mask, strict=True)],
-            row.mask,
-            [v if m else noise for v, m in zip(row.values, row.mask, strict=True)],
-            row.greedy,
-        )
-        for row in rows
+        replace(row, rewards=noisy(row, row.rewards), values=noisy(row, row.values)) for row in rows
     ]
     counts = torch.tensor([row.mask for row in rows]).bool()
     estimator = Gae(gamma=0.9, lam=0.8)
-    for found, expected in zip(estimator(scored(disturbed)), estimator(scored(rows)), strict=True):
-        torch.testing.assert_close(found[counts], expected[counts], rtol=0, atol=0)
+    for advantages, expected in zip(
+        estimator(scored(disturbed)), estimator(scored(rows)), strict=True
+    ):
+        torch.testing.assert_close(advantages[counts], expected[counts], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +84,8 @@ def test_long_responses(width):
         Row(0, 0.0, numbers(), [int(dice.random() < share) for _ in range(width)], numbers(), 0.0)
         for share in (1.0, 0.7, 0.0)
     ]
-    found = Gae(gamma=0.99, lam=0.95)(scored(some))
-    for mine, expected in zip(found, oracle(some, 0.99, 0.95, 0.95), strict=True):
+    computed = Gae(gamma=0.99, lam=0.95)(scored(some))
+    for mine, expected in zip(computed, oracle(some, 0.99, 0.95, 0.95), strict=True):
         counts = torch.tensor([row.mask for row in some]).bool()
         wanted = torch.tensor(expected, dtype=torch.float64)
         torch.testing.assert_close(mine[counts], wanted[counts], rtol=1e-9, atol=1e-9)

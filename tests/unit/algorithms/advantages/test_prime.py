@@ -24,19 +24,19 @@ def oracle(estimator):
             # A row's values are its process rewards.
             process.append([v if c else 0.0 for v, c in zip(row.values, counts, strict=True)])
         if estimator.normalise == "batch":
-            sums = [abs(sum(found[t:])) for found in process for t in range(len(found))]
-            process = [[r / (max(sums) + 1e-6) for r in found] for found in process]
+            sums = [abs(sum(shaped[t:])) for shaped in process for t in range(len(shaped))]
+            process = [[r / (max(sums) + 1e-6) for r in shaped] for shaped in process]
         means = [
-            sum(found[t] for t in row.counted) / max(len(row.counted), 1)
-            for row, found in zip(rows, process, strict=True)
+            sum(shaped[t] for t in row.counted) / max(len(row.counted), 1)
+            for row, shaped in zip(rows, process, strict=True)
         ]
         returns = []
-        for row, found in zip(rows, process, strict=True):
+        for row, shaped in zip(rows, process, strict=True):
             group = [i for i, other in enumerate(rows) if other.group == row.group]
             trained = [means[i] for i in group if rows[i].counted]
             rewards = [0.0] * len(row.mask)
             for t in row.counted:
-                rewards[t] = estimator.process_weight * compared(found[t], trained)
+                rewards[t] = estimator.process_weight * compared(shaped[t], trained)
             if row.counted:
                 outcome = compared(row.score, [rows[i].score for i in group])
                 rewards[row.counted[-1]] += estimator.outcome_weight * outcome
@@ -83,13 +83,13 @@ def test_process_rewards_are_not_compared_with_a_response_that_is_left_out():
 @pytest.mark.parametrize("reward", [-800.0, -1.5, 0.0, 2.0, 800.0])
 def test_the_cross_entropy_of_an_outcome(reward, outcome):
     leaf = torch.tensor([reward], dtype=torch.float64, requires_grad=True)
-    found = outcome_cross_entropy(leaf, torch.tensor([outcome], dtype=torch.float64))
-    found.sum().backward()
+    loss = outcome_cross_entropy(leaf, torch.tensor([outcome], dtype=torch.float64))
+    loss.sum().backward()
     # log(1 + exp(800)) is 800.
     chance = 1 / (1 + torch.exp(-leaf.detach().clamp(-700, 700)))
     if abs(reward) < 100:
         expected = -outcome * chance.log() - (1 - outcome) * (1 - chance).log()
     else:
         expected = torch.tensor([abs(reward) * ((1 - outcome) if reward > 0 else outcome)])
-    assert found.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-12)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-12)
     assert leaf.grad.item() == pytest.approx(chance.item() - outcome, rel=1e-9, abs=1e-12)

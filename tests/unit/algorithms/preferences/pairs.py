@@ -70,7 +70,7 @@ def agrees(loss, oracle, batch, data):
         [[0.0 if x.grad is None else float(x.grad) for x in row] for row in leaves],
         dtype=torch.float64,
     )
-    found, gradient = torch.zeros(num_pairs, dtype=torch.float64), torch.zeros_like(policy)
+    values, gradient = torch.zeros(num_pairs, dtype=torch.float64), torch.zeros_like(policy)
     for part in deal(data.draw, num_pairs):
         rows = [row for i in part for row in (2 * i, 2 * i + 1)]
         leaf = policy[rows].clone().requires_grad_()
@@ -78,7 +78,7 @@ def agrees(loss, oracle, batch, data):
         losses = loss(*answers_of(leaf, mask[rows], given).pairs())
         assert losses.shape == (len(part),) and losses.dtype == torch.float64
         (losses * torch.tensor([i + 1 for i in part])).sum().backward()
-        found[part], gradient[rows] = losses.detach(), leaf.grad
+        values[part], gradient[rows] = losses.detach(), leaf.grad
     wanted = torch.tensor([float(value) for value in expected], dtype=torch.float64)
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(values, wanted, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(gradient, slopes, rtol=1e-9, atol=1e-9)

@@ -149,7 +149,7 @@ def losses(core, given, weights=None):
         given: arrays.
         weights: of tokens, by which a correction multiplies; None has none.
     """
-    found = {}
+    by_loss = {}
     for name, settings in LOSSES.items():
         new = given["new"].clone().requires_grad_()
         config = Config(settings, global_batch_info={})
@@ -164,20 +164,20 @@ def losses(core, given, weights=None):
             rollout_is_weights=weights,
         )
         value.backward()
-        found[name] = [value.detach(), new.grad, metrics]
-    return found
+        by_loss[name] = [value.detach(), new.grad, metrics]
+    return by_loss
 
 
 def others(core, given):
     """Aggregations, the critic's loss, KL estimators, penalised rewards, a KL controller."""
     mask, old, new = given["mask"], given["old"], given["new"]
-    found = {}
+    by_name = {}
     for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean"):
-        found[f"agg_{mode}"] = core.agg_loss(given["advantages"], mask, mode)
-    found["agg_seq-mean-token-sum-norm"] = core.agg_loss(
+        by_name[f"agg_{mode}"] = core.agg_loss(given["advantages"], mask, mode)
+    by_name["agg_seq-mean-token-sum-norm"] = core.agg_loss(
         given["advantages"], mask, "seq-mean-token-sum-norm", loss_scale_factor=7.0
     )
-    found["value_loss"] = core.compute_value_loss(
+    by_name["value_loss"] = core.compute_value_loss(
         vpreds=given["advantages"],
         returns=given["rewards"],
         values=given["values"],
@@ -185,23 +185,23 @@ def others(core, given):
         cliprange_value=0.5,
     )
     for kind in ("k1", "abs", "k2", "k3"):
-        found[f"kl_{kind}"] = core.kl_penalty_forward(new, old, kind)
+        by_name[f"kl_{kind}"] = core.kl_penalty_forward(new, old, kind)
     for kind in ("k1", "k1+", "abs", "k2", "k3", "k3+"):
         moved = new.clone().requires_grad_()
         value = core.kl_penalty(moved, old, kind)
         value.sum().backward()
-        found[f"kl_penalty_{kind}"] = [value.detach(), moved.grad]
+        by_name[f"kl_penalty_{kind}"] = [value.detach(), moved.grad]
     clips = {"cliprange_low": 0.2, "cliprange_high": 0.28}
-    found["policy_loss"] = core.compute_policy_loss(old, new, given["advantages"], mask, **clips)
-    found["rewards"] = core.compute_rewards(given["rewards"], old, new, 0.3)
+    by_name["policy_loss"] = core.compute_policy_loss(old, new, given["advantages"], mask, **clips)
+    by_name["rewards"] = core.compute_rewards(given["rewards"], old, new, 0.3)
     controller = core.get_kl_controller(
         Config(type="adaptive", kl_coef=0.2, target_kl=0.1, horizon=1000)
     )
-    found["kl_coefficients"] = []
+    by_name["kl_coefficients"] = []
     for kl in DIVERGENCES:
         controller.update(kl, 64)
-        found["kl_coefficients"].append(float(controller.value))
-    return found
+        by_name["kl_coefficients"].append(float(controller.value))
+    return by_name
 
 
 CORRECTIONS = {
@@ -227,21 +227,21 @@ FAR_REJECTIONS = {"seq_sum_k1": "0.2_1e10", "seq_mean_k1": "0.7_150"}
 def corrections(helper, given):
     """Weights, masks and metrics."""
     mask, log_ratio = given["mask"], given["new"] - given["old"]
-    found = {}
+    by_name = {}
     for name, words in CORRECTIONS.items():
         weights = helper.compute_rollout_correction_weights(log_ratio, mask, **words)[0]
-        found[f"weights_{name}"] = weights
+        by_name[f"weights_{name}"] = weights
     for name, threshold in REJECTIONS.items():
-        found[f"mask_{name}"] = helper.compute_rollout_rejection_mask(
+        by_name[f"mask_{name}"] = helper.compute_rollout_rejection_mask(
             log_ratio, mask, name, threshold
         )[0]
     for name, threshold in FAR_REJECTIONS.items():
-        found[f"mask_far_{name}"] = helper.compute_rollout_rejection_mask(
+        by_name[f"mask_far_{name}"] = helper.compute_rollout_rejection_mask(
             far(given) - given["old"], mask, name, threshold
         )[0]
-    found["metrics"] = helper.compute_offpolicy_metrics(given["new"], given["old"], mask)
-    found["metrics_far"] = helper.compute_offpolicy_metrics(far(given), given["old"], mask)
-    return found
+    by_name["metrics"] = helper.compute_offpolicy_metrics(given["new"], given["old"], mask)
+    by_name["metrics_far"] = helper.compute_offpolicy_metrics(far(given), given["old"], mask)
+    return by_name
 
 
 def functions(*modules):
@@ -271,7 +271,7 @@ def plain(value):
 def main(root: Path) -> None:
     core, helper = load(root)
     given = arrays()
-    found = {
+    recorded = {
         "advantages": advantages(core, given),
         "losses": losses(core, given),
         "weighted_losses": losses(core, given, given["weights"]),
@@ -279,7 +279,7 @@ def main(root: Path) -> None:
         "corrections": corrections(helper, given),
         "functions": functions(core, helper),
     }
-    text = json.dumps({"version": "0.9.1", **plain(found)})
+    text = json.dumps({"version": "0.9.1", **plain(recorded)})
     Path(__file__).with_name("verl.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -100,8 +100,8 @@ def test_advantages(name):
         sum_p_squared=GIVEN["squares"],
         components={"a": GIVEN["part_a"].double(), "b": GIVEN["part_b"].double()},
     )
-    found = tokens_of(ADVANTAGES[name], batch)
-    for ours, theirs in zip(found, VERL["advantages"][name], strict=False):
+    computed = tokens_of(ADVANTAGES[name], batch)
+    for ours, theirs in zip(computed, VERL["advantages"][name], strict=False):
         same(ours, theirs, NEAR.get(name, 1e-9))
 
 

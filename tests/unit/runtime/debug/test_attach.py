@@ -1,4 +1,4 @@
-"""Which rank starts a debugger when, and whose connections its gate lets in."""
+"""When a rank starts a debugger, and which users its gate lets in."""
 
 import os
 import socket
@@ -45,9 +45,9 @@ def test_a_request_reaches_its_rank_alone_and_once(tmp_path, monkeypatch):
     name = ask_for_debugger(tmp_path, 2)
     for rank in (*job, *job):
         rank.look(store)
-    found = read_answer(tmp_path, 2, name)
-    assert (found.rank, found.host, found.port, found.error) == (2, "n2", 4711, "")
-    assert (found.pid, len(started)) == (os.getpid(), 1)
+    answer = read_answer(tmp_path, 2, name)
+    assert (answer.rank, answer.host, answer.port, answer.error) == (2, "n2", 4711, "")
+    assert (answer.pid, len(started)) == (os.getpid(), 1)
     assert take_requests(tmp_path) == [], "rank 0 has taken it"
     again = ask_for_debugger(tmp_path, 2)
     for rank in job:

@@ -169,13 +169,13 @@ def look(port):
     client = Client(port)
     client.attach()
     line = 1 + RANK.splitlines().index("    return answer  # here")
-    found = []
+    values = []
     for _ in range(2):
         stopped, frame = client.stop()
         assert (frame["name"], frame["line"]) == ("compute_score", line)
         time.sleep(1.0)
         value = client.ask("evaluate", expression="answer", frameId=frame["id"], context="watch")
-        found.append(value["result"])
+        values.append(value["result"])
         client.ask("continue", threadId=stopped["threadId"])
     client.close()
-    return found
+    return values

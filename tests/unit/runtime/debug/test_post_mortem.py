@@ -64,13 +64,8 @@ def test_secrets_are_left_out(monkeypatch):
     assert f"'password': {REDACTED}" in text
     assert f"copy = '{REDACTED}!'" in text
     assert "sesame" not in text and "from-the-environment" not in text
-
-
-def test_a_secret_in_a_message_is_left_out(monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "from-the-environment")
-    assert describe(OSError("403 for from-the-environment"), "x") == (
-        f"failed in x\n\nOSError: 403 for {REDACTED}\n"
-    )
+    message = describe(OSError("403 for from-the-environment"), "x")
+    assert message == f"failed in x\n\nOSError: 403 for {REDACTED}\n"
 
 
 def test_nobody_is_waited_for_to_read_the_report(tmp_path):

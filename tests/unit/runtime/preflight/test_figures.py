@@ -34,7 +34,7 @@ FIGURES = [
     ids=["the least of all", "the slowest pair", "one node", "cores"],
 )
 def test_what_the_planner_gets_is_the_least_of_all(num_nodes, figures, speeds, expected):
-    """Of the network it is a rank's share of what the slowest pair of nodes measured."""
+    """The network's figure is a rank's share of what the slowest pair of nodes measured."""
     got = measured_of("here", num_nodes, figures, speeds)
     assert (got.nodes, got.ranks_per_node, got.device) == expected[:3]
     assert (got.device_memory_gib, got.host_memory_gib, got.network_gb_s) == expected[3:]

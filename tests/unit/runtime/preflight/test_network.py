@@ -1,4 +1,4 @@
-"""Which nodes measure each other, and which of them make pairs slow."""
+"""Nodes that measure each other, and those that make pairs slow."""
 
 import itertools
 

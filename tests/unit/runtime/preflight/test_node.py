@@ -40,7 +40,7 @@ def test_verdicts_on_writing(speeds, floor, state, blamed, words):
 
 @pytest.mark.parametrize(("offsets", "state", "blamed", "words"), CLOCKS)
 def test_verdicts_on_clocks(offsets, state, blamed, words):
-    """Of two clocks either may be right; of three the one that is off is to blame."""
+    """Either of two clocks may be right; the one of three that is off is to blame."""
     verdict = judge_clocks({f"n{i}": offset for i, offset in enumerate(offsets)}, 1.0)
     assert (verdict.state, verdict.nodes) == (state, blamed)
     assert words in verdict.found

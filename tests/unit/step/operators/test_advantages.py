@@ -46,16 +46,16 @@ def rewards_of(taken):
 
 @pytest.mark.parametrize("taken", [None, penalty()])
 def test_a_group_is_compared_with_itself(taken):
-    found, metrics = advantages(
+    columns, metrics = advantages(
         PLACE, Grpo(std="none"), samples(), sequences(), SCORES, penalty=taken
     )
     first, second, alone = rewards_of(taken)
     mean = (first + second) / 2
     expected = [first - mean, second - mean, alone]
-    for row, mask, value in zip(found["advantages"], MASKS, expected, strict=True):
+    for row, mask, value in zip(columns["advantages"], MASKS, expected, strict=True):
         assert row.tolist() == pytest.approx([value * counts for counts in mask], abs=1e-6)
         assert row.dtype == torch.float32
-    assert found.positions == [0, 1, 2]
+    assert columns.positions == [0, 1, 2]
     tokens = [v for v, mask in zip(expected, MASKS, strict=True) for _ in range(sum(mask))]
     assert metrics == {
         "critic/rewards/mean": pytest.approx((first + second + alone) / 3),
@@ -81,9 +81,8 @@ def test_a_group_is_scaled_by_its_deviation():
     found, _ = advantages(PLACE, Grpo(), samples(), sequences(), SCORES)
     deviation = (2 * 0.5**2 / 1) ** 0.5
     firsts = [row[mask.index(1)] for row, mask in zip(found["advantages"], MASKS, strict=True)]
-    assert [float(first) for first in firsts] == pytest.approx(
-        [0.5 / deviation, -0.5 / deviation, 0.5], abs=1e-5
-    )
+    expected = pytest.approx([0.5 / deviation, -0.5 / deviation, 0.5], abs=1e-5)
+    assert [float(first) for first in firsts] == expected
     assert GROUPS == [0, 0, 1]
 
 
@@ -136,11 +135,11 @@ def test_gae_goes_from_token_that_counts_to_token_that_counts(taken, gamma, lam)
         for t in range(len(mask)):
             rewards[i][t] -= 0.0 if taken is None else float(taken.per_token[i][t])
     expected, returns = slow_gae(rewards, values, MASKS, gamma, lam)
-    found, _ = by_values(Gae(gamma=gamma, lam=lam), values, taken)
-    assert counted(found["advantages"]) == pytest.approx(expected, abs=1e-5)
-    assert counted(found["returns"]) == pytest.approx(returns, abs=1e-5)
-    assert [len(row) for row in found["advantages"]] == [len(mask) for mask in MASKS]
-    assert counted(found["advantages"], [[1 - m for m in mask] for mask in MASKS]) == [0.0] * 4
+    columns, _ = by_values(Gae(gamma=gamma, lam=lam), values, taken)
+    assert counted(columns["advantages"]) == pytest.approx(expected, abs=1e-5)
+    assert counted(columns["returns"]) == pytest.approx(returns, abs=1e-5)
+    assert [len(row) for row in columns["advantages"]] == [len(mask) for mask in MASKS]
+    assert counted(columns["advantages"], [[1 - m for m in mask] for mask in MASKS]) == [0.0] * 4
 
 
 def test_values_of_masked_tokens_are_nobodys():

@@ -65,12 +65,8 @@ def test_groups_have_equal_work():
 
 def sharing(prompts, count):
     """Owners of samples given as (prompt length, response lengths) prompt by prompt."""
-    found = [
-        (group, prompt, length)
-        for group, (prompt, lengths) in enumerate(prompts)
-        for length in lengths
-    ]
-    samples = tuple(Sample(i, g, p, n, False) for i, (g, p, n) in enumerate(found))
+    rows = [(group, prompt, n) for group, (prompt, lengths) in enumerate(prompts) for n in lengths]
+    samples = tuple(Sample(i, *row, False) for i, row in enumerate(rows))
     given = replace(settings(train=count), hidden_size=10**6, shares_prompts=True)
     return assign_groups(given, samples).owners["train"]
 
@@ -95,18 +91,12 @@ def test_which_samples_a_step_sees_does_not_depend_on_the_layout():
 
 def test_lengths_are_metrics():
     _, metrics = assigned([4, 60, 6, 10], train=1)
-    assert metrics == {
-        "response_length/mean": 20.0,
-        "response_length/max": 60.0,
-        "response_length/min": 4.0,
-        "prompt_length/mean": 10.0,
-        "prompt_length/max": 10.0,
-        "prompt_length/min": 10.0,
-        "response_length/clip_ratio": 0.25,
-        "perf/total_num_tokens": 120.0,
-        "prompt_length/clip_ratio": 0.0,
-        "prompt_length/num_dropped": 0.0,
-    }
+    lengths = {"response_length": (20.0, 60.0, 4.0, 0.25), "prompt_length": (10.0, 10.0, 10.0, 0.0)}
+    expected = {"perf/total_num_tokens": 120.0, "prompt_length/num_dropped": 0.0}
+    for what, values in lengths.items():
+        names = [f"{what}/{end}" for end in ("mean", "max", "min", "clip_ratio")]
+        expected |= dict(zip(names, values, strict=True))
+    assert metrics == expected
 
 
 def test_prompts_that_fill_their_room_are_counted():
@@ -140,17 +130,19 @@ def test_neighbours_have_one_owner_and_one_mini_batch(lengths, groups, mini_batc
         for i, n in enumerate(n for n in lengths for _ in range(together))
     ]
     given = settings(mini_batches, train=groups, critic=1)
-    found = assign_groups(given, samples, together=together)
-    assert [i for batch in found.mini_batches for i in batch] == list(range(len(samples)))
-    assert set(found.owners["train"]) <= set(range(groups))
-    assert set(found.owners["critic"]) == {0}
-    for batch in found.mini_batches:
+    assigned = assign_groups(given, samples, together=together)
+    assert [i for batch in assigned.mini_batches for i in batch] == list(range(len(samples)))
+    assert set(assigned.owners["train"]) <= set(range(groups))
+    assert set(assigned.owners["critic"]) == {0}
+    for batch in assigned.mini_batches:
         assert len(batch) % together == 0
     for first in range(0, len(samples), together):
-        assert len(set(found.owners["train"][first : first + together])) == 1
+        assert len(set(assigned.owners["train"][first : first + together])) == 1
     # Each mini-batch goes to as many groups as it has something for.
-    for batch in found.mini_batches:
-        assert len({found.owners["train"][i] for i in batch}) == min(groups, len(batch) // together)
+    for batch in assigned.mini_batches:
+        assert len({assigned.owners["train"][i] for i in batch}) == min(
+            groups, len(batch) // together
+        )
 
 
 # Shuffled mini-batches
@@ -164,8 +156,8 @@ def dealt(samples, shuffle="samples", mini_batches=2, epochs=3, together=1, step
         update_epochs=epochs,
         **changes,
     )
-    found = assign_groups(given, samples, together=together, step=step)
-    batches = [frozenset(batch) for batch in found.all_epochs(epochs)]
+    assigned = assign_groups(given, samples, together=together, step=step)
+    batches = [frozenset(batch) for batch in assigned.all_epochs(epochs)]
     each = len(batches) // epochs
     return [batches[each * number : each * (number + 1)] for number in range(epochs)]
 
@@ -196,12 +188,12 @@ def test_every_sample_is_dealt_once_an_epoch(
 ):
     together = 2 if pairs and per_prompt > 1 else 1
     samples = responses([5] * (num_prompts * per_prompt), per_prompt).samples
-    found = [
+    dealt_to = [
         dealt(samples, shuffle, mini_batches, epochs, together, step, groups=count)
         for count in (1, 2, 5)
     ]
-    assert found[0] == found[1] == found[2], "the layout deals nothing"
-    for epoch in found[0]:
+    assert dealt_to[0] == dealt_to[1] == dealt_to[2], "the layout deals nothing"
+    for epoch in dealt_to[0]:
         assert sorted(i for batch in epoch for i in batch) == list(range(len(samples)))
         unit = per_prompt if shuffle == "groups" else together
         sizes = [len(batch) for batch in epoch]

@@ -59,14 +59,8 @@ def test_a_teacher_grades_tokens_and_names_its_likeliest():
 def test_a_token_earns_how_much_likelier_it_is_to_the_teacher(settings):
     old, graded = sampled(role()), sampled(role("teacher", seed=5))
     earned = column(advantages=per_token(3)) if settings.task_reward_weight else None
-    found, metrics = follow(
-        PLACE,
-        settings,
-        sequences(),
-        column(old_log_probs=old),
-        column(teacher_log_probs=graded),
-        earned,
-    )
+    columns = column(old_log_probs=old), column(teacher_log_probs=graded), earned
+    found, metrics = follow(PLACE, settings, sequences(), *columns)
     leads = [
         [float(g - o) * m for o, g, m in zip(*rows, strict=True)]
         for rows in zip(old, graded, MASKS, strict=True)
@@ -109,16 +103,9 @@ def test_a_student_follows_its_teachers_likeliest_tokens(mode, k, earns):
 
     expected, gradients = slow(actor.training, term, mode, temperature=TEMPERATURE)
     forward, _ = slow(role().training, kl, mode, temperature=TEMPERATURE)
-    _, metrics = update_student(
-        PLACE,
-        actor,
-        policy_settings(algorithm, mode, temperature=TEMPERATURE),
-        samples(),
-        sequences(),
-        column(old_log_probs=old),
-        column(advantages=advantages),
-        graded,
-    )
+    chosen = policy_settings(algorithm, mode, temperature=TEMPERATURE)
+    columns = column(old_log_probs=old), column(advantages=advantages), graded
+    _, metrics = update_student(PLACE, actor, chosen, samples(), sequences(), *columns)
     assert metrics["actor/loss"] == pytest.approx(expected, rel=1e-4)
     assert metrics["actor/forward_kl"] == pytest.approx(forward, rel=1e-4) and forward > 0.01
     same(actor.training.gradients, gradients)

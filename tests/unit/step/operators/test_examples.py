@@ -34,10 +34,8 @@ def test_answers_end_their_text_or_are_cut(caplog):
         samples, columns, metrics = encoded([0, 1, 2], overlong_prompt="drop")
     assert [t.tolist() for t in columns["tokens"]] == [[1, 2, 3, 0], [11, 5, 4, 3, 2]]
     assert [m.tolist() for m in columns["mask"]] == [[1, 1], [1, 1, 1, 1]]
-    assert [(s.prompt_length, s.response_length, s.truncated) for s in samples] == [
-        (2, 2, False),
-        (1, 4, True),
-    ]
+    expected = [(2, 2, False), (1, 4, True)]
+    assert [(s.prompt_length, s.response_length, s.truncated) for s in samples] == expected
     assert samples.owned_by("train", 0) == columns.positions == [0, 1]
     assert [list(batch) for batch in samples.mini_batches] == [[0, 1]]
     assert metrics["prompt_length/num_dropped"] == 1

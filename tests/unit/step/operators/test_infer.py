@@ -37,7 +37,7 @@ WITHOUT_CHECK = MismatchSettings(VerifyConfig(probe=False), 1.0)
 
 def slow_log_probs(engine, temperature=1.0):
     """Log-probs of all response tokens, each read off the distribution before it; entropies."""
-    found, entropies = [], []
+    log_probs, entropies = [], []
     for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
         outputs = outputs_of(engine, prompt + response)
         rows = []
@@ -45,8 +45,8 @@ def slow_log_probs(engine, temperature=1.0):
             p = torch.softmax(outputs[len(prompt) + i - 1] / temperature, -1)
             rows.append(math.log(p[token]))
             entropies.append(-sum(float(q) * math.log(q) for q in p))
-        found.append(rows)
-    return found, entropies
+        log_probs.append(rows)
+    return log_probs, entropies
 
 
 def settings(temperature=1.0, filtered=False, from_rollout=False, mismatch=WITHOUT_CHECK):
@@ -68,10 +68,10 @@ def with_rollout(rows):
 def test_old_log_probs_are_those_of_the_sampled_tokens(temperature):
     actor, theirs = role(), per_token(1)
     given = with_rollout(theirs)
-    found, metrics = old_log_probs(PLACE, actor, settings(temperature), samples(), given)
+    columns, metrics = old_log_probs(PLACE, actor, settings(temperature), samples(), given)
     ours, entropies = slow_log_probs(actor.training, temperature)
-    assert found.positions == [0, 1, 2]
-    close(found["old_log_probs"], ours)
+    assert columns.positions == [0, 1, 2]
+    close(columns["old_log_probs"], ours)
     apart = [abs(a - float(b)) for a, b in zip(chain(*ours), chain(*theirs), strict=True)]
     assert len(apart) == len(entropies) == 11
     means = {
@@ -98,12 +98,12 @@ def test_sums_of_squares_come_with_them_where_they_are_asked_for():
     actor = role()
     asked = replace(settings(0.6), sum_p_squared=True)
     given = with_rollout(per_token(1))
-    found, _ = old_log_probs(PLACE, actor, asked, samples(), given)
+    columns, _ = old_log_probs(PLACE, actor, asked, samples(), given)
     expected = []
     for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
         outputs = outputs_of(actor.training, prompt + response)[len(prompt) - 1 : -1]
         expected.append([float((x / 0.6).softmax(-1).square().sum()) for x in outputs])
-    close(found["sum_p_squared"], expected)
+    close(columns["sum_p_squared"], expected)
     plain, _ = old_log_probs(PLACE, actor, settings(0.6), samples(), given)
     assert set(plain.values) == {"old_log_probs"}
 
@@ -131,8 +131,8 @@ def test_reference_log_probs_are_those_of_the_first_weights():
     for weight in actor.training.weights.values():
         weight.mul_(2)
     now = {name: weight.clone() for name, weight in actor.training.weights.items()}
-    found, metrics = ref_log_probs(PLACE, reference, 0.8, samples(), sequences())
-    close(found["ref_log_probs"], expected)
+    columns, metrics = ref_log_probs(PLACE, reference, 0.8, samples(), sequences())
+    close(columns["ref_log_probs"], expected)
     assert metrics == {}
     for name, weight in actor.training.weights.items():
         assert torch.equal(weight, now[name]), "the actor has its own back"

@@ -80,13 +80,6 @@ def test_a_run_that_resumes_has_the_average_of_one_that_did_not(tmp_path):
 def test_smoothing_where_it_would_do_nothing_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="smoothing with recipe: sft"):
         parse(recipe="sft", reward__smoothing={})
+    remax = {"rollout__num_samples": 1, "algorithm__advantage": {"name": "remax"}}
     with pytest.raises(ConfigError, match="reward.smoothing with algorithm.advantage"):
-        loop(
-            small_run(
-                tmp_path,
-                steps=1,
-                rollout__num_samples=1,
-                algorithm__advantage={"name": "remax"},
-                reward__smoothing={},
-            )
-        )
+        loop(small_run(tmp_path, steps=1, reward__smoothing={}, **remax))

@@ -105,7 +105,7 @@ def same(gradients, expected):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("masks", [MASKS, [MASKS[0], [0, 0], MASKS[2]]])
 def test_sft_is_the_cross_entropy_of_the_tokens_that_count(mode, masks):
-    """A sequence without a token that counts is none."""
+    """A sequence without a token that counts adds nothing."""
     actor = role(optimizer=SMALL)
     expected, gradients = slow(actor.training, lambda *a: -log_prob(*a), mode, masks=masks)
     _, metrics = update_sft(PLACE, actor, steps(mode), samples(), sequences(masks))

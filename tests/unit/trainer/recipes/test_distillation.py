@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.unit.trainer.runs import length_is_worth_nothing, loop, small_run
+from tests.unit.trainer.runs import length_is_worth_nothing, loop, recipe_of, small_run
 from verl_hpc.errors import ConfigError
-from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 TEACHER = {"actor": {}, "teacher": {"path": "models/teacher"}}
 OBJECTIVES = {
@@ -88,4 +87,4 @@ def test_an_advantage_of_the_users_needs_what_is_there(tmp_path, name, changes, 
     advantage = {"name": f"{tmp_path}/own.py:{name}"}
     run = run_of(tmp_path, "reverse_kl", 1.0, algorithm__advantage=advantage, **changes)
     with pytest.raises(ConfigError, match=words):
-        make_recipe(run, find_recipe("distillation", 60.0))
+        recipe_of(run)

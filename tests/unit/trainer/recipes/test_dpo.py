@@ -10,13 +10,12 @@ import torch
 import yaml
 
 from tests.unit.trainer.recipes.letter_pairs import GENERATED, letter_pairs, split, write
-from tests.unit.trainer.runs import assert_same_for_micro_batches, block, loop, small_run
+from tests.unit.trainer.runs import assert_same_for_micro_batches, block, loop, recipe_of, small_run
 from verl_hpc.algorithms import preferences
 from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.errors import ConfigError, DataError, TrainingError
 from verl_hpc.testing.local_run import engine_of
-from verl_hpc.trainer.recipes import find_recipe, make_recipe
 from verl_hpc.trainer.state import START
 
 PAGE = Path(__file__).parents[4] / "docs/algorithms.md"
@@ -48,9 +47,8 @@ def test_every_loss_learns_to_prefer(tmp_path, name):
     first, last = lines[0], lines[-1]
     assert last["rewards/accuracies"] > 0.9
     assert last["rewards/margins"] > max(first["rewards/margins"], 0)
-    assert last["rewards/margins"] == pytest.approx(
-        last["rewards/chosen"] - last["rewards/rejected"], abs=1e-5
-    )
+    expected = pytest.approx(last["rewards/chosen"] - last["rewards/rejected"], abs=1e-5)
+    assert last["rewards/margins"] == expected
     assert (last["val/accuracy"], last["val/num_prompts"]) == (pytest.approx(1, abs=0.1), 16.0)
     assert last["val/margin"] > 0
 
@@ -74,8 +72,8 @@ def test_the_first_step_by_hand(tmp_path):
             problem = rows[row]
             answer = problem.answer if name == "chosen" else problem.rejected
             prompt, ids = (run.tokenizer.encode(t) for t in (problem.prompt, answer))
-            found = engine.infer([torch.tensor([*prompt, *ids, 0])])[0].log_probs
-            total += float(found[len(prompt) - 1 :].sum())
+            log_probs = engine.infer([torch.tensor([*prompt, *ids, 0])])[0].log_probs
+            total += float(log_probs[len(prompt) - 1 :].sum())
         assert line[f"logps/{name}"] == pytest.approx(total / 8, rel=1e-5)
 
 
@@ -224,7 +222,7 @@ UNFIT_LOSSES = [
 def test_a_loss_of_the_users_that_cannot_be_used(own, loss, changes, words):
     run = dpo_run(own, loss=loss, **changes)
     with pytest.raises(ConfigError, match=words):
-        make_recipe(run, find_recipe("dpo", 60.0))
+        recipe_of(run)
 
 
 def test_a_loss_of_the_users_gives_one_a_pair(own):

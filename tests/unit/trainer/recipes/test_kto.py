@@ -145,10 +145,8 @@ def test_an_answer_is_a_text_or_a_chat(tmp_path, column):
     rows = [{"prompt": p, column: a, "label": p == "cd"} for p, a in (("cd", "ab"), ("c", CHAT))]
     run = kto_run(tmp_path, rows, data__chat="never", steps=1, batch__size=2)
     problems = [run.problems.train[i] for i in range(2)]
-    assert [(p.prompt, p.answer, p.label) for p in problems] == [
-        ("cd", "ab", True),
-        (CHAT[:1], CHAT[1:], False),
-    ]
+    expected = [("cd", "ab", True), (CHAT[:1], CHAT[1:], False)]
+    assert [(p.prompt, p.answer, p.label) for p in problems] == expected
 
 
 def test_rows_of_parquet(tmp_path):

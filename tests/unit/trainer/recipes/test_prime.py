@@ -12,12 +12,13 @@ from tests.unit.step.operators.batches import (
     PROMPTS,
     RESPONSES,
     column,
+    counted,
     per_token,
     role,
     samples,
     sequences,
 )
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.runs import loop, recipe_of, small_run
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.errors import ConfigError, TrainingError
 from verl_hpc.step.operators.optimise import OptimiseSettings
@@ -28,7 +29,6 @@ from verl_hpc.step.operators.process_reward import (
 )
 from verl_hpc.step.scores import Scores
 from verl_hpc.testing.local_run import engine_of
-from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 REWARD = "def score(response, ground_truth):\n    return float('a' in response)\n"
 PRIME = {"algorithm__advantage": {"name": "prime"}}
@@ -87,18 +87,11 @@ def test_one_step_is_the_mean_cross_entropy_of_responses(micro_batch):
     _, metrics = update_prm(PLACE, prm, SETTINGS, samples(), sequences(), Scores(SCORES), before)
     assert metrics["prm/loss"] == pytest.approx(sum(losses) / 3, rel=1e-5)
     assert metrics["prm/accuracy"] == pytest.approx(right / 3)
-    found, told = process_rewards(PLACE, prm, SETTINGS, samples(), sequences(), before)
+    rewards, told = process_rewards(PLACE, prm, SETTINGS, samples(), sequences(), before)
     after = [[0.5 * x for x in row] for row in log_ratios(prm, reference)]
-    assert [row.tolist() for row in found["process_rewards"]] == [
-        pytest.approx(row, rel=1e-5, abs=1e-6) for row in after
-    ]
-    total = sum(
-        x
-        for row, mask in zip(after, MASKS, strict=True)
-        for x, m in zip(row, mask, strict=True)
-        if m
-    )
-    assert told["prm/reward"] == pytest.approx(total / 3, rel=1e-5)
+    expected = [pytest.approx(row, rel=1e-5, abs=1e-6) for row in after]
+    assert [row.tolist() for row in rewards["process_rewards"]] == expected
+    assert told["prm/reward"] == pytest.approx(sum(counted(after)) / 3, rel=1e-5)
 
 
 @pytest.mark.parametrize("score", [-0.1, 1.5, math.nan])
@@ -125,15 +118,15 @@ def test_a_resumed_run_goes_on_with_its_model_and_its_first_weights(tmp_path):
 def test_roles_start_and_stand_where_those_before_them_do():
     placement = {"actor": "0-1", "prm": "2-3"}
     roles = {"actor": {"path": "models/a"}, "prm": {"parallel": {"tensor_parallel": 2}}}
-    found = parse(**PRIME, roles=roles, placement=placement).role_settings
-    assert found["prm"].model.path == found["prm_reference"].model.path == "models/a"
-    assert found["prm"].label == found["prm_reference"].label == "prm"
-    assert found["prm_reference"].shares == "prm"
-    assert found["prm"].trainable and not found["prm_reference"].trainable
-    own = parse(**PRIME, roles={"prm": {"path": "models/p"}, "prm_reference": {"dtype": "float32"}})
-    assert own.role_settings["prm_reference"].model.path == "models/p"
-    assert own.role_settings["prm_reference"].shares is None
-    assert own.role_settings["actor"].model.path == "models/tiny"
+    settings = parse(**PRIME, roles=roles, placement=placement).role_settings
+    prm, reference = settings["prm"], settings["prm_reference"]
+    assert prm.model.path == reference.model.path == "models/a"
+    assert (prm.label, reference.label, reference.shares) == ("prm", "prm", "prm")
+    assert prm.trainable and not reference.trainable
+    roles = {"prm": {"path": "models/p"}, "prm_reference": {"dtype": "float32"}}
+    own = parse(**PRIME, roles=roles).role_settings
+    assert (own["prm_reference"].model.path, own["prm_reference"].shares) == ("models/p", None)
+    assert own["actor"].model.path == "models/tiny"
 
 
 UNUSED = "no operator of recipe rl uses this role"
@@ -180,4 +173,4 @@ def test_an_advantage_of_the_users_may_need_process_rewards(tmp_path, monkeypatc
         assert loop(run)[1][0]["actor/grad_norm"] > 0
         return
     with pytest.raises(ConfigError, match=r"needs process rewards; give `roles: \{prm: \{\}\}`"):
-        make_recipe(run, find_recipe("rl", 60.0))
+        recipe_of(run)

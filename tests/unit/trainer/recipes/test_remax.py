@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.unit.trainer.runs import length_is_worth_nothing, loop, small_run
-from verl_hpc.trainer.recipes import find_recipe, make_recipe
+from tests.unit.trainer.runs import length_is_worth_nothing, loop, recipe_of, small_run
 
 REMAX = {"steps": 2, "rollout__num_samples": 1, "algorithm__advantage": {"name": "remax"}}
 
@@ -19,7 +18,7 @@ def test_one_greedy_answer_a_prompt_is_scored_beside_the_sampled_ones(tmp_path):
         assert "actor/reward_kl_penalty" in line and "actor/loss" in line
     assert "greedy_reward" in (run.config.run_directory / "flow.txt").read_text()
     # An engine that models have taken the device back from cannot generate.
-    names = [op.name for op in make_recipe(run, find_recipe("rl", 60.0)).compile(None).operators]
+    names = [op.name for op in recipe_of(run).compile(None).operators]
     assert max(names.index(n) for n in ("rollout", "greedy_rollout")) < min(
         names.index(n) for n in ("old_log_probs", "ref_log_probs")
     )

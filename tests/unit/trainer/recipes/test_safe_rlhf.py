@@ -30,24 +30,16 @@ def test_it_is_a_file_of_at_most_a_hundred_lines():
 def test_advantages_are_weighed_and_the_multiplier_follows_the_cost(costs, after):
     multiplier = Number(0.5, PLACE)
     earned, guessed, paid, feared = (per_token(seed) for seed in range(4))
-    found, metrics = example("weigh")(
-        PLACE,
-        multiplier,
-        Scores(costs),
-        column(values=guessed),
-        column(values=feared),
-        column(returns=earned, advantages=per_token(5)),
-        column(returns=paid, advantages=per_token(6)),
-    )
-    for i, row in enumerate(found["advantages"]):
+    rewards = column(returns=earned, advantages=per_token(5))
+    charges = column(returns=paid, advantages=per_token(6))
+    known = column(values=guessed), column(values=feared), rewards, charges
+    weighed, metrics = example("weigh")(PLACE, multiplier, Scores(costs), *known)
+    for i, row in enumerate(weighed["advantages"]):
         expected = ((earned[i] - guessed[i]) - 0.5 * (paid[i] - feared[i])) / 1.5
         torch.testing.assert_close(row, expected)
     assert multiplier.value == pytest.approx(after)
-    assert metrics == {
-        "safety/cost": pytest.approx(sum(costs) / 3),
-        "safety/limit": LIMIT,
-        "safety/multiplier": 0.5,
-    }
+    mean = pytest.approx(sum(costs) / 3)
+    assert metrics == {"safety/cost": mean, "safety/limit": LIMIT, "safety/multiplier": 0.5}
 
 
 def test_the_multiplier_is_never_negative():
@@ -67,15 +59,11 @@ def test_half_of_the_penalty_is_a_cost():
 
 def safe_run(directory, steps):
     names = ("actor", "reference", "reward", "cost", "critic", "cost_critic")
-    return small_run(
-        directory,
-        recipe=f"{FILE}:safe_rlhf",
-        steps=steps,
-        roles={name: {} for name in names},
-        algorithm__kl={"placement": "reward", "coefficient": 0.1},
-        held_out=None,
-        checkpoint={"every": 2, "keep": 9},
-    )
+    changes = {"held_out": None, "checkpoint": {"every": 2, "keep": 9}}
+    changes["algorithm__kl"] = {"placement": "reward", "coefficient": 0.1}
+    roles = {name: {} for name in names}
+    recipe = f"{FILE}:safe_rlhf"
+    return small_run(directory, recipe=recipe, steps=steps, roles=roles, **changes)
 
 
 def test_a_resumed_run_goes_on_with_the_multiplier_it_had(tmp_path):

@@ -74,8 +74,7 @@ def told(tmp_path):
 
 def test_docker_runs_ranks_as_the_user(told):
     words = told("docker", SLURM_PROCID="3", HOME="/root")
-    assert words[0] == "run"
-    assert words[-4:] == ["verl_hpc:1", "python", "-m", "verl_hpc"]
+    assert (words[0], words[-4:]) == ("run", ["verl_hpc:1", "python", "-m", "verl_hpc"])
     groups = {f"--group-add={group}" for group in os.getgroups() or [os.getgid()]}
     user = f"--user={os.getuid()}:{os.getgid()}"
     assert {user, "--env=SLURM_PROCID", "--env=HOME=/tmp", *groups} <= set(words)

@@ -37,7 +37,7 @@ class Case:
     change: Callable[[Place], None]
     end: End = "error"
     most_bytes: int = MOST_BYTES
-    """Of its output."""
+    """The most that the run may print."""
 
 
 @dataclass

@@ -34,33 +34,12 @@ TEXTS = (
     "`", "1e999", "-.inf", ".nan", "0o8", "<<", "{<<: 1}", "{<<: [1]}", "{<<: {a: 1}}", "#", ",", "\udc80",
 )  # fmt: skip
 NODES = (
-    "1",
-    "2",
-    "3",
-    "0",
-    "-1",
-    "1.5",
-    "x",
-    "",
-    "99999999999",
-    "9" * 5000,
-    "65537",
-    "1000",
-    "1e3",
-)
+    "1", "2", "3", "0", "-1", "1.5", "x", "", "99999999999", "9" * 5000, "65537", "1000", "1e3",
+)  # fmt: skip
 TIMES = (
-    "10",
-    "24:00:00",
-    "0",
-    "-1",
-    "x",
-    "",
-    "99:99:99",
-    "1-00",
-    "9" * 50,
-    "1e9",
-    "10\n#SBATCH -x",
-)
+    "10", "24:00:00", "0", "-1", "x", "", "99:99:99", "1-00", "9" * 50, "1e9", "10\n#SBATCH -x",
+)  # fmt: skip
+FILES = ("gone", ".", "pipe", "/dev/zero", "x" * 5000, "a\0b")
 LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{n}: &{n} [{','.join([f'*{b}'] * 9)}]\n" for b, n in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -96,27 +75,22 @@ def mutants(seed: int, count: int) -> Iterator[Mutant]:
         if len(seen) == len(UNCHANGED) + count:
             return
         chance = random.Random(f"{seed}/{index}")
-        kind = chance.choice(
+        kinds = (
             [_tree] * 10 + [_site] * 4 + [_text] * 4 + [_override] * 6 + [_option] * 2 + [_include]
         )
-        mutant = kind(chance)
+        mutant = chance.choice(kinds)(chance)
         if mutant.key not in seen:
             seen.add(mutant.key)
             yield mutant
 
 
-_FULL = parse_config(
-    {
-        **RUN,
-        "algorithm": {"advantage": {"name": "grpo"}},
-        "roles": {"actor": {"parallel": {}, "optimizer": {}, "offload": {}}},
-        "placement": {"rollout": "0-1", "train": "all"},
-        "data": {
-            "train": RUN["data"]["train"],
-            "evaluation": {"kind": "files", "paths": ["a.jsonl"]},
-        },
-    }
-).model_dump(mode="json")
+_FULL_RUN = RUN | {
+    "algorithm": {"advantage": {"name": "grpo"}},
+    "roles": {"actor": {"parallel": {}, "optimizer": {}, "offload": {}}},
+    "placement": {"rollout": "0-1", "train": "all"},
+    "data": RUN["data"] | {"evaluation": {"kind": "files", "paths": ["a.jsonl"]}},
+}
+_FULL = parse_config(_FULL_RUN).model_dump(mode="json")
 _FULL_SITE = CPU_SITE | {
     "account": "a", "partition": "p", "memory": "9G", "mpi": "pmi2", "python": "python",
     "container": {"kind": "pyxis", "image": "/images/a.sqsh", "mounts": ["/data:/data:ro"]}, "node_scratch": "/tmp", "environment": {"A": "1"},
@@ -181,16 +155,15 @@ def _text(chance: random.Random) -> Mutant:
         at = chance.randrange(len(text) + 1)
         lines = text.splitlines(keepends=True) or [""]
         line = chance.randrange(len(lines))
-        text = chance.choice(
-            [
-                text[:at] + chance.choice(TEXTS) + text[at:],
-                text[:at] + text[at + 1 :],
-                text[:at],
-                "".join(lines[: line + 1] + lines[line:]),
-                "".join(lines[:line] + lines[line + 1 :]),
-                text.replace(lines[line], lines[line].rstrip() + chance.choice(TEXTS) + "\n"),
-            ]
+        ways = (
+            text[:at] + chance.choice(TEXTS) + text[at:],
+            text[:at] + text[at + 1 :],
+            text[:at],
+            "".join(lines[: line + 1] + lines[line:]),
+            "".join(lines[:line] + lines[line + 1 :]),
+            text.replace(lines[line], lines[line].rstrip() + chance.choice(TEXTS) + "\n"),
         )
+        text = chance.choice(ways)
     return Mutant(text, site) if which else Mutant(run, text)
 
 
@@ -203,9 +176,8 @@ def _override(chance: random.Random) -> Mutant:
         if chance.random() < 0.2:
             name = f"site.{chance.choice(['name', 'memory', 'setup', 'environment.A', 'mpi', 'x'])}"
         value = chance.choice([str(v)[:2000] for v in VALUES] + list(TEXTS))
-        words.append(
-            chance.choice([f"{name}={value}"] * 8 + [name, f"={value}", f"{name}.x={value}"])
-        )
+        others = [name, f"={value}", f"{name}.x={value}"]
+        words.append(chance.choice([f"{name}={value}"] * 8 + others))
     return Mutant(yaml.safe_dump(RUN), yaml.safe_dump(CPU_SITE), words)
 
 
@@ -219,14 +191,7 @@ def _option(chance: random.Random) -> Mutant:
         )  # fmt: skip
         known = {"--nodes": NODES, "--time": TIMES, "--max-restarts": NODES, "--at-once": NODES}
         known["--sweep"] = ("seed=1,2", "seed=1,1", "seed", "x=1,2", "seed=a,b", "seed=1,,2")
-        known["--config"] = known["--cluster"] = (
-            "gone",
-            ".",
-            "pipe",
-            "/dev/zero",
-            "x" * 5000,
-            "a\0b",
-        )
+        known["--config"] = known["--cluster"] = FILES
         options[name] = chance.choice([*known.get(name, ())] * 3 + texts)
     return Mutant(yaml.safe_dump(RUN), yaml.safe_dump(CPU_SITE), [], options)
 

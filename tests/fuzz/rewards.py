@@ -96,10 +96,7 @@ _FILES: dict[str, tuple[str, End]] = {
     "takes others": ("def compute_score(a, b, c, d, e, f): return 1.0", "error"),
     "leaves a thread and fails at import": ("import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n1 / 0", "error"),
     "is gone at import": ("import os; os._exit(0)", "gone"),
-    "takes all": (
-        f"def compute_score(**k): solution_str = k['solution_str']; return {SCORE}",
-        "same",
-    ),
+    "takes all": (f"def compute_score(**k): solution_str = k['solution_str']; return {SCORE}", "same"),
     "imports more": ("import json, math\n" + REWARD, "same"),
 }  # fmt: skip
 

@@ -63,9 +63,9 @@ def test_a_death_that_is_told_is_clean_only_where_it_belongs(told, status, outpu
 @pytest.mark.parametrize(
     ("status", "output"),
     [
-        (0, ""),
-        (0, LEFT),
-        (1, ""),
+        *((0, output) for output in ("", LEFT)),
+        *((status, NAMED) for status in (2, 85, -6, None)),
+        *((status, "") for status in (1, -11)),
         (1, "KeyError: 5\n"),
         (1, "OSError: no such file\n"),
         (1, "SomeOtherError: x\n"),
@@ -75,11 +75,6 @@ def test_a_death_that_is_told_is_clean_only_where_it_belongs(told, status, outpu
         (1, TRACEBACK + NAMED),
         (1, NAMED + "x" * 10**6),
         (1, FAILED.replace("DataError", "KeyError")),
-        (2, NAMED),
-        (85, NAMED),
-        (-6, NAMED),
-        (-11, ""),
-        (None, NAMED),
     ],
 )
 def test_a_bad_end_is_found(told, end, status, output):

@@ -8,18 +8,10 @@ import pytest
 
 from benchmarks.gpu.setting import GPU, Figure, Setting, forget, qwen2
 
-SHAPES = replace(
-    GPU,
-    model=qwen2(512, 1408, 4, 8, 32000),
-    rollout=qwen2(512, 1408, 4, 8, 32000),
-    sequence_length=512,
-    num_sequences=8,
-    max_tokens=1024,
-    matmul_size=1024,
-    num_prompts=16,
-    prompt_length=64,
-    response_length=32,
-)
+_MODEL = qwen2(512, 1408, 4, 8, 32000)
+_SIZES = {"sequence_length": 512, "num_sequences": 8, "max_tokens": 1024, "matmul_size": 1024}
+_PROMPTS = {"num_prompts": 16, "prompt_length": 64, "response_length": 32}
+SHAPES = replace(GPU, model=_MODEL, rollout=_MODEL, **_SIZES, **_PROMPTS)
 
 
 def why_no_device() -> str | None:

@@ -20,10 +20,8 @@ def test_a_trace_has_kernels_and_memory_has_a_snapshot(tmp_path):
         (data @ data).sum().item()
     assert traces.stop()
     traces.write()
-    trace, snapshot = (
-        tmp_path / "profiles" / name
-        for name in ("step_000001_rank_0.json.gz", "memory_step_000001_rank_0.pickle")
-    )
+    trace = tmp_path / "profiles/step_000001_rank_0.json.gz"
+    snapshot = tmp_path / "profiles/memory_step_000001_rank_0.pickle"
     with gzip.open(trace) as text:
         events = json.load(text)["traceEvents"]
     assert "update_actor" in {event["name"] for event in events}

@@ -52,7 +52,7 @@ def test_the_loss_falls_on_a_repeated_batch(setting):
 def test_micro_batches_do_not_change_the_gradient(setting):
     """Gradients are reduced in the background, but only when all micro-batches are through."""
     arch = architecture(setting.shapes.model)
-    found = {}
+    by_budget = {}
     for max_tokens in (300, 100_000):
         engine = build_engine(setting, arch, optimizer=OPTIMIZER, max_tokens=max_tokens)
         fill_randomly(engine.shard_map, engine.weights)
@@ -61,8 +61,8 @@ def test_micro_batches_do_not_change_the_gradient(setting):
             lengths = [100 + 20 * i for i in range(count)]
             sequences = random_sequences(lengths, arch.vocab_size, setting.device, seed)
             metrics = engine.update(sequences, mean_loss(sum(lengths) - count))
-            found.setdefault(max_tokens, []).append((metrics["loss"], metrics["grad_norm"]))
-    for few, many in zip(*found.values(), strict=True):
+            by_budget.setdefault(max_tokens, []).append((metrics["loss"], metrics["grad_norm"]))
+    for few, many in zip(*by_budget.values(), strict=True):
         assert few == pytest.approx(many, rel=0.01)
 
 
@@ -70,18 +70,16 @@ def test_fully_shard_computes_what_megatron_does(setting):
     """With whatever kernels are here, and with its float32 master weights."""
     arch, lengths = architecture(setting.shapes.model), [100 + 20 * i for i in range(6)]
     sequences = random_sequences(lengths, arch.vocab_size, setting.device, 0)
-    one, other = (
-        build_engine(setting, arch, optimizer=OPTIMIZER, max_tokens=300, engine=name)
-        for name in ("megatron", "fsdp")
-    )
+    given = {"optimizer": OPTIMIZER, "max_tokens": 300}
+    one, other = (build_engine(setting, arch, engine=n, **given) for n in ("megatron", "fsdp"))
     fill_randomly(one.shard_map, one.weights)
     plan = plan_transfer(one.shard_map, other.shard_map, [0])
     Transfer(plan, 0).run(one.weights, other.weights, other.dtype)
-    found = []
+    results = []
     for engine in (one, other):
         engine.weights_changed()
-        found.append(engine.update(sequences, mean_loss(sum(lengths) - len(lengths))))
-    expected, metrics = found
+        results.append(engine.update(sequences, mean_loss(sum(lengths) - len(lengths))))
+    expected, metrics = results
     assert metrics["loss"] == pytest.approx(expected["loss"], rel=0.01)
     assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
 
@@ -93,13 +91,9 @@ def packed(setting, lengths, dtype, heads=12, kv_heads=2, size=64):
 
     row = pack([torch.zeros(n, dtype=torch.int64, device=setting.device) for n in lengths])
     generator = torch.Generator(setting.device).manual_seed(0)
-    qkv = [
-        torch.randn(
-            sum(lengths), 1, n, size, dtype=dtype, device=setting.device, generator=generator
-        ).requires_grad_()
-        for n in (heads, kv_heads, kv_heads)
-    ]
-    return MicroBatches.register(row), qkv
+    given = {"dtype": dtype, "device": setting.device, "generator": generator}
+    shapes = [(sum(lengths), 1, n, size) for n in (heads, kv_heads, kv_heads)]
+    return MicroBatches.register(row), [torch.randn(*s, **given).requires_grad_() for s in shapes]
 
 
 def attend(ticket, qkv):
@@ -131,8 +125,8 @@ def test_packed_attention_is_that_of_each_sequence(setting, dtype, atol):
         q, k, v = (t[start : start + length, 0].float().transpose(0, 1)[None] for t in qkv)
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
         expected = scaled_dot_product_attention(q, k, v, is_causal=True)[0].transpose(0, 1)
-        found = out[start : start + length, 0].float()
-        torch.testing.assert_close(found, expected.reshape(length, -1), atol=atol, rtol=0)
+        part = out[start : start + length, 0].float()
+        torch.testing.assert_close(part, expected.reshape(length, -1), atol=atol, rtol=0)
         start += length
 
 
@@ -226,7 +220,7 @@ def test_fp8_stays_near_bfloat16(setting, recipe):
     arch = architecture(setting.shapes.model)
     lengths = (77, 300, 5)
     sequences = random_sequences(lengths, arch.vocab_size, setting.device)
-    found = []
+    results = []
     for fp8 in (None, Fp8Config(recipe=recipe)):
         try:
             engine = speed_engine(setting, arch, fp8)
@@ -234,8 +228,8 @@ def test_fp8_stays_near_bfloat16(setting, recipe):
             pytest.skip(str(error))
         log_probs = torch.cat([o.log_probs for o in engine.infer(sequences)])
         metrics = engine.update(sequences, mean_loss(sum(lengths) - len(lengths)))
-        found.append((log_probs, metrics["loss"], metrics["grad_norm"]))
-    (plain, loss, norm), (quantised, fp8_loss, fp8_norm) = found
+        results.append((log_probs, metrics["loss"], metrics["grad_norm"]))
+    (plain, loss, norm), (quantised, fp8_loss, fp8_norm) = results
     assert (plain - quantised).abs().mean() < 0.2
     assert fp8_loss == pytest.approx(loss, rel=0.02)
     assert fp8_norm == pytest.approx(norm, rel=0.2)

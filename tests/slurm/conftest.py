@@ -51,7 +51,7 @@ def submitter(pytestconfig):
 
 @pytest.fixture(scope="session")
 def slurm():
-    """Skips what needs Slurm where there is none."""
+    """Skip tests that need Slurm where it is missing."""
     if (reason := missing()) is not None:
         if os.environ.get(REQUIRED) == "1":
             pytest.fail(f"{REQUIRED}=1, and {reason}")
@@ -89,15 +89,9 @@ def place():
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
-    return make_tiny_model(
-        tmp_path_factory.mktemp("model"),
-        "qwen2",
-        tied=True,
-        hidden_size=64,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_hidden_layers=2,
-    )
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    return make_tiny_model(tmp_path_factory.mktemp("model"), "qwen2", tied=True, **sizes, **heads)
 
 
 @pytest.fixture
@@ -124,14 +118,10 @@ def verl_hpc(lab, tmp_path):
     """The command line, with this lab's Slurm and a list of excluded nodes of its own."""
 
     def call(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "verl_hpc", *map(str, words)],
-            cwd=tmp_path,
-            env=os.environ | lab.environment | {"XDG_CONFIG_HOME": str(tmp_path / "settings")},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        command = [sys.executable, "-m", "verl_hpc", *map(str, words)]
+        environ = os.environ | lab.environment | {"XDG_CONFIG_HOME": str(tmp_path / "settings")}
+        given = {"cwd": tmp_path, "env": environ, "timeout": 240}
+        return subprocess.run(command, capture_output=True, text=True, **given)
 
     return call
 

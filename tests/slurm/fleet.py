@@ -56,8 +56,8 @@ class Fleet:
                 set_pause(run.config.parent, 0)
                 seeds = ",".join(map(str, range(KINDS[kind])))
                 run.job, _ = submit_sweep(run, *words, "--sweep", f"seed={seeds}")
-                found = (path for path in run.directory.iterdir() if path.name.isdecimal())
-                runs = sorted(found, key=lambda path: int(path.name))
+                paths = (path for path in run.directory.iterdir() if path.name.isdecimal())
+                runs = sorted(paths, key=lambda path: int(path.name))
                 self.array = [f"{run.job}_{index}" for index in range(len(runs))]
                 for job, path in zip(self.array, runs, strict=True):
                     self._add(kind, path, job)
@@ -166,7 +166,6 @@ class Table:
         columns = ("runs", "starts", "sacct", "budget", "own", "lost s", "metered J", "turned J")
         lines = ["", "| kind | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
         for kind, row in [*self.rows.items(), ("together", self.sums)]:
-            lines.append(
-                f"| {kind} | " + " | ".join(f"{row[name]:,.1f}" for name in columns) + " |"
-            )
+            cells = " | ".join(f"{row[name]:,.1f}" for name in columns)
+            lines.append(f"| {kind} | {cells} |")
         return "\n".join(lines)

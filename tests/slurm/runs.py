@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 STEPS = 6
 RESTART = 85
 PATIENCE_S = 540.0
-"""How long anything may take on a machine that does other things, too."""
+"""Seconds that anything may take on a busy machine."""
 _OVER = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY"}
 
 # An untrained model answers nothing right; this gives it something to learn from. The pause makes
@@ -47,6 +47,7 @@ def write_run(directory: Path, model: Path, **changes: object) -> Path:
     reward = directory / "reward.py"
     reward.write_text(REWARD)
     set_pause(directory, 0.2)
+    rollout = {"engine": "hf", "num_samples": 2, "max_prompt_tokens": 120, "max_response_tokens": 6}
     tree = {
         "name": "run",
         "recipe": "rl",
@@ -55,12 +56,7 @@ def write_run(directory: Path, model: Path, **changes: object) -> Path:
         "model": {"path": str(model), "dtype": "float32"},
         "optimizer": {"lr": 1e-3},
         "batch": {"size": 4, "mini_batches": 2},
-        "rollout": {
-            "engine": "hf",
-            "num_samples": 2,
-            "max_prompt_tokens": 120,
-            "max_response_tokens": 6,
-        },
+        "rollout": rollout,
         "data": {"train": write_problems(directory)},
         "reward": {"function": f"{reward}:compute_score"},
         # Other saves than those under test only where a test wants them.
@@ -86,6 +82,12 @@ def cancel_all(lab: Lab) -> None:
         lab.run("scancel", "--me", f"--partition={partition}")
 
 
+def job_of(done: subprocess.CompletedProcess[str]) -> str:
+    """The number of the job that a submission has made."""
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[1].rstrip(":")
+
+
 def without_times(log: str) -> str:
     """A node's log with the rank, and not the time, before each line."""
     return re.sub(r"^( *\d+: )[\d-]{10}T[\d:]{8} ", r"\1", log, flags=re.MULTILINE)
@@ -108,13 +110,9 @@ class Run:
         command = [sys.executable, "-m", "verl_hpc.submit", "--config", str(self.config)]
         command += ["--cluster", str(ROOT / "slurm/lab.yaml"), "--nodes", str(nodes)]
         command += ["--time", str(minutes), "site.tasks_per_node=1"]
-        return subprocess.run(
-            [*command, f"site.python={sys.executable}", *words],
-            cwd=self.config.parent,
-            env=os.environ | self.lab.environment,
-            capture_output=True,
-            text=True,
-        )
+        command += [f"site.python={sys.executable}", *words]
+        environ, place = os.environ | self.lab.environment, self.config.parent
+        return subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True)
 
     def submit(self, *words: str, alone: bool = True, **options: int) -> Run:
         """Submit it, once an earlier job of it is gone from the queue.
@@ -126,9 +124,7 @@ class Run:
             states = ("sinfo", "--noheader", "--format=%T", "--partition=debug")
             idle = wait_for(lambda: set(self.lab.run(*states).split()) == {"idle"}, PATIENCE_S)
             assert idle, self.lab.run("sinfo") + self.lab.run("squeue")
-        done = self.try_to_submit(*words, **options)
-        assert done.returncode == 0, done.stderr
-        self.job = done.stdout.split()[1].rstrip(":")
+        self.job = job_of(self.try_to_submit(*words, **options))
         return self
 
     @property
@@ -149,7 +145,7 @@ class Run:
 
     @property
     def exit_status(self) -> int:
-        """Of the batch script."""
+        """Exit status of the batch script."""
         return int(self.details["ExitCode"].partition(":")[0])
 
     @property
@@ -177,7 +173,7 @@ class Run:
 
     @property
     def newest(self) -> Path:
-        """The step directory that the next life goes on from."""
+        """The checkpoint that the next attempt resumes from."""
         return (self.directory / "checkpoints/latest").resolve()
 
     @property
@@ -186,7 +182,7 @@ class Run:
         return file.read_text().count("\n") if file.exists() else 0
 
     def steps_told(self) -> list[int]:
-        """Steps that ended, as rank 0 told it in one life after the other."""
+        """Steps that rank 0 logged as done, in all attempts."""
         return [int(number) for number in re.findall(r"^0: step +(\d+)/", self.rank_logs, re.M)]
 
     def is_over(self) -> bool:
@@ -197,18 +193,20 @@ class Run:
         set_pause(self.config.parent, 0)
 
     def signal(self, name: str) -> None:
-        """To all ranks, by Slurm."""
+        """Slurm sends a signal to all ranks."""
         self.lab.run("scancel", f"--signal={name}", self.job)
+
+    def preempt(self) -> None:
+        """A job that is urgent wants all nodes."""
+        words = "--partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true"
+        self.lab.run("sbatch", *words.split())
 
     def ranks(self) -> dict[int, int]:
         """Process ids of the ranks by their number, those that run Python."""
-        found = {}
-        for node in self.lab.settings.node_names:
-            for process in self.lab.processes_of(node):
-                number = self._rank_of(process)
-                if number is not None:
-                    found[number] = process
-        return found
+        nodes = self.lab.settings.node_names
+        processes = [process for node in nodes for process in self.lab.processes_of(node)]
+        numbers = {process: self._rank_of(process) for process in processes}
+        return {number: process for process, number in numbers.items() if number is not None}
 
     def has_started(self) -> bool:
         """Whether ranks run Python and know each other; they are far from their first step."""

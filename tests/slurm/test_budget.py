@@ -36,14 +36,8 @@ def lab(slurm, submitter):
         assert os.environ.get(REQUIRED) != "1", reason
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory:
-        settings = LabSettings(
-            directory=Path(directory),
-            nodes=8,
-            gpus=GPUS,
-            accounting=True,
-            kill_wait_s=6,
-            **submitter,
-        )
+        sizes = {"nodes": 8, "gpus": GPUS, "accounting": True, "kill_wait_s": 6}
+        settings = LabSettings(directory=Path(directory), **sizes, **submitter)
         with Lab(settings) as running, metered(running):
             yield running
 
@@ -145,15 +139,15 @@ def test_thirty_runs_and_what_becomes_of_them(fleet, budget):
 
 def check_fleet(fleet, uses):
     """What `budget` says of each run, beside sacct's starts and ends, and the meters."""
-    table, found = Table(), []
+    table, checked = Table(), []
     for kind, use in zip(fleet.kinds, uses, strict=True):
         seconds = accounted(fleet.lab, *fleet.jobs[use["run"]])
         own = sum(life.hours for life in read_lives(fleet.directories[use["run"]]))
         table.add(kind, use, GPUS * sum(seconds), 3600 * own, WATTS * sum(seconds))
-        found.append((kind, use, seconds))
+        checked.append((kind, use, seconds))
     print(table)
     assert table.sums["runs"] == 30
-    for kind, use, seconds in found:
+    for kind, use, seconds in checked:
         assert (use["unit"], use["source"]) == ("GPU-hours", "sacct")
         assert use["starts"] == len(seconds) == STARTS[kind], use
         assert 3600 * use["hours"] == pytest.approx(GPUS * sum(seconds), rel=0.01), use

@@ -1,4 +1,4 @@
-"""The same job inside a container that hides the machine's root file system."""
+"""A job inside a container that hides the machine's root file system."""
 
 import shutil
 import subprocess
@@ -68,11 +68,8 @@ def test_ranks_in_a_container_are_requeued_from_outside(run, image, undisturbed)
     look = 'Path(__file__).with_name("seen").write_text(" ".join(os.listdir("/")))'
     reward.write_text(f"import os\n{reward.read_text()}\n{look}\n")
     mounts = ",".join(f"{path}:{path}:ro" for path in mounted())
-    run.submit(
-        "site.container.kind=bwrap",
-        f"site.container.image={image}",
-        f"site.container.mounts=[{mounts}]",
-    )
+    words = {"kind": "bwrap", "image": image, "mounts": f"[{mounts}]"}
+    run.submit(*(f"site.container.{name}={value}" for name, value in words.items()))
     run.wait_for_step(1)
     run.signal("USR2")
     run.finish()
@@ -106,11 +103,8 @@ def signalled(lab, container, rank):
     told.write_text("")
     mounts = [Mount(str(rank.parent), str(rank.parent), False, "")]
     words = " ".join(container.prefix(mounts, names=[]))
-    step = subprocess.Popen(
-        ["bash", "-c", f"IMAGE=/; exec srun --job-name=told {words} {rank}"],
-        cwd=rank.parent,
-        env=lab.variables,
-    )
+    command = ["bash", "-c", f"IMAGE=/; exec srun --job-name=told {words} {rank}"]
+    step = subprocess.Popen(command, cwd=rank.parent, env=lab.variables)
     try:
         for name in ("listens", "SIGUSR2", "SIGTERM"):
             if name != "listens":

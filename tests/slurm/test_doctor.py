@@ -20,8 +20,7 @@ def test_a_login_node(verl_hpc):
     assert done.returncode == 0, done.stdout + done.stderr
     found = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
     # The lab has no accounting.
-    assert found.pop("account") == "unknown"
-    assert set(found.values()) == {"ok"}
+    assert (found.pop("account"), set(found.values())) == ("unknown", {"ok"})
     assert {"slurm", "mpi", "partition", "nodes", "sbatch", "python"} <= set(found)
 
 
@@ -43,8 +42,7 @@ def spoil(lab, node, directory):
 def test_a_sick_node_is_found_and_left_out(lab, verl_hpc, model, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    words = [*SIZES, f"site.node_scratch={scratch}"]
-    words += ["site.extra_directives=[--exclude=n3]"]
+    words = [*SIZES, f"site.node_scratch={scratch}", "site.extra_directives=[--exclude=n3]"]
     heal = spoil(lab, "n1", scratch)
     try:
         done = verl_hpc("doctor", *SITE, "--nodes", "3", "--json", *words)
@@ -78,13 +76,13 @@ def test_a_sick_node_is_found_and_left_out(lab, verl_hpc, model, tmp_path):
     assert again.returncode == 0, again.stdout + again.stderr
     assert "2 ranks on 2 nodes: n0, n2" in again.stdout
     measured = next(word for word in again.stderr.split() if word.endswith(".json"))
-    found = json.loads((tmp_path / measured).read_text())
-    assert (found["nodes"], found["device"], found["network_gb_s"] > 0) == (2, "cpu", True)
+    figures = json.loads((tmp_path / measured).read_text())
+    assert (figures["nodes"], figures["device"], figures["network_gb_s"] > 0) == (2, "cpu", True)
     plan = ["plan", "--config", config, "--nodes", "2", *SITE, *SIZES, "--measured", measured]
     told = json.loads(verl_hpc(*plan, "--json").stdout)
-    limit = int(found["host_memory_gib"] * 2**30)
+    limit = int(figures["host_memory_gib"] * 2**30)
     assert {phase["limit_bytes"] for phase in told["phases"]} == {limit}
-    assert f"network {found['network_gb_s']:.2f} GB/s a rank" in " ".join(told["assumptions"])
+    assert f"network {figures['network_gb_s']:.2f} GB/s a rank" in " ".join(told["assumptions"])
     assert verl_hpc("doctor", "--forget", "n1").returncode == 0
 
 
@@ -100,19 +98,12 @@ def test_a_job_that_is_held_is_told_and_cancelled(lab, verl_hpc):
 
 
 def test_inside_a_step_and_a_floor_that_no_pair_reaches(lab, verl_hpc, tmp_path):
-    """By hand, below srun; everything is too slow, so that no node is to blame."""
+    """The doctor is started by hand below srun; all pairs are too slow, so no node is to blame."""
     command = [sys.executable, "-m", "verl_hpc", "doctor", "--nodes", "2", *SITE]
     floor = "site.preflight.min_bandwidth_gb_s=1000000"
-    done = subprocess.run(
-        ["srun", "--nodes=2", "--mpi=pmi2", *map(str, command), *SIZES, floor],
-        cwd=tmp_path,
-        env=lab.variables,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    srun = ["srun", "--nodes=2", "--mpi=pmi2", *map(str, command), *SIZES, floor]
+    given = {"cwd": tmp_path, "env": lab.variables, "timeout": 240}
+    done = subprocess.run(srun, capture_output=True, text=True, **given)
     assert done.returncode != 0
-    assert "ok       ranks" in done.stdout
-    assert "fails    pairs" in done.stdout
-    assert "all are slow" in done.stdout
-    assert "fails    all-reduce" in done.stdout
+    for words in ("ok       ranks", "fails    pairs", "all are slow", "fails    all-reduce"):
+        assert words in done.stdout

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.slurm.runs import PATIENCE_S, ROOT, write_run
+from tests.slurm.runs import PATIENCE_S, ROOT, job_of, write_run
 from verl_hpc.testing.slurm_lab import Lab, LabSettings
 from verl_hpc.testing.slurm_lab.processes import wait_for
 
@@ -43,9 +43,13 @@ def command(run, *words):
     return [sys.executable, "-m", "verl_hpc.submit", *given]
 
 
+def submit(run, lab, command, **variables):
+    environ, place = os.environ | lab.environment | variables, run.config.parent
+    return subprocess.run(command, env=environ, cwd=place, capture_output=True, text=True)
+
+
 def follow(run, done):
-    assert done.returncode == 0, done.stderr
-    run.job = done.stdout.split()[1].rstrip(":")
+    run.job = job_of(done)
     run.finish()
     return seen(run)
 
@@ -67,13 +71,7 @@ def test_from_within_an_allocation_by_a_login_nodes_limits(lab, show):
         "LC_ALL": "de_XX.ISO-8859-1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     }
-    done = subprocess.run(
-        words,
-        env=os.environ | lab.environment | odd,
-        cwd=show.config.parent,
-        capture_output=True,
-        text=True,
-    )
+    done = submit(show, lab, words, **odd)
     assert "SBATCH_EXPORT: this shell sets what sbatch would read" in done.stderr
     limits, variables = follow(show, done)
     assert show.details["Partition"] == "debug"
@@ -94,10 +92,7 @@ def test_a_site_that_starts_jobs_without_the_submitters_variables(lab, show, pas
     words = ["site.extra_directives=[--export=NONE]", "site.environment.OWN=ours"]
     if passed:
         words.append("site.pass_environment=[MY_KEY]")
-    environ = os.environ | lab.environment | {"MY_KEY": "k3y", "OTHER": "x"}
-    done = subprocess.run(
-        command(show, *words), env=environ, cwd=show.config.parent, capture_output=True, text=True
-    )
+    done = submit(show, lab, command(show, *words), MY_KEY="k3y", OTHER="x")
     _, variables = follow(show, done)
     assert variables["OWN"] == "ours"
     assert variables["PYTHONPATH"].startswith(f"{show.directory}/job/code")
@@ -125,25 +120,13 @@ def test_a_second_job_has_the_compile_caches_of_the_first(lab, show):
     home = show.config.parent
     (home / "reward.py").write_text(COMPILE)
     (home / "project").mkdir()
-    words = [
-        "site.caches=$PROJECT/a b/caches",
-        'site.umask="027"',
-        "site.pass_environment=[PROJECT]",
-    ]
-    words += ["runtime.reward_processes=0"]
-    environ = os.environ | lab.environment | {"PROJECT": str(home / "project")}
+    words = ["site.caches=$PROJECT/a b/caches", 'site.umask="027"']
+    words += ["site.pass_environment=[PROJECT]", "runtime.reward_processes=0"]
     jobs = []
     for name in ("one", "two"):
         show.directory = home / name
-        done = subprocess.run(
-            command(show, *words, f"name={name}"),
-            env=environ,
-            cwd=home,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        show.job = done.stdout.split()[1].rstrip(":")
+        given = command(show, *words, f"name={name}")
+        show.job = job_of(submit(show, lab, given, PROJECT=str(home / "project")))
         show.finish()
         jobs.append(show.job)
     first, second = jobs
@@ -153,21 +136,18 @@ def test_a_second_job_has_the_compile_caches_of_the_first(lab, show):
     assert "files of compile caches: 1, from " in show.rank_logs
 
 
-CORES_BESIDE_GPUS = [
-    "site.gpus_per_node=0",
-    "site.tasks_per_node=2",
-    "site.extra_directives=[--gres=gpu:2]",
-]
+CORES_BESIDE_GPUS = ["site.gpus_per_node=0", "site.tasks_per_node=2"]
+CORES_BESIDE_GPUS.append("site.extra_directives=[--gres=gpu:2]")
 """Slurm gives the job GPUs, and the profile has none."""
+
+
+PROMISE = "VERL_HPC_GPUS_PER_NODE=2"
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (
-            ["site.gpu_request=gres"],
-            "(ranks 0, 1): VERL_HPC_GPUS_PER_NODE=2 promises GPUs, but torch 2.",
-        ),
+        (["site.gpu_request=gres"], f"(ranks 0, 1): {PROMISE} promises GPUs, but torch 2."),
         pytest.param(["runtime.device=cpu"], "step 1/1", marks=pytest.mark.slow),
         pytest.param(CORES_BESIDE_GPUS, "step 1/1", marks=pytest.mark.slow),
     ],
@@ -183,15 +163,11 @@ def test_gpus_that_are_promised_and_not_used_end_the_run(
     words = ["--config", config, "--cluster", tmp_path / "site.yaml", "--nodes", "1"]
     words += ["--time", "10", f"site.python={sys.executable}", "steps=1", *given]
     with Lab(LabSettings(directory=place, nodes=1, gpus=2, **submitter)) as lab:
-        done = subprocess.run(
-            [sys.executable, "-m", "verl_hpc.submit", *map(str, words)],
-            env=os.environ | lab.environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
+        command = [sys.executable, "-m", "verl_hpc.submit", *map(str, words)]
+        environ = os.environ | lab.environment
+        job = job_of(
+            subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True)
         )
-        assert done.returncode == 0, done.stderr
-        job = done.stdout.split()[1].rstrip(":")
         gone = lambda: job not in lab.run("squeue", "--noheader", "--format=%A").split()  # noqa: E731
         assert wait_for(gone, PATIENCE_S, 0.5)
     logs = (tmp_path / "run/job/attempts/latest").glob("*.log")

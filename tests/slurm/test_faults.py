@@ -118,13 +118,12 @@ def test_a_run_goes_on_with_fewer_nodes(run, undisturbed):
     shutil.copytree(saved, run.directory / "checkpoints", symlinks=True)
     run.submit(f"steps={STEPS + 1}", nodes=1)
     run.finish()
-    assert run.nodes == "n0"
-    assert run.checkpoints == list(range(1, STEPS + 2))
+    assert (run.nodes, run.checkpoints) == ("n0", list(range(1, STEPS + 2)))
     assert run.rank_logs.count("0: step ") == 1
 
 
 def test_a_full_disk_costs_the_step_under_way(run, undisturbed, disk):
-    """Room for two steps; with more the run goes on."""
+    """The disk has room for two steps; with more room the run resumes."""
     size = sum(f.stat().st_blocks * 512 for f in undisturbed.newest.rglob("*"))
     resize(disk, int(2.5 * size))
     run.directory.mkdir()

@@ -15,12 +15,9 @@ from verl_hpc.testing.slurm_lab.settings import free_ports
 
 
 def command(*words):
+    program = [sys.executable, "-m", "verl_hpc.testing.slurm_lab"]
     with as_root():
-        return subprocess.run(
-            [sys.executable, "-m", "verl_hpc.testing.slurm_lab", *map(str, words)],
-            capture_output=True,
-            text=True,
-        )
+        return subprocess.run([*program, *map(str, words)], capture_output=True, text=True)
 
 
 def test_several_labs_side_by_side(lab, place):
@@ -35,9 +32,8 @@ def test_several_labs_side_by_side(lab, place):
     lab.run("sbatch", "--output=/dev/null", "--wrap=sleep 60", "--job-name=mine")
     assert "mine" in lab.run("squeue") and "mine" not in other.run("squeue")
     other.run("sbatch", "--output=/dev/null", "--wrap=sleep 60")
-    numbers = [
-        set(each.run("squeue", "--noheader", "--format=%A").split()) for each in (lab, other)
-    ]
+    queue = ("squeue", "--noheader", "--format=%A")
+    numbers = [set(each.run(*queue).split()) for each in (lab, other)]
     assert all(numbers) and numbers[0].isdisjoint(numbers[1])
     left = [p for name in ("n0", "n1") for p in other.processes_of(name)]
     assert left

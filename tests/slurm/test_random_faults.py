@@ -37,8 +37,7 @@ def signal_a_rank(run, chance):
 
 
 def preempt(run, chance):
-    urgent = "--partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true"
-    run.lab.run("sbatch", *urgent.split())
+    run.preempt()
 
 
 def cancel(run, chance):
@@ -46,22 +45,15 @@ def cancel(run, chance):
 
 
 OTHERS_ONCE = [kill_a_rank, signal_a_rank, preempt, cancel, take_a_node_out_of_service]
-OTHERS_OFTEN = [
-    *[kill_a_rank] * 9,
-    *[signal_a_rank] * 5,
-    *[preempt] * 2,
-    *[cancel] * 2,
-    take_a_node_out_of_service,
-]
+OTHERS_OFTEN = [kill_a_rank] * 9 + [signal_a_rank] * 5 + [preempt] * 2 + [cancel] * 2
+OTHERS_OFTEN.append(take_a_node_out_of_service)
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "faults",
-    [
-        pytest.param(OTHERS_ONCE, id="six"),
-        pytest.param(OTHERS_OFTEN, id="twenty", marks=pytest.mark.slow),
-    ],
+    [OTHERS_ONCE, pytest.param(OTHERS_OFTEN, marks=pytest.mark.slow)],
+    ids=["six", "twenty"],
 )
 def test_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(faults, lab, model, tmp_path):
     chance = random.Random(20)

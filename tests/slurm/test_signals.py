@@ -7,31 +7,32 @@ import sys
 from tests.slurm.runs import RESTART, STEPS, set_pause
 
 
+def assert_went_on(run, undisturbed, signal_name):
+    """The run is over, has saved once when a signal came, and was started again."""
+    run.finish()
+    (saved, *_) = run.checkpoints
+    assert 1 <= saved < STEPS
+    assert (
+        run.rank_logs.count(f"left after step {saved}, which is saved: signal {signal_name}") == 1
+    )
+    assert (run.restarts, run.attempts) == (1, 2)
+    run.assert_equals(undisturbed)
+
+
 def test_usr2_saves_and_the_job_goes_on_by_itself(run, undisturbed):
     run.submit()
     run.wait_for_step(1)
     run.signal("USR2")
-    run.finish()
-    (saved, *_) = run.checkpoints
-    assert 1 <= saved < STEPS
-    assert run.rank_logs.count(f"left after step {saved}, which is saved: signal SIGUSR2") == 1
-    assert (run.restarts, run.attempts) == (1, 2)
-    run.assert_equals(undisturbed)
+    assert_went_on(run, undisturbed, "SIGUSR2")
 
 
-def test_a_preempted_job_saves_and_goes_on_when_its_nodes_are_free(lab, run, undisturbed):
+def test_a_preempted_job_saves_and_goes_on_when_its_nodes_are_free(run, undisturbed):
     """Its ranks get TERM at once; the batch script gets it when the grace period is over."""
     run.submit()
     run.wait_for_step(1)
-    urgent = "--partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true"
-    lab.run("sbatch", *urgent.split())
+    run.preempt()
     run.wait_for_life(1)
-    run.finish()
-    (saved, *_) = run.checkpoints
-    assert 1 <= saved < STEPS
-    assert run.rank_logs.count(f"left after step {saved}, which is saved: signal SIGTERM") == 1
-    assert (run.restarts, run.attempts) == (1, 2)
-    run.assert_equals(undisturbed)
+    assert_went_on(run, undisturbed, "SIGTERM")
 
 
 def wrapped_python(place, script, **paths):
@@ -48,14 +49,13 @@ exec {python} "$@"
 """
 
 
-def test_a_job_that_is_preempted_while_its_ranks_start_goes_on_later(lab, run, tmp_path):
+def test_a_job_that_is_preempted_while_its_ranks_start_goes_on_later(run, tmp_path):
     """Nobody is there to take TERM: it ends the ranks."""
     started, go = tmp_path / "started", tmp_path / "go"
     python = wrapped_python(tmp_path, SLOW_TO_START, started=started, go=go)
     run.submit(f"site.python={python}", "steps=1")
     run.wait(started.exists, "started")
-    urgent = "--partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true"
-    lab.run("sbatch", *urgent.split())
+    run.preempt()
     run.wait_for_life(1)
     go.touch()
     run.finish()
@@ -105,8 +105,7 @@ def test_without_restarts_left_a_job_says_so_and_a_signal_while_it_saves_changes
     for process in run.ranks().values():
         os.kill(process, signal.SIGTERM)
     go.touch()
-    assert run.wait_for_end() == "FAILED"
-    assert run.exit_status == RESTART
+    assert (run.wait_for_end(), run.exit_status) == ("FAILED", RESTART)
     assert "its 0 restarts are used up: submit again to resume" in run.log
     assert len(run.checkpoints) == 1
     run.assert_saved_well(undisturbed)
@@ -118,8 +117,7 @@ def test_a_chain_goes_on_with_its_next_job_and_the_one_after_has_nothing_to_do(r
     first = int(run.job)
     run.wait(run.has_started, "started")
     run.signal("USR2")
-    assert run.wait_for_end() == "FAILED"
-    assert run.exit_status == RESTART
+    assert (run.wait_for_end(), run.exit_status) == ("FAILED", RESTART)
     assert run.checkpoints == [1]
     run.job = str(first + 1)
     run.finish()

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.slurm.runs import PATIENCE_S, ROOT, STEPS, Run, set_pause, without_times, write_run
+from tests.slurm.runs import (
+    PATIENCE_S,
+    ROOT,
+    STEPS,
+    Run,
+    job_of,
+    set_pause,
+    without_times,
+    write_run,
+)
 from verl_hpc.config.load import load_config
 from verl_hpc.planner.record import read_record
 from verl_hpc.slurm.tools import job_details
@@ -18,8 +27,7 @@ from verl_hpc.testing.slurm_lab.processes import wait_for
 
 
 def test_a_run_over_two_nodes(undisturbed):
-    assert undisturbed.state == "COMPLETED"
-    assert undisturbed.nodes == "n[0-1]"
+    assert (undisturbed.state, undisturbed.nodes) == ("COMPLETED", "n[0-1]")
     assert undisturbed.checkpoints == list(range(1, STEPS + 1))
     attempt = undisturbed.directory / "job/attempts/latest"
     assert {log.name for log in attempt.glob("*.log")} == {"n0.log", "n1.log"}
@@ -69,15 +77,9 @@ def test_a_script_of_launch(lab, checkout):
     model = ["-m", "verl_hpc.testing.tiny", "--out", "runs/lab_model", "--sizes", sizes]
     model += ["--prompts-of", "configs/run/ppo_lab.yaml"]
     subprocess.run([sys.executable, *model], cwd=checkout, env=environ, check=True)
-    done = subprocess.run(
-        ["sbatch", "--parsable", "launch/ppo_lab.sbatch"],
-        cwd=checkout,
-        env=environ | lab.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    job = done.stdout.strip()
+    sbatch = ["sbatch", "--parsable", "launch/ppo_lab.sbatch"]
+    outside = environ | lab.environment
+    job = subprocess.check_output(sbatch, cwd=checkout, env=outside, text=True).strip()
     state = lambda: job_details(job, lambda words: lab.run(*words))["JobState"]  # noqa: E731
     assert wait_for(lambda: state() not in ("PENDING", "CONFIGURING", "RUNNING"), PATIENCE_S, 0.5)
     log = checkout / f"ppo_lab-{job}.log"
@@ -104,9 +106,7 @@ def test_slurm_accepts_the_scripts_of_launch(big_lab, script, tmp_path):
 
 def submit_sweep(run, *words):
     """The array's job id, and its runs."""
-    done = run.try_to_submit(*words, nodes=1)
-    assert done.returncode == 0, done.stderr
-    array = done.stdout.split()[1].rstrip(":")
+    array = job_of(run.try_to_submit(*words, nodes=1))
     return array, sorted(run.directory.glob("[0-9]"))
 
 
@@ -157,11 +157,11 @@ def test_a_layout_that_a_search_found_is_what_ranks_train_with(run):
     record = read_record(saved)
     assert record is not None and record.covers("parallel.tensor_parallel")
     assert record.by.startswith("python -m verl_hpc.submit") and " --auto" in record.by
-    found, asked = load_config(saved), load_config(run.config)
-    assert found.parallel != asked.parallel
-    assert load_config(run.directory / "config.yaml").model_dump() == found.model_dump()
+    planned, asked = load_config(saved), load_config(run.config)
+    assert planned.parallel != asked.parallel
+    assert load_config(run.directory / "config.yaml").model_dump() == planned.model_dump()
     assert run.steps_done == 1
     words = [sys.executable, "-m", "verl_hpc", "config", "--config", str(saved)]
     words += ["--explain", "parallel.tensor_parallel"]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert f"tensor_parallel = {found.parallel.tensor_parallel}   [plan]" in told
+    assert f"tensor_parallel = {planned.parallel.tensor_parallel}   [plan]" in told

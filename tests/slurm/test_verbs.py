@@ -54,12 +54,8 @@ def moved(lab, model, tmp_path, verb):
     """The run that the script becomes, submitted by our command for `ray job submit`."""
     write_run(tmp_path, model)
     set_pause(tmp_path, 0.5)
-    paths = {
-        "rows": tmp_path / "problems.jsonl",
-        "model": model,
-        "reward": tmp_path / "reward.py",
-        "run": tmp_path / "run",
-    }
+    files = {"rows": "problems.jsonl", "reward": "reward.py", "run": "run"}
+    paths = {"model": model} | {name: tmp_path / file for name, file in files.items()}
     script = tmp_path / "run_grpo.sh"
     script.write_text(SCRIPT.format(**paths))
     config = tmp_path / "moved.yaml"
@@ -76,11 +72,11 @@ def follow(lab, run, seen):
     with said.open("w") as file:
         process = subprocess.Popen(command, stdout=file, env=os.environ | lab.environment)
     try:
-        found = wait_for(lambda: re.search(seen, said.read_text(), re.M), PATIENCE_S, 0.1)
+        is_there = wait_for(lambda: re.search(seen, said.read_text(), re.M), PATIENCE_S, 0.1)
     finally:
         process.terminate()
         process.wait(timeout=60)
-    assert found, said.read_text()
+    assert is_there, said.read_text()
 
 
 def test_each_of_rays_job_commands_has_a_verb(lab, moved, verb):
@@ -106,8 +102,7 @@ def test_each_of_rays_job_commands_has_a_verb(lab, moved, verb):
 
     # ray job stop: it saves first
     assert "saves and leaves for good" in verb("stop", moved.directory)
-    assert moved.wait_for_end() == "COMPLETED"
-    assert moved.checkpoints == [moved.steps_done]
+    assert (moved.wait_for_end(), moved.checkpoints) == ("COMPLETED", [moved.steps_done])
     assert moved.restarts == 0
     status = json.loads(verb("status", moved.directory, "--json"))
     assert (status["state"], status["step"]) == ("stopped", moved.steps_done)

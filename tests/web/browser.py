@@ -13,18 +13,9 @@ from typing import Any, Self
 
 from websockets.sync.client import connect
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--remote-debugging-port=0",
-)
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
+--disable-background-networking --disable-component-update --hide-scrollbars
+--remote-debugging-port=0"""
 _START_S = 60.0
 
 
@@ -49,17 +40,10 @@ class Browser:
         self._ids = count(1)
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [
-                "chromium",
-                *FLAGS,
-                f"--user-data-dir={self._profile}",
-                f"--window-size={self._size[0]},{self._size[1]}",
-                "about:blank",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        words = [f"--user-data-dir={self._profile}", "--window-size={},{}".format(*self._size)]
+        command = ["chromium", *FLAGS.split(), *words, "about:blank"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, **quiet)
         try:
             port, path = self._address()
             self._socket = connect(f"ws://127.0.0.1:{port}{path}", max_size=None)
@@ -110,13 +94,8 @@ class Browser:
 
     def resize(self, width: int, height: int) -> None:
         """Make the page this many pixels large."""
-        self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
 
     def picture(self, path: Path) -> None:
         """The visible part of the page, as PNG."""

@@ -27,8 +27,8 @@ def test_the_timeline_shows_ranks_that_work_at_the_same_time(browser, server, tm
     bars = "[...document.querySelectorAll('#timeline svg rect')]"
     browser.wait(f"{bars}.length === 5")
     edges = f"{bars}.map(b => [b.textContent, b.getBoundingClientRect().x])"
-    found = dict(browser.evaluate(edges))
-    same = found["step 11, update_actor, 10.0s"] - found["step 12, rollout, 10.0s"]
+    edges_by_name = dict(browser.evaluate(edges))
+    same = edges_by_name["step 11, update_actor, 10.0s"] - edges_by_name["step 12, rollout, 10.0s"]
     assert abs(same) < 1, "one above the other"
     words = browser.evaluate("document.querySelector('#timeline').textContent")
     assert "train" in words and "rollout" in words and "steps 10-12 of 1-12" in words

@@ -9,19 +9,9 @@ from verl_hpc.config.load import load_config
 
 
 def result(name, seed, before, after, **changes):
-    return {
-        "recipe": name,
-        "seed": seed,
-        "before": before,
-        "after": after,
-        "curve": [[0, before], [6, after]],
-        "steps": 6,
-        "evaluation_prompts": 512,
-        "training_rows": 60000,
-        "shared_prompts": 0,
-        "seconds": 90.0,
-        **changes,
-    }
+    learned = {"before": before, "after": after, "curve": [[0, before], [6, after]], "steps": 6}
+    rows = {"evaluation_prompts": 512, "training_rows": 60000, "shared_prompts": 0}
+    return {"recipe": name, "seed": seed, "seconds": 90.0} | learned | rows | changes
 
 
 RESULTS = [

@@ -21,9 +21,8 @@ def test_a_step_of_one_rank(samples, size, rank):
     assert one.made["scores"].extra == {"accuracy": pytest.approx(1 / 3, abs=1e-3)}
     sequences, lengths = one.made["sequences"], [s.length for s in samples]
     assert sequences.positions == one.made["samples"].owned_by("actor", rank // scale.TRAIN_RANKS)
-    assert [len(tokens) for tokens in sequences[TOKENS]] == [
-        lengths[i] for i in sequences.positions
-    ]
+    own_lengths = [lengths[i] for i in sequences.positions]
+    assert [len(tokens) for tokens in sequences[TOKENS]] == own_lengths
     whole, *steps = one.made["plans"]
     assert sorted(i for row in whole.bins for i in row) == [*range(len(sequences.positions))]
     assert len(steps) == scale.MINI_BATCHES
@@ -47,11 +46,7 @@ def test_a_rank_receives_the_tokens_that_it_lacks(samples):
     lacking = set(one.made["sequences"].positions).difference(one.columns.positions)
     columns = one.made["sequences"].values.values()
     by_position = zip(one.made["sequences"].positions, *columns, strict=True)
-    expected = sum(
-        tensor.numel() * tensor.itemsize
-        for position, *tensors in by_position
-        if position in lacking
-        for tensor in tensors
-    )
+    tensors = [one for at, *tensors in by_position if at in lacking for one in tensors]
+    expected = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
     assert moved.bytes_received == expected
     assert all(isinstance(tensor, torch.Tensor) for column in columns for tensor in column)

@@ -20,7 +20,8 @@ from benchmarks.scaling_tables import (
     strong_table,
     weak_table,
 )
-from tests.unit.cluster.test_launch_configs import DENSE, LAYOUTS, MODELS, num_ranks
+from tests.unit.cluster.test_launch_configs import MODELS, RUNS, num_ranks
+from tests.unit.cluster.test_launch_memory import DENSE
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import architecture_from
@@ -29,17 +30,10 @@ SHAPES = {shape.name: shape for shape in [*models(), *launched()]}
 
 
 def step(num_ranks, rollout, update, sequences=64):
-    return Step(
-        num_ranks,
-        sequences,
-        100.0 * sequences,
-        rollout + update,
-        {"rollout": rollout, "update_actor": update},
-        {"rollout": {"memory": 0.75 * rollout, "decode_steps": 0.25 * rollout}},
-        0.3,
-        "TP1",
-        9.0,
-    )
+    operators = {"rollout": rollout, "update_actor": update}
+    terms = {"rollout": {"memory": 0.75 * rollout, "decode_steps": 0.25 * rollout}}
+    sizes = num_ranks, sequences, 100.0 * sequences, rollout + update
+    return Step(*sizes, operators, terms, 0.3, "TP1", 9.0)
 
 
 def scripted(*steps):
@@ -79,12 +73,8 @@ def test_rows_are_held_against_the_first_size_that_fits():
 
 
 def test_a_size_better_than_the_first_is_what_the_second_rule_holds_others_against():
-    rows = rows_of(
-        SHAPES["Qwen2.5-7B"],
-        (8, 16, 32),
-        scripted(step(8, 30.0, 10.0), step(16, 5.0, 5.0), step(32, 4.0, 3.0)),
-        weak=False,
-    )
+    find = scripted(step(8, 30.0, 10.0), step(16, 5.0, 5.0), step(32, 4.0, 3.0))
+    rows = rows_of(SHAPES["Qwen2.5-7B"], (8, 16, 32), find, weak=False)
     assert [row.efficiency for row in rows] == [1.0, 2.0, pytest.approx(10 / 7)]
     assert breaks_at(rows)[1] is None and breaks_at_of_best(rows).num_ranks == 32
 
@@ -113,7 +103,7 @@ def test_runs_of_launch_have_the_size_of_their_scripts(name):
     shape = SHAPES[name]
     assert shape.num_ranks == num_ranks(name)
     assert shape.arch == architecture_from(MODELS[name])
-    tp, pp, dp, *_ = LAYOUTS[name]
+    tp, pp, dp, *_ = RUNS[name][1]
     one = own(shape, shape.num_ranks)
     assert one.layout.startswith(f"TP{tp} PP{pp} DP{dp}")
     assert one.spare_gib >= 6.0
@@ -152,8 +142,8 @@ def test_tables():
     lines = strong_table(rows, 8).splitlines()
     assert lines[2] == "| 8 | 1 | - | - | - | - | - | - | - |"
     assert lines[5] == "| 64 | 8 | 7.00 | 914 | 57% | 30.0% | 9 | rollout 100% | TP1 |"
-    assert beside_table(rows, rows, 4).splitlines()[-1].startswith("| 64 | 16 | 7.00 | 914 |")
-    assert beside_table(rows, rows, 4).splitlines()[-1].endswith("| 7.00 | TP1 |")
+    last = beside_table(rows, rows, 4).splitlines()[-1]
+    assert last.startswith("| 64 | 16 | 7.00 | 914 |") and last.endswith("| 7.00 | TP1 |")
     assert weak_table({"a": rows}).splitlines()[-1] == "| a | 4 | 16.0 | - | 100% | 80% | 57% |"
     cells = "| a | 32 | 64 | 57% | rollout 100% | memory +2.2 s, decode_steps +0.75 s | 64 |"
     assert breaks_table({"a": rows}).splitlines()[-1] == cells

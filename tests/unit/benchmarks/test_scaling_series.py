@@ -43,17 +43,13 @@ def test_runs_of_a_series_differ_in_name_and_batch_alone(config, weak, batches):
 
 
 def test_a_run_is_done_when_its_last_step_is_in(config):
+    """A run of other settings is not taken for it."""
     one, _ = series(config, [], (1, 2), False, "ranks")
     assert not one.is_done
     finish(one, steps=3)
     assert not one.is_done
     finish(one)
     assert one.is_done
-
-
-def test_a_run_of_other_settings_is_not_taken_for_this_one(config):
-    one, _ = series(config, [], (1, 2), False, "ranks")
-    finish(one)
     other, _ = series(config, ["optimizer.lr=0.5"], (1, 2), False, "ranks")
     with pytest.raises(SystemExit, match="a run of other settings is there"):
         other.is_done  # noqa: B018
@@ -105,16 +101,12 @@ def test_jobs_are_waited_for(config, monkeypatch, one_by_one, most):
     assert cluster.submitted == [1, 2, 4]
 
 
-def test_a_job_that_ends_early_ends_the_series(config, monkeypatch):
+def test_a_job_that_ends_early_and_a_refused_submission_end_the_series(config, monkeypatch):
     runs = series(config, [], (1, 2), False, "nodes")
     cluster = Cluster(monkeypatch, runs, finishes=False)
     with pytest.raises(SystemExit, match=r"nodes1: ended before step 4; .* logs"):
         on_cluster(runs, config, "site.yaml", "10", True, 0.0)
     assert cluster.submitted == [1]
-
-
-def test_a_refused_submission_ends_the_series(config, monkeypatch):
-    runs = series(config, [], (1, 2), False, "nodes")
     refused = subprocess.CompletedProcess([], 1, "", "ConfigError: it does not fit\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: refused)
     with pytest.raises(SystemExit, match="ConfigError: it does not fit"):
@@ -150,11 +142,8 @@ def test_cpu_seconds_of_other_sizes_are_predicted():
     assert [row[3] for row in rows] == [True, True, False]
     for _, measured, predicted, _ in rows:
         assert predicted == pytest.approx(measured, rel=0.15)
-    lines = cpu_table([("a", 2.0, 2.5, True), ("b", 2.0, 1.0, False)]).splitlines()
-    assert lines[2:] == [
-        "| a | 2 | 2.5 | +25% | fitted to it |",
-        "| b | 2 | 1 | -50% | predicted |",
-    ]
+    _, _, *lines = cpu_table([("a", 2.0, 2.5, True), ("b", 2.0, 1.0, False)]).splitlines()
+    assert lines == ["| a | 2 | 2.5 | +25% | fitted to it |", "| b | 2 | 1 | -50% | predicted |"]
 
 
 @pytest.mark.parametrize(

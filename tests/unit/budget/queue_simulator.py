@@ -66,7 +66,7 @@ class Partition:
         return self.now
 
     def history(self) -> list[Life]:
-        """As sacct has it of jobs that have started."""
+        """Records of the jobs that have started, like those of sacct."""
         return [
             Life(str(i), "COMPLETED", j.came, j.came, j.started, j.seconds, j.nodes, 4 * j.nodes,
                  32 * j.nodes, None, "", j.limit_s)

@@ -58,9 +58,8 @@ def test_waits_are_those_of_jobs_of_a_like_size():
     queue = Partition(64, 0.9, 0)
     queue.advance(10 * 24 * HOUR)
     lives = queue.history()
-    like = sorted(
-        (life.eligible, life.started - life.eligible) for life in lives if 4 <= life.nodes <= 16
-    )
+    near = [life for life in lives if 4 <= life.nodes <= 16]
+    like = sorted((life.eligible, life.started - life.eligible) for life in near)
     assert waits_like(lives, 8, on_gpus=True) == like
     assert len(waits_like(lives, 64, on_gpus=True)) == len(lives), "too few so large: all"
     cores = [replace(life, gpus=0) for life in lives]

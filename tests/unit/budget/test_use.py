@@ -35,8 +35,7 @@ def test_all_lives_of_recorded_jobs_add_up():
 def test_components_of_a_heterogeneous_job_add_up_and_wait_once():
     use = use_of(RunRecords("run", ("6",)), RECORDED, NOW)
     assert (use.starts, use.waits) == (1, {"Priority or Resources": 14.0})
-    assert use.hours == pytest.approx(2 * 3 / 3600)
-    assert use.joules == 1207 + 903
+    assert (use.hours, use.joules) == (pytest.approx(2 * 3 / 3600), 1207 + 903)
 
 
 def test_a_run_of_an_array_is_none_of_the_others():
@@ -49,20 +48,20 @@ def test_a_chain():
     assert (use.jobs, use.starts, use.waits["Dependency"]) == (2, 2, 9.0)
 
 
-def test_nodes_without_gpus_count_their_cores():
-    use = use_of(RunRecords("run", ("1",)), [life(gpus=0)], NOW)
-    assert (use.unit, use.hours) == ("core", 32.0)
-
-
-def test_a_cluster_that_does_not_account_for_its_gpus_leaves_them_to_the_run():
-    use = use_of(RunRecords("run", ("1",), (own(),)), [life(gpus=0)], NOW)
-    assert (use.unit, use.hours, use.source) == ("GPU", 2.0, "own records")
-
-
-def test_without_accounts_the_runs_own_records_tell():
-    use = use_of(RunRecords("run", ("1",), (own(outcome="restart"), own())), None, NOW)
-    assert (use.hours, use.unit, use.source, use.starts) == (4.0, "GPU", "own records", 2)
-    assert (use.waits, use.joules, use.lost_s) == ({}, None, 0.0)
+@pytest.mark.parametrize(
+    ("jobs", "own_lives", "lives", "hours", "unit", "source"),
+    [
+        (("1",), (), [life(gpus=0)], 32.0, "core", "sacct"),
+        # A cluster that does not account for its GPUs leaves them to the run.
+        (("1",), (own(),), [life(gpus=0)], 2.0, "GPU", "own records"),
+        (("1",), (own(outcome="restart"), own()), None, 4.0, "GPU", "own records"),
+    ],
+)
+def test_hours_by_accounts_or_by_the_runs_own_records(jobs, own_lives, lives, hours, unit, source):
+    use = use_of(RunRecords("run", jobs, own_lives), lives, NOW)
+    assert (use.hours, use.unit, use.source) == (hours, unit, source)
+    if lives is None:
+        assert (use.starts, use.waits, use.joules, use.lost_s) == (2, {}, None, 0.0)
 
 
 def test_a_run_that_left_nothing():
@@ -71,6 +70,7 @@ def test_a_run_that_left_nothing():
 
 
 def test_energy_goes_to_operators_by_their_time():
+    """Operators that overlap share the time."""
     operators = {"rollout": 1800.0, "update_actor": 900.0}
     use = use_of(RunRecords("run", ("1",), (), operators), [life(joules=7.2e6)], NOW)
     assert use.kwh == 2.0
@@ -78,8 +78,6 @@ def test_energy_goes_to_operators_by_their_time():
     assert use.as_json(500.0)["co2_kg"] == 1.0
     assert use.as_json(None)["co2_kg"] is None
 
-
-def test_operators_that_overlap_share_the_time():
     operators = {"rollout": 3600.0, "update_actor": 3600.0}
     use = use_of(RunRecords("run", ("1",), (), operators), [life(joules=7.2e6)], NOW)
     assert use.kwh_by_operator == pytest.approx({"rollout": 1.0, "update_actor": 1.0, OUTSIDE: 0.0})

@@ -8,7 +8,7 @@ TOOL = Path(sys.executable).with_name("shellcheck")
 
 
 def shellcheck(path: Path) -> str:
-    """Its findings; empty where there are none."""
+    """Return what shellcheck reports about a script; empty if nothing."""
     assert TOOL.exists(), "pip install -r requirements/dev.txt"
     # SC2016: a script in single quotes is another shell's.
     done = subprocess.run(

@@ -21,10 +21,9 @@ def plan(directory, kind):
 def test_shifter(tmp_path):
     _, job = plan(tmp_path, "shifter")
     words = render_step(job).replace("\\\n   ", "")
-    assert 'shifter  "--image=$IMAGE"' in words
-    assert "--module=gpu" in words
-    assert "--volume=/data:/in:ro" in words
-    assert '--workdir=$PWD" python -m verl_hpc train' in words
+    enters = '--workdir=$PWD" python -m verl_hpc train'
+    for part in ('shifter  "--image=$IMAGE"', "--module=gpu", "--volume=/data:/in:ro", enters):
+        assert part in words
 
 
 def test_shifter_without_modules_leaves_out_the_sites_default_ones_too():
@@ -40,14 +39,11 @@ def test_the_engine_of_cscs_mounts_what_its_file_says(tmp_path):
     assert asked.profile.site.container.shows(Path("/anything"))
 
 
-def test_nerscs_podman(tmp_path):
+def test_nerscs_podman_with_gpus_of_nvidia_and_without_any():
     words = PodmanConfig(kind="podman", image="x", program="podman-hpc").prefix([], [])
     assert words[3:5] == ["podman-hpc", "podman-hpc"]
     assert "--gpu" in words
     assert not [word for word in words if word.startswith("--device")]
-
-
-def test_nerscs_podman_without_gpus():
     words = PodmanConfig(kind="podman", image="x", program="podman-hpc", gpu="none").prefix([], [])
     assert "--gpu" not in words
 

@@ -25,7 +25,7 @@ def wrapper():
 def test_a_ranks_status_is_kept_while_signals_come(tmp_path):
     """The `wait` of bash loses the status of a process that ends just when a signal comes."""
     inner = "echo; sleep 0.03; exit 85"
-    found = collections.Counter()
+    statuses = collections.Counter()
     for _ in range(RUNS):
         command = ["bash", "-c", f"exec {wrapper()} bash -c 'bash -c \"{inner}\"; exit $?'"]
         process = subprocess.Popen(
@@ -38,8 +38,8 @@ def test_a_ranks_status_is_kept_while_signals_come(tmp_path):
                 os.kill(process.pid, signal.SIGTERM)
                 time.sleep(0.001 * random.random())
         process.stdout.close()
-        found[process.wait()] += 1
-    assert found == {85: RUNS}
+        statuses[process.wait()] += 1
+    assert statuses == {85: RUNS}
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
@@ -50,6 +50,5 @@ def test_what_is_empty_gives_no_empty_option(kind):
     fields = type(config).model_fields
     config = config.model_copy(update={name: empty[name] for name in empty if name in fields})
     words = [*config.prefix([], []), *(setting.text for setting in config.srun_options([], []))]
-    assert [word for word in words if word.endswith("=")] == (
-        ["--entrypoint="] if kind in ("podman", "docker") else []
-    )
+    meant = ["--entrypoint="] if kind in ("podman", "docker") else []
+    assert [word for word in words if word.endswith("=")] == meant

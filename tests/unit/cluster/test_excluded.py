@@ -33,19 +33,13 @@ def names(path):
     return [entry.node for entry in read_excluded(path)]
 
 
-def test_without_a_file_none_is_excluded(site, path):
-    assert read_excluded(path) == []
-    assert excluded_nodes(site) == ()
-
-
 def test_a_node_stays_on_the_list_until_it_expires(site, path):
     (added,) = exclude(path, site, [("n3", "pairs: slow")])
     assert (added.site, added.node, added.reason) == ("here", "n3", "pairs: slow")
     now = datetime.now(UTC)
     until = datetime.fromisoformat(added.until)
     assert timedelta(days=6.9) < until - now < timedelta(days=7.1)
-    assert names(path) == ["n3"]
-    assert read_excluded(path, until - timedelta(seconds=1)) == [added]
+    assert (names(path), read_excluded(path, until - timedelta(seconds=1))) == (["n3"], [added])
     assert read_excluded(path, until) == []
 
 
@@ -67,17 +61,15 @@ def test_a_node_that_fails_again_is_there_once_and_for_longer(tmp_path, path, si
 def test_nodes_of_another_site_are_left_alone(tmp_path, path, site):
     exclude(path, profile(tmp_path, name="there").site, [("n3", "theirs")])
     exclude(path, site, [("n3", "ours"), ("n9", "ours")])
-    assert [(e.site, e.node) for e in read_excluded(path)] == [
-        ("here", "n3"),
-        ("here", "n9"),
-        ("there", "n3"),
-    ]
+    nodes = [(e.site, e.node) for e in read_excluded(path)]
+    assert nodes == [("here", "n3"), ("here", "n9"), ("there", "n3")]
     assert excluded_nodes(site) == ("n3", "n9")
 
 
 def test_nothing_to_exclude_writes_nothing(site, path):
     assert exclude(path, site, []) == []
     assert not path.exists()
+    assert (read_excluded(path), excluded_nodes(site)) == ([], ())
 
 
 def test_forgetting(site, path):
@@ -125,20 +117,16 @@ def with_excluded(asked, *nodes):
 
 
 def test_submissions_leave_the_nodes_out_and_say_who_wants_it(tmp_path):
+    assert directives(request(tmp_path)) == []
     asked = with_excluded(request(tmp_path), "n3", "n4")
     (setting,) = directives(asked)
     assert (setting.value, setting.origin) == ("n3,n4", "/l.json")
     assert "\n#SBATCH --exclude=n3,n4\n" in render_script(plan_job(asked))
 
 
-def test_without_excluded_nodes_there_is_no_such_line(tmp_path):
-    assert directives(request(tmp_path)) == []
-
-
 def test_nodes_that_the_site_excludes_stay_excluded(tmp_path):
     site = profile(tmp_path, extra_directives=["--exclude=n9"])
     asked = request(tmp_path, site=site)
-    (setting,) = directives(asked)
-    assert (setting.value, setting.origin) == ("n9", "site")
-    (setting,) = directives(with_excluded(asked, "n3"))
-    assert (setting.value, setting.origin) == ("n3,n9", "/l.json and site")
+    settings = directives(asked) + directives(with_excluded(asked, "n3"))
+    expected = [("n9", "site"), ("n3,n9", "/l.json and site")]
+    assert [(setting.value, setting.origin) for setting in settings] == expected

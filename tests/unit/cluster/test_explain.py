@@ -37,30 +37,26 @@ def test_the_script_is_shown_whole(tmp_path):
     assert text + "\n" == render_script(plan_job(asked))
 
 
-def test_the_runs_settings_and_who_gave_them(tmp_path):
-    text = shown(tmp_path, "seed=3", "rollout={num_samples: 6}")[
-        "run configuration, where it is not the default"
-    ]
-    assert re.search(r"^seed +3 +\[command line\]$", text, re.M)
-    assert re.search(r"^rollout.num_samples +6 +\[command line\]$", text, re.M)
-    assert re.search(r"^data.train.task +chain_sum +\[run config\]$", text, re.M)
-    assert "optimizer.lr" not in text
+RUN = "run configuration, where it is not the default"
+CRITIC = ("algorithm.advantage.name=gae", "roles.critic.dtype=bfloat16")
+ROWS = [
+    (["seed=3"], {}, RUN, r"seed +3 +\[command line\]"),
+    (["rollout={num_samples: 6}"], {}, RUN, r"rollout.num_samples +6 +\[command line\]"),
+    ([], {}, RUN, r"data.train.task +chain_sum +\[run config\]"),
+    (CRITIC, {}, RUN, r"roles.critic.dtype +bfloat16 +\[command line\]"),
+    ([*CRITIC, "roles.critic.optimizer={lr: 0.01}"], {}, RUN,
+     r"roles.critic.optimizer.lr +0.01 +\[command line\]"),
+    ([], {"container": CONTAINERS["bwrap"]}, "mounts", r"/data +-> /in:ro +\[site\]"),
+]  # fmt: skip
 
 
-def test_the_settings_of_a_role_are_settings(tmp_path):
-    overrides = (
-        "algorithm.advantage.name=gae",
-        "roles.critic.dtype=bfloat16",
-        "roles.critic.optimizer={lr: 0.01}",
-    )
-    text = shown(tmp_path, *overrides)["run configuration, where it is not the default"]
-    assert re.search(r"^roles.critic.dtype +bfloat16 +\[command line\]$", text, re.M)
-    assert re.search(r"^roles.critic.optimizer.lr +0.01 +\[command line\]$", text, re.M)
+@pytest.mark.parametrize(("overrides", "fields", "section", "row"), ROWS)
+def test_settings_and_who_gave_them(tmp_path, overrides, fields, section, row):
+    assert re.search(rf"^{row}$", shown(tmp_path, *overrides, **fields)[section], re.M)
 
 
-def test_mounts_show_both_sides(tmp_path):
-    text = shown(tmp_path, container=CONTAINERS["bwrap"])["mounts"]
-    assert re.search(r"^/data +-> /in:ro +\[site\]$", text, re.M)
+def test_what_is_the_default_is_not_shown(tmp_path):
+    assert "optimizer.lr" not in shown(tmp_path)[RUN]
     assert "none" in shown(tmp_path)["mounts"]
 
 

@@ -19,10 +19,10 @@ SIZES = ROOT / "configs/model"
 def submit(tmp_path, monkeypatch, capsys):
     """A dry run of a small configuration with a real model's sizes: (status, stdout, stderr)."""
     write(tmp_path / "run.yaml", RUN | {"offload": {"optimizer": True, "gradients": True}})
-    write(tmp_path / "site.yaml", SITE | {"gpu": "A100-40"})
     monkeypatch.chdir(tmp_path)
 
-    def run(*words, model="Qwen3-8B", nodes=2, way="--dry-run"):
+    def run(*words, model="Qwen3-8B", nodes=2, way="--dry-run", site=None):
+        write(tmp_path / "site.yaml", site or SITE | {"gpu": "A100-40"})
         if model is not None:
             (tmp_path / "model").mkdir(exist_ok=True)
             (tmp_path / "model/config.json").write_text((SIZES / f"{model}.json").read_text())
@@ -37,10 +37,42 @@ def submit(tmp_path, monkeypatch, capsys):
 FITTING = ("parallel.tensor_parallel=8", "rollout.tensor_parallel=4", "site.gpu=H100-80")
 
 
-def test_a_run_that_fits_is_told_how_much_room_it_has(submit):
-    status, out, err = submit(*FITTING)
-    assert (status, err) == (0, "")
-    assert "== memory\nmemory: " in out and "GiB to spare in every phase" in out
+UNSPLIT = "parallel.tensor_parallel=1"
+SWEEP = ("--sweep", "parallel.tensor_parallel=1,8", "rollout.tensor_parallel=4")
+CORES = {"site": CPU_SITE | {"host_memory_gib": 16}}
+LARGE = {"model": "Llama-3.1-405B-Instruct"}
+NOT_CHECKED = "memory was not checked: "
+NONE_SEEN = "no config.json of the actor's model is seen from here"
+OUTCOMES = {
+    "room": (FITTING, {}, 0, ["== memory\nmemory: ", "GiB to spare in every phase"]),
+    "which GPUs": (["site.gpu=null", UNSPLIT], {}, 0,
+                   [NOT_CHECKED + "site here does not say which GPUs its nodes have (gpu)"]),
+    "no model": ([], {"model": None}, 0, [NOT_CHECKED + NONE_SEEN]),
+    "no model of a role": ([*FITTING, "roles.reward.path=elsewhere"], {}, 0,
+                           [NOT_CHECKED + "no config.json of the reward's model"]),
+    "cores": ([], {"site": CPU_SITE}, 0, ["how much memory its nodes have"]),
+    "known cores": ([], CORES, 1, ["it does not fit on 2 x 2 cpu"]),
+    "a sweep, run by run": (SWEEP, {}, 1, ["it does not fit"]),
+    "a sweep by force": ([*SWEEP, "--force"], {}, 0, ["and is forced"]),
+    "auto, no model": (["--auto"], {"model": None}, 1,
+                       [f"{NONE_SEEN}: model.path = model; give", "`plan --search --write FILE`"]),
+    "auto, too large": (["--auto"], LARGE, 1, ["nothing fits on 8 ranks of A100-40"]),
+    "auto, a sweep": (["--auto", "--sweep", "seed=1,2"], {}, 1, ["--auto with --sweep"]),
+    "auto, a script": (["--auto"], {"way": "--script-only"}, 1, ["--auto with --script-only"]),
+    "auto, a placement": (["--auto", "placement.critic=9"], {}, 1,
+                          ["--auto with placement.critic = 9: a search chooses"]),
+    "auto, which GPUs": (["--auto", "site.gpu=null"], {}, 1,
+                         ["--auto: a search cannot start: site here does not say"]),
+}  # fmt: skip
+"""Words, fields of `submit`, the status, and what is said, on stderr where that is not 0."""
+
+
+@pytest.mark.parametrize("case", OUTCOMES)
+def test_what_a_dry_run_says_of_memory(submit, case):
+    words, fields, status, said = OUTCOMES[case]
+    answer, *streams = submit(*words, **fields)
+    assert (answer, streams[not status]) == (status, ""), streams
+    assert [word for word in said if word not in streams[status]] == []
 
 
 @pytest.mark.parametrize("way", ["--dry-run", "--script-only", None])
@@ -51,7 +83,8 @@ def test_a_run_that_does_not_is_refused_with_the_reason_and_a_change(submit, tmp
     assert "it does not fit on 2 x 4 A100-40: build (actor), rank 0: " in err
     assert "cheapest change found: " in err
     assert "--force submits it all the same" in err
-    assert [path for path in sorted(tmp_path.iterdir()) if path.name != "model"] == before
+    files = sorted(path for path in tmp_path.iterdir() if path.name not in ("model", "site.yaml"))
+    assert files == before
 
 
 def test_the_change_makes_it_fit(submit):
@@ -73,48 +106,11 @@ def test_force(submit):
     assert "--force" in out.split("== srun")[0], "the script's header says how it was made"
 
 
-def test_a_site_that_does_not_say_which_gpu(submit):
-    status, out, _ = submit("site.gpu=null", "parallel.tensor_parallel=1")
-    assert status == 0
-    assert "memory was not checked: site here does not say which GPUs its nodes have (gpu)" in out
-
-
-def test_a_model_that_is_not_seen_from_here(submit):
-    status, out, _ = submit(model=None)
-    assert status == 0
-    assert "memory was not checked: no config.json of the actor's model is seen from here" in out
-
-
-def test_a_role_whose_model_is_not_seen(submit):
-    _, out, _ = submit(*FITTING, "roles.reward.path=elsewhere")
-    assert "memory was not checked: no config.json of the reward's model" in out
-
-
-def test_cores_of_unknown_memory(submit, tmp_path):
-    write(tmp_path / "site.yaml", CPU_SITE)
-    status, out, _ = submit()
-    assert status == 0 and "how much memory its nodes have" in out
-
-
-def test_cores_of_a_known_memory(submit, tmp_path):
-    write(tmp_path / "site.yaml", CPU_SITE | {"host_memory_gib": 16})
-    status, _, err = submit()
-    assert status == 1 and "it does not fit on 2 x 2 cpu" in err
-
-
 def test_a_script_says_on_the_side_that_nothing_was_checked(submit):
     status, out, err = submit(model=None, way="--script-only")
     assert status == 0
     assert out.startswith("#!/bin/bash") and "memory" not in out
     assert err.startswith("memory was not checked")
-
-
-def test_a_sweep_is_checked_run_by_run(submit):
-    words = ["--sweep", "parallel.tensor_parallel=1,8", "rollout.tensor_parallel=4"]
-    status, _, err = submit(*words)
-    assert status == 1 and "it does not fit" in err
-    status, out, _ = submit(*words, "--force")
-    assert status == 0 and "and is forced" in out
 
 
 def test_auto_shows_what_it_chose(submit):
@@ -124,33 +120,6 @@ def test_auto_shows_what_it_chose(submit):
     assert any(line.startswith("parallel.tensor_parallel") for line in chosen)
     assert "GiB to spare in every phase" in out
     assert "--auto" in out.split("== srun")[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "way", "answer"),
-    [
-        (["--sweep", "seed=1,2"], "--dry-run", "--auto with --sweep"),
-        ([], "--script-only", "--auto with --script-only"),
-        (["placement.critic=9"], "--dry-run", "--auto with placement.critic = 9: a search chooses"),
-        (["site.gpu=null"], "--dry-run", "--auto: a search cannot start: site here does not say"),
-    ],
-)
-def test_what_auto_does_not_go_with(submit, words, way, answer):
-    status, out, err = submit("--auto", *words, way=way)
-    assert (status, out) == (1, "")
-    assert answer in err
-
-
-def test_auto_without_a_model(submit):
-    status, _, err = submit("--auto", model=None)
-    assert status == 1
-    assert "no config.json of the actor's model is seen from here: model.path = model; give" in err
-    assert "`plan --search --write FILE`" in err
-
-
-def test_auto_where_nothing_fits(submit):
-    status, _, err = submit("--auto", model="Llama-3.1-405B-Instruct")
-    assert status == 1 and "nothing fits on 8 ranks of A100-40" in err
 
 
 def test_the_run_directory_records_where_the_layout_came_from(submit, tmp_path, capsys):

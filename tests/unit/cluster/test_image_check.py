@@ -49,7 +49,7 @@ def library(path: Path) -> None:
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Path:
+def image(tmp_path):
     root = tmp_path / "image"
     library(root / "usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so")
     library(root / "usr/local/cuda/lib64/stubs/libcuda.so")
@@ -80,60 +80,64 @@ def check(image: Path, **environ: str) -> tuple[int, str]:
 
 
 @without_driver
-def test_a_build_without_a_driver_loads_what_is_linked_to_it(image: Path) -> None:
+def test_a_build_without_a_driver_loads_what_is_linked_to_it(image):
     status, said = check(image)
     assert (status, said.splitlines()[-1]) == (0, "no GPU: no kernel ran")
 
 
-@without_driver
-def test_neither_a_driver_nor_its_stub(image: Path) -> None:
-    (image / "usr/local/cuda/lib64/stubs/libcuda.so").unlink()
-    status, said = check(image)
-    assert status == 1
-    assert f"neither a driver nor {image}/usr/local/cuda/lib64/stubs/libcuda.so is here" in said
-
-
-def test_a_driver_without_a_gpu_that_torch_can_use(image: Path) -> None:
-    library(image / "driver/libcuda.so.1")
-    status, said = check(image, LD_LIBRARY_PATH=str(image / "driver"))
-    assert status == 1
-    assert "NVIDIA's driver is here, and torch finds no GPU that it can use" in said
-
-
-def test_an_image_without_drivers_of_infiniband(image: Path) -> None:
-    shutil.rmtree(image / "usr/lib")
-    status, said = check(image)
-    assert status == 1
-    assert "no driver for InfiniBand adapters: install ibverbs-providers" in said
-
-
-@pytest.mark.parametrize("name", ["opt/mpich/lib/libpmix.so.2", "opt/python"])
-def test_what_only_root_could_read(image: Path, name: str) -> None:
-    (image / name).chmod(0o700)
-    status, said = check(image)
-    assert status == 1
-    assert f"{image}/{name} is not readable by every user" in said
-
-
-def test_an_mpich_without_pmix(image: Path) -> None:
+def other_library(image):
     module = image / "opt/verl_hpc/lib/mpi4py/MPI.py"
     module.write_text(module.read_text().replace("libpmix", "libother"))
     library(image / "opt/mpich/lib/libother.so.2")
-    status, said = check(image)
+
+
+STUB = "usr/local/cuda/lib64/stubs/libcuda.so"
+FAULTS = {
+    "no driver, no stub": (
+        lambda image: (image / STUB).unlink(),
+        f"neither a driver nor {{image}}/{STUB} is here",
+    ),
+    "a driver without a GPU": (
+        lambda image: library(image / "driver/libcuda.so.1"),
+        "NVIDIA's driver is here, and torch finds no GPU that it can use",
+    ),
+    "no drivers of InfiniBand": (
+        lambda image: shutil.rmtree(image / "usr/lib"),
+        "no driver for InfiniBand adapters: install ibverbs-providers",
+    ),
+    "a library for root": (
+        lambda image: (image / "opt/mpich/lib/libpmix.so.2").chmod(0o700),
+        "{image}/opt/mpich/lib/libpmix.so.2 is not readable by every user",
+    ),
+    "a directory for root": (
+        lambda image: (image / "opt/python").chmod(0o700),
+        "{image}/opt/python is not readable by every user",
+    ),
+    "no PMIx": (other_library, "MPICH Version: 5 is built without PMIx"),
+}
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(n, marks=without_driver if n.endswith("stub") else ()) for n in FAULTS]
+)
+def test_what_is_wrong_with_an_image_is_said(image, fault):
+    spoil, words = FAULTS[fault]
+    spoil(image)
+    status, said = check(image, LD_LIBRARY_PATH=str(image / "driver"))
     assert status == 1
-    assert "MPICH Version: 5 is built without PMIx" in said
+    assert words.format(image=image) in said
 
 
 @without_driver
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module_that_is_not_there(image: Path, name: str) -> None:
+def test_a_module_that_is_not_there(image, name):
     (image / f"opt/verl_hpc/lib/{name}.py").unlink()
     status, said = check(image)
     assert status == 1
     assert re.search(rf"(ModuleNotFound|Import)Error: .*\b{Path(name).name}'", said)
 
 
-def test_vllms_kernels_are_those_that_its_platform_for_cuda_imports() -> None:
+def test_vllms_kernels_are_those_that_its_platform_for_cuda_imports():
     """The build for CPUs has the same Python files; `suppress` marks what may be missing."""
     text = Path(vllm.__path__[0], "platforms/cuda.py").read_text()
     needed = set(re.findall(r"^ *import (vllm\._\w+)", text, re.MULTILINE)) - {"vllm._qutlass_C"}

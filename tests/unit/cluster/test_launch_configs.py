@@ -18,33 +18,17 @@ from verl_hpc.config.load import load_config
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.placement.layouts import run_layouts
 
-SIZES = {
-    "ppo_70b": "Llama-3.1-70B-Instruct",
-    "grpo_8b": "Qwen3-8B",
-    "grpo_32b_fp8": "Qwen2.5-32B-Instruct",
-    "sft_8b": "Llama-3.1-8B",
-    "grpo_32k_context": "Qwen3-8B",
-    "grpo_8b_lora_1node": "Qwen3-8B",
-    "grpo_qwen3_30b_a3b": "Qwen3-30B-A3B",
-    "grpo_qwen3_235b_a22b": "Qwen3-235B-A22B",
-}
-"""By the name of a run, that of its model's sizes in configs/model."""
-MODELS = {
-    name: json.loads((ROOT / f"configs/model/{sizes}.json").read_text())
-    for name, sizes in SIZES.items()
-}
-DENSE = ("ppo_70b", "grpo_8b", "grpo_32b_fp8", "sft_8b")
-"""Those of whole dense models."""
-# tp, pp, replicas, cp, ep and engines, as the first lines of each configuration say.
-LAYOUTS = {
-    "ppo_70b": (8, 4, 4, 1, 1, 16),
-    "grpo_8b": (2, 1, 8, 1, 1, 16),
-    "grpo_32b_fp8": (4, 2, 4, 1, 1, 8),
-    "sft_8b": (2, 1, 4, 1, 1, 8),
-    "grpo_32k_context": (2, 1, 2, 4, 1, 16),
-    "grpo_8b_lora_1node": (2, 1, 4, 1, 1, 8),
-    "grpo_qwen3_30b_a3b": (2, 1, 8, 1, 8, 4),
-    "grpo_qwen3_235b_a22b": (4, 8, 8, 1, 8, 16),
+# The model's sizes in configs/model; tp, pp, replicas, cp, ep and engines, as the first lines of
+# each configuration say.
+RUNS = {
+    "ppo_70b": ("Llama-3.1-70B-Instruct", (8, 4, 4, 1, 1, 16)),
+    "grpo_8b": ("Qwen3-8B", (2, 1, 8, 1, 1, 16)),
+    "grpo_32b_fp8": ("Qwen2.5-32B-Instruct", (4, 2, 4, 1, 1, 8)),
+    "sft_8b": ("Llama-3.1-8B", (2, 1, 4, 1, 1, 8)),
+    "grpo_32k_context": ("Qwen3-8B", (2, 1, 2, 4, 1, 16)),
+    "grpo_8b_lora_1node": ("Qwen3-8B", (2, 1, 4, 1, 1, 8)),
+    "grpo_qwen3_30b_a3b": ("Qwen3-30B-A3B", (2, 1, 8, 1, 8, 4)),
+    "grpo_qwen3_235b_a22b": ("Qwen3-235B-A22B", (4, 8, 8, 1, 8, 16)),
 }
 
 
@@ -54,7 +38,10 @@ def arguments(name):
 
 
 def sizes_of(name):
-    return ROOT / f"configs/model/{SIZES[name]}.json"
+    return ROOT / f"configs/model/{RUNS[name][0]}.json"
+
+
+MODELS = {name: json.loads(sizes_of(name).read_text()) for name in RUNS}
 
 
 def num_ranks(name):
@@ -63,30 +50,29 @@ def num_ranks(name):
     return int(given["nodes"]) * site.ranks_per_node
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RUNS)
 def test_the_model_can_be_cut_as_the_configuration_says(name):
     config = load_config(ROOT / f"configs/run/{name}.yaml")
     layouts = run_layouts(config, read_architecture(sizes_of(name)), num_ranks(name))
     train = layouts.train["actor"]
     assert set(layouts.train.values()) == {train}
     sizes = train.tp, train.pp, train.num_replicas, train.cp, train.ep, layouts.num_replicas
-    assert sizes == LAYOUTS[name]
+    assert sizes == RUNS[name][1]
     # Every data-parallel replica gets its share of each optimizer step.
     samples = config.batch.size * (1 if config.recipe == "sft" else config.rollout.num_samples)
     assert samples % (config.batch.mini_batches * train.num_replicas) == 0
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", RUNS)
 def test_the_ledger_says_that_it_fits(name, monkeypatch, capsys):
     given = arguments(name)
     words = ["plan", "--config", f"configs/run/{name}.yaml", "--cluster", given["cluster"]]
     words += ["--nodes", given["nodes"], "--model-config", str(sizes_of(name)), "--json"]
-    words.append("site.gpu=H100-80")
     monkeypatch.chdir(ROOT)
-    assert main(words) == 0, capsys.readouterr().out
+    assert main([*words, "site.gpu=H100-80"]) == 0, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", [*MODELS, "ppo_lab"])
+@pytest.mark.parametrize("name", [*RUNS, "ppo_lab"])
 def test_names_agree(name):
     config = load_config(ROOT / f"configs/run/{name}.yaml")
     assert config.name == name
@@ -102,13 +88,12 @@ def test_the_lab_model_is_the_one_that_its_comment_makes():
     text = (ROOT / "configs/run/ppo_lab.yaml").read_text()
     comment = " ".join(re.findall(r"^#(.*?)\\?$", text, re.M))
     words = shlex.split(comment[comment.index("python -m") :])
-    assert (
-        words[words.index("--out") + 1] == load_config(ROOT / "configs/run/ppo_lab.yaml").model.path
-    )
+    config = load_config(ROOT / "configs/run/ppo_lab.yaml")
+    assert words[words.index("--out") + 1] == config.model.path
 
 
 def test_fp8_is_asked_for_where_the_name_says_so():
-    for name in MODELS:
+    for name in RUNS:
         fp8 = load_config(ROOT / f"configs/run/{name}.yaml").model.fp8
         assert (fp8 is not None) == name.endswith("fp8")
 
@@ -124,15 +109,8 @@ def quickstart(directory, environ):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "quickstart_sft",
-        "quickstart",
-        "quickstart_ppo",
-        "quickstart_lora",
-        "grpo_async",
-        "grpo_split",
-        "grpo_context",
-    ],
+    [f"quickstart{end}" for end in ("", "_sft", "_ppo", "_lora")]
+    + [f"grpo_{kind}" for kind in ("async", "split", "context")],
 )
 def test_the_configurations_of_the_quickstart_read_what_it_made_last(tmp_path, name):
     done = quickstart(tmp_path, {})

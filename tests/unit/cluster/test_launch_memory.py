@@ -10,9 +10,9 @@ import re
 import pytest
 
 from tests.unit.cluster.requests import ROOT
-from tests.unit.cluster.test_launch_configs import DENSE, MODELS, num_ranks
+from tests.unit.cluster.test_launch_configs import num_ranks, sizes_of
 from verl_hpc.config.load import load_config
-from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.pipeline import layers_per_stage
 from verl_hpc.placement.layouts import run_layouts
 
@@ -24,8 +24,8 @@ OTHER = 6 * GB
 MARGIN = 5 * GB
 WIDENED = 3 * 4 * 67_108_864
 """Logits that log-probs widen to float32 at a time, and what is computed of them."""
-# Tokens of a prompt and its response on average; assumed.
-MEAN_TOKENS = {"ppo_70b": 970, "grpo_8b": 600, "grpo_32b_fp8": 1200, "sft_8b": 1000}
+# Whole dense models, and the tokens of a prompt and its response on average; assumed.
+DENSE = {"ppo_70b": 970, "grpo_8b": 600, "grpo_32b_fp8": 1200, "sft_8b": 1000}
 
 
 class Ledger:
@@ -34,7 +34,7 @@ class Ledger:
     def __init__(self, name, config=None):
         self.text = (ROOT / f"configs/run/{name}.yaml").read_text()
         self.config = config or load_config(ROOT / f"configs/run/{name}.yaml")
-        self.arch = architecture_from(MODELS[name])
+        self.arch = read_architecture(sizes_of(name))
         self.train = run_layouts(self.config, self.arch, num_ranks(name)).train["actor"]
         self.num_engines = 1 + ("critic" in self.config.role_settings)
         (size,) = re.findall(r"GPUs of (\d+)\s+(?:#\s+)?GB", self.text)
@@ -51,7 +51,7 @@ class Ledger:
         return attention + 3 * a.hidden_size * a.ffn_size
 
     def stage_parameters(self, stage):
-        """Of a rank of a pipeline stage; biases and norms are nothing beside them."""
+        """Parameters of a rank of a pipeline stage, without biases and norms, which are few."""
         (layers,) = layers_per_stage(self.arch.num_layers, self.train.pp)
         vocabulary = self.arch.vocab_size * self.arch.hidden_size
         ends = (stage == 0) + (stage == self.train.pp - 1)
@@ -59,12 +59,12 @@ class Ledger:
 
     def part(self, what, stage):
         fp8_copies = 2 if self.config.model.fp8 else 0
-        bytes_each = {
-            "parameters": 2 + fp8_copies,
-            "gradients": 4,
-            "optimizer": 12 / self.train.dp,  # two moments and the master weights
-        }
+        optimizer = 12 / self.train.dp  # two moments and the master weights
+        bytes_each = {"parameters": 2 + fp8_copies, "gradients": 4, "optimizer": optimizer}
         return bytes_each[what] * self.stage_parameters(stage) * self.num_engines
+
+    def state(self, stage):
+        return sum(self.part(what, stage) for what in ("parameters", "gradients", "optimizer"))
 
     def layer_activations(self):
         """Bytes that a layer keeps of a token."""
@@ -87,8 +87,7 @@ class Ledger:
         return kept + 4 * self.tokens * self.arch.vocab_size / self.train.tp + WIDENED
 
     def training(self, stage):
-        parts = sum(self.part(w, stage) for w in ("parameters", "gradients", "optimizer"))
-        return parts + self.activations(stage) + OTHER
+        return self.state(stage) + self.activations(stage) + OTHER
 
     def generating(self, stage):
         stays = ("parameters", "gradients", "optimizer")
@@ -104,11 +103,10 @@ class Ledger:
 
     def resharding(self, stage):
         """Everything of the trainer, and the rollout engine's weights."""
-        parts = sum(self.part(w, stage) for w in ("parameters", "gradients", "optimizer"))
-        return parts + self.rollout_weights() + OTHER
+        return self.state(stage) + self.rollout_weights() + OTHER
 
     def cache(self):
-        """Of keys and values, after weights; half a cache is lost to activations at worst."""
+        """Bytes for keys and values after the weights, if activations take half of the rest."""
         share = self.config.rollout.gpu_memory_utilization * self.usable
         return (share - self.rollout_weights()) / 2
 
@@ -145,12 +143,9 @@ def test_an_optimizer_step_has_enough_micro_batches_for_the_pipeline(name):
     config, train = ledger.config, ledger.train
     samples = config.batch.size * (1 if config.recipe == "sft" else config.rollout.num_samples)
     sequences = samples // (config.batch.mini_batches * train.dp)
-    tokens = sequences * MEAN_TOKENS[name]
+    tokens = sequences * DENSE[name]
     assert -(-tokens // config.batch.max_tokens_per_micro_batch) >= 2 * train.pp
-
-
-def test_nothing_is_recomputed_that_fits():
-    assert {Ledger(name).config.parallel.recompute for name in DENSE} == {"none"}
+    assert config.parallel.recompute == "none", "nothing is recomputed that fits"
 
 
 def test_the_ledger_finds_what_does_not_fit():

@@ -74,15 +74,10 @@ def told(tmp_path):
 
 def test_docker_runs_ranks_as_the_user(told):
     words = told("docker", SLURM_PROCID="3", HOME="/root")
-    assert words[0] == "run"
-    assert words[-4:] == ["verl_hpc:1", "python", "-m", "verl_hpc"]
+    assert (words[0], words[-4:]) == ("run", ["verl_hpc:1", "python", "-m", "verl_hpc"])
     groups = {f"--group-add={group}" for group in os.getgroups() or [os.getgid()]}
-    assert {
-        f"--user={os.getuid()}:{os.getgid()}",
-        "--env=SLURM_PROCID",
-        "--env=HOME=/tmp",
-        *groups,
-    } <= set(words)
+    user = f"--user={os.getuid()}:{os.getgid()}"
+    assert {user, "--env=SLURM_PROCID", "--env=HOME=/tmp", *groups} <= set(words)
     assert "--env=HOME" not in words
 
 
@@ -116,18 +111,12 @@ def podman(tmp_path_factory):
         pytest.skip("podman is not installed")
     directory = tmp_path_factory.mktemp("podman")
     (directory / "containers.conf").write_text(CONF if shutil.which("runc") else "")
-    storage = (
-        f'[storage]\ndriver = "vfs"\nrunroot = "{directory}/run"\ngraphroot = "{directory}/graph"\n'
-    )
-    (directory / "storage.conf").write_text(storage)
-    environ = os.environ | {
-        "CONTAINERS_CONF": str(directory / "containers.conf"),
-        "CONTAINERS_STORAGE_CONF": str(directory / "storage.conf"),
-    }
-    for words, given in (
-        (["import", "-", "verl_hpc:1"], archive()),
-        (["run", "verl_hpc:1", "env"], None),
-    ):
+    roots = f'runroot = "{directory}/run"\ngraphroot = "{directory}/graph"\n'
+    (directory / "storage.conf").write_text(f'[storage]\ndriver = "vfs"\n{roots}')
+    files = {"CONTAINERS_CONF": "containers.conf", "CONTAINERS_STORAGE_CONF": "storage.conf"}
+    environ = os.environ | {name: str(directory / file) for name, file in files.items()}
+    steps = (["import", "-", "verl_hpc:1"], archive()), (["run", "verl_hpc:1", "env"], None)
+    for words, given in steps:
         done = subprocess.run(["podman", *words], input=given, env=environ, capture_output=True)
         if done.returncode:
             pytest.skip(f"podman cannot run here: {done.stderr.decode().splitlines()[-1]}")
@@ -144,16 +133,10 @@ def inside(podman, tmp_path):
 
     def start(command, fds=(), **environ):
         ours = "IMAGE=verl_hpc:1\nexport VERL_HPC_ATTEMPT=/a MINE=1\n"
-        script = f'{ours}exec {words} bash -c "$COMMAND"'
-        return subprocess.Popen(
-            ["bash", "-c", script],
-            env=podman | environ | {"COMMAND": command},
-            cwd=tmp_path,
-            pass_fds=fds,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        script = ["bash", "-c", f'{ours}exec {words} bash -c "$COMMAND"']
+        given = {"env": podman | environ | {"COMMAND": command}, "cwd": tmp_path, "pass_fds": fds}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(script, **given, **pipes)
 
     return start
 
@@ -175,9 +158,8 @@ def test_pmis_descriptor_reaches_a_container(inside):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         fd = theirs.fileno()
-        rank = inside(
-            'echo hello >&"$PMI_FD"; read -r -u "$PMI_FD" word; echo "$word"', [fd], PMI_FD=str(fd)
-        )
+        script = 'echo hello >&"$PMI_FD"; read -r -u "$PMI_FD" word; echo "$word"'
+        rank = inside(script, [fd], PMI_FD=str(fd))
         theirs.close()
         ours.settimeout(60)
         assert ours.recv(100) == b"hello\n"

@@ -6,8 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,8 +16,7 @@ from verl_hpc.cluster.checks import check_packages
 from verl_hpc.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Tracker:
+class Tracker(NamedTuple):
     """A field of metrics, and the package that it needs."""
 
     name: str
@@ -48,7 +46,7 @@ each_tracker = pytest.mark.parametrize("tracker", TRACKERS, ids=lambda tracker: 
 
 
 @pytest.fixture
-def missing(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Tracker:
+def missing(tracker, monkeypatch):
     """A tracker whose package is not installed; importing it is an error."""
     real, hidden = importlib.util.find_spec, tracker.module
     monkeypatch.setattr(
@@ -59,21 +57,17 @@ def missing(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Tracker:
 
 
 @each_tracker
-def test_a_missing_package_is_refused(tmp_path, missing: Tracker) -> None:
+def test_a_missing_package_is_refused(tmp_path, missing):
     asked = request(tmp_path, site=profile(tmp_path, python=sys.executable), run=missing.run)
     with pytest.raises(ConfigError, match=f"^{missing.needed}.*pip install {missing.package} "):
         check_packages(asked)
+    assert check_packages(request(tmp_path)) == "", "a run without trackers needs none"
 
 
 @each_tracker
-def test_one_that_is_there_is_no_word(tmp_path, tracker: Tracker) -> None:
+def test_one_that_is_there_is_no_word(tmp_path, tracker):
     asked = request(tmp_path, site=profile(tmp_path, python=sys.executable), run=tracker.run)
     assert check_packages(asked) == ""
-
-
-@each_tracker
-def test_a_run_without_trackers_needs_none(tmp_path, missing: Tracker) -> None:
-    assert check_packages(request(tmp_path)) == ""
 
 
 @pytest.mark.parametrize(
@@ -86,7 +80,7 @@ def test_a_run_without_trackers_needs_none(tmp_path, missing: Tracker) -> None:
     ],
 )
 @each_tracker
-def test_another_python_is_not_judged_from_here(tmp_path, missing: Tracker, fields) -> None:
+def test_another_python_is_not_judged_from_here(tmp_path, missing, fields):
     site = profile(tmp_path, **{"python": sys.executable} | fields)
     told = check_packages(request(tmp_path, site=site, run=missing.run))
     needs = f"metrics.{missing.name} needs {missing.package}"
@@ -96,16 +90,15 @@ def test_another_python_is_not_judged_from_here(tmp_path, missing: Tracker, fiel
 @each_tracker
 @pytest.mark.parametrize("words", [[], ["--sweep", "seed=0,1"]])
 def test_the_command_says_it_once_and_submits_nothing(
-    tmp_path, monkeypatch, capsys, missing: Tracker, words
-) -> None:
+    tmp_path, monkeypatch, capsys, missing, words
+):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "site.yaml", CPU_SITE | {"python": sys.executable})
     write(tmp_path / "run.yaml", RUN | missing.run)
     files = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", "1", "--time", "10"]
     assert main(["submit", *files, *words, "--dry-run"]) == 1
     shown = capsys.readouterr()
-    assert shown.err.count(missing.needed) == 1
-    assert shown.out == ""
+    assert (shown.err.count(missing.needed), shown.out) == (1, "")
 
 
 WITHOUT = """
@@ -121,14 +114,11 @@ sys.exit(status)
 
 
 @each_tracker
-def test_training_ends_before_anything_is_started(tmp_path, tracker: Tracker) -> None:
+def test_training_ends_before_anything_is_started(tmp_path, tracker):
     file = write(tmp_path / "run.yaml", RUN | tracker.run | {"directory": str(tmp_path)})
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, tracker.module, "train", "--config", file],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONHASHSEED": "0"},
-    )
+    command = [sys.executable, "-c", WITHOUT, tracker.module, "train", "--config", file]
+    environ = os.environ | {"PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ)
     assert (done.returncode, done.stdout) == (1, "\n")
     assert done.stderr.startswith(f"ConfigError: {tracker.needed}")
     assert len(done.stderr.splitlines()) == 1

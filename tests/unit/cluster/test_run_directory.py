@@ -23,21 +23,16 @@ def test_everything_about_a_run_is_in_its_directory(tmp_path):
     asked = request(tmp_path, "seed=5")
     job = write_job(asked, "the script", "the report")
     assert job == tmp_path / "runs/run/job"
-    assert (job / "job.sbatch").read_text() == "the script"
-    assert (job / "dry_run.txt").read_text() == "the report"
+    texts = {"job.sbatch": "the script", "dry_run.txt": "the report"}
+    assert {name: (job / name).read_text() for name in texts} == texts
     assert load_config(job / "config.yaml") == asked.config
     assert load_profile(job / "site.yaml").site == asked.profile.site
     assert (job / "attempts").is_dir()
 
 
-def test_a_new_run_directory_is_the_owners_alone(tmp_path):
-    job = write_job(request(tmp_path), "", "")
-    assert job.parent.stat().st_mode & 0o777 == 0o700
-
-
-def test_an_old_ones_permissions_stay(tmp_path):
-    run = tmp_path / "runs/run"
-    run.mkdir(parents=True)
+def test_a_new_run_directory_is_the_owners_alone_and_an_old_ones_permissions_stay(tmp_path):
+    run = write_job(request(tmp_path), "", "").parent
+    assert run.stat().st_mode & 0o777 == 0o700
     run.chmod(0o750)
     write_job(request(tmp_path), "", "")
     assert run.stat().st_mode & 0o777 == 0o750
@@ -54,24 +49,21 @@ def test_ranks_run_the_copy_even_in_a_checkout(tmp_path):
     assert not list((job / "code").rglob("__pycache__"))
     program = "import verl_hpc.config.load as m; print(m.__file__)"
     variables = {s.name: s.value for s in rank_environment(request(tmp_path))}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        # Jobs run where they are submitted, which may be a checkout that has changed since.
-        cwd=ROOT,
-        env={"PYTHONPATH": str(job / "code"), "PYTHONSAFEPATH": variables["PYTHONSAFEPATH"]},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == str(job / "code/verl_hpc/config/load.py")
+    environ = {"PYTHONPATH": str(job / "code"), "PYTHONSAFEPATH": variables["PYTHONSAFEPATH"]}
+    # Jobs run where they are submitted, which may be a checkout that has changed since.
+    command = [sys.executable, "-c", program]
+    printed = subprocess.check_output(command, cwd=ROOT, env=environ, text=True)
+    assert printed.strip() == str(job / "code/verl_hpc/config/load.py")
 
 
 def test_a_second_submission_replaces_the_copy(tmp_path):
     job = write_job(request(tmp_path), "", "")
-    stale = job / "code/verl_hpc/stale.py"
+    stale, ended = job / "code/verl_hpc/stale.py", job / "ended"
     stale.write_text("")
+    ended.write_text("0\n")
     write_job(request(tmp_path), "", "")
     assert not stale.exists()
+    assert not ended.exists(), "a chain that has ended is open again"
     assert sorted(path.name for path in job.iterdir() if "code" in path.name) == ["code"]
 
 
@@ -86,13 +78,6 @@ def test_the_commit_is_known_in_a_checkout():
     state = source_state()
     assert set(state) == {"version", "commit", "changed"}
     assert state["commit"] is None or len(state["commit"]) == 40
-
-
-def test_a_new_submission_opens_an_ended_chain_again(tmp_path):
-    job = write_job(request(tmp_path), "", "")
-    (job / "ended").write_text("0\n")
-    write_job(request(tmp_path), "", "")
-    assert not (job / "ended").exists()
 
 
 def test_jobs_are_remembered(tmp_path):
@@ -121,7 +106,6 @@ def test_no_value_of_a_passed_variable_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     asked = request(tmp_path, site=profile(tmp_path, pass_environment=["HF_TOKEN"]))
     job = write_job(asked, "", "")
-    for path in job.rglob("*"):
-        if path.is_file():
-            assert "hunter2" not in path.read_text()
+    files = [path for path in job.rglob("*") if path.is_file()]
+    assert not [path for path in files if "hunter2" in path.read_text()]
     assert yaml.safe_load((job / "site.yaml").read_text())["pass_environment"] == ["HF_TOKEN"]

@@ -66,21 +66,13 @@ class Batch:
         self.environ = {
             "PATH": f"{fakes}:{os.environ['PATH']}",
             "LOG": str(self.log),
-            "SLURM_JOB_ID": "77",
-            "SLURM_NNODES": "2",
-            "SLURM_JOB_NODELIST": "n[0-1]",
             "PYTHONPATH": "/elsewhere",
-        }
+        } | {"SLURM_JOB_ID": "77", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[0-1]"}
 
     def start(self, **environ):
-        return subprocess.Popen(
-            ["bash", self.script],
-            cwd=self.directory,
-            env=self.environ | environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        given = {"cwd": self.directory, "env": self.environ | environ, "text": True}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(["bash", self.script], **given, **pipes)
 
     def run(self, **environ):
         job = self.start(**environ)
@@ -101,130 +93,81 @@ def batch(tmp_path):
     return Batch(tmp_path)
 
 
-def test_a_run_that_ends_well(batch):
-    assert batch.run()[0] == 0
-    assert not batch.calls("scontrol")
-    assert not batch.calls("squeue")
+PREEMPTED = "2026-11-21T21:52:16"
+AGAIN = "its 8 restarts are used up: submit again"
+SILENCE = "saved, and not requeued without an answer: submit again to resume"
+NO_WORD = "the ranks left with status 0, but the run is not over"
+ENDINGS = [
+    ({}, 0, False, None),
+    ({"MUTE": "1"}, 1, False, NO_WORD),
+    ({"MUTE": "1", "RC": "3"}, 3, False, None),
+    ({"MUTE": "1", "RC": "85"}, 0, True, None),
+    *(({"RC": str(rc)}, rc, False, None) for rc in (1, 2, 84, 86, 137, 143)),
+    ({"RC": "85"}, 0, True, ""),
+    # Ranks that a preemption broke start again; some Slurms do not tell of one.
+    *(({"RC": rc, "PREEMPTED": PREEMPTED}, 0, True, "") for rc in ("1", "137", "143")),
+    ({"PREEMPTED": PREEMPTED}, 0, False, None),
+    ({"RC": "143", "PREEMPTED": " "}, 143, False, None),
+    *(({"RC": "85", "SLURM_RESTART_COUNT": count}, 0, True, None) for count in "07"),
+    *(({"RC": "85", "SLURM_RESTART_COUNT": count}, 85, False, AGAIN) for count in "89"),
+    # Ranks may have left before a signal of Slurm's has reached every node.
+    ({"RC": "85", "STATE": "SIGNALING"}, 0, True, None),
+    *(
+        ({"RC": "85", "STATE": state}, 85, False, "cancelled")
+        for state in ("COMPLETING", "CANCELLED", " ", "TIMEOUT")
+    ),
+    ({"RC": "85", "SILENT": "99"}, 85, False, SILENCE),
+    # A filter of the user's hides no job.
+    ({"RC": "85", "SQUEUE_STATES": "PENDING"}, 0, True, None),
+    ({"RC": "85", "SCONTROL_RC": "1"}, 85, True, None),
+]
+"""Variables of the fakes, the script's status, whether it asks for a requeue, and what it says."""
 
 
-def test_status_0_is_no_success_without_the_runs_own_word(batch):
-    status, _, err = batch.run(MUTE="1")
-    assert status == 1
-    assert "the ranks left with status 0, but the run is not over" in err
-    assert not batch.calls("scontrol")
+@pytest.mark.parametrize(("environ", "status", "requeued", "said"), ENDINGS)
+def test_how_a_job_ends(batch, environ, status, requeued, said):
+    ended, _, err = batch.run(**environ)
+    assert ended == status
+    assert batch.calls("scontrol") == ["scontrol requeue 77"] * requeued
+    assert err == "" if said == "" else (said or "") in err
+    assert ("cancelled" in err) is (said == "cancelled")
+    assert environ or not batch.calls("squeue")
 
 
 def test_the_word_of_an_earlier_start_does_not_count(batch):
-    assert batch.run()[0] == 0
-    assert batch.run(MUTE="1")[0] == 1
+    assert (batch.run()[0], batch.run(MUTE="1")[0]) == (0, 1)
 
 
-def test_a_status_that_is_not_0_needs_no_word(batch):
-    assert batch.run(MUTE="1", RC="3")[0] == 3
-    assert batch.run(MUTE="1", RC="85")[0] == 0
-    assert batch.calls("scontrol") == ["scontrol requeue 77"]
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"restarts": {"most": 0}}, 85),
+        ({"setup": ["true"]}, 0),
+        # Failures inside substitutions are none of the setup's.
+        ({"setup": ["BASE=$(false; echo /x)", "A=$(echo $(exit 3))", "if ! false; then :; fi"]}, 0),
+    ],
+)
+def test_a_profile_has_a_word_in_how_a_job_ends(tmp_path, fields, status):
+    batch = Batch(tmp_path, **fields)
+    ended, _, err = batch.run(RC="85")
+    assert ended == status
+    assert batch.calls("scontrol") == ["scontrol requeue 77"] * (status == 0)
+    assert "setup" not in err
 
 
-@pytest.mark.parametrize("rc", [1, 2, 84, 86, 137, 143])
-def test_any_other_status_is_passed_on(batch, rc):
-    assert batch.run(RC=str(rc))[0] == rc
-    assert not batch.calls("scontrol")
-
-
-def test_85_puts_the_job_back_into_the_queue(batch):
-    status, _, err = batch.run(RC="85")
-    assert (status, err) == (0, "")
-    assert batch.calls("scontrol") == ["scontrol requeue 77"]
-
-
-PREEMPTED = "2026-11-21T21:52:16"
-
-
-@pytest.mark.parametrize("rc", [1, 137, 143])
-def test_ranks_that_a_preemption_broke_start_again(batch, rc):
-    status, _, err = batch.run(RC=str(rc), PREEMPTED=PREEMPTED)
-    assert (status, err) == (0, "")
-    assert batch.calls("scontrol") == ["scontrol requeue 77"]
-
-
-def test_a_preempted_job_that_ends_well_has_ended(batch):
-    assert batch.run(PREEMPTED=PREEMPTED)[0] == 0
-    assert not batch.calls("scontrol")
-
-
-def test_a_slurm_that_does_not_tell_of_preemption(batch):
-    assert batch.run(RC="143", PREEMPTED=" ")[0] == 143
-    assert not batch.calls("scontrol")
-
-
-@pytest.mark.parametrize("count, requeued", [("0", True), ("7", True), ("8", False), ("9", False)])
-def test_the_budget_of_restarts(batch, count, requeued):
-    status, _, err = batch.run(RC="85", SLURM_RESTART_COUNT=count)
-    assert bool(batch.calls("scontrol")) is requeued
-    if not requeued:
-        assert status == 85
-        assert "its 8 restarts are used up: submit again" in err
-
-
-def test_a_budget_of_none(tmp_path):
-    batch = Batch(tmp_path, restarts={"most": 0})
-    assert batch.run(RC="85")[0] == 85
-    assert not batch.calls("scontrol")
-
-
-def test_a_job_that_slurm_still_signals_is_running(batch):
-    """Ranks may have left before the signal has reached every node."""
-    assert batch.run(RC="85", STATE="SIGNALING")[0] == 0
-    assert batch.calls("scontrol") == ["scontrol requeue 77"]
-
-
-@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "", "TIMEOUT"])
-def test_a_cancelled_job_stays_cancelled(batch, state):
-    status, _, err = batch.run(RC="85", STATE=state or " ")
-    assert status == 85
-    assert "cancelled" in err
-    assert not batch.calls("scontrol")
-
-
-@pytest.mark.parametrize("rc, preempted", [("85", ""), ("143", PREEMPTED)])
-def test_a_slurm_that_answers_late(batch, rc, preempted):
+@pytest.mark.parametrize("environ", [{"RC": "85"}, {"RC": "143", "PREEMPTED": PREEMPTED}])
+def test_a_slurm_that_answers_late(batch, environ):
     """The controller is away just when the ranks have left."""
-    environ = {"PREEMPTED": preempted} if preempted else {}
-    assert batch.run(RC=rc, SILENT="3", **environ)[0] == 0
-    assert batch.calls("scontrol") == ["scontrol requeue 77"]
-    assert len(batch.calls("sleep")) == 3
-
-
-def test_a_slurm_that_does_not_answer(batch):
-    status, _, err = batch.run(RC="85", SILENT="99")
-    assert status == 85
-    assert "saved, and not requeued without an answer: submit again to resume" in err
-    assert "cancelled" not in err
-    assert not batch.calls("scontrol")
-
-
-def test_a_users_filter_of_the_queue_hides_nothing(batch):
-    assert batch.run(RC="85", SQUEUE_STATES="PENDING")[0] == 0
-    assert batch.calls("scontrol") == ["scontrol requeue 77"]
+    assert batch.run(SILENT="3", **environ)[0] == 0
+    assert (batch.calls("scontrol"), len(batch.calls("sleep"))) == (["scontrol requeue 77"], 3)
 
 
 def test_the_cluster_that_the_submitter_asked_is_not_the_jobs(batch):
     assert batch.run(RC="85", SLURM_CLUSTERS="c2", SLURM_JWT="x", SLURM_CONF="/etc/x")[0] == 0
     seen = (batch.directory / "log.environ.of_squeue").read_text().splitlines()
     assert "SLURM_CONF=/etc/x" in seen
-    for found in (seen, [f"{name}={value}" for name, value in batch.seen_by_ranks().items()]):
-        assert not [line for line in found if line.startswith(("SLURM_CLUSTERS", "SLURM_JWT"))]
-
-
-def test_what_a_profile_passes_on_by_name_stays(tmp_path):
-    batch = Batch(tmp_path, pass_environment=["SLURM_JWT"])
-    assert batch.run(SLURM_JWT="x", SLURM_CLUSTERS="c2")[0] == 0
-    assert batch.seen_by_ranks()["SLURM_JWT"] == "x"
-    assert "SLURM_CLUSTERS" not in batch.seen_by_ranks()
-
-
-def test_a_site_that_refuses_to_requeue(batch):
-    assert batch.run(RC="85", SCONTROL_RC="1")[0] == 85
+    for line in (*seen, *batch.seen_by_ranks()):
+        assert not line.startswith(("SLURM_CLUSTERS", "SLURM_JWT"))
 
 
 def test_term_waits_for_the_ranks(batch):
@@ -276,11 +219,6 @@ def test_a_start_takes_no_directory_of_another(batch):
     assert told == {"4:", "5:", "6:", "7:"}
 
 
-def test_what_is_made_is_the_owners_alone(batch):
-    batch.run()
-    assert (batch.run_directory / "job/attempts/0").stat().st_mode & 0o077 == 0
-
-
 @pytest.mark.parametrize("lives", [True, False])
 def test_a_second_job_of_a_run_hides_nothing_of_the_first(batch, lives):
     assert batch.run()[0] == 0
@@ -307,14 +245,27 @@ def test_a_run_directory_that_cannot_be_made(batch):
 # What ranks get
 
 
-def test_the_environment_of_the_ranks(tmp_path):
-    batch = Batch(tmp_path, environment={"A": "one", "B": "$A two", "C": "${B}!", "D": "a'b\"c"})
-    batch.run()
+QUOTED = {"A": "one", "B": "$A two", "C": "${B}!", "D": "a'b\"c"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "environ", "expected"),
+    [
+        ({"environment": QUOTED}, {}, {"B": "one two", "C": "one two!", "D": "a'b\"c"}),
+        ({}, {}, {"VERL_HPC_CACHE": "/tmp/verl_hpc-77", "VERL_HPC_GPUS_PER_NODE": "4"}),
+        ({"setup": ["BASE=/opt/x"], "environment": {"X": "$BASE/y"}}, {}, {"X": "/opt/x/y"}),
+        ({}, {"TMPDIR": "/nowhere"}, {"TMPDIR": "/tmp"}),
+        ({"pass_environment": ["TOKEN"]}, {"TOKEN": "hunter2"}, {"TOKEN": "hunter2"}),
+        ({"pass_environment": ["SLURM_JWT"]}, {"SLURM_JWT": "x", "SLURM_CLUSTERS": "c2"},
+         {"SLURM_JWT": "x", "SLURM_CLUSTERS": None}),
+    ],
+)  # fmt: skip
+def test_the_environment_of_the_ranks(tmp_path, fields, environ, expected):
+    batch = Batch(tmp_path, **fields)
+    assert batch.run(**environ)[0] == 0
     seen = batch.seen_by_ranks()
-    assert (seen["B"], seen["C"], seen["D"]) == ("one two", "one two!", "a'b\"c")
-    assert seen["VERL_HPC_CACHE"] == "/tmp/verl_hpc-77"
-    assert seen["VERL_HPC_GPUS_PER_NODE"] == "4"
-    assert seen["PYTHONPATH"] == f"{batch.run_directory}/job/code:/elsewhere"
+    expected = expected | {"PYTHONPATH": f"{batch.run_directory}/job/code:/elsewhere"}
+    assert {name: seen.get(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("can_be_made", [True, False])
@@ -330,22 +281,6 @@ def test_the_directory_of_kept_caches_is_made_if_it_can_be(tmp_path, can_be_made
     if can_be_made:
         assert kept.stat().st_mode & 0o777 == 0o750
     assert ("compile caches are not kept" in out + err) is not can_be_made
-
-
-def test_a_variable_that_is_to_be_passed_must_be_there(tmp_path):
-    batch = Batch(tmp_path, pass_environment=["HF_TOKEN"])
-    status, _, err = batch.run()
-    assert status != 0
-    assert "HF_TOKEN: export it before you submit" in err
-    assert not batch.calls("srun")
-    assert batch.run(HF_TOKEN="hunter2")[0] == 0
-    assert batch.seen_by_ranks()["HF_TOKEN"] == "hunter2"
-
-
-def test_setup_comes_before_the_environment(tmp_path):
-    batch = Batch(tmp_path, setup=["BASE=/opt/x"], environment={"X_HOME": "$BASE/y"})
-    batch.run()
-    assert batch.seen_by_ranks()["X_HOME"] == "/opt/x/y"
 
 
 @pytest.mark.parametrize(
@@ -371,61 +306,41 @@ def test_setup_comes_first_and_has_the_users_shell(tmp_path):
     assert (tmp_path / "log.umask").read_text() == mine
 
 
-def test_failures_after_setup_are_the_scripts_own(tmp_path):
-    assert Batch(tmp_path, setup=["true"]).run(RC="85")[0] == 0
+NEEDS = "needs it, and it is not set on this node"
+APPTAINER = {"kind": "apptainer", "image": "$IMAGES/a.sif"}
 
 
-def test_failures_inside_substitutions_of_setup_are_not_its_own(tmp_path):
-    lines = ["BASE=$(false; echo /opt/x)", "WORDS=$(echo $(exit 3))", "if ! false; then true; fi"]
-    status, _, err = Batch(tmp_path, setup=lines).run()
-    assert status == 0
-    assert "setup" not in err
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_tmpdir_of_another_node_is_left(tmp_path, there):
+def test_ranks_take_a_tmpdir_that_is_there_for_scratch(tmp_path):
     batch = Batch(tmp_path, node_scratch="$TMPDIR")
-    directory = tmp_path / "scratch"
-    if there:
-        directory.mkdir()
-    status, _, err = batch.run(TMPDIR=str(directory))
-    if not there:
-        assert status != 0
-        assert "node_scratch of the site profile needs it, and it is not set on this node" in err
-        return
+    (tmp_path / "scratch").mkdir()
+    batch.run(TMPDIR=f"{tmp_path}/scratch")
     seen = batch.seen_by_ranks()
-    assert seen["TMPDIR"] == str(directory)
-    assert seen["VERL_HPC_CACHE"] == f"{directory}/verl_hpc-77"
+    kept = seen["TMPDIR"], seen["VERL_HPC_CACHE"]
+    assert kept == (f"{tmp_path}/scratch", f"{tmp_path}/scratch/verl_hpc-77")
 
 
-def test_ranks_have_a_tmpdir(tmp_path):
-    batch = Batch(tmp_path)
-    batch.run(TMPDIR="/nowhere")
-    assert batch.seen_by_ranks()["TMPDIR"] == "/tmp"
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        # A TMPDIR of another node is left.
+        ({"node_scratch": "$TMPDIR"}, f"node_scratch of the site profile {NEEDS}"),
+        ({"pass_environment": ["HF_TOKEN"]}, "HF_TOKEN: export it before you submit"),
+        ({"node_scratch": "$LOCAL/x"}, f"LOCAL: node_scratch of the site profile {NEEDS}"),
+        ({"container": APPTAINER}, "IMAGES: container.image of the site profile needs it"),
+    ],
+)
+def test_what_has_a_variable_that_is_not_set_here(tmp_path, fields, words):
+    batch = Batch(tmp_path, **fields)
+    status, _, err = batch.run(TMPDIR="/nowhere")
+    assert status != 0 and words in err
+    assert not batch.calls("srun")
 
 
-def test_scratch_whose_variable_is_not_set_here(tmp_path):
-    status, _, err = Batch(tmp_path, node_scratch="$LOCAL/x").run()
-    assert status != 0
-    assert "LOCAL: node_scratch of the site profile needs it, and it is not set on this node" in err
-
-
-def test_an_image_whose_variable_is_not_set_here(tmp_path):
-    image = {"kind": "apptainer", "image": "$IMAGES/a.sif"}
-    status, _, err = Batch(tmp_path, container=image).run()
-    assert status != 0
-    assert "IMAGES: container.image of the site profile needs it" in err
-
-
-def test_who_may_read_a_runs_files(tmp_path):
-    batch = Batch(tmp_path, umask="027")
+@pytest.mark.parametrize(("fields", "mode"), [({}, 0o700), ({"umask": "027"}, 0o750)])
+def test_who_may_read_a_runs_files(tmp_path, fields, mode):
+    batch = Batch(tmp_path, **fields)
     assert batch.run()[0] == 0
-    assert (batch.run_directory / "job/attempts/0").stat().st_mode & 0o777 == 0o750
-
-
-def test_a_login_shell(tmp_path):
-    batch = Batch(tmp_path, login_shell=True)
-    assert batch.script.read_text().startswith("#!/bin/bash -l\n")
+    assert (batch.run_directory / "job/attempts/0").stat().st_mode & 0o777 == mode
 
 
 def test_the_jobs_caches_are_removed_from_every_node(batch):
@@ -451,22 +366,21 @@ def test_a_link_that_saves_leaves_the_rest_to_the_next(link):
     assert len([call for call in link.calls("srun") if "--label" in call]) == 2
 
 
-@pytest.mark.parametrize("rc", [0, 1, 137])
-def test_after_the_end_later_links_do_nothing(link, rc):
-    assert link.run(RC=str(rc))[0] == rc
-    assert (link.run_directory / "job/ended").read_text() == f"{rc}\n"
+@pytest.mark.parametrize(
+    ("environ", "ended"),
+    [({"RC": "0"}, 0), ({"RC": "1"}, 1), ({"RC": "137"}, 137), ({"MUTE": "1"}, 1)],
+)
+def test_after_the_end_later_links_do_nothing(link, environ, ended):
+    """A link that says nothing ends the chain as a failure."""
+    assert link.run(**environ)[0] == ended
+    assert (link.run_directory / "job/ended").read_text() == f"{ended}\n"
     link.log.unlink()
     status, out, _ = link.run()
     assert status == 0
-    assert f"ended with status {rc}" in out
+    assert f"ended with status {ended}" in out
     assert not link.calls("srun")
 
 
 def test_a_link_that_a_preemption_killed_is_not_the_end(link):
     assert link.run(RC="143", PREEMPTED=PREEMPTED)[0] == 85
     assert not (link.run_directory / "job/ended").exists()
-
-
-def test_a_link_that_says_nothing_ends_the_chain_as_a_failure(link):
-    assert link.run(MUTE="1")[0] == 1
-    assert (link.run_directory / "job/ended").read_text() == "1\n"

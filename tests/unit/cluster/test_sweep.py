@@ -20,12 +20,8 @@ from verl_hpc.runs.jobs import read_jobs
 from verl_hpc.runs.logs.read import TIME_FORMAT
 
 SWEEP = ["--sweep", "optimizer.lr=1e-6,3e-6", "--sweep", "seed=4,5"]
-GOAL = [
-    "evaluation.stop_at=0.5",
-    "evaluation.every=1",
-    "data.evaluation={kind: reasoning_gym, task: a, size: 1}",
-]
-
+GOAL = ["evaluation.stop_at=0.5", "evaluation.every=1"]
+GOAL.append("data.evaluation={kind: reasoning_gym, task: a, size: 1}")
 NO_COPY = "site.code=installed"
 
 
@@ -39,12 +35,8 @@ def submit(tmp_path, monkeypatch):
 
 
 def test_every_combination_once():
-    assert combinations(["a.b=1,2", "c=x, y"]) == [
-        ("a.b=1", "c=x"),
-        ("a.b=1", "c=y"),
-        ("a.b=2", "c=x"),
-        ("a.b=2", "c=y"),
-    ]
+    pairs = [(a, c) for a in ("a.b=1", "a.b=2") for c in ("c=x", "c=y")]
+    assert combinations(["a.b=1,2", "c=x, y"]) == pairs
 
 
 @pytest.mark.parametrize(
@@ -58,10 +50,7 @@ def test_every_combination_once():
         (["lr=1", "lr=2"], "each field once"),
         (["name=a,b"], "the same for all runs"),
         (["site.memory=1G,2G"], "the same for all runs"),
-        (
-            [f"seed={','.join(map(str, range(40)))}", f"steps={','.join(map(str, range(40)))}"],
-            "1600",
-        ),
+        ([f"{field}={','.join(map(str, range(40)))}" for field in ("seed", "steps")], "1600"),
     ],
 )
 def test_words_that_are_no_sweep(sweeps, complaint):
@@ -98,21 +87,15 @@ def test_a_dry_run(submit, tmp_path, capsys):
 
 
 def test_runs_are_runs_like_any_other(submit, cluster, tmp_path, monkeypatch):  # noqa: F811
-    (cluster / "squeue").write_text("#!/bin/sh\n")
-    (cluster / "squeue").chmod(0o755)
+    ask_squeue(cluster)
     assert submit(*SWEEP) == 0
     sweep = tmp_path / "runs/run"
     assert [path.name for path in runs_below(tmp_path / "runs")] == ["0", "1", "2", "3"]
-    assert [read_jobs(sweep / name / "job")[0]["job_id"] for name in "012"] == [
-        "41_0",
-        "41_1",
-        "41_2",
-    ]
+    jobs = [read_jobs(sweep / name / "job")[0]["job_id"] for name in "012"]
+    assert jobs == ["41_0", "41_1", "41_2"]
     assert "lr: 3.0e-06" in (sweep / "2/job/config.yaml").read_text()
-    assert json.loads((sweep / "sweep.json").read_text())[3] == {
-        "run": "3",
-        "given": ["optimizer.lr=3e-6", "seed=5"],
-    }
+    last = json.loads((sweep / "sweep.json").read_text())[3]
+    assert last == {"run": "3", "given": ["optimizer.lr=3e-6", "seed=5"]}
     script = (cluster / "script.41").read_text()
     assert script == (sweep / "sweep.sbatch").read_text()
     assert f"#SBATCH --output={sweep}/%a/job/slurm-%A_%a.log\n" in script
@@ -120,32 +103,27 @@ def test_runs_are_runs_like_any_other(submit, cluster, tmp_path, monkeypatch):  
 
 
 def test_after_the_goal_no_other_run_starts(submit, cluster, tmp_path, monkeypatch):  # noqa: F811
-    (cluster / "squeue").write_text("#!/bin/sh\n")
-    (cluster / "squeue").chmod(0o755)
+    ask_squeue(cluster)
     assert submit(*SWEEP, "--until-goal", *GOAL, NO_COPY) == 0
     sweep = tmp_path / "runs/run"
     assert shellcheck(sweep / "sweep.sbatch") == ""
     for index, state in enumerate(("finished", "goal reached", "finished")):
-        text = (
-            f"""echo ran; echo '{{"state": "{state}"}}' >{sweep}/{index}/facts.json; exit {index}"""
-        )
-        (sweep / f"{index}/job/job.sbatch").write_text(text)
-
-    def run(index):
-        done = subprocess.run(
-            ["bash", sweep / "sweep.sbatch"],
-            env=os.environ | {"SLURM_ARRAY_TASK_ID": str(index)},
-            capture_output=True,
-            text=True,
-        )
-        return done.returncode, done.stdout.strip()
-
-    assert run(0) == (0, "ran")
-    assert run(1) == (1, "ran")
-    status, said = run(2)
+        facts = f"""echo '{{"state": "{state}"}}' >{sweep}/{index}/facts.json"""
+        (sweep / f"{index}/job/job.sbatch").write_text(f"echo ran; {facts}; exit {index}")
+    assert run_of(sweep, 0) == (0, "ran\n")
+    assert run_of(sweep, 1) == (1, "ran\n")
+    status, said = run_of(sweep, 2)
     said_at, _, text = said.partition(" ")
-    assert (status, text) == (0, "run 1 has reached the goal: nothing to do")
+    assert (status, text) == (0, "run 1 has reached the goal: nothing to do\n")
     assert time.strptime(said_at, TIME_FORMAT)
+
+
+def run_of(sweep, index, **variables):
+    """Status and output of one run of the array."""
+    variables = os.environ | {"SLURM_ARRAY_TASK_ID": str(index)} | variables
+    command = ["bash", sweep / "sweep.sbatch"]
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True)
+    return done.returncode, done.stdout
 
 
 def ask_squeue(lab, text=""):
@@ -175,13 +153,7 @@ def test_slurm_is_asked_once_for_all_runs(submit, cluster):  # noqa: F811
 
 
 @pytest.mark.parametrize("why", ["sbatch refuses", "a run is in the queue", "a model is missing"])
-def test_a_sweep_that_is_refused_leaves_nothing_behind(
-    submit,
-    cluster,  # noqa: F811
-    tmp_path,
-    monkeypatch,
-    why,
-):
+def test_a_sweep_that_is_refused_leaves_nothing(submit, cluster, tmp_path, monkeypatch, why):  # noqa: F811
     ask_squeue(cluster)
     assert submit("--sweep", "seed=4,5", NO_COPY) == 0
     before = directories(tmp_path / "runs")
@@ -219,13 +191,7 @@ def test_a_login_shell_runs_each_run(submit, cluster, tmp_path, goal):  # noqa: 
     assert shellcheck(sweep / "sweep.sbatch") == ""
     (tmp_path / ".bash_profile").write_text("module() { echo module $*; }\n")
     (sweep / "0/job/job.sbatch").write_text("module load mpi\n")
-    done = subprocess.run(
-        ["bash", sweep / "sweep.sbatch"],
-        env=os.environ | {"SLURM_ARRAY_TASK_ID": "0", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (0, "module load mpi\n"), done.stderr
+    assert run_of(sweep, 0, HOME=str(tmp_path)) == (0, "module load mpi\n")
 
 
 def test_a_variant_that_is_swept_takes_nothing_of_the_files(submit, tmp_path, caplog):

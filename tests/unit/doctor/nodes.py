@@ -43,13 +43,13 @@ class Node:
     is_amd: bool
     num_gpus: int
     cores: int
-    """That a rank is asked for."""
+    """Cores that are asked for each rank."""
     root: Path
     """Its nvidia-smi, and the files of its drivers."""
     infiniband: Fabric
     slingshot: bool
     network: str
-    """That NCCL says it uses."""
+    """The network that NCCL reports."""
     model: str = "NVIDIA H100"
     torch: str = "2.13.0+cu130"
     cuda: str | None = "13.0"
@@ -58,9 +58,9 @@ class Node:
     seen: int = 0
     """GPUs that torch counts."""
     complaint: str = ""
-    """Of torch, where it counts none."""
+    """Error message of torch where it counts no GPU."""
     product: float = 16.0
-    """Of a row of ones and a column of ones, sixteen of each, on its first GPU."""
+    """Product of a row and a column of sixteen ones on the first GPU."""
     limits: dict[str, float] = field(default_factory=dict)
     ahead_s: float = 0.0
     written: dict[str, float | str] = field(default_factory=dict)
@@ -251,14 +251,9 @@ def stand_in(monkeypatch: Any, meeting: Meeting) -> None:
 def _binding(world: world.World) -> Binding:
     count = here().cores if here().bound is None else here().bound
     first = world.local_rank * here().cores
-    return Binding(
-        world.rank,
-        here().name,
-        world.device,
-        frozenset(range(first, first + cast(int, count))),
-        here().cores,
-        world.local_size * here().cores,
-    )
+    cores = frozenset(range(first, first + cast(int, count)))
+    asked = here().cores, world.local_size * here().cores
+    return Binding(world.rank, here().name, world.device, cores, *asked)
 
 
 def run_ranks(nodes: list[Node], meeting: Meeting, work: Callable[[Session, Node], Any]) -> Any:
@@ -283,15 +278,15 @@ def run_ranks(nodes: list[Node], meeting: Meeting, work: Callable[[Session, Node
             return error
 
     with ThreadPoolExecutor(size) as pool:
-        found = list(pool.map(rank, range(size)))
-    for one in found:
+        returned = list(pool.map(rank, range(size)))
+    for one in returned:
         if isinstance(one, BaseException):
             raise one
-    return found[0]
+    return returned[0]
 
 
 def read_gpus(monkeypatch: Any, one: Node) -> list[gpu.Gpu] | str:
-    """As the doctor reads them before it joins."""
+    """Read the GPUs of a node as the doctor does before it joins the other ranks."""
     monkeypatch.setenv("PATH", f"{one.root / 'bin'}:/usr/bin:/bin")
 
     def near_cores(bus: str, _: object = None) -> frozenset[int] | None:

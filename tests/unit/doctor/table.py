@@ -17,7 +17,7 @@ SYSTEMS = {
 }
 """Heading of a column, and the name of its profile in slurm/systems."""
 NOT_THERE = "-"
-"""Of a check that a system does not have."""
+"""State of a check that a system does not have."""
 _SAME = "all"
 
 
@@ -54,7 +54,7 @@ class Cell(NamedTuple):
     """What doctor has said of one state of one system."""
 
     found: str
-    """Of the check that the state breaks."""
+    """State of the check that the row breaks."""
     others: str
     """Other checks whose verdicts are not those of the healthy system; empty if all are."""
 

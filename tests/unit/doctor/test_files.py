@@ -34,19 +34,14 @@ def inputs(directory, *overrides, **fields):
     return {v.check: v for v in check_inputs(asked, plan_job(asked))}
 
 
-def test_a_model_that_is_whole(here):
+def test_models_that_are_whole_missing_or_not_seen(here):
     verdict = inputs(here)["model.path"]
     assert verdict.state == "ok"
     assert "million parameters" in verdict.found
-
-
-def test_a_model_that_is_not_there(tmp_path):
-    verdict = inputs(tmp_path)["model.path"]
-    assert (verdict.state, verdict.found) == ("fails", f"{tmp_path}/model does not exist")
-
-
-def test_a_file_that_only_compute_nodes_see(tmp_path):
-    assert inputs(tmp_path, check_paths=False)["model.path"].state == "unknown"
+    shutil.rmtree(here / "model")
+    verdict = inputs(here)["model.path"]
+    assert (verdict.state, verdict.found) == ("fails", f"{here}/model does not exist")
+    assert inputs(here, check_paths=False)["model.path"].state == "unknown"
 
 
 def damage_weights(model):
@@ -93,13 +88,9 @@ def test_data_and_reward(here):
     data = "data.train={kind: files, paths: [a.jsonl, b.jsonl]}"
     (here / "a.jsonl").write_text("")
     asked = request(here, data, "reward.function=r.py:f")
-    found = [(v.check, v.state) for v in check_inputs(asked, plan_job(asked))]
-    assert found == [
-        ("model.path", "ok"),
-        ("data.train.paths", "ok"),
-        ("data.train.paths", "fails"),
-        ("reward.function", "fails"),
-    ]
+    states = [f"{v.check} {v.state}" for v in check_inputs(asked, plan_job(asked))]
+    files = ["data.train.paths ok", "data.train.paths fails", "reward.function fails"]
+    assert states == ["model.path ok", *files]
 
 
 def room(asked, *, has_config=True):
@@ -147,7 +138,7 @@ def test_room_where_the_data_say_how_many_checkpoints_there_are(here, monkeypatc
     assert verdict.found.endswith("GB if there are 1,000,001")
 
 
-EVERY = ("steps=99", "checkpoint.every=1")
+EVERY = ("steps=99", "checkpoint.every=1", "checkpoint.keep=9", "algorithm.advantage.name=gae")
 SIZES = {"vocab_size": 1_000, "intermediate_size": 1_000, "num_hidden_layers": 100}
 
 
@@ -166,9 +157,7 @@ def test_checkpoints_have_each_trained_roles_own_model(here, where, overrides):
     (here / where).mkdir(parents=True)
     (here / where / "config.json").write_text(json.dumps(tree | SIZES))
     sizes = [read_architecture(here / name).num_parameters for name in ("model", where)]
-    verdict = room(
-        request(here, "algorithm.advantage.name=gae", "checkpoint.keep=9", *EVERY, *overrides)
-    )
+    verdict = room(request(here, *EVERY, *overrides))
     assert verdict.found.endswith(f"need about {sum(sizes) * 14 * 10 / 1e9:,.1f} GB")
 
 
@@ -235,30 +224,28 @@ def test_this_python(tmp_path):
         assert f"{name} " in verdict.found
 
 
+def python_with(directory, **found):
+    """One that has our packages, and others or none of them."""
+    names = ("torch", "mpi4py", "megatron-core", "h5py", "vllm")
+    answer = {"version": "3.12.1", "found": dict.fromkeys(names, "1.0") | found}
+    return fake_python(directory, f"echo '{json.dumps(answer)}'")
+
+
 @pytest.mark.parametrize(
-    "text, state, words",
+    "text, words",
     [
-        (
-            "echo 'ModuleNotFoundError: no yaml' >&2; exit 1",
-            "fails",
-            "ModuleNotFoundError: no yaml",
-        ),
-        ("exit 3", "fails", "exit status 3"),
+        ("echo 'ModuleNotFoundError: no yaml' >&2; exit 1", "ModuleNotFoundError: no yaml"),
+        ("exit 3", "exit status 3"),
+        (None, "No such file"),
     ],
 )
-def test_a_python_that_cannot(tmp_path, text, state, words):
-    python = fake_python(tmp_path, text)
+def test_a_python_that_cannot(tmp_path, text, words):
+    python = str(tmp_path / "none") if text is None else fake_python(tmp_path, text)
     verdict = python_verdict(tmp_path, python=python)
-    assert verdict.state == state
+    assert verdict.state == "fails"
     assert words in verdict.found
     loaded = python_verdict(tmp_path, python=python, setup=["module load x"])
-    assert loaded.state == "unknown"
-
-
-def test_a_python_that_is_not_there(tmp_path):
-    verdict = python_verdict(tmp_path, python=str(tmp_path / "none"))
-    assert verdict.state == "fails"
-    assert "No such file" in verdict.found
+    assert loaded.state == ("fails" if text is None else "unknown")
 
 
 @pytest.mark.parametrize(
@@ -268,22 +255,14 @@ def test_a_python_that_is_not_there(tmp_path):
         ("mpi4py", (), {"mpi": "none"}, ""),
         ("vllm", (), {}, "without vllm"),
         ("vllm", ("rollout.engine=hf",), {}, ""),
+        ("vllm", (), {"has_config": False}, ""),
     ],
 )
 def test_a_python_without_our_packages(tmp_path, missing, overrides, fields, words):
-    names = ("torch", "mpi4py", "megatron-core", "h5py", "vllm")
-    answer = {"version": "3.12.1", "found": dict.fromkeys(names, "1.0") | {missing: None}}
-    python = fake_python(tmp_path, f"echo '{json.dumps(answer)}'")
+    python = python_with(tmp_path, **{missing: None})
     verdict = python_verdict(tmp_path, *overrides, python=python, **fields)
     assert verdict.state == ("fails" if words else "ok")
     assert words in verdict.found
-
-
-def test_without_a_configuration_vllm_may_be_missing(tmp_path):
-    answer = {"version": "3", "found": dict.fromkeys(("torch", "mpi4py", "megatron-core"), "1")}
-    answer["found"] |= {"h5py": "3", "vllm": None}
-    python = fake_python(tmp_path, f"echo '{json.dumps(answer)}'")
-    assert python_verdict(tmp_path, has_config=False, python=python).state == "ok"
 
 
 def test_packages_of_trackers_are_asked_for_too(tmp_path):
@@ -292,12 +271,9 @@ def test_packages_of_trackers_are_asked_for_too(tmp_path):
     assert verdict.state == "ok", verdict
     for name in ("wandb", "mlflow-skinny", "tensorboard"):
         assert f"{name} " in verdict.found
-    names = ("torch", "mpi4py", "megatron-core", "h5py", "vllm", "mlflow-skinny", "tensorboard")
-    answer = {"version": "3.12.1", "found": dict.fromkeys(names, "1.0") | {"wandb": None}}
-    python = fake_python(tmp_path, f"echo '{json.dumps(answer)}'")
-    verdict = python_verdict(tmp_path, *words, python=python)
-    assert verdict.state == "fails"
-    assert verdict.found.endswith("; without wandb")
+    trackers = {"mlflow-skinny": "1.0", "tensorboard": "1.0", "wandb": None}
+    verdict = python_verdict(tmp_path, *words, python=python_with(tmp_path, **trackers))
+    assert (verdict.state, verdict.found[-15:]) == ("fails", "; without wandb")
 
 
 def test_a_python_inside_a_container(tmp_path):

@@ -46,20 +46,19 @@ def test_the_script(tmp_path):
     assert "not started again" in explain(asked, job, ())
 
 
-def test_a_chain_is_for_training(tmp_path):
-    text = render_script(plan_job(doctors(tmp_path, restarts={"by": "chain", "most": 3})))
-    assert "job/ended" not in text
-
-
-def test_options_that_only_training_has_may_be_dropped(tmp_path):
-    job = plan_job(doctors(tmp_path, drop_directives=["signal", "mem"]))
-    assert not {"signal", "mem"} & {setting.name for setting in job.directives}
-
-
-def test_without_mpi(tmp_path):
-    text = render_script(plan_job(doctors(tmp_path, mpi="none")))
-    assert "--mpi=none" in text
-    assert "--bootstrap" not in text, "the profile says it"
+@pytest.mark.parametrize(
+    ("fields", "words", "others"),
+    [
+        ({"restarts": {"by": "chain", "most": 3}}, [], ["job/ended"]),
+        ({"drop_directives": ["signal", "mem"]}, [], ["SBATCH --signal", "SBATCH --mem"]),
+        # The profile says whether there is MPI.
+        ({"mpi": "none"}, ["--mpi=none"], ["--bootstrap"]),
+    ],
+    ids=["a chain is for training", "options of training may be dropped", "without MPI"],
+)
+def test_words_of_the_script(tmp_path, fields, words, others):
+    text = render_script(plan_job(doctors(tmp_path, **fields)))
+    assert [word for word in (*words, *others) if word in text] == words
 
 
 @pytest.mark.parametrize(
@@ -85,39 +84,35 @@ def result(directory, job="7"):
     return path
 
 
-def test_waiting_until_the_ranks_have_spoken(tmp_path):
-    naps = []
+def wait(directory, slurm, sleep=lambda seconds: None):
+    """For the result of job 7; `slurm` is the answer to all questions, or answers each."""
+    return wait_for_result(directory, "7", slurm if callable(slurm) else lambda _: slurm, sleep)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_waiting_until_the_ranks_have_spoken(tmp_path, answers):
+    """A controller that serves everybody is asked every 30 s, and again if it does not answer."""
+    naps, asked = [], []
 
     def sleep(seconds):
         naps.append(seconds)
         if len(naps) == 100:
             result(tmp_path)
 
-    asked = []
-    queue = lambda words: asked.append(list(words)) or "7 RUNNING\n"  # noqa: E731
-    assert wait_for_result(tmp_path, "7", queue, sleep) == VERDICTS
-    assert len(naps) == 100
-    assert len(asked) == 3, "of a controller that serves everybody, every 30 s"
+    def queue(words):
+        asked.append(words)
+        if not answers:
+            raise ClusterError("squeue: Socket timed out on send/recv operation")
+        return "7 RUNNING\n"
 
-
-def test_a_controller_that_does_not_answer_is_asked_again(tmp_path):
-    naps = []
-
-    def sleep(seconds):
-        naps.append(seconds)
-        if len(naps) == 200:
-            result(tmp_path)
-
-    def silent(words):
-        raise ClusterError("squeue: Socket timed out on send/recv operation")
-
-    assert wait_for_result(tmp_path, "7", silent, sleep) == VERDICTS
+    assert wait(tmp_path, queue, sleep) == VERDICTS
+    assert (len(naps), len(asked)) == (100, 3)
 
 
 def test_a_job_that_ends_without_a_result(tmp_path):
     naps = []
     with pytest.raises(ClusterError, match="job 7 has ended without a result") as caught:
-        wait_for_result(tmp_path, "7", lambda words: "8 RUNNING\n", naps.append)
+        wait(tmp_path, "8 RUNNING\n", naps.append)
     assert "says more" not in str(caught.value), "there is nothing to read"
     assert 30 < sum(naps) < 70
 
@@ -127,7 +122,7 @@ def test_a_job_that_could_not_be_started(tmp_path):
         return "JobState=FAILED Reason=JobLaunchFailure" if words[0] == "scontrol" else ""
 
     with pytest.raises(ClusterError, match=r"FAILED, JobLaunchFailure: .*write the run directory"):
-        wait_for_result(tmp_path, "7", slurm, lambda seconds: None)
+        wait(tmp_path, slurm)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +143,7 @@ def test_a_job_that_never_starts_is_cancelled(tmp_path, reason, words):
         return held if command[0] == "scontrol" else "7 PENDING\n"
 
     with pytest.raises(ClusterError, match=f"job 7 does not start .*, and is cancelled .*{words}"):
-        wait_for_result(tmp_path, "7", slurm, lambda seconds: None)
+        wait(tmp_path, slurm)
     assert asked[-1] == ["scancel", "7"]
 
 
@@ -160,7 +155,7 @@ def test_a_job_that_waits_for_its_turn_is_waited_for(tmp_path):
         return "Reason=Priority" if command[0] == "scontrol" else next(states, "")
 
     with pytest.raises(ClusterError, match="has ended without a result"):
-        wait_for_result(tmp_path, "7", slurm, lambda seconds: None)
+        wait(tmp_path, slurm)
 
 
 @pytest.fixture
@@ -177,7 +172,7 @@ def test_a_job_whose_rank_was_killed(tmp_path, attempt):
     text += "srun: error: n1: task 1: Killed\nsrun: Force Terminated\n"
     (tmp_path / "job/slurm-7.log").write_text(text)
     with pytest.raises(ClusterError, match=r"first: srun: error: n1: task 1: Killed\. "):
-        wait_for_result(tmp_path, "7", lambda words: "", lambda seconds: None)
+        wait(tmp_path, "")
 
 
 def test_a_job_that_fails_before_it_can_tell(tmp_path, attempt):
@@ -185,24 +180,22 @@ def test_a_job_that_fails_before_it_can_tell(tmp_path, attempt):
     lines += ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no route"]
     (attempt / "n3.log").write_text("".join(f"5: {line}\n" for line in lines))
     with pytest.raises(ClusterError, match=r"between n2 and n3: OSError: no route\. "):
-        wait_for_result(tmp_path, "7", lambda words: "", lambda seconds: None)
+        wait(tmp_path, "")
 
 
 def test_the_result_of_an_earlier_job_is_not_taken_for_this_ones(tmp_path):
     result(tmp_path, "6")
     with pytest.raises(ClusterError):
-        wait_for_result(tmp_path, "7", lambda words: "", lambda seconds: None)
+        wait(tmp_path, "")
 
 
 def test_reading_it_later(tmp_path):
-    import shutil
-
     profile(tmp_path)
     path = result(tmp_path)
-    shutil.copy(tmp_path / "site.yaml", tmp_path / "job")
-    found, site = newest_result(tmp_path)
-    assert (found, site.site.name) == (path, "here")
-    assert read_result(found) == VERDICTS
+    (tmp_path / "site.yaml").rename(tmp_path / "job/site.yaml")
+    newest, site = newest_result(tmp_path)
+    assert (newest, site.site.name) == (path, "here")
+    assert read_result(newest) == VERDICTS
 
 
 def test_no_result(tmp_path):

@@ -28,18 +28,11 @@ from verl_hpc.slurm import programs
 
 TABLE = Path(__file__).with_name("login_of_systems.txt")
 LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "vocab_size": 32000,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": False,
-    "rms_norm_eps": 1e-5,
-}
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024,
+    "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "vocab_size": 32000, "max_position_embeddings": 4096,
+    "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
+}  # fmt: skip
 SLURM = ("mpi", "partition", "nodes", "account", "qos", "sbatch", "pyxis", "edf")
 """Checks that ask Slurm."""
 SEEN = ("site.check_paths=true",)
@@ -85,20 +78,6 @@ class Case:
         self.words = (*words, "--cluster", str(ROOT / f"slurm/systems/{system}.yaml"))
         self.here, self.patch = directory, monkeypatch
 
-    def change(self, command, old, new):
-        self.cluster.change(command, old, new)
-
-    def answer(self, command, text):
-        self.cluster.answers[command] = text
-
-    def kinds(self, cores, gpus):
-        """Nodes of other numbers, of every kind."""
-        self.answer("sinfo", f"{cores}|{'gpu:' + str(gpus) if gpus else '(null)'}")
-
-    def edf(self, text):
-        for path in (self.here / "home/.edf").iterdir():
-            path.write_text(text)
-
     def nobody_may(self, mode, path):
         """Root may do everything, and tests run as root in containers."""
         there = files.os.access
@@ -141,147 +120,106 @@ def nothing(case):
     """The words alone make the row."""
 
 
+def answer(command, text):
+    return lambda case: case.cluster.answers.update({command: text})
+
+
+def change(command, old, new):
+    return lambda case: case.cluster.change(command, old, new)
+
+
+def lose(name):
+    return lambda case: case.cluster.lose(name)
+
+
+def kinds(cores, gpus):
+    """Nodes of other numbers, of every kind."""
+    return answer("sinfo", f"{cores}|gpu:{gpus}")
+
+
+def remove(name):
+    return lambda case: (case.here / name).unlink()
+
+
+def edf(text):
+    return lambda case: [path.write_text(text) for path in (case.here / "home/.edf").iterdir()]
+
+
+IN_IMAGE = (*ACCOUNT, *CONTAINER)
+IN_EDF = (*ACCOUNT, *EDF)
+OWN = (*ACCOUNT, *BARE, "site.python=python")
+WRAPPED = (*ACCOUNT, *ENTERS)
+OTHER = "PartitionName=other Default=NO State=UP MaxTime=1-00:00:00"
+ELSEWHERE = 'image = "me/image:1"\nmounts = ["/scratch:/scratch"]\n'
+TEN_MINUTES = "regular|00:10:00\nacc_ehpc|00:10:00\na100multi|00:10:00"
+THEIRS = "lab|ACCOUNT|normal\nlab|other|regular,acc_ehpc,a100multi"
 # What each row does to the system, and the words of its command line.
 STATES = {
-    "slurm: sbatch is not on PATH": (ACCOUNT, lambda c: c.cluster.lose("sbatch")),
-    "slurm: scancel is not on PATH": (ACCOUNT, lambda c: c.cluster.lose("scancel")),
-    "mpi: only none and pmi2 are offered": (
-        ACCOUNT,
-        lambda c: c.answer("srun --mpi=list", "MPI plugin types are...\n\tnone\n\tpmi2"),
-    ),
-    "mpi: srun does not say": (ACCOUNT, lambda c: c.answer("srun --mpi=list", Refused("no"))),
-    "partition: it is down": (ACCOUNT, lambda c: c.change(PARTITION, "=UP", "=DOWN")),
-    "partition: at most ten minutes": (
-        ACCOUNT,
-        lambda c: c.change(PARTITION, "1-00:00:00", "00:10:00"),
-    ),
+    "slurm: sbatch is not on PATH": (ACCOUNT, lose("sbatch")),
+    "slurm: scancel is not on PATH": (ACCOUNT, lose("scancel")),
+    "mpi: only none and pmi2 are offered":
+        (ACCOUNT, answer("srun --mpi=list", "MPI plugin types are...\n\tnone\n\tpmi2")),
+    "mpi: srun does not say": (ACCOUNT, answer("srun --mpi=list", Refused("no"))),
+    "partition: it is down": (ACCOUNT, change(PARTITION, "=UP", "=DOWN")),
+    "partition: at most ten minutes": (ACCOUNT, change(PARTITION, "1-00:00:00", "00:10:00")),
     "partition: fewer nodes than --nodes": ((*ACCOUNT, "--nodes", "65"), nothing),
-    "partition: it does not exist": (
-        ACCOUNT,
-        lambda c: c.answer(PARTITION, "PartitionName=other Default=NO State=UP MaxTime=1-00:00:00"),
-    ),
-    "partition: no answer": (
-        ACCOUNT,
-        lambda c: c.answer(PARTITION, Refused("Unable to contact slurm controller")),
-    ),
-    "nodes: fewer cores": (ACCOUNT, lambda c: c.kinds(16, 8)),
-    "nodes: fewer GPUs": (ACCOUNT, lambda c: c.kinds(512, 2)),
-    "account: of somebody else": (ACCOUNT, lambda c: c.change(ACCOUNTS, "ACCOUNT|", "mine|")),
+    "partition: it does not exist": (ACCOUNT, answer(PARTITION, OTHER)),
+    "partition: no answer":
+        (ACCOUNT, answer(PARTITION, Refused("Unable to contact slurm controller"))),
+    "nodes: fewer cores": (ACCOUNT, kinds(16, 8)),
+    "nodes: fewer GPUs": (ACCOUNT, kinds(512, 2)),
+    "account: of somebody else": (ACCOUNT, change(ACCOUNTS, "ACCOUNT|", "mine|")),
     "account: none is given": ((), nothing),
-    "account: no accounting": (ACCOUNT, lambda c: c.answer(ACCOUNTS, Refused("no slurmdbd"))),
-    "qos: not yours": (
-        ACCOUNT,
-        lambda c: c.answer(ACCOUNTS, "lab|ACCOUNT|normal\nlab|other|normal"),
-    ),
-    "qos: of another account of yours": (
-        ACCOUNT,
-        lambda c: c.answer(ACCOUNTS, "lab|ACCOUNT|normal\nlab|other|regular,acc_ehpc,a100multi"),
-    ),
-    "qos: at most ten minutes": (
-        ACCOUNT,
-        lambda c: c.answer(QOS, "regular|00:10:00\nacc_ehpc|00:10:00\na100multi|00:10:00"),
-    ),
-    "sbatch: Slurm refuses the request": (
-        ACCOUNT,
-        lambda c: c.answer("sbatch --test-only", Refused("allocation failure: Invalid qos")),
-    ),
-    "edf: srun does not take --environment": (
-        ACCOUNT,
-        lambda c: c.answer("srun --help", "--mpi=type"),
-    ),
-    "container: as shipped, with nothing there": (
-        ACCOUNT,
-        lambda c: (c.here / "home/.edf/verl_hpc.toml").unlink(),
-    ),
-    "container: the image is there": ((*ACCOUNT, *CONTAINER), nothing),
-    "container: no image": ((*ACCOUNT, *CONTAINER), lambda c: (c.here / "a.sif").unlink()),
-    "container: no image is seen from here": (
-        (*ACCOUNT, *CONTAINER[:-1], "site.check_paths=false"),
-        lambda c: (c.here / "a.sif").unlink(),
-    ),
-    "container: an image not to be read": (
-        (*ACCOUNT, *CONTAINER),
-        lambda c: c.nobody_may(files.os.R_OK, c.here / "a.sif"),
-    ),
-    "container: a mount is missing": ((*ACCOUNT, *CONTAINER), lambda c: (c.here / "data").rmdir()),
-    "container: its program is not here": (
-        (*ACCOUNT, *CONTAINER),
-        lambda c: c.cluster.lose("singularity"),
-    ),
-    "container: an EDF": ((*ACCOUNT, *EDF), nothing),
-    "container: no EDF": ((*ACCOUNT, *EDF), lambda c: (c.here / "home/.edf/a.toml").unlink()),
-    "container: an EDF that is no TOML": ((*ACCOUNT, *EDF), lambda c: c.edf("image: a")),
-    "container: an EDF without its image": (
-        (*ACCOUNT, *EDF),
-        lambda c: (c.here / "a.sif").unlink(),
-    ),
-    "container: an EDF without a mount": (
-        (*ACCOUNT, *EDF),
-        lambda c: c.edf('image = "me/image:1"\nmounts = ["/scratch:/scratch"]\n'),
-    ),
+    "account: no accounting": (ACCOUNT, answer(ACCOUNTS, Refused("no slurmdbd"))),
+    "qos: not yours": (ACCOUNT, answer(ACCOUNTS, "lab|ACCOUNT|normal\nlab|other|normal")),
+    "qos: of another account of yours": (ACCOUNT, answer(ACCOUNTS, THEIRS)),
+    "qos: at most ten minutes": (ACCOUNT, answer(QOS, TEN_MINUTES)),
+    "sbatch: Slurm refuses the request":
+        (ACCOUNT, answer("sbatch --test-only", Refused("allocation failure: Invalid qos"))),
+    "edf: srun does not take --environment": (ACCOUNT, answer("srun --help", "--mpi=type")),
+    "container: as shipped, with nothing there": (ACCOUNT, remove("home/.edf/verl_hpc.toml")),
+    "container: the image is there": (IN_IMAGE, nothing),
+    "container: no image": (IN_IMAGE, remove("a.sif")),
+    "container: no image is seen from here":
+        ((*ACCOUNT, *CONTAINER[:-1], "site.check_paths=false"), remove("a.sif")),
+    "container: an image not to be read":
+        (IN_IMAGE, lambda c: c.nobody_may(files.os.R_OK, c.here / "a.sif")),
+    "container: a mount is missing": (IN_IMAGE, lambda c: (c.here / "data").rmdir()),
+    "container: its program is not here": (IN_IMAGE, lose("singularity")),
+    "container: an EDF": (IN_EDF, nothing),
+    "container: no EDF": (IN_EDF, remove("home/.edf/a.toml")),
+    "container: an EDF that is no TOML": (IN_EDF, edf("image: a")),
+    "container: an EDF without its image": (IN_EDF, remove("a.sif")),
+    "container: an EDF without a mount": (IN_EDF, edf(ELSEWHERE)),
     "python: as shipped": (ACCOUNT, nothing),
-    "python: inside an image": ((*ACCOUNT, *CONTAINER), nothing),
-    "python: inside an EDF": ((*ACCOUNT, *EDF), nothing),
-    "python: a step in another environment": (
-        (*ACCOUNT, *BARE, "site.srun_args=[--environment=a]", "site.python=python"),
-        nothing,
-    ),
-    "python: PATH of the profile decides": (
-        (*ACCOUNT, *BARE, "site.environment={PATH: /opt/bin}", "site.python=python"),
-        nothing,
-    ),
-    "python: setup decides": (
-        (*ACCOUNT, *BARE, "site.setup=[module load x]", "site.python=python"),
-        nothing,
-    ),
-    "python: of the login node": ((*ACCOUNT, *BARE, "site.python=python"), nothing),
-    "python: not there": (
-        (*ACCOUNT, *BARE, "site.python=python"),
-        lambda c: c.cluster.lose("python"),
-    ),
-    "python: a path, and it is not there": (
-        (*ACCOUNT, *BARE, *SEEN, "site.python=/opt/venv/bin/python"),
-        nothing,
-    ),
-    "python: a path not seen from here": (
-        (*ACCOUNT, "site.container={kind: bare}", "site.python=/opt/venv/bin/python"),
-        nothing,
-    ),
-    "python: without torch": (
-        (*ACCOUNT, *BARE, "site.python=python"),
-        lambda c: c.answer("python", WITHOUT_TORCH),
-    ),
-    "python: it cannot import verl_hpc": (
-        (*ACCOUNT, *BARE, "site.python=python"),
-        lambda c: c.answer("python", Refused("ModuleNotFoundError: No module named 'yaml'")),
-    ),
-    "python: a wrapper": (
-        (*ACCOUNT, *ENTERS),
-        # What the login node's own Python lacks is no matter.
-        lambda c: c.answer("python", WITHOUT_TORCH),
-    ),
-    "python: a wrapper of one without torch": (
-        (*ACCOUNT, *ENTERS),
-        lambda c: c.answer("enter", WITHOUT_TORCH),
-    ),
-    "python: a wrapper that is not there": ((*ACCOUNT, *ENTERS), lambda c: c.cluster.lose("enter")),
+    "python: inside an image": (IN_IMAGE, nothing),
+    "python: inside an EDF": (IN_EDF, nothing),
+    "python: a step in another environment": ((*OWN, "site.srun_args=[--environment=a]"), nothing),
+    "python: PATH of the profile decides": ((*OWN, "site.environment={PATH: /opt/bin}"), nothing),
+    "python: setup decides": ((*OWN, "site.setup=[module load x]"), nothing),
+    "python: of the login node": (OWN, nothing),
+    "python: not there": (OWN, lose("python")),
+    "python: a path, and it is not there":
+        ((*ACCOUNT, *BARE, *SEEN, "site.python=/opt/venv/bin/python"), nothing),
+    "python: a path not seen from here":
+        ((*ACCOUNT, "site.container={kind: bare}", "site.python=/opt/venv/bin/python"), nothing),
+    "python: without torch": (OWN, answer("python", WITHOUT_TORCH)),
+    "python: it cannot import verl_hpc":
+        (OWN, answer("python", Refused("ModuleNotFoundError: No module named 'yaml'"))),
+    # What the login node's own Python lacks is no matter.
+    "python: a wrapper": (WRAPPED, answer("python", WITHOUT_TORCH)),
+    "python: a wrapper of one without torch": (WRAPPED, answer("enter", WITHOUT_TORCH)),
+    "python: a wrapper that is not there": (WRAPPED, lose("enter")),
     "run directory: nobody may write it": (CONFIG, lambda c: c.nobody_may(files.os.W_OK, c.here)),
     "run directory: the disk is full": (CONFIG, lambda c: c.free(1e9)),
-    "run directory: no quota is left": (
-        CONFIG,
-        lambda c: c.answer("quota", "disk 999 1000 1000 0 50 0 0 0"),
-    ),
+    "run directory: no quota is left": (CONFIG, answer("quota", "disk 999 1000 1000 0 50 0 0 0")),
     "model.path: it is not there": ((*CONFIG, *SEEN, *BARE, "model.path=nowhere"), nothing),
     "model.path: not seen from here": ((*CONFIG, *BARE, "model.path=nowhere"), nothing),
-    "model.path: no mount shows it": (
-        (*CONFIG, *CONTAINER, "model.path=/elsewhere/model"),
-        nothing,
-    ),
-    "layout: more ways than GPUs": (
-        (*CONFIG, "--nodes", "1", "parallel.tensor_parallel=3"),
-        nothing,
-    ),
-}
+    "model.path: no mount shows it":
+        ((*CONFIG, *CONTAINER, "model.path=/elsewhere/model"), nothing),
+    "layout: more ways than GPUs":
+        ((*CONFIG, "--nodes", "1", "parallel.tensor_parallel=3"), nothing),
+}  # fmt: skip
 FOLLOWS = {
     "slurm": SLURM,
     # Where there is no such partition, nobody can ask for its nodes.
@@ -308,16 +246,16 @@ def test_doctor_says_of_every_system_what_is_true_of_it(here, monkeypatch):
     for row in rows:
         words, harm = STATES[row.name]
         for heading, system in SYSTEMS.items():
-            found = verdicts(system, words, here, monkeypatch, harm)
+            states = verdicts(system, words, here, monkeypatch, harm)
             follows = FOLLOWS.get(row.name, FOLLOWS.get(row.check, ()))
-            cells[row.name, heading] = table.cell(row, found, healthy(system, words), follows)
+            cells[row.name, heading] = table.cell(row, states, healthy(system, words), follows)
     text = table.shown(rows, cells)
     assert list(table.wrong(rows, cells)) == [], f"\n{text}"
 
 
 @pytest.mark.parametrize("system", SYSTEMS.values())
 def test_the_command_asks_programs_on_path(here, monkeypatch, capsys, system):
-    """The same stand-ins as files, asked by the command itself."""
+    """The command itself asks the stand-ins, which are files on PATH here."""
     expected = verdicts(system, ACCOUNT, here, monkeypatch)
     assert "fails" not in expected.values()
     (here / "bin").mkdir()

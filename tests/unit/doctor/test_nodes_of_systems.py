@@ -47,7 +47,7 @@ def nothing(node):
 
 
 def each(change, **job):
-    """The same on both nodes: the image, the environment or the site is at fault."""
+    """Make a change on both nodes: the image, the environment or the site is at fault."""
     return State(change, change, **job)
 
 
@@ -109,7 +109,12 @@ def far_away(node):
     node.install()
 
 
+def in_use(node):
+    node.first("mem_info_vram_used", str(2**35), 3, "40000")
+
+
 LOCKED = put(limits={"MEMLOCK": 65536})
+SMALL = put(limits={"AS": 6e9}, seen=0, complaint="out of memory")
 STATES = {
     "ranks: a node is missing": each(nothing, num_nodes=1, wanted=2),
     "cores: srun gave a rank one": second(put(bound=1)),
@@ -120,9 +125,7 @@ STATES = {
     "gpus: the image lacks the driver's tool": each(lose_tool),
     "gpus: memory errors": second(lambda n: n.first("ras/umc_err_count", "ue: 3", 2, "3")),
     "gpus: hot": second(lambda n: n.first("hwmon/hwmon0/temp1_input", "95000", 1, "95")),
-    "gpus: memory in use by others": second(
-        lambda n: n.first("mem_info_vram_used", str(2**35), 3, "40000")
-    ),
+    "gpus: memory in use by others": second(in_use),
     "gpus: memory errors are not told": each(none_told),
     "torch: it counts no GPU": second(put(seen=0, complaint="CUDA unknown error")),
     "torch: a wheel for cores": each(for_cores),
@@ -136,9 +139,7 @@ STATES = {
     "limits: 64 KiB, but one node": each(LOCKED, num_nodes=1),
     "limits: 64 KiB, but TCP is chosen": each(LOCKED, variables=TCP),
     "limits: address space below host and GPUs": each(put(limits={"AS": HOST_BYTES})),
-    "limits: address space in which CUDA fails": each(
-        put(limits={"AS": 6e9}, seen=0, complaint="out of memory")
-    ),
+    "limits: address space in which CUDA fails": each(SMALL),
     "limits: address space far above": each(put(limits={"AS": 2.0**47})),
     "infiniband: the image lacks its driver": each(no_library),
     "infiniband: that, but one node": each(no_library, num_nodes=1),
@@ -160,13 +161,13 @@ ALSO = {
     "gpus: no driver in the container": ("torch",),
     "limits: address space in which CUDA fails": ("torch",),
 }
-"""Checks that fail with the one of the row, since it is true of them, too."""
+"""Checks that fail with the one of the row, since they see the same fault."""
 FOLLOWS = {
     # Ranks that do not all have their GPU compute on cores, and look for no network of GPUs.
     **dict.fromkeys(ALSO, NEED_GPUS),
-    **dict.fromkeys(
-        ("torch: it counts no GPU", "torch: a wheel for cores", "torch: wrong products"), NEED_GPUS
-    ),
+    "torch: it counts no GPU": NEED_GPUS,
+    "torch: a wheel for cores": NEED_GPUS,
+    "torch: wrong products": NEED_GPUS,
     "torch: a wheel newer than the driver": NEED_GPUS,
     # TCP is measured where a run would be refused.
     "limits: 64 KiB of locked memory": ("nccl",),
@@ -261,9 +262,9 @@ def test_ranks_say_of_every_system_what_is_true_of_it(tmp_path, monkeypatch):
             assert set(whole[kind].values()) == {"ok"}, (system, whole[kind])
         for number, row in enumerate(rows):
             state = STATES[row.name]
-            found = look(tmp_path / f"{system}/row{number}", state)
+            seen = look(tmp_path / f"{system}/row{number}", state)
             kind = state.num_nodes, state.has_all
-            cells[row.name, heading] = compare(row, found, whole[kind])
+            cells[row.name, heading] = compare(row, seen, whole[kind])
     text = table.shown(rows, cells)
     assert list(table.wrong(rows, cells)) == [], f"\n{text}"
 
@@ -272,10 +273,10 @@ def test_the_command_reads_what_ranks_have_written(tmp_path, monkeypatch, capsys
     """From ranks to a line of the terminal, an exit status, and a node that is left out."""
     path = ROOT / "slurm/systems/leonardo_booster.yaml"
     state = STATES["gpus: memory errors"]
-    found = verdicts(monkeypatch, "leonardo_booster", tmp_path / "nodes", state)
+    said = verdicts(monkeypatch, "leonardo_booster", tmp_path / "nodes", state)
     job = tmp_path / "doctor/job"
     job.mkdir(parents=True)
-    write_result(result_path(job, "7"), found)
+    write_result(result_path(job, "7"), said)
     (job / "site.yaml").write_text(path.read_text())
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     assert main(["doctor", "--result", str(tmp_path / "doctor"), "--json"]) == 1

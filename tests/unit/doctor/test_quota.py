@@ -45,22 +45,22 @@ else echo '{other}'; fi"""
 
 def test_lustre(tools, tmp_path):
     tools("lustre", lfs=lfs())
-    (found,) = read_quotas(tmp_path)
-    assert found == Quota(f"user {os.getuid()}", 10 * GB * 1024, 50 * GB * 1024, 7, None)
-    assert (found.free_bytes, found.free_files) == (40 * GB * 1024, math.inf)
+    (quota,) = read_quotas(tmp_path)
+    assert quota == Quota(f"user {os.getuid()}", 10 * GB * 1024, 50 * GB * 1024, 7, None)
+    assert (quota.free_bytes, quota.free_files) == (40 * GB * 1024, math.inf)
 
 
 def test_a_project_of_lustre(tools, tmp_path):
     tools("lustre", lfs=lfs(project=1001, most=20))
-    (found,) = read_quotas(tmp_path)
-    assert (found.whose, found.free_files) == ("project 1001", 13)
+    (quota,) = read_quotas(tmp_path)
+    assert (quota.whose, quota.free_files) == ("project 1001", 13)
 
 
 def test_a_file_system_with_quota_tools(tools, tmp_path):
     tools("nfs", quota=f"[ $1 = --user ] && echo '{QUOTA}'; exit 1")
-    (found,) = read_quotas(tmp_path)
-    assert (found.used_bytes, found.limit_bytes) == (3072 * 1024, 20000 * 1024)
-    assert (found.used_files, found.limit_files) == (4, None)
+    (quota,) = read_quotas(tmp_path)
+    assert (quota.used_bytes, quota.limit_bytes) == (3072 * 1024, 20000 * 1024)
+    assert (quota.used_files, quota.limit_files) == (4, None)
 
 
 def test_no_quota_is_none(tools, tmp_path):

@@ -74,16 +74,9 @@ def test_an_srun_that_is_given_no_plugin_takes_its_own(tmp_path):
 def test_a_question_without_an_answer_is_unknown(tmp_path):
     asked = request(tmp_path)
     silent = answers()
-    verdicts = [
-        check_mpi(plan_job(asked), silent),
-        *check_partition(asked, silent),
-        *check_account(asked, silent),
-    ]
-    assert states(verdicts) == [
-        ("mpi", "unknown"),
-        ("partition", "unknown"),
-        ("account", "unknown"),
-    ]
+    verdicts = [check_mpi(plan_job(asked), silent)]
+    verdicts += [*check_partition(asked, silent), *check_account(asked, silent)]
+    assert states(verdicts) == [(name, "unknown") for name in ("mpi", "partition", "account")]
     assert verdicts[0].found == "srun: no answer"
 
 
@@ -94,18 +87,15 @@ def test_slurm_that_is_not_here(monkeypatch, tmp_path):
     assert verdict.found.startswith("not on PATH: sbatch, srun, ")
 
 
-@pytest.mark.parametrize(
-    "gres, gpus",
-    [
+def test_kinds_of_nodes():
+    for gres, gpus in (
         ("(null)", 0),
         ("gpu:8(S:0-1)", 8),
         ("gpu:h100:4(S:0),nvme:1", 4),
         ("gpu:a100:4,gpu:v100:2", 6),
         ("notgpu:3", 0),
-    ],
-)
-def test_kinds_of_nodes(gres, gpus):
-    assert node_kinds("gpu", answers(sinfo=f"64+|{gres}\n64|{gres}\n")) == [(64, gpus)]
+    ):
+        assert node_kinds("gpu", answers(sinfo=f"64+|{gres}\n64|{gres}\n")) == [(64, gpus)]
 
 
 def partition(directory, sinfo="64|gpu:8\n", nodes=2, time="60", **fields):
@@ -159,8 +149,7 @@ def account(directory, run=None, time="60", **fields):
 def test_associations():
     run = answers(sacctmgr=accounting, scontrol=accounting)
     assert associations("me", run) == [("a1", ["normal", "long"]), ("a2", [])]
-    assert longest_of_qos("long", run) == "3-00:00:00"
-    assert longest_of_qos("normal", run) == ""
+    assert [longest_of_qos(name, run) for name in ("long", "normal")] == ["3-00:00:00", ""]
     with pytest.raises(ClusterError, match="no QOS x"):
         longest_of_qos("x", run)
 
@@ -192,7 +181,6 @@ def test_accounting_that_knows_nobody(tmp_path):
 
 
 def test_pyxis_is_looked_for_where_it_is_needed(tmp_path):
-    pyxis = profile(tmp_path, container={"kind": "pyxis", "image": "a.sqsh"})
     assert check_plugin(profile(tmp_path), answers()) is None
     pyxis = profile(tmp_path, container={"kind": "pyxis", "image": "a.sqsh"})
     assert check_plugin(pyxis, answers(srun="  --container-image=x")).state == "ok"

@@ -15,13 +15,13 @@ def begun(environments, problem):
 
 
 def heard(conversation):
-    """The environment's answer to the turn that it was told."""
+    """The environment's answer to the last turn."""
     while True:
         ready, _, _ = select.select([conversation], [], [], 60)
         assert ready, "no answer"
-        found = conversation.answer()
-        if found is not None:
-            return found
+        answer = conversation.answer()
+        if answer is not None:
+            return answer
 
 
 def said(conversation, text):

@@ -28,20 +28,21 @@ def test_the_same_metric_of_another_role_stands_beside_it():
 def test_evaluation_sets_have_charts_of_their_own():
     names = [f"val/{s}/{m}" for s in ("aime24", "gsm8k") for m in ("accuracy", "num_prompts")]
     found = by_title("val/accuracy", *names, *(f"val/aime24/pass@{k}" for k in (1, 8, 16)))
-    assert found["Accuracy by evaluation set"] == {
-        "val/aime24/accuracy": "aime24",
-        "val/gsm8k/accuracy": "gsm8k",
-    }
+    curves = {f"val/{name}/accuracy": name for name in ("aime24", "gsm8k")}
+    assert found["Accuracy by evaluation set"] == curves
     assert found["pass@k by evaluation set"] == {"val/aime24/pass@16": "aime24, k = 16"}
     assert list(found)[1:3] == ["Evaluation score", "Accuracy by evaluation set"]
     assert len(found) == len(CHARTS) + 2
 
 
 def test_what_no_chart_has_gets_one_of_its_name():
-    found = by_title("cost/score/mean", "cost/score/max", "lagrange/multiplier", "reward/margin")
-    assert found["cost/score"] == {"cost/score/mean": "mean", "cost/score/max": "max"}
-    assert found["lagrange/multiplier"] == {"lagrange/multiplier": "multiplier"}
-    assert found["reward/margin"] == {"reward/margin": "margin"}
+    own = {
+        "cost/score": {"cost/score/mean": "mean", "cost/score/max": "max"},
+        "lagrange/multiplier": {"lagrange/multiplier": "multiplier"},
+        "reward/margin": {"reward/margin": "margin"},
+    }
+    charts = by_title(*(name for curves in own.values() for name in curves))
+    assert {title: charts[title] for title in own} == own
 
 
 def test_a_loss_whose_parts_have_charts_has_none():
@@ -57,14 +58,12 @@ def test_what_is_on_the_page_elsewhere_has_none(name):
 
 def test_the_lag_of_responses_has_a_chart():
     found = by_title("rollout/lag/mean", "rollout/lag/max")
-    assert len(found["Steps that responses are behind"]) == 2
-    assert len(found) == len(CHARTS)
+    assert (len(found["Steps that responses are behind"]), len(found)) == (2, len(CHARTS))
 
 
 def test_weights_of_a_correction_have_a_chart():
-    names = [
-        f"{role}/correction_{what}" for role in ("actor", "b") for what in ("weight", "truncated")
-    ]
+    whats = ("weight", "truncated")
+    names = [f"{role}/correction_{what}" for role in ("actor", "b") for what in whats]
     found = by_title(*names)["Weights of algorithm.correction"]
     assert list(found) == names
     assert len(set(found.values())) == 4, "a curve hides another"

@@ -22,7 +22,7 @@ PARTS = [(0, 0), (0, 1), (1, 0)]
 
 
 def parts(directory, step=10):
-    """Of two groups of ranks for the first set, and one for the second."""
+    """Write two parts of the first set and one of the second; return all generations."""
     found = [[ONE, replace(ONE, sample=1)], [replace(ONE, row=4)], [replace(ONE, set="gsm8k")]]
     for part, generations in zip(PARTS, found, strict=True):
         write_part(directory, step, part, generations)
@@ -38,8 +38,7 @@ def test_parts_become_one_file_in_order(tmp_path):
     assert generation_steps(tmp_path) == []
     assert join_parts(tmp_path, 10, PARTS) == file_of(tmp_path, 10)
     assert names(tmp_path) == ["step_000010.jsonl"]
-    assert list(read_generations(tmp_path, 10)) == written
-    assert generation_steps(tmp_path) == [10]
+    assert (list(read_generations(tmp_path, 10)), generation_steps(tmp_path)) == (written, [10])
 
 
 def test_a_terminal_obeys_nothing_in_the_file(tmp_path):

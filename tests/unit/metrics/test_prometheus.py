@@ -25,17 +25,10 @@ from verl_hpc.metrics.prometheus import PrometheusMetrics
 from verl_hpc.metrics.sinks import check_sinks, open_sinks
 
 STEP = {
-    "timing_s/rollout": 3.0,
-    "timing_s/rollout/reshard": 0.5,
-    "timing_s/update_actor": 40.0,
-    "timing_s/step": 44.0,
-    "cpu_s/rollout": 2.5,
-    "critic/score/mean": -1.5,
-    "actor/kl_loss": 0.125,
-    "actor/ppo_kl": 0.25,
-    "perf/gpu_memory_used_gb": 2.0,
-    "actor/grad_norm": math.nan,
-}
+    "timing_s/rollout": 3.0, "timing_s/rollout/reshard": 0.5, "timing_s/update_actor": 40.0,
+    "timing_s/step": 44.0, "cpu_s/rollout": 2.5, "critic/score/mean": -1.5, "actor/kl_loss": 0.125,
+    "actor/ppo_kl": 0.25, "perf/gpu_memory_used_gb": 2.0, "actor/grad_norm": math.nan,
+}  # fmt: skip
 
 
 def values(metrics: PrometheusMetrics) -> dict[tuple[str, ...], float]:
@@ -47,30 +40,34 @@ def values(metrics: PrometheusMetrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_the_names_of_a_step() -> None:
+def test_the_names_of_a_step():
     metrics = PrometheusMetrics()
     metrics.rewards([0.0, 1.0, 1.0, -3.0])
     metrics.step(7, STEP)
-    found = values(metrics)
-    assert found["verl_step",] == 7
-    assert found["verl_rollout_latency_seconds_count",] == 1
-    assert found["verl_rollout_latency_seconds_bucket", "2.5"] == 0
-    assert found["verl_rollout_latency_seconds_bucket", "5.0"] == 1
-    assert found["verl_step_latency_seconds_sum",] == 44.0
-    for operator, seconds in (("rollout", 3.0), ("rollout/reshard", 0.5), ("update_actor", 40.0)):
-        assert found["verl_operator_latency_seconds_sum", operator] == seconds
-    assert found["verl_operator_cpu_seconds", "rollout"] == 2.5
-    assert found["verl_kl_divergence", "reference"] == 0.125
-    assert found["verl_kl_divergence", "old_policy"] == 0.25
-    assert found["verl_gpu_memory_used_bytes",] == 2 * 2**30
-    assert found["verl_critic_score_mean",] == -1.5
-    assert found["verl_actor_kl_loss",] == 0.125
-    assert math.isnan(found["verl_actor_grad_norm",])
+    samples = values(metrics)
+    expected = {
+        ("verl_step",): 7,
+        ("verl_rollout_latency_seconds_count",): 1,
+        ("verl_rollout_latency_seconds_bucket", "2.5"): 0,
+        ("verl_rollout_latency_seconds_bucket", "5.0"): 1,
+        ("verl_step_latency_seconds_sum",): 44.0,
+        ("verl_operator_latency_seconds_sum", "rollout"): 3.0,
+        ("verl_operator_latency_seconds_sum", "rollout/reshard"): 0.5,
+        ("verl_operator_latency_seconds_sum", "update_actor"): 40.0,
+        ("verl_operator_cpu_seconds", "rollout"): 2.5,
+        ("verl_kl_divergence", "reference"): 0.125,
+        ("verl_kl_divergence", "old_policy"): 0.25,
+        ("verl_gpu_memory_used_bytes",): 2 * 2**30,
+        ("verl_critic_score_mean",): -1.5,
+        ("verl_actor_kl_loss",): 0.125,
+    }
+    assert {name: samples[name] for name in expected} == expected
+    assert math.isnan(samples["verl_actor_grad_norm",])
     buckets = ("-5.0", "-2.0", "0.0", "0.9", "1.0", "+Inf")
-    assert [found["verl_reward_bucket", end] for end in buckets] == [0, 1, 2, 2, 4, 4]
+    assert [samples["verl_reward_bucket", end] for end in buckets] == [0, 1, 2, 2, 4, 4]
 
 
-def test_what_is_not_measured_is_not_there() -> None:
+def test_what_is_not_measured_is_not_there():
     metrics = PrometheusMetrics()
     metrics.step(1, {"sft/loss": 2.0})
     names = {name for name, *_ in values(metrics)}
@@ -79,25 +76,23 @@ def test_what_is_not_measured_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["kl_divergence", "reward", "step", "gpu/memory_used_bytes"])
-def test_a_metric_cannot_have_a_name_that_is_taken(name: str) -> None:
+def test_a_metric_cannot_have_a_name_that_is_taken(name):
     metrics = PrometheusMetrics()
     metrics.rewards([1.0])
     metrics.step(3, {name: 0.5, "actor/ppo_kl": 0.25, "perf/gpu_memory_used_gb": 1.0})
     found = values(metrics)
-    assert found["verl_" + name.replace("/", "_") + "_2",] == 0.5
-    assert found["verl_step",] == 3
+    assert (found["verl_" + name.replace("/", "_") + "_2",], found["verl_step",]) == (0.5, 3)
 
 
-def test_a_metric_whose_name_begins_as_a_task_s_is_of_no_task() -> None:
+def test_a_metric_whose_name_begins_as_a_task_s_is_of_no_task():
     metrics = PrometheusMetrics()
     metrics.by_task()
     metrics.step(1, {"task/x": 0.5, "task/solve/x": 0.25})
     found = values(metrics)
-    assert found["verl_task_x", ""] == 0.5
-    assert found["verl_x", "solve"] == 0.25
+    assert (found["verl_task_x", ""], found["verl_x", "solve"]) == (0.5, 0.25)
 
 
-def test_labels_are_chosen_before_the_first_step() -> None:
+def test_labels_are_chosen_before_the_first_step():
     metrics = PrometheusMetrics()
     metrics.by_task()
     metrics.named("mine")
@@ -108,28 +103,22 @@ def test_labels_are_chosen_before_the_first_step() -> None:
     assert values(metrics)["verl_x", "mine", "solve"] == 0.25
     with pytest.raises(ConfigError, match="label run = 'mine'.*make another MetricsExporter"):
         metrics.named("other")
-    plain = PrometheusMetrics()
-    plain.rewards([1.0])
-    with pytest.raises(ConfigError, match="without the label task.*make another MetricsExporter"):
-        plain.by_task()
-    with pytest.raises(ConfigError, match="have no label run, and .* run = 'mine'; make another"):
-        plain.named("mine")
-
-
-def test_a_trainer_without_a_namespace_takes_no_other_ones_label() -> None:
-    """Nor does one with a namespace give its own to a trainer that asked for none."""
-    metrics = PrometheusMetrics()
-    metrics.named("mine")
+    # A trainer without a namespace takes no other one's label, nor gets one.
     with pytest.raises(ConfigError, match="label run = 'mine', and .* no label run; make another"):
         metrics.named("")
-    plain = PrometheusMetrics()
-    plain.named("")
-    plain.named("")
-    with pytest.raises(ConfigError, match="have no label run, and .* run = 'mine'; make another"):
-        plain.named("mine")
+    used, unnamed = PrometheusMetrics(), PrometheusMetrics()
+    used.rewards([1.0])
+    with pytest.raises(ConfigError, match="without the label task.*make another MetricsExporter"):
+        used.by_task()
+    unnamed.named("")
+    unnamed.named("")
+    for plain in (used, unnamed):
+        told = "have no label run, and .* run = 'mine'; make another"
+        with pytest.raises(ConfigError, match=told):
+            plain.named("mine")
 
 
-def test_two_metrics_of_one_name_are_two_gauges() -> None:
+def test_two_metrics_of_one_name_are_two_gauges():
     metrics = PrometheusMetrics()
     for step in (1, 2):
         metrics.step(step, {"a/b": 1.0 * step, "a_b": 2.0 * step, "a.b": 3.0 * step})
@@ -137,7 +126,7 @@ def test_two_metrics_of_one_name_are_two_gauges() -> None:
     assert [found[name,] for name in ("verl_a_b", "verl_a_b_2", "verl_a_b_3")] == [2.0, 4.0, 6.0]
 
 
-def test_a_file_is_replaced_in_one_piece(tmp_path) -> None:
+def test_a_file_is_replaced_in_one_piece(tmp_path):
     file = tmp_path / "run.prom"
     config = MetricsConfig(terminal="off", prometheus=PrometheusConfig(textfile=str(file)))
     with open_sinks(config, tmp_path, 5) as sinks:
@@ -152,7 +141,7 @@ def test_a_file_is_replaced_in_one_piece(tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run.prom"]
 
 
-def test_the_alerts_name_what_there_is() -> None:
+def test_the_alerts_name_what_there_is():
     """`promtool check rules` has read the file; that names and labels are ours it does not know."""
     metrics = PrometheusMetrics()
     metrics.rewards([0.0])
@@ -161,9 +150,9 @@ def test_the_alerts_name_what_there_is() -> None:
     names = {name for name, *_ in values(metrics)}
     (group,) = yaml.safe_load((ROOT / "configs/prometheus/alerts.yaml").read_text())["groups"]
     asked = "\n".join(rule["expr"] for rule in group["rules"])
-    found = set(re.findall(r"verl_[a-z_]+", asked.replace('job="verl_hpc"', "")))
-    assert {"verl_kl_divergence", "verl_reward_bucket", "verl_gpu_memory_used_bytes"} <= found
-    assert found <= names
+    mentioned = set(re.findall(r"verl_[a-z_]+", asked.replace('job="verl_hpc"', "")))
+    assert {"verl_kl_divergence", "verl_reward_bucket", "verl_gpu_memory_used_bytes"} <= mentioned
+    assert mentioned <= names
     for label in re.findall(r'to="\w+"', asked):
         assert label in text
 
@@ -175,7 +164,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize(("given", "run"), [({}, "project"), ({"run_name": "mine"}, "mine")])
-def test_a_port_is_scraped_while_the_run_lasts(given: dict, run: str, tmp_path) -> None:
+def test_a_port_is_scraped_while_the_run_lasts(given, run, tmp_path):
     port = free_port()
     exporter = MetricsExporter(port=port, textfile=tmp_path / "run.prom", **given)
     exporter.named("project")
@@ -192,7 +181,7 @@ def test_a_port_is_scraped_while_the_run_lasts(given: dict, run: str, tmp_path) 
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_that_is_taken_is_named():
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
@@ -207,9 +196,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     check_sinks(config, leads=True)
 
 
-def test_a_gateway_that_is_away_is_told_once_and_found_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_gateway_that_is_away_is_told_once_and_found_again(caplog):
     port = free_port()
     exporter = MetricsExporter(f"http://127.0.0.1:{port}", "job", run_name="mine")
 
@@ -248,7 +235,7 @@ def test_a_gateway_that_is_away_is_told_once_and_found_again(
     assert "each step tries again" in caplog.records[0].getMessage()
 
 
-def test_a_file_that_cannot_be_written_is_told_once(tmp_path, caplog) -> None:
+def test_a_file_that_cannot_be_written_is_told_once(tmp_path, caplog):
     exporter = MetricsExporter(textfile=tmp_path / "no" / "run.prom")
     with caplog.at_level(logging.WARNING):
         exporter.write(1, STEP)

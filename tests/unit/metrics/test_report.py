@@ -18,32 +18,21 @@ from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.timeline import Timeline
 
 FACTS = {
-    "recipe": "rl",
-    "state": "finished",
-    "total_steps": 30,
+    "recipe": "rl", "state": "finished", "total_steps": 30, "commit": "1a2b3c4",
     "layouts": {"training": "tp 4, dp 2", "rollout": "tp 2"},
-    "commit": "1a2b3c4",
     "config": "name: demo\nrecipe: grpo\n",
-}
-TIMES = {
-    "timing_s/rollout": 6.0,
-    "timing_s/rollout/reshard": 1.0,
-    "timing_s/update_actor": 3.0,
-    "timing_s/step": 10.0,
-}
-RESHARDING = {
-    "reshard/received_bytes": 3 * 2**30,
-    "reshard/minimum_bytes": 2 * 2**30,
-    "reshard/seconds": 1.0,
-}
-NUMBERED = {
-    name: (i + 1) / 10 for i, name in enumerate(n for chart in CHARTS for n in chart.curves)
-}
+}  # fmt: skip
+SECONDS = {"rollout": 6.0, "rollout/reshard": 1.0, "update_actor": 3.0, "step": 10.0}
+TIMES = {f"timing_s/{name}": seconds for name, seconds in SECONDS.items()}
+SENT = {"received_bytes": 3 * 2**30, "minimum_bytes": 2 * 2**30, "seconds": 1.0}
+RESHARDING = {f"reshard/{name}": value for name, value in SENT.items()}
+CURVES = [name for chart in CHARTS for name in chart.curves]
+NUMBERED = {name: number / 10 for number, name in enumerate(CURVES, 1)}
 VOID = {"meta", "br"}
 
 
 class Outline(HTMLParser):
-    """Which tags a page has, and whether they close."""
+    """Counts the tags of a page and checks that they close."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +67,7 @@ def report(
     return write_report(directory, facts).read_text(encoding="utf-8")
 
 
-def test_every_curve_is_on_the_page_and_in_plots(tmp_path: Path) -> None:
+def test_every_curve_is_on_the_page_and_in_plots(tmp_path):
     steps = [{n: v * step for n, v in NUMBERED.items()} for step in range(1, 4)]
     page = report(tmp_path, steps)
     for chart in CHARTS:
@@ -88,35 +77,50 @@ def test_every_curve_is_on_the_page_and_in_plots(tmp_path: Path) -> None:
     assert outline(page)["figure"] == len(CHARTS)
 
 
-def test_a_whole_run(tmp_path: Path) -> None:
-    steps = [{**NUMBERED, **TIMES, **RESHARDING} for _ in range(30)]
-    page = report(tmp_path, steps)
-    for word in (
-        "<span>rl</span><span>finished</span><span>step 30 of 30</span>",
-        "training tp 4, dp 2; rollout tp 2",
-        "1a2b3c4",
-        "5m 00s",
-        "10.0s a step",
-        "90.00 GiB",
-        "1.50 times the least possible",
-        '<th><i class="c1"></i>rollout</th><td>6.0s</td><td>60.0%</td><td>3m 00s</td>',
-        '<th><i class="c7"></i>other</th><td>1.0s</td><td>10.0%</td><td>30.0s</td>',
-        "name: demo\nrecipe: grpo",
-    ):
-        assert word in page
+WHOLE = {**NUMBERED, **TIMES, **RESHARDING}
+OVERLAPPING = {"timing_s/rollout": 9.0, "timing_s/update_actor": 8.0, "timing_s/wait": 4.0}
+RANKS = {"ranks": "2 on 1 node", "num_ranks": 2, "num_nodes": 1}
+MANY_OPERATORS = {f"timing_s/operator_{i}": 10.0 - i for i in range(10)} | {"timing_s/step": 60.0}
+PAGES = {
+    "a whole run": (
+        [WHOLE] * 30, FACTS, [
+            "<span>rl</span><span>finished</span><span>step 30 of 30</span>",
+            "training tp 4, dp 2; rollout tp 2", "1a2b3c4", "5m 00s", "10.0s a step", "90.00 GiB",
+            "1.50 times the least possible", "name: demo\nrecipe: grpo",
+            '<th><i class="c1"></i>rollout</th><td>6.0s</td><td>60.0%</td><td>3m 00s</td>',
+            '<th><i class="c7"></i>other</th><td>1.0s</td><td>10.0%</td><td>30.0s</td>',
+        ], ["http", "//", "<script", "<link", "src=", "@import", "url("],
+    ),
+    "seconds of ranks that overlap are no shares": (
+        [OVERLAPPING | {"timing_s/step": 10.0}] * 2, FACTS, [
+            "Seconds are the longest of all ranks; they overlap.",
+            '<th><i class="c1"></i>rollout</th><td>9.0s</td></tr>',
+        ], ["%</td>", "<th>share</th>"],
+    ),
+    "the headline tells first and last": (
+        [{"critic/score/mean": 0.125}, {}, {"critic/score/mean": 0.75}], FACTS,
+        ["<dt>Reward</dt><dd>0.75</dd><dd>from 0.125 at step 1</dd>"], [],
+    ),
+    "ranks and nodes are said in words": (
+        [NUMBERED], RANKS, ["<dt>ranks</dt><dd>2 on 1 node</dd>"], ["num_ranks", "num_nodes"],
+    ),
+    "more operators than colours": (
+        [MANY_OPERATORS] * 100, FACTS,
+        ['<i class="c0"></i>operator_6', '<i class="c7"></i>operator_7'], [],
+    ),
+}  # fmt: skip
+"""Steps, facts, words on the page, and words that are not there."""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_words_of_a_page(tmp_path, name):
+    steps, facts, words, others = PAGES[name]
+    page = report(tmp_path, steps, facts)
     outline(page)
+    assert [word for word in (*words, *others) if word in page] == words
 
 
-def test_seconds_of_ranks_that_overlap_are_no_shares(tmp_path: Path) -> None:
-    split = {"timing_s/rollout": 9.0, "timing_s/update_actor": 8.0, "timing_s/wait": 4.0}
-    page = report(tmp_path, [{**split, "timing_s/step": 10.0}] * 2)
-    assert "Seconds are the longest of all ranks; they overlap." in page
-    assert '<th><i class="c1"></i>rollout</th><td>9.0s</td></tr>' in page
-    assert "%</td>" not in page and "<th>share</th>" not in page
-    outline(page)
-
-
-def test_the_end_of_a_run_is_no_operator_of_other_ranks(tmp_path: Path) -> None:
+def test_the_end_of_a_run_is_no_operator_of_other_ranks(tmp_path):
     with Timeline(tmp_path, 0, None) as timeline:
         for operator in ("rollout", "update_actor", "end"):
             timeline.begin(1, operator, "all")
@@ -125,21 +129,7 @@ def test_the_end_of_a_run_is_no_operator_of_other_ranks(tmp_path: Path) -> None:
     assert "<td>60.0%</td>" in page
 
 
-def test_the_page_needs_nothing_beside_it(tmp_path: Path) -> None:
-    page = report(tmp_path, [{**NUMBERED, **TIMES, **RESHARDING}])
-    for word in ("http", "//", "<script", "<link", "src=", "@import", "url("):
-        assert word not in page
-
-
-def test_the_headline_tells_first_and_last(tmp_path: Path) -> None:
-    steps = [{"critic/score/mean": 0.125}, {}, {"critic/score/mean": 0.75}]
-    page = report(tmp_path, steps)
-    assert "<dt>Reward</dt><dd>0.75</dd><dd>from 0.125 at step 1</dd>" in page
-
-
-def test_the_score_of_an_evaluation_is_called_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_score_of_an_evaluation_is_called_so(tmp_path, capsys):
     """Some rewards give part of a point: the share that is right is another number."""
     page = report(tmp_path, [{"val/score/mean": 0.75, "val/accuracy": 0.5}])
     assert "<dt>Evaluation score</dt><dd>0.75</dd>" in page
@@ -150,22 +140,14 @@ def test_the_score_of_an_evaluation_is_called_so(
     assert "evaluation score: 0.750 at step 1, 0.750 at step 1\n" in capsys.readouterr().out
 
 
-def test_ranks_and_nodes_are_said_in_words(tmp_path: Path) -> None:
-    facts = {"ranks": "2 on 1 node", "num_ranks": 2, "num_nodes": 1}
-    page = report(tmp_path, [NUMBERED], facts)
-    assert "<dt>ranks</dt><dd>2 on 1 node</dd>" in page
-    assert "num_ranks" not in page
-    assert "num_nodes" not in page
-
-
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 3])
-def test_few_steps(tmp_path: Path, num_steps: int) -> None:
-    page = report(tmp_path, [{**NUMBERED, **TIMES, **RESHARDING}] * num_steps, {})
+def test_few_steps(tmp_path, num_steps):
+    page = report(tmp_path, [WHOLE] * num_steps, {})
     assert tmp_path.name in page
     assert outline(page).get("figure", 0) == (len(CHARTS) if num_steps else 0)
 
 
-def test_a_run_whose_stages_have_different_metrics(tmp_path: Path) -> None:
+def test_a_run_whose_stages_have_different_metrics(tmp_path):
     sft = {"sft/loss": 2.0, "timing_s/update_actor": 1.0, "timing_s/step": 1.0}
     grpo = {"critic/score/mean": 0.5, "timing_s/rollout": 2.0, "timing_s/step": 3.0}
     page = report(tmp_path, [sft, sft, grpo])
@@ -173,7 +155,7 @@ def test_a_run_whose_stages_have_different_metrics(tmp_path: Path) -> None:
     assert {p.name for p in (tmp_path / "plots").iterdir()} == {"sft_loss.svg", "reward.svg"}
 
 
-def test_nulls_are_left_out_and_named(tmp_path: Path) -> None:
+def test_nulls_are_left_out_and_named(tmp_path):
     steps = [
         {"actor/grad_norm": 1.0, "critic/vf_loss": math.nan},
         {"actor/grad_norm": math.inf, "critic/vf_loss": math.nan},
@@ -185,39 +167,33 @@ def test_nulls_are_left_out_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dropped", "told"), [(0, True), (3, False)])
-def test_evaluation_on_prompts_of_training_is_said_at_the_top(
-    tmp_path: Path, dropped: int, told: bool
-) -> None:
-    counts = {
-        "rows": 1200,
-        "different prompts": 1000,
-        "prompts found in training": 2,
-        "rows dropped from training": dropped,
-    }
+def test_evaluation_on_prompts_of_training_is_said_at_the_top(tmp_path, dropped, told):
+    counts = {"rows": 1200, "different prompts": 1000, "prompts found in training": 2}
+    counts["rows dropped from training"] = dropped
     page = report(tmp_path, [NUMBERED], {"evaluation data": counts})
     assert ("2 of its 1,000 different prompts occur in training" in page) is told
     assert "prompts found in training 2" in page
 
 
-def test_more_operators_than_colours(tmp_path: Path) -> None:
-    times = {f"timing_s/operator_{i}": 10.0 - i for i in range(10)}
-    page = report(tmp_path, [{**times, "timing_s/step": 60.0}] * 100)
-    assert '<i class="c0"></i>operator_6' in page
-    assert '<i class="c7"></i>operator_7' in page
-    outline(page)
-
-
-def test_what_users_wrote_is_escaped(tmp_path: Path) -> None:
+def test_what_users_wrote_is_escaped(tmp_path):
     evil = "<script>alert('$name')</script>"
     facts = dict.fromkeys(("name", "recipe", "state", "total_steps", "config", "commit"), evil)
-    page = report(
-        tmp_path, [{f"timing_s/{evil.replace('/', '')}": 1.0, "timing_s/step": 1.0}], facts
-    )
+    step = {f"timing_s/{evil.replace('/', '')}": 1.0, "timing_s/step": 1.0}
+    page = report(tmp_path, [step], facts)
     assert "<script" not in page
     assert page.count("&lt;script&gt;") >= 7
     assert "$name" in page
 
 
-def test_a_directory_without_metrics_is_named(tmp_path: Path) -> None:
+def test_without_matplotlib_the_page_is_written_all_the_same(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with caplog.at_level(logging.WARNING):
+        page = report(tmp_path, [NUMBERED])
+    assert outline(page)["figure"] == len(CHARTS)
+    assert "plots is left out" in caplog.text
+    assert not (tmp_path / "plots").exists()
+
+
+def test_a_directory_without_metrics_is_named(tmp_path):
     with pytest.raises(DataError, match=r"metrics\.jsonl"):
         write_report(tmp_path, {})

@@ -51,7 +51,7 @@ def step_file(directory: Path, step: int) -> Path:
     return directory / "samples" / f"step_{step:06d}.json"
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     log = SampleLog(tmp_path, None)
     answers = [response("four", None, None), SampleResponse("5", -1.5, math.inf, True, 0, "length")]
     trained = SampleGroup(EVIL, "4", answers)
@@ -63,19 +63,19 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert names(tmp_path) == ["step_000010.json"]
 
 
-def test_a_terminal_obeys_nothing_in_a_file(tmp_path: Path) -> None:
+def test_a_terminal_obeys_nothing_in_a_file(tmp_path):
     SampleLog(tmp_path, None).write(1, "train", [group(EVIL)])
     data = step_file(tmp_path, 1).read_bytes()
     assert all(32 <= byte < 127 for byte in data.rstrip(b"\n"))
 
 
-def test_nan_is_told(tmp_path: Path) -> None:
+def test_nan_is_told(tmp_path):
     SampleLog(tmp_path, None).write(1, "train", [SampleGroup("", "", [response(score=math.nan)])])
     (found,) = read_samples(tmp_path, 1)["train"]
     assert math.isnan(found.responses[0].score)
 
 
-def test_a_step_keeps_so_many_groups_and_responses(tmp_path: Path) -> None:
+def test_a_step_keeps_so_many_groups_and_responses(tmp_path):
     log = SampleLog(tmp_path, None)
     log.write(1, "train", [group(str(i), num_responses=20) for i in range(9)])
     found = read_samples(tmp_path, 1)["train"]
@@ -84,7 +84,7 @@ def test_a_step_keeps_so_many_groups_and_responses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, MAX_CHARACTERS, MAX_CHARACTERS + 1, 10**7])
-def test_a_long_text_keeps_its_ends_and_says_so(length: int) -> None:
+def test_a_long_text_keeps_its_ends_and_says_so(length):
     text = "a" * (length // 2) + "b" * (length - length // 2)
     kept = cut(text)
     assert len(kept) <= MAX_CHARACTERS
@@ -97,7 +97,7 @@ def test_a_long_text_keeps_its_ends_and_says_so(length: int) -> None:
     assert len(kept) > MAX_CHARACTERS - 50
 
 
-def test_the_largest_file_can_be_read(tmp_path: Path) -> None:
+def test_the_largest_file_can_be_read(tmp_path):
     text = "\U0001f600" * 10_000
     whole = SampleGroup(text, text, [response(text, 1 / 3)] * 20)
     log = SampleLog(tmp_path, None)
@@ -107,20 +107,19 @@ def test_the_largest_file_can_be_read(tmp_path: Path) -> None:
     assert [len(groups) for groups in read_samples(tmp_path, 1).values()] == [4, 4]
 
 
-def test_a_long_run_keeps_so_many_steps(tmp_path: Path) -> None:
+def test_a_long_run_keeps_so_many_steps(tmp_path):
     log = SampleLog(tmp_path, None)
     for step in range(1, 601):
         log.write(step, "train", [group()])
         assert len(sample_steps(tmp_path)) == min(step, MAX_STEPS)
     steps = sample_steps(tmp_path)
-    assert steps[0] == 1
-    assert steps[-NEWEST_STEPS:] == list(range(591, 601))
+    assert (steps[0], steps[-NEWEST_STEPS:]) == (1, list(range(591, 601)))
     gaps = [b - a for a, b in pairwise(steps[:-NEWEST_STEPS])]
     assert max(gaps) <= 4 * 600 / (MAX_STEPS - NEWEST_STEPS)
     assert len(names(tmp_path)) == MAX_STEPS
 
 
-def test_steps_with_an_evaluation_stay(tmp_path: Path) -> None:
+def test_steps_with_an_evaluation_stay(tmp_path):
     for first in (1, 151):  # the second is a run that resumes
         log = SampleLog(tmp_path, first - 1)
         for step in range(first, first + 150):
@@ -131,7 +130,7 @@ def test_steps_with_an_evaluation_stay(tmp_path: Path) -> None:
     assert len(sample_steps(tmp_path)) == MAX_STEPS
 
 
-def test_the_newest_evaluation_stays_where_all_steps_had_one(tmp_path: Path) -> None:
+def test_the_newest_evaluation_stays_where_all_steps_had_one(tmp_path):
     log = SampleLog(tmp_path, None)
     for step in range(1, 200):
         log.write(step, "evaluation" if step <= 100 else "train", [group()])
@@ -141,7 +140,7 @@ def test_the_newest_evaluation_stays_where_all_steps_had_one(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("resumed_from", "left"), [(None, []), (0, [0]), (2, [0, 1, 2])])
-def test_resuming_drops_the_steps_that_are_done_again(tmp_path, resumed_from, left) -> None:
+def test_resuming_drops_the_steps_that_are_done_again(tmp_path, resumed_from, left):
     log = SampleLog(tmp_path, None)
     for step in range(5):
         log.write(step, "evaluation", [group()])
@@ -151,7 +150,7 @@ def test_resuming_drops_the_steps_that_are_done_again(tmp_path, resumed_from, le
     assert (tmp_path / "samples" / "notes.txt").exists()
 
 
-def test_a_disk_that_fills_is_said_once(tmp_path: Path, monkeypatch, caplog) -> None:
+def test_a_disk_that_fills_is_said_once(tmp_path, monkeypatch, caplog):
     log = SampleLog(tmp_path, None)
     log.write(1, "train", [group()])
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
@@ -159,9 +158,8 @@ def test_a_disk_that_fills_is_said_once(tmp_path: Path, monkeypatch, caplog) -> 
         log.write(2, "train", [group()])
         log.write(3, "train", [group()])
     assert sample_steps(tmp_path) == [1]
-    assert [r.message for r in caplog.records] == [
-        "samples of responses end here: [Errno 28] No space left on device"
-    ]
+    (record,) = caplog.records
+    assert record.message == "samples of responses end here: [Errno 28] No space left on device"
 
 
 def _full(*_: object) -> None:
@@ -185,7 +183,7 @@ def _full(*_: object) -> None:
         RESPONSE % b"[]",
     ],
 )
-def test_files_that_are_no_samples_have_none(tmp_path: Path, foreign: bytes) -> None:
+def test_files_that_are_no_samples_have_none(tmp_path, foreign):
     log = SampleLog(tmp_path, None)
     (tmp_path / "samples").mkdir()
     step_file(tmp_path, 1).write_bytes(foreign)
@@ -194,7 +192,7 @@ def test_files_that_are_no_samples_have_none(tmp_path: Path, foreign: bytes) -> 
     assert read_samples(tmp_path, 1) == {"train": [group()]}
 
 
-def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
+def test_links_and_pipes_are_not_followed(tmp_path):
     log = SampleLog(tmp_path, None)
     log.write(1, "train", [group()])
     step_file(tmp_path, 2).symlink_to(step_file(tmp_path, 1))
@@ -205,6 +203,6 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     assert [read_samples(tmp_path, s)["train"][0].prompt for s in (1, 2, 3)] == ["2+2=", "2", "3"]
 
 
-def test_no_run_no_samples(tmp_path: Path) -> None:
+def test_no_run_no_samples(tmp_path):
     assert sample_steps(tmp_path / "none") == []
     assert read_samples(tmp_path, 1) == {}

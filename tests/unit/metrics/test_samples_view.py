@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.samples import SampleGroup, SampleLog, SampleResponse
 from verl_hpc.metrics.samples_view import newest_samples, step_samples
 
+TAGS = {"section", "h2", "details", "summary", "q", "small", "p", "pre", "span", "b"}
 EVIL = "</pre></script><img src=x onerror='alert(1)'>\x1b[2J\x9b31m\x00\u202e\ud800 \U0001f600"
 
 
@@ -50,7 +50,7 @@ def answer(text: str = "4", score: float | None = 1.0, **fields) -> SampleRespon
     return SampleResponse(text, score, **rest)
 
 
-def test_all_that_is_known_of_a_response(tmp_path: Path) -> None:
+def test_all_that_is_known_of_a_response(tmp_path):
     log = SampleLog(tmp_path, None)
     good = answer("4", 1.0, advantage=0.70711, version=8, stop_reason="<|end|>")
     bad = answer("5 because", -0.5, advantage=-0.7, truncated=True)
@@ -59,15 +59,10 @@ def test_all_that_is_known_of_a_response(tmp_path: Path) -> None:
     assert Texts(page).said == ["2+2=", "4", "4", "5 because", "3+3=", "4"]
     assert page.count('<p class="empty">') == 1
     assert "Training, step 9" in page and "scores 1, -0.5" in page
-    assert labels(page) == [
-        "prompt",
-        "ground truth",
-        "response 1|score 1|advantage +0.7071|weights of step 8|ended by &lt;|end|&gt;",
-        "response 2|score -0.5|advantage -0.7|ended by the length limit",
-        "prompt",
-        "ground truth",
-        "response 1|score -",
-    ]
+    first = "response 1|score 1|advantage +0.7071|weights of step 8|ended by &lt;|end|&gt;"
+    second = "response 2|score -0.5|advantage -0.7|ended by the length limit"
+    heads = ["prompt", "ground truth"]
+    assert labels(page) == [*heads, first, second, *heads, "response 1|score -"]
 
 
 def labels(page: str) -> list[str]:
@@ -76,35 +71,24 @@ def labels(page: str) -> list[str]:
     return [re.sub("<[^>]*>", "", label.replace("</span><span>", "|")) for label in found]
 
 
-def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite(tmp_path):
     log = SampleLog(tmp_path, None)
     log.write(1, "train", [group("p", answer("r", math.nan, advantage=math.inf))])
     assert "score nan</span><span>advantage +inf" in step_samples(tmp_path, 1)
 
 
-def test_what_a_model_wrote_is_text(tmp_path: Path) -> None:
+def test_what_a_model_wrote_is_text(tmp_path):
     SampleLog(tmp_path, None).write(1, "train", [SampleGroup(EVIL, EVIL, [answer(EVIL)])])
     page = step_samples(tmp_path, 1)
     texts = Texts(page)
     codes = "\\x1b[2J\\x9b31m\\x00\\u202e\\ud800 \U0001f600"
     assert texts.said == ["</pre></script><img src=x onerror='alert(1)'>" + codes] * 3
-    assert texts.tags <= {
-        "section",
-        "h2",
-        "details",
-        "summary",
-        "q",
-        "small",
-        "p",
-        "pre",
-        "span",
-        "b",
-    }
+    assert texts.tags <= TAGS
     assert all(c.isprintable() or c == "\n" for c in page)
     page.encode()
 
 
-def test_the_newest_of_each_kind(tmp_path: Path) -> None:
+def test_the_newest_of_each_kind(tmp_path):
     log = SampleLog(tmp_path, None)
     assert newest_samples(tmp_path) == ""
     for step in (1, 2, 3):
@@ -118,12 +102,12 @@ def test_the_newest_of_each_kind(tmp_path: Path) -> None:
     assert "Training, step 3" in newest_samples(tmp_path)
 
 
-def test_a_step_without_samples(tmp_path: Path) -> None:
+def test_a_step_without_samples(tmp_path):
     assert step_samples(tmp_path, 7) == ""
 
 
 @pytest.mark.parametrize("has_samples", [True, False])
-def test_a_report_shows_them(tmp_path: Path, monkeypatch, has_samples: bool) -> None:
+def test_a_report_shows_them(tmp_path, monkeypatch, has_samples):
     monkeypatch.setattr("verl_hpc.metrics.report.write_curves", lambda *_: None)
     with MetricsLog(tmp_path) as metrics:
         metrics.write(1, {"critic/score/mean": 1.0})

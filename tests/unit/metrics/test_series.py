@@ -1,7 +1,5 @@
 """What curves and bars are made of."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_hpc.metrics.names import Chart
@@ -17,12 +15,12 @@ from verl_hpc.metrics.series import (
 )
 
 
-def test_points_leave_out_absent_and_null_values() -> None:
+def test_points_leave_out_absent_and_null_values():
     rows = [{"step": 1, "a": 1.0}, {"step": 2}, {"step": 3, "a": None}, {"step": 4, "a": 0.0}]
     assert points(rows, "a") == [(1, 1.0), (4, 0.0)]
 
 
-def test_a_curve_equal_to_another_is_drawn_once() -> None:
+def test_a_curve_equal_to_another_is_drawn_once():
     chart = Chart("reward", "Reward", {"score": "score", "reward": "after KL penalty"})
     same = [{"step": 1, "score": 1.0, "reward": 1.0}]
     other = [{"step": 1, "score": 1.0, "reward": 0.9}]
@@ -31,12 +29,12 @@ def test_a_curve_equal_to_another_is_drawn_once() -> None:
     assert curves(chart, [{"step": 1}]) == {}
 
 
-def test_an_average_starts_at_the_first_value_and_weighs_the_newest_most() -> None:
+def test_an_average_starts_at_the_first_value_and_weighs_the_newest_most():
     averaged = smooth([(1, 4.0), (2, 4.0), (3, 0.0)], weight=0.5)
     assert averaged == [(1, 4.0), (2, 4.0), (3, pytest.approx(4 * 3 / 7))]
 
 
-def test_thinning_keeps_peaks_ends_and_order() -> None:
+def test_thinning_keeps_peaks_ends_and_order():
     curve = [(step, 0.0) for step in range(1000)]
     curve[617] = (617, 9.0)
     curve[618] = (618, -9.0)
@@ -47,33 +45,24 @@ def test_thinning_keeps_peaks_ends_and_order() -> None:
     assert thin(curve[:100], 100) == curve[:100]
 
 
-def test_thinning_keeps_the_ends_of_a_trend() -> None:
+def test_thinning_keeps_the_ends_of_a_trend():
     curve = [(step, float(step)) for step in range(1001)]
     thinned = thin(curve, 100)
     assert (thinned[0], thinned[-1]) == (curve[0], curve[-1])
 
 
-def test_what_no_operator_took_is_other() -> None:
-    values = {
-        "timing_s/step": 10.0,
-        "timing_s/rollout": 6.0,
-        "timing_s/rollout/reshard": 2.0,
-        "timing_s/reward": None,
-        "actor/lr": 1.0,
-    }
-    assert operator_seconds(values) == {"rollout": 6.0, "other": 4.0}
+def test_what_no_operator_took_is_other():
+    """But for a sliver of untimed seconds; operators that overlap leave none."""
+    for seconds, expected in (
+        ({"step": 10.0, "rollout": 6.0, "rollout/reshard": 2.0}, {"rollout": 6.0, "other": 4.0}),
+        ({"step": 10.0, "rollout": 9.95, "reward": None}, {"rollout": 9.95}),
+        ({"step": 5.0, "rollout": 4.0, "update": 4.0}, {"rollout": 4.0, "update": 4.0}),
+    ):
+        values = {f"timing_s/{name}": value for name, value in seconds.items()}
+        assert operator_seconds(values | {"actor/lr": 1.0}) == expected
 
 
-def test_a_sliver_of_untimed_seconds_is_not_shown() -> None:
-    assert operator_seconds({"timing_s/step": 10.0, "timing_s/rollout": 9.95}) == {"rollout": 9.95}
-
-
-def test_operators_that_overlap_leave_no_other() -> None:
-    values = {"timing_s/step": 5.0, "timing_s/rollout": 4.0, "timing_s/update": 4.0}
-    assert operator_seconds(values) == {"rollout": 4.0, "update": 4.0}
-
-
-def test_a_mean_step_counts_steps_without_the_operator() -> None:
+def test_a_mean_step_counts_steps_without_the_operator():
     rows = [{"timing_s/rollout": 4.0}, {"timing_s/rollout": 4.0, "timing_s/evaluation": 10.0}]
     seconds = mean_seconds(rows)
     assert seconds == {"evaluation": 5.0, "rollout": 4.0}
@@ -81,7 +70,7 @@ def test_a_mean_step_counts_steps_without_the_operator() -> None:
     assert mean_seconds([]) == {}
 
 
-def test_fold_sums_what_is_not_named() -> None:
+def test_fold_sums_what_is_not_named():
     seconds = {"a": 3.0, "b": 2.0, "other": 1.0}
     assert fold(seconds, ["a", "c"]) == {"a": 3.0, "other": 3.0}
     assert fold({"a": 3.0}, ["a"]) == {"a": 3.0}
@@ -90,7 +79,7 @@ def test_fold_sums_what_is_not_named() -> None:
 @pytest.mark.parametrize(
     ("num_rows", "sizes"), [(0, []), (1, [1]), (4, [1, 1, 1, 1]), (5, [2, 2, 1])]
 )
-def test_bins(num_rows: int, sizes: list[int]) -> None:
+def test_bins(num_rows, sizes):
     rows = [{"step": step} for step in range(num_rows)]
     cut = bins(rows, 4)
     assert [len(part) for part in cut] == sizes

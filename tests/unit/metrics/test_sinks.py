@@ -1,11 +1,10 @@
-"""Which sinks are opened, and what happens to those that fail."""
+"""Sinks that a run opens, and those that fail."""
 
 from __future__ import annotations
 
 import logging
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from verl_hpc.runtime import terminal
 
 
 class Recorder:
-    """Keeps what it is told."""
+    """Keeps all calls."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
@@ -43,7 +42,7 @@ class FullDisk(Recorder):
         raise OSError("no space left")
 
 
-def test_every_sink_is_told_everything() -> None:
+def test_every_sink_is_told_everything():
     recorders = [Recorder(), Recorder()]
     with Sinks(recorders) as sinks:
         sinks.stage("rollout")
@@ -52,21 +51,18 @@ def test_every_sink_is_told_everything() -> None:
         assert recorder.told == ["rollout", (1, {"actor/lr": 0.1}), "closed"]
 
 
-def test_a_failing_sink_is_reported_once_closed_and_dropped(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_failing_sink_is_reported_once_closed_and_dropped(caplog):
     broken, sound = FullDisk(), Recorder()
     with caplog.at_level(logging.WARNING), Sinks([broken, sound]) as sinks:
         for step in range(3):
             sinks.write(step, {})
     assert broken.told == [(0, {}), "closed"]
     assert sound.told == [(0, {}), (1, {}), (2, {}), "closed"]
-    assert [r.getMessage() for r in caplog.records] == [
-        "FullDisk is dropped: OSError('no space left')"
-    ]
+    (record,) = caplog.records
+    assert record.getMessage() == "FullDisk is dropped: OSError('no space left')"
 
 
-def test_an_error_of_the_run_closes_the_sinks_and_goes_on() -> None:
+def test_an_error_of_the_run_closes_the_sinks_and_goes_on():
     recorder = Recorder()
     with pytest.raises(ZeroDivisionError), Sinks([recorder]):
         raise ZeroDivisionError
@@ -74,28 +70,21 @@ def test_an_error_of_the_run_closes_the_sinks_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "lines"])
-def test_lines_where_stdout_is_no_terminal(
-    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_where_stdout_is_no_terminal(mode, tmp_path, capsys):
     with open_sinks(MetricsConfig(terminal=mode), tmp_path, 5) as sinks:
         sinks.write(1, {"sft/loss": 2.5})
     assert capsys.readouterr().out == "step 1/5 | loss 2.5\n"
 
 
-def test_auto_is_live_on_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_live_on_a_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with open_sinks(MetricsConfig(), tmp_path / "demo", 5, recipe="rl", resumed_from=2) as sinks:
         sinks.stage("rollout")
     out = capsys.readouterr().out
-    assert "demo  rl" in out
-    assert "step 2/5" in out
+    assert "demo  rl" in out and "step 2/5" in out
 
 
-def test_auto_is_live_where_the_launcher_has_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_live_where_the_launcher_has_a_terminal(tmp_path, capsys, monkeypatch):
     """Ranks that `--ranks` has started print into a pipe."""
     monkeypatch.setenv("COLUMNS", "70")
     with monkeypatch.context() as launcher:
@@ -112,9 +101,7 @@ def test_auto_is_live_where_the_launcher_has_a_terminal(
     assert len(top[top.index("╭") : top.index("╮") + 1]) == 90
 
 
-def test_lines_fit_the_columns_that_the_environment_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_fit_the_columns_that_the_environment_says(tmp_path, capsys, monkeypatch):
     values = {"sft/loss": 2.5, "timing_s/step": 2.0, "timing_s/update": 2.0}
     for columns, expected in (
         ("", "step 1/5 | loss 2.5 | 2.0s (update 100%) | eta 8.0s"),
@@ -130,7 +117,7 @@ def test_lines_fit_the_columns_that_the_environment_says(
         assert capsys.readouterr().out == f"{expected}\n"
 
 
-def test_off_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_off_prints_nothing(tmp_path, capsys):
     with open_sinks(MetricsConfig(terminal="off"), tmp_path, 5) as sinks:
         sinks.stage("rollout")
         sinks.write(1, {"sft/loss": 2.5})
@@ -138,9 +125,7 @@ def test_off_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_package_is_an_error_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_an_error_at_the_start(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     with pytest.raises(ConfigError, match=r"pip install 'verl_hpc\[track\]'"):
         open_sinks(MetricsConfig(tensorboard=True), tmp_path, 5)

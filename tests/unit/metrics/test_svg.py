@@ -27,12 +27,12 @@ from verl_hpc.metrics.text import size
         ((0.9e-6, 1.1e-6), 4, [0.9e-6, 0.95e-6, 1e-6, 1.05e-6, 1.1e-6]),
     ],
 )
-def test_ticks_are_round(span: tuple[float, float], count: int, expected: list[float]) -> None:
+def test_ticks_are_round(span, count, expected):
     assert ticks(span, count) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("value", [5.0, -3.0, 1e-6])
-def test_the_range_around_one_value_is_not_empty(value: float) -> None:
+def test_the_range_around_one_value_is_not_empty(value):
     low, high = axis_range([value], 0.0)
     assert low < value < high
     assert math.isclose(low + high, 2 * value, abs_tol=1e-12)
@@ -48,7 +48,7 @@ def test_the_range_around_one_value_is_not_empty(value: float) -> None:
         ([-6.1e14, 0.5], (-1.0, 1.0), (-1.0, 0.59)),
     ],
 )
-def test_a_range_stays_within_its_limits(values, limits, expected) -> None:
+def test_a_range_stays_within_its_limits(values, limits, expected):
     assert axis_range(values, 0.06, limits) == pytest.approx(expected)
 
 
@@ -77,14 +77,14 @@ narrow = st.tuples(numbers, st.floats(-1e-2, 1e-2)).map(lambda two: (two[0], two
 @example((2000.1, 2000.9), (0.0, None))
 @example((1_234_567.0, 1_234_580.0), (None, None))
 @example((-1.0000001e-9, -1e-9), (None, None))
-def test_labels_of_an_axis_differ_fit_and_have_one_notation(values, limits) -> None:
+def test_labels_of_an_axis_differ_fit_and_have_one_notation(values, limits):
     labels = vertical_labels(values, limits)
     assert len(labels) == len(set(labels)) >= 2
     assert max(map(len, labels)) <= 9, labels
     assert len({notation(label) for label in labels if label != "0"}) == 1, labels
 
 
-def test_what_lies_beyond_the_limits_is_drawn_at_the_end_and_told_as_it_is() -> None:
+def test_what_lies_beyond_the_limits_is_drawn_at_the_end_and_told_as_it_is():
     svg = line_chart("share", {"share": [(1, -6.1e14), (2, 0.5)]}, (-1.0, 1.0))
     root = ET.fromstring(svg)
     (curve,) = root.findall("path[@class='curve c0']")
@@ -95,39 +95,35 @@ def test_what_lies_beyond_the_limits_is_drawn_at_the_end_and_told_as_it_is() -> 
     assert "1" not in labels[:1] and all("T" not in label for label in labels)
 
 
-def test_a_wide_chart_of_many_steps_shows_averages_over_pale_curves() -> None:
+def test_a_wide_chart_of_many_steps_shows_averages_over_pale_curves():
     curve = [(step, float(step % 2)) for step in range(100)]
-    classes = [
-        p.attrib.get("class") for p in ET.fromstring(line_chart("x", {"a": curve}, width=616))
-    ]
+    wide = ET.fromstring(line_chart("x", {"a": curve}, width=616))
+    classes = [path.attrib.get("class") for path in wide]
     assert classes.count("curve c0 pale") == classes.count("curve c0") == 1
     assert "pale" not in line_chart("x", {"a": curve})
 
 
-def test_a_frame_puts_larger_values_higher() -> None:
+def test_a_frame_puts_larger_values_higher():
     frame = Frame(300, 150, (1.0, 9.0), (0.0, 1.0))
     assert frame.x(1.0) < frame.x(9.0) < 300
     assert 150 > frame.y(0.0) > frame.y(1.0) > 0
 
 
-def test_line_chart_of_two_curves() -> None:
+def test_line_chart_of_two_curves():
     svg = line_chart("A <b>", {"mean": [(1, 0.5), (2, 0.7)], "max": [(2, 1.0)]})
     root = ET.fromstring(svg)
     assert root.attrib["aria-label"] == "A <b>"
-    assert [path.attrib["class"] for path in root.findall("path[@class='curve c0']")] == [
-        "curve c0"
-    ]
-    assert len(root.findall("circle")) == 1
+    assert len(root.findall("path[@class='curve c0']")) == len(root.findall("circle")) == 1
     titles = [title.text for title in root.iter("title")]
     assert titles == ["step 1\nmean 0.5", "step 2\nmean 0.7\nmax 1"]
 
 
-def test_a_long_curve_stays_small() -> None:
+def test_a_long_curve_stays_small():
     curve = [(step, math.sin(step)) for step in range(100_000)]
     assert len(line_chart("long", {"mean": curve})) < 100_000
 
 
-def test_bars_stack_without_gaps() -> None:
+def test_bars_stack_without_gaps():
     bars = [("1-2", {"rollout": 3.0, "other": 1.0}), ("3", {"other": 2.0})]
     svg = stacked_bars("times", bars, {"rollout": "c0", "other": "c7"})
     groups = ET.fromstring(svg).findall("g")
@@ -138,7 +134,7 @@ def test_bars_stack_without_gaps() -> None:
     assert groups[0].findtext("title") == "step 1-2\nrollout 3.0s\nother 1.0s"
 
 
-def test_level_bars_share_a_scale() -> None:
+def test_level_bars_share_a_scale():
     svg = level_bars("bytes", {"received": 2048.0, "least possible": 1024.0}, size)
     received, least = ET.fromstring(svg).findall("rect")
     assert float(received.attrib["width"]) == 2 * float(least.attrib["width"])

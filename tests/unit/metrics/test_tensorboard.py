@@ -27,30 +27,23 @@ def write_steps(directory: Path, values: dict[int, float], resumed_from: int | N
     sink.close()
 
 
-def test_scalars_read_back(tmp_path: Path) -> None:
-    write_steps(tmp_path, {1: 0.25, 2: 0.5}, None)
-    assert scalars(tmp_path, "critic/score/mean") == [(1, 0.25), (2, 0.5)]
+def test_scalars_read_back_and_a_resumed_run_hides_the_steps_that_are_done_again(tmp_path):
+    for values, resumed_from, read in (
+        ({1: 0.25, 2: 0.5, 3: 3.0, 4: 4.0}, None, [(1, 0.25), (2, 0.5), (3, 3.0), (4, 4.0)]),
+        ({3: 30.0}, 2, [(1, 0.25), (2, 0.5), (3, 30.0)]),
+        ({1: 10.0}, None, [(1, 10.0)]),
+    ):
+        write_steps(tmp_path, values, resumed_from)
+        assert scalars(tmp_path, "critic/score/mean") == read
 
 
-def test_nan_reads_back(tmp_path: Path) -> None:
+def test_nan_reads_back(tmp_path):
     write_steps(tmp_path, {1: math.nan}, None)
     ((_, value),) = scalars(tmp_path, "critic/score/mean")
     assert math.isnan(value)
 
 
-def test_a_resumed_run_hides_the_steps_that_are_done_again(tmp_path: Path) -> None:
-    write_steps(tmp_path, {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}, None)
-    write_steps(tmp_path, {3: 30.0}, 2)
-    assert scalars(tmp_path, "critic/score/mean") == [(1, 1.0), (2, 2.0), (3, 30.0)]
-
-
-def test_a_run_that_starts_over_hides_all_steps(tmp_path: Path) -> None:
-    write_steps(tmp_path, {1: 1.0, 2: 2.0}, None)
-    write_steps(tmp_path, {1: 10.0}, None)
-    assert scalars(tmp_path, "critic/score/mean") == [(1, 10.0)]
-
-
-def test_torch_is_not_needed(tmp_path: Path) -> None:
+def test_torch_is_not_needed(tmp_path):
     code = (
         "import sys, pathlib; from verl_hpc.metrics.tensorboard import TensorBoard\n"
         f"TensorBoard(pathlib.Path({str(tmp_path)!r})).close(); print('torch' in sys.modules)"

@@ -7,26 +7,17 @@ import math
 import sys
 import time
 
-import pytest
 from rich.console import Console
 
 from verl_hpc.metrics.names import SCORE
 from verl_hpc.metrics.terminal import LineView, LiveView, Pace, sparkline
 
 VALUES = {
-    SCORE: 0.4312,
-    "val/score/mean": 0.5,
-    "actor/kl_loss": 0.0012,
-    "actor/entropy": 1.25,
-    "response_length/mean": 312.0,
-    "perf/throughput": 6200.0,
-    "reshard/received_bytes": 3 * 2**30,
-    "timing_s/rollout": 6.0,
-    "timing_s/update_actor": 3.0,
-    "timing_s/reward": 0.6,
-    "timing_s/advantages": 0.2,
-    "timing_s/step": 10.0,
-}
+    SCORE: 0.4312, "val/score/mean": 0.5, "actor/kl_loss": 0.0012, "actor/entropy": 1.25,
+    "response_length/mean": 312.0, "perf/throughput": 6200.0, "reshard/received_bytes": 3 * 2**30,
+    "timing_s/rollout": 6.0, "timing_s/update_actor": 3.0, "timing_s/reward": 0.6,
+    "timing_s/advantages": 0.2, "timing_s/step": 10.0,
+}  # fmt: skip
 
 
 def terminal() -> Console:
@@ -38,7 +29,7 @@ def shown(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_a_line_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_a_step(capsys):
     view = LineView(total_steps=200)
     view.stage("rollout")
     view.write(12, VALUES)
@@ -51,9 +42,7 @@ def test_a_line_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_no_time_is_left_where_none_is_known_or_nothing_is_to_do(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_time_is_left_where_none_is_known_or_nothing_is_to_do(capsys):
     view = LineView(total_steps=2)
     view.write(0, {SCORE: 0.5})
     view.write(1, {"timing_s/step": 1.0})
@@ -68,7 +57,7 @@ def test_no_time_is_left_where_none_is_known_or_nothing_is_to_do(
     assert "eta" not in shown(console)
 
 
-def test_operators_that_overlap_have_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_operators_that_overlap_have_seconds(capsys):
     values = VALUES | {"timing_s/rollout": 9.0, "timing_s/wait": 2.0}
     LineView(total_steps=200).write(12, values)
     words = "(longest of all ranks; they overlap: rollout 9.0s, update_actor 3.0s, wait 2.0s)"
@@ -80,21 +69,17 @@ def test_operators_that_overlap_have_seconds(capsys: pytest.CaptureFixture[str])
         assert ("longest of all ranks; they overlap" in shown(console)) is told
 
 
-def test_lines_are_plain_ascii(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_plain_ascii(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     view = LineView(total_steps=3)
     for step, values in enumerate((VALUES, {}, {SCORE: math.nan})):
         view.write(step, values)
     out = capsys.readouterr().out
-    assert out.isascii()
-    assert "\x1b" not in out
-    assert "\r" not in out
+    assert out.isascii() and not {"\x1b", "\r"} & set(out)
     assert len(out.splitlines()) == 3
 
 
-def test_pace_is_the_mean_of_recent_steps() -> None:
+def test_pace_is_the_mean_of_recent_steps():
     pace = Pace(total_steps=100)
     assert pace.remaining(0, {}) is None
     for step in range(30):
@@ -104,7 +89,7 @@ def test_pace_is_the_mean_of_recent_steps() -> None:
     assert pace.remaining(50, {}) == 100.0
 
 
-def test_live_view_shows_stage_progress_and_figures() -> None:
+def test_live_view_shows_stage_progress_and_figures():
     console = terminal()
     view = LiveView(console, "demo  grpo", total_steps=200, first_step=11)
     view.stage("rollout[0]")
@@ -121,7 +106,7 @@ def test_live_view_shows_stage_progress_and_figures() -> None:
     assert "█" in text
 
 
-def test_live_view_shows_the_cursor_throughout() -> None:
+def test_live_view_shows_the_cursor_throughout():
     console = terminal()
     view = LiveView(console, "demo", total_steps=2)
     assert shown(console).rfind("\x1b[?25h") > shown(console).rfind("\x1b[?25l")
@@ -129,7 +114,7 @@ def test_live_view_shows_the_cursor_throughout() -> None:
     assert shown(console).rfind("\x1b[?25h") > shown(console).rfind("\x1b[?25l")
 
 
-def test_live_view_puts_prints_above_itself_and_gives_stdout_back() -> None:
+def test_live_view_puts_prints_above_itself_and_gives_stdout_back():
     before = sys.stdout, sys.stderr
     console = terminal()
     view = LiveView(console, "demo", total_steps=2)
@@ -140,7 +125,7 @@ def test_live_view_puts_prints_above_itself_and_gives_stdout_back() -> None:
     assert text.index("a word from elsewhere") < text.rindex("demo")
 
 
-def test_live_view_bears_values_that_are_not_finite() -> None:
+def test_live_view_bears_values_that_are_not_finite():
     console = terminal()
     view = LiveView(console, "demo", total_steps=2)
     view.write(1, {SCORE: math.nan, "actor/grad_norm": math.inf})
@@ -148,7 +133,7 @@ def test_live_view_bears_values_that_are_not_finite() -> None:
     assert "nan" in shown(console)
 
 
-def test_sparkline() -> None:
+def test_sparkline():
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([2.0, math.nan, 2.0]) == "▁▁"
     assert sparkline([]) == ""

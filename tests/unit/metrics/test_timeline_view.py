@@ -33,7 +33,7 @@ def headings(page: str) -> list[str]:
     return re.findall(r'class="group"[^>]*>([^<]*)<', page)
 
 
-def test_the_newest_steps(tmp_path: Path) -> None:
+def test_the_newest_steps(tmp_path):
     assert newest_steps(tmp_path) == range(0)
     split_run(tmp_path)
     assert newest_steps(tmp_path) == range(2, 5)
@@ -42,7 +42,7 @@ def test_the_newest_steps(tmp_path: Path) -> None:
     assert newest_steps(tmp_path) == range(7, 8)
 
 
-def test_overlap_of_placements(tmp_path: Path) -> None:
+def test_overlap_of_placements(tmp_path):
     split_run(tmp_path)
     card = timeline_card(tmp_path, range(2, 5), {})
     assert headings(card) == ["train", "rollout"]
@@ -55,13 +55,13 @@ def test_overlap_of_placements(tmp_path: Path) -> None:
     assert "Seconds since step 2 began" in card
 
 
-def test_no_step_no_card(tmp_path: Path) -> None:
+def test_no_step_no_card(tmp_path):
     split_run(tmp_path)
     assert timeline_card(tmp_path, range(50, 60), {}) == ""
     assert timeline_card(tmp_path, range(0), {}) == ""
 
 
-def test_ranks_of_the_same_placements_stand_together(tmp_path: Path) -> None:
+def test_ranks_of_the_same_placements_stand_together(tmp_path):
     for rank, places in enumerate((["a", "b"], ["c"], ["b", "all", "a"], ["everywhere"])):
         write(tmp_path, rank, [(1, "x", place, i, i + 1.0) for i, place in enumerate(places)])
     card = timeline_card(tmp_path, range(1, 2), {})
@@ -73,7 +73,7 @@ def keys(page: str) -> dict[str, str]:
     return dict(re.findall(r'<i class="(c\d)"></i>(\w+)', page))
 
 
-def test_colours_are_those_of_the_page(tmp_path: Path) -> None:
+def test_colours_are_those_of_the_page(tmp_path):
     split_run(tmp_path)
     assert keys(timeline_card(tmp_path, range(1, 4), {})) == {"c0": "update_actor", "c1": "rollout"}
     write(tmp_path, 0, [(3, "b", "train", 21.0, 22.0)])
@@ -81,15 +81,14 @@ def test_colours_are_those_of_the_page(tmp_path: Path) -> None:
     assert keys(card) == {"c5": "b", "c1": "rollout"}, "c6 is that of a"
 
 
-def test_more_operators_than_colours(tmp_path: Path) -> None:
+def test_more_operators_than_colours(tmp_path):
     write(tmp_path, 0, [(1, f"op{i}", "train", i, i + 1.0 - i / 100) for i in range(12)])
     card = timeline_card(tmp_path, range(1, 2), {})
     assert len(set(re.findall(r'<i class="(c\d)"></i>op', card))) == 7
-    assert card.count('<i class="c7"></i>other') == 1
-    assert card.count('<rect class="c7"') == 5
+    assert (card.count('<i class="c7"></i>other'), card.count('<rect class="c7"')) == (1, 5)
 
 
-def test_a_pause_between_two_starts_is_left_out(tmp_path: Path) -> None:
+def test_a_pause_between_two_starts_is_left_out(tmp_path):
     rows: Rows = [(k, "rollout", "all", t, t + 9) for k, t in ((1, 0.0), (2, 10.0))]
     rows += [(k, "rollout", "all", t, t + 9) for k, t in ((3, 4000.0), (4, 4010.0))]
     write(tmp_path, 0, rows)
@@ -100,7 +99,7 @@ def test_a_pause_between_two_starts_is_left_out(tmp_path: Path) -> None:
     assert [interval.step for interval in kept] == [3, 4] and pause == 4000 - 19
 
 
-def test_an_evaluation_of_the_step_before_is_no_pause(tmp_path: Path) -> None:
+def test_an_evaluation_of_the_step_before_is_no_pause(tmp_path):
     """Rank 1 is a step ahead, and both evaluate after step 8."""
     testing = (8, "testing", "all", 20.0, 60.0)
     trained: Rows = [(8, "update_actor", "train", 10.0, 20.0), testing]
@@ -115,14 +114,14 @@ def test_an_evaluation_of_the_step_before_is_no_pause(tmp_path: Path) -> None:
         assert "pause" not in card
 
 
-def test_steps_before_a_pause_can_be_asked_for(tmp_path: Path) -> None:
+def test_steps_before_a_pause_can_be_asked_for(tmp_path):
     write(tmp_path, 0, [(k, "x", "all", t, t + 9) for k, t in ((1, 0.0), (2, 10.0), (3, 4000.0))])
     card = timeline_card(tmp_path, range(1, 3), {})
     assert re.findall(r"<title>(step \d)", card) == ["step 1", "step 2"]
     assert "pause" not in card
 
 
-def test_a_rank_that_waits_is_no_pause() -> None:
+def test_a_rank_that_waits_is_no_pause():
     both = [Interval(0, 1, "x", "a", 0.0, 100.0), Interval(1, 1, "y", "b", 99.0, 101.0)]
     assert after_last_pause(both) == (both, 0.0)
     assert after_last_pause([]) == ([], 0.0)

@@ -1,10 +1,9 @@
-"""Which steps of which ranks are traced, and what is in a trace."""
+"""Steps and ranks that are traced, and what a trace has."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 
 import torch
 
@@ -24,7 +23,7 @@ def take_step(traces: Traces, step: int) -> bool:
     return False
 
 
-def test_steps_that_are_named_leave_a_trace_each(tmp_path: Path) -> None:
+def test_steps_that_are_named_leave_a_trace_each(tmp_path):
     traces = Traces(ProfileConfig(steps=[2, 4], ranks=[0, 3]), tmp_path, 3, "cpu")
     assert [take_step(traces, step) for step in range(1, 6)] == [False, True, False, True, False]
     files = sorted((tmp_path / "profiles").iterdir())
@@ -41,7 +40,7 @@ def test_steps_that_are_named_leave_a_trace_each(tmp_path: Path) -> None:
         assert not [e for e in events if e["name"] == "[memory]"]
 
 
-def test_memory_on_cpu_ranks_is_that_of_the_allocator(tmp_path: Path) -> None:
+def test_memory_on_cpu_ranks_is_that_of_the_allocator(tmp_path):
     traces = Traces(ProfileConfig(steps=[1], memory=True), tmp_path, 0, "cpu")
     assert take_step(traces, 1)
     (file,) = (tmp_path / "profiles").iterdir()
@@ -51,7 +50,7 @@ def test_memory_on_cpu_ranks_is_that_of_the_allocator(tmp_path: Path) -> None:
     assert {4 * 8 * 8, -4 * 8 * 8} <= sizes
 
 
-def test_other_ranks_and_runs_without_a_profile_leave_nothing(tmp_path: Path) -> None:
+def test_other_ranks_and_runs_without_a_profile_leave_nothing(tmp_path):
     for config in (None, ProfileConfig(steps=[1], ranks=[0])):
         assert not take_step(Traces(config, tmp_path, 1, "cpu"), 1)
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
 """Every response of the tables in `answers` has the score that it deserves."""
 
+from fractions import Fraction
+
 import pytest
 
 from tests.unit.rewards.answers import accuracy, exact_match, gsm8k, math, multiple_choice
@@ -8,11 +10,11 @@ from verl_hpc.config.reward_options import FormatOptions, MultipleChoiceOptions
 from verl_hpc.rewards import format_reward
 from verl_hpc.rewards.accuracy import compute_score as same_or_formula
 from verl_hpc.rewards.exact_match import compute_score as same
-from verl_hpc.rewards.gsm8k import compute_score as number
+from verl_hpc.rewards.gsm8k import compute_score as score_number
 from verl_hpc.rewards.math_reward import compute_score as formula
 from verl_hpc.rewards.multiple_choice import make
 
-letter = make(MultipleChoiceOptions())
+choose = make(MultipleChoiceOptions())
 TABLES = {
     "accuracy": (accuracy.ROWS, lambda text, truth: same_or_formula("", text, truth)),
     "exact_match": (exact_match.ROWS, lambda text, truth: same("", text, truth)),
@@ -20,12 +22,7 @@ TABLES = {
         forms.ROWS,
         lambda text, truth, options: format_reward.make(FormatOptions(**options))("", text, truth),
     ),
-    "gsm8k": (gsm8k.ROWS, lambda text, truth, method: number("", text, truth, method=method)),
     "math": (math.ROWS, lambda text, truth: formula("", text, truth, timeout_s=60.0)),
-    "multiple_choice": (
-        multiple_choice.ROWS,
-        lambda text, truth, choices: letter("", text, truth, row={"choices": choices})["score"],
-    ),
 }
 """The rows of a scorer, and what calls it with a response, a truth and what a row has more."""
 
@@ -35,3 +32,20 @@ def test_every_answer_has_its_score(table):
     rows, score = TABLES[table]
     wrong = [row for row in rows if score(*row[:2], *row[4:]) != row[2]]
     assert not wrong
+
+
+def test_a_letter_is_right_and_no_other():
+    for response, letter, _, choices in multiple_choice.ROWS:
+        row = {"choices": choices}
+        right = [x for x in choices if choose("", response, x, row=row)["score"] == 1.0]
+        assert right == ([letter] if letter else []), response
+
+
+def test_a_number_is_right_and_no_other():
+    misread = map(Fraction, ("31415", "31415926", "100099", "1234.5", "72.5", "4/9", "-5"))
+    numbers = {Fraction(truth) for _, truth, *_ in gsm8k.ROWS if truth} | {*misread, *range(300)}
+    for response, truth, _, method in gsm8k.ROWS:
+        scores = {n: score_number("", response, str(n), method=method) for n in numbers}
+        right = [Fraction(truth)] if truth else []
+        assert [n for n, score in scores.items() if score == 1.0] == right, response
+        assert truth is None or score_number("", response, truth, method=method) == 1.0

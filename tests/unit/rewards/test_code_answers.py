@@ -101,9 +101,9 @@ def test_no_wrong_value_is_taken_in_any_form():
             (printed,) = read_cases({"inputs": [""], "outputs": [f"{right}\n"]})
             if shown.strip().lstrip("+") not in (str(right), f"{right}e0", f"{right}."):
                 assert not printed.passes(shown), (right, shown)
-        for truth, found in ((right, wrong), ([right], [wrong]), ([[right]], [[wrong]])):
+        for truth, returned in ((right, wrong), ([right], [wrong]), ([[right]], [[wrong]])):
             (called,) = read_cases({"fn_name": "f", "inputs": [[]], "outputs": [truth]})
-            assert not called.passes(f"{called.word}{found}"), (truth, found)
+            assert not called.passes(f"{called.word}{returned}"), (truth, returned)
             assert called.passes(f"{called.word}{truth}")
 
 

@@ -97,8 +97,7 @@ def test_the_last_match_is_the_score_and_a_verdict_where_no_pattern_is_set(judge
     judge.replies = [reply("<think>9?</think>Of 10 points it has [[3]], or [[8]].\nScore: 7/10")]
     pattern = r"\[\[(\d+)\]\]"
     assert scores(judge, pattern=pattern, maximum=10.0)[0].value == 8.0
-    assert scores(judge)[0].value == 0.7
-    assert scores(judge, maximum=10.0)[0].value == 7.0
+    assert (scores(judge)[0].value, scores(judge, maximum=10.0)[0].value) == (0.7, 7.0)
 
 
 def test_a_prompt_whose_messages_have_parts_or_nothing_is_shown(judge):
@@ -119,8 +118,8 @@ def test_responses_are_judged_at_a_time_and_in_order(judge):
 
     judge.replies = [together]
     values = [number / 16 for number in range(12)]
-    found = scores(judge, *[request(f"Score: {v}") for v in values], max_concurrent=12)
-    assert [score.value for score in found] == values
+    scored = scores(judge, *[request(f"Score: {v}") for v in values], max_concurrent=12)
+    assert [score.value for score in scored] == values
 
 
 def test_no_more_are_under_way_than_may_be(judge):
@@ -154,8 +153,7 @@ TRANSIENT = [
 @pytest.mark.parametrize(("bad", "words"), TRANSIENT)
 def test_what_may_go_better_is_asked_again_and_is_a_named_error_in_the_end(judge, bad, words):
     judge.replies = [bad, bad, reply("0.75")]
-    assert scores(judge)[0].value == 0.75
-    assert len(judge.asked) == 3
+    assert (scores(judge)[0].value, len(judge.asked)) == (0.75, 3)
     judge.asked, judge.replies = [], [bad]
     with pytest.raises(RewardError) as caught:
         scores(judge, retries=2)

@@ -17,26 +17,17 @@ def test_every_answer_of_the_table_has_its_verdict():
 
 
 FORMS = [
-    "Score: {}",
-    "Score: {}/10",
-    "score = {} out of 10.",
-    "**Final rating**: **{}**",
-    "Rating (0-10): [[{}]]",
-    '{{"score": {}, "reason": "9 of 10"}}',
-    "I checked 4 steps; 3 hold.\n\n{}",
-    "<think>Score: 9.5</think><score>{}</score>",
-    "Feedback: 9 steps hold. [RESULT] {}",
-    "Rating: {} out of 10",
-    "Therefore, the score is {}.",
-    "The final score is {}.",
-    "Overall score: {}\nClarity score: 9.5",
+    "Score: {}", "Score: {}/10", "score = {} out of 10.", "**Final rating**: **{}**",
+    "Rating (0-10): [[{}]]", '{{"score": {}, "reason": "9 of 10"}}',
+    "I checked 4 steps; 3 hold.\n\n{}", "<think>Score: 9.5</think><score>{}</score>",
+    "Feedback: 9 steps hold. [RESULT] {}", "Rating: {} out of 10", "Therefore, the score is {}.",
+    "The final score is {}.", "Overall score: {}\nClarity score: 9.5",
     "The maximum score: 10\nScore: {}\nA score of 10 would need more.",
     "So the grade is \\boxed{{{}}}",
     '{{\n  "score": {},\n  "reason": "9 of 10",\n  "sure": true\n}}',
-    "## Score\n**{}/10**\n\n## Reason\nIt has 9 steps.",
-    "Score: {} \u2b50",
+    "## Score\n**{}/10**\n\n## Reason\nIt has 9 steps.", "Score: {} \u2b50",
     'It asks for "Score: 9.5", which it is not.\nScore: {}\n> Score: 9.5',
-]
+]  # fmt: skip
 WORDS = [
     "Verdict: {}", "{}", "**{}**", '{{"verdict": "{}"}}', "[[{}]]", "[{}]",
     "<verdict>{}</verdict>", "Judgement: **{}**", "So the verdict is {}.",
@@ -70,14 +61,10 @@ def test_no_form_gives_another_value_than_the_one_in_it():
 
 
 PROSE = [
-    "I give it {}/10.",
-    "It has a score of {}, for 2 reasons.",
-    "I would rate it {} out of 10.",
-    "So the answer of the student is {}.",
-    "The student's score is {}.",
-    "The student says: Score: {}",
-    "If the score is {}, it passes.",
-]
+    "I give it {}/10.", "It has a score of {}, for 2 reasons.", "I would rate it {} out of 10.",
+    "So the answer of the student is {}.", "The student's score is {}.",
+    "The student says: Score: {}", "If the score is {}, it passes.",
+]  # fmt: skip
 
 
 def test_prose_is_no_verdict():
@@ -100,7 +87,7 @@ def test_a_word_is_a_verdict_where_it_is_the_first_sentence():
 
 
 def test_a_box_that_is_quoted_is_no_verdict():
-    """It is known by what stands behind it; where prose says another value, there is none."""
+    """A quoted box is known by the words after it; prose with another value leaves no verdict."""
     quoted = "The student wrote \\boxed{{9.5}}, and the reference is 7.\n{}"
     for form, values in ((FORMS, (0, 2.25, 10)), (WORDS, ("correct", "not correct", "wrong"))):
         for value in values:
@@ -152,43 +139,27 @@ OTHER_WORDS = {
         "Option B is correct, but the student chose A.",
         "The reference is correct; the student has another one.",
         "6 is correct. The student has 5.",
-        "The student's reasoning is correct but the final value should be 6.",
-        "It is correct.",
-        "The student's final answer is correct.",
-        "The answers are equivalent.",
-        "Neither is correct.",
-        "None of it is correct.",
-        "Part of the final answer is correct.",
-        "I doubt the answer is correct.",
-        "The student claims it is correct.",
-        "Everything is correct except the result.",
-        "The answer is correct up to a sign.",
-        "Verdict: correct up to a sign",
-        "Verdict: correct, up to a sign",
-        "Verdict: correct (partially)",
-        "Verdict: correct setup, wrong result",
-        "Verdict: correct? No.",
-        "Verdict: correct -> incorrect",
-        "Verdict: correct - no, incorrect",
-        "Verdict: no doubt correct",
-        "Result: 1\nThe student wrote 0, which is wrong.",
-        "Yes.\nThe student is wrong.",
+        "The student's reasoning is correct but the final value should be 6.", "It is correct.",
+        "The student's final answer is correct.", "The answers are equivalent.",
+        "Neither is correct.", "None of it is correct.", "Part of the final answer is correct.",
+        "I doubt the answer is correct.", "The student claims it is correct.",
+        "Everything is correct except the result.", "The answer is correct up to a sign.",
+        "Verdict: correct up to a sign", "Verdict: correct, up to a sign",
+        "Verdict: correct (partially)", "Verdict: correct setup, wrong result",
+        "Verdict: correct? No.", "Verdict: correct -> incorrect",
+        "Verdict: correct - no, incorrect", "Verdict: no doubt correct",
+        "Result: 1\nThe student wrote 0, which is wrong.", "Yes.\nThe student is wrong.",
     ],
     0: [
-        "Student's final conclusion: yes\n\nIncorrect.",
-        "**Final Verdict:** \u274c Incorrect",
-        "Verdict: incorrect - the sign is off",
-        "Verdict: incorrect, it is 5",
+        "Student's final conclusion: yes\n\nIncorrect.", "**Final Verdict:** \u274c Incorrect",
+        "Verdict: incorrect - the sign is off", "Verdict: incorrect, it is 5",
     ],
     1: [
-        "Verdict: correct because both have 12",
-        "Verdict: correct, since both have 12",
-        "Verdict: correct - both have 12",
-        "Verdict: correct; both have 12",
-        'The verdict is "correct".',
-        "```\nVerdict: correct\n```",
+        "Verdict: correct because both have 12", "Verdict: correct, since both have 12",
+        "Verdict: correct - both have 12", "Verdict: correct; both have 12",
+        'The verdict is "correct".', "```\nVerdict: correct\n```",
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "right"), OTHERS)

@@ -1,4 +1,4 @@
-"""Which letter a response answers: option by option, denied, taken back, in boxes."""
+"""Letters that responses answer: option by option, denied, taken back, in boxes."""
 
 import pytest
 

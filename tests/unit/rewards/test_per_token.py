@@ -45,8 +45,8 @@ def test_a_list_has_a_number_for_each_token_or_for_each_turn():
         ([], request([]), []),
     ]
     for given, asked, expected in cases:
-        found = score(returning(given), asked)
-        assert found == Score(sum(expected), per_token=expected), given
+        scored = score(returning(given), asked)
+        assert scored == Score(sum(expected), per_token=expected), given
         assert score(returning({"score": given, "acc": 1.0}), asked).per_token == expected
         assert score(returning({"score": given, "acc": 1.0}), asked).metrics == {"acc": 1.0}
 
@@ -92,9 +92,9 @@ def test_terms_that_are_lists_are_added_token_by_token():
         return Term(name, weight, FunctionScorer(returning(value), config))
 
     parts = [term("a", 2.0, BY_TOKEN), term("b", 0.5, 3.0), term("c", -1.0, BY_TURN)]
-    (found,) = SumScorer(parts)([request()])
-    assert found.value == 2 * 3.25 + 0.5 * 3.0 + 1.5
-    assert found.per_token == [1.0, -0.5, -0.5, 4.0, 0.0, 4.0]
-    assert (found.metrics["a"], found.metrics["c"]) == (3.25, -1.5)
+    (combined,) = SumScorer(parts)([request()])
+    assert combined.value == 2 * 3.25 + 0.5 * 3.0 + 1.5
+    assert combined.per_token == [1.0, -0.5, -0.5, 4.0, 0.0, 4.0]
+    assert (combined.metrics["a"], combined.metrics["c"]) == (3.25, -1.5)
     (numbers,) = SumScorer([term("a", 2.0, 1.0)])([request()])
     assert numbers.per_token == []

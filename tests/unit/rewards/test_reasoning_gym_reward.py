@@ -39,7 +39,7 @@ def test_wrong_answers_score_less():
 
 
 def test_the_tasks_own_settings_are_used():
-    """puzzle24 accepts numbers up to max_value only, 10 unless told."""
+    """puzzle24 accepts numbers up to max_value, which is 10 by default."""
     problem = {"metadata": {"numbers": [8, 3, 1, 1]}, "answer": "8 * 3 * 1 * 1"}
     assert score("puzzle24", problem["answer"], problem) == 1.0
     narrow = {**problem, "options": {"max_value": 6}}

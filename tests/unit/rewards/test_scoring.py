@@ -41,6 +41,13 @@ def returning(value):
     return lambda **_: value
 
 
+def raises(error):
+    def function(**_):
+        raise error
+
+    return function
+
+
 def raising(data_source, solution_str, ground_truth, extra_info):
     return 1 / 0
 
@@ -110,8 +117,7 @@ def test_a_function_of_a_list_is_called_once():
         return [{"score": len(r.response), "cut": r.truncated} for r in requests]
 
     both = [Score(2.0, {"cut": 0.0}), Score(1.0, {"cut": 1.0})]
-    assert scores(lengths, request("aa"), KNOWN) == both
-    assert scores(lengths) == []
+    assert (scores(lengths, request("aa"), KNOWN), scores(lengths)) == (both, [])
     assert len(calls) == 1
 
 
@@ -154,8 +160,8 @@ def test_a_function_of_a_list_has_as_long_for_each_response(no_alarm):
 
 
 def test_scores_come_in_the_order_of_the_requests():
-    found = scores(lambda **f: len(f["solution_str"]), request("aa"), request(""), request("a"))
-    assert [score.value for score in found] == [2.0, 0.0, 1.0]
+    three = scores(lambda **f: len(f["solution_str"]), request("aa"), request(""), request("a"))
+    assert [score.value for score in three] == [2.0, 0.0, 1.0]
 
 
 NUMBERS = [
@@ -205,11 +211,20 @@ BAD_RESULTS = [
 ]
 
 
-@pytest.mark.parametrize(("value", "message"), BAD_RESULTS)
-def test_a_result_that_is_no_number_ends_the_run_or_scores_zero_if_asked(value, message):
+FAILURES = [
+    *((returning(value), message) for value, message in BAD_RESULTS),
+    (raises(SystemExit(0)), r"it calls sys\.exit\(0\)"),
+    (raises(SystemExit(3)), r"it calls sys\.exit\(3\)"),
+    (raises(SystemExit(None)), r"it calls sys\.exit\(None\)"),
+    (raises(asyncio.CancelledError("no")), "CancelledError: no"),
+]
+
+
+@pytest.mark.parametrize(("function", "message"), FAILURES)
+def test_a_failure_ends_the_run_or_scores_zero_if_asked(function, message):
     with pytest.raises(RewardError, match=message):
-        scores(returning(value), request())
-    (score,) = scores(returning(value), request(), on_error="zero")
+        scores(function, request())
+    (score,) = scores(function, request(), on_error="zero")
     assert (score.value, score.metrics) == (0.0, {}) and score.error
 
 
@@ -237,29 +252,6 @@ def test_an_exception_scores_zero_if_asked_and_others_stay():
     assert scores(sometimes, *map(request, ("a", "bad", "b")), on_error="zero") == [
         Score(1.0), Score(0.0, error="ValueError: bad response"), Score(1.0)
     ]  # fmt: skip
-
-
-def raises(error):
-    def function(**_):
-        raise error
-
-    return function
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (SystemExit(0), r"it calls sys\.exit\(0\)"),
-        (SystemExit(3), r"it calls sys\.exit\(3\)"),
-        (SystemExit(None), r"it calls sys\.exit\(None\)"),
-        (asyncio.CancelledError("no"), "CancelledError: no"),
-    ],
-)
-def test_a_function_that_leaves_has_failed(error, message):
-    with pytest.raises(RewardError, match=message):
-        scores(raises(error), request())
-    (score,) = scores(raises(error), request(), on_error="zero")
-    assert score.value == 0.0 and score.error
 
 
 def test_an_interrupt_is_no_fault_of_the_function():

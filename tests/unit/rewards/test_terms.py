@@ -165,9 +165,9 @@ def test_a_term_that_fails_does_as_it_is_told(own):
         scores(bad, terms=terms)
     lenient = {**terms, "own": terms["own"] | {"on_error": "zero"}}
     for settings in ({"terms": terms, "on_error": "zero"}, {"terms": lenient}):
-        (found,) = scores(bad, **settings)
-        assert (found.value, found.metrics["own/failed"]) == (1.0, 1.0)
-        assert found.error == "own: ValueError: no"
+        (combined,) = scores(bad, **settings)
+        assert (combined.value, combined.metrics["own/failed"]) == (1.0, 1.0)
+        assert combined.error == "own: ValueError: no"
     strict = {**terms, "own": terms["own"] | {"on_error": "stop"}}
     with pytest.raises(RewardError, match="ValueError: no"):
         scores(bad, terms=strict, on_error="zero")

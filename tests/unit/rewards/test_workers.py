@@ -123,16 +123,16 @@ def test_all_terms_are_scored(opened, directory):
 )
 def test_a_failure_ends_the_run_or_counts_zero(opened, response, words):
     workers, scorer = opened(timeout_s=0.5)
-    found = outcomes(workers, scorer, "ok", response, "fine")
-    error = found[1]["reward"]
+    scored = outcomes(workers, scorer, "ok", response, "fine")
+    error = scored[1]["reward"]
     assert isinstance(error, RewardError)
     assert words in str(error) and "line 1" in str(error) and "on_error to zero" in str(error)
-    assert [found[i]["reward"].value for i in (0, 2)] == [2 / 3 + 1, 4 / 3 + 1]
+    assert [scored[i]["reward"].value for i in (0, 2)] == [2 / 3 + 1, 4 / 3 + 1]
 
     workers, scorer = opened(timeout_s=0.5, on_error="zero")
-    found = [one["reward"] for one in outcomes(workers, scorer, "ok", response, "fine")]
-    assert [score.value for score in found] == [2 / 3 + 1, 0.0, 4 / 3 + 1]
-    assert words in found[1].error
+    scored = [one["reward"] for one in outcomes(workers, scorer, "ok", response, "fine")]
+    assert [score.value for score in scored] == [2 / 3 + 1, 0.0, 4 / 3 + 1]
+    assert words in scored[1].error
 
 
 def test_a_response_whose_process_is_killed_is_scored_by_another(opened):

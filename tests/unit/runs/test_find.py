@@ -1,4 +1,4 @@
-"""Which directories are runs, and which one a word means."""
+"""Directories that are runs, and the one that a word means."""
 
 import os
 
@@ -23,18 +23,11 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_run_is_a_directory_with_a_configuration(tmp_path):
-    assert is_run(make_run(tmp_path))
-    assert not is_run(tmp_path)
-    assert not is_run(tmp_path / "gone")
-
-
-def test_a_submitted_run_is_one_before_it_starts(tmp_path):
-    assert is_run(submit_run(tmp_path, "1"))
-
-
-def test_a_checkpoint_is_none_though_it_keeps_the_configuration(tmp_path):
-    step = make_run(tmp_path) / "checkpoints/step_00000003"
+def test_a_run_is_a_directory_with_a_configuration_and_no_checkpoint(tmp_path):
+    run = make_run(tmp_path)
+    assert is_run(run) and is_run(submit_run(tmp_path / "submitted", "1"))
+    assert not is_run(tmp_path) and not is_run(tmp_path / "gone")
+    step = run / "checkpoints/step_00000003"
     step.mkdir(parents=True)
     (step / "config.yaml").write_text("")
     (step / "manifest.json").write_text("{}")
@@ -90,7 +83,7 @@ def test_where_there_are_no_runs(here):
 
 
 def test_the_newest_is_the_one_last_at_work(here):
-    old, new = make_run(here / "runs", "a"), make_run(here / "runs", "b")
+    old, new = (make_run(here / "runs", name) for name in "ab")
     os.utime(old / "config.yaml", (100, 100))
     os.utime(new / "config.yaml", (200, 200))
     assert newest_run().name == "b"
@@ -102,19 +95,13 @@ def test_the_newest_is_the_one_last_at_work(here):
 
 def test_steps_come_from_the_resolved_configuration(tmp_path):
     assert total_steps(make_run(tmp_path, steps=123)) == 123
+    assert total_steps(submit_run(tmp_path / "submitted", "1")) == 3
     assert total_steps(tmp_path) is None
     (tmp_path / "config.yaml").write_bytes(b"\xff\xfe")
     assert total_steps(tmp_path) is None
 
 
-def test_steps_of_a_run_that_waits(tmp_path):
-    assert total_steps(submit_run(tmp_path, "1")) == 3
-
-
-def test_the_budget_of_restarts(tmp_path):
-    assert restart_budget(submit_run(tmp_path, "1", by="requeue", most=5)) == 5
+@pytest.mark.parametrize(("by", "budget"), [("requeue", 5), ("chain", None)])
+def test_the_budget_of_restarts_which_a_chain_does_without(tmp_path, by, budget):
+    assert restart_budget(submit_run(tmp_path, "1", by=by, most=5)) == budget
     assert restart_budget(tmp_path) is None
-
-
-def test_a_chain_restarts_no_job(tmp_path):
-    assert restart_budget(submit_run(tmp_path, "1", by="chain", most=5)) is None

@@ -1,23 +1,18 @@
-"""Which cluster the jobs of a run are on."""
+"""The cluster of a run's jobs."""
 
+from tests.unit.cli.status_runs import fake_slurm
 from verl_hpc.runs.jobs import cluster_of, record_job
 from verl_hpc.runs.queue import ask_slurm
 from verl_hpc.slurm.tools import scancel
 
-SQUEUE = """#!/bin/sh
+SQUEUE = """
 [ "$SLURM_CLUSTERS" = c2 ] && echo "CLUSTER: c2" >&2 && echo "45|RUNNING|None|N/A"
 exit 0
 """
 
 
 def test_a_run_is_looked_for_where_it_was_submitted(tmp_path, monkeypatch):
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "squeue").write_text(SQUEUE)
-    (tools / "sacct").write_text("#!/bin/sh\nexit 0\n")
-    for name in ("squeue", "sacct"):
-        (tools / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    fake_slurm(tmp_path, monkeypatch, squeue=SQUEUE, sacct="exit 0")
     run = tmp_path / "run"
     (run / "job").mkdir(parents=True)
     assert cluster_of(run / "job") is None

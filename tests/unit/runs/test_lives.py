@@ -74,8 +74,7 @@ def test_hours_of_earlier_starts_bring_the_ceiling_nearer(tmp_path, clock):
     clock.now += 1200
     first.end("restart")
     second = LifeRecord(tmp_path, 4, on_gpus=True, clock=clock)
-    assert second.ceiling(3.0) == clock.now + 0.5 * 3600
-    assert second.usual_start_s == 600.0
+    assert (second.ceiling(3.0), second.usual_start_s) == (clock.now + 0.5 * 3600, 600.0)
 
 
 def test_work_that_is_lost(tmp_path, clock):

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 
 import pytest
@@ -26,7 +28,7 @@ def no_job(monkeypatch):
 
 @pytest.fixture
 def hurried(monkeypatch):
-    """The same waits, a hundred times shorter."""
+    """Make all waits a hundred times shorter."""
     for name in ("BEAT_S", "STALE_S", "GRACE_S", "_LEAST_WATCH_S", "_PAUSE_S"):
         monkeypatch.setattr(run_lock, name, getattr(run_lock, name) / 100)
 
@@ -62,9 +64,8 @@ def test_it_is_there_while_a_run_lasts_and_renewed(tmp_path, hurried):
 
 def test_a_second_process_is_refused_and_told_by_whom(tmp_path, hurried):
     with RunLock(tmp_path) as lock:
-        with pytest.raises(
-            ConfigError, match=rf"in use by process {os.getpid()} on .*another name"
-        ):
+        told = rf"in use by process {os.getpid()} on .*another name"
+        with pytest.raises(ConfigError, match=told):
             RunLock(tmp_path)
         lock.check()
 
@@ -111,40 +112,32 @@ def test_the_same_job_started_again_takes_it_at_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("state", "is_taken"), [("TIMEOUT", True), ("RUNNING", False)])
 def test_slurm_knows_whether_another_job_is_over(tmp_path, hurried, state, is_taken):
     leave(tmp_path, **ELSEWHERE, job_id="12")
-    renewing = _Renewing(tmp_path)
-    try:
-        if is_taken:
-            RunLock(tmp_path, lambda words: f"JobId=12 JobState={state}").release()
-        else:
-            with pytest.raises(ConfigError, match=r"in use by process 7 on far \(job 12, since"):
-                RunLock(tmp_path, lambda words: f"JobId=12 JobState={state}")
-    finally:
-        renewing.end()
+    refused = pytest.raises(ConfigError, match=r"in use by process 7 on far \(job 12, since")
+    with renewed(tmp_path / FILE), nullcontext() if is_taken else refused:
+        RunLock(tmp_path, lambda words: f"JobId=12 JobState={state}").release()
 
 
-class _Renewing:
-    """A process elsewhere that lives."""
+@contextmanager
+def renewed(path):
+    """A process elsewhere lives."""
+    over = threading.Event()
 
-    def __init__(self, run):
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self.work, args=(run / FILE,))
-        self.thread.start()
-
-    def work(self, path):
-        while not self.over.wait(0.005) and path.exists():
+    def work():
+        while not over.wait(0.005) and path.exists():
             os.utime(path)
 
-    def end(self):
-        self.over.set()
-        self.thread.join()
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
 
 
 def test_a_process_elsewhere_that_renews_it_holds_it(tmp_path, hurried):
     leave(tmp_path, **ELSEWHERE)
-    renewing = _Renewing(tmp_path)
-    with pytest.raises(ConfigError, match="in use by process 7 on far"):
+    refused = pytest.raises(ConfigError, match="in use by process 7 on far")
+    with renewed(tmp_path / FILE), refused:
         RunLock(tmp_path, no_slurm)
-    renewing.end()
 
 
 @pytest.mark.parametrize("age_s", [0, 1000, -1000])
@@ -209,23 +202,18 @@ def test_one_of_many_takes_a_stale_one(tmp_path, monkeypatch):
     for _ in range(20):
         leave(tmp_path, pid=4_000_000)
         start = threading.Barrier(8)
-        held, refused = [], []
 
-        def take(start=start, held=held, refused=refused):
+        def take(_, start=start):
             start.wait()
             try:
-                held.append(RunLock(tmp_path, never))
+                return RunLock(tmp_path, never)
             except ConfigError:
-                refused.append(1)
+                return None
 
-        threads = [threading.Thread(target=take) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (len(held), len(refused)) == (1, 7)
-        held[0].check()
-        held[0].release()
+        with ThreadPoolExecutor(8) as pool:
+            (held,) = filter(None, pool.map(take, range(8)))
+        held.check()
+        held.release()
         assert list(tmp_path.iterdir()) == []
 
 

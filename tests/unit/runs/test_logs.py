@@ -41,21 +41,20 @@ def test_labels(line, rank, text):
     assert parse_line("n0", line) == Line("n0", rank, text)
 
 
-def test_times():
-    line = parse_line("n0", b"3: 2026-11-22T06:30:19 step 1\n")
-    assert line == Line("n0", 3, "step 1", "2026-11-22T06:30:19")
-    assert str(line) == "n0 3: 2026-11-22T06:30:19 step 1"
-    assert parse_line("n0", b"2026-11-22T06:30:19 srun\n").time == ""
-
-
-def test_a_log_of_one_rank_has_no_labels():
-    line = parse_line("x1000.site.rank12", b"2026-11-22T06:30:19 3: step\n")
-    assert line == Line("x1000.site", 12, "3: step", "2026-11-22T06:30:19")
-    assert parse_line("n0.rank1", b"native\n") == Line("n0", 1, "native")
-    assert parse_line("n0.rank", b"1: x\n") == Line("n0.rank", 1, "x")
+def test_times_and_logs_of_one_rank_which_have_no_labels():
+    time = "2026-11-22T06:30:19"
+    for log, text, line in (
+        ("n0", f"3: {time} step 1\n", Line("n0", 3, "step 1", time)),
+        ("n0", f"{time} srun\n", Line("n0", None, f"{time} srun")),
+        ("x1000.site.rank12", f"{time} 3: step\n", Line("x1000.site", 12, "3: step", time)),
+        ("n0.rank1", "native\n", Line("n0", 1, "native")),
+        ("n0.rank", "1: x\n", Line("n0.rank", 1, "x")),
+    ):
+        assert parse_line(log, text.encode()) == line
 
 
 def test_a_line_as_it_is_shown():
+    assert str(Line("n0", 3, "step 1", "2026-11-22T06:30:19")) == "n0 3: 2026-11-22T06:30:19 step 1"
     assert str(Line("n0", 3, "hello")) == "n0 3: hello"
     assert str(Line("n0", None, "srun: error")) == "n0: srun: error"
 
@@ -79,8 +78,7 @@ def test_attempts(tmp_path, attempt):
     for name in ("10", "2"):
         (attempt.parent / name).mkdir()
     (attempt.parent / "latest").symlink_to("10")
-    assert attempts_of(tmp_path) == [0, 2, 10]
-    assert attempt_directory(tmp_path).name == "10"
+    assert (attempts_of(tmp_path), attempt_directory(tmp_path).name) == ([0, 2, 10], "10")
     assert attempt_directory(tmp_path, 2).name == "2"
     with pytest.raises(ClusterError, match="--attempt 1: .* has logs of the attempts 0, 2, 10"):
         attempt_directory(tmp_path, 1)
@@ -96,9 +94,8 @@ def test_a_run_that_no_batch_script_started(tmp_path):
 
 def test_a_batch_script_that_started_no_ranks(tmp_path):
     (tmp_path / "job").mkdir()
-    (tmp_path / "job/slurm-7.log").write_text(
-        "setup of the site profile ended the job with status 1\n"
-    )
+    said = "setup of the site profile ended the job with status 1\n"
+    (tmp_path / "job/slurm-7.log").write_text(said)
     with pytest.raises(ClusterError, match=r"started no ranks; it said .*slurm-7.log.*\nsetup of"):
         attempt_directory(tmp_path)
 
@@ -120,26 +117,16 @@ def test_the_last_lines_and_then_what_is_new(tmp_path, attempt):
     add(log, "".join(f"0: {i}\n" for i in range(30)))
     follower = Follower(tmp_path)
     assert shown(follower) == [f"n0 0: {i}" for i in range(30 - SHOWN_AT_FIRST, 30)]
-    assert shown(follower) == []
-    add(log, "0: x\n1: y\n")
-    assert shown(follower) == ["n0 0: x", "n0 1: y"]
-
-
-def test_half_a_line_waits_for_its_other_half(tmp_path, attempt):
-    log = attempt / "n0.log"
-    add(log, "0: whole\n0: ha")
-    follower = Follower(tmp_path)
-    assert shown(follower) == ["n0 0: whole"]
-    add(log, "lf\n")
-    assert shown(follower) == ["n0 0: half"]
-
-
-def test_a_node_that_speaks_later_is_followed_too(tmp_path, attempt):
-    add(attempt / "n0.log", "0: a\n")
-    follower = Follower(tmp_path)
-    shown(follower)
-    add(attempt / "n1.log", "1: b\n")
-    assert shown(follower) == ["n1 1: b"]
+    # Half a line waits for its other half; a node that speaks later is followed as well.
+    for name, text, lines in (
+        ("n0", "", []),
+        ("n0", "0: x\n1: y\n", ["n0 0: x", "n0 1: y"]),
+        ("n0", "0: whole\n0: ha", ["n0 0: whole"]),
+        ("n0", "lf\n", ["n0 0: half"]),
+        ("n1", "1: b\n", ["n1 1: b"]),
+    ):
+        add(attempt / f"{name}.log", text)
+        assert shown(follower) == lines
 
 
 def test_one_rank_is_followed(tmp_path, attempt):
@@ -166,5 +153,4 @@ def test_a_start_that_was_named_is_not_left(tmp_path, attempt):
     follower = Follower(tmp_path, attempt=0)
     (attempt.parent / "1").mkdir()
     add(attempt.parent / "1/n0.log", "0: b\n")
-    assert shown(follower) == ["n0 0: a"]
-    assert follower.directory.name == "0"
+    assert (shown(follower), follower.directory.name) == (["n0 0: a"], "0")

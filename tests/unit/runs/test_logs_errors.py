@@ -65,11 +65,8 @@ def test_our_report_is_found_whole(attempt, reports, monkeypatch):
     failure = first_error(attempt)
     assert (failure.node, failure.rank, failure.num_others) == ("n1", 5, 0)
     assert "\n".join(failure.lines) == reports[5].strip()
-    assert (
-        failure.lines[0]
-        == "verl_hpc: rank 5 of 8 on n1 failed in rollout to train: ValueError: first line"
-    )
-    assert failure.lines[-1] == "third line"
+    said = "verl_hpc: rank 5 of 8 on n1 failed in rollout to train: ValueError: first line"
+    assert (failure.lines[0], failure.lines[-1]) == (said, "third line")
 
 
 def test_other_ranks_lines_in_between_are_left_out(attempt, reports):
@@ -119,24 +116,17 @@ def test_an_error_that_all_ranks_raise(attempt, capfd):
     with pytest.raises(SystemExit), ending_the_job(comm, FailureReporter(0, 2, "n0")):
         raise error
     write(attempt, "n0", (0, capfd.readouterr().err), "srun: error: n0: task 0: Exited with 1")
-    assert first_error(attempt).lines == (
-        "ConfigError: run.yaml:",
-        "  sed: no such setting; did you mean seed?",
-    )
+    lines = ("ConfigError: run.yaml:", "  sed: no such setting; did you mean seed?")
+    assert first_error(attempt).lines == lines
 
 
 def test_a_bare_traceback_with_its_chain(attempt):
-    noise = "\n".join(f"step {i}" for i in range(100))
-    write(attempt, "n0", (1, TRACEBACK + noise))
+    """Nothing marks its end, but it has one; of two that are far apart the first counts."""
+    noise = "".join(f"step {i}\n" for i in range(100))
+    write(attempt, "n0", (1, TRACEBACK + noise + TRACEBACK.replace("bad", "worse")))
     lines = first_error(attempt).lines
     assert "\n".join(lines).startswith(TRACEBACK.strip())
-    assert len(lines) < 40, "nothing marks its end, but it has one"
-
-
-def test_of_two_tracebacks_far_apart_the_first(attempt):
-    noise = "\n".join(f"step {i}" for i in range(100))
-    write(attempt, "n0", (1, TRACEBACK + noise + "\n" + TRACEBACK.replace("bad", "worse")))
-    assert not any("worse" in line for line in first_error(attempt).lines)
+    assert len(lines) < 40 and not any("worse" in line for line in lines)
 
 
 def test_a_report_has_an_end_whatever_follows(attempt, reports):
@@ -188,10 +178,8 @@ def test_logs_without_an_error(attempt):
     assert first_error(attempt) is None
 
 
-def test_memory_that_was_full_comes_before_what_peers_say(tmp_path):
+def test_memory_that_was_full_comes_before_what_peers_say(tmp_path, attempt):
     """The kernel ended a rank and all that watched over it; another node lost its connection."""
-    attempt = tmp_path / "job/attempts/0"
-    attempt.mkdir(parents=True)
     peer = "verl_hpc: rank 9 of 16 on n1 failed in rollout: RuntimeError: gone"
     (attempt / "n1.log").write_text(f"9: 2026-11-22T12:00:02 {peer}\n")
     killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=45.0. Some of the step tasks "
@@ -200,6 +188,6 @@ def test_memory_that_was_full_comes_before_what_peers_say(tmp_path):
     assert first_error(attempt).lines == (killed,)
     (tmp_path / "job/slurm-45.log").unlink()
     (attempt / "n0.log").write_text(f"{killed}\n")
-    found = first_error(attempt)
-    assert (found.node, found.lines) == ("n0", (killed,))
+    failure = first_error(attempt)
+    assert (failure.node, failure.lines) == ("n0", (killed,))
     assert "rank 9" in first_error(attempt, rank=9).lines[0]

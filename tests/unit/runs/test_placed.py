@@ -26,14 +26,13 @@ def ranks(*operators):
     ],
 )
 def test_what_the_ranks_of_a_placement_do(operators, told):
-    found = ranks(*operators, "rollout") if operators else None
-    assert described(TRAIN, found) == told
+    assert described(TRAIN, ranks(*operators, "rollout") if operators else None) == told
 
 
 def test_each_placement_has_its_own_ranks():
-    found = ranks("a", "a", "a", "rollout")
-    assert described(ROLLOUT, found) == "rank 3 (rollout): rollout"
-    assert ROLLOUT.operators(found) == {"rollout": [3]}
+    all_ranks = ranks("a", "a", "a", "rollout")
+    assert described(ROLLOUT, all_ranks) == "rank 3 (rollout): rollout"
+    assert ROLLOUT.operators(all_ranks) == {"rollout": [3]}
 
 
 def test_a_rank_that_has_fallen_silent_is_not_where_it_was():

@@ -22,11 +22,8 @@ def test_a_rank_that_others_have_long_waited_for_is_late_in_the_same_operator():
     assert [p.rank for p in late_ranks(progress, 120)] == [3, 1]
 
 
-def test_a_short_wait_makes_nobody_late_however_long_the_operator_takes():
+def test_a_short_wait_makes_nobody_late_nor_does_a_wait_in_the_same_place():
     assert late_ranks([at(0, 20, 3.0), at(1, 19)], 120) == []
-
-
-def test_ranks_that_wait_in_the_same_place_wait_for_something_else():
     assert late_ranks([at(0, 20, 500), at(1, 20, 500)], 120) == []
 
 
@@ -73,16 +70,10 @@ def test_what_has_always_taken_long_is_awaited_for_longer(usual, late):
 
 
 def test_what_is_written_is_read(tmp_path):
-    first = Progress(
-        0, 3, "rollout", 1.5, "n0", 11, 4, 0.5, "0, 2-3", 40.0, "actor", 0.1, (("reshard", 9.25),)
-    )
-    ranks = Ranks(
-        100.0,
-        10.0,
-        120.0,
-        "4711",
-        (first, Progress(1, 2, "reshard", 200.0, "n1", 12, places="actor")),
-    )
+    where = ("n0", 11, 4, 0.5, "0, 2-3", 40.0, "actor", 0.1, (("reshard", 9.25),))
+    late = Progress(1, 2, "reshard", 200.0, "n1", 12, places="actor")
+    both = (Progress(0, 3, "rollout", 1.5, *where), late)
+    ranks = Ranks(100.0, 10.0, 120.0, "4711", both)
     write_ranks(tmp_path, ranks)
     assert read_ranks(tmp_path) == ranks
     assert [p.rank for p in ranks.late] == [1]

@@ -1,4 +1,4 @@
-"""What Slurm's reasons are told as."""
+"""Explanations of Slurm's reasons."""
 
 import pytest
 
@@ -27,13 +27,10 @@ def test_what_to_do(reason, words):
 @pytest.mark.parametrize(
     "reason",
     [
-        "AssocGrpGRESMinutes",
-        "AssocGrpCPUMinutesLimit",
-        "AssocGrpBillingMinutes",
-        "QOSGrpGRESMinutes",
-        "(QOSGrpWallLimit)",
+        "AssocGrpGRESMinutes", "AssocGrpCPUMinutesLimit", "AssocGrpBillingMinutes",
+        "QOSGrpGRESMinutes", "(QOSGrpWallLimit)",
     ],
-)
+)  # fmt: skip
 def test_hours_that_are_used_up_are_not_free_again_with_the_next_job(reason):
     """They may come back without a command: as use is forgotten (PriorityDecayHalfLife,
     PriorityUsageResetPeriod), or jobs that run leave some of their time limits."""
@@ -44,33 +41,18 @@ def test_hours_that_are_used_up_are_not_free_again_with_the_next_job(reason):
     assert never_passes(reason) is None
 
 
-@pytest.mark.parametrize("reason", ["Priority", "Resources", "BeginTime", "CANCELLED", ""])
-def test_what_speaks_for_itself_is_left_as_it_is(reason):
-    assert explained(reason, "45") == reason
+def test_what_speaks_for_itself_is_left_as_it_is():
+    for reason in ("Priority", "Resources", "BeginTime", "CANCELLED", ""):
+        assert explained(reason, "45") == reason
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "JobHeldAdmin",
-        "JobHeldUser",
-        "launch_failed_requeued_held",
-        "(JobHoldMaxRequeue)",
-        "BadConstraints",
-        "QOSNotAllowed",
-        "QOSMaxWallDurationPerJobLimit",
-        "AssocMaxNodePerJobLimit",
-        "QOSMaxCpuMinutesPerJobLimit",
-        "QOSMaxGRESPerNode",
+def test_what_waits_for_a_command_and_what_passes_by_itself():
+    for reason in (
+        "JobHeldAdmin", "JobHeldUser", "launch_failed_requeued_held", "(JobHoldMaxRequeue)",
+        "BadConstraints", "QOSNotAllowed", "QOSMaxWallDurationPerJobLimit",
+        "AssocMaxNodePerJobLimit", "QOSMaxCpuMinutesPerJobLimit", "QOSMaxGRESPerNode",
         "DependencyNeverSatisfied",
-    ],
-)
-def test_what_waits_for_a_command(reason):
-    assert never_passes(reason).startswith(f"{reason}: ")
-
-
-@pytest.mark.parametrize(
-    "reason", ["Priority", "Resources", "ReqNodeNotAvail", "AssocGrpGRES", "", "BeginTime"]
-)
-def test_what_passes_by_itself(reason):
-    assert never_passes(reason) is None
+    ):  # fmt: skip
+        assert never_passes(reason).startswith(f"{reason}: ")
+    for reason in ("Priority", "Resources", "ReqNodeNotAvail", "AssocGrpGRES", "", "BeginTime"):
+        assert never_passes(reason) is None

@@ -46,31 +46,26 @@ Current thread 0x00007f02 (most recent call first):
 
 def test_faulthandlers_oldest_thread_is_the_main_one():
     main_thread, other = from_faulthandler(DUMP)
-    assert main_thread.name == "MainThread"
-    assert main_thread.frames == (
-        Frame("inner", "/x/reward.py", 7),
-        Frame("<module>", "/x/reward.py", 9),
-    )
-    assert other.name == "thread 0x00007f01"
+    frames = Frame("inner", "/x/reward.py", 7), Frame("<module>", "/x/reward.py", 9)
+    assert main_thread == Thread("MainThread", frames)
+    assert (other.name, other.frames[1].function) == ("thread 0x00007f01", "run")
     assert other.frames[1] == Frame("run", "/x/a b, line 3 in.py", 0)
     assert from_faulthandler("") == ()
 
 
 def test_py_spys_main_thread_comes_first():
     calls = [{"name": "f", "filename": "/x.py", "line": 3, "locals": None}]
-    found = [{"thread_name": "dog", "frames": []}, {"thread_name": "MainThread", "frames": calls}]
-    threads = from_py_spy(json.dumps(found))
+    seen = [{"thread_name": "dog", "frames": []}, {"thread_name": "MainThread", "frames": calls}]
+    threads = from_py_spy(json.dumps(seen))
     assert [thread.name for thread in threads] == ["MainThread", "dog"]
     assert threads[0].frames == (Frame("f", "/x.py", 3),)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"thread_name": "a"}]'])
-def test_what_py_spy_does_not_write(text):
-    if text == "{}":
-        assert from_py_spy(text) == ()
-        return
-    with pytest.raises(ValueError):
-        from_py_spy(text)
+def test_what_py_spy_does_not_write():
+    assert from_py_spy("{}") == ()
+    for text in ("", "[1]", '[{"thread_name": "a"}]'):
+        with pytest.raises(ValueError):
+            from_py_spy(text)
 
 
 def stack(rank, *frames, problem=""):
@@ -166,13 +161,18 @@ def test_a_rank_that_has_not_come_so_far_lives_on(victim, tmp_path):
     assert wait_for(lambda: process_state(rank.pid) == "S", 60)
 
 
-def test_tracing_that_is_refused_falls_back_to_the_signal(victim, tmp_path, monkeypatch):
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    refusal = "Error: Permission Denied: Try running again with elevated permissions"
-    (tools / "py-spy").write_text(f"#!/bin/sh\necho '{refusal}' >&2\nexit 1\n")
-    (tools / "py-spy").chmod(0o755)
+def stand_in(directory, monkeypatch, name, text):
+    """A program of that name on PATH."""
+    tools = directory / "bin"
+    tools.mkdir(exist_ok=True)
+    (tools / name).write_text(f"#!/bin/sh\n{text}")
+    (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+
+
+def test_tracing_that_is_refused_falls_back_to_the_signal(victim, tmp_path, monkeypatch):
+    refusal = "Error: Permission Denied: Try running again with elevated permissions"
+    stand_in(tmp_path, monkeypatch, "py-spy", f"echo '{refusal}' >&2\nexit 1\n")
     (found,) = take_here(tmp_path, [victim()])
     assert found.how == "signal"
     assert found.problem.startswith("py-spy: Permission Denied")
@@ -195,15 +195,9 @@ def test_ranks_of_other_machines_need_a_job(tmp_path):
 def test_the_step_that_reaches_other_nodes(tmp_path, monkeypatch):
     """Its srun is a stand-in, which runs the rest of the command as the node n7 would."""
     monkeypatch.setattr(stacks_gather.socket, "gethostname", lambda: "login")
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "srun").write_text(
-        f'#!/bin/sh\necho "$*" >{tmp_path}/srun\necho $SLURM_CLUSTERS >{tmp_path}/cluster\n'
-        'while [ "${1#--}" != "$1" ]; do shift; done\n'
-        'exec "$@"\n'
-    )
-    (tools / "srun").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    notes = f'echo "$*" >{tmp_path}/srun\necho $SLURM_CLUSTERS >{tmp_path}/cluster\n'
+    runs = 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
+    stand_in(tmp_path, monkeypatch, "srun", notes + runs)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     gone = Progress(0, 1, "reward", 9.0, HOST, 2**22 + 1)
     ranks = Ranks(0.0, 10.0, 120.0, "4711", (gone,))
@@ -212,26 +206,22 @@ def test_the_step_that_reaches_other_nodes(tmp_path, monkeypatch):
     record_job(tmp_path / "job", {"job_id": "4711", "cluster": "c2"})
     before = os.umask(0o027)
     try:
-        (found,) = gather_stacks(tmp_path, ranks)
+        (taken,) = gather_stacks(tmp_path, ranks)
     finally:
         os.umask(before)
-    assert "the rank is gone" in found.problem
-    words = (tmp_path / "srun").read_text()
-    assert (
-        f"--overlap --jobid=4711 --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist={HOST}"
-        in words
-    )
+    assert "the rank is gone" in taken.problem
+    words = "--overlap --jobid=4711 --nodes=1 --ntasks=1 --ntasks-per-node=1"
+    assert f"{words} --nodelist={HOST}" in (tmp_path / "srun").read_text()
     assert list((tmp_path / "stacks").iterdir()) == []
     assert (tmp_path / "stacks").stat().st_mode & 0o777 == 0o750
     assert (tmp_path / "cluster").read_text() == "c2\n"
-    (tools / "srun").write_text(
-        "#!/bin/sh\necho 'srun: error: Invalid job id specified' >&2\nexit 1\n"
-    )
-    (found,) = gather_stacks(tmp_path, ranks)
-    assert found.problem == "not reached: srun: error: Invalid job id specified"
+    refusal = "echo 'srun: error: Invalid job id specified' >&2\nexit 1\n"
+    stand_in(tmp_path, monkeypatch, "srun", refusal)
+    (taken,) = gather_stacks(tmp_path, ranks)
+    assert taken.problem == "not reached: srun: error: Invalid job id specified"
     monkeypatch.setenv("PATH", "/nowhere")
-    (found,) = gather_stacks(tmp_path, ranks)
-    assert "srun is not on PATH" in found.problem
+    (taken,) = gather_stacks(tmp_path, ranks)
+    assert "srun is not on PATH" in taken.problem
 
 
 def test_the_step_takes_nothing_from_the_job(tmp_path):

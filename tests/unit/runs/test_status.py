@@ -35,37 +35,56 @@ def run(tmp_path):
 
 
 def state(run, now=NOW, longest=None, **jobs):
-    """The state; jobs are given as j4711="PENDING" or as a QueuedJob."""
-    answers = {
-        name.removeprefix("j"): QueuedJob(job) if isinstance(job, str) else job
-        for name, job in jobs.items()
-    }
+    """The state; jobs are given by their ids, as "PENDING" or as a QueuedJob."""
+    answers = {i: QueuedJob(job) if isinstance(job, str) else job for i, job in jobs.items()}
     return conclude(look(run, now, longest), Answer(answers))
 
 
-@pytest.mark.parametrize(
-    "operator, name", [("rollout", "running"), ("save_checkpoint", "saving"), ("", "running")]
-)
-def test_a_run_under_way(run, operator, name):
-    beat(run, operator, at=NOW)
-    assert state(run, NOW + 5) == State(name, operator)
-    assert not state(run, NOW + 5).is_over
+WAITING = QueuedJob("PENDING", "BeginTime", "2027-01-15T09:00:00")
+# As Slurm writes it.
+AGAIN = QueuedJob("RUNNING", start=datetime.fromtimestamp(NOW + 4000).isoformat())  # noqa: DTZ006
+HEARTBEATS = [
+    # Under way, and before the first step.
+    (("rollout",), 5, {}, State("running", "rollout"), ()),
+    (("save_checkpoint",), 5, {}, State("saving", "save_checkpoint"), ()),
+    (("",), 5, {}, State("running", ""), ()),
+    (("build rollout (vllm)", 0), 14, {}, State("starting", "build rollout (vllm) (14 s)"), ()),
+    (("reshard", 0), 14, {}, State("starting", "reshard (14 s)"), ()),
+    (("testing", 0), 14, {}, State("running", "testing"), ()),
+    # A failed run's job takes seconds to end.
+    (("reward", 1, "failed"), 0, {}, State("failed", "in reward"), ("4711",)),
+    (("reward", 1, "failed"), 0, {"4711": "RUNNING"}, State("failed", "in reward"), ("4711",)),
+    *(
+        (("rollout", 1, over), seconds, {}, State(over), ())
+        for over in ("finished", "goal reached", "stopped")
+        for seconds in (0, 1e6)
+    ),
+    # Silence; Slurm is not asked about every second of it.
+    (("rollout",), 20, {}, State("running", "rollout"), ()),
+    (("rollout",), 41, {"4711": "RUNNING"}, State("running", "rollout"), ("4711",)),
+    (("rollout",), 41, {"4711": "SUSPENDED"},
+     State("suspended", "in rollout; job 4711 is SUSPENDED"), ("4711",)),
+    (("rollout",), 5000, {"4711": "SUSPENDED"},
+     State("suspended", "in rollout; job 4711 is SUSPENDED"), ("4711",)),
+    (("rollout",), 5000, {"4711": "RUNNING"},
+     State("no heartbeat", "in rollout; job 4711 is RUNNING"), ("4711",)),
+    # A job that is back in the queue, and one that runs again and has not spoken yet.
+    (("rollout",), 5000, {"4711": WAITING}, State("queued", "job 4711", WAITING), ("4711",)),
+    (("rollout",), 5000, {"4711": AGAIN},
+     State("starting", "job 4711 is RUNNING (1000 s)", AGAIN), ("4711",)),
+]  # fmt: skip
+"""A heartbeat, the seconds since, Slurm's answers, the state, and the jobs to ask about."""
 
 
-@pytest.mark.parametrize("operator", ["build rollout (vllm)", "reshard"])
-def test_a_run_before_its_first_step(run, operator):
-    beat(run, operator, step=0, at=NOW)
-    assert state(run, NOW + 14) == State("starting", f"{operator} (14 s)")
-
-
-def test_a_run_that_evaluates_before_its_first_step(run):
-    beat(run, "testing", step=0, at=NOW)
-    assert state(run, NOW + 14) == State("running", "testing")
-
-
-def test_a_fresh_heartbeat_leaves_no_question_for_slurm(run):
-    beat(run, at=NOW)
-    assert look(run, NOW + 5).asks() == ()
+@pytest.mark.parametrize(("spoken", "seconds", "jobs", "expected", "asks"), HEARTBEATS)
+def test_the_state_by_the_last_heartbeat(run, spoken, seconds, jobs, expected, asks):
+    operator, step, outcome = (*spoken, *(1, None)[len(spoken) - 1 :])
+    beat(run, operator, step, NOW, outcome)
+    found = state(run, NOW + seconds, **jobs)
+    assert (found.name, found.detail) == (expected.name, expected.detail)
+    assert expected.queue is None or found == expected
+    assert found.is_over is (outcome in ("finished", "goal reached", "stopped", "failed"))
+    assert look(run, NOW + seconds).asks() == asks
 
 
 @pytest.mark.parametrize(
@@ -80,68 +99,21 @@ def test_silence_is_judged_by_the_longest_operator(run, longest, patience):
     assert look(run, NOW + patience + 1, longest).silent_s == patience + 1
 
 
-@pytest.mark.parametrize("outcome", ["finished", "goal reached", "stopped"])
-def test_a_run_that_is_over(run, outcome):
-    beat(run, at=NOW, outcome=outcome)
-    assert state(run, NOW + 1e6) == State(outcome)
-    assert state(run).is_over
-    assert look(run, NOW + 1e6).asks() == ()
-
-
-def test_a_run_that_failed(run):
-    beat(run, "reward", at=NOW, outcome="failed")
-    assert state(run) == State("failed", "in reward")
-    assert state(run, j4711="RUNNING").name == "failed", "its job takes seconds to end"
-
-
-# Silence
-
-
-def test_silence_of_a_job_that_runs(run):
-    beat(run, at=NOW)
-    found = state(run, NOW + 5000, j4711="RUNNING")
-    assert (found.name, found.detail) == ("no heartbeat", "in rollout; job 4711 is RUNNING")
-    assert look(run, NOW + 5000).asks() == (JOB,)
-
-
 @pytest.mark.parametrize("slurm", ["TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED"])
 def test_silence_of_a_job_that_is_over(run, slurm):
     beat(run, at=NOW)
-    found = state(run, NOW + 5000, j4711=slurm)
+    found = state(run, NOW + 5000, **{JOB: slurm})
     assert found.name == "failed"
     assert found.detail.startswith(f"in rollout; Slurm says {slurm}")
 
 
-def test_a_job_that_slurm_has_suspended(run):
-    beat(run, at=NOW)
-    assert look(run, NOW + 20).asks() == (), "Slurm is not asked of every second's silence"
-    assert look(run, NOW + 41).asks() == (JOB,)
-    found = state(run, NOW + 41, j4711="SUSPENDED")
-    assert (found.name, found.detail) == ("suspended", "in rollout; job 4711 is SUSPENDED")
-    assert state(run, NOW + 5000, j4711="SUSPENDED").name == "suspended"
-    assert state(run, NOW + 41, j4711="RUNNING").name == "running"
-
-
 def test_a_job_that_could_not_be_started(tmp_path):
-    """As Slurm says it where the node lacks the file system of the run directory."""
+    """Slurm says so where a node lacks the file system of the run directory."""
     run = submit_run(tmp_path, JOB)
-    found = state(run, j4711=QueuedJob("FAILED", "JobLaunchFailure"))
+    found = state(run, **{JOB: QueuedJob("FAILED", "JobLaunchFailure")})
     assert found.name == "failed"
     assert "ended as FAILED before the first heartbeat; Slurm says JobLaunchFailure" in found.detail
     assert "can nodes write the run directory" in found.detail
-
-
-def test_silence_of_a_job_that_slurm_puts_back_into_the_queue(run):
-    beat(run, at=NOW)
-    waiting = QueuedJob("PENDING", "BeginTime", "2027-01-15T09:00:00")
-    assert state(run, NOW + 5000, j4711=waiting) == State("queued", "job 4711", waiting)
-
-
-def test_a_job_that_runs_again_and_has_not_spoken_yet(run):
-    beat(run, at=NOW)
-    start = datetime.fromtimestamp(NOW + 4000).isoformat()  # noqa: DTZ006 (as Slurm writes it)
-    found = state(run, NOW + 5000, j4711=QueuedJob("RUNNING", start=start))
-    assert (found.name, found.detail) == ("starting", "job 4711 is RUNNING (1000 s)")
 
 
 def test_a_process_of_this_machine_that_is_gone(run, monkeypatch):
@@ -178,23 +150,26 @@ def test_a_clock_that_is_ahead_is_no_negative_silence(run):
 
 def test_a_run_that_waits_to_go_on(run):
     beat(run, at=NOW, outcome="restart")
-    assert state(run).name == "interrupted"
     assert "submit it again" in state(run).detail
-    assert state(run, j4711="PENDING").name == "queued"
-    found = state(run, j4711="COMPLETING")
-    assert (found.name, found.is_over) == ("queued", False), "Slurm may be about to start it again"
-    assert "before Slurm starts it again or ends it" in found.detail
-    assert state(run, j4711="FAILED").name == "interrupted"
+    names = {None: "interrupted", "PENDING": "queued", "FAILED": "interrupted"}
+    assert {job: state(run, **{JOB: job} if job else {}).name for job in names} == names
+    # Slurm may be about to start it again.
+    ending = state(run, **{JOB: "COMPLETING"})
+    assert (ending.name, ending.is_over) == ("queued", False)
+    assert "before Slurm starts it again or ends it" in ending.detail
 
 
 def test_the_next_link_of_a_chain(tmp_path):
     run = submit_run(tmp_path, "4710", JOB, "4712", "4713")
     beat(run, at=NOW, outcome="restart")
     assert look(run, NOW).asks() == (JOB, "4712", "4713")
-    found = state(run, j4711="COMPLETED", j4712="RUNNING", j4713="PENDING")
-    assert (found.name, found.detail) == ("starting", "job 4712 is RUNNING")
-    found = state(run, j4711="COMPLETED", j4712="PENDING", j4713="PENDING")
-    assert (found.name, found.detail) == ("queued", "job 4712")
+    jobs = {JOB: "COMPLETED", "4713": "PENDING"}
+    for second, words in (
+        ("RUNNING", "starting job 4712 is RUNNING"),
+        ("PENDING", "queued job 4712"),
+    ):
+        found = state(run, **jobs, **{"4712": second})
+        assert f"{found.name} {found.detail}" == words
 
 
 def test_the_links_left_over_when_a_run_is_over_do_not_count(tmp_path):
@@ -209,8 +184,7 @@ def test_a_finished_run_that_was_submitted_again(tmp_path):
     later = datetime.fromtimestamp(NOW + 60, UTC).isoformat()
     record_job(run / "job", {"job_id": "5000", "submitted": later})
     assert look(run, NOW).asks() == ("5000",)
-    assert state(run, j5000="PENDING").name == "queued"
-    assert state(run).name == "finished"
+    assert (state(run, **{"5000": "PENDING"}).name, state(run).name) == ("queued", "finished")
 
 
 # Before the first heartbeat
@@ -224,12 +198,11 @@ def test_a_run_that_has_not_started(run):
 def test_a_submitted_run(tmp_path):
     run = submit_run(tmp_path, JOB)
     assert look(run, NOW).asks() == (JOB,)
-    assert state(run, j4711="PENDING").name == "queued"
-    assert state(run, j4711="CONFIGURING").name == "starting"
+    names = {"PENDING": "queued", "CONFIGURING": "starting", "FAILED": "failed"}
+    assert {job: state(run, **{JOB: job}).name for job in names} == names
     assert state(run).name == "unknown"
-    assert state(run, j4711="FAILED") == State(
-        "failed", "job 4711 ended as FAILED before the first heartbeat"
-    )
+    ended = "job 4711 ended as FAILED before the first heartbeat"
+    assert state(run, **{JOB: "FAILED"}).detail == ended
 
 
 @pytest.mark.parametrize(
@@ -295,8 +268,8 @@ def test_the_save_that_latest_points_at(run):
     os.utime(step / "manifest.json", (NOW, NOW))
     assert last_save(run) is None
     point_latest(step)
-    found = last_save(run)
-    assert (found.step, found.time) == (40, NOW)
+    save = last_save(run)
+    assert (save.step, save.time) == (40, NOW)
     (step / "manifest.json").unlink()
     assert last_save(run) is None, "half a step is no step"
 

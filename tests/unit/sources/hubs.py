@@ -23,7 +23,7 @@ def hf_repository(cache: Path, repo: str, commit: str, files: dict[str, bytes], 
 
 
 def hf_model(cache: Path, repo: str, commit: str, model: Path, ref="main"):
-    """The same, of a model's directory."""
+    """Add a snapshot of a model's directory to a cache of Hugging Face's Hub."""
     files = {path.name: path.read_bytes() for path in model.iterdir()}
     return hf_repository(cache, repo, commit, files, ref)
 

@@ -50,12 +50,8 @@ def test_names_become_directories_and_everything_else_stays(cache, tmp_path):
     adapter = hf_repository(cache, "Org/Adapter", OTHER, {})
     judge = modelscope_repository(tmp_path / "ms/models", "Org/Judge")
     (judge / "model.safetensors").touch()
-    directories = {
-        "model.path": str(base),
-        "model.tokenizer": str(words),
-        "lora.path": str(adapter),
-        "roles.reward.path": str(judge),
-    }
+    names = ("model.path", "model.tokenizer", "lora.path", "roles.reward.path")
+    directories = dict(zip(names, map(str, (base, words, adapter, judge)), strict=True))
     assert found_models(asked) == directories
     made = with_local_models(asked)
     assert made == use_models(asked, directories)
@@ -99,11 +95,9 @@ def test_a_download_that_was_cut_off(cache):
     assert told.endswith(f"python -m verl_hpc fetch Org/Base@{COMMIT}")
 
 
-@pytest.mark.parametrize(
-    "words", [["reshard", "--train", "tp=1", "--rollout", "tp=1", "--gpus-per-node", "1"]]
-)
-def test_verbs_take_names(cache, words, small_llama):
+def test_verbs_take_names(cache, small_llama):
     hf_model(cache, "Org/Base", COMMIT, small_llama)
+    words = ["reshard", "--train", "tp=1", "--rollout", "tp=1", "--gpus-per-node", "1"]
     command = [sys.executable, "-m", "verl_hpc", *words, "--model"]
     done = subprocess.run([*command, "Org/Base"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

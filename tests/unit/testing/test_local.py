@@ -71,9 +71,8 @@ def test_an_update_is_adamws():
     settings = OptimizerConfig(lr=1e-2, weight_decay=0.1, clip_grad=0.5)
     engine = LocalEngine(optimizer=settings)
     copies = [w.clone().requires_grad_() for w in engine.weights.values()]
-    adam = torch.optim.AdamW(
-        copies, lr=1e-2, betas=(settings.beta1, settings.beta2), eps=1e-8, weight_decay=0.1
-    )
+    betas = settings.beta1, settings.beta2
+    adam = torch.optim.AdamW(copies, lr=1e-2, betas=betas, eps=1e-8, weight_decay=0.1)
 
     def loss(indices, outputs):
         return -sum(o.log_probs.sum() for o in outputs), {"count": float(len(indices))}
@@ -145,13 +144,12 @@ def test_who_is_ended_gives_what_is_finished():
     prompts, seeds = [[1], [2], [3]], [1, 2, 3]
     whole = engine.generate(prompts, sampling, seeds)
     asked = iter([False, True])
-    found = engine.generate(prompts, sampling, seeds, lambda: next(asked))
-    assert found == [whole[0], None, None]
-    found = engine.generate(
-        prompts, sampling, seeds, keep_unfinished=True, until=lambda done: len(done) == 2
-    )
-    assert found[:2] == whole[:2]
-    assert (found[2].tokens, found[2].finish_reason) == ((), "unfinished")
+    responses = engine.generate(prompts, sampling, seeds, lambda: next(asked))
+    assert responses == [whole[0], None, None]
+    two = {"keep_unfinished": True, "until": lambda done: len(done) == 2}
+    responses = engine.generate(prompts, sampling, seeds, **two)
+    assert responses[:2] == whole[:2]
+    assert (responses[2].tokens, responses[2].finish_reason) == ((), "unfinished")
 
 
 def test_a_response_goes_on_behind_its_prefix():

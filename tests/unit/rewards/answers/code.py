@@ -136,11 +136,7 @@ JUDGES = [
     ("print('0.333333')", printed("0.333333333333"), GYM_NUMBERS),
     ("print(' 1  2 ')\nprint()\nprint(3)\n", printed("1 2\n3"), PRIME),
     ("print('-0.0', '0e1', 1e5)", printed("0 0 100000"), BAPC),
-    (
-        "def third(): return [1 / 3]",
-        called("third", [], [0.3333333]),
-        GYM_NUMBERS,
-    ),
+    ("def third(): return [1 / 3]", called("third", [], [0.3333333]), GYM_NUMBERS),
     ("def half(x): return x / 2", CLOSE, EVALPLUS),
     (
         (

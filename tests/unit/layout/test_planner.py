@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -282,3 +283,33 @@ def test_every_rank_computes_the_same_plan():
         environ = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run([sys.executable, "-c", DESCRIBED], env=environ, capture_output=True)
         assert done.stdout.decode().strip() == described(), done.stderr
+
+
+EXPERT_SIZES = [
+    {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
+    for tp, pp, dp, ep, etp in product((1, 2, 4), (1, 2), (1, 2, 4), (1, 2, 4), (1, 2))
+    if tp * pp * dp <= 8 and tp * dp % (ep * etp) == 0
+]
+EXPERT_ENGINES = [(1, False), (2, False), (2, True), (4, True)]
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
+def test_every_layout_of_experts_is_resharded_at_the_minimum_of_bytes(family):
+    for sizes in EXPERT_SIZES:
+        receives_what_it_lacks(TrainLayout(**sizes), moe(family, num_layers=2, vocab_size=64))
+
+
+def receives_what_it_lacks(layout, arch):
+    source = megatron_shard_map(arch, layout)
+    compared = 0
+    for (tp, are_whole), grouping in product(EXPERT_ENGINES, ("contiguous", "zero_redundancy")):
+        if layout.num_ranks % tp or (grouping == "zero_redundancy" and layout.tp % tp):
+            continue
+        groups = generation_groups(layout.grid, tp, grouping)
+        target = vllm_shard_map(arch, groups, expert_parallel=are_whole)
+        plan = plan_transfer(source, target, [0] * layout.num_ranks, 1 << 16)
+        least = minimum_received(plan.bundles)
+        for rank in range(layout.num_ranks):
+            assert plan.received_bytes.get(rank, 0) == least.get(rank, 0), (layout, groups, rank)
+        compared += 1
+    assert compared, layout

@@ -9,7 +9,6 @@ import pytest
 from tests.slow import all_slow
 from tests.unit.layout.models import LLAMA_31_405B, PUBLISHED, architecture, moe
 from tests.unit.layout.simulate import carry_out, elements_of
-from verl_hpc.errors import LayoutError
 from verl_hpc.layout.generation import generation_groups
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
@@ -105,11 +104,6 @@ def test_the_paper_has_no_figure_for_another_grouping():
     assert contiguous.paper_bytes_per_rank is None
     assert reshard_report(architecture(), layout, 8, 8).paper_bytes_per_rank is None
     assert contiguous.received_bytes_per_rank.mean > grouped.received_bytes_per_rank.mean
-
-
-def test_zero_redundancy_is_not_forced_where_it_cannot_be():
-    with pytest.raises(LayoutError, match="zero-redundancy"):
-        reshard_report(architecture(), TrainLayout(tp=2, dp=2), 4, 4, "zero_redundancy")
 
 
 def test_another_type_on_the_wire_scales_the_bytes():

@@ -42,7 +42,7 @@ def tree(model, tmp_path):
 
 
 VLLM = {"engine": "vllm", "kv_cache_gib": 0.05}
-"""Changes of `rollout` for the tests that are about vLLM, too."""
+"""Changes of `rollout` for tests that are also about vLLM."""
 
 
 def ppo(model, directory):

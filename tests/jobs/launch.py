@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -41,10 +42,35 @@ def finish(job: subprocess.Popen, timeout: float = 480) -> tuple[int, str]:
     return job.returncode, output
 
 
-def train(num_ranks: int, config: Path, *overrides: str, timeout: float = 480) -> tuple[int, str]:
-    """`mpiexec -n N python -m verl_hpc train --config ...` to its end."""
+def succeeds(job: subprocess.Popen, timeout: float = 480) -> str:
+    """The output of a job that ends with status 0."""
+    status, output = finish(job, timeout)
+    assert status == 0, output
+    return output
+
+
+def start_training(
+    num_ranks: int, config: Path, *overrides: str, **environment: str
+) -> subprocess.Popen:
+    """`mpiexec -n N python -m verl_hpc train --config ...`."""
     words = ["-m", "verl_hpc", "train", "--config", config, *overrides]
-    return finish(start(num_ranks, words), timeout)
+    return start(num_ranks, words, **environment)
+
+
+def train(num_ranks: int, config: Path, *overrides: str, timeout: float = 480) -> tuple[int, str]:
+    """Exit status and output of a training job."""
+    return finish(start_training(num_ranks, config, *overrides), timeout)
+
+
+def trained(num_ranks: int, config: Path, *overrides: str, timeout: float = 480) -> str:
+    """The output of a training job that ends with status 0."""
+    return succeeds(start_training(num_ranks, config, *overrides), timeout)
+
+
+def verl_hpc(*words: object, timeout: float = 240, **options: Any) -> subprocess.CompletedProcess:
+    """`python -m verl_hpc WORDS` to its end, whatever its status."""
+    command = [sys.executable, "-m", "verl_hpc", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
 
 
 def write_problems(directory: Path) -> dict:
@@ -71,11 +97,11 @@ def write_config(path: Path, tree: dict) -> Path:
 
 
 def ranks_of(job: subprocess.Popen) -> list[int]:
-    """Process ids of a job's ranks, those that have Python running, in the order of the ranks.
+    """Process ids of the ranks that have Python running, in the order of the ranks.
 
     A rank's parent, which has the same command line, is none of them, nor are its helpers.
     """
-    found = {}
+    known = {}
     for directory in Path("/proc").iterdir():
         try:
             status = (directory / "status").read_text()
@@ -86,9 +112,9 @@ def ranks_of(job: subprocess.Popen) -> list[int]:
         parents = ancestors(int(directory.name)) if directory.name.isdigit() else ()
         if job.pid in parents and b"PMI_RANK=" in environ and "python" in status.split("\n")[0]:
             number = int(environ.split(b"PMI_RANK=")[1].split(b"\0")[0])
-            found[int(directory.name)] = (number, parents[0], command)
-    top = {p: n for p, (n, parent, _) in found.items() if parent not in found}
-    below = {p: n for p, (n, parent, c) in found.items() if parent in top and found[parent][2] == c}
+            known[int(directory.name)] = (number, parents[0], command)
+    top = {p: n for p, (n, parent, _) in known.items() if parent not in known}
+    below = {p: n for p, (n, parent, c) in known.items() if parent in top and known[parent][2] == c}
     ranks = below or top
     return sorted(ranks, key=ranks.__getitem__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from tests.jobs.launch import differing, train, write_config
+from tests.jobs.launch import differing, trained, write_config
 from tests.jobs.test_quickstart import SCRIPT, accuracies
 from tests.jobs.test_resume import kill_once, newest
 from verl_hpc.checkpoint.read import Step
@@ -22,16 +22,14 @@ CONFIG = Path(__file__).parents[2] / "configs/run/quickstart_lora.yaml"
 
 
 def test_killed_and_resumed_adapters_are_the_same_to_the_last_bit(tree, tmp_path):
-    """Of PPO: an actor, a critic with a new head, and a reference without adapters."""
+    """PPO has an actor, a critic with a new head, and a reference without adapters."""
     tree |= {"lora": {"rank": 4}, "steps": 10}
-    status, output = train(2, write_config(tmp_path / "calm.yaml", tree | {"name": "calm"}))
-    assert status == 0, output
+    trained(2, write_config(tmp_path / "calm.yaml", tree | {"name": "calm"}))
     config = write_config(tmp_path / "config.yaml", tree | {"name": "killed"})
     root = tmp_path / "killed/checkpoints"
     kill_once(config, root, random.Random(3), aimed=False)
     assert newest(root) < 10, "nothing was left to do"
-    status, output = train(2, config)
-    assert status == 0, output
+    trained(2, config)
     assert differing(tmp_path / "calm/checkpoints/latest", root / "latest") == []
     step = Step(root / "latest")
     assert set(step.state.adapters) == {"actor", "critic"}

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.debug_client import Client
-from tests.jobs.launch import finish, start, wait_until, write_config
+from tests.jobs.launch import start_training, succeeds, verl_hpc, wait_until, write_config
 from verl_hpc.runs.ranks import read_ranks
 
 pytest.importorskip("debugpy", reason="debugpy is not installed")
@@ -47,11 +47,6 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 """
 
 
-def verl_hpc(*words):
-    command = [sys.executable, "-m", "verl_hpc", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
-
-
 STRANGER = """
 import encodings.idna, os, socket, sys
 os.setuid(65534)
@@ -66,17 +61,11 @@ except OSError:
 
 def start_run(directory, tree, reward):
     """A job of two ranks in DIRECTORY/run that calls the reward function of a file."""
-    changes = {
-        "recipe": "rl",
-        "steps": 2,
-        "algorithm": {},
-        "roles": {},
-        "reward": {"function": f"{reward}:compute_score", "timeout_s": 3600},
-        "runtime": {"late_after_s": 4},
-        "parallel": {},
-    }
+    changes = {"steps": 2, "algorithm": {}, "roles": {}, "parallel": {}}
+    changes["reward"] = {"function": f"{reward}:compute_score", "timeout_s": 3600}
+    changes["runtime"] = {"late_after_s": 4}
     config = write_config(directory / "config.yaml", tree | changes)
-    return start(2, ["-m", "verl_hpc", "train", "--config", config])
+    return start_training(2, config)
 
 
 def test_attach_stop_look_and_go_on(tree, tmp_path):
@@ -92,24 +81,23 @@ def test_attach_stop_look_and_go_on(tree, tmp_path):
 
         done = verl_hpc("attach", run, "--rank", RANK, "--json")
         assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
-        assert found["pid"] == read_ranks(run).ranks[RANK].pid
-        debug(found["port"], reward)
+        attached = json.loads(done.stdout)
+        assert attached["pid"] == read_ranks(run).ranks[RANK].pid
+        debug(attached["port"], reward)
         again = verl_hpc("attach", run, "--rank", RANK)
-        assert f"listens at 127.0.0.1:{found['port']}, to your user alone" in again.stdout
-        assert f'"port": {found["port"]}' in again.stdout
+        assert f"listens at 127.0.0.1:{attached['port']}, to your user alone" in again.stdout
+        assert f'"port": {attached["port"]}' in again.stdout
         if os.geteuid() == 0:
-            words = [sys.executable, "-c", STRANGER, str(found["port"])]
+            words = [sys.executable, "-c", STRANGER, str(attached["port"])]
             stranger = subprocess.run(words, capture_output=True, text=True, timeout=120)
             assert stranger.stdout == "b''\n", "another user's connection is closed unheard"
-        second = Client(found["port"])
+        second = Client(attached["port"])
         assert second.ask("initialize", adapterID="test")["supportsConfigurationDoneRequest"]
         second.ask("disconnect", terminateDebuggee=False)
         second.close()
     finally:
         (tmp_path / "go_on").touch()
-        status, output = finish(job)
-    assert status == 0, output
+        succeeds(job)
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
 
 
@@ -138,8 +126,7 @@ def test_every_rank_stands_at_a_breakpoint_and_is_attached_to(tree, tmp_path):
             client.ask("disconnect", terminateDebuggee=False)
             client.close()
     finally:
-        status, output = finish(job)
-    assert status == 0, output
+        output = succeeds(job)
     assert all(f"verl_hpc attach {run} --rank {rank}" in output for rank in (0, 1))
 
 

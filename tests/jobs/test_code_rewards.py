@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from tests.jobs.launch import train, write_config
+from tests.jobs.launch import trained, write_config
 
 # How hostile programs end, run once a rank.
 HOSTILE = """
@@ -60,8 +60,7 @@ def test_a_run_with_programs_as_rewards(tree, tmp_path):
     }
     config = write_config(tmp_path / "config.yaml", tree | changes)
     before = helpers()
-    status, output = train(2, config)
-    assert status == 0, output
+    trained(2, config)
     (line,) = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
     verdicts = ("passed", "failed", "compile_error", "timed_out", "out_of_memory",
                 "too_many_processes", "output_too_large", "killed")  # fmt: skip

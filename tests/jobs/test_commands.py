@@ -1,31 +1,26 @@
 """The commands a user types one after another: SFT until a goal, report, export, import."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.jobs.launch import train, write_config
+from tests.jobs.launch import trained, verl_hpc, write_config
 
 
 def command(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "verl_hpc", *map(str, words)], capture_output=True, text=True
-    )
+    done = verl_hpc(*words)
     return done.returncode, done.stdout, done.stderr
+
+
+SIZES = {"train": 40, "evaluation": 8}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, model):
     """A run directory that SFT left behind."""
     directory = tmp_path_factory.mktemp("sft")
-    task = {
-        "kind": "reasoning_gym",
-        "task": "chain_sum",
-        "size": 40,
-        "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
-    }
+    task = {"kind": "reasoning_gym", "task": "chain_sum"}
+    task["options"] = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     config = {
         "name": "sft",
         "recipe": "sft",
@@ -36,15 +31,11 @@ def run(tmp_path_factory, model):
         "optimizer": {"lr": 1e-3},
         "batch": {"size": 8},
         "rollout": {"max_prompt_tokens": 80, "max_response_tokens": 6, "kv_cache_gib": 0.02},
-        "data": {
-            "train": task | {"split": "train"},
-            "evaluation": task | {"split": "evaluation", "size": 8},
-        },
+        "data": {n: task | {"split": n, "size": size} for n, size in SIZES.items()},
         "evaluation": {"every": 2, "stop_at": 0.0},
         "metrics": {"terminal": "lines", "tensorboard": False},
     }
-    status, output = train(2, write_config(directory / "config.yaml", config))
-    assert status == 0, output
+    trained(2, write_config(directory / "config.yaml", config))
     return directory / "sft"
 
 
@@ -57,12 +48,9 @@ def test_a_run_ends_at_its_goal_and_leaves_a_report(run):
     assert rows[1]["sft/loss"] < rows[0]["sft/loss"]
     assert "SFT loss" in (run / "report.html").read_text()
     assert (run / "plots/sft_loss.svg").is_file()
-    assert json.loads((run / "facts.json").read_text())["evaluation data"] == {
-        "rows": 8,
-        "different prompts": 8,
-        "prompts found in training": 0,
-        "rows dropped from training": 0,
-    }
+    facts = json.loads((run / "facts.json").read_text())["evaluation data"]
+    expected = {"rows": 8, "different prompts": 8, "prompts found in training": 0}
+    assert facts == expected | {"rows dropped from training": 0}
     status, told, _ = command("report", run)
     assert status == 0
     assert str(run / "report.html") in told

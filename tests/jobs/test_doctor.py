@@ -1,13 +1,11 @@
 """What the doctor measures of this machine is what a plan is made with."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import yaml
 
-from tests.jobs.launch import finish, start
+from tests.jobs.launch import finish, start, verl_hpc
 from tests.unit.cluster.requests import ROOT
 
 
@@ -27,18 +25,14 @@ def test_a_plan_reads_what_the_doctor_measured(site, tree, tmp_path):
     assert "GiB a node" in output, output
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump(tree))
-    plan = [sys.executable, "-m", "verl_hpc", "plan", "--config", config, "--cluster", site]
-    plan += ["--nodes", "1", "--json"]
 
     def told(*more):
-        done = subprocess.run(
-            [*map(str, plan), *more], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        return json.loads(done.stdout)
+        words = ["plan", "--config", config, "--cluster", site, "--nodes", "1", "--json"]
+        return json.loads(verl_hpc(*words, *more, cwd=ROOT).stdout)
 
-    bare, found = told(), told("--measured", str(measured))
+    bare, planned = told(), told("--measured", str(measured))
     assert {phase["limit_bytes"] for phase in bare["phases"]} == {None}
     gib = json.loads(measured.read_text())["host_memory_gib"]
-    assert {phase["limit_bytes"] for phase in found["phases"]} == {int(gib * 2**30) // 2}
-    (line,) = [line for line in found["assumptions"] if line.startswith("Measured")]
+    assert {phase["limit_bytes"] for phase in planned["phases"]} == {int(gib * 2**30) // 2}
+    (line,) = [line for line in planned["assumptions"] if line.startswith("Measured")]
     assert f"{gib:,.2f} GiB" in line and str(measured) in line

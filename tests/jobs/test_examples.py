@@ -38,15 +38,6 @@ def gained(rows, directory):
     return after - before
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_calculator_is_learned_to_be_asked(tmp_path):
-    rows = start("calculator", tmp_path)
-    assert gained(rows, tmp_path) >= 0.2
-    turns = [row["rollout/turns/mean"] for row in rows if "rollout/turns/mean" in row]
-    assert turns[-1] > turns[0] + 0.2, "most responses have two turns in the end"
-
-
 def mean(rows, name):
     return sum(row[name] for row in rows) / len(rows)
 
@@ -73,42 +64,49 @@ def test_safe_rlhf_earns_more_below_the_limit(tmp_path):
     assert 0.85 * (1 + cost) < earned < 1 + cost + 0.01
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_ppo_placed_apart_learns(tmp_path):
-    rows = start("ppo_split", tmp_path)
-    assert gained(rows, tmp_path) >= 0.2
-    layouts = place_roles(load_config(tmp_path / "ppo_split" / "config.yaml"), 4)
+def the_calculator_is_asked(rows, directory):
+    turns = [row["rollout/turns/mean"] for row in rows if "rollout/turns/mean" in row]
+    assert turns[-1] > turns[0] + 0.2, "most responses have two turns in the end"
+
+
+def roles_are_placed_apart(rows, directory):
+    layouts = place_roles(load_config(directory / "ppo_split/config.yaml"), 4)
     places = {name: layouts.pools[pool].ranks for name, pool in layouts.pool_of.items()}
     apart = {"actor": (0, 1), "rollout": (0, 1), "critic": (2,), "scoring": (3,)}
     assert {name: places[name] for name in apart} == apart
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_grpo_where_ranks_share_sequences_learns(tmp_path):
-    rows = start("grpo_context", tmp_path)
-    assert gained(rows, tmp_path) >= 0.15
-    (layout,) = place_roles(
-        load_config(tmp_path / "grpo_context" / "config.yaml"), 4
-    ).train.values()
+def ranks_share_sequences(rows, directory):
+    (layout,) = place_roles(load_config(directory / "grpo_context/config.yaml"), 4).train.values()
     assert (layout.cp, layout.num_replicas) == (2, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_grpo_on_responses_a_step_old_learns(tmp_path):
-    rows = start("grpo_async", tmp_path)
-    assert gained(rows, tmp_path) >= 0.2
+def responses_are_a_step_old(rows, directory):
     lags = [row["rollout/lag/max"] for row in rows if "rollout/lag/max" in row]
     assert lags[0] == 0 and set(lags[1:]) == {1}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_mixture_of_experts_learns(tmp_path):
-    rows = start("moe", tmp_path)
-    assert gained(rows, tmp_path) >= 0.15
-    # Both engines choose the same experts, or their log-probs would be far apart.
+def both_engines_choose_the_same_experts(rows, directory):
+    """Their log-probs would be far apart otherwise."""
     assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in rows)
     assert all(row["actor/expert_load"] >= 1.0 for row in rows)
+
+
+EXAMPLES = {
+    "calculator": (0.2, the_calculator_is_asked),
+    "ppo_split": (0.2, roles_are_placed_apart),
+    "grpo_context": (0.15, ranks_share_sequences),
+    "grpo_async": (0.2, responses_are_a_step_old),
+    "moe": (0.15, both_engines_choose_the_same_experts),
+}
+"""The least gain of each in accuracy, and what else its run shows."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_learns(tmp_path, name):
+    gain, check = EXAMPLES[name]
+    rows = start(name, tmp_path)
+    assert gained(rows, tmp_path) >= gain
+    check(rows, tmp_path)

@@ -3,14 +3,16 @@
 import os
 import re
 import socket
+import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.jobs import launch
 from tests.jobs.conftest import VLLM
-from tests.jobs.launch import finish, kill_rank, ranks_of, start, train, wait_until, write_config
 
 BODY = """
 import os, sys, time
@@ -43,32 +45,33 @@ with supervised(Path(sys.argv[1])) as note, session(note=note) as here:
 """
 
 
-def job(tmp_path, body, num_ranks=3, **environment):
+def job(tmp_path, body, **environment):
+    """Three ranks with a session that do what `body` says."""
     script = tmp_path / "job.py"
     script.write_text(BODY.format(body))
-    return start(num_ranks, [script], **environment)
+    return launch.start(3, [script], **environment)
 
 
-def timed(process, timeout=240):
-    begin = time.monotonic()
-    status, output = finish(process, timeout)
-    return status, output, time.monotonic() - begin
+def failed(tmp_path, body, timeout=240) -> str:
+    """The output of such a job, which must fail."""
+    status, output = launch.finish(job(tmp_path, body), timeout)
+    assert status != 0
+    return output
 
 
-def test_an_exception_on_one_rank_ends_all_with_its_traceback_first(tmp_path):
+def test_an_exception_on_one_rank_soon_ends_all_with_its_traceback_first(tmp_path):
     body = """
     here.enter("reward")
     if here.world.rank == 1:
-        raise ValueError("first line\\nsecond line")
+        raise ValueError(f"first line\\nat {time.time()}")
     dist.all_reduce(torch.ones(1))
 """
-    status, output, _ = timed(job(tmp_path, body))
-    assert status != 0
+    output = failed(tmp_path, body)
+    assert time.time() - float(output.split("first line\nat ")[1].split()[0]) < 10
     told = output.replace("READY", "").strip().splitlines()
     where = f"verl_hpc: rank 1 of 3 on {socket.gethostname()} failed in reward:"
-    assert told[0] == f"{where} ValueError: first line"
-    assert told[1] == "Traceback (most recent call last):"
-    assert "ValueError: first line\nsecond line\n" in output
+    expected = [f"{where} ValueError: first line", "Traceback (most recent call last):"]
+    assert told[:2] == expected
     assert output.count("Traceback") == 1, "only the rank that failed may print one"
 
 
@@ -76,30 +79,37 @@ def test_an_exception_on_one_rank_ends_all_with_its_traceback_first(tmp_path):
 def test_a_rank_that_leaves_with_status_0_ends_the_job_as_a_failure(tmp_path, way):
     script = tmp_path / "job.py"
     script.write_text(SUPERVISED.format(way))
-    status, output, _ = timed(start(2, [script, tmp_path]), timeout=120)
+    status, output = launch.finish(launch.start(2, [script, tmp_path]), timeout=120)
     assert status != 0
-    assert "verl_hpc: rank 1 " in output
-    assert " failed in reward:" in output
+    assert "verl_hpc: rank 1 " in output and " failed in reward:" in output
     assert ("SystemExit: 0" in output) == (way == "sys.exit(0)")
     assert float(output.split("LEAVES ")[1].split()[0]) > time.time() - 30
 
 
-def with_reward(tree, tmp_path, body):
-    """A run of one step whose reward function has this body."""
+def with_reward(tree, tmp_path, body, **changes):
+    """A run whose reward function has this body."""
     imports = "import subprocess, sys, threading, time\n"
     text = imports + "def compute_score(**_):\n" + textwrap.indent(body, "    ")
     (tmp_path / "reward.py").write_text(text)
-    changes = {"roles": {}, "algorithm": {}, "steps": 1, "checkpoint": {"every": 0}}
-    changes["metrics"] = {"terminal": "lines", "report": False}
-    return write_config(tmp_path / "config.yaml", tree | changes)
+    return launch.write_config(tmp_path / "config.yaml", tree | changes)
+
+
+SHORT = {
+    "roles": {},
+    "algorithm": {},
+    "steps": 1,
+    "checkpoint": {"every": 0},
+    "metrics": {"terminal": "lines", "report": False},
+}
 
 
 LEAVE_A_THREAD = "threading.Thread(target=time.sleep, args=(600,), name='judge').start()\n"
 
 
 def test_a_thread_that_a_reward_leaves_does_not_keep_the_job(tree, tmp_path):
-    status, output = train(2, with_reward(tree, tmp_path, LEAVE_A_THREAD + "return 0.5\n"))
-    assert status == 0, output
+    output = launch.trained(
+        2, with_reward(tree, tmp_path, LEAVE_A_THREAD + "return 0.5\n", **SHORT)
+    )
     assert output.count("verl_hpc: at the end threads still run, and are ended: judge, judge") == 2
     stages = re.findall(r"^verl_hpc: \d+ s: (.*)$", output, re.MULTILINE)
     assert stages == [
@@ -113,33 +123,20 @@ def test_a_thread_that_a_reward_leaves_does_not_keep_the_job(tree, tmp_path):
 
 
 def test_a_thread_that_a_failed_reward_leaves_does_not_keep_the_job(tree, tmp_path):
-    config = with_reward(tree, tmp_path, LEAVE_A_THREAD + "raise ValueError('no')\n")
-    status, output = train(2, config, timeout=150)
-    assert status == 1
-    assert output.count("ValueError: no; mend the function") == 1
+    config = with_reward(tree, tmp_path, LEAVE_A_THREAD + "raise ValueError('no')\n", **SHORT)
+    status, output = launch.train(2, config, timeout=150)
+    assert (status, output.count("ValueError: no; mend the function")) == (1, 1)
     assert output.count("verl_hpc: at the end threads still run, and are ended: judge\n") == 2
-
-
-def test_it_ends_within_seconds(tmp_path):
-    body = """
-    if here.world.rank == 2:
-        raise RuntimeError("at " + str(time.time()))
-    dist.all_reduce(torch.ones(1))
-"""
-    status, output, _ = timed(job(tmp_path, body))
-    raised = float(output.split("RuntimeError: at ")[1].split()[0])
-    assert status != 0
-    assert time.time() - raised < 10
 
 
 def test_a_killed_rank_ends_the_job(tmp_path):
     process = job(tmp_path, "dist.all_reduce(torch.ones(1)); time.sleep(600)")
-    wait_until(lambda: len(ranks_of(process)) == 3, process)
+    launch.wait_until(lambda: len(launch.ranks_of(process)) == 3, process)
     time.sleep(4)
-    assert kill_rank(process, 1)
-    status, _, seconds = timed(process, timeout=60)
-    assert status != 0
-    assert seconds < 30
+    assert launch.kill_rank(process, 1)
+    killed = time.monotonic()
+    assert launch.finish(process, timeout=60)[0] != 0
+    assert time.monotonic() - killed < 30
 
 
 def test_shared_memory_of_killed_ranks_is_given_back(tmp_path):
@@ -154,7 +151,7 @@ def test_shared_memory_of_killed_ranks_is_given_back(tmp_path):
         "world.Barrier()\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    status, output = finish(start(2, [script]))
+    status, output = launch.finish(launch.start(2, [script]))
     assert status != 0
     segments = {line.split()[1] for line in output.splitlines() if line.startswith("SEGMENT")}
     assert segments
@@ -173,36 +170,26 @@ def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_allowed(tmp_path
         time.sleep(600)
     control.{what}
 """
-    status, output, _ = timed(job(tmp_path, body), timeout=120)
-    assert status != 0
-    assert "of 3 on" in output
-    assert "failed in reward:" in output
+    output = failed(tmp_path, body, timeout=120)
+    assert "of 3 on" in output and "failed in reward:" in output
     told = "TimeoutError: waited 2 s (runtime.collective_timeout_s) for ranks that do not come"
     assert told in output
 
 
-def test_a_users_error_that_all_ranks_meet_is_printed_once_without_traceback(tmp_path):
-    body = """
+@pytest.mark.parametrize(
+    "meets, ending", [("True", ""), ("here.world.rank == 2", " (on rank 2)")], ids=["all", "one"]
+)
+def test_a_users_error_is_printed_once_without_traceback_and_names_the_one_rank(
+    tmp_path, meets, ending
+):
+    body = f"""
     def work():
-        raise ConfigError("lr = -3: above 0")
+        if {meets}:
+            raise ConfigError("lr = -3: above 0")
     here.control.together(work)
 """
-    status, output, _ = timed(job(tmp_path, body))
-    assert status != 0
-    assert output.count("ConfigError: lr = -3: above 0") == 1
-    assert "Traceback" not in output
-
-
-def test_a_users_error_on_one_rank_is_raised_on_all_and_names_it(tmp_path):
-    body = """
-    def work():
-        if here.world.rank == 2:
-            raise ConfigError("disk is full")
-    here.control.together(work)
-"""
-    status, output, _ = timed(job(tmp_path, body))
-    assert status != 0
-    assert output.count("ConfigError: disk is full (on rank 2)") == 1
+    output = failed(tmp_path, body)
+    assert output.count(f"ConfigError: lr = -3: above 0{ending}\n") == 1
     assert "Traceback" not in output
 
 
@@ -214,8 +201,7 @@ def test_the_watchdog_names_the_late_rank_and_what_it_is_in(tmp_path):
     here.enter("old_log_probs")
     dist.all_reduce(torch.ones(1))
 """
-    status, output, _ = timed(job(tmp_path, body))
-    assert status == 0, output
+    output = launch.succeeds(job(tmp_path, body))
     host = socket.gethostname()
     assert f"verl_hpc: late ranks:\n  rank 1 on {host}: in 'reward' for " in output
     assert "2 of 3 ranks wait in 'old_log_probs'" in output
@@ -226,32 +212,24 @@ def test_the_watchdog_names_the_late_rank_and_what_it_is_in(tmp_path):
 def test_an_environment_that_does_not_fit_is_refused(tmp_path, plugin):
     script = tmp_path / "alone.py"
     script.write_text(BODY.format("pass"))
-    from subprocess import run
-    from sys import executable
-
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "SLURM"))}
-    done = run([executable, script], capture_output=True, text=True, env=clean | plugin)
+    command = [sys.executable, script]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean | plugin)
     assert done.returncode != 0
-    assert "is set and" in done.stderr
-    assert "start with mpiexec or srun" in done.stderr
+    assert "is set and" in done.stderr and "start with mpiexec or srun" in done.stderr
 
 
 def test_a_misspelt_setting_is_told_once(tree, tmp_path):
-    config = write_config(tmp_path / "config.yaml", tree | {"optimzer": {"lr": 1}})
-    status, output = train(3, config)
+    config = launch.write_config(tmp_path / "config.yaml", tree | {"optimzer": {"lr": 1}})
+    status, output = launch.train(3, config)
     assert status != 0
     assert output.count("optimzer: no such setting; did you mean optimizer") == 1
     assert "Traceback" not in output
 
 
 def test_a_reward_function_that_raises_ends_the_run_with_its_name_and_row(tree, tmp_path):
-    reward = tmp_path / "bad_reward.py"
-    reward.write_text("def compute_score(**_):\n    return 1 / 0\n")
     tree["rollout"] |= VLLM
-    config = write_config(
-        tmp_path / "config.yaml", tree | {"reward": {"function": f"{reward}:compute_score"}}
-    )
-    status, output = train(2, config)
+    status, output = launch.train(2, with_reward(tree, tmp_path, "return 1 / 0\n"))
     assert status != 0
     assert output.count("RewardError: reward.function = ") == 1
     assert "ZeroDivisionError: division by zero" in output
@@ -259,11 +237,9 @@ def test_a_reward_function_that_raises_ends_the_run_with_its_name_and_row(tree, 
 
 
 def test_a_post_mortem_has_the_variables_of_the_reward_function(tree, tmp_path):
-    reward = tmp_path / "bad_reward.py"
-    body = "    api_key, total = 'sesame', 41\n    return total / (total - 41)\n"
-    reward.write_text(f"def compute_score(solution_str, **_):\n{body}")
-    changes = {"reward": {"function": f"{reward}:compute_score"}, "runtime": {"post_mortem": True}}
-    status, output = train(2, write_config(tmp_path / "config.yaml", tree | changes))
+    body = "api_key, total = 'sesame', 41\nreturn total / (total - 41)\n"
+    config = with_reward(tree, tmp_path, body, runtime={"post_mortem": True})
+    status, output = launch.train(2, config)
     assert status != 0
     assert "variables are in" in output and "post_mortem/rank_00000.txt" in output
     text = (tmp_path / "run/post_mortem/rank_00000.txt").read_text()
@@ -273,12 +249,9 @@ def test_a_post_mortem_has_the_variables_of_the_reward_function(tree, tmp_path):
 
 
 def test_with_on_error_zero_a_nan_reward_is_counted_and_the_run_goes_on(tree, tmp_path):
-    reward = tmp_path / "nan_reward.py"
-    reward.write_text("def compute_score(**_):\n    return float('nan')\n")
-    settings = {"function": f"{reward}:compute_score", "on_error": "zero"}
-    changes = {"reward": settings, "steps": 1, "metrics": {"terminal": "lines"}}
-    status, output = train(2, write_config(tmp_path / "config.yaml", tree | changes))
-    assert status == 0, output
+    tree["reward"]["on_error"] = "zero"
+    changes = {"steps": 1, "metrics": {"terminal": "lines"}}
+    launch.trained(2, with_reward(tree, tmp_path, "return float('nan')\n", **changes))
     rows = (tmp_path / "run/metrics.jsonl").read_text()
     assert '"reward/num_failed": 8.0' in rows
     assert (tmp_path / "run/report.html").is_file()

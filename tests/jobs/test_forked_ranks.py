@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import launch
 from tests.jobs.conftest import ppo
-from tests.jobs.launch import ancestors, differing, finish, train, wait_until, write_config
 
 BODY = """
 import os, signal, sys, threading, time
@@ -53,7 +53,7 @@ def start(tmp_path, body, before="", **options):
 def ranks(tmp_path, job):
     """Processes of the ranks, once both have MPI."""
     files = [tmp_path / f"rank{rank}" for rank in range(2)]
-    assert wait_until(lambda: all(f.exists() and f.read_text() for f in files), job, 60)
+    assert launch.wait_until(lambda: all(f.exists() and f.read_text() for f in files), job, 60)
     return [int(file.read_text().split()[0]) for file in files]
 
 
@@ -68,7 +68,7 @@ def ended(process):
 def processes_of(job):
     """All that a job has started, and what those have."""
     processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [process for process in processes if job.pid in ancestors(process)]
+    return [process for process in processes if job.pid in launch.ancestors(process)]
 
 
 def wait_for_all(processes):
@@ -81,7 +81,7 @@ def wait_for_all(processes):
 
 def test_ranks_meet_and_share_what_was_imported(tmp_path):
     job = start(tmp_path, "assert comm.allreduce(comm.rank + 1) == 3")
-    status, output = finish(job, 20)
+    status, output = launch.finish(job, 20)
     assert (status, output) == (0, "")
     said = [(tmp_path / f"rank{rank}").read_text().split() for rank in range(2)]
     processes, numbers, importers = zip(*said, strict=True)
@@ -98,7 +98,7 @@ def test_one_rank_ends_and_takes_the_other_with_it(tmp_path, end, status):
     # The other has written its note, too, by the time that one ends.
     job = start(tmp_path, f"comm.Barrier()\nif comm.rank == 1: {end}\n{WAIT}")
     alive = ranks(tmp_path, job)
-    found, output = finish(job, 20)
+    found, output = launch.finish(job, 20)
     assert found == status, output
     assert all(map(ended, alive))
 
@@ -142,7 +142,7 @@ def test_a_status_after_finalize_ends_no_other_rank(tmp_path):
     ends = "from verl_hpc.runtime.mpi import stop_mpi\nrank = comm.rank\nstop_mpi()\n"
     after = "if rank == 1: sys.exit(4)\ntime.sleep(2)\n(notes / 'after').touch()"
     job = start(tmp_path, ends + after)
-    status, output = finish(job, 60)
+    status, output = launch.finish(job, 60)
     assert status == 4, output
     assert (tmp_path / "after").exists()
 
@@ -154,10 +154,9 @@ def test_a_signal_reaches_all_ranks(tmp_path):
     )
     job = start(tmp_path, body)
     files = [tmp_path / f"ready{rank}" for rank in range(2)]
-    assert wait_until(lambda: all(file.exists() for file in files), job, 60)
+    assert launch.wait_until(lambda: all(file.exists() for file in files), job, 60)
     job.send_signal(signal.SIGUSR1)
-    status, output = finish(job, 20)
-    assert status == 0, output
+    launch.succeeds(job, 20)
     assert (tmp_path / "told0").exists()
     assert (tmp_path / "told1").exists()
 
@@ -181,19 +180,19 @@ def test_a_second_signal_kills_ranks_that_do_not_leave(tmp_path, numbers, status
     job = start(tmp_path, DEAF, soon)
     alive = ranks(tmp_path, job)
     try:
-        assert wait_until(lambda: len(list(tmp_path.glob("ready*"))) == 2, job, 60)
+        assert launch.wait_until(lambda: len(list(tmp_path.glob("ready*"))) == 2, job, 60)
         job.send_signal(numbers[0])
         job.send_signal(numbers[0])  # as a group's and the one that is passed on
-        assert wait_until(lambda: len(list(tmp_path.glob("told*"))) == 2, job, 20)
+        assert launch.wait_until(lambda: len(list(tmp_path.glob("told*"))) == 2, job, 20)
         time.sleep(1.2)
         assert job.poll() is None
         below = processes_of(job)
         assert len(below) == 6  # mpiexec, its proxy, two ranks and what stands in for them
         job.send_signal(numbers[1])
-        found, output = finish(job, 20)
+        left_with, output = launch.finish(job, 20)
     finally:
         job.kill()
-    assert found == status, output
+    assert left_with == status, output
     assert all(map(ended, alive))
     assert wait_for_all(below)
 
@@ -204,7 +203,7 @@ def test_ctrl_c_ends_ranks(tmp_path):
     job = start(tmp_path, WAIT, process_group=0, preexec_fn=heeds)
     alive = ranks(tmp_path, job)
     os.killpg(job.pid, signal.SIGINT)
-    status, output = finish(job, 60)
+    status, output = launch.finish(job, 60)
     assert status != 0, output
     assert "KeyboardInterrupt" in output
     assert all(map(ended, alive))
@@ -220,12 +219,12 @@ def test_a_signal_ends_a_start_under_way(tmp_path):
         "",
         f"import verl_hpc.runtime.forked_ranks as f\nf._mpiexec = lambda: {str(mpiexec)!r}",
     )
-    assert wait_until((tmp_path / "began").exists, job, 60)
+    assert launch.wait_until((tmp_path / "began").exists, job, 60)
     time.sleep(0.2)
     (other,) = processes_of(job)
     try:
         job.send_signal(signal.SIGTERM)
-        status, output = finish(job, 20)
+        status, output = launch.finish(job, 20)
         assert (status, output) == (143, "")
         assert ended(other)
     finally:
@@ -238,12 +237,12 @@ def test_nothing_is_left_when_the_starting_process_is_ended(tmp_path, number):
     job = start(tmp_path, WAIT)
     alive = ranks(tmp_path, job)
     job.send_signal(number)
-    finish(job, 20)
+    launch.finish(job, 20)
     assert wait_for_all(alive)
 
 
 def test_a_thread_is_found_before_a_fork_would_wait_for_it(tmp_path):
-    status, output = finish(
+    status, output = launch.finish(
         start(tmp_path, "", f"threading.Thread(target=lambda: {WAIT}, daemon=True).start()"), 60
     )
     assert status == 1
@@ -273,15 +272,15 @@ def command(process):
 
 def test_processes_that_score_end_with_a_rank_that_is_killed(model, tmp_path):
     config = ppo(model, tmp_path) | {"steps": 1000, "runtime": {"reward_processes": 1}}
-    job = forked(write_config(tmp_path / "config.yaml", config))
+    job = forked(launch.write_config(tmp_path / "config.yaml", config))
     try:
-        assert wait_until(lambda: len(processes_that_score(job)) == 4, job, 120)
-        found = processes_that_score(job)
-        rank = next(p for p in ancestors(found[0]) if job.pid == ancestors(p)[0])
+        assert launch.wait_until(lambda: len(processes_that_score(job)) == 4, job, 120)
+        scorers = processes_that_score(job)
+        rank = next(p for p in launch.ancestors(scorers[0]) if job.pid == launch.ancestors(p)[0])
         os.kill(rank, signal.SIGKILL)
-        status, output = finish(job, 60)
+        status, output = launch.finish(job, 60)
         assert status != 0, output
-        assert wait_for_all(found)
+        assert wait_for_all(scorers)
     finally:
         job.kill()
 
@@ -291,13 +290,12 @@ def test_a_run_ends_with_the_same_weights_as_below_mpiexec(model, tmp_path):
     for name in ("mpiexec", "forked"):
         directory = tmp_path / name
         directory.mkdir()
-        config = write_config(directory / "config.yaml", ppo(model, directory))
+        config = launch.write_config(directory / "config.yaml", ppo(model, directory))
         if name == "mpiexec":
-            status, output = train(2, config)
+            launch.trained(2, config)
         else:
             # Also where processes of the ranks, which are forks, score.
-            status, output = finish(forked(config, "runtime.reward_processes=1"))
-        assert status == 0, output
+            launch.succeeds(forked(config, "runtime.reward_processes=1"))
         steps.append(max((directory / "run/checkpoints").glob("step_*")))
     assert steps[0].name == steps[1].name
-    assert differing(*steps) == []
+    assert launch.differing(*steps) == []

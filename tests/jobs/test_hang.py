@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from tests.jobs.launch import ranks_of, start, wait_until, write_config, write_problems
+from tests.jobs.conftest import ppo
+from tests.jobs.launch import ranks_of, start_training, verl_hpc, wait_until, write_config
 from verl_hpc.runs.ranks import read_ranks
 from verl_hpc.runs.stacks.take import py_spy
 
@@ -37,28 +38,12 @@ LINE = 1 + REWARD.splitlines().index("        time.sleep(0.1)  # here")
 def hung(model, tmp_path_factory):
     """A run of two ranks, of which one never comes out of the reward function."""
     directory = tmp_path_factory.mktemp("hung")
-    reward = directory / "reward.py"
-    reward.write_text(REWARD)
-    tree = {
-        "name": "run",
-        "recipe": "rl",
-        "steps": 3,
-        "directory": str(directory),
-        "model": {"path": str(model), "dtype": "float32"},
-        "batch": {"size": 4},
-        "rollout": {
-            "engine": "hf",
-            "num_samples": 2,
-            "max_prompt_tokens": 120,
-            "max_response_tokens": 6,
-        },
-        "data": {"train": write_problems(directory)},
-        "reward": {"function": f"{reward}:compute_score", "timeout_s": 3600},
-        "metrics": {"terminal": "off", "report": False},
-        "runtime": {"late_after_s": 2},
-    }
+    tree = ppo(model, directory) | {"roles": {}, "algorithm": {}, "parallel": {}, "checkpoint": {}}
+    tree |= {"steps": 3, "batch": {"size": 4}, "runtime": {"late_after_s": 2}}
+    tree["reward"]["timeout_s"] = 3600
+    (directory / "reward.py").write_text(REWARD)
     config = write_config(directory / "config.yaml", tree)
-    job = start(2, ["-m", "verl_hpc", "train", "--config", config])
+    job = start_training(2, config)
     run = directory / "run"
     try:
         assert wait_until(lambda: is_late(run), job), job.communicate()[0]
@@ -71,16 +56,13 @@ def hung(model, tmp_path_factory):
 
 
 def is_late(run):
-    """Not in the start, where ranks that share two cores may be late, too."""
+    """Whether a rank is late in the reward function; in the start it may be for want of cores."""
     ranks = read_ranks(run)
     return ranks is not None and [p.operator for p in ranks.late] == ["reward"]
 
 
-def hang(run, *words, **environment):
-    command = [sys.executable, "-m", "verl_hpc", "hang", str(run), *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | environment, timeout=240
-    )
+def hang(run, *words):
+    return verl_hpc("hang", run, *words)
 
 
 @pytest.mark.parametrize("how", ["py-spy", "signal"])
@@ -106,13 +88,9 @@ def test_without_py_spy_ranks_write_their_stacks_themselves(hung, tmp_path):
     program = "import sys; from verl_hpc.runs.stacks import take; sys.executable = sys.argv[1]; "
     program += "assert take.py_spy() is None; from verl_hpc.cli.main import main; "
     program += "sys.exit(main(['hang', sys.argv[2], '--json']))"
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(python), str(hung)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PATH": "/nowhere"},
-        timeout=240,
-    )
+    command = [sys.executable, "-c", program, str(python), str(hung)]
+    environ = os.environ | {"PATH": "/nowhere"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=240)
     assert done.returncode == 0, done.stderr
     ranks = json.loads(done.stdout)["ranks"]
     assert [rank["how"] for rank in ranks] == ["signal", "signal"]

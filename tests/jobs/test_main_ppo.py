@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-from tests.jobs.launch import write_config
+from tests.jobs.launch import verl_hpc, write_config
 from verl_hpc.config.load import load_config, parse_config
 from verl_hpc.metrics.log import read_metrics
 
@@ -21,6 +21,27 @@ def main_ppo(words):
         text=True,
         timeout=300,
     )
+
+
+def words_of(tree, directory):
+    """verl's words of a run of two steps on two ranks, with the model, rows and reward of ours."""
+    return [
+        f"data.train_files={tree['data']['train']['paths'][0]}",
+        "data.train_batch_size=4",
+        "data.max_prompt_length=80",
+        "data.max_response_length=6",
+        f"actor_rollout_ref.model.path={tree['model']['path']}",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "actor_rollout_ref.rollout.name=hf",
+        "actor_rollout_ref.rollout.n=2",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        "algorithm.use_kl_in_reward=True",
+        f"reward.custom_reward_function.path={directory}/reward.py",
+        "trainer.total_training_steps=2",
+        f"trainer.default_local_dir={directory}/run",
+        "trainer.n_gpus_per_node=2",
+        "verl_hpc.metrics.report=false",
+    ]
 
 
 def numbers_of(run):
@@ -36,43 +57,18 @@ def test_verls_keys_train(tree, tmp_path):
     """Two ranks without a launcher, PPO with a critic and an adaptive penalty; and our file of the
     same settings, which computes the same bits."""
     tree |= {"steps": 2, "parallel": {"tensor_parallel": 2, "data_parallel": 1}}
-    rows, reward = tree["data"]["train"]["paths"][0], tmp_path / "reward.py"
-    megatron = [
-        f"{model}.megatron.{word}"
-        for model in ("actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref")
-        for word in ("tensor_model_parallel_size=2", "sequence_parallel=False", "dtype=float32")
-    ]
+    models = ("actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref")
+    layout = ("tensor_model_parallel_size=2", "sequence_parallel=False", "dtype=float32")
+    megatron = [f"{model}.megatron.{word}" for model in models for word in layout]
     optimizers = [
         f"{model}.optim.{word}"
         for model in ("actor_rollout_ref.actor", "critic")
         for word in ("lr=1e-3", "weight_decay=0", "betas=[0.9,0.95]")
     ]
-    words = [
-        "model_engine=megatron",
-        f"data.train_files={rows}",
-        "data.train_batch_size=4",
-        "data.max_prompt_length=80",
-        "data.max_response_length=6",
-        f"actor_rollout_ref.model.path={tree['model']['path']}",
-        *megatron,
-        *optimizers,
-        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-        "actor_rollout_ref.rollout.name=hf",
-        "actor_rollout_ref.rollout.n=2",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-        "algorithm.use_kl_in_reward=True",
-        "algorithm.kl_ctrl.type=adaptive",
-        "algorithm.kl_ctrl.horizon=10",
-        f"reward.custom_reward_function.path={reward}",
-        "trainer.total_training_steps=2",
-        "trainer.save_freq=1",
-        "trainer.max_actor_ckpt_to_keep=9",
-        "trainer.logger=[file]",
-        f"trainer.default_local_dir={tmp_path}/run",
-        "trainer.n_gpus_per_node=2",
-        "verl_hpc.metrics.report=false",
-    ]
-    done = main_ppo(words)
+    penalty = ["algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=10"]
+    saves = ["trainer.save_freq=1", "trainer.max_actor_ckpt_to_keep=9", "trainer.logger=[file]"]
+    words = [*words_of(tree, tmp_path), *megatron, *optimizers, *penalty, *saves]
+    done = main_ppo(["model_engine=megatron", *words])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "data.val_files: not given: nothing is evaluated" in done.stderr
     ran = load_config(tmp_path / "run/config.yaml")
@@ -82,8 +78,7 @@ def test_verls_keys_train(tree, tmp_path):
     assert all(row["perf/ranks"] == 2 for row in steps if "perf/ranks" in row)
 
     ours = write_config(tmp_path / "ours.yaml", tree | {"name": "ours"})
-    command = [sys.executable, "-m", "verl_hpc", "train", "--ranks", "2", "--config", ours]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = verl_hpc("train", "--ranks", 2, "--config", ours, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     numbers = numbers_of(tmp_path / "run")
     compared = {"actor/pg_loss", "actor/grad_norm", "critic/vf_loss", "critic/score/mean"}
@@ -118,13 +113,8 @@ def test_a_tutorials_file_trains(model, tmp_path):
     }
     (tmp_path / "ppo_config.yaml").write_text(yaml.safe_dump(said))
     command = [sys.executable, "-m", "verl_hpc.cli.train", "--config", "ppo_config.yaml"]
-    done = subprocess.run(
-        [*command, "algorithm.clip_range=0.1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    pipes = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run([*command, "algorithm.clip_range=0.1"], **pipes)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "run"
     assert load_config(run / "config.yaml").algorithm.loss.clip_high == 0.1
@@ -136,31 +126,16 @@ def test_a_tutorials_file_trains(model, tmp_path):
 
 @pytest.mark.slow
 def test_verls_default_form_trains_with_fully_shard(tree, tmp_path):
-    """The same without a word about engines: sharded, each layer recomputed, and traced."""
-    rows, reward = tree["data"]["train"]["paths"][0], tmp_path / "reward.py"
+    """verl's keys without a word about engines shard the model and recompute each layer."""
     words = [
-        f"data.train_files={rows}",
-        "data.train_batch_size=4",
-        "data.max_prompt_length=80",
-        "data.max_response_length=6",
-        f"actor_rollout_ref.model.path={tree['model']['path']}",
+        *words_of(tree, tmp_path),
         "actor_rollout_ref.actor.fsdp_config.dtype=float32",
         "actor_rollout_ref.ref.fsdp_config.dtype=float32",
         "critic.fsdp.dtype=float32",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
         "actor_rollout_ref.actor.profiler.enable=True",
-        "actor_rollout_ref.rollout.name=hf",
-        "actor_rollout_ref.rollout.n=2",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-        "algorithm.use_kl_in_reward=True",
         "global_profiler.tool=torch",
         "global_profiler.steps=[2]",
-        f"reward.custom_reward_function.path={reward}",
-        "trainer.total_training_steps=2",
         "trainer.logger=[file,tensorboard]",
-        f"trainer.default_local_dir={tmp_path}/run",
-        "trainer.n_gpus_per_node=2",
-        "verl_hpc.metrics.report=false",
     ]
     done = main_ppo(words)
     assert done.returncode == 0, done.stdout + done.stderr

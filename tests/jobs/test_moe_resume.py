@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
+from tests.jobs import launch
 from tests.jobs.conftest import VLLM, ppo
-from tests.jobs.launch import differing, finish, ranks_of, start, train, wait_until, write_config
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.testing.tiny import make_tiny_model
@@ -27,29 +27,27 @@ def tree(tmp_path):
         num_key_value_heads=2,
         num_hidden_layers=2,
     )
-    found = ppo(model, tmp_path)
-    found["model"]["router"] = {"seq_aux_loss": 0.01}
-    found["parallel"] = {"expert_parallel": 2}
-    found["rollout"] |= VLLM | {"tensor_parallel": 2, "expert_parallel": True}
-    return found
+    changed = ppo(model, tmp_path)
+    changed["model"]["router"] = {"seq_aux_loss": 0.01}
+    changed["parallel"] = {"expert_parallel": 2}
+    changed["rollout"] |= VLLM | {"tensor_parallel": 2, "expert_parallel": True}
+    return changed
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_killed_and_resumed(tree, tmp_path):
-    calm = write_config(tmp_path / "calm.yaml", tree | {"name": "calm"})
-    status, output = train(2, calm)
-    assert status == 0, output
-    config = write_config(tmp_path / "config.yaml", tree | {"name": "killed"})
+    calm = launch.write_config(tmp_path / "calm.yaml", tree | {"name": "calm"})
+    launch.trained(2, calm)
+    config = launch.write_config(tmp_path / "config.yaml", tree | {"name": "killed"})
     root = tmp_path / "killed/checkpoints"
-    job = start(2, ["-m", "verl_hpc", "train", "--config", config])
-    assert wait_until(lambda: len(complete_steps(root)) >= 2, job), "the run is over"
-    os.kill(ranks_of(job)[1], signal.SIGKILL)
-    assert finish(job, timeout=60)[0] != 0
+    job = launch.start_training(2, config)
+    assert launch.wait_until(lambda: len(complete_steps(root)) >= 2, job), "the run is over"
+    os.kill(launch.ranks_of(job)[1], signal.SIGKILL)
+    assert launch.finish(job, timeout=60)[0] != 0
     assert len(complete_steps(root)) < tree["steps"], "nothing was left to do"
-    status, output = train(2, config)
-    assert status == 0, output
-    assert differing(tmp_path / "calm/checkpoints/latest", root / "latest") == []
+    launch.trained(2, config)
+    assert launch.differing(tmp_path / "calm/checkpoints/latest", root / "latest") == []
     before = read_metrics(tmp_path / "killed")
     assert [row["step"] for row in before] == [1, 2, 3, 4]
     assert all(row["actor/expert_load"] >= 1 <= row["critic/expert_load"] for row in before)
@@ -58,8 +56,7 @@ def test_killed_and_resumed(tree, tmp_path):
     words = [f"parallel.{name}={str(value).lower()}" for name, value in other.items()]
     words.append("parallel.expert_parallel=1")
     for run, layout in ((calm, []), (config, words)):
-        status, output = train(2, run, *layout, "steps=5")
-        assert status == 0, output
+        launch.trained(2, run, *layout, "steps=5")
     on, elsewhere = (read_metrics(tmp_path / name)[-1] for name in ("calm", "killed"))
     assert on["step"] == elsewhere["step"] == 5
     assert elsewhere["training/rollout_log_probs_diff_max"] < 1e-4

@@ -5,7 +5,7 @@ Ranks of one node hand messages over in shared memory, which needs no sender; he
 
 import pytest
 
-from tests.jobs.launch import finish, start
+from tests.jobs.launch import start, succeeds
 
 TWO_NODES = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi"}
 # Rank 0 leaves the broadcast with nothing left to do in MPI; rank 1's answer comes by a file.
@@ -34,8 +34,7 @@ OURS = "MpiChannel(comm).exchange(*(([], [(0, number)]) if comm.rank else ([(1, 
 def run(tmp_path, timeout=120, **parts):
     script, answer = tmp_path / "job.py", tmp_path / "answer"
     script.write_text(BODY.format(**parts))
-    status, output = finish(start(2, [script, answer], **TWO_NODES), timeout=timeout)
-    assert status == 0, output
+    succeeds(start(2, [script, answer], **TWO_NODES), timeout=timeout)
     return answer.read_text()
 
 
@@ -44,7 +43,7 @@ def test_a_message_arrives_though_its_sender_calls_mpi_no_more(tmp_path):
 
 
 def test_the_control_plane_sends_off_what_it_sends(tmp_path):
-    """By itself: a thread that never wakes up is no help."""
+    """It needs no help of a thread, which here never wakes up."""
     before = "mpi._PROGRESS_INTERVAL_S = 3600"
     assert run(tmp_path, before=before, broadcast=OURS) == "7"
 

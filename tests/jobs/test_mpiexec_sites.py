@@ -53,7 +53,7 @@ trap 'echo TERM; kill $!' TERM
 trap 'echo USR2; kill $!' USR2
 touch $0.up
 wait"""
-"""What a stub of mpiexec does until it is told to leave."""
+"""A stub of mpiexec waits so for a signal."""
 
 
 class Site:
@@ -89,14 +89,9 @@ exit {status}""",
         )
 
     def start(self, *words, **environ):
-        return subprocess.Popen(
-            [SCRIPT, "run.yaml", *words],
-            cwd=self.directory,
-            env=self.environ | environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        command, environ = [SCRIPT, "run.yaml", *words], self.environ | environ
+        return subprocess.Popen(command, cwd=self.directory, env=environ, **pipes)
 
     def launch(self, *words, **environ):
         job = self.start(*words, **environ)
@@ -105,6 +100,18 @@ exit {status}""",
 
     def words(self):
         return (self.directory / "words").read_text().splitlines()
+
+    def pbs_script(self, **settings):
+        path = self.directory / "run.pbs"
+        return pbs_script(path, "run.yaml", **settings, **self.programs)
+
+    def refuses(self, message, *words, **environ):
+        """A start that ends before any rank does, and what it says."""
+        status, output = self.launch(*words, **environ)
+        assert status != 0
+        assert message in output
+        assert not (self.directory / "words").exists()
+        return output
 
 
 @pytest.fixture
@@ -125,8 +132,7 @@ def two_hosts(tmp_path):
     """Variables with which ranks start on hosts of other names than this machine has."""
     if os.geteuid() != 0:
         pytest.skip("only root gives this machine another host name")
-    ssh = tmp_path / "ssh"
-    ssh.write_text(_SSH)
+    (ssh := tmp_path / "ssh").write_text(_SSH)
     ssh.chmod(0o755)
     return {
         "PYTHON": sys.executable,
@@ -137,22 +143,20 @@ def two_hosts(tmp_path):
     }
 
 
-def pbs_script(path, config, hosts=2, **exports):
-    """launch/grpo_8b.pbs as a user edits it, for hosts with a rank each and a second of time: a
-    run that may begin no step which would not end before, and begins one all the same."""
+def pbs_script(path, config, hosts=2, walltime="00:00:01", **exports):
+    """launch/grpo_8b.pbs as a user edits it, for hosts with a rank each. In a second of time a run
+    may begin no step that would not end before, and begins one all the same."""
+    exported = "\n".join(f"export {name}='{value}'" for name, value in exports.items())
     text = PBS_SCRIPT.read_text()
-    changes = {
-        r"(?m)^#PBS -l select=.*": f"#PBS -l select={hosts}:ncpus=1:mpiprocs=1",
-        r"(?m)^#PBS -l walltime=.*": "#PBS -l walltime=00:00:01",
-        r"(?m)^SCRIPT=.*": f"SCRIPT={path}",
-        r"(?m)^CONFIG=.*": f"CONFIG={config}",
-        r"(?m)^export VERL_HPC_GPUS_PER_NODE=.*": "\n".join(
-            f"export {name}='{value}'" for name, value in exports.items()
-        ),
-    }
-    for pattern, line in changes.items():
-        text, count = re.subn(pattern, lambda _, line=line: line, text)
-        assert count == 1, pattern
+    for begin, line in {
+        "#PBS -l select=": f"#PBS -l select={hosts}:ncpus=1:mpiprocs=1",
+        "#PBS -l walltime=": f"#PBS -l walltime={walltime}",
+        "SCRIPT=": f"SCRIPT={path}",
+        "CONFIG=": f"CONFIG={config}",
+        "export VERL_HPC_GPUS_PER_NODE=": exported,
+    }.items():
+        text, count = re.subn(f"(?m)^{begin}.*", lambda _, line=line: line, text)
+        assert count == 1, begin
     path.write_text(text)
     return path
 
@@ -184,14 +188,8 @@ def test_a_job_of_pbs_saves_before_its_limit_and_submits_itself_until_the_run_is
     small = {"steps": 2, "parallel": {}, "roles": {}, "algorithm": {}}
     config = write_config(tmp_path / "config.yaml", tree | small)
     run = tmp_path / "run"
-    script = pbs_script(
-        tmp_path / "run.pbs",
-        config,
-        hosts=1,
-        PYTHON=sys.executable,
-        MPIEXEC=f"{MPIEXEC} -launcher fork",
-    )
-    pbs.qsub(script, ROOT)
+    programs = {"PYTHON": sys.executable, "MPIEXEC": f"{MPIEXEC} -launcher fork"}
+    pbs.qsub(pbs_script(tmp_path / "run.pbs", config, hosts=1, **programs), ROOT)
     ends = []
     while pbs.queued():
         ends.append(pbs.start().finish())
@@ -215,9 +213,7 @@ def test_a_job_of_pbs_saves_before_its_limit_and_submits_itself_until_the_run_is
 def test_ranks_of_a_deleted_job_save_and_a_start_by_hand_goes_on(tree, tmp_path, pbs, two_hosts):
     config = write_config(tmp_path / "config.yaml", tree | {"steps": 8, "checkpoint": {}})
     metrics = tmp_path / "run/metrics.jsonl"
-    script = pbs_script(tmp_path / "run.pbs", config, **two_hosts)
-    script.write_text(script.read_text().replace("walltime=00:00:01", "walltime=01:00:00"))
-    pbs.qsub(script, ROOT)
+    pbs.qsub(pbs_script(tmp_path / "run.pbs", config, walltime="01:00:00", **two_hosts), ROOT)
     job = pbs.start()
     assert wait_until(lambda: metrics.exists() and metrics.read_text(), job.process)
     status, output = job.terminate(480)
@@ -236,8 +232,7 @@ def test_ranks_of_a_deleted_job_save_and_a_start_by_hand_goes_on(tree, tmp_path,
 
 def test_a_job_that_is_deleted_saves_and_does_not_come_back(site, pbs):
     site.mpiexec("restart", RESTART, before=WAITS)
-    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
-    pbs.qsub(script, ROOT)
+    pbs.qsub(site.pbs_script(), ROOT)
     job = pbs.start()
     assert wait_until((site.directory / "mpiexec.up").exists, job.process, 60)
     status, output = job.terminate()
@@ -247,7 +242,7 @@ def test_a_job_that_is_deleted_saves_and_does_not_come_back(site, pbs):
 
 
 def test_restarts_are_bounded(site, pbs):
-    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
+    script = site.pbs_script()
     script.write_text(script.read_text().replace("RESTARTS=8", "RESTARTS=2", 1))
     pbs.qsub(script, ROOT)
     ends = []
@@ -260,51 +255,39 @@ def test_restarts_are_bounded(site, pbs):
 @pytest.mark.parametrize("outcome, status", [("finished", 0), ("", 3)])
 def test_a_run_that_is_over_or_has_failed_is_not_submitted_again(site, pbs, outcome, status):
     site.mpiexec(outcome, status)
-    pbs.qsub(pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs), ROOT)
-    assert pbs.start().finish(60)[0] == status
-    assert pbs.queued() == []
+    pbs.qsub(site.pbs_script(), ROOT)
+    assert (pbs.start().finish(60)[0], pbs.queued()) == (status, [])
 
 
 @pytest.mark.parametrize("qstat", ["answers", "is not on the node"])
 def test_the_end_of_the_allocation_is_the_start_and_the_walltime(site, pbs, qstat):
-    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
-    text = script.read_text().replace("walltime=00:00:01", "walltime=01:02:03")
-    script.write_text(text)
-    pbs.qsub(script, ROOT)
+    pbs.qsub(site.pbs_script(walltime="01:02:03"), ROOT)
     if qstat == "answers":  # as if the limit had been given on qsub's command line
-        script.write_text(text.replace("walltime=01:02:03", "walltime=09:00:00"))
+        site.pbs_script(walltime="09:00:00")
     else:
         (pbs.bin / "qstat").unlink()
     earliest = int(time.time())
     pbs.start().finish(60)
     latest = int(time.time())
-    (end,) = re.findall(
-        r"^VERL_HPC_END_TIME=(\d+)$", (site.directory / "environ").read_text(), re.M
-    )
+    environ = (site.directory / "environ").read_text()
+    (end,) = re.findall(r"^VERL_HPC_END_TIME=(\d+)$", environ, re.M)
     assert earliest <= int(end) - (3600 + 2 * 60 + 3) <= latest
 
 
-@pytest.mark.parametrize("wrong", ["directory", "SCRIPT"])
-def test_a_job_that_could_not_submit_itself_again_does_not_start(site, pbs, wrong):
-    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
+@pytest.mark.parametrize("wrong", ["directory", "SCRIPT", "walltime"])
+def test_a_job_that_could_not_submit_itself_again_or_has_no_limit_does_not_start(site, pbs, wrong):
+    script = site.pbs_script()
     pbs.qsub(script, site.directory if wrong == "directory" else ROOT)
+    messages = [f"SCRIPT={script}", "qsub from the checkout"]
     if wrong == "SCRIPT":  # the file has another name by now
         script.rename(site.directory / "other.pbs")
+    elif wrong == "walltime":
+        script.write_text(script.read_text().replace("#PBS -l walltime", "# walltime"))
+        (pbs.bin / "qstat").unlink()
+        messages = ["no walltime in qstat -f"]
     status, output = pbs.start().finish(60)
     assert status == 1
-    assert f"SCRIPT={script}" in output
-    assert "qsub from the checkout" in output
-    assert not site.run.exists()
-
-
-def test_a_job_without_a_limit_does_not_start(site, pbs):
-    script = pbs_script(site.directory / "run.pbs", "run.yaml", **site.programs)
-    pbs.qsub(script, ROOT)
-    script.write_text(script.read_text().replace("#PBS -l walltime", "# walltime"))
-    (pbs.bin / "qstat").unlink()
-    status, output = pbs.start().finish(60)
-    assert status == 1
-    assert "no walltime in qstat -f" in output
+    assert all(message in output for message in messages), output
     assert not site.run.exists()
 
 
@@ -359,8 +342,8 @@ def test_term_is_handed_on_as_what_makes_ranks_save(site, kind):
 )
 def test_the_status_tells_what_to_do_next(site, outcome, left, status):
     site.mpiexec(outcome, left, before="echo what mpiexec says")
-    found, output = site.launch()
-    assert found == status
+    left_with, output = site.launch()
+    assert left_with == status
     assert ("what mpiexec says" in output) == (status not in (0, RESTART))
 
 
@@ -380,19 +363,13 @@ def test_the_status_tells_what_to_do_next(site, outcome, left, status):
     ],
 )
 def test_what_cannot_be_started_is_refused_before_anything_is(site, changes, message):
-    status, output = site.launch(**changes)
-    assert status != 0
-    assert message in output
-    assert not (site.directory / "words").exists()
+    site.refuses(message, **changes)
 
 
 def test_hosts_of_several_sizes_are_refused_unless_told_one(site):
     site.hosts.write_text("n0\nn0\nn1\n")
-    status, output = site.launch()
-    assert status == 1
-    assert "PPN=1 or 2: " in output
-    assert site.launch(PPN="8")[0] == RESTART
-    assert site.words()[:2] == ["-n", "16"]
+    site.refuses("PPN=1 or 2: ")
+    assert (site.launch(PPN="8")[0], site.words()[:2]) == (RESTART, ["-n", "16"])
 
 
 @pytest.mark.parametrize(
@@ -400,9 +377,7 @@ def test_hosts_of_several_sizes_are_refused_unless_told_one(site):
 )
 def test_a_line_that_is_no_host_is_refused(site, line):
     site.hosts.write_text(f"n1\n{line}\n", newline="")
-    status, output = site.launch()
-    assert status == 1
-    assert "write one host a line, and set PPN to the ranks of each" in output
+    site.refuses("write one host a line, and set PPN to the ranks of each")
     assert not site.run.exists()
 
 
@@ -419,9 +394,7 @@ def test_hosts_may_come_from_a_pipe(site):
 
 
 def test_gpus_are_not_left_idle_unless_ppn_says_so(site):
-    status, output = site.launch(VERL_HPC_GPUS_PER_NODE="8")
-    assert status == 1
-    assert "VERL_HPC_GPUS_PER_NODE=8: " in output
+    site.refuses("VERL_HPC_GPUS_PER_NODE=8: ", VERL_HPC_GPUS_PER_NODE="8")
     assert not site.run.exists()
     assert site.launch(VERL_HPC_GPUS_PER_NODE="8", PPN="2")[0] == RESTART
     assert site.launch(VERL_HPC_GPUS_PER_NODE="0")[0] == RESTART
@@ -482,11 +455,8 @@ def test_a_run_that_is_under_way_refuses_a_second_start_and_loses_nothing(site):
     (site.directory / "words").unlink()
     before = sorted(site.run.rglob("*"))
     with held_elsewhere(site.run):
-        status, output = site.launch(*words, PYTHON=sys.executable)
-    assert status == 1
-    assert "in use by process 7 on far" in output
+        site.refuses("in use by process 7 on far", *words, PYTHON=sys.executable)
     assert sorted(site.run.rglob("*")) == before
-    assert not (site.directory / "words").exists()
 
 
 def test_a_start_that_is_just_ending_keeps_its_outcome(site):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.jobs.conftest import ppo
-from tests.jobs.launch import train, write_config
+from tests.jobs.launch import train, verl_hpc, write_config
 from tests.pushgateway import has_now
 from tests.wandb_stand_in import WandbStandIn
+from verl_hpc.metrics.log import read_metrics
 from verl_hpc.runtime.preflight.speeds import OPERATIONS
 
 SECRET = "0123456789abcdef" * 2 + "deadbeef"
@@ -27,13 +25,8 @@ JOB = "tiny runs"
 def run(gateway, model, tmp_path_factory):
     """The directory of a run of two steps with every tracker, in one process."""
     directory = tmp_path_factory.mktemp("watched")
-    tree = ppo(model, directory) | {
-        "name": "watched",
-        "steps": 2,
-        "parallel": {},
-        "checkpoint": {},
-        "runtime": {"profile": {"steps": [2], "memory": True}},
-    }
+    tree = ppo(model, directory) | {"name": "watched", "steps": 2, "parallel": {}, "checkpoint": {}}
+    tree["runtime"] = {"profile": {"steps": [2], "memory": True}}
     prometheus = {"textfile": str(directory / "run.prom"), "job_name": JOB, "pushgateway": gateway}
     tree["metrics"] |= {
         "prometheus": prometheus,
@@ -65,47 +58,45 @@ def pushed(run, gateway):
     return has_now(gateway)
 
 
-def steps_of(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def samples_of(text: str) -> dict[tuple[str, ...], float]:
     """Values by name and labels, without those that the gateway adds and when series began."""
-    found = {}
+    samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = {n: v for n, v in sample.labels.items() if n not in ("instance", "job", "run")}
             if "le" in labels:  # 1.0 here, 1 there
                 labels["le"] = str(float(labels["le"]))
             if sample.name.startswith("verl_") and not sample.name.endswith("_created"):
-                found[sample.name, *(f"{n}={v}" for n, v in sorted(labels.items()))] = sample.value
-    return found
+                samples[sample.name, *(f"{n}={v}" for n, v in sorted(labels.items()))] = (
+                    sample.value
+                )
+    return samples
 
 
 @pytest.mark.parametrize("destination", ["textfile", "pushed"])
 def test_prometheus_has_the_names_and_values(run, destination, request):
     text = request.getfixturevalue(destination)
-    found, (first, last) = samples_of(text), steps_of(run)
+    samples, (first, last) = samples_of(text), read_metrics(run)
     assert 'run="watched"' in text
-    assert found["verl_step",] == 2
-    assert found["verl_rollout_latency_seconds_count",] == 2
+    assert samples["verl_step",] == 2
+    assert samples["verl_rollout_latency_seconds_count",] == 2
     seconds = first["timing_s/rollout"] + last["timing_s/rollout"]
-    assert found["verl_rollout_latency_seconds_sum",] == pytest.approx(seconds)
+    assert samples["verl_rollout_latency_seconds_sum",] == pytest.approx(seconds)
     operators = {n.removeprefix("timing_s/") for n in last if n.startswith("timing_s/")} - {"step"}
     for name in operators:
-        assert found["verl_operator_latency_seconds_count", f"operator={name}"] >= 1
-    assert found["verl_kl_divergence", "to=old_policy"] == last["actor/ppo_kl"]
-    assert found["verl_kl_divergence", "to=reference"] == last["actor/reward_kl_penalty"]
-    assert found["verl_critic_score_mean",] == last["critic/score/mean"]
-    assert found["verl_reward_count",] == 2 * 4 * 2, "steps x prompts x responses"
+        assert samples["verl_operator_latency_seconds_count", f"operator={name}"] >= 1
+    assert samples["verl_kl_divergence", "to=old_policy"] == last["actor/ppo_kl"]
+    assert samples["verl_kl_divergence", "to=reference"] == last["actor/reward_kl_penalty"]
+    assert samples["verl_critic_score_mean",] == last["critic/score/mean"]
+    assert samples["verl_reward_count",] == 2 * 4 * 2, "steps x prompts x responses"
     # The reward function of these tests gives 0, 1/4, 1/2, 3/4 or 1: buckets tell them apart.
     ends = ["0.0", "0.3", "0.5", "0.8", "1.0"]
-    below = [found["verl_reward_bucket", f"le={end}"] for end in ends]
-    assert below[-1] == found["verl_reward_count",]
+    below = [samples["verl_reward_bucket", f"le={end}"] for end in ends]
+    assert below[-1] == samples["verl_reward_count",]
     counts = [b - a for a, b in pairwise([0, *below])]
     total = 8 * (first["critic/score/mean"] + last["critic/score/mean"])
     assert sum(n * i / 4 for i, n in enumerate(counts)) == pytest.approx(total)
-    assert found["verl_perf_throughput",] > 0
+    assert samples["verl_perf_throughput",] > 0
 
 
 def test_a_real_pushgateway_says_the_same_as_the_file(run, textfile, pushed):
@@ -120,21 +111,14 @@ def test_a_real_pushgateway_says_the_same_as_the_file(run, textfile, pushed):
 def test_the_offline_run_of_wandb_is_uploaded_by_sync(run, tmp_path):
     """To a local stand-in for W&B's server: nothing here reaches the real one."""
     with WandbStandIn() as server:
-        environment = os.environ | {
-            "WANDB_BASE_URL": server.url,
-            "WANDB_API_KEY": SECRET,
-            "HOME": str(tmp_path),
-        }
-        words = [sys.executable, "-m", "verl_hpc", "sync", run]
-        done = subprocess.run(
-            words, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120
-        )
+        keys = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": SECRET, "HOME": str(tmp_path)}
+        done = verl_hpc("sync", run, env=os.environ | keys, cwd=tmp_path, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         history = server.history
         assert server.runs[0]["displayName"] == server.runs[0]["groupName"] == "watched"
         assert server.runs[0]["project"] == "letters"
         assert json.loads(server.runs[0]["config"])["optimizer"]["value"]["lr"] == 1e-3
-    rows = steps_of(run)
+    rows = read_metrics(run)
     assert [row["_step"] for row in history] == [1, 2]
     for sent, row in zip(history, rows, strict=True):
         assert sent["critic/score/mean"] == row["critic/score/mean"]
@@ -147,7 +131,7 @@ def test_mlflow_reads_its_run(run, monkeypatch):
     assert (found.info.run_name, found.info.status) == ("watched", "FINISHED")
     history = client.get_metric_history(found.info.run_id, "critic/score/mean")
     assert [(m.step, m.value) for m in history] == [
-        (row["step"], row["critic/score/mean"]) for row in steps_of(run)
+        (row["step"], row["critic/score/mean"]) for row in read_metrics(run)
     ]
 
 
@@ -169,7 +153,7 @@ def test_the_trace_has_the_operators(run):
     with gzip.open(file) as text:
         events = json.load(text)["traceEvents"]
     ranges = {e["name"] for e in events if e.get("cat") == "user_annotation"}
-    last = steps_of(run)[-1]
+    last = read_metrics(run)[-1]
     operators = {n.removeprefix("timing_s/") for n in last if n.startswith("timing_s/")}
     assert {n for n in operators if "/" not in n} - {"step", "write_profile"} <= ranges
     assert {"rollout", "update_actor", "update_critic"} <= ranges
@@ -179,8 +163,7 @@ def test_the_trace_has_the_operators(run):
 
 
 def test_comm_measures_ranks_that_it_starts():
-    words = [sys.executable, "-m", "verl_hpc", "comm", "--ranks", "2", "--sizes", "0.1", "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = verl_hpc("comm", "--ranks", 2, "--sizes", "0.1", "--json", timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [row["operation"] for row in rows] == list(OPERATIONS)

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[2] / "launch/quickstart.sh"
 
 ROOT = SCRIPT.parents[1]
 MEASURED = ("time", "timing_s/", "cpu_s/", "energy_j/", "perf/", "memory/", "reshard/seconds")
-"""Beginnings of what a step's seconds and bytes are told by."""
+"""How names of metrics begin that measure seconds and bytes."""
 
 
 def learnt(run_directory):

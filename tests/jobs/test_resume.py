@@ -9,17 +9,8 @@ import time
 
 import pytest
 
+from tests.jobs import launch
 from tests.jobs.conftest import VLLM, ppo
-from tests.jobs.launch import (
-    differing,
-    finish,
-    ranks_of,
-    start,
-    tensors_of,
-    train,
-    wait_until,
-    write_config,
-)
 from verl_hpc.checkpoint.manifest import sum_of
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_name, step_number
@@ -29,27 +20,25 @@ from verl_hpc.metrics.log import read_metrics
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, model):
-    """The run nothing happened to; what goes on from it takes a copy."""
+    """The run nothing happened to; a test that continues it takes a copy."""
     directory = tmp_path_factory.mktemp("undisturbed")
-    config = write_config(directory / "config.yaml", ppo(model, directory))
-    status, output = train(2, config)
-    assert status == 0, output
+    config = launch.write_config(directory / "config.yaml", ppo(model, directory))
+    launch.trained(2, config)
     return directory / "run"
 
 
 def test_a_run_is_reproducible_from_its_seed_and_differs_with_another(tree, tmp_path):
     tree["rollout"] |= VLLM
-    config = write_config(tmp_path / "config.yaml", tree | {"steps": 2})
+    config = launch.write_config(tmp_path / "config.yaml", tree | {"steps": 2})
     for changes in (["name=first"], ["name=again"], ["name=other", "seed=1", "steps=1"]):
-        status, output = train(2, config, *changes)
-        assert status == 0, output
+        launch.trained(2, config, *changes)
     first, again, other = (tmp_path / name for name in ("first", "again", "other"))
-    assert differing(first / "checkpoints/latest", again / "checkpoints/latest") == []
+    assert launch.differing(first / "checkpoints/latest", again / "checkpoints/latest") == []
     assert [reproducible(row) for row in read_metrics(again)] == [
         reproducible(row) for row in read_metrics(first)
     ]
     (step,) = complete_steps(other / "checkpoints")
-    assert differing(first / "checkpoints" / step.name, step) != []
+    assert launch.differing(first / "checkpoints" / step.name, step) != []
 
 
 def reproducible(row):
@@ -64,31 +53,36 @@ def reproducible(row):
 )
 def test_kill_9_of_any_rank_at_any_time_then_resume(tree, tmp_path, num_kills, steps):
     """Every other kill is aimed at the writing of a save; the rest fall where they may."""
-    calm = write_config(tmp_path / "calm.yaml", tree | {"name": "calm", "steps": steps})
-    status, output = train(2, calm)
-    assert status == 0, output
+    calm = launch.write_config(tmp_path / "calm.yaml", tree | {"name": "calm", "steps": steps})
+    launch.trained(2, calm)
     chance = random.Random(20)
-    config = write_config(tmp_path / "config.yaml", tree | {"name": "killed", "steps": steps})
+    config = launch.write_config(
+        tmp_path / "config.yaml", tree | {"name": "killed", "steps": steps}
+    )
     root = tmp_path / "killed/checkpoints"
-    found = [kill_once(config, root, chance, aimed=bool(number % 2)) for number in range(num_kills)]
-    under_way, torn = (sum(hits) for hits in zip(*found, strict=True))
+    hits_of = [
+        kill_once(config, root, chance, aimed=bool(number % 2)) for number in range(num_kills)
+    ]
+    under_way, torn = (sum(hits) for hits in zip(*hits_of, strict=True))
     print(f"{under_way} of {num_kills} kills hit a save under way, {torn} a file half written")
     assert under_way >= max(num_kills // 4, 1)
     assert newest(root) < steps, "nothing was left to do"
-    status, output = train(2, config)
-    assert status == 0, output
-    assert differing(tmp_path / "calm/checkpoints/latest", root / "latest") == []
-    assert differing(tmp_path / "calm/checkpoints" / step_name(steps - 1), root / "latest") != []
+    launch.trained(2, config)
+    assert launch.differing(tmp_path / "calm/checkpoints/latest", root / "latest") == []
+    assert (
+        launch.differing(tmp_path / "calm/checkpoints" / step_name(steps - 1), root / "latest")
+        != []
+    )
     assert [row["step"] for row in read_metrics(tmp_path / "killed")] == list(range(1, steps + 1))
 
 
 def kill_once(config, root, chance, aimed):
     """Kill a rank of a job that has made a step; whether a save was under way, and not all of its
     ranks' files were written."""
-    job = start(2, ["-m", "verl_hpc", "train", "--config", config])
+    job = launch.start_training(2, config)
     before = newest(root)
-    assert wait_until(lambda: newest(root) > before, job), "the run is over"
-    victim = chance.choice(ranks_of(job))
+    assert launch.wait_until(lambda: newest(root) > before, job), "the run is over"
+    victim = chance.choice(launch.ranks_of(job))
     if aimed:
         seen = partials(root)
         while partials(root) <= seen and job.poll() is None:
@@ -97,10 +91,10 @@ def kill_once(config, root, chance, aimed):
     else:
         time.sleep(chance.uniform(0, 0.4))
     os.kill(victim, signal.SIGKILL)
-    status, _ = finish(job, timeout=60)
+    status, _ = launch.finish(job, timeout=60)
     assert status != 0, "a job that lost a rank must not look well"
     left = [sizes(path) for path in partials(root)]
-    return bool(left), any(found != sizes(complete_steps(root)[0]) for found in left)
+    return bool(left), any(files != sizes(complete_steps(root)[0]) for files in left)
 
 
 def newest(root):
@@ -149,8 +143,10 @@ def reseal_without(name):
     return damage
 
 
-DAMAGES = {"another offset": retell('"offset": 16', '"offset": 24'), "index": flip("index.h5", 0.5)}
-MORE_DAMAGES = {
+OFTEN = ["another offset", "index"]
+DAMAGES = {
+    "another offset": retell('"offset": 16', '"offset": 24'),
+    "index": flip("index.h5", 0.5),
     "another key": retell("kl_coefficient", "kl_coefficien"),
     "another type": retell('"step": 4', '"step": "4"'),
     "later step": retell('"step": 4', '"step": 5'),
@@ -176,33 +172,28 @@ MORE_DAMAGES = {
 @pytest.mark.parametrize(
     "damage",
     [
-        *(pytest.param(work, id=name) for name, work in DAMAGES.items()),
-        *(
-            pytest.param(work, id=name, marks=pytest.mark.slow)
-            for name, work in MORE_DAMAGES.items()
-        ),
+        pytest.param(work, id=name, marks=[] if name in OFTEN else pytest.mark.slow)
+        for name, work in DAMAGES.items()
     ],
 )
 def test_a_damaged_step_costs_that_step_and_nothing_else(tree, tmp_path, undisturbed, damage):
-    config = write_config(tmp_path / "config.yaml", tree)
+    config = launch.write_config(tmp_path / "config.yaml", tree)
     root = tmp_path / "run/checkpoints"
     shutil.copytree(undisturbed, tmp_path / "run", symlinks=True)
     damage(root / "step_00000004")
-    status, output = train(2, config)
-    assert status == 0, output
+    output = launch.trained(2, config)
     assert "step_00000004 cannot be used, trying the step before" in output
-    assert differing(undisturbed / "checkpoints/latest", root / "latest") == []
+    assert launch.differing(undisturbed / "checkpoints/latest", root / "latest") == []
     assert Step(root / "step_00000004").state == Step(undisturbed / "checkpoints/latest").state
 
 
 def test_training_goes_on_from_a_checkpoint_on_another_layout(tree, tmp_path, undisturbed):
-    config = write_config(tmp_path / "config.yaml", tree)
+    config = launch.write_config(tmp_path / "config.yaml", tree)
     run = tmp_path / "run"
     shutil.copytree(undisturbed, run, symlinks=True)
-    status, output = train(1, config, "parallel.tensor_parallel=1", "steps=6")
-    assert status == 0, output
+    launch.trained(1, config, "parallel.tensor_parallel=1", "steps=6")
     steps = [row["step"] for row in read_metrics(run)]
     assert steps == [1, 2, 3, 4, 5, 6]
-    newest = tensors_of(run / "checkpoints/latest")
+    newest = launch.tensors_of(run / "checkpoints/latest")
     assert (run / "checkpoints/latest").resolve().name == "step_00000006"
     assert all((abs(t) < 1e6).all() for t in newest.values())

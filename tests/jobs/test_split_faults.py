@@ -4,25 +4,14 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
+from tests.jobs import launch
 from tests.jobs.conftest import ppo
-from tests.jobs.launch import (
-    differing,
-    finish,
-    kill_rank,
-    ranks_of,
-    start,
-    train,
-    wait_until,
-    write_config,
-)
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.config.requests import read_requests
@@ -72,10 +61,6 @@ def ahead(model, directory, staleness=1):
     return tree | changes | {"placement": {"train": "0-1", "rollout": "2-3"}}
 
 
-def launch(config, **environment):
-    return start(4, ["-m", "verl_hpc", "train", "--config", config], **environment)
-
-
 def last_step(run, steps=STEPS):
     return run / "checkpoints" / step_name(steps)
 
@@ -84,9 +69,8 @@ def last_step(run, steps=STEPS):
 def undisturbed(tmp_path_factory, model):
     """The run nothing happened to, but that its reward function once took its time; its output."""
     directory = tmp_path_factory.mktemp("undisturbed")
-    config = write_config(directory / "config.yaml", split(model, directory))
-    status, output = finish(launch(config, SLEEP_ONCE="8"))
-    assert status == 0, output
+    config = launch.write_config(directory / "config.yaml", split(model, directory))
+    output = launch.succeeds(launch.start_training(4, config, SLEEP_ONCE="8"))
     return directory / "run", output
 
 
@@ -94,22 +78,20 @@ def is_in(run, rank, operator, after_step):
     """Whether a rank has come to an operator, with steps to resume from."""
     if len(complete_steps(run / "checkpoints")) < after_step:
         return False
-    found = read_ranks(run)
-    return found is not None and found.ranks[rank].operator == operator
+    ranks = read_ranks(run)
+    return ranks is not None and ranks.ranks[rank].operator == operator
 
 
 def kill_while(config, run, victim, rank, operator):
-    """Kill a rank while another is in an operator; the job's output.
-
-    It ends within seconds, and tells of the victim first.
-    """
+    """Kill a rank while another is in an operator: the job ends within seconds, and names the
+    victim first."""
     words = ["-m", "tests.jobs.slowly", rank, operator, "train", "--config", config]
-    job = start(4, words)
-    assert wait_until(partial(is_in, run, rank, operator, 1), job), finish(job)
-    assert len(ranks_of(job)) == 4
-    assert kill_rank(job, victim)
+    job = launch.start(4, words)
+    assert launch.wait_until(partial(is_in, run, rank, operator, 1), job), launch.finish(job)
+    assert len(launch.ranks_of(job)) == 4
+    assert launch.kill_rank(job, victim)
     began = time.monotonic()
-    status, output = finish(job, timeout=60)
+    status, output = launch.finish(job, timeout=60)
     assert status != 0
     assert time.monotonic() - began < 20
     failures = re.findall(r"^verl_hpc: (rank \d) .*: it was ended by SIGKILL", output, re.MULTILINE)
@@ -126,27 +108,24 @@ KILLS = [
 
 @pytest.mark.parametrize(("victim", "rank", "operator"), KILLS)
 def test_kill_9_and_resume_to_the_last_bit(model, tmp_path, undisturbed, victim, rank, operator):
-    config = write_config(tmp_path / "config.yaml", split(model, tmp_path))
+    config = launch.write_config(tmp_path / "config.yaml", split(model, tmp_path))
     kill_while(config, tmp_path / "run", victim, rank, operator)
-    status, output = train(4, config)
-    assert status == 0, output
-    assert differing(last_step(undisturbed[0]), last_step(tmp_path / "run")) == []
+    launch.trained(4, config)
+    assert launch.differing(last_step(undisturbed[0]), last_step(tmp_path / "run")) == []
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
 
 
 @pytest.fixture(scope="module")
 def undisturbed_ahead(tmp_path_factory, model):
     """The directory of a run that generates ahead, to which nothing happened, by what it is."""
-    found = {}
 
+    @cache
     def run_of(name):
-        if name not in found:
-            directory = tmp_path_factory.mktemp(name)
-            config = write_config(directory / "config.yaml", AHEAD[name](model, directory))
-            status, output = train(4, config)
-            assert status == 0, output
-            found[name] = directory / "run"
-        return found[name]
+        directory = tmp_path_factory.mktemp(name)
+        launch.trained(
+            4, launch.write_config(directory / "config.yaml", AHEAD[name](model, directory))
+        )
+        return directory / "run"
 
     return run_of
 
@@ -183,13 +162,12 @@ def test_kill_9_of_a_run_that_generates_ahead(
 ):
     """A save has the responses that were made ahead of it, finished or not."""
     whole, run = undisturbed_ahead(name), tmp_path / "run"
-    config = write_config(tmp_path / "config.yaml", AHEAD[name](model, tmp_path))
+    config = launch.write_config(tmp_path / "config.yaml", AHEAD[name](model, tmp_path))
     kill_while(config, run, victim, rank, operator)
     resumed = len(complete_steps(run / "checkpoints"))
     assert 0 < resumed < STEPS
-    status, output = train(4, config)
-    assert status == 0, output
-    assert differing(last_step(whole), last_step(run)) == []
+    launch.trained(4, config)
+    assert launch.differing(last_step(whole), last_step(run)) == []
     lags, expected = ([r["rollout/lag/mean"] for r in read_metrics(d)] for d in (run, whole))
     assert lags == expected and lags[resumed] > 0
 
@@ -199,11 +177,10 @@ def test_kill_9_in_an_evaluation(model, tmp_path, undisturbed):
     """The step is saved before it: what trains after the start is as if nothing had been."""
     tree = split(model, tmp_path)
     tree["data"] |= {"evaluation": tree["data"]["train"], "overlap": "warn"}
-    config = write_config(tmp_path / "config.yaml", tree | {"evaluation": {"every": 1}})
+    config = launch.write_config(tmp_path / "config.yaml", tree | {"evaluation": {"every": 1}})
     kill_while(config, tmp_path / "run", 2, 0, "testing")
-    status, output = train(4, config)
-    assert status == 0, output
-    assert differing(last_step(undisturbed[0]), last_step(tmp_path / "run")) == []
+    launch.trained(4, config)
+    assert launch.differing(last_step(undisturbed[0]), last_step(tmp_path / "run")) == []
     assert all("val/score/mean" in row for row in read_metrics(tmp_path / "run"))
 
 
@@ -222,49 +199,42 @@ def test_kill_9_in_an_evaluation(model, tmp_path, undisturbed):
 def test_a_signal_to_some_ranks(
     model, tmp_path, undisturbed, undisturbed_ahead, make, number, ranks
 ):
-    config = write_config(tmp_path / "config.yaml", make(model, tmp_path))
+    config = launch.write_config(tmp_path / "config.yaml", make(model, tmp_path))
     run = tmp_path / "run"
-    job = launch(config)
-    assert wait_until(lambda: complete_steps(run / "checkpoints"), job), finish(job)
-    processes = ranks_of(job)
+    job = launch.start_training(4, config)
+    assert launch.wait_until(lambda: complete_steps(run / "checkpoints"), job), launch.finish(job)
+    processes = launch.ranks_of(job)
     for rank in ranks:
         os.kill(processes[rank], number)
     began = time.monotonic()
-    status, output = finish(job, timeout=120)
+    status, output = launch.finish(job, timeout=120)
     assert status == RESTART, output
     assert time.monotonic() - began < 30
     newest = complete_steps(run / "checkpoints")[0].name
     assert f"left after step {int(newest[-8:])}, which is saved" in output
-    status, output = train(4, config)
-    assert status == 0, output
+    output = launch.trained(4, config)
     if make is split:
-        assert differing(last_step(undisturbed[0]), last_step(run)) == []
+        assert launch.differing(last_step(undisturbed[0]), last_step(run)) == []
     elif number == signal.SIGUSR2:  # what is generated ahead is waited for
         whole = undisturbed_ahead("long")
-        assert differing(last_step(whole, LONG), last_step(run, LONG)) == []
-
-
-def ask(*words):
-    done = subprocess.run([sys.executable, "-m", "verl_hpc", *words], capture_output=True)
-    assert done.returncode == 0, done.stderr
+        assert launch.differing(last_step(whole, LONG), last_step(run, LONG)) == []
 
 
 @pytest.mark.slow
 def test_save_and_stop_from_a_login_node(model, tmp_path):
     tree = ahead(model, tmp_path) | {"steps": 40, "checkpoint": {"every": 0, "keep": 9}}
-    config = write_config(tmp_path / "config.yaml", tree)
+    config = launch.write_config(tmp_path / "config.yaml", tree)
     run = tmp_path / "run"
-    job = launch(config, PYTHONUNBUFFERED="1")
-    assert wait_until(partial(is_in, run, 2, "rollout", 0), job), finish(job)
+    job = launch.start_training(4, config, PYTHONUNBUFFERED="1")
+    assert launch.wait_until(partial(is_in, run, 2, "rollout", 0), job), launch.finish(job)
     assert not complete_steps(run / "checkpoints")
-    ask("save", run)
-    assert wait_until(lambda: complete_steps(run / "checkpoints"), job), finish(job)
-    assert wait_until(lambda: not read_requests(run), job), finish(job)
+    assert launch.verl_hpc("save", run).returncode == 0
+    assert launch.wait_until(lambda: complete_steps(run / "checkpoints"), job), launch.finish(job)
+    assert launch.wait_until(lambda: not read_requests(run), job), launch.finish(job)
     assert len(complete_steps(run / "checkpoints")) == 1
-    ask("stop", run, "--now")
+    assert launch.verl_hpc("stop", run, "--now").returncode == 0
     began = time.monotonic()
-    status, output = finish(job, timeout=120)
-    assert status == 0, output
+    output = launch.succeeds(job, timeout=120)
     assert time.monotonic() - began < 30
     assert "which is saved: asked to stop by " in output
     assert len(complete_steps(run / "checkpoints")) == 2
@@ -279,46 +249,36 @@ def test_a_slow_placement_is_told_and_those_that_wait_for_it_are_not(undisturbed
     assert [operator for operator in late if " to " in operator or operator == "wait"] == []
 
 
-def errs(model, tmp_path, change):
-    """A split run that ends by itself: its output without the watchdog's reports."""
-    tree = split(model, tmp_path) | {"steps": 2}
-    change(tree)
-    status, output = train(4, write_config(tmp_path / "config.yaml", tree), timeout=240)
+def errs(tmp_path, tree, reward=None):
+    """The output of a split run that fails, perhaps for its reward, without a traceback."""
+    if reward:
+        (tmp_path / "reward.py").write_text(f"def compute_score(**_):\n    return {reward}\n")
+    config = launch.write_config(tmp_path / "config.yaml", tree | {"steps": 2})
+    status, output = launch.train(4, config, timeout=240)
     assert status == 1, output
+    assert "Traceback" not in output
     return output
 
 
 @pytest.mark.slow
 def test_an_error_of_the_reward_function_on_a_rank_of_its_own(model, tmp_path):
-    def change(tree):
-        (tmp_path / "reward.py").write_text("def compute_score(**_):\n    return 1 / 0\n")
-
-    output = errs(model, tmp_path, change)
+    output = errs(tmp_path, split(model, tmp_path), "1 / 0")
     assert output.count("RewardError: reward.function = ") == 1
     assert "rank 3 of 4 on" in output and "failed in reward: RewardError: " in output
     assert "ZeroDivisionError: division by zero" in output
-    assert "Traceback" not in output
 
 
 @pytest.mark.slow
 def test_a_row_that_only_the_ranks_that_generate_read(model, tmp_path):
-    def change(tree):
-        tree |= ahead(model, tmp_path)
-        (path,) = tree["data"]["train"]["paths"]
-        with Path(path).open("a") as file:
-            file.write(json.dumps({"prompt": 7, "reward_model": {"ground_truth": "1"}}) + "\n")
-        tree["batch"] |= {"size": 51, "mini_batches": 1}
-
-    output = errs(model, tmp_path, change)
-    assert output.count("DataError: ") == 1 and "Traceback" not in output
+    tree = ahead(model, tmp_path)
+    with Path(*tree["data"]["train"]["paths"]).open("a") as file:
+        file.write(json.dumps({"prompt": 7, "reward_model": {"ground_truth": "1"}}) + "\n")
+    tree["batch"] |= {"size": 51, "mini_batches": 1}
+    assert errs(tmp_path, tree).count("DataError: ") == 1
 
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite(model, tmp_path):
-    def change(tree):
-        (tmp_path / "reward.py").write_text("def compute_score(**_):\n    return 1e38\n")
-
-    output = errs(model, tmp_path, change)
+    output = errs(tmp_path, split(model, tmp_path), "1e38")
     assert len(re.findall(r"^verl_hpc: rank \d of 4 .* failed in ", output, re.MULTILINE)) == 1
-    assert "failed in update_" in output
-    assert "TrainingError: " in output and "Traceback" not in output
+    assert "failed in update_" in output and "TrainingError: " in output

@@ -1,4 +1,4 @@
-"""Being told to stop: all ranks save and leave together, and nothing is lost or half-used."""
+"""A run that must stop saves and leaves on all ranks together; nothing is lost or half-used."""
 
 import os
 import signal
@@ -7,17 +7,17 @@ from pathlib import Path
 import h5py
 import pytest
 
+from tests.jobs import launch
 from tests.jobs.conftest import ppo
-from tests.jobs.launch import differing, finish, ranks_of, start, train, wait_until, write_config
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 RESTART = 85
 STEPS = 4
 
 
-def launch(config, **environment):
+def start_run(config, **environment):
     words = ["-m", "verl_hpc", "train", "--config", config]
-    return start(2, words, PYTHONUNBUFFERED="1", **environment)
+    return launch.start(2, words, PYTHONUNBUFFERED="1", **environment)
 
 
 def on_a_node(local):
@@ -36,9 +36,8 @@ def steps_done(run):
 def undisturbed(tmp_path_factory, model):
     """The last step of a run that nobody disturbed."""
     directory = tmp_path_factory.mktemp("undisturbed")
-    config = write_config(directory / "config.yaml", grpo(model, directory))
-    status, output = train(2, config)
-    assert status == 0, output
+    config = launch.write_config(directory / "config.yaml", grpo(model, directory))
+    launch.trained(2, config)
     return directory / "run/checkpoints" / f"step_{STEPS:08d}"
 
 
@@ -60,24 +59,23 @@ def grpo(model, directory):
 def test_a_signal_saves_and_the_next_start_ends_as_if_nothing_had_been(
     model, tmp_path, undisturbed, number
 ):
-    config = write_config(tmp_path / "config.yaml", grpo(model, tmp_path))
+    config = launch.write_config(tmp_path / "config.yaml", grpo(model, tmp_path))
     run, kernel = tmp_path / "run", "inductor/3g/c3g.so"
     (tmp_path / "first" / kernel).parent.mkdir(parents=True)
     (tmp_path / "first" / kernel).write_bytes(b"machine code")
-    job = launch(config, **on_a_node(tmp_path / "first"))
-    assert wait_until(lambda: steps_done(run) >= 1, job)
-    for rank in ranks_of(job):
+    job = start_run(config, **on_a_node(tmp_path / "first"))
+    assert launch.wait_until(lambda: steps_done(run) >= 1, job)
+    for rank in launch.ranks_of(job):
         os.kill(rank, number)
-    status, output = finish(job)
+    status, output = launch.finish(job)
     done = steps_done(run)
     assert status == RESTART, output
     assert 1 <= done < STEPS
     assert f"left after step {done}, which is saved: signal {number.name}" in output
     assert (run / f"checkpoints/step_{done:08d}").is_dir()
-    status, output = finish(launch(config, **on_a_node(tmp_path / "second")))
-    assert status == 0, output
+    output = launch.succeeds(start_run(config, **on_a_node(tmp_path / "second")))
     assert (tmp_path / "second" / kernel).read_bytes() == b"machine code"
-    assert differing(undisturbed, run / "checkpoints" / undisturbed.name) == []
+    assert launch.differing(undisturbed, run / "checkpoints" / undisturbed.name) == []
 
 
 def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, tmp_path):
@@ -87,50 +85,47 @@ def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, 
     for name in ("undisturbed", "run"):
         tree = grpo(model, tmp_path) | {"name": name, "steps": 2}
         tree["rollout"] |= sizes | {"on_interrupt": "keep"}
-        configs[name] = write_config(tmp_path / f"{name}.yaml", tree)
-    status, output = train(2, configs["undisturbed"])
-    assert status == 0, output
+        configs[name] = launch.write_config(tmp_path / f"{name}.yaml", tree)
+    output = launch.trained(2, configs["undisturbed"])
     run = tmp_path / "run"
     words = ["-m", "tests.jobs.told_in_rollout", "train", "--config", configs["run"]]
-    status, output = finish(start(2, words))
+    status, output = launch.finish(launch.start(2, words))
     assert status == RESTART, output
     (file,) = (run / "checkpoints/step_00000001/rollout").iterdir()
     with h5py.File(file) as stored:
         num_kept = len(stored["slots"])
     assert 0 < num_kept < 4 * 16
-    status, output = finish(launch(configs["run"]))
-    assert status == 0, output
+    output = launch.succeeds(start_run(configs["run"]))
     assert f"{num_kept} responses were finished before the interruption" in output
     expected = tmp_path / "undisturbed/checkpoints/step_00000002"
-    assert differing(expected, run / "checkpoints/step_00000002") == []
+    assert launch.differing(expected, run / "checkpoints/step_00000002") == []
 
 
 @pytest.fixture
 def short_steps(tree, tmp_path):
     """The configuration of a run whose steps take no time to speak of."""
     changes = {"steps": 30, "checkpoint": {"every": 0}}
-    return write_config(tmp_path / "config.yaml", tree | changes)
+    return launch.write_config(tmp_path / "config.yaml", tree | changes)
 
 
 def test_one_ranks_signal_is_enough(short_steps, tmp_path):
-    job = launch(short_steps)
-    assert wait_until(lambda: steps_done(tmp_path / "run") >= 1, job)
-    os.kill(ranks_of(job)[1], signal.SIGTERM)
-    status, output = finish(job)
+    job = start_run(short_steps)
+    assert launch.wait_until(lambda: steps_done(tmp_path / "run") >= 1, job)
+    os.kill(launch.ranks_of(job)[1], signal.SIGTERM)
+    status, output = launch.finish(job)
     assert status == RESTART, output
     assert "another rank was asked to stop" in output
 
 
 def test_requests_save_and_stop_for_good(short_steps, tmp_path):
     run = tmp_path / "run"
-    job = launch(short_steps)
-    assert wait_until(lambda: (run / "config.yaml").exists(), job)
+    job = start_run(short_steps)
+    assert launch.wait_until(lambda: (run / "config.yaml").exists(), job)
     leave_request(run, Request(kind="save", by="ann"))
-    assert wait_until(lambda: (run / "checkpoints/latest").is_symlink(), job)
-    assert wait_until(lambda: not read_requests(run), job)
+    assert launch.wait_until(lambda: (run / "checkpoints/latest").is_symlink(), job)
+    assert launch.wait_until(lambda: not read_requests(run), job)
     leave_request(run, Request(kind="stop", after_step=20, by="ann"))
-    status, output = finish(job)
-    assert status == 0, output
+    output = launch.succeeds(job)
     assert steps_done(run) == 20
     assert "left after step 20, which is saved: asked to stop by ann" in output
     assert not read_requests(run)

@@ -34,12 +34,8 @@ def test_all_that_tutorials_give_a_trainer_at_once(model, tmp_path, gateway):
     tokenizer = AutoTokenizer.from_pretrained(model)
     rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(8)]
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    provider = verl_hpc.DataProvider(
-        data_path=str(tmp_path / "rows.parquet"),
-        file_format="parquet",
-        prefetch_factor=2,
-        num_workers=2,
-    )
+    settings = {"file_format": "parquet", "prefetch_factor": 2, "num_workers": 2}
+    provider = verl_hpc.DataProvider(data_path=str(tmp_path / "rows.parquet"), **settings)
     trainer = verl_hpc.PPOTrainer(
         actor_model=verl_hpc.ActorModel(hf_model),
         critic_model=verl_hpc.CriticModel(hf_model),

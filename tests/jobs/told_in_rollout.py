@@ -1,5 +1,5 @@
-"""verl_hpc whose rank 0 is told to leave in the middle of the second step's rollout, however long
-that takes: `python -m tests.jobs.told_in_rollout ARGUMENT...`."""
+"""verl_hpc whose rank 0 gets a request to leave in the middle of the second step's rollout, however
+long that takes: `python -m tests.jobs.told_in_rollout ARGUMENT...`."""
 
 import os
 import signal

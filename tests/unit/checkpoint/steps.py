@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import h5py
 import numpy as np
 import torch
 
@@ -64,24 +65,21 @@ def write_step(
 ) -> Path:
     """Two ranks write the model's shapes, full of random numbers, and two moments of each.
 
-    `heads` are of components besides the actor, by their names.
+    Args:
+        heads: heads of further components, by their names.
     """
-    shapes = {n: s.shape for n, s in open_weights(model).arch.tensors().items()}
+    arch = open_weights(model).arch
+    shapes = {n: s.shape for n, s in arch.tensors().items()}
+    state_of = {f"{kind}/{n}": s for kind in ("exp_avg", "main") for n, s in shapes.items()}
 
     def write(control):
         torch.manual_seed(seed)
         components = [
             _component(control, "actor", shapes, torch.bfloat16),
-            _component(
-                control,
-                "actor.optimizer",
-                {f"{kind}/{n}": s for kind in ("exp_avg", "main") for n, s in shapes.items()},
-                torch.float32,
-            ),
+            _component(control, "actor.optimizer", state_of, torch.float32),
         ]
         for name, head in heads.items():
-            tensors = model_tensors(open_weights(model).arch, head)
-            shapes_of = {n: s.shape for n, s in tensors.items()}
+            shapes_of = {n: s.shape for n, s in model_tensors(arch, head).items()}
             components.append(_component(control, name, shapes_of, torch.bfloat16))
         random = {"torch": torch.arange(256, dtype=torch.uint8) + control.rank}
         ahead = AHEAD if control.rank == 1 else {}
@@ -104,26 +102,36 @@ def contents(path: Path, out: Path) -> dict[str, object]:
     """All that resume and export take from a step, bit for bit."""
     step = Step(path)
     reader = step.reader()
-    found: dict[str, object] = {"state": step.state, "number": step.number}
+    parts: dict[str, object] = {"state": step.state, "number": step.number}
     for component in ("actor", "actor.optimizer"):
         for region in step.component(component).regions:
             part = reader.read(str(region.holders[0]), region.view.name, region.box)
-            found[f"{component}/{region.tensor}/{region.box}"] = _bits(part)
+            parts[f"{component}/{region.tensor}/{region.box}"] = _bits(part)
     for rank in range(step.num_ranks):
         for name, array in step.rank_arrays(rank).items():
-            found[f"{rank}/{name}"] = _bits(array)
+            parts[f"{rank}/{name}"] = _bits(array)
     for which, tagged in step.ahead(lambda _: True).items():
         response = tagged.response
-        found[f"ahead/{which.slot}"] = which, tagged, _bits(torch.from_numpy(response.experts))
+        parts[f"ahead/{which.slot}"] = which, tagged, _bits(torch.from_numpy(response.experts))
     export_step(path, out, shard_bytes=DEFAULT_SHARD_BYTES)
     for file in out.iterdir():
-        found[f"export/{file.name}"] = file.read_bytes()
-    return found
+        parts[f"export/{file.name}"] = file.read_bytes()
+    return parts
 
 
 def _bits(tensor: torch.Tensor) -> tuple[object, ...]:
     raw = tensor.contiguous().view(torch.uint8).numpy().tobytes()
     return tensor.dtype, tuple(tensor.shape), raw
+
+
+def spoil_chunk(path: Path, data_of: Callable[[int], bytes]) -> None:
+    """Write other data of its size over the first chunk of a small tensor in a rank's file."""
+    with h5py.File(path) as file:
+        (part,) = file["actor/model.norm.weight"].values()
+        chunk = part.id.get_chunk_info(0)
+    data = bytearray(path.read_bytes())
+    data[chunk.byte_offset : chunk.byte_offset + chunk.size] = data_of(chunk.size)
+    path.write_bytes(data)
 
 
 def reseal(step: Path) -> None:

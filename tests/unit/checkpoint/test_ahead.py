@@ -11,16 +11,19 @@ from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.rollout.protocol import Response
 
 WHOLE = Response((5, 151_000, 7), (-0.5, -1.25, -0.1), "stop")
+
+
+def made(**changes):
+    """`WHOLE` with changes, by the weights of the third version."""
+    return VersionedResponse(replace(WHOLE, **changes), (3,) * 3)
+
+
 RESPONSES = {
     ResponseId("rollout", 4, 7, 12): VersionedResponse(WHOLE, (2, 2, 3)),
-    ResponseId("rollout", 5, 2, 12): VersionedResponse(
-        replace(WHOLE, finish_reason="unfinished"), (3,) * 3
-    ),
+    ResponseId("rollout", 5, 2, 12): made(finish_reason="unfinished"),
     ResponseId("rollout", 5, 3, 12): VersionedResponse(Response((), (), "unfinished"), ()),
-    ResponseId("greedy", 4, 1, 6): VersionedResponse(
-        replace(WHOLE, finish_reason="length"), (3,) * 3
-    ),
-    ResponseId("a tool", 4, 0, 6): VersionedResponse(replace(WHOLE, mask=(1, 0, 1)), (3,) * 3),
+    ResponseId("greedy", 4, 1, 6): made(finish_reason="length"),
+    ResponseId("a tool", 4, 0, 6): made(mask=(1, 0, 1)),
 }
 
 
@@ -45,25 +48,17 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_arrays_keep_their_types_and_shapes(tmp_path):
-    """Experts of prompt and response; of a response that has not begun there are none."""
+    """Prompt and response have experts; a response that has not begun has no rows of them."""
     allowed = np.arange(12, dtype=np.uint8).reshape(3, 4)
     for kind in (np.uint8, np.uint16):
         experts = np.arange(30, dtype=kind).reshape(5, 3, 2) * 7
-        found = through_a_file(
-            tmp_path / "a.h5",
-            {
-                ResponseId("rollout", 4, 1, 3): VersionedResponse(
-                    replace(WHOLE, experts=experts), (3,) * 3
-                ),
-                ResponseId("rollout", 4, 2, 3): VersionedResponse(
-                    replace(WHOLE, allowed=allowed), (3,) * 3
-                ),
-                ResponseId("rollout", 5, 1, 3): VersionedResponse(
-                    replace(WHOLE, experts=experts[:0]), (3,) * 3
-                ),
-            },
-        )
-        first, second, third = (tagged.response for tagged in found.values())
+        arrays = {
+            ResponseId("rollout", 4, 1, 3): made(experts=experts),
+            ResponseId("rollout", 4, 2, 3): made(allowed=allowed),
+            ResponseId("rollout", 5, 1, 3): made(experts=experts[:0]),
+        }
+        read = through_a_file(tmp_path / "a.h5", arrays)
+        first, second, third = (tagged.response for tagged in read.values())
         for array, expected in ((first.experts, experts), (third.experts, experts[:0])):
             assert array.dtype == kind and array.shape == expected.shape
             assert (array == expected).all()

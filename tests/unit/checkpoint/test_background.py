@@ -1,4 +1,4 @@
-"""Saves under way while their run goes on: what they hold, and how they end."""
+"""Saves that are written while their run trains: what they hold, and how they end."""
 
 import threading
 from types import SimpleNamespace
@@ -39,12 +39,10 @@ class Rank:
 def values(step):
     """What each rank's tensor was when it was saved, if it was the same everywhere."""
     opened = Step(step)
-    found = [
-        opened.reader().read(str(r.holders[0]), r.view.name, r.box)
-        for r in opened.component("actor").regions
-    ]
-    assert all(tensor.eq(tensor[0, 0]).all() for tensor in found)
-    return [tensor[0, 0].item() for tensor in found]
+    regions = opened.component("actor").regions
+    tensors = [opened.reader().read(str(r.holders[0]), r.view.name, r.box) for r in regions]
+    assert all(tensor.eq(tensor[0, 0]).all() for tensor in tensors)
+    return [tensor[0, 0].item() for tensor in tensors]
 
 
 @pytest.fixture
@@ -73,8 +71,7 @@ def test_a_step_holds_what_was_there_when_it_began(tmp_path, gate, stays):
         rank.writer.let_change()
         rank.tensor += 10
         rank.writer.look()
-        assert complete_steps(tmp_path) == []
-        assert rank.writer.newest == 1
+        assert (complete_steps(tmp_path), rank.writer.newest) == ([], 1)
         control.barrier()
         gate.opened.set()
         rank.begin(2, stays)
@@ -184,12 +181,8 @@ def test_the_owner_is_asked_before_a_step_gets_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(write, "make_real", lambda *a: order.append("named") or real(*a))
 
     def work(control):
-        rank = Rank(
-            control,
-            tmp_path,
-            check_owner=lambda: order.append("asked"),
-            published=lambda number: order.append(number),
-        )
+        asked = {"check_owner": lambda: order.append("asked"), "published": order.append}
+        rank = Rank(control, tmp_path, **asked)
         rank.begin(7)
         rank.writer.finish()
 

@@ -7,7 +7,7 @@ import shutil
 import h5py
 import pytest
 
-from tests.unit.checkpoint.steps import STATE, contents, reseal, write_step
+from tests.unit.checkpoint.steps import STATE, contents, reseal, spoil_chunk, write_step
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint import schema
 from verl_hpc.checkpoint.convert import import_model
@@ -46,13 +46,13 @@ def flip(step, intact, tmp_path, pattern, count):
         file.write_bytes(spoilt)
         out = tmp_path / str(number)
         try:
-            found = contents(step, out)
+            content = contents(step, out)
         except CheckpointError:
             ends["noticed"] += 1
         except Exception as error:
             pytest.fail(f"{file.name} byte {place} bit {bit}: {error!r}")
         else:
-            wrong = [name for name in intact if found.get(name) != intact[name]]
+            wrong = [name for name in intact if content.get(name) != intact[name]]
             assert not wrong, f"{file.name} byte {place} bit {bit}: {wrong[:3]} read back wrong"
             ends["harmless"] += 1
         finally:
@@ -74,13 +74,7 @@ def test_thousands_of_flipped_bits(step, intact, tmp_path, pattern, count):
 
 def test_a_chunk_of_zeros_is_noticed(step, tmp_path):
     """What a crash of the machine may leave of a file; its zero of a checksum is even right."""
-    path = step / "rank_00001.h5"
-    with h5py.File(path) as file:
-        (part,) = file["actor/model.norm.weight"].values()
-        chunk = part.id.get_chunk_info(0)
-    data = bytearray(path.read_bytes())
-    data[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
-    path.write_bytes(data)
+    spoil_chunk(step / "rank_00001.h5", bytes)
     with h5py.File(step / "index.h5") as file:
         assert not file["actor/model.norm.weight"][...].any(), "plain HDF5 notices it already"
     with pytest.raises(DamageError, match="another checksum than what was written"):
@@ -95,31 +89,26 @@ def test_a_file_of_another_save_is_noticed(step, model, tmp_path):
         contents(step, tmp_path / "out")
 
 
-def test_a_step_of_the_first_format_is_refused_and_is_no_damage(step):
-    manifest = json.loads((step / "manifest.json").read_text())
-    sizes = {name: written["bytes"] for name, written in manifest["files"].items()}
-    old = {"format": 1, "step": 6, "time": 0.0, "num_ranks": 2, "files": sizes}
-    (step / "manifest.json").write_text(json.dumps(old))
-    with pytest.raises(CheckpointError, match="format 1 of checkpoints, this program reads") as e:
+@pytest.mark.parametrize("number", [1, 5])
+def test_a_step_of_another_format_is_refused_and_is_no_damage(step, monkeypatch, number):
+    if number == 1:
+        files = json.loads((step / "manifest.json").read_text())["files"]
+        sizes = {name: written["bytes"] for name, written in files.items()}
+        old = {"format": 1, "step": 6, "time": 0.0, "num_ranks": 2, "files": sizes}
+        (step / "manifest.json").write_text(json.dumps(old))
+    else:
+        manifest = Step(step).manifest
+        with monkeypatch.context() as patch:
+            patch.setattr(schema, "FORMAT_VERSION", number)
+            write_manifest(step, manifest)
+    message = f"format {number} of checkpoints, this program reads"
+    with pytest.raises(CheckpointError, match=message) as caught:
         Step(step)
-    assert not isinstance(e.value, DamageError)
-
-
-def test_a_step_of_a_later_format_is_refused_and_is_no_damage(step, monkeypatch):
-    manifest = Step(step).manifest
-    monkeypatch.setattr(schema, "FORMAT_VERSION", 5)
-    write_manifest(step, manifest)
-    monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="format 5 of checkpoints, this program reads") as e:
-        Step(step)
-    assert not isinstance(e.value, DamageError)
+    assert not isinstance(caught.value, DamageError)
 
 
 STATES = [
-    "[]",
-    "{}",
-    "null",
-    '{"step": 6}',
+    *("[]", "{}", "null", '{"step": 6}'),
     STATE.model_dump_json().replace('"step":6', '"step":"6"'),
     STATE.model_dump_json().replace('"step":6', '"step":-1'),
     STATE.model_dump_json().replace('"epoch":0', '"epoch":"x"'),

@@ -66,12 +66,12 @@ def test_a_component_with_a_score_head_becomes_a_classifier(model, tmp_path, cap
     out = tmp_path / "out"
     words = ["export", "--step", str(step), "--out", str(out), "--component", "judge"]
     assert main(words) == 0
-    found = AutoModelForSequenceClassification.from_pretrained(out, dtype=torch.float32)
-    count = sum(parameter.numel() for parameter in found.parameters())
+    classifier = AutoModelForSequenceClassification.from_pretrained(out, dtype=torch.float32)
+    count = sum(parameter.numel() for parameter in classifier.parameters())
     assert f"{count:,} parameters, checksums verified" in capsys.readouterr().out
     weights = open_weights(step, "judge", head="score")
     expected = weights.read({"score.weight": Box.whole((1, 32))}, "float32")["score.weight"]
-    assert torch.equal(found.score.weight, expected)
+    assert torch.equal(classifier.score.weight, expected)
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["Qwen2ForSequenceClassification"]
     # Token 0 pads and ends texts: transformers would score the token before it.

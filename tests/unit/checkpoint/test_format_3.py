@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.unit.checkpoint.steps import contents, reseal
+from tests.unit.checkpoint.steps import contents, reseal, spoil_chunk
 from verl_hpc.checkpoint import datasets, schema
 from verl_hpc.checkpoint.manifest import read_manifest, write_manifest
 from verl_hpc.errors import DamageError
@@ -15,13 +15,13 @@ from verl_hpc.errors import DamageError
 def rewrite(path):
     """A rank's file as format 3 had it: chunks of whole rows, checksums beside each dataset."""
     with h5py.File(path) as new:
-        found, names = {}, []
+        stored, names = {}, []
         new.visititems(lambda n, i: names.append(n) if isinstance(i, h5py.Dataset) else None)
-        found = {n: (new[n][...], dict(new[n].attrs)) for n in names if n != schema.SUMS}
-    save_id, _ = found.pop(schema.SAVE_ID)
+        stored = {n: (new[n][...], dict(new[n].attrs)) for n in names if n != schema.SUMS}
+    save_id, _ = stored.pop(schema.SAVE_ID)
     with h5py.File(path, "w", libver="latest") as file:
         file.attrs["save_id"] = save_id.tobytes().decode()
-        for name, (array, attributes) in found.items():
+        for name, (array, attributes) in stored.items():
             rows = max(array.shape[0] // 3, 1)  # the last chunk is not whole
             chunks = (rows, *array.shape[1:])
             dataset = file.create_dataset(name, data=array, chunks=chunks, fletcher32=True)
@@ -48,12 +48,6 @@ def test_it_reads_the_same(old, original, tmp_path):
 
 
 def test_its_damage_is_noticed(old, tmp_path):
-    path = old / "rank_00001.h5"
-    with h5py.File(path) as file:
-        (part,) = file["actor/model.norm.weight"].values()
-        chunk = part.id.get_chunk_info(0)
-    data = bytearray(path.read_bytes())
-    data[chunk.byte_offset + 1] ^= 4
-    path.write_bytes(data)
+    spoil_chunk(old / "rank_00001.h5", lambda size: bytes([1]) * size)
     with pytest.raises(DamageError, match=r"rank_00001\.h5: .*norm\.weight.* another checksum"):
         contents(old, tmp_path / "out")

@@ -32,13 +32,11 @@ def test_a_step_without_any(tmp_path):
 
 
 def test_a_damaged_file_is_told(tmp_path):
-    write_responses(
-        tmp_path, 0, "k", {s: Response((s,) * 50, (-1.0,) * 50, "stop") for s in range(50)}
-    )
+    responses = {s: Response((s,) * 50, (-1.0,) * 50, "stop") for s in range(50)}
+    write_responses(tmp_path, 0, "k", responses)
     (file,) = (tmp_path / "rollout").iterdir()
     data = bytearray(file.read_bytes())
-    tokens = data.index(bytes([9, 0, 0, 0] * 20))
-    data[tokens] ^= 1
+    data[data.index(bytes([9, 0, 0, 0] * 20))] ^= 1
     file.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"replica_00000\.h5"):
         list(read_responses(tmp_path))

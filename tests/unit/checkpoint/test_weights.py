@@ -28,10 +28,6 @@ def change(model, **tensors):
     save_file({k: v for k, v in changed.items() if v is not None}, file)
 
 
-def test_a_whole_model(model):
-    assert NORM in open_weights(model).arch.tensors()
-
-
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
 def test_a_token_that_changes_changes_the_fingerprint(model, place):
     known = open_weights(model).fingerprint()
@@ -41,23 +37,20 @@ def test_a_token_that_changes_changes_the_fingerprint(model, place):
     assert open_weights(model).fingerprint() != known
 
 
-def test_a_tensor_of_another_shape(model):
-    change(model, **{NORM: torch.zeros(5)})
-    with pytest.raises(ModelError, match=rf"tensor {NORM} has shape \[5\]; config.json calls for"):
-        open_weights(model)
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float8_e4m3fn])
-def test_integers_are_no_weights(model, dtype):
-    weights = load_file(model / "model.safetensors")[NORM].to(dtype)
-    change(model, **{NORM: weights})
-    with pytest.raises(ModelError, match=f"tensor {NORM} is {str(dtype).split('.')[1]}; weights"):
-        open_weights(model)
-
-
-def test_a_tensor_that_is_missing(model):
-    change(model, **{NORM: None})
-    with pytest.raises(ModelError, match=f"1 tensors that are not there, first {NORM}"):
+@pytest.mark.parametrize(
+    "tensor, message",
+    [
+        (torch.zeros(5), rf"tensor {NORM} has shape \[5\]; config.json calls for"),
+        (torch.ones(32, dtype=torch.int64), f"tensor {NORM} is int64; weights"),
+        (torch.ones(32, dtype=torch.uint8), f"tensor {NORM} is uint8; weights"),
+        (torch.ones(32).to(torch.float8_e4m3fn), f"tensor {NORM} is float8_e4m3fn; weights"),
+        (None, f"1 tensors that are not there, first {NORM}"),
+    ],
+    ids=["shape", "int64", "uint8", "float8", "missing"],
+)
+def test_a_tensor_that_is_not_as_the_configuration_says(model, tensor, message):
+    change(model, **{NORM: tensor})
+    with pytest.raises(ModelError, match=message):
         open_weights(model)
 
 
@@ -116,9 +109,8 @@ def test_a_value_head_that_is_there(model):
 
 @pytest.fixture
 def classifier(tmp_path):
-    return make_tiny_model(
-        tmp_path / "classifier", head="score", hidden_size=32, num_hidden_layers=1
-    )
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1}
+    return make_tiny_model(tmp_path / "classifier", head="score", **sizes)
 
 
 def test_a_sequence_classifier_has_no_language_head(classifier):
@@ -131,12 +123,9 @@ def test_a_sequence_classifier_has_no_language_head(classifier):
         open_weights(classifier)
 
 
-def test_a_language_model_gives_no_score(model):
+def test_a_language_model_or_two_classes_give_no_score(model, classifier):
     with pytest.raises(ModelError, match=r"no score\.weight in it.* with num_labels 1"):
         open_weights(model, head="score")
-
-
-def test_a_classifier_of_two_classes_gives_no_score(classifier):
     change(classifier, **{SCORE_HEAD: torch.zeros(2, 32)})
     with pytest.raises(ModelError, match=r"shape \[2, 32\].* \[1, 32\] is needed.*num_labels 1"):
         open_weights(classifier, head="score")
@@ -165,8 +154,8 @@ def test_the_only_model_of_a_step_stands_for_the_actor(model, tmp_path):
     assert open_weights(step, "judge", "actor").tensors == open_weights(step).tensors
     for number, heads in enumerate(({}, {"critic": "value"})):
         several = Components(["actor.optimizer", "reward", "reward.optimizer", *heads])
-        found = component_of(several, "cost", "actor")
-        assert found == ("cost" if number else "reward")
+        expected = "cost" if number else "reward"
+        assert component_of(several, "cost", "actor") == expected
         assert component_of(several, "reward", "actor") == "reward"
     assert component_of(Components(["reward"]), "critic") == "critic"
 

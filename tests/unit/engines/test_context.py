@@ -72,9 +72,9 @@ def test_attention_is_that_of_separate_sequences(lengths, num_ranks):
         local = (row.local(t) for t in (query, key, value))
         parts.append(SplitAttention(row).attend(*local, None))
     patch.undo()
-    found = torch.cat(parts).index_select(0, rows[0].split_over.order)
+    joined = torch.cat(parts).index_select(0, rows[0].split_over.order)
     alone = pack(sequences)
     expected = PaddedAttention(alone).attend(
         *(torch.cat(rows[0].split(t)) for t in (query, key, value)), None
     )
-    torch.testing.assert_close(torch.cat(rows[0].split(found)), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.cat(rows[0].split(joined)), expected, atol=1e-6, rtol=0)

@@ -25,7 +25,7 @@ from verl_hpc.layout.megatron import TrainLayout
 
 
 def exact(logits, targets, temperature):
-    """The same by torch in float64, differentiable."""
+    """Log-probs and entropy by torch in float64, differentiable."""
     log_p = (logits.double() / temperature).log_softmax(-1)
     chosen = log_p[torch.arange(len(targets)), targets]
     return chosen, -(log_p.exp() * log_p).sum(-1)
@@ -43,26 +43,34 @@ def logits(draw, dtype=torch.float32):
 temperatures = st.sampled_from([0.3, 1.0, 1.7])
 
 
+def padded_and_exact(values, padding):
+    """Logits in float32 with columns of padding, and in float64 without, both differentiable."""
+    padded = torch.nn.functional.pad(values, (0, padding), value=50.0).requires_grad_()
+    return padded, values.double().requires_grad_()
+
+
+def same_values_and_gradients(padded, truth, found, expected, atol=5e-5, rows=slice(None)):
+    """Outputs are the same, and so are gradients of weighted sums of them, in these columns of the
+    exact logits; padding has none."""
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=atol)
+    for outputs in (found, expected):
+        joined = torch.cat([output.flatten() for output in outputs])
+        (joined * torch.linspace(-1, 2, len(joined))).sum().backward()
+    exact_gradient = truth.grad[:, rows]
+    gradient = padded.grad[:, : exact_gradient.shape[1]].double()
+    torch.testing.assert_close(gradient, exact_gradient, rtol=1e-4, atol=1e-4)
+    assert (padded.grad[:, exact_gradient.shape[1] :] == 0).all()
+
+
 @given(logits(), temperatures, st.integers(0, 3))
 def test_values_and_gradients_with_padded_rows(case, temperature, padding):
     values, targets = case
-    num_rows = values.shape[1]
-    padded = torch.nn.functional.pad(values, (0, padding), value=50.0).requires_grad_()
-    truth = values.double().requires_grad_()
-    weights = torch.linspace(-1, 2, 2 * len(targets)).view(2, -1)
-
-    found = log_probs_and_entropy(
-        padded, targets, first_row=0, num_rows=num_rows, temperature=temperature
-    )
-    expected = exact(truth, targets, temperature)
-    for mine, theirs in zip(found, expected, strict=True):
-        assert mine.dtype == torch.float32
-        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=5e-5)
-    sum((w * x).sum() for w, x in zip(weights, found, strict=True)).backward()
-    sum((w * x).sum() for w, x in zip(weights, expected, strict=True)).backward()
-    gradient = padded.grad[:, :num_rows].double()
-    torch.testing.assert_close(gradient, truth.grad, rtol=1e-4, atol=1e-4)
-    assert (padded.grad[:, num_rows:] == 0).all()
+    padded, truth = padded_and_exact(values, padding)
+    sizes = {"first_row": 0, "num_rows": values.shape[1], "temperature": temperature}
+    found = log_probs_and_entropy(padded, targets, **sizes)
+    same_values_and_gradients(padded, truth, found, exact(truth, targets, temperature))
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -136,42 +144,25 @@ def test_a_shard_of_the_vocabulary(monkeypatch, start, stop, temperature):
     rest = [(values[:, :start], 0), (values[:, stop:], stop)]
     rest = [(shard, first) for shard, first in rest if shard.shape[1]]
     beside(monkeypatch, [s for s, _ in rest], targets, [f for _, f in rest], temperature)
-    padding = 3
-    shard = torch.nn.functional.pad(values[:, start:stop], (0, padding), value=9.0)
-    shard.requires_grad_()
-    found = log_probs_and_entropy(
-        shard, targets, first_row=start, num_rows=stop - start, temperature=temperature
-    )
+    shard, _ = padded_and_exact(values[:, start:stop], 3)
     truth = values.double().requires_grad_()
+    sizes = {"first_row": start, "num_rows": stop - start, "temperature": temperature}
+    outputs = log_probs_and_entropy(shard, targets, **sizes)
     expected = exact(truth, targets, temperature)
-    for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
-    (found[0].sum() + 0.3 * found[1].sum()).backward()
-    (expected[0].sum() + 0.3 * expected[1].sum()).backward()
-    gradient = shard.grad[:, : stop - start].double()
-    torch.testing.assert_close(gradient, truth.grad[:, start:stop], rtol=1e-4, atol=1e-5)
-    assert (shard.grad[:, stop - start :] == 0).all()
+    same_values_and_gradients(shard, truth, outputs, expected, 1e-5, slice(start, stop))
 
 
 @given(logits(), temperatures, st.integers(0, 3), st.integers(1, 4))
 def test_several_targets_of_each_token(case, temperature, padding, number):
     """Some of them more than once."""
     values, _ = case
-    num_rows = values.shape[1]
+    sizes = {"first_row": 0, "num_rows": values.shape[1], "temperature": temperature}
     generator = torch.Generator().manual_seed(number)
-    targets = torch.randint(num_rows, (len(values), number), generator=generator)
-    padded = torch.nn.functional.pad(values, (0, padding), value=50.0).requires_grad_()
-    truth = values.double().requires_grad_()
-    weights = torch.randn(targets.shape, generator=generator)
-    found, _ = log_probs_and_entropy(
-        padded, targets, first_row=0, num_rows=num_rows, temperature=temperature
-    )
+    targets = torch.randint(values.shape[1], (len(values), number), generator=generator)
+    padded, truth = padded_and_exact(values, padding)
+    found, _ = log_probs_and_entropy(padded, targets, **sizes)
     expected = (truth / temperature).log_softmax(-1).gather(-1, targets)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=5e-5)
-    (weights * found).sum().backward()
-    (weights * expected).sum().backward()
-    gradient = padded.grad[:, :num_rows].double()
-    torch.testing.assert_close(gradient, truth.grad, rtol=1e-4, atol=1e-4)
+    same_values_and_gradients(padded, truth, [found], [expected])
 
 
 @given(logits(), temperatures, st.integers(0, 3))
@@ -191,10 +182,10 @@ def test_chunks_change_nothing(monkeypatch):
 
     def everything():
         logits = values.clone().requires_grad_()
-        found = log_probs_and_entropy(logits, targets, first_row=0, num_rows=4)
-        sum(f.square().sum() for f in found).backward()
+        outputs = log_probs_and_entropy(logits, targets, first_row=0, num_rows=4)
+        sum(f.square().sum() for f in outputs).backward()
         top = likeliest_tokens(values, 2, first_row=0, num_rows=4)
-        return [*found, logits.grad, sum_p_squared(values, num_rows=4), top]
+        return [*outputs, logits.grad, sum_p_squared(values, num_rows=4), top]
 
     whole = everything()
     monkeypatch.setitem(module._CHUNK, "cpu", 10)
@@ -206,7 +197,7 @@ def test_chunks_change_nothing(monkeypatch):
 @pytest.mark.parametrize("count", [1, 3, 11])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_likeliest_tokens_of_shards(monkeypatch, count, dtype):
-    """Of 3, 6 and 2 tokens, and one of padding alone; padding is never among them."""
+    """Shards have 3, 6, 2 and no tokens besides padding, which is never among the likeliest."""
     order = torch.stack([torch.randperm(11, generator=torch.Generator()) for _ in range(5)])
     values = order.to(dtype)
     parts = []
@@ -247,25 +238,19 @@ def test_a_packed_row_token_by_token(parts, multiple):
     assert row.targets.tolist() == targets + [0] * padding
     assert row.tokens.shape[1] % multiple == 0
     lengths = [len(p) for p in parts] + [padding] * (padding > 0)
-    assert list(row.lengths) == lengths
-    assert row.num_sequences == len(parts)
+    assert (list(row.lengths), row.num_sequences) == (lengths, len(parts))
     assert row.cumulative_lengths.tolist() == [0, *np.cumsum(lengths)]
     assert row.cumulative_lengths.dtype == torch.int32
 
 
 @given(sequences, st.integers(1, 8))
-def test_splitting_gives_the_sequences_back(parts, multiple):
+def test_splitting_gives_the_sequences_back_and_outputs_are_joined_as_they_were_split(
+    parts, multiple
+):
     row = pack(parts, multiple)
-    split = row.split(row.tokens[0])
-    assert len(split) == len(parts)
-    assert all(torch.equal(a, b) for a, b in zip(split, parts, strict=True))
+    torch.testing.assert_close(row.split(row.tokens[0]), parts, rtol=0, atol=0)
     wide = row.split(torch.stack([row.tokens[0], -row.tokens[0]], dim=1))
     assert [w.shape for w in wide] == [(len(p), 2) for p in parts]
-
-
-@given(sequences, st.integers(1, 8))
-def test_outputs_are_joined_as_they_were_split(parts, multiple):
-    row = pack(parts, multiple)
     given = [torch.stack([part, -part], dim=1)[1:] for part in parts]
     whole = row.join(given)
     assert whole.shape == (row.tokens.shape[1], 2) and whole.dtype == torch.int64

@@ -1,4 +1,4 @@
-"""Which kernels are used, and what is said of them; GPUs and Transformer Engine are stand-ins."""
+"""The kernels in use and their description; GPUs and Transformer Engine are stand-ins."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -76,10 +76,8 @@ class _Failing:
 def test_transformer_engine_where_it_can_be_used(machine):
     machine()
     assert precision.describe_kernels(BF16)["training layers"] == "Transformer Engine"
-    float32 = ModelConfig(path="x", dtype="float32")
-    assert (
-        precision.describe_kernels(float32)["training layers"] == "PyTorch (model.dtype = float32)"
-    )
+    float32 = precision.describe_kernels(ModelConfig(path="x", dtype="float32"))
+    assert float32["training layers"] == "PyTorch (model.dtype = float32)"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_hpc.errors import FlowError
-from verl_hpc.flow import DataFlow, Move, Mover, Operator, Run, StepCancelled
+from verl_hpc.flow import DataFlow, Move, Mover, Run, StepCancelled
 
 
 def names(pipeline, rank=0):
@@ -23,10 +23,11 @@ def test_parameters_bind_to_values_by_name_wherever_they_were_made():
     assert pipeline.run(prompts=[1, 2])["update"] == (6, [2, 4])
 
 
-def test_a_parameter_with_a_default_is_bound_where_the_flow_has_such_a_value():
-    def scale(x, factor=3):
-        return x * factor
+def scale(x, factor=3):
+    return x * factor
 
+
+def test_a_parameter_with_a_default_is_bound_where_the_flow_has_such_a_value():
     flow = DataFlow("f", inputs=("x",)).add("scale", scale)
     assert flow.compile().run(x=2)["scale"] == 6
     flow.add("factor", lambda: 5)
@@ -37,9 +38,6 @@ def test_a_parameter_with_a_default_is_bound_where_the_flow_has_such_a_value():
 
 
 def test_a_parameter_may_take_a_value_of_another_name():
-    def scale(x, factor=3):
-        return x * factor
-
     flow = DataFlow("f", inputs=("prompts",))
     flow.add("length", lambda text: len(text), inputs={"text": "prompts"})
     flow.add("scale", scale, inputs={"x": "length", "factor": "length"})
@@ -71,13 +69,13 @@ def test_removing_an_operator_touches_no_other():
     assert len(flow.operators) == 3
 
 
+UNKNOWN = "'a' needs 'rolout', which nobody gives; did you mean rollout"
+
+
 @pytest.mark.parametrize(
     "build, message",
     [
-        (
-            lambda f: f.add("a", lambda rolout: 0),
-            "'a' needs 'rolout', which nobody gives; did you mean rollout",
-        ),
+        (lambda f: f.add("a", lambda rolout: 0), UNKNOWN),
         (lambda f: f.add("rollout", lambda x: 0), "two operators are called 'rollout'"),
         (
             lambda f: f.add("again", lambda x: 0, outputs=("rollout",)),
@@ -87,14 +85,8 @@ def test_removing_an_operator_touches_no_other():
             lambda f: f.add("again", lambda x: 0, outputs=("x",)),
             "'x' is given by the flow's inputs and by again",
         ),
-        (
-            lambda f: f.add("a", lambda x: 0, inputs={"x": "rolout"}),
-            "'a' needs 'rolout', which nobody gives; did you mean rollout",
-        ),
-        (
-            lambda f: f.add("a", lambda x=0: 0, inputs={"x": "rolout"}),
-            "'a' needs 'rolout', which nobody gives; did you mean rollout",
-        ),
+        (lambda f: f.add("a", lambda x: 0, inputs={"x": "rolout"}), UNKNOWN),
+        (lambda f: f.add("a", lambda x=0: 0, inputs={"x": "rolout"}), UNKNOWN),
         (
             lambda f: f.add("a", lambda x: 0, inputs={"y": "rollout"}),
             "'a': inputs names 'y', which is not a parameter of its function; parameters: x",
@@ -355,9 +347,3 @@ def test_which_operators_change_state():
     before, behind = pipeline.before_changes
     assert [*before.schedule, *behind.schedule] == [*pipeline.schedule]
     assert behind.operators[0].name == "update" and "update" not in map(str, before.operators)
-
-
-def test_operators_are_what_they_say():
-    one = Operator("a", lambda x: 0)
-    assert one.gives == ("a",)
-    assert one.needs({"x"}) == {"x": "x"}

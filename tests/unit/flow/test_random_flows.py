@@ -37,12 +37,12 @@ class Rooms(Mover):
         if self.rank in source:
             # Whoever gives columns knows who has what, and so does whoever takes them.
             mine = {name: values[name] for name in move.values}
-        found = self.meet(move, mine)
-        if "abandoned" in found.values():
+        brought = self.meet(move, mine)
+        if "abandoned" in brought.values():
             raise StepCancelled
         if move.index is not None:
             assert "index" in values, f"rank {self.rank} does not know who has what"
-        return found[source[0]] if self.rank in self.ranks[move.target] else {}
+        return brought[source[0]] if self.rank in self.ranks[move.target] else {}
 
     def abandon(self, moves):
         for move in moves:
@@ -105,15 +105,22 @@ def taking(func, names):
     return func
 
 
+def on_all_ranks(pipeline, ranks):
+    """What a run gives each rank, or raises there."""
+    meetings = Meetings()
+
+    def work(rank):
+        return pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0)
+
+    return in_threads(NUM_RANKS, work)
+
+
 @given(SEEDS)
 def test_every_rank_computes_what_one_would(seed):
     flow, ranks, _ = random_flow(seed)
     alone = flow.compile().run(rows=0)
-    pipeline, meetings = flow.compile(ranks), Meetings()
-    found = in_threads(
-        NUM_RANKS, lambda rank: pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0)
-    )
-    for rank, values in enumerate(found):
+    pipeline = flow.compile(ranks)
+    for rank, values in enumerate(on_all_ranks(pipeline, ranks)):
         assert isinstance(values, dict), values
         for op in pipeline.operators:
             if rank in ranks[op.placement]:
@@ -163,7 +170,7 @@ def test_two_parts_are_the_whole(way, seed):
 
 @given(SEEDS)
 def test_nobody_waits_for_those_who_have_given_up(seed):
-    """An operator anywhere gives up: those who would have met its ranks do so, too."""
+    """An operator anywhere gives up, and with it all who would have met its ranks."""
     flow, ranks, at = random_flow(seed)
     gives_up = flow.operators[at]
 
@@ -171,19 +178,11 @@ def test_nobody_waits_for_those_who_have_given_up(seed):
         raise StepCancelled
 
     leave = taking(leave, ["rows", *(gives_up.inputs or ())])
+    kept = {name: getattr(gives_up, name) for name in ("inputs", "placement", "shared")}
     flow = flow.without(gives_up.name)
-    flow.add(
-        gives_up.name,
-        leave,
-        inputs=gives_up.inputs,
-        placement=gives_up.placement,
-        shared=gives_up.shared,
-    )
-    pipeline, meetings = flow.compile(ranks), Meetings()
-    found = in_threads(
-        NUM_RANKS, lambda rank: pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0)
-    )
-    for value in found:
+    flow.add(gives_up.name, leave, **kept)
+    results = on_all_ranks(flow.compile(ranks), ranks)
+    for value in results:
         assert isinstance(value, dict | StepCancelled), value
     for rank in ranks[gives_up.placement]:
-        assert isinstance(found[rank], StepCancelled)
+        assert isinstance(results[rank], StepCancelled)

@@ -1,5 +1,7 @@
 """Random layouts of small tensors, with no model behind them."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from verl_hpc.layout.box import Box, View, row_major_strides
@@ -46,11 +48,7 @@ def pairs(draw, num_ranks=6):
 
 
 def relabelled(shard_map, new_rank):
-    """The same layout with rank r called new_rank[r]."""
-    return ShardMap(
-        shard_map.tensors,
-        [
-            Region(r.tensor, r.box, tuple(sorted(new_rank[h] for h in r.holders)), r.view)
-            for r in shard_map.regions
-        ],
-    )
+    """The layout with rank r called new_rank[r]."""
+    names = [tuple(sorted(new_rank[h] for h in r.holders)) for r in shard_map.regions]
+    regions = [replace(r, holders=n) for r, n in zip(shard_map.regions, names, strict=True)]
+    return ShardMap(shard_map.tensors, regions)

@@ -22,6 +22,21 @@ def rows(name, spans, dtype="float32"):
     return ShardMap({name: TensorSpec((8,), dtype)}, regions)
 
 
+def vectors(*held, size=8):
+    """A map of a vector `w`: (holders, start, stop) of each region."""
+    regions = [Region("w", Box((a,), (b,)), who, View("w", 0, (1,))) for who, a, b in held]
+    return ShardMap({"w": TensorSpec((size,), "float32")}, regions)
+
+
+def matrices(*held):
+    """A map of a matrix `w` of 4 x 6: (holder, box, name of the parameter, offset) of each."""
+    regions = [
+        Region("w", box, (rank,), View(name, offset, (box.shape[1], 1)))
+        for rank, box, name, offset in held
+    ]
+    return ShardMap({"w": TensorSpec((4, 6), "float32")}, regions)
+
+
 def test_the_docstrings_rows():
     source = rows("q", {0: (0, 2), 1: (2, 4), 2: (4, 6), 3: (6, 8)})
     target = rows("q", {0: (0, 4), 1: (4, 8)})
@@ -57,17 +72,9 @@ def test_bytes_are_those_of_the_targets_type():
 
 
 def test_a_fragment_knows_where_it_lies_on_both_sides():
-    spec = {"w": TensorSpec((4, 6), "float32")}
     left, right = Box((0, 0), (4, 3)), Box((0, 3), (4, 6))
-    source = ShardMap(
-        spec,
-        [
-            Region("w", left, (0,), View("left", 5, (3, 1))),
-            Region("w", right, (1,), View("right", 0, (3, 1))),
-        ],
-    )
-    middle = Box((1, 2), (3, 5))
-    target = ShardMap(spec, [Region("w", middle, (2,), View("middle", 7, (3, 1)))])
+    source = matrices((0, left, "left", 5), (1, right, "right", 0))
+    target = matrices((2, Box((1, 2), (3, 5)), "middle", 7))
     first, second = fragments(source, target, 4096)
     assert first.box == Box((1, 2), (3, 3))
     assert first.source.views(0, first.box) == (View("left", 5 + 3 + 2, (3, 1)),)
@@ -79,30 +86,17 @@ def test_a_fragment_knows_where_it_lies_on_both_sides():
 
 def test_everyone_who_holds_a_part_is_a_source_of_it():
     """Copies of one box and overlapping boxes alike."""
-    spec = {"w": TensorSpec((8,), "float32")}
-    spans = [(0, (0, 8)), (1, (0, 4)), (2, (2, 6)), (3, (0, 8))]
-    source = ShardMap(
-        spec, [Region("w", Box((a,), (b,)), (rank,), View("w", 0, (1,))) for rank, (a, b) in spans]
-    )
-    target = ShardMap(spec, [Region("w", Box((1,), (7,)), (9,), View("w", 0, (1,)))])
-    found = {
-        (f.box.start[0], f.box.stop[0]): f.source.holders for f in fragments(source, target, 4096)
-    }
+    source = vectors(((0,), 0, 8), ((1,), 0, 4), ((2,), 2, 6), ((3,), 0, 8))
+    parts = fragments(source, vectors(((9,), 1, 7)), 4096)
+    found = {(f.box.start[0], f.box.stop[0]): f.source.holders for f in parts}
     assert found == {(1, 2): (0, 1, 3), (2, 4): (0, 1, 2, 3), (4, 6): (0, 2, 3), (6, 7): (0, 3)}
 
 
 def test_two_places_of_one_rank_are_both_filled():
     """Tied embeddings on a rank that is the first and the last stage."""
-    spec = {"w": TensorSpec((4,), "float32")}
-    box = Box((0,), (4,))
-    source = ShardMap(spec, [Region("w", box, (0,), View("w", 0, (1,)))])
-    target = ShardMap(
-        spec,
-        [
-            Region("w", box, (0, 1), View("embedding", 0, (1,))),
-            Region("w", box, (1,), View("output", 2, (1,))),
-        ],
-    )
+    source, box = vectors(((0,), 0, 4), size=4), Box((0,), (4,))
+    places = [((0, 1), View("embedding", 0, (1,))), ((1,), View("output", 2, (1,)))]
+    target = ShardMap(source.tensors, [Region("w", box, who, view) for who, view in places])
     (only,) = fragments(source, target, 4096)
     assert only.target.holders == (0, 1)
     assert [v.name for v in only.target.views(0, box)] == ["embedding"]
@@ -111,25 +105,17 @@ def test_two_places_of_one_rank_are_both_filled():
 
 def test_sources_of_different_heights():
     """The tall one on the left starts first and ends last."""
-    spec = {"w": TensorSpec((4, 6), "float32")}
     boxes = [Box((0, 0), (4, 3)), Box((0, 3), (2, 6)), Box((2, 3), (4, 6))]
-    source = ShardMap(
-        spec, [Region("w", b, (i,), View("w", 0, (3, 1))) for i, b in enumerate(boxes)]
-    )
-    target = ShardMap(spec, [Region("w", Box((3, 0), (4, 6)), (5,), View("w", 0, (6, 1)))])
+    source = matrices(*((rank, box, "w", 0) for rank, box in enumerate(boxes)))
+    target = matrices((5, Box((3, 0), (4, 6)), "w", 0))
     found = {f.source.holders: f.box for f in fragments(source, target, 4096)}
     assert found == {(0,): Box((3, 0), (4, 3)), (2,): Box((3, 3), (4, 6))}
 
 
-def test_a_hole_is_named_with_its_tensor():
+@pytest.mark.parametrize("spans", [{0: (0, 3), 1: (4, 8)}, {}], ids=["a gap", "nobody"])
+def test_a_hole_is_named_with_its_tensor(spans):
     with pytest.raises(LayoutError, match=r"^q: elements \(0,\)..\(8,\) have no source; is the"):
-        list(fragments(rows("q", {0: (0, 3), 1: (4, 8)}), rows("q", {0: (0, 8)}), 4096))
-
-
-def test_a_tensor_that_nobody_holds_is_a_hole():
-    empty = ShardMap({"q": TensorSpec((8,), "float32")}, [])
-    with pytest.raises(LayoutError, match=r"^q: elements .* have no source"):
-        list(fragments(empty, rows("q", {0: (0, 8)}), 4096))
+        list(fragments(rows("q", spans), rows("q", {0: (0, 8)}), 4096))
 
 
 def test_tensors_that_only_the_source_has_are_left_alone():

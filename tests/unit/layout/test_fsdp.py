@@ -17,7 +17,7 @@ from verl_hpc.layout.vllm import vllm_shard_map
 
 
 def chunks(tensor: torch.Tensor, num_ranks: int) -> list[torch.Tensor]:
-    """As PyTorch cuts: `torch.chunk`, which gives fewer where there are too few rows."""
+    """The pieces of `torch.chunk`, which gives fewer where there are too few rows."""
     found = list(tensor.chunk(num_ranks, dim=0))
     return found + [tensor[:0]] * (num_ranks - len(found))
 
@@ -61,11 +61,10 @@ def test_ranks_at_the_same_place_of_groups_hold_the_same(size, copies, first_ran
         alone = TrainLayout(dp=size, first_rank=first_rank + copy * size)
         for rank in alone.grid.ranks():
             one, other = (
-                shard_map.held_by(rank) for shard_map in (fsdp_shard_map(arch, alone), whole)
+                [(r.tensor, r.box, r.view) for r in shard_map.held_by(rank)]
+                for shard_map in (fsdp_shard_map(arch, alone), whole)
             )
-            assert [(r.tensor, r.box, r.view) for r in one] == [
-                (r.tensor, r.box, r.view) for r in other
-            ]
+            assert one == other
 
 
 def test_the_embedding_of_the_docstring():

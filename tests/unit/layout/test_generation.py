@@ -81,36 +81,28 @@ def test_groups_partition_the_ranks_and_share_shards(tp, pp, dp, rollout_tp, gro
         assert all(target[rank] == target[sharing[0]] for rank in sharing)
 
 
-def test_contiguous_engines_may_span_training_replicas():
-    layout = TrainLayout(tp=2, dp=4)
-    groups = generation_groups(layout.grid, 4, "contiguous")
-    assert groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+def test_engines_may_span_training_replicas_and_ranks_start_anywhere():
+    wide, late = TrainLayout(tp=2, dp=4).grid, TrainLayout(tp=4, first_rank=8).grid
+    assert generation_groups(wide, 4, "contiguous") == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert generation_groups(late, 2) == ((8, 10), (9, 11))
+    assert generation_groups(late, 2, "contiguous") == ((8, 9), (10, 11))
 
 
-def test_ranks_may_start_anywhere():
-    groups = generation_groups(TrainLayout(tp=4, first_rank=8).grid, 2)
-    assert groups == ((8, 10), (9, 11))
-    groups = generation_groups(TrainLayout(tp=4, first_rank=8).grid, 2, "contiguous")
-    assert groups == ((8, 9), (10, 11))
+def test_where_zero_redundancy_applies():
+    applies = {(8, 2): True, (2, 4): False, (6, 4): False}
+    assert {sizes: zero_redundancy_applies(*sizes) for sizes in applies} == applies
 
 
 @pytest.mark.parametrize(
-    "train_tp, rollout_tp, applies", [(8, 2, True), (2, 4, False), (6, 4, False)]
+    "layout, rollout_tp, message",
+    [
+        (PAPER, 3, "tensor_parallel = 3 does not divide the 8 ranks"),
+        (TrainLayout(tp=2, dp=4), 4, r"\(2\) .* multiple of .* \(4\); .* grouping: contiguous"),
+    ],
 )
-def test_where_zero_redundancy_applies(train_tp, rollout_tp, applies):
-    assert zero_redundancy_applies(train_tp, rollout_tp) is applies
-
-
-def test_a_rollout_size_that_does_not_divide_the_ranks_is_refused():
-    with pytest.raises(LayoutError, match=r"tensor_parallel = 3 does not divide the 8 ranks"):
-        generation_groups(PAPER.grid, 3)
-
-
-def test_zero_redundancy_is_refused_where_it_cannot_be():
-    with pytest.raises(
-        LayoutError, match=r"\(2\) .* multiple of .* \(4\); .* grouping: contiguous"
-    ):
-        generation_groups(TrainLayout(tp=2, dp=4).grid, 4)
+def test_rollout_sizes_that_cannot_be_are_refused(layout, rollout_tp, message):
+    with pytest.raises(LayoutError, match=message):
+        generation_groups(layout.grid, rollout_tp)
 
 
 def test_ranks_that_do_not_train_are_grouped_with_their_neighbours():

@@ -40,8 +40,7 @@ def test_the_docstrings_grid():
 def test_the_first_axis_varies_fastest(grid):
     for index, rank in np.ndenumerate(cube(grid)):
         place = dict(zip(grid.axes, index, strict=True))
-        assert grid.rank(**place) == rank
-        assert grid.coordinates(int(rank)) == place
+        assert (grid.rank(**place), grid.coordinates(int(rank))) == (rank, place)
 
 
 @given(grids, st.data())

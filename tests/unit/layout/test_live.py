@@ -86,17 +86,8 @@ def test_memory_that_is_not_in_order():
 def test_only_the_vocabulary_is_padded():
     """With tensor parallelism 4 each rank has 32 of 128 rows; the last has nothing but padding."""
     arch = architecture(num_layers=1, num_heads=8, num_kv_heads=4)
-    shapes = {
-        "model.embed_tokens.weight": (32, 6),
-        "model.layers.0.input_layernorm.weight": (6,),
-        "model.layers.0.post_attention_layernorm.weight": (6,),
-        "model.layers.0.self_attn.qkv_proj.weight": (8, 6),
-        "model.layers.0.self_attn.o_proj.weight": (6, 4),
-        "model.layers.0.mlp.gate_up_proj.weight": (4, 6),
-        "model.layers.0.mlp.down_proj.weight": (6, 2),
-        "model.norm.weight": (6,),
-        "lm_head.weight": (32, 6),
-    }
+    # A quarter of the longer dimension, which is not that of the hidden state.
+    shapes = {n: tuple(s // 4 if s != 6 else s for s in shape) for n, shape in SHAPES.items()}
     for rank in range(4):
         check(shapes=shapes, rank=rank, replicas=((0, 1, 2, 3),), arch=arch)
     longer = shapes | {"model.norm.weight": (8,)}

@@ -18,7 +18,7 @@ from tests.unit.layout.simulate import (
 )
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.layout.heads import HEAD_TENSORS, VALUE_HEAD
+from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.megatron import (
     TrainLayout,
     check_megatron_layout,
@@ -217,25 +217,6 @@ def test_transformer_engine_only_spells_differently(arch):
         assert replace(ours, view=view) == theirs
 
 
-def test_tied_embeddings_are_one_tensor_in_two_places():
-    shard_map = megatron_shard_map(architecture(tied_embeddings=True), TrainLayout(tp=2, pp=2))
-    assert "lm_head.weight" not in shard_map.tensors
-    places = {(r.view.name, r.holders) for r in shard_map.by_tensor["model.embed_tokens.weight"]}
-    assert places == {
-        ("chunk0.embedding.word_embeddings.weight", (0,)),
-        ("chunk0.embedding.word_embeddings.weight", (1,)),
-        ("chunk0.output_layer.weight", (2,)),
-        ("chunk0.output_layer.weight", (3,)),
-    }
-
-
-def test_a_critic_has_a_value_head_and_no_language_head():
-    shard_map = megatron_shard_map(architecture(), TrainLayout(tp=2), head="value")
-    assert "lm_head.weight" not in shard_map.tensors
-    assert shard_map.tensors[VALUE_HEAD].shape == (1, 6)
-    assert [r.holders for r in shard_map.by_tensor[VALUE_HEAD]] == [(0, 1)]
-
-
 def test_the_docstrings_map():
     """4 key/value groups on tp=2, dp=2, pp=2; 8 heads of size 2 are 16 rows of q."""
     shard_map = megatron_shard_map(architecture(), TrainLayout(tp=2, dp=2, pp=2))
@@ -266,8 +247,7 @@ def test_bytes_of_llama_405b_on_4096_ranks():
     hidden, ffn, q, kv = 16384, 53248, 16384, 1024
     layer = ((q + 2 * kv) * hidden + hidden * q + 3 * hidden * ffn) // 8 + 2 * hidden
     vocabulary = 128256 // 8 * hidden
-    assert len(sizes) == 4096
-    assert sizes[0] == 2 * (7 * layer + vocabulary)
+    assert (len(sizes), sizes[0]) == (4096, 2 * (7 * layer + vocabulary))
     assert sizes[8 * 32 * 7 + 3] == 2 * 8 * layer
     assert sizes[4095] == 2 * (7 * layer + vocabulary + hidden)
 

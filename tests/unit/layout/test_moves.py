@@ -25,21 +25,21 @@ def plans(draw):
     return plan_transfer(source, target, nodes_of(len(RANKS), draw(st.sampled_from([1, 2, 3, 6]))))
 
 
+def by_peer(pairs):
+    """Messages by the rank at the other end, in order."""
+    messages = {}
+    for peer, message in pairs:
+        if message:
+            messages.setdefault(peer, []).append(message)
+    return messages
+
+
 def sends(moves, hop=0):
-    """The messages of one rank by receiver, in order."""
-    found = {}
-    for step in moves.hops[hop]:
-        if step.sends:
-            found.setdefault(step.to, []).append(step.sends)
-    return found
+    return by_peer((step.to, step.sends) for step in moves.hops[hop])
 
 
 def receives(moves, hop=0):
-    found = {}
-    for step in moves.hops[hop]:
-        if step.receives:
-            found.setdefault(step.frm, []).append(step.receives)
-    return found
+    return by_peer((step.frm, step.receives) for step in moves.hops[hop])
 
 
 def test_mixed_types_travel_widest_first():
@@ -75,7 +75,7 @@ def test_what_one_rank_sends_another_expects_in_the_same_order(plan):
 
 @given(plans(), st.data())
 def test_large_fragments_travel_alone_and_small_ones_fill_buckets(plan, data):
-    for routes in (found for hop in plan.hops for found in routes_by_pair(hop).values()):
+    for routes in (grouped for hop in plan.hops for grouped in routes_by_pair(hop).values()):
         bundles = [route.bundle for route in routes]
         whole = [f for b in bundles for f in b.fragments]
         largest = max(f.num_bytes for f in whole)

@@ -11,7 +11,7 @@ from verl_hpc.layout.pipeline import layers_per_stage, stage_layers
 
 
 def test_llama_405b_on_16_stages():
-    """As trained (arXiv 2407.21783, section 3.3.2): one layer fewer on the first and the last."""
+    """The first and the last have one layer fewer (arXiv 2407.21783, section 3.3.2)."""
     assert layers_per_stage(126, 16) == ((7, *[8] * 14, 7),)
 
 

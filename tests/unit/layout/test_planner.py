@@ -4,6 +4,8 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections import Counter
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -23,14 +25,25 @@ from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, whole
 from verl_hpc.layout.vllm import vllm_shard_map
 
 
+def arrives(plan, source: ShardMap, target: ShardMap) -> dict[int, int]:
+    """Carry out a plan, which fills the target; elements received per rank."""
+    memory, received = carry_out(plan, source, target)
+    for holder, tensors in filled_memory(target).items():
+        for name, values in tensors.items():
+            assert (memory[holder][name] == values).all(), (holder, name)
+    return received
+
+
+def line(*spans, name="w", size=6):
+    """A map of one vector of which each rank holds a span: (rank, start, stop)."""
+    regions = [Region(name, Box((a,), (b,)), (r,), View(name, 0, (1,))) for r, a, b in spans]
+    return ShardMap({name: TensorSpec((size,), "float32")}, regions)
+
+
 def check(source: ShardMap, target: ShardMap, node_of, bucket_bytes=4096) -> None:
     """The plan fills the target exactly, and moves no byte that it need not."""
     plan = plan_transfer(source, target, node_of, bucket_bytes)
-    memory, received = carry_out(plan, source, target)
-    wanted = filled_memory(target)
-    for holder, tensors in wanted.items():
-        for name, values in tensors.items():
-            assert (memory[holder][name] == values).all(), (holder, name)
+    received = arrives(plan, source, target)
     held = {h: elements_of(source, h) for h in source.holders}
     needed = {h: elements_of(target, h) for h in target.holders}
     for rank in needed:
@@ -124,34 +137,20 @@ def test_value_head_reaches_every_rank_of_the_last_stage():
 
 
 def test_overlapping_sources_are_used_once():
-    spec = {"w": TensorSpec((6, 4), "float32")}
-    whole, left = Box((0, 0), (6, 4)), Box((0, 0), (6, 2))
-    source = ShardMap(
-        spec,
-        [
-            Region("w", left, (0,), View("a", 0, (2, 1))),
-            Region("w", whole, (1,), View("b", 0, (4, 1))),
-        ],
-    )
-    target = ShardMap(spec, [Region("w", whole, (0, 1, 2), View("c", 0, (4, 1)))])
+    source = line((0, 0, 3), (1, 0, 6))
+    target = ShardMap(source.tensors, [whole("w", "w", (6,), (0, 1, 2))])
     check(source, target, (0, 0, 0))
 
 
 def test_a_file_is_read_once_and_passed_on():
     arch = architecture()
     tensors = arch.tensors("float32")
-    regions = [
-        Region(n, Box.whole(s.shape), ("model.safetensors",), View(n, 0, _strides(s.shape)))
-        for n, s in tensors.items()
-    ]
-    source = ShardMap(tensors, regions)
+    file = ("model.safetensors",)
+    source = ShardMap(tensors, [whole(n, n, s.shape, file) for n, s in tensors.items()])
     target = megatron_shard_map(arch, TrainLayout(tp=2, dp=4), vocab_multiple=8)
     nodes = nodes_of(8, 4)
     plan = plan_transfer(source, target, nodes)
-    memory, received = carry_out(plan, source, target)
-    for holder, wanted in filled_memory(target).items():
-        for name, values in wanted.items():
-            assert (memory[holder][name] == values).all()
+    received = arrives(plan, source, target)
     read = [0] * 8
     for route in plan.reads:
         read[route.target] += route.bundle.num_bytes
@@ -162,30 +161,25 @@ def test_a_file_is_read_once_and_passed_on():
     assert sum(plan.inbound_bytes(nodes).values()) <= source.num_bytes
 
 
-def _strides(shape):
-    return (1,) if len(shape) == 1 else (shape[1], 1)
+TRAINED = megatron_shard_map(architecture(), TrainLayout())
+TIED = megatron_shard_map(architecture(tied_embeddings=True), TrainLayout())
+ENGINE = vllm_shard_map(architecture(), [(0,)])
+WIDER = vllm_shard_map(architecture(vocab_size=72), [(0,)])
 
 
-def test_a_missing_tensor_is_named():
-    arch = architecture()
-    source = megatron_shard_map(architecture(tied_embeddings=True), TrainLayout())
-    with pytest.raises(LayoutError, match=r"lm_head.weight: needed by the target"):
-        plan_transfer(source, vllm_shard_map(arch, [(0,)]), (0,))
-
-
-def test_a_hole_in_the_source_is_named():
-    spec = {"w": TensorSpec((4,), "float32")}
-    source = ShardMap(spec, [Region("w", Box((0,), (3,)), (0,), View("w", 0, (1,)))])
-    target = ShardMap(spec, [Region("w", Box((0,), (4,)), (0,), View("w", 0, (1,)))])
-    with pytest.raises(LayoutError, match=r"w: elements .* have no source"):
-        plan_transfer(source, target, (0,))
-
-
-def test_shapes_that_differ_are_named():
-    target = vllm_shard_map(architecture(vocab_size=72), [(0,)])
-    source = megatron_shard_map(architecture(), TrainLayout())
-    with pytest.raises(LayoutError, match=r"embed_tokens.weight: shape \(70, 6\)"):
-        plan_transfer(source, target, (0,))
+@pytest.mark.parametrize(
+    "source, target, bucket_bytes, message",
+    [
+        (TIED, ENGINE, 4096, "lm_head.weight: needed by the target"),
+        (line((0, 0, 5)), line((0, 0, 6)), 4096, "w: elements .* have no source"),
+        (TRAINED, WIDER, 4096, r"embed_tokens.weight: shape \(70, 6\)"),
+        (TRAINED, ENGINE, 4095, r"bucket_bytes = 4095: at least 4096"),
+    ],
+    ids=["missing tensor", "hole", "other shape", "small bucket"],
+)
+def test_what_cannot_be_planned_is_named(source, target, bucket_bytes, message):
+    with pytest.raises(LayoutError, match=message):
+        plan_transfer(source, target, (0,), bucket_bytes)
 
 
 def test_senders_share_the_load():
@@ -194,11 +188,10 @@ def test_senders_share_the_load():
     source = megatron_shard_map(arch, TrainLayout(dp=4), vocab_multiple=8)
     target = vllm_shard_map(arch, [(r,) for r in range(4, 12)])
     plan = plan_transfer(source, target, nodes_of(12, 1), 4096)
-    sent = [0] * 12
-    for hop in plan.hops:
-        for route in hop:
-            sent[int(route.source)] += route.bundle.num_bytes
-    assert max(sent) <= 1.1 * sum(sent) / 4
+    sent = Counter()
+    for route in (route for hop in plan.hops for route in hop):
+        sent[route.source] += route.bundle.num_bytes
+    assert max(sent.values()) <= 1.1 * sent.total() / 4
 
 
 def test_ranks_of_a_node_share_in_bringing_bytes_in():
@@ -207,11 +200,11 @@ def test_ranks_of_a_node_share_in_bringing_bytes_in():
     source = megatron_shard_map(arch, TrainLayout(), vocab_multiple=8)
     target = vllm_shard_map(arch, [(r,) for r in range(4, 8)])
     entering, passed_on = plan_transfer(source, target, nodes_of(8, 4), 4096).hops
-    brought = [
-        sum(r.bundle.num_bytes for r in entering if r.target == rank) for rank in range(4, 8)
-    ]
-    assert sum(brought) == source.num_bytes
-    assert max(brought) <= 1.1 * sum(brought) / 4
+    brought = Counter()
+    for route in entering:
+        brought[route.target] += route.bundle.num_bytes
+    assert brought.total() == source.num_bytes
+    assert max(brought.values()) <= 1.1 * brought.total() / 4
     assert sum(r.bundle.num_bytes for r in passed_on) == 3 * source.num_bytes
 
 
@@ -253,12 +246,6 @@ def test_bytes_do_not_depend_on_the_bucket(bucket_bytes):
     assert sum(size * n for size, n in census.items()) == sum(plan.received_bytes.values())
 
 
-def test_a_bucket_below_a_page_is_refused():
-    source = megatron_shard_map(architecture(), TrainLayout())
-    with pytest.raises(LayoutError, match=r"bucket_bytes = 4095: at least 4096"):
-        plan_transfer(source, vllm_shard_map(architecture(), [(0,)]), (0,), 4095)
-
-
 def routes(plan) -> list:
     """A plan as plain values."""
     return [
@@ -279,13 +266,11 @@ def described() -> str:
     layout = TrainLayout(tp=4, pp=2, dp=2)
     training = megatron_shard_map(BIG, layout)
     replicas = generation_groups(layout.grid, 2)
-    files = ShardMap(
-        BIG.tensors(),
-        [
-            whole(name, name, spec.shape, (f"model-{i % 3}.safetensors",))
-            for i, (name, spec) in enumerate(BIG.tensors().items())
-        ],
-    )
+    regions = [
+        whole(name, name, spec.shape, (f"model-{i % 3}.safetensors",))
+        for i, (name, spec) in enumerate(BIG.tensors().items())
+    ]
+    files = ShardMap(BIG.tensors(), regions)
     nodes = nodes_of(16, 4)
     reshard = plan_transfer(training, vllm_shard_map(BIG, replicas), nodes, 4096)
     load = plan_transfer(files, training, nodes, 4096)
@@ -294,14 +279,37 @@ def described() -> str:
 
 def test_every_rank_computes_the_same_plan():
     assert described() == described()
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", DESCRIBED],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for seed in ("1", "2")
-    }
-    assert found == {described()}
+    for seed in ("1", "2"):
+        environ = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", DESCRIBED], env=environ, capture_output=True)
+        assert done.stdout.decode().strip() == described(), done.stderr
+
+
+EXPERT_SIZES = [
+    {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
+    for tp, pp, dp, ep, etp in product((1, 2, 4), (1, 2), (1, 2, 4), (1, 2, 4), (1, 2))
+    if tp * pp * dp <= 8 and tp * dp % (ep * etp) == 0
+]
+EXPERT_ENGINES = [(1, False), (2, False), (2, True), (4, True)]
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
+def test_every_layout_of_experts_is_resharded_at_the_minimum_of_bytes(family):
+    for sizes in EXPERT_SIZES:
+        receives_what_it_lacks(TrainLayout(**sizes), moe(family, num_layers=2, vocab_size=64))
+
+
+def receives_what_it_lacks(layout, arch):
+    source = megatron_shard_map(arch, layout)
+    compared = 0
+    for (tp, are_whole), grouping in product(EXPERT_ENGINES, ("contiguous", "zero_redundancy")):
+        if layout.num_ranks % tp or (grouping == "zero_redundancy" and layout.tp % tp):
+            continue
+        groups = generation_groups(layout.grid, tp, grouping)
+        target = vllm_shard_map(arch, groups, expert_parallel=are_whole)
+        plan = plan_transfer(source, target, [0] * layout.num_ranks, 1 << 16)
+        least = minimum_received(plan.bundles)
+        for rank in range(layout.num_ranks):
+            assert plan.received_bytes.get(rank, 0) == least.get(rank, 0), (layout, groups, rank)
+        compared += 1
+    assert compared, layout

@@ -44,12 +44,11 @@ def test_scales_lie_beside_the_values_in_a_fused_parameter():
     held = [r for r in engine(tp=2).held_by(1) if r.tensor.startswith("model.layers.0.self_attn")]
     scales = {r.tensor.split(".")[4]: r for r in held if r.tensor.endswith("scale_inv")}
     name = "model.layers.0.self_attn.qkv_proj.weight_scale_inv"
-    assert scales["q_proj"].box == Box((2, 0), (4, 2))
-    assert scales["q_proj"].view == View(name, 0, (2, 1))
-    assert scales["k_proj"].view == View(name, 4, (2, 1))
-    assert scales["v_proj"].view == View(name, 6, (2, 1))
-    assert scales["v_proj"].box == Box((1, 0), (2, 2))
-    assert scales["o_proj"].box == Box((0, 2), (2, 4))
+    offsets = {"q_proj": 0, "k_proj": 4, "v_proj": 6}
+    assert all(scales[n].view == View(name, offset, (2, 1)) for n, offset in offsets.items())
+    boxes = {"q_proj": Box((2, 0), (4, 2)), "v_proj": Box((1, 0), (2, 2))}
+    boxes["o_proj"] = Box((0, 2), (2, 4))
+    assert {n: scales[n].box for n in boxes} == boxes
 
 
 def test_experts_have_scales_of_their_own():
@@ -64,17 +63,8 @@ def test_experts_have_scales_of_their_own():
 
 def test_layers_are_left_out():
     names = set(quantised_tensors(ARCH, ["layers.0", "down_proj"]))
-    assert names == {
-        f"model.layers.1.{n}.weight"
-        for n in (
-            "self_attn.q_proj",
-            "self_attn.k_proj",
-            "self_attn.v_proj",
-            "self_attn.o_proj",
-            "mlp.gate_proj",
-            "mlp.up_proj",
-        )
-    }
+    linear = [*(f"self_attn.{n}_proj" for n in "qkvo"), "mlp.gate_proj", "mlp.up_proj"]
+    assert names == {f"model.layers.1.{n}.weight" for n in linear}
 
 
 @pytest.mark.parametrize(
@@ -107,11 +97,11 @@ def test_what_travels_has_half_the_bytes(layout):
     trained = megatron_shard_map(ARCH, layout)
     ranks = tuple((r,) for r in range(layout.num_ranks, layout.num_ranks + 2))
     nodes = [0] * (layout.num_ranks + 2)
-    config = RolloutConfig(quantization="fp8")
-    target = rollout_shard_map(config, ARCH, ranks, "bfloat16")
-    plan = plan_transfer(quantised_source(trained, target), target, nodes)
-    plain = plan_transfer(
-        trained, rollout_shard_map(RolloutConfig(), ARCH, ranks, "bfloat16"), nodes
+    plain, plan = (
+        plan_transfer(quantised_source(trained, target), target, nodes)
+        for quantization in (None, "fp8")
+        for config in [RolloutConfig(quantization=quantization)]
+        for target in [rollout_shard_map(config, ARCH, ranks, "bfloat16")]
     )
     linear = 2 * (512 * 256 * 2 + 2 * 256 * 256 + 3 * 256 * 512)
     saved = 2 * linear - (linear + linear // 128**2 * ITEM_BYTES["float32"])

@@ -9,7 +9,6 @@ import pytest
 from tests.slow import all_slow
 from tests.unit.layout.models import LLAMA_31_405B, PUBLISHED, architecture, moe
 from tests.unit.layout.simulate import carry_out, elements_of
-from verl_hpc.errors import LayoutError
 from verl_hpc.layout.generation import generation_groups
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
@@ -69,10 +68,10 @@ def test_the_papers_formula_is_met_where_nothing_is_replicated():
 
 
 FIGURE_14 = {
-    "7B": (dict(layers=32, hidden=4096, ffn=11008, heads=32), 2, 8, 1),
-    "13B": (dict(layers=40, hidden=5120, ffn=13824, heads=40), 4, 8, 1),
-    "34B": (dict(layers=48, hidden=8192, ffn=22016, heads=64, kv=8), 8, 8, 4),
-    "70B": (dict(layers=80, hidden=8192, ffn=28672, heads=64, kv=8), 8, 8, 8),
+    "7B": ((32, 4096, 11008, 32, 32), 2, 8, 1),
+    "13B": ((40, 5120, 13824, 40, 40), 4, 8, 1),
+    "34B": ((48, 8192, 22016, 64, 8), 8, 8, 4),
+    "70B": ((80, 8192, 28672, 64, 8), 8, 8, 8),
 }
 """The paper's Llama models with its (t_g, T, P) of figure 14."""
 
@@ -80,23 +79,14 @@ FIGURE_14 = {
 @pytest.mark.parametrize("model", FIGURE_14)
 def test_the_papers_own_models(model):
     sizes, rollout_tp, tp, pp = FIGURE_14[model]
-    arch = architecture(
-        num_layers=sizes["layers"],
-        hidden_size=sizes["hidden"],
-        ffn_size=sizes["ffn"],
-        num_heads=sizes["heads"],
-        num_kv_heads=sizes.get("kv", sizes["heads"]),
-        head_size=128,
-        vocab_size=32000,
-        dtype="bfloat16",
-    )
+    names = ("num_layers", "hidden_size", "ffn_size", "num_heads", "num_kv_heads")
+    named = dict(zip(names, sizes, strict=True))
+    arch = architecture(**named, head_size=128, vocab_size=32000, dtype="bfloat16")
     report = reshard_report(arch, TrainLayout(tp=tp, pp=pp), rollout_tp, 8)
     received, least = report.received_bytes_per_rank, report.minimum_bytes_per_rank
     assert received == least
-    group = tp * pp / rollout_tp
-    assert report.paper_bytes_per_rank == pytest.approx(
-        (group - 1) / (tp * pp) * 2 * arch.num_parameters
-    )
+    share = (tp * pp / rollout_tp - 1) / (tp * pp)
+    assert report.paper_bytes_per_rank == pytest.approx(share * 2 * arch.num_parameters)
     assert received.mean == pytest.approx(report.paper_bytes_per_rank, rel=1e-3)
 
 
@@ -116,11 +106,6 @@ def test_the_paper_has_no_figure_for_another_grouping():
     assert contiguous.received_bytes_per_rank.mean > grouped.received_bytes_per_rank.mean
 
 
-def test_zero_redundancy_is_not_forced_where_it_cannot_be():
-    with pytest.raises(LayoutError, match="zero-redundancy"):
-        reshard_report(architecture(), TrainLayout(tp=2, dp=2), 4, 4, "zero_redundancy")
-
-
 def test_another_type_on_the_wire_scales_the_bytes():
     layout = TrainLayout(tp=4, dp=2)
     wide = reshard_report(architecture(), layout, 2, 8)
@@ -137,33 +122,26 @@ def test_no_message_is_larger_than_the_bucket():
 
 
 def test_experts_may_leave_their_expert_parallel_group():
-    layout = TrainLayout(tp=2, dp=2, ep=4)
-    report = reshard_report(moe(), layout, 2, 4)
+    report = reshard_report(moe(), TrainLayout(tp=2, dp=2, ep=4), 2, 4)
     assert report.received_bytes_per_rank == report.minimum_bytes_per_rank
     assert report.received_bytes_per_rank.max > 0
 
 
+SPREADS = {
+    *("received_bytes_per_rank", "minimum_bytes_per_rank", "allgather_bytes_per_rank"),
+    *("inbound_bytes_per_node", "minimum_inbound_bytes_per_node"),
+}
+NUMBERS = {
+    *("paper_bytes_per_rank", "model_bytes", "peak_bucket_bytes", "messages"),
+    *("predicted_seconds", "limit_seconds", "planning_seconds"),
+}
+
+
 def test_json_has_every_figure_and_no_other():
-    found = reshard_report(architecture(), TrainLayout(tp=4), 2, 2).as_json()
-    spreads = {
-        "received_bytes_per_rank",
-        "minimum_bytes_per_rank",
-        "allgather_bytes_per_rank",
-        "inbound_bytes_per_node",
-        "minimum_inbound_bytes_per_node",
-    }
-    numbers = {
-        "paper_bytes_per_rank",
-        "model_bytes",
-        "peak_bucket_bytes",
-        "messages",
-        "predicted_seconds",
-        "limit_seconds",
-        "planning_seconds",
-    }
-    assert set(found) == spreads | numbers
-    assert all(set(found[name]) == {"min", "mean", "max"} for name in spreads)
-    assert json.loads(json.dumps(found)) == found
+    figures = reshard_report(architecture(), TrainLayout(tp=4), 2, 2).as_json()
+    assert set(figures) == SPREADS | NUMBERS
+    assert all(set(figures[name]) == {"min", "mean", "max"} for name in SPREADS)
+    assert json.loads(json.dumps(figures)) == figures
 
 
 AT_SCALE = """
@@ -185,22 +163,16 @@ print(json.dumps({**report.as_json(), "resident_bytes": used}))
 @pytest.mark.parametrize("num_ranks", [256, *all_slow(4096)])
 def test_llama_405b(num_ranks):
     """In a process of its own: the plan must fit a login node, which allows a gibibyte."""
-    finished = subprocess.run(
-        [sys.executable, "-c", AT_SCALE, json.dumps(LLAMA_31_405B), str(num_ranks // 128)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = json.loads(finished.stdout)
-    assert found["model_bytes"] == 2 * PUBLISHED["Llama-3.1-405B"][1] == 811_706_777_600
-    assert found["received_bytes_per_rank"] == found["minimum_bytes_per_rank"]
-    assert found["inbound_bytes_per_node"] == found["minimum_inbound_bytes_per_node"]
-    assert found["paper_bytes_per_rank"] == (8 * 16 - 8) / (8 * 8 * 16) * 811_706_777_600
-    assert found["received_bytes_per_rank"]["mean"] == pytest.approx(
-        found["paper_bytes_per_rank"], rel=1e-3
-    )
+    words = ["-c", AT_SCALE, json.dumps(LLAMA_31_405B), str(num_ranks // 128)]
+    figures = json.loads(subprocess.check_output([sys.executable, *words]))
+    assert figures["model_bytes"] == 2 * PUBLISHED["Llama-3.1-405B"][1] == 811_706_777_600
+    assert figures["received_bytes_per_rank"] == figures["minimum_bytes_per_rank"]
+    assert figures["inbound_bytes_per_node"] == figures["minimum_inbound_bytes_per_node"]
+    assert figures["paper_bytes_per_rank"] == (8 * 16 - 8) / (8 * 8 * 16) * 811_706_777_600
+    received = figures["received_bytes_per_rank"]["mean"]
+    assert received == pytest.approx(figures["paper_bytes_per_rank"], rel=1e-3)
     # Gathering full tensors would receive the model but for the rank's own 128th part.
-    assert found["allgather_bytes_per_rank"]["mean"] > 8 * found["received_bytes_per_rank"]["mean"]
-    assert 16 * 2**20 < found["peak_bucket_bytes"] <= 32 * 2**20
-    assert found["planning_seconds"] < 60
-    assert found["resident_bytes"] < 2**30
+    assert figures["allgather_bytes_per_rank"]["mean"] > 8 * received
+    assert 16 * 2**20 < figures["peak_bucket_bytes"] <= 32 * 2**20
+    assert figures["planning_seconds"] < 60
+    assert figures["resident_bytes"] < 2**30

@@ -35,9 +35,9 @@ def test_transformers_has_no_tensor_parallelism():
 def test_a_stage_has_its_layers_and_the_ends_of_the_model_lie_at_the_ends(tied):
     arch = architecture(num_layers=4, tied_embeddings=tied)
     config = RolloutConfig(pipeline_parallel=2)
-    found = rollout_shard_map(config, arch, ((4, 5, 6, 7),), "float32")
+    shard_map = rollout_shard_map(config, arch, ((4, 5, 6, 7),), "float32")
     holders = {}
-    for region in found.regions:
+    for region in shard_map.regions:
         holders.setdefault(region.tensor, set()).update(region.holders)
     first, last = {4, 5}, {6, 7}
     for name, ranks in holders.items():
@@ -47,7 +47,7 @@ def test_a_stage_has_its_layers_and_the_ends_of_the_model_lie_at_the_ends(tied):
             assert ranks == first
         else:
             assert ranks == last, name
-    assert holders.keys() == found.tensors.keys()
+    assert holders.keys() == shard_map.tensors.keys()
 
 
 def test_an_engine_has_its_stages_one_after_another():

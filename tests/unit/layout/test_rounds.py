@@ -52,7 +52,7 @@ def test_each_round_is_a_matching_and_there_are_at_most_twice_as_many_as_must_be
 
 @given(exchanges())
 def test_no_rank_waits_for_ever(exchange):
-    """A message passes while it is in the current step of both its ranks; a rank goes on to its
+    """A message passes while it is in the current step of both its ranks; a rank begins its
     next step when all messages of the current one have passed. (Two steps may be under way in a
     transfer: then even more passes.)"""
     size, counts = exchange

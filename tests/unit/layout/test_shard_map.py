@@ -71,17 +71,12 @@ def test_stacked_biases_and_an_offset():
     assert filled_memory(shard_map)[0]["bias"].tolist() == [-1] * 10 + [2, 3, 5]
 
 
-def test_columns_are_held_as_a_contiguous_matrix():
-    shard_map = ShardMap(SPECS, [columns("down", "a", 8, 1, 3, (0,))])
-    expected = logical_values(shard_map)["a"][:, 1:3]
-    assert (filled_memory(shard_map)[0]["down"] == expected.ravel()).all()
-
-
-def test_a_whole_tensor_keeps_its_order():
-    shard_map = ShardMap(SPECS, [whole("copy", "b", (4, 3), (0, 2))])
-    for rank in (0, 2):
-        expected = logical_values(shard_map)["b"]
-        assert (filled_memory(shard_map)[rank]["copy"] == expected.ravel()).all()
+def test_columns_are_a_contiguous_matrix_and_a_whole_tensor_keeps_its_order():
+    regions = [columns("down", "a", 8, 1, 3, (0,)), whole("copy", "b", (4, 3), (0, 2))]
+    shard_map = ShardMap(SPECS, regions)
+    memory, values = filled_memory(shard_map), logical_values(shard_map)
+    assert (memory[0]["down"] == values["a"][:, 1:3].ravel()).all()
+    assert all((memory[rank]["copy"] == values["b"].ravel()).all() for rank in (0, 2))
 
 
 MAP = ShardMap(
@@ -94,11 +89,8 @@ MAP = ShardMap(
 )
 
 
-def test_holders_are_ranks_then_files_in_order():
-    assert MAP.holders == (2, 10, "a.h5", "z.h5")
-
-
 def test_regions_of_a_holder_and_of_a_tensor():
+    assert MAP.holders == (2, 10, "a.h5", "z.h5"), "ranks, then files, in order"
     assert [r.view.name for r in MAP.held_by(2)] == ["a", "half", "b"]
     assert [r.view.name for r in MAP.held_by("a.h5")] == ["half"]
     assert MAP.held_by(3) == []
@@ -106,11 +98,8 @@ def test_regions_of_a_holder_and_of_a_tensor():
     assert ShardMap(SPECS, []).by_tensor == {"a": [], "b": []}
 
 
-def test_bytes_of_the_model_count_each_tensor_once():
+def test_bytes_of_the_model_count_each_tensor_once_and_those_of_a_holder_every_view():
     assert MAP.num_bytes == 4 * (24 + 12)
-
-
-def test_bytes_of_a_holder_count_every_view():
     assert dict(shard_sizes(MAP)) == {10: 96, 2: 96 + 32 + 48, "a.h5": 32, "z.h5": 32}
 
 

@@ -172,13 +172,6 @@ def test_replicated_key_heads_of_the_docstring():
     assert heads == {r: {0} if r in (0, 1, 4, 5) else {1} for r in range(8)}
 
 
-def test_the_last_rank_may_hold_padding_alone():
-    shard_map = vllm_shard_map(architecture(vocab_size=65), [(0, 1, 2, 3)])
-    regions = shard_map.by_tensor["lm_head.weight"]
-    rows = {r.holders: (r.box.start[0], r.box.stop[0]) for r in regions}
-    assert rows == {(0,): (0, 32), (1,): (32, 64), (2,): (64, 65)}
-
-
 def test_the_type_that_travels():
     assert vllm_shard_map(architecture(), [(0,)]).tensors["lm_head.weight"].dtype == "float32"
     half = vllm_shard_map(architecture(), [(0,)], "float16")

@@ -185,15 +185,6 @@ def test_what_users_wrote_is_escaped(tmp_path):
     assert "$name" in page
 
 
-def test_without_matplotlib_the_page_is_written_all_the_same(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with caplog.at_level(logging.WARNING):
-        page = report(tmp_path, [NUMBERED])
-    assert outline(page)["figure"] == len(CHARTS)
-    assert "plots is left out" in caplog.text
-    assert not (tmp_path / "plots").exists()
-
-
 def test_a_directory_without_metrics_is_named(tmp_path):
     with pytest.raises(DataError, match=r"metrics\.jsonl"):
         write_report(tmp_path, {})

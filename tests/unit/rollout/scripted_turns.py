@@ -41,7 +41,7 @@ class ScriptedTurns:
 
 
 def one_by_one(engine, prompt, sampling, seed, index, turns):
-    """The same response, each turn by a call of its own."""
+    """A response with turns, each of which is a call of its own."""
     left, (response,) = turns.get(index, 0), engine.generate([prompt], sampling, [seed])
     while goes_on(response, left, sampling.max_tokens):
         left -= 1

@@ -12,8 +12,7 @@ BEGUN = Response((5, 6), (-0.1, -0.2), "unfinished")
 def test_a_continued_response_keeps_tokens_and_log_probs_and_ends_as_the_new_part_does():
     new = Response((7,), (-0.3,), "stop")
     assert continued(BEGUN, new) == Response((5, 6, 7), (-0.1, -0.2, -0.3), "stop")
-    assert continued(BEGUN, NOT_BEGUN) == BEGUN
-    assert continued(NOT_BEGUN, new) == new
+    assert (continued(BEGUN, NOT_BEGUN), continued(NOT_BEGUN, new)) == (BEGUN, new)
 
 
 def test_a_continued_response_keeps_the_experts_of_its_parts():

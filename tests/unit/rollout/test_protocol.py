@@ -1,4 +1,4 @@
-"""Which replica a rank belongs to."""
+"""The replica that a rank belongs to."""
 
 from verl_hpc.rollout.protocol import replica_of
 

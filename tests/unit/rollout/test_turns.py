@@ -1,4 +1,4 @@
-"""An engine goes on with other sequences while one waits for an observation."""
+"""An engine computes other sequences while one waits for an observation."""
 
 import pytest
 
@@ -27,8 +27,8 @@ def engines(tmp_path):
 def test_turns_beside_each_other_are_those_of_calls_one_by_one(tmp_path, which, late):
     engine, sampling = list(engines(tmp_path))[which]
     turns = ScriptedTurns(TURNS, sampling.max_tokens, late)
-    found = engine.generate(PROMPTS, sampling, SEEDS, turns=turns)
-    for index, (prompt, seed, response) in enumerate(zip(PROMPTS, SEEDS, found, strict=True)):
+    responses = engine.generate(PROMPTS, sampling, SEEDS, turns=turns)
+    for index, (prompt, seed, response) in enumerate(zip(PROMPTS, SEEDS, responses, strict=True)):
         expected = one_by_one(engine, prompt, sampling, seed, index, TURNS)
         assert response.tokens == expected.tokens
         assert response.log_probs == pytest.approx(expected.log_probs, abs=1e-5)

@@ -116,7 +116,7 @@ def test_the_weighted_sum_against_its_definition(monkeypatch, row, start):
 
 @given(st.integers(0, 2**32), st.integers(2, 400), st.integers(0, 31), st.data())
 def test_two_bits_of_the_same_weight_are_seen(seed, size, bit, data):
-    """As where a lane of memory is bad. Sums of 64-bit words miss two flipped signs."""
+    """A bad lane of memory flips such bits. Sums of 64-bit words miss two flipped signs."""
     words = random_bits(seed, size, torch.int32)
     flipped = words.clone()
     for place in data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True)):

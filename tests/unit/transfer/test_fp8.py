@@ -47,8 +47,8 @@ def test_parts_give_what_the_whole_gives():
         torch.maximum(place, part, out=place)
     assert torch.equal(scales_of(largest), scales)
     for rows, columns in cuts:
-        found = quantise(x[rows, columns], scales, (rows.start, columns.start))
-        assert found.view(torch.uint8).equal(values[rows, columns].contiguous().view(torch.uint8))
+        part_of = quantise(x[rows, columns], scales, (rows.start, columns.start))
+        assert part_of.view(torch.uint8).equal(values[rows, columns].contiguous().view(torch.uint8))
 
 
 def test_what_values_stand_for_is_near():
@@ -63,7 +63,7 @@ def test_what_values_stand_for_is_near():
 
 @pytest.mark.parametrize("at_a_time", [1, 2**24])
 def test_rows_come_by_whole_blocks(monkeypatch, at_a_time):
-    """The same, however many elements are quantised at a time."""
+    """However many elements are quantised at a time, the result does not change."""
     from verl_hpc.config.rollout import RolloutConfig
     from verl_hpc.layout.quantization import quantised_source
     from verl_hpc.layout.rollout import rollout_shard_map
@@ -83,12 +83,12 @@ def test_rows_come_by_whole_blocks(monkeypatch, at_a_time):
         old = weights.get(region.view.name, torch.empty(0))
         weights[region.view.name] = torch.randn(max(last, len(old)))
     made = fp8.Fp8Weights(trained, sent, 0, torch.bfloat16, torch.device("cpu"))
-    found = made.quantised(weights)
+    quantised = made.quantised(weights)
     name, tensor = "chunk0.decoder.layers.0.mlp.linear_fc2.weight", "model.layers.0.mlp.down_proj"
     values, scales = slowly(weights[name].view(200, 300).bfloat16())
-    assert found[f"{tensor}.weight_scale_inv"].equal(scales)
-    assert found[name].view(torch.uint8).equal(values.view(-1).view(torch.uint8))
+    assert quantised[f"{tensor}.weight_scale_inv"].equal(scales)
+    assert quantised[name].view(torch.uint8).equal(values.view(-1).view(torch.uint8))
     assert (
-        found["chunk0.decoder.final_layernorm.weight"]
+        quantised["chunk0.decoder.final_layernorm.weight"]
         is weights["chunk0.decoder.final_layernorm.weight"]
     )

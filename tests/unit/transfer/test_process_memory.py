@@ -51,11 +51,11 @@ def test_pieces_are_the_rows_of_a_window(dims, dtype, piece_bytes):
     shape = [count for count, _ in dims]
     whole = torch.arange(size).to(dtype)
     window = whole.as_strided(shape, strides)
-    found = torch.zeros(shape, dtype=dtype)
+    copied = torch.zeros(shape, dtype=dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reads, "PIECE_BYTES", piece_bytes)
         pieces = list(reads._pieces(shape, strides, whole.element_size()))
     for rows, runs in pieces:
-        assert found[rows].nbytes <= max(piece_bytes, found[:1].nbytes)
-        read_memory(os.getpid(), whole.data_ptr(), runs, found[rows])
-    assert torch.equal(found, window)
+        assert copied[rows].nbytes <= max(piece_bytes, copied[:1].nbytes)
+        read_memory(os.getpid(), whole.data_ptr(), runs, copied[rows])
+    assert torch.equal(copied, window)

@@ -71,6 +71,7 @@ setup(
             "py.typed",
             "migration/keys.json",
             "migration/rows/*.toml",
+            "migration/*.bash",
             *(f"{room}/*.{kind}" for room in ("cli/dashboard", "metrics") for kind in WEB),
         ]
     },

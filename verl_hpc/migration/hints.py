@@ -9,7 +9,7 @@ from verl_hpc.config.foreign import MIGRATE
 from verl_hpc.migration.legacy import older
 from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import RANKS, Row
-from verl_hpc.migration.table import find
+from verl_hpc.migration.table import find, known
 
 _UNKNOWN = re.compile(r"(?P<name>[\w.]+): no such setting; (?P<near>.*)")
 _WORDS = {
@@ -35,8 +35,7 @@ def with_verls_names(message: str) -> str:
 
 def _with_verls_value(found: re.Match[str]) -> str:
     value = found["value"]
-    row = find(_WORDS[found["name"]])
-    ours = row.words.get(value) if row is not None else None
+    ours = known(_WORDS[found["name"]]).words.get(value)
     if ours == "dppo":
         ours = f"dppo with divergence: {value.removeprefix('dppo_')}"
     return found[0] if ours in (None, value) else f"{found[0]}verl's {value} is {ours} here; "

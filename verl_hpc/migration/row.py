@@ -59,8 +59,12 @@ class Row:
     """Values of a fixed key that are taken besides verl's default."""
     words: Mapping[Any, Any] = field(default_factory=dict)
     """Our word for each of verl's; others are refused."""
+    other: str = ""
+    """Another key, with which it must agree or goes."""
+    choices: tuple[str, ...] = ()
+    """Our words of the other key with which it counts, one for each setting or all for one."""
     otherwise: str = ""
-    """Why another word is refused."""
+    """Why another word, or the value with another choice, is refused."""
     if_given: bool = False
     """Whether verl's default counts as nothing. It does where it decides no number, and ours is
     chosen for what is here."""

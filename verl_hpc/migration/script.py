@@ -57,49 +57,7 @@ _COMMENT_INSIDE = re.compile(
 # taken away until none is left. With extdebug bash skips a command for which the trap fails. bash
 # would look for its debugger if extdebug was set outside of the trap, and `! :` fails without
 # ending a script that has set -e. The trap is one line because bash counts lines from its first.
-_TRAP = r"""
-shopt -s extdebug;
-@GIVEN@;
-case $BASH_COMMAND in
-(echo\ *|printf\ *|:\ *|*=\(*) ;;
-(*-m*.trainer.main_ppo*)
-    _migrate_text=$BASH_COMMAND _migrate_kept=;
-    until eval "_migrate_keep $LINENO \"\${BASH_SOURCE-}\" $_migrate_text"; do
-        [[ $_migrate_text =~ ^(.*)[[:space:]]([0-9]*|\&)(\>\>|\>\||\>\&|\>|\<)[^\<\>]*$ ]] || break;
-        _migrate_text=${BASH_REMATCH[1]};
-    done;
-    [[ ! $_migrate_kept ]] || ! : ;;
-esac
-"""
-_BEFORE = r"""
-exec {BASH_XTRACEFD}>/dev/null
-@GIVEN@
-_migrate_starts() { # WORD...: whether they start verl
-    local word before=
-    for word; do
-        [[ $before == -m && $word =~ ^(verl|verl_hpc)\.trainer\.main_ppo$ ]] && return
-        before=$word
-    done
-    return 1
-}
-_migrate_keep() { # LINE FILE WORD...: write a command down if it starts verl
-    _migrate_starts "${@:3}" || return 0
-    _migrate_kept=1
-    printf '%s\0' "${@:1:2}" "$(<@FOLDER@/errors)" $(($# - 2)) "${@:3}" >> @FOLDER@/starts
-}
-command_not_found_handle() {
-    local line=${BASH_LINENO[0]} file=${BASH_SOURCE[1]-} _migrate_kept=
-    _migrate_keep $line "$file" "$@"
-    [[ $_migrate_kept ]] || printf '%s\0' $line "$file" "" $# "$@" >> @FOLDER@/others
-    [[ -p /dev/stdin ]] && @FOLDER@/bin/cat > /dev/null
-    [[ $1 == python* && ${2-} == -c && ${3-} != *print* ]] && return 1
-    [[ -p /dev/stdout ]] && printf '\1%s:%s\1\n' $line "$1"
-    return 0
-}
-ulimit() { :; } # limits of this machine
-set -T
-trap @TRAP@ DEBUG
-"""
+_TRAP, _BEFORE = (Path(__file__).with_name(f"{name}.bash") for name in ("trap", "before"))
 
 
 @dataclass(frozen=True)
@@ -228,8 +186,9 @@ def _prepare(folder: Path, path: Path, given: Mapping[str, str]) -> None:
     fixed = {**given, "PATH": f"{folder}/bin:{path.resolve().parent}"}
     keep = "\n".join(f"_migrate_{name}={shlex.quote(value)}" for name, value in fixed.items())
     again = "; ".join(f"{name}=$_migrate_{name}" for name in fixed)
-    trap = shlex.quote(" ".join(_TRAP.replace("@GIVEN@", again).split("\n")))
-    before = _BEFORE.replace("@FOLDER@", shlex.quote(str(folder))).replace("@TRAP@", trap)
+    trap = " ".join(_TRAP.read_text("utf-8").replace("@GIVEN@", again).splitlines())
+    before = _BEFORE.read_text("utf-8").replace("@FOLDER@", shlex.quote(str(folder)))
+    before = before.replace("@TRAP@", shlex.quote(trap))
     (folder / "before").write_text(before.replace("@GIVEN@", keep), encoding="utf-8")
     for name in ("starts", "others"):
         (folder / name).touch()

@@ -6,13 +6,15 @@ and a text, our setting of the same value, or some of these fields:
 - `ours`: settings that the key decides; `agrees`: settings that it must agree with;
 - `fixed`, `any`, `refused`: why verl's default alone is taken, any value is, or none is; `near`:
   what to use instead; `also`: values that are taken besides the default;
-- `by`: the function of convert/ that reads it, with other keys perhaps; `words`: our words for
-  verl's, and `otherwise`, why others are refused; `if_given`: verl's default counts as nothing;
-  `says`: how it is converted.
+- `by`: the conversion, one of convert/plain.py, or a function of another module of convert/ that
+  reads several keys; `words`: the table of our words for verl's; `other` and `choices`: a key that
+  it must agree with, and our words of that key with which it counts; `otherwise`: why another
+  value is refused; `if_given`: verl's default counts as nothing; `says`: how it is converted.
 
 A name in angle brackets is one of PLACES: such a row is one of each model, or of the models in
 `of`. `of` and `by` of a table are those of its rows. `@name` is a reason in a table `reasons`, with
-what to use instead if that is the same.
+what to use instead if that is the same. In a table of words `null` is null. The tables `notes` have
+sentences for functions.
 """
 
 from __future__ import annotations
@@ -32,8 +34,12 @@ from verl_hpc.migration.row import Fate, Row
 
 _FOLDER = Path(__file__).with_name("rows")
 _FILES = ("run", "model", "engine", "algorithm", "data", "rollout", "reward", "other")
-_FATES: Mapping[str, Fate] = {"ours": "honoured"} | {
-    fate: fate for fate in ("agrees", "fixed", "any", "refused")
+_FATES: Mapping[str, Fate] = {
+    "ours": "honoured",
+    "agrees": "agrees",
+    "fixed": "fixed",
+    "any": "any",
+    "refused": "refused",
 }
 _PLACE = re.compile(r"<(\w+)>")
 COMPOSED = ("model_engine",)
@@ -43,25 +49,43 @@ COMPOSED = ("model_engine",)
 @cache
 def rows() -> tuple[Row, ...]:
     """All rows, in the order in which they are read: what comes later knows what came before."""
-    files = [tomllib.loads((_FOLDER / f"{name}.toml").read_text("utf-8")) for name in _FILES]
-    reasons, words = (
-        {name: entry for file in files for name, entry in file.pop(kind, {}).items()}
-        for kind in ("reasons", "words")
-    )
+    shared, tables = _read()
     return tuple(
-        _row(key, fields, model, reasons, words)
-        for file in files
-        for section, entries in file.items()
+        _row(key, fields, model, shared)
+        for section, entries in tables
         for key, fields, model in _section(section, entries)
     )
+
+
+def note(name: str, **values: Any) -> str:
+    """A sentence of the table `notes`, with values in the places that it has for them."""
+    text: str = _read()[0]["notes"][name]
+    return text.format(**values)
+
+
+@cache
+def _read() -> tuple[dict[str, dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
+    """What the files share by name, and their tables of rows."""
+    shared: dict[str, dict[str, Any]] = {"reasons": {}, "words": {}, "notes": {}}
+    tables = []
+    for file in _FILES:
+        text = (_FOLDER / f"{file}.toml").read_text("utf-8")
+        for name, entries in tomllib.loads(text).items():
+            if name in shared:
+                shared[name] |= entries
+            else:
+                tables.append((name, entries))
+    return shared, tables
 
 
 def _section(section: str, entries: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Keys, the fields of their rows, and the models that they are of."""
     place = _PLACE.match(section)
-    models, by = entries.pop("of", None), entries.pop("by", "")
+    models, by = entries.get("of"), entries.get("by", "")
     for model in PLACES[place[1]] if place else ("",):
         for name, entry in entries.items():
+            if name in ("of", "by"):
+                continue
             fields = {"ours": entry} if isinstance(entry, str) else dict(entry)
             if "ours" in fields:
                 fields = {"by": by} | fields
@@ -71,27 +95,25 @@ def _section(section: str, entries: dict[str, Any]) -> Iterator[tuple[str, dict[
 
 
 def _row(
-    key: str,
-    fields: dict[str, Any],
-    model: str,
-    reasons: Mapping[str, list[str]],
-    words: Mapping[str, Mapping[str, str]],
+    key: str, fields: dict[str, Any], model: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> Row:
     (kind,) = fields.keys() & _FATES.keys()
     if kind in ("ours", "agrees"):
         fields["ours"] = tuple(_filled(fields.pop(kind), model).split())
     else:
         fields["says"] = fields.pop(kind)
-    if fields.get("says", "").startswith("@"):
-        fields["says"], *near = reasons[fields["says"][1:]]
-        if near and kind in ("fixed", "refused"):
-            fields.setdefault("near", near[0])
+    for name in ("says", "otherwise"):
+        if fields.get(name, "").startswith("@"):
+            fields[name], *near = shared["reasons"][fields[name][1:]]
+            if near and kind in ("fixed", "refused"):
+                fields.setdefault("near", near[0])
     if "near" in fields:
         fields["near"] = _filled(fields["near"], model)
     if "words" in fields:
-        found = words[fields["words"]]
-        fields["words"] = {_plain(theirs): _plain(ours) for theirs, ours in found.items()}
+        words = shared["words"][fields["words"]]
+        fields["words"] = {_plain(theirs): _plain(ours) for theirs, ours in words.items()}
     fields["also"] = tuple(fields.get("also", ()))
+    fields["choices"] = tuple(fields.get("choices", "").split())
     return Row(_filled(key, model), _FATES[kind], **fields)
 
 
@@ -99,7 +121,7 @@ def _filled(text: str, model: str) -> str:
     return _PLACE.sub(lambda place: PLACES[place[1]][model], text)
 
 
-def _plain(word: str) -> str | None:
+def _plain(word: Any) -> Any:
     return None if word == "null" else word
 
 
@@ -119,6 +141,13 @@ def find(key: str) -> Row | None:
     if key in _by_key():
         return _by_key()[key]
     return next((row for row in _patterns() if row.expression.fullmatch(key)), None)
+
+
+def known(key: str) -> Row:
+    """The row of a key that has one."""
+    row = find(key)
+    assert row is not None, key
+    return row
 
 
 def near(key: str) -> str:

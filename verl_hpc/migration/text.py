@@ -47,21 +47,16 @@ def _comments(texts: Iterable[str]) -> Iterator[str]:
 def table(word: str = "") -> str:
     """Return the rows whose key, or a setting of ours, has the word in it, by verl's section; and
     the older names that have it."""
-    found = [row for row in rows() if any(word in name for name in (row.key, *row.ours))]
-    lines = [f"{row.key}\n    {_meaning(row)}\n" for row in sorted(found, key=_section)]
-    lines += [
-        f"{name}\n    an older name of {key}\n"
-        for name, key in older().renamed.items()
-        if word in name
-    ]
-    lines += [
-        f"{name}\n    a tutorial's name of {meant.key}"
-        + f" ({meant.says})" * bool(meant.says)
-        + "\n"
-        for name, meant in older().tutorials.items()
-        if word in name
-    ]
-    return "".join(lines)
+    meanings = {
+        row.key: _meaning(row)
+        for row in sorted(rows(), key=_section)
+        if any(word in name for name in (row.key, *row.ours))
+    }
+    names = {name: f"an older name of {key}" for name, key in older().renamed.items()}
+    for name, one in older().tutorials.items():
+        names[name] = f"a tutorial's name of {one.key}" + f" ({one.says})" * bool(one.says)
+    meanings |= {name: text for name, text in names.items() if word in name}
+    return "".join(f"{name}\n    {meaning}\n" for name, meaning in meanings.items())
 
 
 def _section(row: Row) -> list[str]:

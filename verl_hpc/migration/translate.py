@@ -23,7 +23,7 @@ from verl_hpc.migration.convert import converters
 from verl_hpc.migration.legacy import OWN, modern
 from verl_hpc.migration.reference import FORMS, Form, leaves, reference
 from verl_hpc.migration.row import Draft, same
-from verl_hpc.migration.table import find, near
+from verl_hpc.migration.table import find, known, near
 from verl_hpc.migration.values import Refused, Values
 from verl_hpc.migration.words import Overrides, form_of, read_words
 
@@ -133,8 +133,7 @@ def translate(spoken: Overrides) -> Migration:
     values = Values(given, form, own)
     _check_known(given)
     for key in given:
-        row = find(key)
-        assert row is not None
+        row = known(key)
         try:
             _check_form(key, values.form)
             _check_number(key, values)

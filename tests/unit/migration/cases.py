@@ -26,13 +26,13 @@ WORDS = (
 
 
 def forms_of(key):
-    """Of verl's two trees, those that have a key; where neither lists it, the one by its name."""
+    """Return which of verl's two trees have a key; where neither lists it, the one by its name."""
     forms = [form for form in FORMS if key in reference().forms[form]]
     return forms or ["megatron" if "megatron" in key else "fsdp"]
 
 
 def other(value):
-    """Of the same type, and not the same."""
+    """Return another value of the same type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):

@@ -15,7 +15,7 @@ BASE = (
 
 
 def engines(*words):
-    """Of every role of the run."""
+    """Return the engine of every role of the run."""
     roles = migrate([*BASE, *words]).config().role_settings
     return {name: role.parallel.engine for name, role in roles.items()}
 

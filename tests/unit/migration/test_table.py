@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.unit.migration.cases import AGREEMENTS, BASE, CASES, CORRECTION, forms_of, other
+from verl_hpc.config.model import CriticConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.settings import settings_of
 from verl_hpc.errors import ConfigError
@@ -50,6 +51,11 @@ def test_every_key_has_a_row():
     assert [key for key in KEYS if find(key) is None] == []
 
 
+def test_verls_default_of_a_clip_without_a_critic_is_ours():
+    """A run without a critic may say it, and need not."""
+    assert CriticConfig().value_clip == DEFAULTS["critic.cliprange_value"]
+
+
 def test_keys_that_the_release_has_and_the_main_branch_has_not():
     assert find("data.continuous_token.enable").fate == "fixed"
     assert find("data.continuous_token.model_family").fate == "fixed"
@@ -59,6 +65,9 @@ def test_every_row_says_why_and_what_is_nearest():
     for row in rows():
         assert row.ours if row.fate in ("honoured", "agrees") else row.says, row.key
         assert row.near or row.fate not in ("fixed", "refused"), row.key
+        assert (row.by in ("agree", "chosen")) == bool(row.other), row.key
+        assert (row.by == "chosen") == bool(row.choices), row.key
+        assert row.otherwise or not row.other, row.key
 
 
 def test_every_setting_of_ours_that_a_row_names_is_there():

@@ -4,35 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from importlib import import_module
 
-from verl_hpc.migration.convert import (
-    actor,
-    algorithm,
-    data,
-    engine,
-    layout,
-    loss,
-    model,
-    optimizer,
-    plain,
-    profile,
-    reward,
-    rollout,
-    run,
-    tracker,
-)
+from verl_hpc.migration.convert import plain
 from verl_hpc.migration.row import Draft, Row
 from verl_hpc.migration.table import rows
 from verl_hpc.migration.values import Values
 
 Convert = Callable[[Values, Draft], None]
-_MODULES = {
-    module.__name__.rpartition(".")[2]: module
-    for module in (
-        *(actor, algorithm, data, engine, layout, loss, model, optimizer),
-        *(profile, reward, rollout, run, tracker),
-    )
-}
 
 
 @cache
@@ -50,5 +29,6 @@ def _function(row: Row) -> Convert:
     module, _, name = row.by.rpartition(".")
     if not module:
         return partial(plain.CONVERSIONS[name], row)
-    function: Convert = getattr(_MODULES[module], name)
+    # Only here, so that what is never asked for verl's keys does not load them.
+    function: Convert = getattr(import_module(f"{__name__}.{module}"), name)
     return function

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from verl_hpc.config.model import CriticConfig
 from verl_hpc.migration.convert.optimizer import optimizer_steps
+from verl_hpc.migration.convert.plain import refusal
 from verl_hpc.migration.models import ACTOR, CRITIC, REF, ROLLOUT, has_critic
 from verl_hpc.migration.row import Draft, same
-from verl_hpc.migration.values import Refused, Values
-
-_WARMUP = "trainer.critic_warmup"
+from verl_hpc.migration.table import known
+from verl_hpc.migration.values import Values
 
 
 def batch(values: Values, draft: Draft) -> None:
@@ -19,19 +18,8 @@ def batch(values: Values, draft: Draft) -> None:
     key = f"{ACTOR}.shuffle"
     mode = "samples" if values.flag(key) else "none"
     draft.put("batch.shuffle_mini_batches", mode, key)
-    if not has_critic(values):
-        return
-    for name in _TWINS:
-        if not same(values[f"{CRITIC}.{name}"], values[f"{ACTOR}.{name}"]):
-            why = f"actor and critic share it, and {ACTOR}.{name} is {values[f'{ACTOR}.{name}']}"
-            raise Refused(f"{CRITIC}.{name}", why, _TWINS[name])
 
 
-_TWINS = {
-    "ppo_mini_batch_size": "batch.mini_batches",
-    "ppo_epochs": "batch.update_epochs",
-    "shuffle": "batch.shuffle_mini_batches",
-}
 _LIMITS = (
     *((ACTOR, "", "ppo"), (CRITIC, "", "ppo"), (CRITIC, "", "forward")),
     *((section, "log_prob_", "log_prob") for section in (REF, ROLLOUT)),
@@ -66,37 +54,24 @@ def micro_batches(values: Values, draft: Draft) -> None:
             draft.note(other, "the smallest of all such limits counts, in tokens of a micro-batch")
 
 
-def value_clip(values: Values, draft: Draft) -> None:
-    """The clip of values, and the steps that train the critic alone."""
+def critic_alone(values: Values, draft: Draft) -> None:
+    """Steps that train the critic alone."""
+    row = known("trainer.critic_warmup")
     if has_critic(values):
-        draft.put("critic.value_clip", values["critic.cliprange_value"], "critic.cliprange_value")
-        first = values.whole(_WARMUP, least=0)
-        draft.put("critic.warmup_steps", max(first - 1, 0), _WARMUP)
+        first = values.whole(row.key, least=0)
+        draft.put("critic.warmup_steps", max(first - 1, 0), row.key)
         if first:
-            draft.note(_WARMUP, f"verl trains the actor from step {first} on")
-        return
-    for key in ("critic.cliprange_value", _WARMUP):
-        if key in values and values[key] != values.default(key):
-            near = "algorithm.adv_estimator=gae"
-            raise Refused(key, "nothing here trains a critic; leave it out", near)
-    ours, theirs = CriticConfig().value_clip, values.default("critic.cliprange_value")
-    assert ours == theirs  # so that nothing need be said
+            draft.note(row.key, f"verl trains the actor from step {first} on")
+    elif row.key in values and values[row.key] != values.default(row.key):
+        raise refusal(row.key, row.otherwise)
 
 
 def critic(values: Values, draft: Draft) -> None:
     """Whether there is a critic, its weights, and what it shares with the actor."""
     key = "critic.enable"
     if values[key] is not None and not same(values[key], has_critic(values)):
-        raise Refused(
-            key, "adv_estimator: gae has a critic, others have none", "algorithm.advantage"
-        )
+        raise refusal(key, "adv_estimator: gae has a critic, others have none")
     if has_critic(values):
         path = "critic.model.path"
         if path in values and values[path] != values["actor_rollout_ref.model.path"]:
             draft.put("roles.critic.path", values.path(path), path)
-        if values["critic.loss_agg_mode"] != values[f"{ACTOR}.loss_agg_mode"]:
-            near = "algorithm.aggregation"
-            raise Refused("critic.loss_agg_mode", "actor and critic share it", near)
-        if not same(values["critic.loss_scale_factor"], values[f"{ACTOR}.loss_scale_factor"]):
-            near = "algorithm.loss_scale"
-            raise Refused("critic.loss_scale_factor", "actor and critic share it", near)

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_hpc.migration.convert.plain import our_word
+from verl_hpc.migration.convert.plain import our_word, refusal
 from verl_hpc.migration.models import ACTOR
 from verl_hpc.migration.row import Draft
+from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused, Values
 
-_DISCOUNTED = {"gae": ("gamma", "lam"), "reinforce_plus_plus": ("gamma",)}
 _BY_STD = "algorithm.norm_adv_by_std_in_grpo"
 _KL, _ADVANTAGE = "algorithm.kl", "algorithm.advantage"
 _USUAL = {"reward": "k1", "loss": "k3"}
 """What null takes."""
 _BIASED = {"loss": ("k1", "abs"), "reward": ("abs", "k2", "k3")}
 _CORRECTION = "algorithm.rollout_correction"
-_UNWEIGHTED = (
-    "verl multiplies what responses weigh in the baseline by the squares of rollout_is weights; "
-    "here those weigh losses alone"
-)
-_LEFT_OUT = (
-    "means are over what is left, those of weights too; verl's divisors count what is left out "
-    "(sequences, and with trainer.use_v1 tokens), so that its gradient is smaller by that share"
-)
 
 
 def advantage(values: Values, draft: Draft) -> None:
@@ -32,26 +24,19 @@ def advantage(values: Values, draft: Draft) -> None:
     name = our_word(values, key)
     draft.put(f"{_ADVANTAGE}.name", name, key)
     if name == "optimal_token_baseline" and values[f"{_CORRECTION}.rollout_is"]:
-        draft.note(key, _UNWEIGHTED)
-    for setting in ("gamma", "lam"):
-        theirs = f"algorithm.{setting}"
-        if setting in _DISCOUNTED.get(name, ()):
-            draft.put(f"{_ADVANTAGE}.{setting}", values[theirs], theirs)
-        elif theirs in values and values[theirs] != 1.0:
-            raise Refused(theirs, f"has no effect with {name}; leave it out", f"{_ADVANTAGE}.name")
+        draft.note(key, note("unweighted_baseline"))
     if name == "gdpo":
         _components(values, draft)
     if values.word(key) in ("grpo", "grpo_passk"):
         draft.put(f"{_ADVANTAGE}.std", "group" if values.flag(_BY_STD) else "none", _BY_STD)
     elif not values.flag(_BY_STD):  # verl reads it for no other estimator
-        word = values.word(key)
-        raise Refused(_BY_STD, f"has no effect with {word}; leave it out", f"{_ADVANTAGE}.std")
+        raise refusal(_BY_STD, f"has no effect with {values.word(key)}; leave it out")
 
 
 def _components(values: Values, draft: Draft) -> None:
     names, weights = (f"algorithm.gdpo_reward_{what}" for what in ("keys", "weights"))
     if not isinstance(values[names], list) or not values[names]:
-        raise Refused(names, "gdpo needs a list of names", f"{_ADVANTAGE}.rewards")
+        raise refusal(names, "gdpo needs a list of names")
     draft.put(f"{_ADVANTAGE}.rewards", values[names], names)
     draft.put(f"{_ADVANTAGE}.weights", values[weights], weights)
 
@@ -60,9 +45,7 @@ def divergence(values: Values, draft: Draft) -> None:
     """Where the KL divergence counts, and how it is estimated."""
     in_reward, in_loss = "algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss"
     if values.flag(in_reward) and values.flag(in_loss):
-        raise Refused(
-            in_reward, f"{in_loss} is true, too: the penalty has one place", f"{_KL}.placement"
-        )
+        raise refusal(in_reward, f"{in_loss} is true, too: the penalty has one place")
     if not values.flag(in_reward) and not values.flag(in_loss):
         draft.put(f"{_KL}.placement", "none", in_reward, in_loss)
         return
@@ -103,41 +86,30 @@ def groups(values: Values, draft: Draft) -> None:
 
 def correction(values: Values, draft: Draft) -> None:
     """Weights and rejections by the ratio of the trainer to the rollout."""
-    weights, reject = values[f"{_CORRECTION}.rollout_is"], values[f"{_CORRECTION}.rollout_rs"]
+    key, reject = f"{_CORRECTION}.rollout_is", values[f"{_CORRECTION}.rollout_rs"]
     bypass = f"{_CORRECTION}.bypass_mode"
+    weights = None if values.flag(bypass) else our_word(values, key)
     if values.flag(bypass):
         if reject:
-            raise Refused(
-                f"{_CORRECTION}.rollout_rs",
-                "nothing is left out where the ratio starts from the rollout's log-probs",
-                f"{bypass}=false",
-            )
+            why = "nothing is left out where the ratio starts from the rollout's log-probs"
+            raise Refused(f"{_CORRECTION}.rollout_rs", why, f"{bypass}=false")
         mode = f"{ACTOR}.policy_loss.loss_mode"
         if values[mode] != "vanilla" and not values["trainer.use_v1"]:
-            raise Refused(
-                mode,
-                f"= {values[mode]}: with bypass_mode and trainer.use_v1=false verl takes vanilla, "
-                "whatever it says",
-                f"{mode}=vanilla, or trainer.use_v1=true",
-            )
+            near = f"{mode}=vanilla, or trainer.use_v1=true"
+            raise Refused(mode, note("vanilla_alone", value=values[mode]), near)
         draft.put("algorithm.old_log_probs", "rollout", bypass)
-        if weights:
-            draft.note(f"{_CORRECTION}.rollout_is", "verl only logs weights with bypass_mode")
-            weights = None
+        if values[key]:
+            draft.note(key, "verl only logs weights with bypass_mode")
     ours = "algorithm.correction"
-    if weights not in (None, "token", "sequence"):
-        raise Refused(
-            f"{_CORRECTION}.rollout_is", "expected token, sequence or null", f"{ours}.weights"
-        )
     if weights:
+        draft.put(f"{ours}.weights", weights, key)
         key = f"{_CORRECTION}.rollout_is_threshold"
         lower, upper = _bounds(key, values[key])
-        draft.put(f"{ours}.weights", weights, f"{_CORRECTION}.rollout_is")
         draft.put(f"{ours}.upper", upper, key)
         if lower is not None:
             draft.put(f"{ours}.outside", "leave_out", key)
             draft.put(f"{ours}.lower", lower, key)
-            draft.note(key, _LEFT_OUT)
+            draft.note(key, note("left_out"))
         normalise = f"{_CORRECTION}.rollout_is_batch_normalize"
         draft.put(f"{ours}.normalise", values.flag(normalise), normalise)
     if reject:
@@ -158,7 +130,7 @@ def _reject(values: Values, draft: Draft, ours: str, alone: bool) -> None:
     # verl bounds the inverse ratio, engine over trainer (verl PR 6377).
     draft.put(f"{ours}.reject.lower", 1.0 / upper, bounds)
     draft.put(f"{ours}.reject.upper", upper if lower is None else 1.0 / lower, bounds)
-    draft.note(key, _LEFT_OUT)
+    draft.note(key, note("left_out"))
 
 
 def _bounds(key: str, value: Any) -> tuple[float | None, float]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from verl_hpc.migration.convert.plain import our_word
+from verl_hpc.migration.convert.plain import our_word, refusal
 from verl_hpc.migration.row import Draft, same
 from verl_hpc.migration.table import rows
 from verl_hpc.migration.values import Refused, Values, at_home
 
 _TRAIN, _TEST = "data.train_files", "data.val_files"
 _IMAGES = "models of images, video and sound are not supported"
-_REFILL = "batch.refill_rounds, algorithm.drop_equal_groups"
 
 
 def _paths(values: Values, key: str) -> list[str]:
@@ -73,19 +72,10 @@ def seed(values: Values, draft: Draft) -> None:
     keys = [key for key in seeds if key in values and values[key] is not None]
     for key in keys[1:]:
         if not same(values[key], values[keys[0]]):
-            raise Refused(
-                key, f"one seed decides all random numbers; {keys[0]} is {values[keys[0]]}", "seed"
-            )
+            first = f"{keys[0]} is {values[keys[0]]}"
+            raise refusal(key, f"one seed decides all random numbers; {first}")
     if keys:
         draft.put("seed", values[keys[0]], *keys)
-
-
-def generated(values: Values, draft: Draft) -> None:
-    """Prompts of a step."""
-    key = "data.gen_batch_size"
-    if values[key] is not None and not same(values[key], values["data.train_batch_size"]):
-        raise Refused(key, "a round of other prompts asks as many as are missing", _REFILL)
-    draft.put("batch.size", values.whole("data.train_batch_size"), "data.train_batch_size")
 
 
 def template(values: Values, draft: Draft) -> None:

@@ -12,24 +12,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from verl_hpc.config.model import OF_MEGATRON, OTHER_ENGINES, ParallelConfig
-from verl_hpc.migration.convert.plain import word_for
+from verl_hpc.migration.convert.plain import our_word, word_for
 from verl_hpc.migration.legacy import OWN
-from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, REF, ROLE
+from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, ROLLOUT
 from verl_hpc.migration.row import Draft
+from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused, Values
 
-_STRATEGIES = ("fsdp", "fsdp2", "megatron")
-_REPLAY = "algorithm.router_replay"
+_REPLAY, _SWITCH = "algorithm.router_replay", f"{ROLLOUT}.enable_rollout_routing_replay"
 _ALONE = (
     *("model.fp8", "model.router", _REPLAY),
     *("rollout.expert_parallel", "rollout.quantization"),
 )
 """Settings, or sections, that Megatron-core alone honours."""
 _KNOWN = f"{OWN}parallel."
-_PLAIN = (
-    "as plain data parallelism whose optimizer is sharded; weights and gradients are whole on "
-    "every rank, so give verl_hpc.parallel.tensor_parallel if they do not fit"
-)
 
 
 def engine_of(
@@ -51,26 +47,17 @@ def engine_of(
         obstacle = next(_obstacles(values, draft, model, layout), None)
     is_fsdp = chosen == "fsdp" if chosen is not None else wanted and obstacle is None
     if obstacle is not None and not obstacle.startswith(_KNOWN):
-        text = f"Megatron-core trains, which alone honours {obstacle}, {_PLAIN}"
+        text = note("megatron_trains", obstacle=obstacle)
         if text not in draft.notes.values():
             draft.note(key, text)
     elif is_fsdp and chosen is None and model == ACTOR:
-        draft.note(
-            key,
-            "fully_shard trains (parallel.engine: fsdp); a mixture of experts needs "
-            "verl_hpc.parallel.engine=megatron",
-        )
+        draft.note(key, note("fsdp_trains"))
     return {"engine": "fsdp"} | _fsdp(values, model) if is_fsdp else _megatron(values, model)
 
 
 def _strategy(values: Values, model: str) -> str:
     """Raises: Refused: no engine that is here."""
-    key = f"{model}.strategy"
-    found = values.word(key)
-    if found not in _STRATEGIES:
-        expected = f"expected one of {', '.join(_STRATEGIES)}"
-        raise Refused(key, OTHER_ENGINES.get(found, expected), "parallel.engine")
-    return found
+    return str(our_word(values, f"{model}.strategy", OTHER_ENGINES))
 
 
 def _check_form(values: Values, model: str) -> None:
@@ -96,8 +83,7 @@ def _obstacles(
     own = [values.own.get(f"{prefix}parallel.recompute") for prefix in (ROLE[model], "")]
     if "selective" in (layout.get("recompute"), *own):
         yield f"{OWN}parallel.recompute = selective"
-    weights = "critic.model" if model == CRITIC else "actor_rollout_ref.model"
-    rank = f"{weights}.{'lora.rank' if values.form == 'megatron' else 'lora_rank'}"
+    rank = f"{MODEL[model]}.{'lora.rank' if values.form == 'megatron' else 'lora_rank'}"
     if values[rank]:
         yield f"adapters ({rank})"
     settings = draft.settings | dict(values.own)
@@ -106,11 +92,11 @@ def _obstacles(
         adapters = name in values.own and name.startswith(("lora.", f"{ROLE[model]}lora."))
         if (alone or adapters) and value not in (None, False, 0, "none"):
             yield f"{OWN}{name}" if name in values.own else name
-    rollout = "actor_rollout_ref.rollout"
-    switch, quantized = f"{rollout}.enable_rollout_routing_replay", f"{rollout}.quantization"
-    yield from (key for key in (switch, quantized) if values[key] and _concerns(key, model))
-    if values[f"{rollout}.expert_parallel_size"] != 1:
-        yield f"mixtures of experts ({rollout}.expert_parallel_size)"
+    for key in (_SWITCH, f"{ROLLOUT}.quantization"):
+        if values[key] and _concerns(key, model):
+            yield key
+    if values[f"{ROLLOUT}.expert_parallel_size"] != 1:
+        yield f"mixtures of experts ({ROLLOUT}.expert_parallel_size)"
 
 
 def _concerns(name: str, model: str) -> bool:
@@ -128,13 +114,10 @@ def _fsdp(values: Values, model: str) -> dict[str, Any]:
         found["fsdp.reshard_after_forward"] = False
     if _sums(values, model) != "float32":
         found["fsdp.reduce_dtype"] = _sums(values, model)
-    if _liger(model) in values and not values.flag(_liger(model)):
+    liger = f"{MODEL[model]}.use_liger"
+    if liger in values and not values.flag(liger):
         found["fsdp.kernels"] = "flash_attention"
     return found
-
-
-def _liger(model: str) -> str:
-    return f"{'critic' if model == CRITIC else 'actor_rollout_ref'}.model.use_liger"
 
 
 def _shards(values: Values, key: str) -> dict[str, Any]:
@@ -175,10 +158,8 @@ def has_own_choice(values: Values, model: str) -> bool:
 
 def replay(values: Values, draft: Draft) -> None:
     """Whether the rollout's experts are taken again in training."""
-    mode, rollout = f"{ACTOR}.router_replay.mode", "actor_rollout_ref.rollout"
-    switch = f"{rollout}.enable_rollout_routing_replay"
-    if values[mode] not in ("disabled", "R3"):
-        raise Refused(mode, "expected disabled or R3", _REPLAY)
-    if (values[mode] == "R3") != values.flag(switch):
-        raise Refused(switch if switch in values else mode, "both are set, or neither", _REPLAY)
-    draft.put(_REPLAY, "rollout" if values[mode] == "R3" else "none", mode, switch)
+    mode = f"{ACTOR}.router_replay.mode"
+    source = our_word(values, mode)
+    if (source == "rollout") != values.flag(_SWITCH):
+        raise Refused(_SWITCH if _SWITCH in values else mode, "both are set, or neither", _REPLAY)
+    draft.put(_REPLAY, source, mode, _SWITCH)

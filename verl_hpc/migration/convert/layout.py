@@ -9,29 +9,19 @@ from typing import Any
 
 from verl_hpc.config.model import OffloadConfig, ParallelConfig
 from verl_hpc.migration.convert.engine import engine_of, has_own_choice
-from verl_hpc.migration.convert.plain import word_for
+from verl_hpc.migration.convert.plain import our_word, word_for
 from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, is_there
 from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import Draft, same
 from verl_hpc.migration.table import rows
-from verl_hpc.migration.values import Refused, Values
+from verl_hpc.migration.values import Values
 
-_SIZES = {
-    "tensor_model_parallel_size": "tensor_parallel",
-    "pipeline_model_parallel_size": "pipeline_parallel",
-    "virtual_pipeline_model_parallel_size": "virtual_pipeline",
-    "context_parallel_size": "context_parallel",
-    "expert_model_parallel_size": "expert_parallel",
-    "expert_tensor_parallel_size": "expert_tensor_parallel",
-}
 _OFFLOAD = {
-    "param_offload": "parameters",
-    "grad_offload": "gradients",
-    "optimizer_offload": "optimizer",
+    "parameters": "param_offload",
+    "gradients": "grad_offload",
+    "optimizer": "optimizer_offload",
 }
-_THEIRS = {ours: theirs for theirs, ours in _OFFLOAD.items()}
 _OF_FSDP = ("enable_gradient_checkpointing", "enable_activation_offload", "use_liger")
-_RECOMPUTE = ("granularity", "method", "num_layers", "modules")
 
 
 def _parallel(values: Values, model: str) -> dict[str, Any]:
@@ -43,15 +33,15 @@ def _parallel(values: Values, model: str) -> dict[str, Any]:
             if values.flag(f"{MODEL[model]}.enable_activation_offload"):
                 found["offload_activations"] = True
         return found
-    section = f"{model}.megatron"
-    found = {ours: values[f"{section}.{theirs}"] for theirs, ours in _SIZES.items()}
+    keys = _megatron_keys(model)
+    found = {name: values[key] for name, key in keys.items() if key.endswith("_size")}
     if found["expert_tensor_parallel"] is None:  # as Megatron-core takes it
         experts = found["expert_parallel"] not in (None, 1)
         found["expert_tensor_parallel"] = found["tensor_parallel"] if experts else 1
     found = {name: 1 if size is None else size for name, size in found.items()}
     if found["tensor_parallel"] != 1:
-        found["sequence_parallel"] = values.flag(f"{section}.sequence_parallel")
-    return found if model == REF else found | _recompute(values, section)
+        found["sequence_parallel"] = values.flag(keys["sequence_parallel"])
+    return found if model == REF else found | _recompute(values, keys)
 
 
 def _ulysses(values: Values, model: str) -> Any:
@@ -60,22 +50,22 @@ def _ulysses(values: Values, model: str) -> Any:
     return next((values[key] for key in keys if key in values), values[keys[0]])
 
 
-def _recompute(values: Values, section: str) -> dict[str, Any]:
-    given = {n: f"{section}.override_transformer_config.recompute_{n}" for n in _RECOMPUTE}
-    granularity = values[given["granularity"]]
-    if granularity not in (None, "full", "selective"):
-        raise Refused(
-            given["granularity"], "expected full, selective or null", "parallel.recompute"
-        )
+@cache
+def _megatron_keys(model: str) -> dict[str, str]:
+    """Keys of the Megatron form by our setting of the section parallel."""
+    prefix, section = f"{ROLE[model]}parallel.", f"{model}.megatron."
+    keys = (row for row in rows() if row.key.startswith(section) and row.by == "layout.layout")
+    return {row.ours[0].removeprefix(prefix): row.key for row in keys}
+
+
+def _recompute(values: Values, keys: Mapping[str, str]) -> dict[str, Any]:
+    granularity = our_word(values, keys["recompute"])
     if granularity is None:
         return {}
-    found: dict[str, Any] = {"recompute": granularity}
     if granularity == "selective":
-        return found | {"recompute_modules": values[given["modules"]]}
-    for name in ("method", "num_layers"):
-        if values[given[name]] is not None:
-            found[f"recompute_{name}"] = values[given[name]]
-    return found
+        return {"recompute": granularity, "recompute_modules": values[keys["recompute_modules"]]}
+    found = {name: values[keys[name]] for name in ("recompute_method", "recompute_num_layers")}
+    return {"recompute": granularity} | {n: v for n, v in found.items() if v is not None}
 
 
 def _note_keys_of_fsdp(values: Values, draft: Draft, model: str) -> None:
@@ -131,12 +121,12 @@ def offload(values: Values, draft: Draft) -> None:
         section = FSDP[model] if values.form == "fsdp" else f"{model}.megatron"
         found = {
             ours: values.flag(f"{section}.{theirs}")
-            for theirs, ours in _OFFLOAD.items()
-            if not (theirs == "grad_offload" and values.form == "fsdp")
+            for ours, theirs in _OFFLOAD.items()
+            if not (ours == "gradients" and values.form == "fsdp")
         }
         if model == ACTOR or OffloadConfig(**found) != OffloadConfig(**shared):
             for name, value in found.items():
-                draft.put(f"{ROLE[model]}offload.{name}", value, f"{section}.{_THEIRS[name]}")
+                draft.put(f"{ROLE[model]}offload.{name}", value, f"{section}.{_OFFLOAD[name]}")
         shared = shared or found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from verl_hpc.algorithms import losses
@@ -12,42 +11,16 @@ from verl_hpc.config.algorithm import SCALED
 from verl_hpc.migration.convert.plain import our_word
 from verl_hpc.migration.models import ACTOR
 from verl_hpc.migration.row import Draft
+from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused, Values
 
 _CLIPPED = ("ppo_clip", "gspo", "gmpo", "cispo", "clip_cov")
 _OF_SEQUENCES = ("gspo", "gmpo", "sapo")
 """Losses that verl aggregates in their own way, whatever loss_agg_mode says."""
-_LONGEST = (
-    "without loss_scale_factor verl (trainer.use_v1) divides by the longest response of each "
-    "micro-batch, which depends on how a mini-batch is cut; here by rollout.max_response_tokens"
-)
-_OF_THE_STEP = (
-    "tokens are chosen over the whole step, by the log-probs before it; verl chooses over each "
-    "micro-batch, by those of the policy that is trained"
-)
-_GSPO = (
-    "verl's main branch sums gspo by seq-mean-token-mean whatever loss_agg_mode says, and so it is "
-    "here; verl 0.9.1 sums it as that says: verl_hpc.algorithm.aggregation does so"
-)
-_OF_MICRO_BATCHES = (
-    "verl takes the mean over each micro-batch, so that its gradient grows with their number; here "
-    "it is that over the mini-batch"
-)
-_DIFFERENCES = {"clip_cov": _OF_THE_STEP, "kl_cov": _OF_THE_STEP, "gmpo": _OF_MICRO_BATCHES}
+_DIFFERENCES = {"clip_cov": "whole_step", "kl_cov": "whole_step", "gmpo": "micro_batches"}
+"""Notes of losses that differ from verl's."""
 _POLICY = f"{ACTOR}.policy_loss"
 _LOSS = "algorithm.loss"
-_OPTIONS: Mapping[str, Mapping[str, str]] = {
-    f"{ACTOR}.clip_ratio_c": {"ppo_clip": "dual_clip", "dppo": "max_ratio"},
-    f"{ACTOR}.tau_pos": {"sapo": "tau_positive"},
-    f"{ACTOR}.tau_neg": {"sapo": "tau_negative"},
-    f"{_POLICY}.clip_cov_ratio": {"clip_cov": "share"},
-    f"{_POLICY}.clip_cov_lb": {"clip_cov": "lower"},
-    f"{_POLICY}.clip_cov_ub": {"clip_cov": "upper"},
-    f"{_POLICY}.kl_cov_ratio": {"kl_cov": "share"},
-    f"{_POLICY}.ppo_kl_coef": {"kl_cov": "coefficient"},
-    f"{_POLICY}.dro_beta": {"dro": "beta"},
-}
-"""Settings of single losses, by verl's key: the loss, and its setting there."""
 
 
 def loss(values: Values, draft: Draft) -> None:
@@ -69,21 +42,12 @@ def loss(values: Values, draft: Draft) -> None:
         draft.put(f"{_LOSS}.threshold", low, f"{ACTOR}.clip_ratio")
     if name == "dro" and values[f"{_POLICY}.dro_beta"] is None:
         raise Refused(f"{_POLICY}.dro_beta", "is needed with dro", f"{_LOSS}.beta")
-    for key, of_loss in _OPTIONS.items():
-        if name in of_loss:
-            draft.put(f"{_LOSS}.{of_loss[name]}", values[key], key)
-        elif key in values and values[key] != values.default(key):
-            raise Refused(key, f"has no effect with the loss {mode}; leave it out", _LOSS)
     if name in _DIFFERENCES:
-        draft.note(f"{_POLICY}.loss_mode", _DIFFERENCES[name])
+        draft.note(f"{_POLICY}.loss_mode", note(_DIFFERENCES[name]))
     _aggregation(values, draft, name, mode)
     sides = (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high")
     if f"{ACTOR}.clip_ratio" in values and any(side not in values for side in sides):
-        draft.note(
-            f"{ACTOR}.clip_ratio",
-            "is that of a side that is not given; verl 0.9 clips such a side at its default, "
-            f"{values.default(sides[0])}, whatever clip_ratio says",
-        )
+        draft.note(f"{ACTOR}.clip_ratio", note("one_side", value=values.default(sides[0])))
 
 
 def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
@@ -100,24 +64,16 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
         draft.put("algorithm.aggregation", values[key], key)
         is_scaled = values[key] == SCALED and values[f"{ACTOR}.loss_scale_factor"] is None
         if is_scaled and values["trainer.use_v1"]:
-            draft.note(key, _LONGEST)
+            draft.note(key, note("longest_response"))
     elif values.flag(f"{ACTOR}.use_kl_loss") or values[f"{ACTOR}.entropy_coeff"]:
         whose = "" if key in values else " (verl's default)"
-        raise Refused(
-            key,
-            f"= {values[key]}{whose}: verl sums KL and entropy so, and {mode} by {own}; here all "
-            "terms of a loss are summed alike",
-            f"{key}={own}",
-        )
+        why = note("terms_alike", value=f"{values[key]}{whose}", mode=mode, own=own)
+        raise Refused(key, why, f"{key}={own}")
     elif values["algorithm.adv_estimator"] == "gae" and values[key] != "token-mean":
-        raise Refused(
-            key,
-            f"= {values[key]}: verl sums the critic's loss so, and {mode} by {own}; here the "
-            "critic's is summed by token-mean, or as the policy's",
-            f"{key}={own}",
-        )
+        why = note("critics_terms", value=values[key], mode=mode, own=own)
+        raise Refused(key, why, f"{key}={own}")
     elif name == "gspo":
-        draft.note(f"{_POLICY}.loss_mode", _GSPO)
+        draft.note(f"{_POLICY}.loss_mode", note("gspo"))
     elif key in values:
         draft.note(key, f"verl sums {mode} by {own} whatever it says, and so it is here")
 

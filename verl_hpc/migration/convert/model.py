@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from verl_hpc.migration.convert.plain import refusal
 from verl_hpc.migration.models import ACTOR, MODEL, has_critic
 from verl_hpc.migration.row import Draft
+from verl_hpc.migration.table import known
 from verl_hpc.migration.values import Refused, Values
 
-_LINEAR = {
-    "linear_qkv": ["q_proj", "k_proj", "v_proj"],
-    "linear_proj": ["o_proj"],
-    "linear_fc1": ["gate_proj", "up_proj"],
-    "linear_fc2": ["down_proj"],
-}
-"""What Megatron's fused layers are in a checkpoint."""
 _ADAPTERS = {
     False: ("lora_rank", "lora_alpha", "target_modules", "lora_adapter_path"),
     True: ("lora.rank", "lora.alpha", "lora.target_modules", "lora.adapter_path"),
@@ -61,12 +56,12 @@ def _check_adapters_form(values: Values, section: str) -> None:
 
 
 def _targets(values: Values, key: str) -> Any:
-    chosen = values[key]
+    chosen, fused = values[key], known(f"{MODEL[ACTOR]}.lora.target_modules").words
     if not isinstance(chosen, list):
         return chosen
-    if values.form == "megatron" and set(chosen) == set(_LINEAR):
+    if values.form == "megatron" and set(chosen) == set(fused):
         return "all-linear"
-    return [part for name in chosen for part in _LINEAR.get(name, [name])]
+    return [part for name in chosen for part in fused.get(name, [name])]
 
 
 def lora(values: Values, draft: Draft) -> None:
@@ -95,16 +90,12 @@ def fp8(values: Values, draft: Draft) -> None:
 
 def router(values: Values, draft: Draft) -> None:
     """Losses of the router of experts."""
-    given = values.below(_OVERRIDES)
+    given, key = values.below(_OVERRIDES), f"{_OVERRIDES}.moe_aux_loss_coeff"
     weight = given.get("moe_aux_loss_coeff")
     if weight and given.get("moe_router_load_balancing_type") != "seq_aux_loss":
-        raise Refused(
-            f"{_OVERRIDES}.moe_aux_loss_coeff",
-            "experts are evened out in each sequence: moe_router_load_balancing_type=seq_aux_loss",
-            "model.router.seq_aux_loss",
-        )
+        why = "experts are evened out in each sequence: moe_router_load_balancing_type=seq_aux_loss"
+        raise refusal(key, why)
     if weight:
-        key = f"{_OVERRIDES}.moe_aux_loss_coeff"
         draft.put("model.router.seq_aux_loss", weight, key)
     if given.get("moe_z_loss_coeff"):
         draft.put(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from verl_hpc.migration.convert.plain import our_word, refusal
 from verl_hpc.migration.models import ACTOR, CRITIC, has_critic
 from verl_hpc.migration.row import Draft
 from verl_hpc.migration.values import Refused, Values
 
 _OURS = {ACTOR: "optimizer", CRITIC: "roles.critic.optimizer"}
-_STYLES = ("constant", "linear", "cosine")
 
 
 def optimizers(values: Values, draft: Draft) -> None:
@@ -56,9 +56,7 @@ def _schedule(values: Values, draft: Draft, section: str) -> dict[str, tuple[Any
     older = f"{section}.warmup_style"
     if fsdp and values[older] is not None:
         style = older
-    if values[style] not in _STYLES:
-        raise Refused(style, f"expected one of {', '.join(_STYLES)}", "optimizer.schedule")
-    found["schedule"] = values[style], style
+    found["schedule"] = our_word(values, style), style
     if fsdp:
         least = f"{section}.min_lr_ratio"
         share = 0.0 if values[least] is None else values.number(least)
@@ -94,14 +92,8 @@ def _warmup(values: Values, draft: Draft, section: str, each: int) -> tuple[int,
 
 def optimizer_steps(values: Values) -> int:
     """In a step of the trainer."""
-    size, mini = (
-        values.whole("data.train_batch_size"),
-        values.whole(f"{ACTOR}.ppo_mini_batch_size"),
-    )
+    key = f"{ACTOR}.ppo_mini_batch_size"
+    size, mini = values.whole("data.train_batch_size"), values.whole(key)
     if size % mini:
-        raise Refused(
-            f"{ACTOR}.ppo_mini_batch_size",
-            f"{mini} does not divide data.train_batch_size = {size}",
-            "batch.mini_batches",
-        )
+        raise refusal(key, f"{mini} does not divide data.train_batch_size = {size}")
     return size // mini * values.whole(f"{ACTOR}.ppo_epochs")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import cycle
 from typing import Any
 
+from verl_hpc.migration.models import has_critic
 from verl_hpc.migration.reference import MISSING
-from verl_hpc.migration.row import Draft, Row
-from verl_hpc.migration.table import find
+from verl_hpc.migration.row import Draft, Row, same
+from verl_hpc.migration.table import known
 from verl_hpc.migration.values import Refused, Values
 
 
@@ -30,12 +32,45 @@ def listed(row: Row, values: Values, draft: Draft) -> None:
         draft.put(row.ours[0], value if isinstance(value, list) else [value], row.key)
 
 
+def whole(row: Row, values: Values, draft: Draft) -> None:
+    """A whole number."""
+    draft.put(row.ours[0], values.whole(row.key), row.key)
+
+
+def agree(row: Row, values: Values, _: Draft) -> None:
+    """Nothing: the value must be that of another key, and the critic's counts if there is one."""
+    value, others = values[row.key], values[row.other]
+    is_unset = value is None and values.default(row.key) is None
+    is_idle = row.key.startswith("critic.") and not has_critic(values)
+    if not is_unset and not is_idle and not same(value, others):
+        raise refusal(row.key, row.otherwise.format(other=row.other, value=others))
+
+
+def chosen(row: Row, values: Values, draft: Draft) -> None:
+    """The value, if another key makes a choice with which it counts."""
+    choice = our_word(values, row.other)
+    settings = dict(zip(row.choices, cycle(row.ours), strict=False))
+    if choice in settings:
+        draft.put(settings[choice], values[row.key], row.key)
+    elif row.key in values and values[row.key] != values.default(row.key):
+        raise refusal(row.key, row.otherwise.format(ours=choice, value=values[row.other]))
+
+
 CONVERSIONS: Mapping[str, Callable[[Row, Values, Draft], None]] = {
     "": copy,
+    "agree": agree,
+    "chosen": chosen,
     "listed": listed,
     "never": never,
+    "whole": whole,
 }
 """The functions by the name that a row has for them."""
+
+
+def refusal(key: str, why: str) -> Refused:
+    """The refusal of a key, with what its row has nearest to it."""
+    row = known(key)
+    return Refused(key, why, row.near or row.ours[0])
 
 
 def our_word(values: Values, key: str, why_not: Mapping[str, str] | None = None) -> Any:
@@ -56,8 +91,7 @@ def word_for(key: str, value: Any, why_not: Mapping[str, str] | None = None) -> 
     Raises:
         Refused: as `our_word`.
     """
-    row = find(key)
-    assert row is not None
+    row = known(key)
     if not isinstance(value, list | dict) and value in row.words:
         return row.words[value]
     allowed = ", ".join(str(word) for word in row.words if word != MISSING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.config.rollout import OTHER_ENGINES
-from verl_hpc.migration.convert.plain import our_word
+from verl_hpc.migration.convert.plain import our_word, refusal
 from verl_hpc.migration.models import ROLLOUT
 from verl_hpc.migration.row import Draft
 from verl_hpc.migration.values import Refused, Values
@@ -63,9 +63,7 @@ def experts(values: Values, draft: Draft) -> None:
     key, ranks = f"{ROLLOUT}.expert_parallel_size", f"{ROLLOUT}.tensor_model_parallel_size"
     size = values.whole(key)
     if size not in (1, values[ranks]):
-        raise Refused(
-            key, f"expected 1, or {ranks}, whose ranks share them", "rollout.expert_parallel"
-        )
+        raise refusal(key, f"expected 1, or {ranks}, whose ranks share them")
     draft.put("rollout.expert_parallel", size > 1, key)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from verl_hpc.migration.row import Draft, same
+from verl_hpc.migration.row import Draft
+from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused, Values
 
 _KEEPS_ALL = 1_000_000
@@ -38,13 +39,11 @@ def length(values: Values, draft: Draft) -> None:
 
 def keep(values: Values, draft: Draft) -> None:
     """Checkpoints that are kept."""
-    actor, critic = "trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep"
-    number = values[actor]
-    if critic in values and values[critic] is not None and not same(values[critic], number):
-        raise Refused(critic, "a saved step has all models in one directory", actor)
-    draft.put("checkpoint.keep", _KEEPS_ALL if number is None else number, actor)
+    key = "trainer.max_actor_ckpt_to_keep"
+    number = values[key]
+    draft.put("checkpoint.keep", _KEEPS_ALL if number is None else number, key)
     if number is None:
-        draft.note(actor, f"null keeps every step: checkpoint.keep = {_KEEPS_ALL}")
+        draft.note(key, f"null keeps every step: checkpoint.keep = {_KEEPS_ALL}")
 
 
 def world(values: Values, draft: Draft) -> None:
@@ -54,19 +53,14 @@ def world(values: Values, draft: Draft) -> None:
         return
     draft.ranks = values.whole(nodes) * values.whole(gpus)
     size = draft.settings
-    shares = [
-        size.get(f"parallel.{name}_parallel", 1) for name in ("tensor", "pipeline", "context")
-    ]
+    names = (f"parallel.{name}_parallel" for name in ("tensor", "pipeline", "context"))
+    shares = [size.get(name, 1) for name in names]
     if not all(type(share) is int and share > 0 for share in shares):
         return  # which settings of that value refuse themselves
     replica = shares[0] * shares[1] * shares[2]
     if draft.ranks % replica:
-        raise Refused(
-            gpus if gpus in values else nodes,
-            f"{draft.ranks} ranks (nnodes x n_gpus_per_node) are no multiple of the {replica} that "
-            "tensor, pipeline and context parallel ranks make",
-            "another size of the layout",
-        )
+        why = note("no_whole_replica", ranks=draft.ranks, replica=replica)
+        raise Refused(gpus if gpus in values else nodes, why, "another size of the layout")
     draft.put("parallel.data_parallel", draft.ranks // replica, nodes, gpus)
 
 

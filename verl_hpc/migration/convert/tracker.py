@@ -5,20 +5,11 @@ from __future__ import annotations
 import re
 
 from verl_hpc.migration.row import Draft
+from verl_hpc.migration.table import known, note
 from verl_hpc.migration.values import Refused, Values
 
 _TRACKERS = "metrics.* (docs/observability.md); metrics.jsonl is always written"
-PROJECTS = {
-    "wandb": "metrics.wandb.project",
-    "mlflow": "metrics.mlflow.experiment",
-    "swanlab": "metrics.swanlab.project",
-}
-"""Trackers that put runs into projects, and where theirs is said."""
-_KNOWN = ("console", "file", "tensorboard", *PROJECTS)
-_UPLOADS = {
-    "wandb": "an offline run, which needs no network: `python -m verl_hpc sync RUN` uploads it",
-    "swanlab": "an offline run, which needs no network: `swanlab sync` uploads it",
-}
+_PLAIN = ("console", "file", "tensorboard")
 
 
 def loggers(values: Values, draft: Draft) -> None:
@@ -27,28 +18,26 @@ def loggers(values: Values, draft: Draft) -> None:
     chosen = values[key]
     chosen = chosen if isinstance(chosen, list) else [chosen]
     if key not in values:
-        draft.note(
-            key,
-            "verl's default is [console, wandb]; wandb, whose package may be missing, only if it "
-            "is given",
-        )
+        draft.note(key, note("no_tracker"))
         return
-    unknown = [name for name in chosen if name not in _KNOWN]
+    projects = known(key).words
+    trackers = (*_PLAIN, *projects)
+    unknown = [name for name in chosen if name not in trackers]
     if unknown:
-        why = f"there is no tracker {unknown[0]} here, but {', '.join(_KNOWN)}"
+        why = f"there is no tracker {unknown[0]} here, but {', '.join(trackers)}"
         raise Refused(key, why, _TRACKERS)
     draft.put("metrics.terminal", "auto" if "console" in chosen else "off", key)
     draft.put("metrics.tensorboard", "tensorboard" in chosen, key)
-    _projects(values, draft, [name for name in PROJECTS if name in chosen])
-    told = [text for name, text in _UPLOADS.items() if name in chosen]
+    _put_projects(values, draft, [ours for name, ours in projects.items() if name in chosen])
+    told = [note(name) for name in ("wandb", "swanlab") if name in chosen]
     if told:
         draft.note(key, "; ".join(told))
 
 
-def _projects(values: Values, draft: Draft, trackers: list[str]) -> None:
+def _put_projects(values: Values, draft: Draft, settings: list[str]) -> None:
     key = "trainer.project_name"
     label = re.sub(r"[^A-Za-z0-9 ._-]+", "-", values.text(key)).lstrip(" ._-")[:128] or "verl"
-    for name in trackers:
-        draft.put(PROJECTS[name], label, "trainer.logger", key)
-    if trackers and label != values[key]:
+    for setting in settings:
+        draft.put(setting, label, "trainer.logger", key)
+    if settings and label != values[key]:
         draft.note(key, f"a project has letters, digits, ' ', '.', '_' and '-': {label}")

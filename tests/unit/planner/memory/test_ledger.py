@@ -98,14 +98,14 @@ def test_recomputing_comes_before_more_gpus():
         rollout={"tensor_parallel": 32, "num_samples": 8, "max_response_tokens": 15872},
     )
     found = remedy(config, {"actor": LLAMA_405B}, 512, H100, most_ranks=1024)
-    assert found.steps
+    assert found.settings
     assert found.num_ranks == 512
     assert all("recompute" in name for name in found.settings)
 
 
 def test_a_run_that_fits_needs_no_change():
     config, arch = parse(), architecture(max_positions=4096, dtype="bfloat16")
-    assert remedy(config, {"actor": arch}, 4, H100).steps == ()
+    assert remedy(config, {"actor": arch}, 4, H100).settings == {}
 
 
 def test_nothing_helps_a_device_that_is_too_small_for_a_process():

@@ -116,7 +116,7 @@ def test_nothing_helps_a_device_that_is_too_small_for_a_process():
 
 def test_every_term_says_what_it_counts():
     ppo = small(algorithm__advantage={"name": "gae"}, algorithm__kl={"placement": "reward"})
-    for phase in ppo.all_phases:
+    for phase in (*ppo.all_phases, *small(lora={"rank": 8}).all_phases):
         for name in (*phase.device, *phase.host):
             assert term(name).formula, name
     assert all(TERMS[name].formula for name in TERMS)

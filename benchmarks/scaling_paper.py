@@ -10,12 +10,13 @@ from verl_hpc.errors import VerlHpcError
 from verl_hpc.placement.layouts import RunLayouts, layouts_of, run_layouts
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.search.explain import layouts_text, placed_text
-from verl_hpc.planner.search.scaling import RULE, scaling_rows
-from verl_hpc.planner.search.search import Candidate
+from verl_hpc.planner.search.search import Candidate, search
 from verl_hpc.planner.search.verified import search_that_fits
-from verl_hpc.planner.timing.step import predict_step
+from verl_hpc.planner.timing.step import predict_step, step_flops
 from verl_hpc.planner.timing.workload import workload_of
 
+RULE = 0.75
+"""Least efficiency that computing centres ask for."""
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 OUTSIDE = "transfer"
 """What a refit takes beside its terms: its messages, simulated over links."""
@@ -189,19 +190,17 @@ def _step(shape: Shape, layouts: RunLayouts, told: Ledger, text: str) -> Step:
 
 
 def _formulas(shape: Shape, num_ranks: int) -> Step:
-    (row,) = scaling_rows(shape.name, shape.config, shape.archs, shape.machine, [num_ranks])
-    if row.candidate is None:
-        raise VerlHpcError(f"nothing fits on {num_ranks} ranks")
-    best = row.candidate
-    tokens = row.tokens_per_second * best.seconds
+    best = search(shape.config, shape.archs, shape.machine, num_ranks).best
+    work = workload_of(shape.config)
+    peak = num_ranks * shape.machine.peak(shape.config.model.dtype)
     return Step(
         num_ranks,
-        row.sequences,
-        tokens,
+        work.sequences,
+        work.tokens,
         best.seconds,
         best.operators,
         {},
-        row.utilisation,
+        step_flops(shape.config, shape.archs, work) / (best.seconds * peak),
         _text(best),
         None,
     )

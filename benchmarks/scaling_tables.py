@@ -8,10 +8,9 @@ from typing import Any
 
 from benchmarks.figures import markdown_table
 from benchmarks.picture import picture_of
-from benchmarks.scaling_paper import Row, Step, breaks_at, breaks_at_of_best
+from benchmarks.scaling_paper import RULE, Row, Step, breaks_at, breaks_at_of_best
 from benchmarks.scaling_shapes import Shape
 from verl_hpc.metrics.series import Point
-from verl_hpc.planner.search.scaling import RULE
 
 NONE = "-"
 _TERMS = 3

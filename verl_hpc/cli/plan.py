@@ -201,9 +201,11 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> None:
 def _write(arguments: argparse.Namespace, plan: Plan) -> None:
     """Write the files that the options ask for."""
     if arguments.svg is not None:
+        from verl_hpc.cli.plan_inputs import write_text
         from verl_hpc.cli.plan_svg import as_svg
 
-        _write_text("--svg", arguments.svg, as_svg(plan))
+        write_text("--svg", arguments.svg, as_svg(plan))
+        print(f"wrote {arguments.svg}", file=sys.stderr)
     if arguments.write is not None:
         from verl_hpc.cli.plan_found import write_found
         from verl_hpc.cluster.profile import PREFIX
@@ -222,14 +224,6 @@ def _made_by(arguments: argparse.Namespace) -> str:
         values = value if isinstance(value, list) else [] if value is None else [value]
         words += [f"{_option(name)} {shlex.quote(f'{one}')}" for one in values]
     return " ".join([*words, *map(shlex.quote, arguments.words)])
-
-
-def _write_text(option: str, path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{option} {path}: {error.strerror}; choose another file") from None
-    print(f"wrote {path}", file=sys.stderr)
 
 
 if __name__ == "__main__":

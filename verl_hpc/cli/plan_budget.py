@@ -20,12 +20,10 @@ from verl_hpc.budget.forecast import (
     most_steps,
     waits_like,
 )
-from verl_hpc.cli.plan_inputs import planner_of
+from verl_hpc.cli.plan_inputs import planner_of, profile_and_config
 from verl_hpc.cli.plan_runs import ranks_of
-from verl_hpc.cluster.profile import PREFIX, load_profile, parse_site_override
 from verl_hpc.cluster.site import Site
 from verl_hpc.cluster.time_limit import parse_time, signal_lead
-from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ClusterError, ConfigError, VerlHpcError
 from verl_hpc.metrics.log import read_metrics
@@ -118,16 +116,13 @@ def run_budget(
 
 
 def _question(arguments: argparse.Namespace, now: float) -> Question:
-    ours = [word for word in arguments.words if word.startswith(PREFIX)]
-    words = [word for word in arguments.words if not word.startswith(PREFIX)]
     until = None if arguments.until is None else parse_day(arguments.until, "--until") + DAY_S
     if until is not None and until <= now:
         raise ConfigError(f"--until {arguments.until}: that day is over")
     if arguments.budget is not None and not 0 < arguments.budget < math.inf:
         raise ConfigError(f"--budget {arguments.budget:.15g}: a number of hours above 0")
-    site = load_profile(arguments.cluster, map(parse_site_override, ours)).site
-    config = load_config(arguments.config, words)
-    return Question(config, site, arguments.time or TIME, arguments.budget, until, now)
+    profile, config, _ = profile_and_config(arguments)
+    return Question(config, profile.site, arguments.time or TIME, arguments.budget, until, now)
 
 
 def _measured(path: Path, question: Question) -> tuple[str, Links]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+from verl_hpc.cli.plan_inputs import write_text
 from verl_hpc.cli.plan_runs import PastRun, read_run
 from verl_hpc.errors import ConfigError
 from verl_hpc.planner.timing.calibrate import (
@@ -48,10 +49,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     print("\n".join(lines))
     if arguments.out is not None:
         text = write_efficiency(fit.efficiency, _comment(paths, fit, by))
-        try:
-            arguments.out.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--out {arguments.out}: {error.strerror}") from None
+        write_text("--out", arguments.out, text)
         print(f"\nwrote {arguments.out}: give it as --efficiency")
     return 0
 

@@ -34,10 +34,7 @@ SIZES = Path("configs/model")
 
 def planner_of(arguments: argparse.Namespace) -> Planner:
     """Raises: VerlHpcError: options or files are missing, wrong, or contradict each other."""
-    ours = [word for word in arguments.words if word.startswith(PREFIX)]
-    words = tuple(word for word in arguments.words if not word.startswith(PREFIX))
-    profile = load_profile(arguments.cluster, map(parse_site_override, ours))
-    config = load_config(arguments.config, words)
+    profile, config, words = profile_and_config(arguments)
     if arguments.search:
         refuse_searched(config, words, "--search")
     hardware = hardware_of(profile.site, measured=arguments.measured)
@@ -46,6 +43,26 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
     work = work_of(config, arguments.prompt, arguments.response)
     known = (*assumed(config, arguments), *hardware.assumptions)
     return Planner(config, archs, machine, work, known)
+
+
+def profile_and_config(arguments: argparse.Namespace) -> tuple[Profile, RunConfig, list[str]]:
+    """Return the site profile and the configuration, and the words that change the latter."""
+    ours = [word for word in arguments.words if word.startswith(PREFIX)]
+    words = [word for word in arguments.words if not word.startswith(PREFIX)]
+    profile = load_profile(arguments.cluster, map(parse_site_override, ours))
+    return profile, load_config(arguments.config, words), words
+
+
+def write_text(option: str, path: Path, text: str) -> None:
+    """Write a file that an option asks for.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror}; choose another file") from None
 
 
 def work_of(config: RunConfig, prompt: float | None, response: float | None) -> Workload:

@@ -229,8 +229,9 @@ class Planner:
         sharded = _sharded(self._config)
         if sharded:
             raise ConfigError(
-                f"{option}: a search compares layouts of Megatron-core, and parallel.engine = fsdp "
-                f"of the {sharded[0]} has one alone; plan without a search"
+                f"{option}: the {sharded[0]} has parallel.engine = fsdp, which always shards over "
+                "all ranks of its placement and leaves a search nothing to choose; set it to "
+                "megatron, or plan without --search"
             )
         sizes = [count * self._per_node for count in nodes]
         if max(sizes) > MOST_SEARCHED_RANKS:

@@ -94,42 +94,6 @@ def test_a_stated_number_of_replicas_is_checked():
         assert words in message
 
 
-def test_ranks_that_do_not_divide():
-    message = refusal(6, parallel__tensor_parallel=2, parallel__pipeline_parallel=2)
-    for words in ("tensor_parallel 2 x pipeline_parallel 2 = 4", "6 ranks", "multiple of 4"):
-        assert words in message
-
-
-@pytest.mark.parametrize(
-    "num_ranks, changes, words",
-    [
-        (3, {"parallel__tensor_parallel": 3}, ["parallel: ", "tensor_parallel = 3", "8 attention"]),
-        (7, {"parallel__pipeline_parallel": 7}, ["parallel: ", "4 layers", "pipeline_parallel = "]),
-        (4, {"rollout__tensor_parallel": 3}, ["rollout: ", "tensor_parallel = 3", "4 ranks"]),
-        (
-            16,
-            {"parallel__tensor_parallel": 8, "rollout__tensor_parallel": 16},
-            ["rollout: ", "tensor_parallel = 16", "8 attention heads"],
-        ),
-        (
-            4,
-            {
-                "parallel__tensor_parallel": 2,
-                "rollout__tensor_parallel": 4,
-                "rollout__grouping": "zero_redundancy",
-            },
-            ["parallel / rollout: ", "zero-redundancy", "(2)", "(4)"],
-        ),
-    ],
-)
-def test_models_that_cannot_be_cut_that_way(num_ranks, changes, words):
-    message = refusal(num_ranks, **changes)
-    section, *rest = words
-    assert section in message
-    for word in rest:
-        assert word in message
-
-
 def test_sequences_fit_the_models_positions():
     message = refusal(1, rollout__max_prompt_tokens=1000, rollout__max_response_tokens=25)
     for words in ("max_prompt_tokens 1000", "max_response_tokens 25 = 1025", "1024 positions"):
@@ -156,21 +120,6 @@ def test_sequences_fit_the_positions_of_every_model():
     message = refusal(1, **GAE, archs={"critic": short}, **lengths)
     assert "500 + max_response_tokens 100 = 600 is above the 512 positions of the critic" in message
     lay_out(1, **GAE, **lengths)
-
-
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"recompute_num_layers": 4}, ["= 4 does not divide", "(2)", "block"]),
-        ({"recompute_method": "block", "recompute_num_layers": 3}, ["= 3", "more than 2"]),
-    ],
-)
-def test_more_layers_to_recompute_than_a_stage_has(changes, words):
-    sizes = {"parallel__pipeline_parallel": 2, "parallel__recompute": "full"}
-    message = refusal(2, **sizes, **{f"parallel__{name}": v for name, v in changes.items()})
-    for word in words:
-        assert word in message
-    lay_out(2, **sizes, parallel__recompute_num_layers=2)
 
 
 # Roles on ranks of their own
@@ -271,52 +220,6 @@ def test_nodes_need_their_size():
     assert ranks_of(layouts)["rollout"] == (2, 3)
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"placement": {"train": "0-1", "rollout": "2"}}, ["rank 3 of 4", "nothing to do"]),
-        ({"placement": {"train": "0", "rollout": "1"}}, ["rank 2 and 1 more of 4", "fewer ranks"]),
-        (
-            {"placement": {"train": "0-1", "rolout": "2-3"}},
-            ["placement.rolout", "no role of recipe rl", "did you mean rollout"],
-        ),
-        (
-            {"recipe": "sft", "placement": {"train": "0-1", "rollout": "2-3"}},
-            ["placement.rollout", "no role of recipe sft"],
-        ),
-        (
-            {"roles": {"actor": {"placement": "trainn"}}, "placement": HALVES},
-            ["roles.actor.placement = trainn", "no such label", "did you mean train"],
-        ),
-        (
-            {"placement": {"train": "0-2", "rollout": "3"}, "parallel__tensor_parallel": 2},
-            ["parallel: ", "the 3 ranks of placement.train; give it a multiple of 2"],
-        ),
-        (
-            {
-                **GAE,
-                "placement": {"train": "0-1", "critic": "2-3"},
-                "roles": {"critic": {"parallel": {"data_parallel": 4}}},
-            },
-            ["roles.critic.parallel.data_parallel = 4", "2 ranks"],
-        ),
-        (
-            GAE | {"roles": {"critic": {"parallel": {"pipeline_parallel": 4,
-             "virtual_pipeline": 3}}}},
-            ["roles.critic.parallel: "],
-        ),
-        (
-            {"placement": {"train": "0-1", "rollout": "2-3"}, "rollout__tensor_parallel": 4},
-            ["rollout tensor_parallel = 4", "2 ranks"],
-        ),
-    ],
-)  # fmt: skip
-def test_placements_that_do_not_work(changes, words):
-    message = refusal(4, **changes)
-    for word in words:
-        assert word in message
-
-
 def test_all_roles_read_the_same_token_ids():
     other = architecture(vocab_size=64, max_positions=1024)
     message = refusal(2, **GAE, archs={"critic": other})
@@ -350,12 +253,6 @@ def test_delayed_fp8_shares_all_ranks_or_none():
     lay_out(4, **PPO, **fp8)
 
 
-def test_a_dense_model_has_no_experts_to_replay():
-    message = refusal(1, algorithm__router_replay="rollout")
-    for word in ("algorithm.router_replay = rollout", "no mixture of experts", "leave it out"):
-        assert word in message
-
-
 @pytest.mark.parametrize(
     "changes, told",
     [
@@ -371,3 +268,52 @@ def test_what_is_not_mapped_of_tensors_that_hold_several_layers(changes, told):
     with pytest.raises(ConfigError, match=told):
         run_layouts(parse(**changes), fused, 1)
     run_layouts(parse(), fused, 1)
+
+
+def stages(**parallel):
+    sizes = {"pipeline_parallel": 2, "recompute": "full", **parallel}
+    return {f"parallel__{name}": value for name, value in sizes.items()}
+
+
+REFUSED = [
+    (6, {"parallel__tensor_parallel": 2, "parallel__pipeline_parallel": 2},
+     ["tensor_parallel 2 x pipeline_parallel 2 = 4", "6 ranks", "multiple of 4"]),
+    (3, {"parallel__tensor_parallel": 3}, ["parallel: ", "tensor_parallel = 3", "8 attention"]),
+    (7, {"parallel__pipeline_parallel": 7}, ["parallel: ", "4 layers", "pipeline_parallel = "]),
+    (4, {"rollout__tensor_parallel": 3}, ["rollout: ", "tensor_parallel = 3", "4 ranks"]),
+    (16, {"parallel__tensor_parallel": 8, "rollout__tensor_parallel": 16},
+     ["rollout: ", "tensor_parallel = 16", "8 attention heads"]),
+    (4, {"parallel__tensor_parallel": 2, "rollout__tensor_parallel": 4,
+         "rollout__grouping": "zero_redundancy"},
+     ["parallel / rollout: ", "zero-redundancy", "(2)", "(4)"]),
+    (2, stages(recompute_num_layers=4), ["= 4 does not divide", "(2)", "block"]),
+    (2, stages(recompute_method="block", recompute_num_layers=3), ["= 3", "more than 2"]),
+    (1, {"algorithm__router_replay": "rollout"},
+     ["algorithm.router_replay = rollout", "no mixture of experts", "leave it out"]),
+    (4, {"placement": {"train": "0-1", "rollout": "2"}}, ["rank 3 of 4", "nothing to do"]),
+    (4, {"placement": {"train": "0", "rollout": "1"}}, ["rank 2 and 1 more of 4", "fewer ranks"]),
+    (4, {"placement": {"train": "0-1", "rolout": "2-3"}},
+     ["placement.rolout", "no role of recipe rl", "did you mean rollout"]),
+    (4, {"recipe": "sft", "placement": {"train": "0-1", "rollout": "2-3"}},
+     ["placement.rollout", "no role of recipe sft"]),
+    (4, {"roles": {"actor": {"placement": "trainn"}}, "placement": HALVES},
+     ["roles.actor.placement = trainn", "no such label", "did you mean train"]),
+    (4, {"placement": {"train": "0-2", "rollout": "3"}, "parallel__tensor_parallel": 2},
+     ["parallel: ", "the 3 ranks of placement.train; give it a multiple of 2"]),
+    (4, GAE | {"placement": {"train": "0-1", "critic": "2-3"},
+               "roles": {"critic": {"parallel": {"data_parallel": 4}}}},
+     ["roles.critic.parallel.data_parallel = 4", "2 ranks"]),
+    (4, GAE | {"roles": {"critic": {"parallel": {"pipeline_parallel": 4, "virtual_pipeline": 3}}}},
+     ["roles.critic.parallel: "]),
+    (4, {"placement": {"train": "0-1", "rollout": "2-3"}, "rollout__tensor_parallel": 4},
+     ["rollout tensor_parallel = 4", "2 ranks"]),
+]  # fmt: skip
+"""Ranks, changes of the configuration, and what the refusal says."""
+
+
+def test_what_cannot_be_laid_out_is_refused():
+    for num_ranks, changes, words in REFUSED:
+        message = refusal(num_ranks, **changes)
+        for word in words:
+            assert word in message, (changes, message)
+    lay_out(2, **stages(recompute_num_layers=2))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import lcm
+from typing import NamedTuple
 
 from verl_hpc.planner.memory.parameters import Parameter
 
@@ -23,6 +24,18 @@ def _padded(number: int, multiple: int) -> int:
 def bucket_elements(num_replicas: int) -> int:
     """About how many elements a bucket has where gradients are reduced while they are computed."""
     return max(40_000_000, 1_000_000 * num_replicas)
+
+
+class Unpadded(NamedTuple):
+    """A buffer without padding, of which each replica owns an equal share."""
+
+    num_elements: int
+    num_replicas: int
+
+    def owned(self, replica: int) -> list[int]:
+        """Elements that a replica's optimizer owns."""
+        del replica
+        return [self.num_elements // self.num_replicas]
 
 
 class Buffer:

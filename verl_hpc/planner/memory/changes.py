@@ -2,12 +2,13 @@
 
 Changes are tried one by one in the order of what they cost, in time or in GPUs. The first that
 makes the whole run fit is taken. If none does, the one that makes the failing phase fit, or helps
-it most, is applied, and the search continues from there.
+it most, is applied, and the search continues from there. A change that is about other memory than
+what is lacking leaves the failing phase as it is, and is so passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,33 +18,36 @@ from verl_hpc.errors import VerlHpcError
 from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import run_layouts
-from verl_hpc.planner.memory.candidates import Case, Step, candidates
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.memory.phase import Phase
+from verl_hpc.planner.memory.step_rows import longest_sequence
 
 _MOST_CHANGES = 12
+_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
+_LARGEST_TP, _LARGEST_ENGINE = 16, 64
+_PARTS = ("gradients", "optimizer", "parameters")
+"""Settings of `offload`, cheapest first."""
 
-
-def _yaml(value: object) -> str:
-    """Format a value as YAML does."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+Settings = Mapping[str, Any]
+"""Values by dotted setting name."""
 
 
 @dataclass(frozen=True)
 class Remedy:
     """Changes that make a run fit, together."""
 
-    steps: tuple[Step, ...]
-    config: RunConfig
-    num_ranks: int
+    settings: Settings
     asked_ranks: int
     """Number of ranks before the changes."""
     ledger: Ledger
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """All changed settings; a later step overrides an earlier one."""
-        return {name: value for step in self.steps for name, value in step.settings.items()}
+    def config(self) -> RunConfig:
+        return self.ledger.config
+
+    @property
+    def num_ranks(self) -> int:
+        return self.ledger.layouts.num_ranks
 
     def __str__(self) -> str:
         words = [f"{name}: {_yaml(v)}" for name, v in self.settings.items() if v is not None]
@@ -56,6 +60,11 @@ class Remedy:
         return ranks if rest else f"{nodes} node{'s' * (nodes > 1)} ({ranks})"
 
 
+def _yaml(value: object) -> str:
+    """Format a value as YAML does."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def remedy(
     config: RunConfig,
     archs: Mapping[str, Architecture],
@@ -63,7 +72,7 @@ def remedy(
     hardware: Hardware,
     most_ranks: int | None = None,
 ) -> Remedy | None:
-    """Find the cheapest changes that make a run fit; a remedy without steps if it fits already.
+    """Find the cheapest changes that make a run fit; a remedy without settings if it fits already.
 
     Args:
         config: of the run.
@@ -75,61 +84,50 @@ def remedy(
     Returns:
         None if no change that is tried makes it fit.
     """
-    case = _case(config, archs, num_ranks, hardware)
-    steps: list[Step] = []
-    while case is not None and len(steps) < _MOST_CHANGES:
-        misfit = case.ledger.first_misfit
-        if misfit is None:
-            return Remedy(tuple(steps), case.config, case.num_ranks, num_ranks, case.ledger)
-        best = _best(case, misfit, archs, hardware, most_ranks or num_ranks)
-        if best is None:
+    now = _laid_out(config, archs, num_ranks, hardware)
+    changed: Settings = {}
+    for _ in range(_MOST_CHANGES):
+        if now is None:
             return None
-        step, case = best
-        steps.append(step)
+        if now.fits:
+            return Remedy(changed, num_ranks, now)
+        settings, now = _best(now, archs, most_ranks or num_ranks)
+        changed = {**changed, **settings}
     return None
 
 
 def _best(
-    case: Case,
-    misfit: Phase,
-    archs: Mapping[str, Architecture],
-    hardware: Hardware,
-    most_ranks: int,
-) -> tuple[Step, Case] | None:
-    tried: list[tuple[Step, Case, Phase]] = []
-    for step in candidates(case, misfit, most_ranks):
-        other = _changed(case, step, archs, hardware)
+    now: Ledger, archs: Mapping[str, Architecture], most_ranks: int
+) -> tuple[Settings, Ledger | None]:
+    """Return the change to apply, and the ledger with it; None where none helps."""
+    misfit = now.first_misfit
+    assert misfit is not None
+    tried: list[tuple[Settings, Ledger, Phase]] = []
+    for settings, num_ranks in _changes(now, misfit):
+        if num_ranks > max(most_ranks, now.layouts.num_ranks):
+            continue
+        other = _changed(now, settings, archs, num_ranks)
         if other is None:
             continue
-        if other.ledger.fits:
-            return step, other
-        same = _same(other.ledger, misfit)
-        if same is not None:
-            tried.append((step, other, same))
+        if other.fits:
+            return settings, other
+        tried += [(settings, other, phase) for phase in other.all_phases if _alike(phase, misfit)]
     helpful = [entry for entry in tried if entry[2].fits]
     # A change may move bytes from device to host memory or back: prefer one that adds no misfit.
-    for entry in helpful:
-        if _misfits(entry[1].ledger) < _misfits(case.ledger):
-            return entry[:2]
+    fewer = [entry for entry in helpful if _misfits(entry[1]) < _misfits(now)]
     if helpful:
-        return helpful[0][:2]
-    before = _excess(misfit)
-    better = [entry for entry in tried if _excess(entry[2]) < before]
-    if not better:
-        return None
-    step, other, _ = min(better, key=lambda entry: _excess(entry[2]))
-    return step, other
+        return (fewer or helpful)[0][:2]
+    better = [entry for entry in tried if _excess(entry[2]) < _excess(misfit)]
+    return min(better, key=lambda entry: _excess(entry[2]))[:2] if better else ({}, None)
+
+
+def _alike(one: Phase, other: Phase) -> bool:
+    return (one.name, one.of) == (other.name, other.of)
 
 
 def _misfits(found: Ledger) -> set[tuple[str, str]]:
     """Phases that do not fit."""
     return {(phase.name, phase.of) for phase in found.all_phases if not phase.fits}
-
-
-def _same(found: Ledger, misfit: Phase) -> Phase | None:
-    """Find the same phase in another ledger."""
-    name = misfit.name, misfit.of
-    return next((phase for phase in found.all_phases if (phase.name, phase.of) == name), None)
 
 
 def _excess(phase: Phase) -> float:
@@ -138,32 +136,120 @@ def _excess(phase: Phase) -> float:
     return -min(rooms, default=0) + phase.needed_bytes * (phase.problem is not None)
 
 
-def _case(
+def _laid_out(
     config: RunConfig, archs: Mapping[str, Architecture], num_ranks: int, hardware: Hardware
-) -> Case | None:
-    """Lay out a configuration; None where that is impossible."""
+) -> Ledger | None:
+    """Return the ledger of a configuration; None where it cannot be laid out."""
+    first, per_node = archs[next(iter(config.role_settings))], hardware.ranks_per_node
     try:
-        first = archs[next(iter(config.role_settings))]
-        layouts = run_layouts(
-            config, first, num_ranks, archs=archs, ranks_per_node=hardware.ranks_per_node
-        )
-        return Case(config, num_ranks, ledger(config, archs, layouts, hardware))
+        layouts = run_layouts(config, first, num_ranks, archs=archs, ranks_per_node=per_node)
+        return ledger(config, archs, layouts, hardware)
     except VerlHpcError:
         return None
 
 
 def _changed(
-    case: Case, step: Step, archs: Mapping[str, Architecture], hardware: Hardware
-) -> Case | None:
-    tree = case.config.model_dump(mode="json")
-    for name, value in step.settings.items():
+    now: Ledger, settings: Settings, archs: Mapping[str, Architecture], num_ranks: int
+) -> Ledger | None:
+    tree = now.config.model_dump(mode="json")
+    for name, value in settings.items():
         *sections, last = name.split(".")
         place = tree
         for section in sections:
             place = place[section]
         place[last] = value
     try:
-        config = parse_config(tree) if step.settings else case.config
+        config = parse_config(tree) if settings else now.config
     except VerlHpcError:
         return None
-    return _case(config, archs, step.num_ranks, hardware)
+    return _laid_out(config, archs, num_ranks, now.hardware)
+
+
+def _changes(now: Ledger, misfit: Phase) -> Iterator[tuple[Settings, int]]:
+    """Yield settings and numbers of ranks that may help a phase, those that cost least first."""
+    config, num_ranks = now.config, now.layouts.num_ranks
+    # Tensor parallelism stays within a node, since every layer waits for its collectives.
+    most_tp = min(_LARGEST_TP, now.hardware.ranks_per_node)
+    sections = _parallel_sections(config, misfit)
+    layouts = list(_larger_layouts(config, sections, most_tp))
+    yield from ((settings, num_ranks) for settings in _of_host(config))
+    yield from ((settings, num_ranks) for settings in _of_passes(config, sections))
+    yield from ((settings, num_ranks) for settings in _of_generation(config, most_tp))
+    yield from ((settings, num_ranks) for settings in layouts)
+    # Replicas share the optimizer state of more GPUs, or stages share the layers.
+    yield from ((settings, 2 * num_ranks) for settings in ({}, *layouts))
+
+
+def _parallel_sections(config: RunConfig, misfit: Phase) -> list[str]:
+    """Sections that set the role's parallel sizes: the role's own or the shared one."""
+    names = [misfit.of] if misfit.of in config.roles else list(config.roles)
+    own = [n for n in names if config.roles[n].parallel is not None]
+    return [f"roles.{name}.parallel" for name in own] or ["parallel"]
+
+
+def _of_parallel(config: RunConfig, section: str) -> Any:
+    return (
+        config.parallel if section == "parallel" else config.roles[section.split(".")[1]].parallel
+    )
+
+
+def _of_host(config: RunConfig) -> Iterator[Settings]:
+    """Save in the foreground, as a background save is written from a copy; then keep parts on the
+    device, which need no copy then (gradients never have one)."""
+    if config.checkpoint.background:
+        yield {"checkpoint.background": False}
+    away = [part for part in _PARTS[1:] if getattr(config.offload, part)]
+    for parts in (away[-1:], away[:1], away):
+        if parts:
+            yield {f"offload.{part}": False for part in parts}
+
+
+def _of_passes(config: RunConfig, sections: Sequence[str]) -> Iterator[Settings]:
+    """Use smaller micro-batches, share activations, or recompute them."""
+    longest, tokens = longest_sequence(config), config.batch.max_tokens_per_micro_batch
+    while tokens > longest:
+        tokens = max(tokens // 2, longest)
+        yield {"batch.max_tokens_per_micro_batch": tokens}
+    for section in sections:
+        sizes = _of_parallel(config, section)
+        if sizes.tensor_parallel > 1 and not sizes.sequence_parallel:
+            yield {f"{section}.sequence_parallel": True}
+    kinds = ("none", "selective", "full")
+    for section in sections:
+        now = _of_parallel(config, section).recompute
+        for kind in kinds[kinds.index(now) + 1 :]:
+            yield {f"{section}.recompute": kind, f"{section}.recompute_modules": None}
+
+
+def _of_generation(config: RunConfig, most_tp: int) -> Iterator[Settings]:
+    """Offload more while engines generate, give them another share of the device, or more of the
+    GPUs each."""
+    stays = [part for part in _PARTS if not getattr(config.offload, part)]
+    for count in range(1, len(stays) + 1):
+        yield {f"offload.{part}": True for part in stays[:count]}
+    rollout = config.rollout
+    now = rollout.gpu_memory_utilization
+    shares = [share for share in _SHARES if share > now]
+    for share in (*shares, *(share for share in reversed(_SHARES) if share < now)):
+        yield {"rollout.gpu_memory_utilization": share}
+    tp, pp = rollout.tensor_parallel, rollout.pipeline_parallel
+    size = tp * pp
+    while size < _LARGEST_ENGINE:
+        size *= 2
+        if size // pp <= most_tp:
+            yield {"rollout.tensor_parallel": size // pp}
+        if pp > 1 or rollout.grouping is not None:
+            continue
+        yield {"rollout.pipeline_parallel": size // tp}
+        if tp < most_tp < size:
+            both = {"tensor_parallel": most_tp, "pipeline_parallel": size // most_tp}
+            yield {f"rollout.{name}": value for name, value in both.items()}
+
+
+def _larger_layouts(config: RunConfig, sections: Sequence[str], most_tp: int) -> Iterator[Settings]:
+    """Use more of the ranks for model parallelism."""
+    for section in sections:
+        sizes = _of_parallel(config, section)
+        if 2 * sizes.tensor_parallel <= most_tp:
+            yield {f"{section}.tensor_parallel": 2 * sizes.tensor_parallel}
+        yield {f"{section}.pipeline_parallel": 2 * sizes.pipeline_parallel}

@@ -43,6 +43,10 @@ class HostMemory:
         self._run, self._here, self._goes = run, here, goes
         self._on_gpu = run.hardware.kind.is_gpu
 
+    def _rounds(self, shape: RoleShape) -> bool:
+        """Whether page-locked copies are rounded up to powers of 2."""
+        return self._on_gpu and shape.padded
+
     def process(self) -> Terms:
         """Python and its libraries."""
         return {"process": overheads.PROCESS if self._on_gpu else overheads.CPU_PROCESS}
@@ -84,10 +88,10 @@ class HostMemory:
         """Host copy of a role's parameters; on cores all memory is ordinary."""
         shape, stage, _, shared = self._here[name]
         if not shape.trainable:
-            return host_copy([role.weights(shape, stage)], page_locked and self._on_gpu)
+            return host_copy([role.weights(shape, stage)], page_locked and self._rounds(shape))
         frozen = role.frozen(shape, stage) - shared
         return self._trained_copy(name, page_locked) + host_copy(
-            [frozen] if frozen else [], page_locked and self._on_gpu
+            [frozen] if frozen else [], page_locked and self._rounds(shape)
         )
 
     def first_copy(self, name: str) -> int:
@@ -99,14 +103,16 @@ class HostMemory:
     def _trained_copy(self, name: str, page_locked: bool = True) -> int:
         shape, stage, *_ = self._here[name]
         elements = [buffer.num_elements for buffer in role.buffers(shape, stage)]
-        return host_copy([n * shape.kept_bytes for n in elements], page_locked and self._on_gpu)
+        return host_copy(
+            [n * shape.kept_bytes for n in elements], page_locked and self._rounds(shape)
+        )
 
     def optimizer_copy(self, name: str, page_locked: bool = True) -> int:
         """Host copy of master weights and moments: a separate allocation for each owned range."""
         shape, stage, replica, _ = self._here[name]
         ranges = [n * role.MASTER_BYTES for n in role.owned_ranges(shape, stage, replica)]
         kinds = 3 if shape.has_masters else 2
-        return kinds * host_copy(ranges, page_locked and self._on_gpu)
+        return kinds * host_copy(ranges, page_locked and self._rounds(shape))
 
     def saved(self) -> Terms:
         """Host copy from which a background checkpoint is written."""

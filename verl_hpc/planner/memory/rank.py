@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 from verl_hpc.config.role import ACTOR
 from verl_hpc.layout.shard_map import ITEM_BYTES
@@ -41,6 +42,15 @@ def _under(name: str, terms: Mapping[str, int]) -> Terms:
     return {f"{name}.{term}": size for term, size in terms.items()}
 
 
+class Pass(NamedTuple):
+    """A pass of a role through its model, and the terms that it adds."""
+
+    phase: str
+    of: str
+    device: Terms
+    host: Terms
+
+
 class RankMemory:
     """Memory of one rank, phase by phase.
 
@@ -61,7 +71,7 @@ class RankMemory:
                 place = grid.coordinates(rank)
                 shared = self._shared(name, shape, place["pp"])
                 self._here[name] = RoleOnRank(shape, place["pp"], place["dp"], shared)
-        self._host = HostMemory(run, self._here, self._goes)
+        self.host = HostMemory(run, self._here, self._goes)
 
     def _shared(self, name: str, shape: RoleShape, stage: int) -> int:
         """Bytes of a role's frozen weights that are in memory as another's."""
@@ -74,14 +84,12 @@ class RankMemory:
         yield self._phase("load", "", self._loaded(), loading)
         if self._run.rollout is not None:
             yield from self._rollout_phases()
-        for name in self._run.settings:
-            yield from self._log_probs(name)
-        for name, (shape, stage, *_) in self._here.items():
-            if shape.trainable:
-                yield self._update(name, shape, stage)
+        for one in self.passes():
+            terms = (self.resident(), self._asleep, one.device, self.buckets)
+            yield self._phase(one.phase, one.of, *terms, host=one.host)
         if any(shape.trainable for shape, *_ in self._here.values()):
             yield self._phase(
-                "save", "", self._resident(), self._asleep, self._buckets, host=self._host.saved()
+                "save", "", self.resident(), self._asleep, self.buckets, host=self.host.saved()
             )
 
     # ---------------------------------------------------------------- terms
@@ -90,7 +98,7 @@ class RankMemory:
     def _generates(self) -> bool:
         return self._engine_stage is not None
 
-    def _resident(self) -> Terms:
+    def resident(self) -> Terms:
         """Terms of all engines here, from the second step on."""
         terms: Terms = {}
         for name, here in self._here.items():
@@ -102,11 +110,11 @@ class RankMemory:
         """Terms after loading. Moments exist only if building a rollout engine created them, by
         offloading all that is trained; otherwise the first step does."""
         left_out = ("fp8",) if self._generates else ("fp8", "moments")
-        return {n: s for n, s in self._resident().items() if n.rpartition(".")[2] not in left_out}
+        return {n: s for n, s in self.resident().items() if n.rpartition(".")[2] not in left_out}
 
-    def _kept(self) -> Terms:
+    def kept(self) -> Terms:
         """Terms that stay on the device while the engine generates."""
-        terms = self._resident()
+        terms = self.resident()
         for name in self._here:
             for part, names in _PARTS.items():
                 if self._goes(name, part):
@@ -119,7 +127,7 @@ class RankMemory:
         return self._generates and bool(getattr(self._run.settings[name].offload, part))
 
     @property
-    def _buckets(self) -> Terms:
+    def buckets(self) -> Terms:
         """Buffers of the transfer between training and generation."""
         if self._run.rollout is None:
             return {}
@@ -157,7 +165,8 @@ class RankMemory:
         return self._run.hardware.device_bytes
 
     @cached_property
-    def _overheads(self) -> Terms:
+    def overheads(self) -> Terms:
+        """Terms of CUDA, NCCL and the columns of a step."""
         if not self._on_gpu:
             return {}
         layouts = [self._run.layouts.train[name] for name in self._here]
@@ -185,10 +194,10 @@ class RankMemory:
         needed: int = 0,
     ) -> Phase:
         hardware = self._run.hardware
-        terms = {n: size for part in (*device, self._overheads) for n, size in part.items()}
+        terms = {n: size for part in (*device, self.overheads) for n, size in part.items()}
         # Before everything is built, nothing stays in host memory.
-        kept = {} if name == "build" else self._host.page_locked()
-        memory = {**self._host.process(), **kept, **(host or {})}
+        kept = {} if name == "build" else self.host.page_locked()
+        memory = {**self.host.process(), **kept, **(host or {})}
         return Phase(
             name,
             of,
@@ -233,7 +242,7 @@ class RankMemory:
             "build",
             "rollout",
             mine,
-            host=self._host.trained_copies(),
+            host=self.host.trained_copies(),
             problem=problem,
             needed=needed,
         )
@@ -244,16 +253,24 @@ class RankMemory:
         weights: Terms = {}
         if stage is not None:
             weights = _under("rollout", {"weights": rollout.rollout_weights(run.rollout, stage)})
-        sent, rest = self._quantised, self._buckets
-        yield self._phase("reshard", "", self._resident(), self._asleep, weights, sent, rest)
+        sent, rest = self._quantised, self.buckets
+        yield self._phase("reshard", "", self.resident(), self._asleep, weights, sent, rest)
         if stage is not None:
             awake = _under("rollout", rollout.generating(run.rollout, stage, self._device))
-            host = self._host.put_away()
-            yield self._phase("generate", "", self._kept(), awake, self._buckets, host=host)
+            host = self.host.put_away()
+            yield self._phase("generate", "", self.kept(), awake, self.buckets, host=host)
 
-    def _log_probs(self, name: str) -> Iterator[Phase]:
-        """Yield the log-probs phase of a role that scores samples; a role that shares another's
-        engine computes there with weights from host memory."""
+    def passes(self) -> Iterator[Pass]:
+        """Yield the passes of the roles here: first all log-probs, then all updates."""
+        for name in self._run.settings:
+            yield from self._log_probs(name)
+        for name, (shape, stage, *_) in self._here.items():
+            if shape.trainable:
+                yield self._update(name, shape, stage)
+
+    def _log_probs(self, name: str) -> Iterator[Pass]:
+        """Yield the pass of a role that scores samples; a role that shares another's engine
+        computes there with weights from host memory."""
         settings = self._run.settings[name]
         owner = settings.shares or name
         scores = self._run.config.samples_to_train or not settings.trainable
@@ -263,36 +280,17 @@ class RankMemory:
         work = passes.forward(shape, stage, longest_row(self._run.config, shape.layout))
         host: Terms = {}
         if settings.shares and not self._on_gpu:
-            host = {f"{owner}.weights_copy": self._host.first_copy(owner)}
-        yield self._phase(
-            "log_probs",
-            name,
-            self._resident(),
-            self._asleep,
-            _under(name, work),
-            self._holes(work),
-            self._buckets,
-            host=host,
-        )
+            host = {f"{owner}.weights_copy": self.host.first_copy(owner)}
+        yield Pass("log_probs", name, self._with_holes(name, work), host)
 
-    def _update(self, name: str, shape: RoleShape, stage: int) -> Phase:
+    def _update(self, name: str, shape: RoleShape, stage: int) -> Pass:
         config = self._run.config
         tokens, count = longest_row(config, shape.layout), num_micro_batches(config, shape.layout)
         rectangles = rectangles_of(shape, config)
         work = passes.update(shape, stage, tokens, count, rectangles)
         on_host = in_flight(shape, stage, tokens, count, rectangles).on_host
-        return self._phase(
-            "update",
-            name,
-            self._resident(),
-            self._asleep,
-            _under(name, work),
-            self._holes(work),
-            self._buckets,
-            host={f"{name}.activations": on_host},
-        )
+        return Pass("update", name, self._with_holes(name, work), {f"{name}.activations": on_host})
 
-    def _holes(self, work: Mapping[str, int]) -> Terms:
-        if not self._on_gpu:
-            return {}
-        return {"allocator": int(overheads.ALLOCATOR * sum(work.values()))}
+    def _with_holes(self, name: str, work: Mapping[str, int]) -> Terms:
+        holes = int(overheads.ALLOCATOR * sum(work.values()))
+        return _under(name, work) | ({"allocator": holes} if self._on_gpu else {})

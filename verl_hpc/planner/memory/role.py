@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from verl_hpc.planner.memory.buffers import Buffer, bucket_elements
+from verl_hpc.planner.memory.buffers import Buffer, Unpadded, bucket_elements
 from verl_hpc.planner.memory.parameters import (
     adapted_elements,
     chunk_parameters,
@@ -29,10 +29,12 @@ _MXFP8_SCALES = 2 / 32
 
 
 @lru_cache(maxsize=4096)
-def buffers(shape: RoleShape, stage: int) -> tuple[Buffer | Shards, ...]:
+def buffers(shape: RoleShape, stage: int) -> tuple[Buffer | Shards | Unpadded, ...]:
     """Buffers of all chunks of a stage; empty where nothing is trained."""
     if shape.is_sharded:
         return (shards(shape),) if shape.trainable else ()
+    if not shape.padded:
+        return _unpadded(shape, stage) if shape.trainable else ()
     return tuple(
         buffer
         for chunk in range(shape.layout.vpp)
@@ -53,6 +55,13 @@ def _of_chunk(shape: RoleShape, stage: int, chunk: int) -> list[Buffer]:
         replicas = layout.tp * layout.dp // (layout.ep * layout.etp)
         made.append(Buffer(experts, replicas, size))
     return made
+
+
+def _unpadded(shape: RoleShape, stage: int) -> tuple[Unpadded, ...]:
+    layout = shape.layout
+    elements = (stage_elements if shape.adapters is None else trained_elements)(shape, stage)
+    experts = layout.tp * layout.dp // (layout.ep * layout.etp)
+    return (Unpadded(elements.dense, layout.dp), Unpadded(elements.expert, experts))
 
 
 def parameter_elements(shape: RoleShape, stage: int) -> int:

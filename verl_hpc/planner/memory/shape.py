@@ -33,6 +33,9 @@ class RoleShape:
     adapters: AdapterShape | None = None
     """Adapters that are trained in place of the parameters."""
     engine: Engine = "megatron"
+    padded: bool = True
+    """Whether buffers and page-locked copies are counted with their padding; a search, which
+    compares thousands of layouts, leaves it out."""
 
     @classmethod
     def of(

@@ -34,6 +34,10 @@ TERMS: Mapping[str, Term] = {
         "Transformer Engine keeps copies by rows and by columns from the first pass on",
     ),
     "quantised": Term("a byte for each weight that rollout.quantization is about, 4 a block"),
+    "merged": Term(
+        "elements of the adapted weights of the layers that are merged at a time x bytes each of "
+        "the engine's"
+    ),
     "activations": Term(
         "per layer and token as planner/memory/activations.py says, x layers, x micro-batches in "
         "flight",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.placement.layouts import ROLLOUT, SCORING
-from verl_hpc.planner.timing.operators import Work, operators_of
+from verl_hpc.planner.timing.operators import compiled, operators_of
 
 
 class _Step(NamedTuple):
@@ -25,9 +25,11 @@ class FlowTime:
     """The operators of a step, in order."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.works = _ordered(operators_of(config))
-        self.names = [work.name for work in self.works]
-        self._makers = _makers(self.works)
+        works, runs = {work.name: work for work in operators_of(config)}, compiled(config).runs
+        self.works = [works[run.name] for run in runs]
+        self.names = [run.name for run in runs]
+        place = {value: i for i, work in enumerate(self.works) for value in work.gives}
+        self._makers = [tuple(sorted({place[v] for v in r.values if v in place})) for r in runs]
         self._stale = config.rollout.staleness > 0
 
     def on(self, set_of: Mapping[str, int], trains: Sequence[bool]) -> PlacedFlow:
@@ -72,31 +74,6 @@ class PlacedFlow:
                 free[place] = ends[i] = begin + durations[i]
             longest = max(longest, *free)
         return refit + longest
-
-
-def _ordered(works: Sequence[Work]) -> list[Work]:
-    """Order operators as `DataFlow` does: each after the producers of its inputs, otherwise as
-    declared."""
-    makers = {value: work.name for work in works for value in work.gives}
-    ordered: list[Work] = []
-    left = list(works)
-    while left:
-        done = {work.name for work in ordered}
-        ready = next(
-            work for work in left if done.issuperset(makers[v] for v in _needs(work) if v in makers)
-        )
-        ordered.append(ready)
-        left.remove(ready)
-    return ordered
-
-
-def _needs(work: Work) -> tuple[str, ...]:
-    return (*work.needs, *work.optional)
-
-
-def _makers(works: Sequence[Work]) -> list[tuple[int, ...]]:
-    place = {value: i for i, work in enumerate(works) for value in work.gives}
-    return [tuple(sorted({place[v] for v in _needs(work) if v in place})) for work in works]
 
 
 def _ahead(steps: Sequence[_Step], trains: Sequence[bool]) -> frozenset[int]:

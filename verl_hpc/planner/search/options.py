@@ -103,7 +103,7 @@ class Options:
             serving = self._serving(num_ranks, beside_roles=True)
         for cut in cuts:
             self.evaluated += 1
-            held = self._bound.role(role, cut, generates, len(sharing))
+            held = self._bound.role(role, cut, generates, sharing)
             # Drop layouts that fit with no engine before their seconds are computed.
             alone = outside.plus(held)
             fitting = [

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from verl_hpc.placement.bases import alone, shared_bases
-from verl_hpc.placement.layouts import RunLayouts
+from verl_hpc.placement.layouts import Groups, RunLayouts
 from verl_hpc.planner.memory.ledger import Ledger
 from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.search.cuts import Cut
 from verl_hpc.planner.search.pareto_front import Option
 from verl_hpc.planner.search.searched_run import SearchedRun
 
@@ -45,7 +46,10 @@ class SetLedgers:
     def _fits(
         self, num_ranks: int, options: Mapping[str, Option], sharing: Mapping[str, str]
     ) -> bool:
-        ledger = self._ledger(num_ranks, options, sharing)
+        cuts = {name: one.cut for name, one in options.items() if one.cut is not None}
+        tp = next((one.rollout_tp for one in options.values() if one.rollout_tp), None)
+        engines = () if tp is None else self._engines(num_ranks, tp)
+        ledger = set_ledger(self._run, cuts, sharing, engines, tp)
         if alone(ledger.settings, ledger.layouts.train):
             return False
         first, *others = (rank for rank in ledger.classes.values() if rank < num_ranks)
@@ -57,47 +61,42 @@ class SetLedgers:
                     return False
         return True
 
-    def _ledger(
-        self, num_ranks: int, options: Mapping[str, Option], sharing: Mapping[str, str]
-    ) -> Ledger:
-        # A run that consists of this set alone, at ranks 0 to `num_ranks`.
-        run, on_gpu = self._run, self._run.hardware.kind.is_gpu
-        settings, shapes, layouts = {}, {}, {}
-        for name, option in options.items():
-            if option.cut is None:
-                continue
-            given = run.settings[name]
-            settings[name] = replace(given, parallel=option.cut.parallel(given.parallel))
-            layouts[name] = option.cut.layout
-            shapes[name] = RoleShape.of_role(
-                settings[name], run.archs[name], option.cut.layout, on_gpu
-            )
-        for name, owner in sharing.items():
-            settings[name] = replace(
-                settings[owner], name=name, optimizer=None, lora=None, shares=owner
-            )
-        tp = next((one.rollout_tp for one in options.values() if one.rollout_tp), None)
-        rollout = None
-        if run.config.generates:
-            first = next(iter(run.settings))
-            rollout = rollout_shape(run.config, run.archs[first], on_gpu, tp)
-        return Ledger(
-            run.config,
-            RunLayouts(
-                run.num_ranks,
-                layouts,
-                () if tp is None else self._engines(num_ranks, tp),
-                "contiguous",
-                {},
-                {},
-                shared_bases(settings, layouts),
-            ),
-            run.hardware,
-            shapes,
-            rollout,
-            settings,
-        )
-
-    def _engines(self, num_ranks: int, tp: int) -> tuple[tuple[int, ...], ...]:
+    def _engines(self, num_ranks: int, tp: int) -> Groups:
         size = tp * self._run.config.rollout.pipeline_parallel
         return tuple(tuple(range(i, i + size)) for i in range(0, num_ranks, size))
+
+
+def set_ledger(
+    run: SearchedRun,
+    cuts: Mapping[str, Cut],
+    sharing: Mapping[str, str],
+    engines: Groups = (),
+    rollout_tp: int | None = None,
+) -> Ledger:
+    """The ledger of a run that consists of one set alone, on the first ranks.
+
+    Args:
+        run: the searched run.
+        cuts: layout of each role of the set that has an engine.
+        sharing: the owner of the engine that another of its roles computes in.
+        engines: ranks of each rollout engine.
+        rollout_tp: their tensor-parallel size; None takes the configured one.
+    """
+    on_gpu = run.hardware.kind.is_gpu
+    settings, shapes, layouts = {}, {}, {}
+    for name, cut in cuts.items():
+        given = run.settings[name]
+        settings[name] = replace(given, parallel=cut.parallel(given.parallel))
+        layouts[name] = cut.layout
+        shapes[name] = RoleShape.of_role(settings[name], run.archs[name], cut.layout, on_gpu)
+    for name, owner in sharing.items():
+        settings[name] = replace(
+            settings[owner], name=name, optimizer=None, lora=None, shares=owner
+        )
+    rollout = None
+    if run.config.generates:
+        first = next(iter(run.settings))
+        rollout = rollout_shape(run.config, run.archs[first], on_gpu, rollout_tp)
+    bases = shared_bases(settings, layouts)
+    placed = RunLayouts(run.num_ranks, layouts, engines, "contiguous", {}, {}, bases)
+    return Ledger(run.config, placed, run.hardware, shapes, rollout, settings)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from verl_hpc.config.role import ACTOR, CRITIC, PRM, PRM_REFERENCE, REFERENCE, REWARD, TEACHER
 from verl_hpc.config.run import RunConfig
-from verl_hpc.flow import DataFlow, Pipeline
+from verl_hpc.flow import EVERYWHERE, DataFlow, Pipeline
 from verl_hpc.placement.layouts import ROLLOUT, SCORING, RunLayouts
 
 Kind = Literal["generate", "infer", "update", "score", "host"]
@@ -63,20 +63,21 @@ def operators_of(config: RunConfig) -> list[Work]:
     return list(_examples(config))
 
 
-def compiled(config: RunConfig, layouts: RunLayouts) -> Pipeline:
-    """The flow of a step on a run's pools."""
+def compiled(config: RunConfig, layouts: RunLayouts | None = None) -> Pipeline:
+    """The flow of a step on a run's pools; without layouts, with all operators in one place."""
     flow = DataFlow(config.recipe, inputs=("rows",), index="samples")
     for work in operators_of(config):
         flow.add(
             work.name,
             _Signature(work.needs, work.optional),
             outputs=tuple(work.gives),
-            placement=layouts.pool_of[work.role],
+            placement=EVERYWHERE if layouts is None else layouts.pool_of[work.role],
             shared=tuple(work.shared),
             changes_state=work.changes_state,
             roles=(work.role,),
         )
-    return flow.compile({name: pool.ranks for name, pool in layouts.pools.items()})
+    pools = None if layouts is None else layouts.pools
+    return flow.compile(pools and {name: pool.ranks for name, pool in pools.items()})
 
 
 def _infer(name: str, role: str, gives: str, needs: Sequence[str] = _BATCH) -> Work:

@@ -105,14 +105,6 @@ def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
     return times(work.updates, one)
 
 
-def micro_batch_tokens(model: Model, work: Workload, trains: bool) -> float:
-    """Tokens of the largest micro-batch."""
-    sequences = max(work.sequences // work.mini_batches, 1) if trains else work.sequences
-    part = _part(model, work, sequences)
-    longest = work.prompt + work.responses.longest
-    return min(max(part.tokens / part.count, longest), max(work.max_tokens, longest))
-
-
 def _recomputed(model: Model) -> float:
     """Forward passes that the backward pass repeats, as a fraction; recompute: selective repeats
     the MLP."""

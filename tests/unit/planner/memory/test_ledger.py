@@ -98,14 +98,14 @@ def test_recomputing_comes_before_more_gpus():
         rollout={"tensor_parallel": 32, "num_samples": 8, "max_response_tokens": 15872},
     )
     found = remedy(config, {"actor": LLAMA_405B}, 512, H100, most_ranks=1024)
-    assert found.steps
+    assert found.settings
     assert found.num_ranks == 512
     assert all("recompute" in name for name in found.settings)
 
 
 def test_a_run_that_fits_needs_no_change():
     config, arch = parse(), architecture(max_positions=4096, dtype="bfloat16")
-    assert remedy(config, {"actor": arch}, 4, H100).steps == ()
+    assert remedy(config, {"actor": arch}, 4, H100).settings == {}
 
 
 def test_nothing_helps_a_device_that_is_too_small_for_a_process():
@@ -116,7 +116,7 @@ def test_nothing_helps_a_device_that_is_too_small_for_a_process():
 
 def test_every_term_says_what_it_counts():
     ppo = small(algorithm__advantage={"name": "gae"}, algorithm__kl={"placement": "reward"})
-    for phase in ppo.all_phases:
+    for phase in (*ppo.all_phases, *small(lora={"rank": 8}).all_phases):
         for name in (*phase.device, *phase.host):
             assert term(name).formula, name
     assert all(TERMS[name].formula for name in TERMS)

@@ -101,13 +101,13 @@ def test_grpo_on_up_to_four_cores(num_ranks, gib, offload):
 
 
 @pytest.mark.parametrize("memory_gib", [5.6, *all_slow(6.1, 80.0)])
-@pytest.mark.parametrize(("num_ranks", "roles"), [(2, {}), (3, {}), (2, REWARD)])
+@pytest.mark.parametrize(("num_ranks", "roles"), [(2, {}), *all_slow((3, {}), (2, REWARD))])
 def test_ppo_on_one_node(num_ranks, roles, memory_gib):
     agrees(gpus(4, memory_gib), num_ranks, **PPO, **roles, offload=OFFLOAD)
 
 
 @pytest.mark.parametrize("memory_gib", [5.3, 7.0])
-@pytest.mark.parametrize(("num_ranks", "per_node"), [(8, 8), (8, 4), (12, 12), (16, 8)])
+@pytest.mark.parametrize(("num_ranks", "per_node"), [(8, 4), *all_slow((8, 8), (12, 12), (16, 8))])
 def test_grpo_on_eight_to_sixteen_gpus(num_ranks, per_node, memory_gib):
     agrees(gpus(per_node, memory_gib), num_ranks, **GRPO, offload=OFFLOAD)
 

@@ -13,7 +13,6 @@ from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.passes import (
     Model,
     infer_cost,
-    micro_batch_tokens,
     optimizer_parameters,
     parameters_per_rank,
     update_cost,
@@ -126,10 +125,3 @@ def test_parameters_of_ranks():
     one_replica = model(MOE, tp=2, dp=4, ep=2)
     assert parameters_per_rank(one_replica) > MOE.num_parameters / 2.2
     assert optimizer_parameters(one_replica) == pytest.approx(MOE.num_parameters / 8, rel=1e-3)
-
-
-def test_tokens_of_a_micro_batch():
-    assert micro_batch_tokens(model(), WORK, trains=True) == 8192
-    assert micro_batch_tokens(model(), replace(WORK, max_tokens=512), trains=True) == 1024
-    filled = micro_batch_tokens(model(pp=4, dp=16), WORK, trains=True)
-    assert 1024 <= filled < 8192

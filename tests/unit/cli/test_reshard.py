@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.cli.main import main
-from verl_hpc.cli.reshard import as_text, readable
+from verl_hpc.cli.reshard import as_text
 from verl_hpc.layout.report import ReshardReport, Spread
 
 SMALL = {
@@ -227,23 +227,6 @@ def test_the_table():
             f"{'planning':34} {'1.50':>23} s",
         ]
     )
-
-
-@pytest.mark.parametrize(
-    "num_bytes, text",
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (1536, "1.50 KiB"),
-        (2**20, "1.00 MiB"),
-        (811_706_777_600, "755.96 GiB"),
-        (2**40, "1.00 TiB"),
-        (5000 * 2**40, "5000.00 TiB"),
-    ],
-)
-def test_readable_bytes(num_bytes, text):
-    assert readable(num_bytes) == text
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class MetricsConfig(Section):
     swanlab: SwanlabConfig | None = None
     """An offline run of SwanLab, in swanlab/ of the run directory."""
     report: bool = True
-    """report.html and PNG curves at the end."""
+    """report.html, and the same curves as SVG files, at the end."""
 
 
 class ProfileConfig(Section):

@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.budget.days import parse_day
     from verl_hpc.budget.page import render_page
     from verl_hpc.cli.budget_gather import gather
+    from verl_hpc.cli.output import write_file
     from verl_hpc.runs.find import RUNS, find_run, named_runs
 
     now = time.time()
@@ -44,10 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = {word: find_run(word) for word in arguments.runs} or named_runs(RUNS)
     report = gather(runs, now, arguments.account, arguments.cluster, since)
     if arguments.report is not None:
-        try:
-            arguments.report.write_text(render_page(report), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--report {arguments.report}: {error.strerror}") from None
+        write_file("--report", arguments.report, render_page(report))
         print(arguments.report)
         return 0
     print(json.dumps(report.as_json(), indent=1) if arguments.json else render_page(report))

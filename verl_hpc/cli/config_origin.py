@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from verl_hpc.config.load import load_config
+from verl_hpc.config.settings import leaves
 from verl_hpc.config.tree import parse_override
 from verl_hpc.planner.record import Record, read_record
 
@@ -28,8 +27,9 @@ def explained_values(path: str, words: Sequence[str], name: str, text: str) -> s
     record = read_record(Path(path))
     given = [parse_override(word)[0] for word in words]
     rows = [
-        f"{setting} = {value}   [{_origin(setting, is_set, given, record, path)}]"
-        for setting, value, is_set in _leaves(config, "", True)
+        f"{setting} = {'null' if value is None else value}   "
+        f"[{_origin(setting, is_set, given, record, path)}]"
+        for setting, value, is_set in leaves(config)
         if setting == name or setting.startswith(f"{name}.")
     ]
     if record is not None and any(record.covers(row.partition(" = ")[0]) for row in rows):
@@ -43,18 +43,3 @@ def _origin(name: str, is_set: bool, given: Sequence[str], record: Record | None
     if record is not None and record.covers(name):
         return "plan"
     return path if is_set else "default"
-
-
-def _leaves(section: BaseModel, prefix: str, is_set: bool) -> Iterator[tuple[str, str, bool]]:
-    """Yield names, values, and whether they were given."""
-    for field in type(section).model_fields:
-        value = getattr(section, field)
-        given = is_set and field in section.model_fields_set
-        items = {f"{prefix}{field}": value}
-        if isinstance(value, dict) and value:
-            items = {f"{prefix}{field}.{key}": item for key, item in value.items()}
-        for name, item in items.items():
-            if isinstance(item, BaseModel):
-                yield from _leaves(item, f"{name}.", given)
-            else:
-                yield name, "null" if item is None else str(item), given

@@ -42,14 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.runs.find import RUNS, named_runs, no_runs_yet
+    from verl_hpc.runs.find import named_runs
 
-    directory = arguments.directory or RUNS
-    if arguments.directory is None and not directory.is_dir():
-        print(no_runs_yet())
+    directory = directory_of_runs(arguments.directory)
+    if directory is None:
         return 0
-    if not directory.is_dir():
-        raise ConfigError(f"{directory}: no such directory; name the one that has the runs")
     rows = table(directory, named_runs(directory), time.time())
     if not rows:
         print(f"{directory}: no runs")
@@ -59,6 +56,24 @@ def run(arguments: argparse.Namespace) -> int:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print(line.rstrip())
     return 0
+
+
+def directory_of_runs(given: Path | None) -> Path | None:
+    """Return the directory that was given, or the default one; None, and say so, if that has not
+    been made yet.
+
+    Raises:
+        ConfigError: there is no directory of the given name.
+    """
+    from verl_hpc.runs.find import RUNS, no_runs_yet
+
+    directory = given or RUNS
+    if directory.is_dir():
+        return directory
+    if given is None:
+        print(no_runs_yet())
+        return None
+    raise ConfigError(f"{directory}: no such directory; name the one that has the runs")
 
 
 def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[str, ...]]:

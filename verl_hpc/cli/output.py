@@ -1,5 +1,5 @@
-"""Standard output of every verb, whose reader may leave, such as `head`, or whose disk may be
-full."""
+"""Output of verbs: files, and standard output, whose reader may leave, such as `head`, or whose
+disk may be full."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from verl_hpc.errors import VerlHpcError
+from verl_hpc.errors import ConfigError, VerlHpcError
 
 
 class ReaderLeft(Exception):  # noqa: N818
@@ -67,6 +68,18 @@ class _Text(io.TextIOWrapper):
         if self.output.ends and reader.poll(0):
             _lead_nowhere(self.fileno())
             raise ReaderLeft
+
+
+def write_file(option: str, path: Path, text: str) -> None:
+    """Write a file that an option names.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror}") from None
 
 
 @contextmanager

@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _scaling(words: list[str], arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.output import write_file
     from verl_hpc.cli.report_scaling import scaling_page
     from verl_hpc.runs.find import find_run
 
@@ -68,10 +69,7 @@ def _scaling(words: list[str], arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         print(page, end="")
         return 0
-    try:
-        arguments.out.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out {arguments.out}: {error.strerror}") from None
+    write_file("--out", arguments.out, page)
     print(arguments.out)
     return 0
 

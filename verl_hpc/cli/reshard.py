@@ -25,6 +25,7 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES
 from verl_hpc.layout.report import ReshardReport, Spread, reshard_report
 from verl_hpc.layout.shard_map import ITEM_BYTES
+from verl_hpc.metrics.text import size
 from verl_hpc.sources.local import required_directory
 
 
@@ -113,9 +114,9 @@ def as_text(report: ReshardReport) -> str:
     paper = report.paper_bytes_per_rank
     rows += [
         f"{'received per rank, HybridFlow':34} "
-        + ("its grouping does not apply" if paper is None else f"{readable(paper):>25}"),
-        f"{'model':34} {readable(report.model_bytes):>25}",
-        f"{'largest message':34} {readable(report.peak_bucket_bytes):>25}",
+        + ("its grouping does not apply" if paper is None else f"{size(paper):>25}"),
+        f"{'model':34} {size(report.model_bytes):>25}",
+        f"{'largest message':34} {size(report.peak_bucket_bytes):>25}",
         f"{'messages':34} {report.messages:>25,}",
         f"{'predicted, with checksums':34} {report.predicted_seconds:>23.3f} s",
         f"{'  least that the links allow':34} {report.limit_seconds:>23.3f} s",
@@ -125,17 +126,7 @@ def as_text(report: ReshardReport) -> str:
 
 
 def _spread(spread: Spread) -> str:
-    return " ".join(f"{readable(v):>12}" for v in (spread.min, spread.mean, spread.max))
-
-
-def readable(num_bytes: float) -> str:
-    """Format bytes in binary units: 1536 gives '1.50 KiB'."""
-    size = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
-        size /= 1024
-    raise AssertionError
+    return " ".join(f"{size(v):>12}" for v in (spread.min, spread.mean, spread.max))
 
 
 if __name__ == "__main__":

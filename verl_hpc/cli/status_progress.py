@@ -66,7 +66,7 @@ def read_progress(run: Path) -> Progress:
         step=rows[-1]["step"],
         seconds=seconds / len(recent) if recent else None,
         num_recent=len(recent),
-        operators=mean_seconds(recent) if recent else {},
+        operators=mean_seconds(recent),
         overlaps=overlaps(recent),
         longest_s=max(longest, default=None),
         tokens_per_s=tokens / seconds if tokens and seconds else None,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-from pydantic import BaseModel
 
 from verl_hpc.cluster.profile import Profile
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, PLAN, RUN_CONFIG, Setting
 from verl_hpc.cluster.shell import check_path
 from verl_hpc.config.run import RunConfig
+from verl_hpc.config.settings import leaves
 from verl_hpc.planner.record import Record
 
 
@@ -70,25 +69,11 @@ class Request:
     def given(self) -> Iterator[Setting]:
         """The run's settings that a file or the command line has set, by dotted name."""
         words = dict(word.partition("=")[::2] for word in self.overrides)
-        for name, value in _leaves(self.config, ""):
+        for name, value, is_set in leaves(self.config):
+            if not is_set or value == {}:
+                continue
             overridden = any(name == w or name.startswith(f"{w}.") for w in words)
             origin = COMMAND_LINE if overridden else RUN_CONFIG
             if self.record is not None and self.record.covers(name):
                 origin = PLAN
             yield Setting(name, str(value), origin)
-
-
-def _leaves(section: BaseModel, prefix: str) -> Iterator[tuple[str, object]]:
-    for field in type(section).model_fields:
-        if field not in section.model_fields_set:
-            continue
-        value = getattr(section, field)
-        name = f"{prefix}{field}"
-        items = {name: value}
-        if isinstance(value, Mapping):
-            items = {f"{name}.{key}": item for key, item in value.items()}
-        for inner, item in items.items():
-            if isinstance(item, BaseModel):
-                yield from _leaves(item, f"{inner}.")
-            else:
-                yield inner, item

@@ -135,3 +135,25 @@ def _allowed(schema: Schema) -> str:
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) and value else json.dumps(value)
+
+
+def leaves(
+    section: BaseModel, prefix: str = "", is_set: bool = True
+) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the dotted name of every setting below a section, its value, and whether it was given.
+
+    Args:
+        section: settings.
+        prefix: put before each name.
+        is_set: whether the section itself was given.
+    """
+    for field in type(section).model_fields:
+        value, given = getattr(section, field), is_set and field in section.model_fields_set
+        items = {f"{prefix}{field}": value}
+        if isinstance(value, dict) and value:
+            items = {f"{prefix}{field}.{key}": item for key, item in value.items()}
+        for name, item in items.items():
+            if isinstance(item, BaseModel):
+                yield from leaves(item, f"{name}.", given)
+            else:
+                yield name, item, given

@@ -7,25 +7,19 @@ the others.
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import socket
 import sys
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.environments.environment import Done, Environment
 from verl_hpc.environments.registry import environment_of
-from verl_hpc.errors import VerlHpcError
 from verl_hpc.rewards.guard import describe, guarded
 from verl_hpc.rewards.printing import capped_output
-from verl_hpc.rewards.sandbox.processes import end_all
-from verl_hpc.runtime.children import adopt_orphans
-from verl_hpc.runtime.helper_process import serve
+from verl_hpc.runtime.helper_process import serve_made
 from verl_hpc.runtime.limit import TimeLimitExceeded
 from verl_hpc.runtime.messages import receive, receive_bytes, send
 
@@ -33,36 +27,16 @@ _LONGEST_TEXT = 2**20
 """Most characters of an observation: far more than fit into a response."""
 
 
-def main(patrons: socket.socket) -> None:
-    """Make the environment, report success or failure, and serve conversations."""
-    config = EnvironmentConfig.model_validate(receive(patrons))
-    try:
-        environment = environment_of(config)
-    except VerlHpcError as error:
-        send(patrons, {"failure": str(error)})
-        return
-    send(patrons, {"failure": ""})
-    # What a step has started is below this process, whatever its parents do.
-    adopt_orphans()
-    serve(patrons, partial(converse, config, environment))
-    end_all(os.getpid())
+def make(settings: Any) -> tuple[EnvironmentConfig, Environment]:
+    """Return the environment, with its settings."""
+    config = EnvironmentConfig.model_validate(settings)
+    return config, environment_of(config)
 
 
-def converse(config: EnvironmentConfig, environment: Environment, patron: socket.socket) -> None:
-    """Serve one conversation: receive a problem, then answer each turn of the model."""
-    # Processes that its tools start are in its group, and end with it.
-    os.setsid()
-    try:
-        send(patron, {"process": os.getpid()})
-        _answer_turns(config, environment, patron)
-    finally:
-        os.killpg(0, signal.SIGKILL)
-
-
-def _answer_turns(
-    config: EnvironmentConfig, environment: Environment, patron: socket.socket
-) -> None:
-    """Answer turns until the other side closes the connection."""
+def converse(made: tuple[EnvironmentConfig, Environment], patron: socket.socket) -> None:
+    """Serve one conversation: receive a problem, then answer each turn of the model until the other
+    side closes the connection."""
+    config, environment = made
     # The pickle comes from the rank that started this process; answers to it are JSON.
     problem: Problem = pickle.loads(receive_bytes(patron))  # noqa: S301
     is_reset = False
@@ -99,4 +73,4 @@ def _checked(said: Any) -> str | None:
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):  # its rank is gone, and has reported why
-        main(socket.socket(fileno=int(sys.argv[1])))
+        serve_made(socket.socket(fileno=int(sys.argv[1])), make, converse)

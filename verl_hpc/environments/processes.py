@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,8 +13,7 @@ from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.environments.environment import Done
 from verl_hpc.errors import ConfigError
-from verl_hpc.package import FOLDER
-from verl_hpc.runtime import environment, helper_process
+from verl_hpc.runtime.helper_process import Helper, end_group, start_for_user
 from verl_hpc.runtime.messages import receive, send, send_bytes
 
 LATE_S = 5.0
@@ -37,10 +34,8 @@ class Environments:
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._config = config
-        root = FOLDER.parent
-        variables = environment.for_tools(root)
-        self._helper = helper_process.start("verl_hpc.environments.helper", variables, prints=True)
-        send(self._helper.connection, config.model_dump(mode="json"))
+        settings = config.model_dump(mode="json")
+        self._helper = start_for_user("verl_hpc.environments.helper", settings)
         self._is_ready = False
 
     def check(self) -> None:
@@ -53,17 +48,9 @@ class Environments:
             return
         # The file is imported, and then the environment is made.
         longest_s = 2 * self._config.import_timeout_s + _STARTS_WITHIN_S
-        self._helper.connection.settimeout(longest_s)
-        try:
-            failure = receive(self._helper.connection)["failure"]
-        except (EOFError, OSError) as error:
-            failure = (
-                f"rollout.environment.name = {self._config.name}: the process that imports it has "
-                f"ended, or takes too long ({type(error).__name__})"
-            )
-        if failure:
+        who = f"rollout.environment.name = {self._config.name}: the process that imports it"
+        if failure := self._helper.failure(who, longest_s):
             raise ConfigError(failure)
-        self._helper.connection.settimeout(None)
         self._is_ready = True
 
     def begin(self, problem: Problem) -> Conversation:
@@ -92,7 +79,7 @@ class Conversation:
         OSError: the helper is gone.
     """
 
-    def __init__(self, helper: helper_process.Helper, problem: Problem, timeout_s: float) -> None:
+    def __init__(self, helper: Helper, problem: Problem, timeout_s: float) -> None:
         self._socket, self._process = helper.connect(), 0
         self._timeout_s = timeout_s
         self.deadline = 0.0
@@ -141,8 +128,7 @@ class Conversation:
                 self.answer()
         self._socket.close()
         if self._process:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process, signal.SIGKILL)
+            end_group(self._process)
 
 
 def _whole(problem: Problem) -> Problem:

@@ -16,9 +16,8 @@ from verl_hpc.metrics import sections
 from verl_hpc.metrics.curves import write_curves
 from verl_hpc.metrics.flow_view import flow_section
 from verl_hpc.metrics.log import Row, read_metrics
-from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.samples_view import newest_samples
-from verl_hpc.metrics.series import mean_seconds
+from verl_hpc.metrics.series import mean_seconds, timed
 from verl_hpc.metrics.timeline_view import TITLE as TIMELINE
 from verl_hpc.metrics.timeline_view import newest_steps, timeline_card
 from verl_hpc.package import VERSION
@@ -75,7 +74,7 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
         headline=sections.headline(rows),
         facts=_facts(facts),
         charts=sections.charts(rows),
-        times=sections.times(_timed(rows)),
+        times=sections.times(timed(rows)),
         flow=flow_section(directory),
         timeline=_timeline(directory, rows),
         resharding=sections.resharding(rows),
@@ -102,13 +101,8 @@ def _subtitle(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
     return "".join(f"<span>{word}</span>" for word in words)
 
 
-def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if STEP_SECONDS in row]
-
-
 def _timeline(directory: Path, rows: Sequence[Row]) -> str:
-    timed = _timed(rows)
-    card = timeline_card(directory, newest_steps(directory), mean_seconds(timed) if timed else {})
+    card = timeline_card(directory, newest_steps(directory), mean_seconds(timed(rows)))
     return sections.section(TIMELINE, card) if card else ""
 
 

@@ -123,6 +123,11 @@ def mean_seconds(rows: Sequence[Row]) -> dict[str, float]:
     return {name: total[name] / len(rows) for name in longest_first}
 
 
+def timed(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of steps that were trained, without those that only evaluate."""
+    return [row for row in rows if STEP_SECONDS in row]
+
+
 def fold(seconds: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
     """Return the seconds of `names` in that order, then the sum of all others as `other`."""
     rest = sum(spent for name, spent in seconds.items() if name not in names)

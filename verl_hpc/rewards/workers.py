@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import socket
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -17,12 +15,11 @@ from typing import Any
 from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import DataError, RewardError, ScoreNotFiniteError, VerlHpcError
-from verl_hpc.package import FOLDER
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scorer import FunctionScorer
 from verl_hpc.rewards.scoring import Score, failed
-from verl_hpc.runtime import environment, helper_process
-from verl_hpc.runtime.messages import receive, send, send_bytes
+from verl_hpc.runtime.helper_process import end_group, start_for_user
+from verl_hpc.runtime.messages import receive, send_bytes
 
 CORES_PER_PROCESS = 4
 """Cores of a rank for each process, if runtime.reward_processes is null."""
@@ -47,10 +44,8 @@ class Workers:
     """
 
     def __init__(self, calls: Mapping[str, RewardConfig]) -> None:
-        root = FOLDER.parent
-        variables = environment.for_tools(root)
-        self._helper = helper_process.start("verl_hpc.rewards.worker", variables, prints=True)
-        send(self._helper.connection, {n: c.model_dump(mode="json") for n, c in calls.items()})
+        settings = {name: call.model_dump(mode="json") for name, call in calls.items()}
+        self._helper = start_for_user("verl_hpc.rewards.worker", settings)
         self._imports_within_s = _STARTS_WITHIN_S + sum(c.import_timeout_s for c in calls.values())
         self._pool: ThreadPoolExecutor | None = None
         self._here = threading.local()
@@ -62,21 +57,10 @@ class Workers:
             RewardError: they cannot be imported.
         """
         if self._pool is None:
-            self._check()
+            who = "reward: the process that imports the functions"
+            if failure := self._helper.failure(who, self._imports_within_s):
+                raise RewardError(failure)
             self._pool = ThreadPoolExecutor(count, thread_name_prefix="verl_hpc-reward")
-
-    def _check(self) -> None:
-        self._helper.connection.settimeout(self._imports_within_s)
-        try:
-            failure = receive(self._helper.connection)["failure"]
-        except (EOFError, OSError) as error:
-            failure = (
-                "reward: the process that imports the functions has ended, or takes too long "
-                f"({type(error).__name__})"
-            )
-        if failure:
-            raise RewardError(failure)
-        self._helper.connection.settimeout(None)
 
     def score(
         self, scorers: Sequence[FunctionScorer], request: Request, step: int
@@ -141,8 +125,7 @@ class Workers:
             return
         self._here.socket.close()
         if self._here.process:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._here.process, signal.SIGKILL)
+            end_group(self._here.process)
         del self._here.socket, self._here.process
 
 

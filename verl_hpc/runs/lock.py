@@ -29,6 +29,7 @@ from typing import Self
 from verl_hpc.config.regular_file import open_regular
 from verl_hpc.errors import ClusterError, ConfigError, InUseError
 from verl_hpc.runs.heartbeat import slurm_job
+from verl_hpc.runs.process import stat_fields
 from verl_hpc.runs.queue import ACTIVE, WAITING
 from verl_hpc.runs.records import read_record
 from verl_hpc.slurm.tools import Runner, job_details, run_tool
@@ -281,7 +282,7 @@ def _born(pid: int) -> int | None:
     """Return the start of a process, which distinguishes it from later ones of the same id; None if
     it has ended."""
     try:
-        state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *numbers = stat_fields(pid)
     except OSError:
         return None
     return None if state in "ZX" else int(numbers[18])

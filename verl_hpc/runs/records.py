@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from verl_hpc.config.regular_file import read_regular, replace_text
 
 T = TypeVar("T")
-_TYPES = {float: (float, int), int: int, str: str, bool: bool}
+_TYPES: Mapping[Any, Any] = {float: (float, int), int: int, str: str, bool: bool}
 _NOT_FINITE = ("nan", "inf", "-inf")
 """Names of floats that JSON lacks."""
 _logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def as_record(value: Any, kind: type[T]) -> T:
 def _parsed(value: Any, kind: Any) -> Any:
     """Return a JSON value as an annotation has it; a dataclass may be an object or a list."""
     origin, parts = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
         named = value if isinstance(value, dict) else dict(zip(hints, value, strict=True))
         return kind(**{name: _parsed(each, hints[name]) for name, each in named.items()})

@@ -10,6 +10,8 @@ import threading
 import time
 from pathlib import Path
 
+from verl_hpc.runtime.processes import children
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NOTED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 """What a rank notes, and acts on at the end of its step."""
@@ -72,7 +74,7 @@ def end_children(grace_s: float) -> list[str]:
     asked: dict[int, str] = {}
     killed: set[int] = set()
     while not _all_end_within(grace_s):
-        left = [child for child in _children() if child not in killed]
+        left = [child for child in children(os.getpid()) if child not in killed]
         if not left:
             break
         for child in left:
@@ -95,15 +97,6 @@ def _is_helper(child: int) -> bool:
     """Whether `helper_process` has started it, or it is a fork of such a one."""
     words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
     return words[1:2] == [b"-m"] and words[2].startswith(b"verl_hpc.")
-
-
-def _children() -> list[int]:
-    process = os.getpid()
-    try:
-        text = Path(f"/proc/{process}/task/{process}/children").read_text()
-    except OSError:  # not every kernel has this file
-        return []
-    return [int(child) for child in text.split()]
 
 
 def _all_end_within(seconds: float) -> bool:

@@ -54,8 +54,8 @@ def main() -> None:
 
 
 def end_by(number: int) -> None:
-    """mpiexec tells a rank that was killed from one that failed."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    """End this process by a signal: launchers tell a rank that was killed from one that failed."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank's own is enough
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -11,7 +11,6 @@ import contextlib
 import faulthandler
 import mmap
 import os
-import resource
 import signal
 import socket
 import sys
@@ -32,10 +31,10 @@ from verl_hpc.runtime.children import (
     wait_for,
 )
 from verl_hpc.runtime.log_lines import stamped
+from verl_hpc.runtime.stand_in import PASSED_ON, end_by
 
 _RUNNING, _TOLD, _DONE = range(3)
 _SIZE = 256
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _BY_THE_LAUNCHER = (signal.SIGKILL, signal.SIGTERM)
 _GRACE_S = 1.0
 _CRASH = b"Fatal Python error: "
@@ -84,7 +83,7 @@ def supervised(run_directory: Path) -> Iterator[Note]:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     # A signal that comes now is delivered once a handler is installed.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     adopt_orphans()
     parent = os.getpid()
     child = os.fork()
@@ -92,7 +91,7 @@ def supervised(run_directory: Path) -> Iterator[Note]:
         _wait(child, note, run_directory)
     _die_with(parent)
     fork_without_handlers()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     faulthandler.enable()
     try:
         yield note
@@ -117,11 +116,11 @@ def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
-    for number in _PASSED_ON:
+    for number in PASSED_ON:
         signal.signal(number, pass_on)
     # A terminal sends it to the child, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     code = wait_for(child)
     if -code in _BY_THE_LAUNCHER:
         # It may be ending the whole job, this process next: that is expected.
@@ -133,21 +132,13 @@ def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:
     if ended := end_children(_GRACE_S):
         _tell(f"verl_hpc: {who}: processes that it has left are ended: {listed(ended)}\n")
     if code < 0:
-        _end_by(-code)
+        end_by(-code)
+        os._exit(128 - code)
     os._exit(code if note.state == _DONE else code or 1)
 
 
 def _tell(text: str, crash: bytes = b"") -> None:
     os.write(2, stamped(text).encode(errors="replace") + crash)
-
-
-def _end_by(number: int) -> NoReturn:
-    """A launcher tells a rank that was killed from one that failed."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank's own is enough
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)
 
 
 def _is_silent(code: int, state: int) -> bool:

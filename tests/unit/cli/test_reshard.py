@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.cli.main import main
-from verl_hpc.cli.reshard import as_text, readable
+from verl_hpc.cli.reshard import as_text
 from verl_hpc.layout.report import ReshardReport, Spread
 
 SMALL = {
@@ -195,14 +195,6 @@ def test_the_table():
         f"{'  least that the links allow':34} {'0.250':>23} s",
         f"{'planning':34} {'1.50':>23} s",
     ]
-
-
-SIZES = {0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1536: "1.50 KiB", 2**20: "1.00 MiB"}
-SIZES |= {811_706_777_600: "755.96 GiB", 2**40: "1.00 TiB", 5000 * 2**40: "5000.00 TiB"}
-
-
-def test_readable_bytes():
-    assert {size: readable(size) for size in SIZES} == SIZES
 
 
 BAD_INPUT = [

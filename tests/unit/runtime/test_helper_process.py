@@ -5,7 +5,7 @@ import sys
 
 MISSES_ONE = """
 import os, socket, time
-from verl_hpc.rewards.sandbox import processes
+from verl_hpc.runtime import processes
 from verl_hpc.runtime import helper_process
 
 ours, its = socket.socketpair()

@@ -26,14 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.dashboard.server import make_server
-    from verl_hpc.runs.find import RUNS, no_runs_yet
+    from verl_hpc.cli.list import directory_of_runs
 
-    directory = arguments.directory or RUNS
-    if arguments.directory is None and not directory.is_dir():
-        print(no_runs_yet())
+    directory = directory_of_runs(arguments.directory)
+    if directory is None:
         return 0
-    if not directory.is_dir():
-        raise ConfigError(f"{directory}: no such directory; name the one that has the runs")
     if not 0 <= arguments.port <= 65535:
         raise ConfigError(f"--port {arguments.port}: a number from 1 to 65535, or 0 for a free one")
     try:

@@ -21,9 +21,8 @@ from verl_hpc.cli.status_text import Status, as_rows, headline
 from verl_hpc.metrics import sections
 from verl_hpc.metrics.flow_view import flow_section
 from verl_hpc.metrics.log import Row
-from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.report import STYLE
-from verl_hpc.metrics.series import mean_seconds
+from verl_hpc.metrics.series import mean_seconds, timed
 from verl_hpc.runs.find import named_runs
 from verl_hpc.runs.status import saved_steps
 
@@ -175,23 +174,17 @@ class Pages:
 
     def _seconds(self, run: Path) -> dict[str, float]:
         """Return the seconds of a mean step by operator."""
-        timed = _timed(self._rows(run))
-        return mean_seconds(timed) if timed else {}
+        return mean_seconds(timed(self._rows(run)))
 
     def _times(self, run: Path) -> str:
         rows = self._rows(run)
-        return sections.times(_timed(rows)) + sections.last_steps(rows[-_NUM_LAST_STEPS:])
-
-
-def _timed(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if STEP_SECONDS in row]
+        return sections.times(timed(rows)) + sections.last_steps(rows[-_NUM_LAST_STEPS:])
 
 
 def _line(cells: tuple[str, ...]) -> str:
     name, state, *more = cells
-    link = f'<a href="/run?{escape(urlencode({"name": name}))}">{escape(name)}</a>'
     rest = "".join(f"<td>{escape(cell)}</td>" for cell in more)
-    return f"<tr><th>{link}</th><td>{_state(state)}</td>{rest}</tr>"
+    return f"<tr><th>{run_link(name)}</th><td>{_state(state)}</td>{rest}</tr>"
 
 
 def _state(name: str) -> str:

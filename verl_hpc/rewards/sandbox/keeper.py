@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from verl_hpc.rewards.sandbox import processes
 from verl_hpc.rewards.sandbox.containment import (
     PROGRAM,
     Interpreter,
@@ -25,6 +24,7 @@ from verl_hpc.rewards.sandbox.containment import (
 )
 from verl_hpc.rewards.sandbox.limits import Ending, Limits, Result
 from verl_hpc.rewards.sandbox.seccomp import filter_program
+from verl_hpc.runtime import processes
 from verl_hpc.runtime.children import adopt_orphans
 
 _LOOK_EVERY_S = 0.02

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from verl_hpc.runs.process import stat_fields
 from verl_hpc.runs.ranks import Progress, read_ranks
 from verl_hpc.runs.records import write_record
 from verl_hpc.runs.stacks.stack import (
@@ -80,10 +81,9 @@ def process_state(pid: int) -> str | None:
     """Return the kernel's state letter for a process of this node, such as S; None without the
     process."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return stat_fields(pid)[0]
     except OSError:
         return None
-    return text.rpartition(")")[2].split()[0]
 
 
 def py_spy() -> str | None:

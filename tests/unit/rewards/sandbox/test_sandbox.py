@@ -18,8 +18,8 @@ import pytest
 from tests.unit.rewards.sandbox.conftest import LIMITS, sandbox_of
 from verl_hpc.errors import RewardError, SandboxError
 from verl_hpc.rewards.sandbox import sandbox as module
-from verl_hpc.rewards.sandbox.processes import below
 from verl_hpc.rewards.sandbox.sandbox import start_helper
+from verl_hpc.runtime.processes import below
 
 
 @pytest.fixture(autouse=True)

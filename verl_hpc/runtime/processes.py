@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_hpc.runs.process import stat_fields
+
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
@@ -35,7 +37,7 @@ def below(root: int, most: int) -> list[int]:
     """
     processes = [root]
     for parent in processes:
-        processes += _children(parent)
+        processes += children(parent)
         if len(processes) > most + 1:
             break
     return processes[1:]
@@ -46,8 +48,7 @@ def usage(processes: list[int]) -> Usage:
     num_tasks, ticks, pages = 0, 0, 0
     for process in processes:
         with suppress(*_GONE):
-            # After the name, in parentheses, which may hold anything.
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            fields = stat_fields(process)
             ticks += sum(map(int, fields[11:15]))
             num_tasks += int(fields[17])
             pages += int(fields[21])
@@ -79,12 +80,13 @@ def _reap() -> None:
             pass
 
 
-def _children(process: int) -> list[int]:
+def children(process: int) -> list[int]:
+    """Return the living children of a process."""
     try:
         tasks = os.listdir(f"/proc/{process}/task")  # noqa: PTH208
     except _GONE:
         return []
-    children: list[int] = []
+    found: list[int] = []
     for task in tasks:
         try:
             text = Path(f"/proc/{process}/task/{task}/children").read_text()
@@ -92,13 +94,12 @@ def _children(process: int) -> list[int]:
             if Path("/proc/self/task", str(os.getpid()), "children").exists():
                 continue
             return [child for child, parent in _parents() if parent == process]
-        children += map(int, text.split())
-    return children
+        found += map(int, text.split())
+    return found
 
 
 def _parents() -> Iterator[tuple[int, int]]:
     """Yield every process of the machine with its parent, for kernels that list no children."""
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         with suppress(*_GONE):
-            fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-            yield int(name), int(fields[1])
+            yield int(name), int(stat_fields(int(name))[1])

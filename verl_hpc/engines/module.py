@@ -130,7 +130,7 @@ class ModuleEngine(OneProcess):
             part.backward()  # type: ignore[no-untyped-call]
             kept |= {i: o.detached() for i, o in zip(indices, outputs, strict=True)}
             for name, value in {"loss": part.detach(), **metrics}.items():
-                sums[name] = sums.get(name, torch.zeros_like(value)) + value
+                sums[name] = sums[name] + value if name in sums else value
         if seen is not None:
             seen([kept[i] for i in range(len(sequences))])
         results = {name: float(value) for name, value in sums.items()}

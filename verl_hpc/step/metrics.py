@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import torch
 
@@ -45,6 +46,7 @@ def utilisation(
     return {"perf/mfu/actor": operations / seconds / peak}
 
 
+@cache
 def peak_of_device(dtype: str) -> float:
     """Return this rank's GPU's FLOP/s by its data sheet; 0 without a GPU, or for one not listed.
 

@@ -145,7 +145,8 @@ def _gathered(
     """Return the scores of all samples by position, and `Scores.per_token`. The error of another
     rank's score is empty. Rewards of tokens are sent only if some function returned a list."""
     known = {name for score in mine.values() for name in score.metrics}
-    names = sorted(place.control.merge(known, lambda one, other: one | other))
+    known = place.control.merge(known, lambda one, other: one | other)
+    names = sorted(known)
     rows = place.gather_rows(score_rows([*mine], [*mine.values()], names))
     scores = {}
     for position, value, failed, _, has, numbers in rows.tolist():

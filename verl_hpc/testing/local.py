@@ -13,8 +13,7 @@ from functools import partial
 import torch
 
 from verl_hpc.config.model import OptimizerConfig
-from verl_hpc.engines.module import ModuleEngine, here
-from verl_hpc.engines.one_process import outputs_of_row
+from verl_hpc.engines.module import ModuleEngine, here, outputs_of_row
 from verl_hpc.engines.protocol import OutputOptions, TokenOutputs
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS, Head

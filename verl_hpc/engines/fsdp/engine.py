@@ -51,6 +51,8 @@ class FsdpEngine(LayoutEngine):
 
     adapted: Mapping[str, torch.Tensor] = {}
 
+    _passes: Passes
+
     def __init__(
         self,
         arch: Architecture,

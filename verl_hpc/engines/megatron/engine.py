@@ -56,6 +56,9 @@ class MegatronEngine(LayoutEngine):
         LayoutError, ModelError: sizes or a family that cannot be built.
     """
 
+    _groups: MegatronGroups
+    _passes: Passes
+
     def __init__(
         self,
         arch: Architecture,

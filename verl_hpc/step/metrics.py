@@ -26,6 +26,25 @@ def spread(name: str, values: Iterable[float]) -> dict[str, float]:
     }
 
 
+def pair_metrics(right: float, margin: float, count: float, num_prompts: int) -> dict[str, float]:
+    """Return the metrics of held-out pairs.
+
+    Args:
+        right: number of pairs whose chosen answer is preferred.
+        margin: mean of what it is preferred by.
+        count: number of compared pairs; the others were dropped, and count as wrong.
+        num_prompts: number of all pairs.
+    """
+    accuracy = right / num_prompts
+    return {
+        "val/score/mean": accuracy,
+        "val/accuracy": accuracy,
+        "val/margin": margin,
+        "val/num_prompts": float(num_prompts),
+        "val/num_dropped": float(num_prompts - count),
+    }
+
+
 def utilisation(
     arch: Architecture, lengths: Sequence[int], seconds: float, peak: float
 ) -> dict[str, float]:

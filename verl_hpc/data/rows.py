@@ -87,8 +87,10 @@ class RowReader:
                 )
         return replace(
             problem,
-            system=_system(row),
-            template_arguments=_template_arguments(row),
+            system=_system(row) if row.keys() & set(SYSTEM_COLUMNS) else None,
+            template_arguments=_template_arguments(row)
+            if row.keys() & set(TEMPLATE_COLUMNS)
+            else {},
             **self._said(row),
         )
 

@@ -20,7 +20,7 @@ class Run:
     needs: Mapping[str, str]
     """The value of each parameter."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.operator.name
 
@@ -64,7 +64,7 @@ class Move:
     index: str | None = None
     """The shared value that says which rank has which samples, unless the values are shared."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return f"{self.source} to {self.target}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,12 @@ from verl_hpc.generation.kept import step_key
 from verl_hpc.generation.responses import responses_to, scoring_ahead, supply_of
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.rollout_metrics import lag_metrics, turn_metrics
-from verl_hpc.generation.slots import GenerateSettings, Slot, slots_of
+from verl_hpc.generation.slots import GenerateSettings, slots_of
 from verl_hpc.rollout.partial import ResponseId, VersionedResponse
-from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.batch import (
     ALLOWED,
+    COLUMNS,
     EXPERTS,
     MASK,
     ROLLOUT_LOG_PROBS,
@@ -58,7 +58,12 @@ def generate(
     slots = place.together(lambda: slots_of(place, settings, rows))
     supply = supply_of(place, rollout, settings, rows, slots) if settings.steals else None
     key = step_key(settings.key, rows.step, rows.rows)
-    known = _ahead(rollout, settings, rows.step) if settings.ahead else _kept(settings, key, slots)
+    known = _ahead(rollout, settings, rows.step) if settings.ahead else {}
+    if settings.kept is not None and not settings.ahead:
+        by_slot = settings.kept.take(key)
+        known = {
+            s.key: VersionedResponse(by_slot[s.index], ()) for s in slots if s.index in by_slot
+        }
     missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
     begin = scoring_ahead(place, settings, rows.step, missing)
     if settings.ahead and all(slot.step > rows.step for slot in missing):
@@ -75,7 +80,10 @@ def generate(
     if supply is not None:
         current = [s for s in current if s.group in supply.taken]
     complete = [s for s in current if s.key in known and known[s.key].is_finished]
-    mine = [_sample(s, known[s.key].response) for s in complete]
+    mine = [
+        Sample(s.index, s.group, len(s.prompt), len(r.tokens), r.finish_reason == "length")
+        for s, r in ((s, known[s.key].response) for s in complete)
+    ]
     # An engine that did not empty the queue, or has unfinished responses, was interrupted.
     ended_early = supply is not None and not supply.is_empty
     samples = agree(place, mine, ended_early or len(complete) < len(current))
@@ -83,8 +91,8 @@ def generate(
         _remember(rollout, settings, rows, known)
     if supply is not None and rollout.queue is not None:
         rollout.queue.learn(rows, samples)
-    by_slot = {s.index: (s.prompt, known[s.key]) for s in complete}
-    columns = _columns(place, settings, samples, by_slot, rollout.allowed_bytes)
+    answered = {s.index: (s.prompt, known[s.key]) for s in complete}
+    columns = _columns(place, settings, samples, answered, rollout.allowed_bytes)
     metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
     if settings.environments is not None:
         metrics |= turn_metrics(place, columns, failures)
@@ -115,29 +123,20 @@ def _remember(
     rollout.ahead = others | mine
 
 
-def _kept(
-    settings: GenerateSettings, key: str, slots: Sequence[Slot]
-) -> dict[tuple[int, int], VersionedResponse]:
-    """Return the finished responses of an interrupted step, by (step, slot)."""
-    if settings.kept is None:
-        return {}
-    by_slot = settings.kept.take(key, [s.index for s in slots])
-    return {s.key: VersionedResponse(by_slot[s.index], ()) for s in slots if s.index in by_slot}
-
-
-def _sample(slot: Slot, response: Response) -> Sample:
-    length, cut = len(response.tokens), response.finish_reason == "length"
-    return Sample(slot.index, slot.group, len(slot.prompt), length, cut)
-
-
 def agree(place: Placement, mine: Sequence[Sample], unfinished: bool) -> Samples:
     """Gather all engines' samples with their owners, equal on every rank.
+
+    Args:
+        mine: samples of this rank's engine, in their order in the step.
+        unfinished: whether this engine has unfinished responses.
 
     Raises:
         StepDropped: on every rank, if an engine has unfinished responses.
     """
     if place.control.any(unfinished):
         raise StepDropped
+    if len(place.groups) == 1:
+        return Samples(tuple(mine), {place.name: [0] * len(mine)})
     rows, owners = place.gather_of_groups(sample_rows(mine))
     order = np.argsort(rows["index"])
     return Samples(tuple(samples_of(rows[order])), {place.name: owners[order].tolist()})
@@ -153,27 +152,24 @@ def _columns(
     """Build the columns of this engine's samples."""
     positions = samples.owned_by(place.name, place.index)
     mine = [by_slot[samples.samples[i].index] for i in positions]
-    device = place.device
-
-    def column(values: Iterable[Sequence[Any]], dtype: torch.dtype) -> list[torch.Tensor]:
-        return [torch.tensor(row, dtype=dtype, device=device) for row in values]
-
     responses = [tagged.response for _, tagged in mine]
-    columns = {
-        TOKENS: column(
-            ((*prompt, *tagged.response.tokens) for prompt, tagged in mine), torch.int64
-        ),
-        MASK: column((r.sampled for r in responses), torch.uint8),
-        ROLLOUT_LOG_PROBS: column((r.log_probs for r in responses), torch.float32),
+    numbers: dict[str, list[Sequence[Any]]] = {
+        TOKENS: [(*prompt, *tagged.response.tokens) for prompt, tagged in mine],
+        MASK: [response.sampled for response in responses],
+        ROLLOUT_LOG_PROBS: [response.log_probs for response in responses],
     }
-    if settings.tagged:
-        columns[VERSIONS] = column((tagged.versions for _, tagged in mine), torch.int32)
     widths = {}
+    if settings.tagged:
+        numbers[VERSIONS] = [tagged.versions for _, tagged in mine]
     if allowed_bytes:
-        columns[ALLOWED] = column((r.allowed for r in responses), torch.uint8)
+        numbers[ALLOWED] = [response.allowed for response in responses]
         widths[ALLOWED] = allowed_bytes
+    columns = {
+        name: [torch.tensor(row, dtype=COLUMNS[name].dtype, device=place.device) for row in rows]
+        for name, rows in numbers.items()
+    }
     if settings.routed_bytes:
-        columns[EXPERTS] = [_as_bytes(r.experts).to(device) for r in responses]
+        columns[EXPERTS] = [_as_bytes(r.experts).to(place.device) for r in responses]
         widths[EXPERTS] = settings.routed_bytes
     return Columns(positions, columns, widths)
 

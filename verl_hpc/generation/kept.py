@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,11 +54,9 @@ class KeptResponses:
     key: str = ""
     by_slot: dict[int, Response] = field(default_factory=dict)
 
-    def take(self, key: str, slots: Iterable[int]) -> dict[int, Response]:
-        """Return the responses of `slots` that are finished already."""
-        if key != self.key:
-            return {}
-        return {slot: self.by_slot[slot] for slot in slots if slot in self.by_slot}
+    def take(self, key: str) -> Mapping[int, Response]:
+        """Return the finished responses, by slot, if they are those of `key`."""
+        return self.by_slot if key == self.key else {}
 
     def remember(self, key: str, by_slot: Mapping[int, Response]) -> None:
         """Replace the stored responses by those an engine has finished."""

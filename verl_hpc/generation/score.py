@@ -122,43 +122,43 @@ def gather_scores(
         mine: this rank's scores.
         count: number of all samples.
     """
-    known = {name for score in mine for name in score.metrics}
-    known = place.control.merge(known, lambda one, other: one | other)
-    names = sorted(known)
-    gathered = place.gather_rows(score_rows(positions, mine, names))
-    assert len(gathered) == count
-    gathered = gathered[np.argsort(gathered["position"])]
-    num_failed = int(gathered["failed"].sum())
+    scores = dict(zip(positions, mine, strict=True))
+    listed = {i: per_token_of(score) for i, score in scores.items() if any(score.per_token)}
+    if len(place.ranks) > 1:
+        scores, listed = _gathered(place, scores, listed)
+    assert len(scores) == count
+    ordered = [scores[position] for position in range(count)]
+    num_failed = sum(score.error is not None for score in ordered)
     if num_failed:
         reasons = agreed_reasons(place.control, (s.error for s in mine if s.error is not None))
         if place.leads:
             _logger.warning(
                 "%d of %d rewards failed and are 0: %s", num_failed, count, "; ".join(reasons)
             )
-    rows = zip(gathered["numbers"].tolist(), gathered["has"].tolist(), strict=True)
-    details = [dict(compress(zip(names, numbers, strict=True), has)) for numbers, has in rows]
-    values, per_token = gathered["value"].tolist(), _gather_tokens(place, positions, mine, gathered)
-    return Scores(values, num_failed, _means(details), details, per_token)
+    details = [score.metrics for score in ordered]
+    return Scores([s.value for s in ordered], num_failed, _means(details), details, listed)
 
 
-def _gather_tokens(
-    place: Placement, positions: Sequence[int], mine: Sequence[Score], rows: Any
-) -> dict[int, dict[int, float]]:
-    """Return `Scores.per_token`; without communication if no function returned a list.
-
-    Args:
-        rows: `score_rows` of all samples.
-    """
-    if not rows["listed"].any():
-        return {}
-    pairs = zip(positions, mine, strict=True)
-    listed = {position: per_token_of(score) for position, score in pairs}
-    known = [(i, token, value) for i, earned in listed.items() for token, value in earned.items()]
-    dtype = [("position", "<i4"), ("place", "<i4"), ("value", "<f8")]
+def _gathered(
+    place: Placement, mine: Mapping[int, Score], listed: Mapping[int, Mapping[int, float]]
+) -> tuple[dict[int, Score], dict[int, dict[int, float]]]:
+    """Return the scores of all samples by position, and `Scores.per_token`. The error of another
+    rank's score is empty. Rewards of tokens are sent only if some function returned a list."""
+    known = {name for score in mine.values() for name in score.metrics}
+    known = place.control.merge(known, lambda one, other: one | other)
+    names = sorted(known)
+    rows = place.gather_rows(score_rows([*mine], [*mine.values()], names))
+    scores = {}
+    for position, value, failed, _, has, numbers in rows.tolist():
+        metrics = dict(compress(zip(names, numbers, strict=True), has))
+        scores[position] = Score(value, metrics, "" if failed else None)
     per_token: dict[int, dict[int, float]] = {}
-    for position, token, value in place.gather_rows(np.array(known, dtype)).tolist():
-        per_token.setdefault(position, {})[token] = value
-    return per_token
+    if rows["listed"].any():
+        sent = [(i, token, value) for i, row in listed.items() for token, value in row.items()]
+        dtype = [("position", "<i4"), ("place", "<i4"), ("value", "<f8")]
+        for position, token, value in place.gather_rows(np.array(sent, dtype)).tolist():
+            per_token.setdefault(position, {})[token] = value
+    return scores, per_token
 
 
 def per_token_of(score: Score) -> dict[int, float]:

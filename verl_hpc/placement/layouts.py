@@ -79,7 +79,7 @@ class RunLayouts:
     def num_replicas(self) -> int:
         return len(self.replicas)
 
-    @property
+    @cached_property
     def is_split(self) -> bool:
         """Whether some pool lacks some of the ranks."""
         return any(len(pool.ranks) < self.num_ranks for pool in self.pools.values())

@@ -115,6 +115,12 @@ class Sample:
     def length(self) -> int:
         return self.prompt_length + self.response_length
 
+    def count(self, per: Per) -> int:
+        """Return the number of elements of a column (`Column.per`)."""
+        if per == "token":
+            return self.response_length
+        return 1 if per == "sample" else self.length - (per == "read")
+
 
 @dataclass(frozen=True)
 class Samples:

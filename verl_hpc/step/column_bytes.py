@@ -22,25 +22,13 @@ class ColumnBytes:
 
     Args:
         samples: lengths of all samples.
-        columns: this rank's columns.
-
-    Raises:
-        FlowError: a column is not in `COLUMNS`, or its shape differs from that.
+        columns: this rank's columns, which `check_columns` has checked.
     """
 
     def __init__(self, samples: Samples, columns: Columns) -> None:
         self._samples, self._widths = samples.samples, columns.widths
-        self._dtypes, self._columns = _dtypes(columns), columns
-        self._check(columns)
-
-    def on(self, device: torch.device) -> Columns:
-        """Copy the rank's own columns to a device, one copy for each column, and pack no bytes."""
-        values = {}
-        for name, dtype in self._dtypes.items():
-            rows = self._columns[name]
-            joined = torch.cat([row.flatten() for row in rows]) if rows else torch.empty(0)
-            values[name] = self._split(name, joined.to(device, dtype), self._columns.positions)
-        return Columns(self._columns.positions, values, self._widths)
+        self._dtypes = {name: COLUMNS[name].dtype for name in columns.values}
+        self._columns = columns
 
     @cached_property
     def _rows(self) -> dict[str, dict[int, Any]]:
@@ -90,21 +78,14 @@ class ColumnBytes:
     def _column(
         self, name: str, rows: Sequence[Any], positions: Sequence[int], device: torch.device
     ) -> list[torch.Tensor]:
-        num_elements = sum(self._elements(name, i) for i in positions)
-        values = torch.empty(num_elements, dtype=self._dtypes[name])
-        if rows:
-            np.concatenate(rows, out=values.view(torch.uint8).numpy())
-        return self._split(name, values.to(device), positions)
-
-    def _split(
-        self, name: str, values: torch.Tensor, positions: Sequence[int]
-    ) -> list[torch.Tensor]:
-        """Cut a column, whose rows stand one after the other in `values`, into its rows."""
         if not positions:  # a split into no parts gives one
             return []
-        rows = values.split([self._elements(name, i) for i in positions])
+        lengths = [self._elements(name, i) for i in positions]
+        values = torch.empty(sum(lengths), dtype=self._dtypes[name])
+        np.concatenate(rows, out=values.view(torch.uint8).numpy())
         width = self._widths.get(name)
-        return [row if width is None else row.view(-1, width) for row in rows]
+        parts = values.to(device).split(lengths)
+        return [part if width is None else part.view(-1, width) for part in parts]
 
     def _on_host(self, name: str) -> list[Any]:
         """Return the bytes of each row, with one copy from the device for all."""
@@ -119,40 +100,36 @@ class ColumnBytes:
         return self._elements(name, position) * self._dtypes[name].itemsize
 
     def _elements(self, name: str, position: int) -> int:
-        return self._length(name, position) * self._widths.get(name, 1)
-
-    def _length(self, name: str, position: int) -> int:
-        sample, per = self._samples[position], COLUMNS[name].per
-        if per == "sample":
-            return 1
-        lengths = {
-            "sequence": sample.length,
-            "read": sample.length - 1,
-            "token": sample.response_length,
-        }
-        return lengths[per]
-
-    def _check(self, columns: Columns) -> None:
-        for name in self._dtypes:
-            width = self._widths.get(name)
-            for position, row in zip(columns.positions, columns[name], strict=True):
-                length = self._length(name, position)
-                shape = (length,) if width is None else (length, width)
-                if row.shape != shape:
-                    per = COLUMNS[name].per
-                    raise FlowError(
-                        f"column {name!r} of sample {position} has shape {tuple(row.shape)}, "
-                        f"expected {shape}; give one row a {per}, and Columns(..., "
-                        f"widths={{{name!r}: N}}) where a row is N numbers"
-                    )
+        return self._samples[position].count(COLUMNS[name].per) * self._widths.get(name, 1)
 
 
-def _dtypes(columns: Columns) -> dict[str, torch.dtype]:
-    for name in columns.values:
+def check_columns(samples: Samples, columns: Columns) -> None:
+    """Raises: FlowError: a column is not in `COLUMNS`, or its shape differs from that."""
+    for name, rows in columns.values.items():
         if name not in COLUMNS:
             raise FlowError(
                 f"column {name!r} has no type, so ranks without samples could not take part in "
                 f"moving it; make it known with verl_hpc.step.batch.add_column; "
                 f"{near_or_all(name, COLUMNS)}"
             )
-    return {name: COLUMNS[name].dtype for name in columns.values}
+        width, per = columns.widths.get(name), COLUMNS[name].per
+        for position, row in zip(columns.positions, rows, strict=True):
+            length = samples.samples[position].count(per)
+            shape = (length,) if width is None else (length, width)
+            if row.shape != shape:
+                raise FlowError(
+                    f"column {name!r} of sample {position} has shape {tuple(row.shape)}, "
+                    f"expected {shape}; give one row a {per}, and Columns(..., "
+                    f"widths={{{name!r}: N}}) where a row is N numbers"
+                )
+
+
+def copied(columns: Columns, device: torch.device) -> Columns:
+    """Copy a rank's own columns to a device in the types of `COLUMNS`, one copy for each column."""
+    values: dict[str, list[torch.Tensor]] = {}
+    for name, rows in columns.values.items():
+        values[name] = []
+        if rows:
+            joined = torch.cat(rows).to(device, COLUMNS[name].dtype)
+            values[name] = list(joined.split([*map(len, rows)]))
+    return Columns(columns.positions, values, columns.widths)

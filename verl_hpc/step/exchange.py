@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from verl_hpc.errors import FlowError
@@ -54,11 +55,12 @@ class Exchange(Mover):
         self, world: World, places: Mapping[str, Placement], controls: Communicators
     ) -> None:
         self._world, self._places, self._controls = world, places, controls
+        self._meeting = cache(self._between)
 
     def move(self, move: Move, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Mover`."""
         source, target = self._places[move.source], self._places[move.target]
-        control, root = self._between(source, target)
+        control, root = self._meeting(source, target)
         # Where both have all ranks, these give a flow up together.
         if not (source.is_world and target.is_world) and control.any(False):
             raise StepCancelled
@@ -74,7 +76,7 @@ class Exchange(Mover):
         for move in moves:
             source, target = self._places[move.source], self._places[move.target]
             if not (source.is_world and target.is_world):
-                control, _ = self._between(source, target)
+                control, _ = self._meeting(source, target)
                 control.any(True)
 
     def _columns(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import torch
 
@@ -22,6 +23,25 @@ def spread(name: str, values: Iterable[float]) -> dict[str, float]:
         f"{name}/mean": sum(numbers) / len(numbers),
         f"{name}/max": float(max(numbers)),
         f"{name}/min": float(min(numbers)),
+    }
+
+
+def pair_metrics(right: float, margin: float, count: float, num_prompts: int) -> dict[str, float]:
+    """Return the metrics of held-out pairs.
+
+    Args:
+        right: number of pairs whose chosen answer is preferred.
+        margin: mean of what it is preferred by.
+        count: number of compared pairs; the others were dropped, and count as wrong.
+        num_prompts: number of all pairs.
+    """
+    accuracy = right / num_prompts
+    return {
+        "val/score/mean": accuracy,
+        "val/accuracy": accuracy,
+        "val/margin": margin,
+        "val/num_prompts": float(num_prompts),
+        "val/num_dropped": float(num_prompts - count),
     }
 
 
@@ -45,6 +65,7 @@ def utilisation(
     return {"perf/mfu/actor": operations / seconds / peak}
 
 
+@cache
 def peak_of_device(dtype: str) -> float:
     """Return this rank's GPU's FLOP/s by its data sheet; 0 without a GPU, or for one not listed.
 

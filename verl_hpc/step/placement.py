@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -45,33 +46,30 @@ class Placement:
         self.rank, self.device, self.is_world = rank, device, is_world
         self._control, self._across = control, across
         self._index = next((i for i, group in enumerate(pool.groups) if rank in group), None)
-
-    @property
-    def is_here(self) -> bool:
+        self.is_here = self._index is not None
         """Whether this rank is in the placement."""
-        return self._index is not None
 
-    @property
+    @cached_property
     def index(self) -> int:
         """Index of this rank's group."""
         assert self._index is not None, f"rank {self.rank} is not in {self.name}"
         return self._index
 
-    @property
+    @cached_property
     def group(self) -> Sequence[int]:
         """Ranks with the same samples as this one."""
         return self.groups[self.index]
 
-    @property
+    @cached_property
     def leads(self) -> bool:
         """Whether this is the placement's first rank."""
         return self.rank == self.ranks[0]
 
-    @property
+    @cached_property
     def leads_group(self) -> bool:
         return self.rank == self.group[0]
 
-    @property
+    @cached_property
     def control(self) -> Control:
         """Control plane of the placement's ranks."""
         assert self._control is not None, f"rank {self.rank} is not in {self.name}"

@@ -16,7 +16,7 @@ import torch
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.world import World
 from verl_hpc.step.batch import Columns, Samples
-from verl_hpc.step.column_bytes import ColumnBytes
+from verl_hpc.step.column_bytes import ColumnBytes, check_columns, copied
 from verl_hpc.step.routes import Groups, Routes
 
 
@@ -46,9 +46,10 @@ def redistribute(
     Raises:
         FlowError: a column is not in `COLUMNS`, or its shape differs from that.
     """
-    content = ColumnBytes(samples, columns)
+    check_columns(samples, columns)
     if source[1] == target[1] and samples.owners[source[0]] == samples.owners[target[0]]:
-        return content.on(device)  # on every rank alike, so that none waits for a message
+        return copied(columns, device)  # on every rank alike, so that none waits for a message
+    content = ColumnBytes(samples, columns)
     routes = Routes(world.rank, world.node_of, source[1], target[1])
     # Pack what this rank has by target group, and allocate buffers for what it lacks by source.
     held = _by_owner(columns.positions, samples.owners[target[0]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -42,7 +43,7 @@ class Role:
     pad_token: int | None = None
     """Pad token of a score model, which scores the last token that differs from it."""
 
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype:
         """Element type of the parameters in memory."""
         found: torch.dtype = getattr(torch, next(iter(self.shard_map.tensors.values())).dtype)

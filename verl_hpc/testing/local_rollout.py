@@ -106,7 +106,8 @@ class LocalRollout:
         generator: torch.Generator,
     ) -> Response:
         """Return a response grown by one token."""
-        logits = self._model(torch.tensor([*prompt, *begun.tokens]))[-1]
+        with torch.no_grad():
+            logits = self._model(torch.tensor([*prompt, *begun.tokens]))[-1]
         row = (logits / (sampling.temperature or 1.0)).log_softmax(-1)
         drawn = torch.multinomial(row.exp(), 1, generator=generator)
         token = int(drawn if sampling.temperature else logits.argmax())

@@ -13,7 +13,7 @@ from verl_hpc.generation.score import by_prompt, score
 from verl_hpc.metrics.names import RIGHT
 from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.step.batch import StepRows
-from verl_hpc.step.operators.assign import check_samples, warn_of_dropped
+from verl_hpc.step.operators.assign import count_dropped
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.look import join_samples, texts
 from verl_hpc.trainer.recipe import Recipe
@@ -67,13 +67,11 @@ def _answer(
     place, limit = rollout.place, run.config.rollout.max_prompt_tokens
     rows, when = StepRows(step, range(held_out.num_prompts)), f"evaluation of step {step}"
     (samples, sequences), turns = generate(place, rollout, held_out.generate, rows)
-    check_samples(place, limit, f"step {step}", samples.samples, held_out.setting)
+    count_dropped(place, limit, samples.samples, held_out.num_prompts, when, held_out.setting)
     scores, _ = score(place, held_out.score, rows, samples, sequences)
     if saved is not None:
         saved.add(held_out.name, held_out.score.problems, samples, sequences, scores)
     answers = list(by_prompt(samples, scores).values())
-    dropped = held_out.num_prompts - len(answers)
-    warn_of_dropped(place, limit, when, dropped, held_out.num_prompts)
     groups = []
     if place.leads:
         problems = held_out.score.problems

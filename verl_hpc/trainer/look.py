@@ -39,24 +39,18 @@ def step_samples(run: RunContext, values: Mapping[str, Any]) -> SampleView:
     if run.rollout is None or not here or not isinstance(samples, Samples):
         return NOTHING
     groups = _first(samples)
-    look = NOTHING
+    look, means, scores = NOTHING, {}, values.get("scores")
     if run.rollout.place in here and isinstance(sequences, Columns):
         assert isinstance(rows, StepRows)
         look = texts(run, run.settings.problems, rows, samples, sequences)
-    scores = values.get("scores") if any(place.leads for place in here) else None
-    return replace(
-        look,
-        advantages=_mean_advantages(groups, values.get("advantages")),
-        scores=_of_first(groups, scores),
-    )
-
-
-def _mean_advantages(groups: Mapping[int, int], advantages: object) -> dict[int, float]:
-    """Return each shown response's mean advantage over tokens."""
-    if not isinstance(advantages, Columns):
-        return {}
-    rows = zip(advantages.positions, advantages[ADVANTAGES], strict=True)
-    return {i: float(row.mean()) for i, row in rows if i in groups and len(row)}
+    advantages = values.get("advantages")
+    if isinstance(advantages, Columns):
+        of_samples = zip(advantages.positions, advantages[ADVANTAGES], strict=True)
+        means = {i: float(row.mean()) for i, row in of_samples if i in groups and len(row)}
+    shown = {}
+    if isinstance(scores, Scores) and any(place.leads for place in here):
+        shown = {i: scores.values[i] for i in groups}
+    return replace(look, advantages=means, scores=shown)
 
 
 def texts(
@@ -70,7 +64,8 @@ def texts(
     """Decode the shown prompts and responses that this rank's engine generated."""
     rollout = run.rollout
     assert rollout is not None
-    first_versions = _first_versions(sequences)
+    recorded = sequences.values.get(VERSIONS, [()] * len(sequences.positions))
+    versions = dict(zip(sequences.positions, recorded, strict=True))
     groups = _first(samples)
     prompts: dict[int, tuple[str, str]] = {}
     responses: dict[int, SampleResponse] = {}
@@ -85,19 +80,13 @@ def texts(
             prompts[sample.group] = (str(text), str(problem.ground_truth))
         answer = tokens[sample.prompt_length :].tolist()
         reason = stop_reason(run.tokenizer, answer, sample.truncated, run.config.rollout.stop)
-        version = first_versions.get(position, rollout.version)
+        begun = versions[position][:1]
+        version = int(begun[0]) if len(begun) else rollout.version
         responses[position] = SampleResponse(
             str(decode(answer)), None, None, sample.truncated, version, reason
         )
-    return SampleView(groups, prompts, responses, {}, _of_first(groups, scores))
-
-
-def _first_versions(sequences: Columns) -> dict[int, int]:
-    """Return the weights' version of each response's first token, if versions are recorded."""
-    if VERSIONS not in sequences.values:
-        return {}
-    rows = zip(sequences.positions, sequences[VERSIONS], strict=True)
-    return {position: int(row[0]) for position, row in rows if len(row)}
+    shown = {} if scores is None else {i: scores.values[i] for i in groups}
+    return SampleView(groups, prompts, responses, {}, shown)
 
 
 def join_samples(parts: Iterable[SampleView]) -> list[SampleGroup]:
@@ -134,8 +123,3 @@ def _first(samples: Samples) -> dict[int, int]:
         if counts[sample.group] <= MAX_RESPONSES:
             shown[position] = sample.group
     return shown
-
-
-def _of_first(groups: Mapping[int, int], scores: object) -> dict[int, float]:
-    """Return the scores of the shown samples, if this rank has them."""
-    return {i: scores.values[i] for i in groups} if isinstance(scores, Scores) else {}

@@ -233,7 +233,9 @@ class Loop:
 
     def _record(self, step: int, metrics: dict[str, float]) -> None:
         self._stages.close()
-        metrics |= self._of_all(self.timers.drain() | memory_metrics() | self.meters.drain())
+        # All ranks' figures combined on rank 0, and the rank's own elsewhere.
+        mine = self.timers.drain() | memory_metrics() | self.meters.drain()
+        metrics |= combined(self.run.session.control.gather(mine)) or mine
         if "perf/total_num_tokens" in metrics:
             seconds = metrics["timing_s/step"]
             of_a_rank = metrics["perf/total_num_tokens"] / self.run.session.world.size
@@ -248,10 +250,6 @@ class Loop:
         if self._traces.stop():
             self._enter("write_profile")
             self._traces.write()
-
-    def _of_all(self, mine: dict[str, float]) -> dict[str, float]:
-        """Return all ranks' figures combined on rank 0, and the rank's own elsewhere."""
-        return combined(self.run.session.control.gather(mine)) or mine
 
     def _enter_operator(self, pipeline: Pipeline, step: int, name: str, place: str) -> None:
         """Start an operator. If all ranks run every operator they may drop the step here together,

@@ -109,7 +109,12 @@ class Recipe(DataFlow):
         self.add(
             name,
             _Bound(
-                name, func, given, self.metrics, prefix, partial(self._run.prepare, role_objects)
+                name,
+                func,
+                given,
+                self.metrics,
+                prefix,
+                self._run.prepare if any(isinstance(r, Role) for r in role_objects) else None,
             ),
             inputs=inputs,
             outputs=tuple(renamed.values()),
@@ -198,14 +203,15 @@ class _Bound:
         given: Sequence[Any],
         metrics: dict[str, float],
         prefix: str,
-        prepare: Callable[[], None],
+        prepare: Callable[[], None] | None,
     ) -> None:
         self._name, self._func = name, partial(func, *given)
         self._metrics, self._prefix, self._prepare = metrics, prefix, prepare
         self.__signature__ = inspect.signature(self._func)
 
     def __call__(self, **values: Any) -> Any:
-        self._prepare()
+        if self._prepare is not None:
+            self._prepare()
         result = self._func(**values)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise FlowError(

@@ -81,16 +81,16 @@ class RunParts:
     let_change: Callable[[], None] = lambda: None
     """Called before a model computes, which may change weights, if only for a reference's pass."""
 
-    @property
+    @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.encoder.tokenizer
 
-    @property
+    @cached_property
     def num_steps(self) -> int:
         """Steps of the whole run."""
         return self.config.num_steps(len(self.problems.train))
 
-    @property
+    @cached_property
     def rank(self) -> int:
         return self.session.world.rank
 
@@ -143,12 +143,11 @@ class RunParts:
     def exchange(self) -> Exchange:
         return Exchange(self.session.world, self.places, self.controls)
 
-    def prepare(self, roles: Sequence[Role | Rollout]) -> None:
-        """Make room for the engines of roles before they compute, and let a save copy them."""
-        if any(isinstance(role, Role) for role in roles):
-            self.let_change()
-            if self.sync is not None:
-                self.sync.to_training()
+    def prepare(self) -> None:
+        """Make room for models before they compute, and let a save copy them."""
+        self.let_change()
+        if self.sync is not None:
+            self.sync.to_training()
 
     @property
     def kernels(self) -> dict[str, str]:

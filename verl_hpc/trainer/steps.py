@@ -85,13 +85,12 @@ class Steps:
         else:
             self._resume(pipeline, step, values)
         mine = dict(self._recipe.metrics)
-        progress = Progress(step, self._behind(values, position))
-        return self._collect(progress, metrics, mine, values)
+        if self._run.config.batch.refill_rounds:
+            position = self._behind(values, position)
+        return self._collect(Progress(step, position), metrics, mine, values)
 
     def _behind(self, values: Values, position: Position) -> Position:
-        """Return where the next step's rows begin; every rank calls it."""
-        if not self._run.config.batch.refill_rounds:
-            return position
+        """Return where the next step's rows begin after dynamic sampling; every rank calls it."""
         rollout, asked = self._run.rollout, values.made.get("asked")
         assert rollout is not None
         position_there = asked.behind if isinstance(asked, StepRows) else None
@@ -193,7 +192,10 @@ class Steps:
         # Else the sequences are the data's, and no response of the model.
         look = step_samples(self._run, values.made) if self._generates else NOTHING
         leads = any(place.leads for place in self._run.places.values())
-        rewards = self._rewards(values) if leads else ()
+        rewards: Sequence[float] = ()
+        scores = values.made.get("scores")
+        if leads and isinstance(scores, Scores) and self._run.config.metrics.prometheus is not None:
+            rewards = tuple(scores.values)
         said = (mine if leads else {}, look, rewards) if leads or look is not NOTHING else None
         gathered = [part for part in self._run.session.control.gather(said) if part is not None]
         together = dict(metrics)
@@ -205,8 +207,3 @@ class Steps:
         )
         samples = join_samples(part for _, part, _ in gathered)
         return StepResult(progress, together, samples, rewards)
-
-    def _rewards(self, values: Values) -> Sequence[float]:
-        scores = values.made.get("scores")
-        wanted = self._run.config.metrics.prometheus is not None
-        return tuple(scores.values) if wanted and isinstance(scores, Scores) else ()

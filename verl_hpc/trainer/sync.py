@@ -195,17 +195,16 @@ class WeightSync:
 
     def _send(self, part: int, receives: Mapping[str, torch.Tensor]) -> TransferStats:
         transfer, fp8 = self._transfers[part], self._fp8[part]
-        sends = self._trained(part)
+        sends: Mapping[str, torch.Tensor] = {}
+        if self._merged is not None:
+            sends = self._merged.of(part)
+        elif self._engine is not None:
+            sends = self._engine.weights
         if fp8 is None:
             return transfer.run(sends, receives, self._dtypes)
         stats = transfer.run(fp8.quantised(sends), receives, self._dtypes)
         transfer.forget()  # or what was quantised would stay
         return stats
-
-    def _trained(self, part: int) -> Mapping[str, torch.Tensor]:
-        if self._merged is not None:
-            return self._merged.of(part)
-        return self._engine.weights if self._engine is not None else {}
 
     def to_training(self) -> None:
         """Put the rollout engine to sleep and bring back offloaded parts."""

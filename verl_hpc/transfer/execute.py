@@ -64,6 +64,7 @@ class Transfer:
         buckets: Buckets | None = None,
     ) -> None:
         self.moves: RankMoves = moves_of(plan, rank)
+        self._meets = any(self.moves.hops)  # another rank, in some step
         self.reader = reader
         self.verify = verify
         self.nodes = nodes
@@ -93,13 +94,14 @@ class Transfer:
         """
         start = time.perf_counter()
         memory, stats = Memory(dict(source), dict(target), dtypes), TransferStats()
-        sums = Sums(self.moves.rank, self.nodes) if self.verify else None
+        sums = Sums(self.moves.rank, self.nodes) if self.verify and self._meets else None
         with torch.no_grad():
             bound = self._bind(memory)
             bound.copies.run(sums)
             stats.copied_bytes = bound.copies.num_bytes
             together(lambda: self._read(memory, stats))
-            bound.exchange.run(sums, stats)
+            if self._meets:
+                bound.exchange.run(sums, stats)
             if sums is not None:
                 sums.compare()
         if memory.device.type == "cuda":

@@ -54,6 +54,13 @@ def place(groups=((0,),), control=None):
     return Placement(Pool("rollout", groups), 0, control or LocalControl(), CPU)
 
 
+def of_two_ranks(control):
+    """The other rank has nothing to score."""
+    placement = place(((0, 1),), control)
+    placement.group = (0,)
+    return placement
+
+
 def settings(reward, **changes):
     tokenizer = SimpleNamespace(decode=lambda tokens, **_: f"{tokens[0]} " * 500)
     return ScoreSettings(FunctionScorer(reward, RewardConfig(**changes)), tokenizer, Problems())
@@ -77,7 +84,7 @@ def test_failures_are_counted_and_some_reasons_told(caplog):
 
     control = Remembers()
     scores, metrics = score(
-        place(control=control), settings(reward, on_error="zero"), *generated(NUM)
+        of_two_ranks(control), settings(reward, on_error="zero"), *generated(NUM)
     )
     assert scores.num_failed == NUM - 1
     assert list(scores.values) == [float(i == 7) for i in range(NUM)]
@@ -165,7 +172,7 @@ def test_nothing_more_is_sent_where_no_function_gives_a_list():
     sent = []
     for reward in (lambda **_: 0.5, lambda **_: [0.0], lambda **_: [0.5]):
         control = Remembers()
-        found, _ = score(place(control=control), settings(reward), *generated(NUM))
+        found, _ = score(of_two_ranks(control), settings(reward), *generated(NUM))
         sent.append(control.sent)
     assert sent[1] == sent[0], "zeros are no news"
     assert sent[2] == sent[0] + NUM * (4 + 4 + 8)

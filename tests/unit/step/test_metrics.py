@@ -31,6 +31,9 @@ def test_nothing_is_said_of_a_device_without_a_data_sheet(monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H100 NVL")
     for gib, peak in ((79, 989.4e12), (93, 835e12)):
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda total=gib * 2**30: (0, total))
+        peak_of_device.cache_clear()
         assert peak_of_device("bfloat16") == peak
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "Riva 128")
+    peak_of_device.cache_clear()
     assert peak_of_device("bfloat16") == 0.0
+    peak_of_device.cache_clear()

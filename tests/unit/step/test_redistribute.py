@@ -9,6 +9,7 @@ from tests.unit.ranks import on_ranks
 from verl_hpc.errors import FlowError
 from verl_hpc.step import batch
 from verl_hpc.step import column_bytes as module
+from verl_hpc.step import redistribute as redistribute_module
 from verl_hpc.step.batch import COLUMNS, TOKENS, Columns, Sample, Samples
 from verl_hpc.step.column_bytes import ColumnBytes
 from verl_hpc.step.redistribute import redistribute
@@ -21,13 +22,13 @@ SAMPLES = Samples((Sample(0, 0, 2, 3, False),), {"here": [0], "there": [0]})
 def way(request, monkeypatch):
     """One rank has all of a column; the way of several ranks is taken as well."""
     if request.param == "as bytes":
-        monkeypatch.setattr(ColumnBytes, "on", packed)
+        monkeypatch.setattr(redistribute_module, "copied", packed)
     return request.param
 
 
-def packed(self, device):
-    positions = self._columns.positions
-    return self.unpack(positions, [(positions, self.pack(positions))], device)
+def packed(columns, device):
+    content, positions = ColumnBytes(SAMPLES, columns), columns.positions
+    return content.unpack(positions, [(positions, content.pack(positions))], device)
 
 
 def move(values, widths=None):

@@ -13,10 +13,11 @@ from tests.unit.trainer.runs import PROMPTS, loop, small_run
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.runtime.cache_archive import unpack
 from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, StopRequest
+from verl_hpc.testing.local import LocalControl
 from verl_hpc.testing.local_run import engine_of
 from verl_hpc.trainer.facts import run_facts
 from verl_hpc.trainer.kept_caches import open_caches
-from verl_hpc.trainer.loop import Loop
+from verl_hpc.trainer.loop import Loop, combined
 
 OPERATORS = [*("rollout", "assign", "reward", "rollout to train"), *("advantages", "update_actor")]
 
@@ -339,9 +340,8 @@ def test_epochs_are_steps_of_the_rows_that_are_left(tmp_path, overlap, num_rows,
 
 def test_seconds_and_memory_are_the_largest_of_all_ranks_and_joules_their_sum():
     def rank(control):
-        loop = SimpleNamespace(run=SimpleNamespace(session=SimpleNamespace(control=control)))
         mine = {"timing_s/step": 2.0 + control.rank, "perf/cpu_memory_used_gb": 3.0 - control.rank}
-        return Loop._of_all(loop, mine | {"energy_j/nvml/reward": 1.5})
+        return combined(control.gather(mine | {"energy_j/nvml/reward": 1.5}))
 
     expected = {"timing_s/step": 4.0, "perf/cpu_memory_used_gb": 3.0, "energy_j/nvml/reward": 4.5}
     assert on_ranks(3, rank)[0] == expected
@@ -353,9 +353,10 @@ def test_throughput_is_of_a_rank():
         _stages=SimpleNamespace(close=lambda: None),
         timers=SimpleNamespace(drain=lambda: {"timing_s/step": 2.0}),
         meters=SimpleNamespace(drain=dict),
-        _of_all=dict,
         _saves=SimpleNamespace(seconds=0.0),
-        run=SimpleNamespace(session=SimpleNamespace(world=SimpleNamespace(size=4))),
+        run=SimpleNamespace(
+            session=SimpleNamespace(world=SimpleNamespace(size=4), control=LocalControl())
+        ),
         records=SimpleNamespace(write=lambda step, metrics: told.append((step, metrics))),
     )
     Loop._record(loop, 1, {"perf/total_num_tokens": 80.0})

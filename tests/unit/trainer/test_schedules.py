@@ -70,7 +70,8 @@ def versions_are_the_weights_that_sampled(schedule, played):
         assert versions.tolist() == sorted(versions.tolist())
         for version in set(versions.tolist()):
             model = TinyModel(ARCH)
-            model.weights = played.weights[version]
+            for name, weight in model.weights.items():
+                weight.copy_(played.weights[version][name])
             rows = model(columns["tokens"])[length - 1 : -1].log_softmax(-1)
             ours = rows.gather(-1, columns["tokens"][length:, None])[:, 0]
             at = versions == version

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,19 +20,12 @@ from verl_hpc.engines.fsdp.kernels import choose_kernels
 from verl_hpc.engines.fsdp.optimizer import MakeSchedule, ShardedAdam
 from verl_hpc.engines.fsdp.passes import Passes
 from verl_hpc.engines.guarded_step import GuardedStep
-from verl_hpc.engines.protocol import (
-    NOTHING_MORE,
-    Head,
-    Loss,
-    OnOutputs,
-    OutputOptions,
-    Sums,
-    TokenOutputs,
-)
+from verl_hpc.engines.protocol import Head, OutputOptions, Sums, TokenOutputs
 from verl_hpc.engines.shared.groups import LayoutGroups
+from verl_hpc.engines.shared.layout_engine import LayoutEngine
 from verl_hpc.engines.shared.micro_batches import Plan
-from verl_hpc.engines.shared.offload import HostStore, KeptOnHost, Memory
-from verl_hpc.engines.shared.outputs import Outputs, sum_metrics
+from verl_hpc.engines.shared.offload import HostStore, Memory
+from verl_hpc.engines.shared.outputs import Outputs
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.live import check_parameters
@@ -48,7 +41,7 @@ def engine_shard_map(
     return fsdp_shard_map(arch, layout, head=head, dtype=kept_dtype(model.dtype, trainable))
 
 
-class FsdpEngine(KeptOnHost):
+class FsdpEngine(LayoutEngine):
     """One model with its parameters sharded over all ranks of a layout (`TrainingEngine`).
 
     Raises:
@@ -57,6 +50,8 @@ class FsdpEngine(KeptOnHost):
     """
 
     adapted: Mapping[str, torch.Tensor] = {}
+
+    _passes: Passes
 
     def __init__(
         self,
@@ -92,7 +87,7 @@ class FsdpEngine(KeptOnHost):
         self._shards = list(shards.values())
         self.weights: Mapping[str, torch.Tensor] = {n: t for n, t in shards.items() if t.numel()}
         check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
-        self.optimizer = (
+        self.optimizer: ShardedAdam | None = (
             ShardedAdam(optimizer, named, groups.shard, schedule) if optimizer else None
         )
         self.host = HostStore(self._memory)
@@ -112,10 +107,6 @@ class FsdpEngine(KeptOnHost):
             tensors = self.optimizer.state_tensors()
             yield from (t for name, t in tensors.items() if not name.startswith("main/"))
 
-    @property
-    def is_trainable(self) -> bool:
-        return self.optimizer is not None
-
     def weights_changed(self) -> None:
         self.host.weights_changed()
 
@@ -126,18 +117,6 @@ class FsdpEngine(KeptOnHost):
         mine = assign_writers(self.shard_map)[rank] if primary else self.shard_map.held_by(rank)
         return self.optimizer.state_map(self.shard_map.tensors, mine, rank)
 
-    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        assert self.optimizer is not None
-        return self.optimizer.state_tensors()
-
-    def counters(self) -> dict[str, int]:
-        assert self.optimizer is not None
-        return self.optimizer.counters()
-
-    def restore_counters(self, counters: Mapping[str, int]) -> None:
-        assert self.optimizer is not None
-        self.optimizer.restore_counters(counters)
-
     def merge(self, name: str, to: torch.Tensor) -> None:
         raise AssertionError(f"{name} has no adapter to merge into {to.shape}")
 
@@ -146,58 +125,13 @@ class FsdpEngine(KeptOnHost):
 
     # ---------------------------------------------------------------- passes
 
-    def infer(
-        self,
-        sequences: Sequence[torch.Tensor],
-        temperature: float = 1.0,
-        wanted: OutputOptions = NOTHING_MORE,
-    ) -> list[TokenOutputs]:
-        plan = self._passes.plan(sequences)
-        self.decoder.eval()
-
-        # The pass is over micro-batches in plan order; `share` puts them back in the caller's.
-        def collect(indices: Sequence[int], outputs: list[TokenOutputs]) -> list[TokenOutputs]:
-            del indices
-            return outputs
-
-        with torch.no_grad():
-            by_micro_batch = [
-                f or [] for f in self._run(sequences, plan, temperature, collect, wanted)
-            ]
-        lengths = [len(s) for s in sequences]
-        return self._outputs.share(by_micro_batch, plan.bins, lengths, wanted, self._passes.device)
-
-    def update(
-        self,
-        sequences: Sequence[torch.Tensor],
-        loss: Loss,
-        temperature: float = 1.0,
-        together: int = 1,
-        wanted: OutputOptions = NOTHING_MORE,
-        seen: OnOutputs | None = None,
-    ) -> dict[str, float]:
+    @contextmanager
+    def _updating(self, sequences: Sequence[torch.Tensor]) -> Iterator[None]:
+        del sequences
         assert self.optimizer is not None
-        plan = self._passes.plan(sequences, together)
-        kept: dict[tuple[int, ...], list[TokenOutputs]] = {}
-
-        def backward(indices: Sequence[int], outputs: Sequence[TokenOutputs]) -> Sums:
-            if seen is not None:
-                kept[tuple(indices)] = [o.detached() for o in outputs]
-            value, sums = loss(indices, outputs)
-            value.backward()  # type: ignore[no-untyped-call]
-            return {**sums, "loss": value.detach()}
-
-        self.decoder.train()
         self.optimizer.zero_grad()
         try:
-            sums_of_batches = self._run(sequences, plan, temperature, backward, wanted)
-            metrics = sum_metrics([f for f in sums_of_batches if f is not None], self._groups)
-            if seen is not None:
-                lengths, device = [len(s) for s in sequences], self._passes.device
-                outputs = [kept.get(tuple(indices), []) for indices in plan.bins]
-                seen(self._outputs.share(outputs, plan.bins, lengths, wanted, device))
-            self.host.weights_changed()
-            return metrics | self._guard.step(self.optimizer, metrics["loss"])
+            yield
         finally:
             self.optimizer.zero_grad()
 
@@ -208,9 +142,17 @@ class FsdpEngine(KeptOnHost):
         temperature: float,
         consume: Callable[..., Any],
         wanted: OutputOptions,
+        trains: bool,
     ) -> list[Any]:
+        def backward(indices: Sequence[int], outputs: Sequence[TokenOutputs]) -> Sums:
+            value, sums = consume(indices, outputs)
+            value.backward()
+            return {**sums, "loss": value.detach()}
+
+        self.decoder.train(trains)
+        use = backward if trains else consume
         try:
-            return self._passes.run(sequences, plan, temperature, consume, wanted)
+            return self._passes.run(sequences, plan, temperature, use, wanted)
         finally:
             # What is gathered outside layers stays for a backward pass, and would be old then.
             for module in self._modules:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -33,17 +33,11 @@ from verl_hpc.engines.megatron.parameters import (
 from verl_hpc.engines.megatron.passes import Passes
 from verl_hpc.engines.megatron.precision import check_offload, choose_backend
 from verl_hpc.engines.megatron.routers import Routers
-from verl_hpc.engines.protocol import (
-    NOTHING_MORE,
-    Head,
-    Loss,
-    OnOutputs,
-    OutputOptions,
-    Sums,
-    TokenOutputs,
-)
-from verl_hpc.engines.shared.offload import HostStore, KeptOnHost
-from verl_hpc.engines.shared.outputs import Outputs, sum_metrics
+from verl_hpc.engines.protocol import Head, OutputOptions
+from verl_hpc.engines.shared.layout_engine import LayoutEngine
+from verl_hpc.engines.shared.micro_batches import Plan
+from verl_hpc.engines.shared.offload import HostStore
+from verl_hpc.engines.shared.outputs import Outputs
 from verl_hpc.layout.adapters import AdapterShape, local_adapters, trained_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS
@@ -54,13 +48,16 @@ from verl_hpc.layout.shard_map import ShardMap, union
 _FP8_ROW_MULTIPLE = 128
 
 
-class MegatronEngine(KeptOnHost):
+class MegatronEngine(LayoutEngine):
     """One model on one training layout (`TrainingEngine`).
 
     Raises:
         ClusterError: this rank does not support the FP8 or offloading asked for.
         LayoutError, ModelError: sizes or a family that cannot be built.
     """
+
+    _groups: MegatronGroups
+    _passes: Passes
 
     def __init__(
         self,
@@ -113,7 +110,9 @@ class MegatronEngine(KeptOnHost):
             self.weights: Mapping[str, torch.Tensor] = {
                 name: parameter.detach() for name, parameter in self.parameters.items()
             }
-            self.optimizer = self._build_optimizer(optimizer) if optimizer else None
+            self.optimizer: Optimizer | None = None
+            if optimizer is not None:
+                self.optimizer = self._build_optimizer(optimizer)
         self._routers = (
             Routers(chunks, self._config, model.router, groups)
             if arch.is_moe and optimizer
@@ -165,10 +164,6 @@ class MegatronEngine(KeptOnHost):
         if self.adapters is not None:
             self.adapters.mark_experts()
 
-    @property
-    def is_trainable(self) -> bool:
-        return self.optimizer is not None
-
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         assert self.optimizer is not None
         rank = dist.get_rank()
@@ -177,18 +172,6 @@ class MegatronEngine(KeptOnHost):
             primary_regions_of(trained, self.layout, rank) if primary else trained.held_by(rank)
         )
         return self.optimizer.state_map(trained.tensors, regions, rank)
-
-    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        assert self.optimizer is not None
-        return self.optimizer.state_tensors()
-
-    def counters(self) -> dict[str, int]:
-        assert self.optimizer is not None
-        return self.optimizer.counters()
-
-    def restore_counters(self, counters: Mapping[str, int]) -> None:
-        assert self.optimizer is not None
-        self.optimizer.restore_counters(counters)
 
     def weights_changed(self) -> None:
         self.host.weights_loaded()
@@ -212,81 +195,38 @@ class MegatronEngine(KeptOnHost):
 
     # ---------------------------------------------------------------- passes
 
-    def infer(
-        self,
-        sequences: Sequence[torch.Tensor],
-        temperature: float = 1.0,
-        wanted: OutputOptions = NOTHING_MORE,
-    ) -> list[TokenOutputs]:
-        plan = self._passes.plan(sequences)
-
-        def collect(indices: Sequence[int], outputs: list[TokenOutputs]) -> list[TokenOutputs]:
-            del indices
-            return outputs
-
-        for chunk in self._chunks:
-            chunk.eval()
-        with torch.no_grad(), self._groups.entered():
-            by_micro_batch = self._passes.run(
-                sequences, plan, temperature, collect, forward_only=True, wanted=wanted
-            )
-        lengths = [len(s) for s in sequences]
-        return self._outputs.share(by_micro_batch, plan.bins, lengths, wanted, self._passes.device)
-
-    def update(
-        self,
-        sequences: Sequence[torch.Tensor],
-        loss: Loss,
-        temperature: float = 1.0,
-        together: int = 1,
-        wanted: OutputOptions = NOTHING_MORE,
-        seen: OnOutputs | None = None,
-    ) -> dict[str, float]:
+    @contextmanager
+    def _updating(self, sequences: Sequence[torch.Tensor]) -> Iterator[None]:
         assert self.optimizer is not None
-        plan = self._passes.plan(sequences, together)
-        kept: dict[tuple[int, ...], list[TokenOutputs]] = {}
-
-        # Used only for `seen`: otherwise outputs are freed after each micro-batch.
-        def keeping(
-            indices: Sequence[int], outputs: Sequence[TokenOutputs]
-        ) -> tuple[torch.Tensor, Sums]:
-            kept[tuple(indices)] = [o.detached() for o in outputs]
-            return loss(indices, outputs)
-
         with self._groups.entered():
             for chunk in self._chunks:
-                chunk.train()
                 chunk.zero_grad_buffer()
             self.optimizer.zero_grad()
             if self._routers is not None:
                 self._routers.begin(sequences, self._passes.device)
-            consume = keeping if seen is not None else loss
-            sums_of_batches = self._passes.run(
-                sequences, plan, temperature, consume, forward_only=False, wanted=wanted
-            )
-            metrics = sum_metrics([f for f in sums_of_batches if f is not None], self._groups)
-            if self._routers is not None:
-                metrics |= self._routers.end()
-            if wanted.experts is not None:
-                metrics["router_disagreement"] = self._passes.router_disagreement()
-            # Callers may still refuse the update here, as the optimizer has not stepped yet.
-            if seen is not None:
-                seen(self._shared(kept, plan.bins, sequences, wanted))
-            self.host.weights_changed()
-            return metrics | self._guard.step(self.optimizer, metrics["loss"])
+            yield
 
-    def _shared(
+    def _run(
         self,
-        kept: Mapping[tuple[int, ...], list[TokenOutputs]],
-        bins: Sequence[Sequence[int]],
         sequences: Sequence[torch.Tensor],
+        plan: Plan,
+        temperature: float,
+        consume: Callable[..., Any],
         wanted: OutputOptions,
-    ) -> list[TokenOutputs]:
-        """Return the last stage's outputs on every stage, in the caller's order."""
-        # An interleaved pipeline may also run empty micro-batches, which have no outputs.
-        by_micro_batch = [kept.get(tuple(indices), []) for indices in bins] if kept else []
-        lengths = [len(s) for s in sequences]
-        return self._outputs.share(by_micro_batch, bins, lengths, wanted, self._passes.device)
+        trains: bool,
+    ) -> list[Any]:
+        with self._groups.entered():
+            for chunk in self._chunks:
+                chunk.train(trains)
+            return self._passes.run(
+                sequences, plan, temperature, consume, forward_only=not trains, wanted=wanted
+            )
+
+    def _routing(self, wanted: OutputOptions) -> dict[str, float]:
+        metrics = self._routers.end() if self._routers is not None else {}
+        if wanted.experts is not None:
+            metrics["router_disagreement"] = self._passes.router_disagreement()
+        return metrics
 
     def _sum_gradients(self, model: list[Any], num_tokens: Any = None, **groups: Any) -> None:
         """Sum gradients over replicas, stages and ranks, without averaging."""

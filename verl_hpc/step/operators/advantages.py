@@ -50,14 +50,15 @@ def advantages(
         TrainingError: on every rank, if a user's estimator does not return advantages, or an
             estimator lacks an input.
     """
-    rewards = rewards_of(scores, penalty).to(place.device)
+    rewards = torch.tensor(scores.values, dtype=torch.float64)
+    if penalty is not None:
+        rewards = rewards - penalty.per_sample
+    rewards = rewards.to(place.device)
     masks = (trained or sequences)[MASK]
     mask = padded(masks, place.device)
-    needs_squares = "sum_p_squared" in settings.needs
-
-    def of_policy(name: str) -> torch.Tensor | None:
-        return padded(old[name], place.device) if old is not None and needs_squares else None
-
+    policy: dict[str, torch.Tensor] = {}
+    if old is not None and "sum_p_squared" in settings.needs:
+        policy = {n: padded(old[n], place.device) for n in (OLD_LOG_PROBS, SUM_P_SQUARED)}
     # Estimators see all samples' scores, but only this rank's tokens; `reduce` sums over ranks.
     process = None if process_rewards is None else process_rewards[PROCESS_REWARDS]
     batch = Scored(
@@ -67,9 +68,11 @@ def advantages(
         mask=mask,
         rewards=_token_rewards(sequences, masks, mask, scores, penalty),
         values=None if values is None else padded(values[VALUES], place.device),
-        greedy=_greedy(place, samples, greedy_samples, greedy_scores),
-        log_probs=of_policy(OLD_LOG_PROBS),
-        sum_p_squared=of_policy(SUM_P_SQUARED),
+        greedy=None
+        if greedy_samples is None or greedy_scores is None
+        else _greedy(place, samples, greedy_samples, greedy_scores),
+        log_probs=policy.get(OLD_LOG_PROBS),
+        sum_p_squared=policy.get(SUM_P_SQUARED),
         process_rewards=None if process is None else padded(process, place.device),
         components=_components(place, scores) if "components" in settings.needs else None,
         reduce=place.reduce,
@@ -91,7 +94,7 @@ def advantages(
         for name, value in zip(names, given, strict=True)
     }
     told = columns if values is None else columns | {VALUES: values[VALUES]}
-    metrics = reward_metrics(rewards) | _spreads_of_tokens(place, told, masks)
+    metrics = spread("critic/rewards", rewards.tolist()) | _spreads_of_tokens(place, told, masks)
     return Columns(sequences.positions, columns), metrics
 
 
@@ -147,12 +150,8 @@ def _token_rewards(
     return rewards
 
 
-def _greedy(
-    place: Placement, samples: Samples, answers: Samples | None, scores: Scores | None
-) -> torch.Tensor | None:
+def _greedy(place: Placement, samples: Samples, answers: Samples, scores: Scores) -> torch.Tensor:
     """Return the score of the greedy answer to each sample's prompt, (N,)."""
-    if answers is None or scores is None:
-        return None
     earned = {answer.group: v for answer, v in zip(answers, scores.values, strict=True)}
     by_sample = [earned[sample.group] for sample in samples]
     return torch.tensor(by_sample, dtype=torch.float64, device=place.device)
@@ -193,13 +192,3 @@ def _last(mask: torch.Tensor) -> int:
     """Return the index of the last unmasked token; of the last token if all are masked."""
     places = mask.nonzero()
     return int(places[-1]) if len(places) else len(mask) - 1
-
-
-def rewards_of(scores: Scores, penalty: Penalty | None) -> torch.Tensor:
-    """Return the scores less the KL penalty, (number of samples,) float64."""
-    rewards = torch.tensor(scores.values, dtype=torch.float64)
-    return rewards if penalty is None else rewards - penalty.per_sample
-
-
-def reward_metrics(rewards: torch.Tensor) -> dict[str, float]:
-    return spread("critic/rewards", rewards.tolist())

@@ -62,12 +62,10 @@ def assign(
     Raises:
         DataError: on every rank, if there are no samples.
     """
-    samples = responses.samples
-    check_samples(place, settings.max_prompt_tokens, f"step {rows.step}", samples, "data.train")
-    dropped = len(rows.rows) - len({sample.group for sample in samples})
-    warn_of_dropped(place, settings.max_prompt_tokens, f"step {rows.step}", dropped, len(rows.rows))
+    samples, longest = responses.samples, settings.max_prompt_tokens
+    dropped = count_dropped(place, longest, samples, len(rows.rows), f"step {rows.step}")
     assigned = assign_groups(settings, samples, responses.owners, step=rows.step)
-    return assigned, length_metrics(samples, settings.max_prompt_tokens) | {DROPPED: float(dropped)}
+    return assigned, length_metrics(samples, longest) | {DROPPED: float(dropped)}
 
 
 def assign_groups(
@@ -90,11 +88,10 @@ def assign_groups(
         together: number of neighbours that share owner and mini-batch.
         step: part of the seed of a shuffle.
     """
-    units = _units(settings, samples, together)
-    num_deals = settings.update_epochs if settings.shuffle != "none" else 1
-    mini_batches, *later = [_deal(settings, units, step, epoch) for epoch in range(num_deals)]
+    epochs = range(settings.update_epochs if settings.shuffle != "none" else 1)
+    mini_batches, *later = [_deal(settings, samples, together, step, epoch) for epoch in epochs]
     all_owners = dict(owners or {})
-    known: dict[int, list[int]] = {}
+    known = {1: [0] * len(samples)}
     for place, count in settings.num_groups.items():
         if count not in known:
             known[count] = _groups(settings, samples, mini_batches, count, together)
@@ -102,22 +99,15 @@ def assign_groups(
     return Samples(tuple(samples), all_owners, mini_batches, later)
 
 
-def _units(
-    settings: AssignSettings, samples: Sequence[Sample], together: int
-) -> list[Sequence[int]]:
-    """Return units of samples, as positions, that stay in one mini-batch."""
-    if settings.shuffle != "groups":
-        return [range(i, i + together) for i in range(0, len(samples), together)]
-    by_group: dict[int, list[int]] = {}
-    for position, sample in enumerate(samples):
-        by_group.setdefault(sample.group, []).append(position)
-    return list(by_group.values())
-
-
 def _deal(
-    settings: AssignSettings, units: Sequence[Sequence[int]], step: int, epoch: int
+    settings: AssignSettings, samples: Sequence[Sample], together: int, step: int, epoch: int
 ) -> list[list[int]]:
-    """Return the positions of each mini-batch's samples in an epoch, ascending."""
+    """Return the positions of each mini-batch's samples in an epoch, ascending; `together`
+    neighbours, or all samples of a prompt, stay in one mini-batch."""
+    units: list[Sequence[int]] = [range(i, i + together) for i in range(0, len(samples), together)]
+    if settings.shuffle == "groups":
+        by_group = groupby(range(len(samples)), key=lambda i: samples[i].group)
+        units = [list(members) for _, members in by_group]
     order = list(range(len(units)))
     if settings.shuffle != "none":
         permute(order, f"{settings.seed}/mini_batches/{step}/{epoch}")
@@ -137,7 +127,7 @@ def _groups(
         units: list[Sequence[int]] = [range(i, i + together) for i in batch[::together]]
         # Whole prompts on one rank save shared prefixes but balance worse: take the better deal.
         deal = _balanced(settings, samples, units, count)
-        if settings.shares_prompts and together == 1 and count > 1:
+        if settings.shares_prompts and together == 1:
             by_prompt = groupby(batch, key=lambda i: samples[i].group)
             whole = _balanced(settings, samples, [list(of_one) for _, of_one in by_prompt], count)
             deal = min(deal, whole, key=lambda d: max(_work(settings, samples, part) for part in d))
@@ -165,14 +155,27 @@ def _work(settings: AssignSettings, samples: Sequence[Sample], positions: Sequen
     return work
 
 
-def check_samples(
+def count_dropped(
     place: Placement,
     max_prompt_tokens: int,
-    when: str,
     samples: Sequence[Sample],
-    data_set: str,
-) -> None:
-    """Raises: DataError: on every rank, if there are no samples."""
+    num_prompts: int,
+    when: str,
+    data_set: str = "data.train",
+) -> int:
+    """Count the prompts without a sample, which were dropped for being too long, and log them.
+
+    Args:
+        place: placement of the ranks that call it.
+        max_prompt_tokens: the limit.
+        samples: samples of the other prompts.
+        num_prompts: number of all prompts.
+        when: step or evaluation, for messages.
+        data_set: key of the data, for messages.
+
+    Raises:
+        DataError: on every rank, if there are no samples.
+    """
     if not samples:
         raise place.alike(
             DataError(
@@ -181,15 +184,11 @@ def check_samples(
                 "rollout.overlong_prompt to truncate_left"
             )
         )
-
-
-def warn_of_dropped(
-    place: Placement, max_prompt_tokens: int, when: str, dropped: int, num_prompts: int
-) -> None:
-    """Log a warning about prompts dropped for being too long; any rank may call it."""
+    dropped = num_prompts - len({sample.group for sample in samples})
     if dropped and place.leads:
         text = "%s: %s of %s prompts dropped, longer than rollout.max_prompt_tokens = %s"
         _logger.warning(text, when, dropped, num_prompts, max_prompt_tokens)
+    return dropped
 
 
 def length_metrics(samples: Sequence[Sample], max_prompt_tokens: int) -> dict[str, float]:

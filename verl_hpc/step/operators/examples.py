@@ -17,9 +17,8 @@ from verl_hpc.step.operators.assign import (
     DROPPED,
     AssignSettings,
     assign_groups,
-    check_samples,
+    count_dropped,
     length_metrics,
-    warn_of_dropped,
 )
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import StepProblems
@@ -115,10 +114,8 @@ def assign_examples(
         Sample(i, i // settings.per_row, len(e.prompt), len(e.answer), e.truncated)
         for i, e in enumerate(encoded)
     ]
-    when, limit = f"step {rows.step}", settings.assign.max_prompt_tokens
-    check_samples(place, limit, when, all_samples, settings.data_set)
-    dropped = len(rows.rows) - len(all_samples) // settings.per_row
-    warn_of_dropped(place, limit, when, dropped, len(rows.rows))
+    limit, when = settings.assign.max_prompt_tokens, f"step {rows.step}"
+    count_dropped(place, limit, all_samples, len(rows.rows), when, settings.data_set)
     samples = assign_groups(settings.assign, all_samples, together=settings.per_row, step=rows.step)
     mine = samples.owned_by(place.name, place.index)
     device = place.device

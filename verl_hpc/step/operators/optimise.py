@@ -138,7 +138,8 @@ def _mini_batches(
 ) -> list[MiniBatch]:
     """Return this rank's part of the mini-batches of all update epochs, in order."""
     batches = samples.all_epochs(settings.update_epochs)
-    rows_of = [_rows(sequences, members) for members in batches]
+    row_of = {position: row for row, position in enumerate(sequences.positions)}
+    rows_of = [[row_of[i] for i in sorted(members) if i in row_of] for members in batches]
     # Unmasked tokens, and sequences with one, of each mini-batch: summed over ranks they normalise.
     counts = torch.zeros(len(rows_of), 2, dtype=torch.float64, device=place.device)
     for number, rows in enumerate(rows_of):
@@ -158,8 +159,3 @@ def _mini_batches(
             batches, rows_of, place.reduce(counts).tolist(), strict=True
         )
     ]
-
-
-def _rows(sequences: Columns, members: Sequence[int]) -> list[int]:
-    chosen = set(members)
-    return [row for row, i in enumerate(sequences.positions) if i in chosen]

@@ -12,6 +12,7 @@ from verl_hpc.algorithms.preference import Answers, PreferenceLoss, answers_of
 from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.errors import TrainingError
 from verl_hpc.step.batch import MASK, REF_LOG_PROBS, Columns, Samples, StepRows, pad_rows
+from verl_hpc.step.metrics import pair_metrics
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.infer import log_probs_of
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
@@ -137,11 +138,4 @@ def compare_answers(
         margins = settings(chosen) - settings(rejected)
         sums = torch.stack([(margins > 0).sum().double(), margins.sum(), sums[0] + len(margins)])
     right, margin, count = place.reduce(sums).tolist()
-    accuracy = right / len(rows.rows)
-    return (), {
-        "val/score/mean": accuracy,
-        "val/accuracy": accuracy,
-        "val/margin": margin / count,
-        "val/num_prompts": float(len(rows.rows)),
-        "val/num_dropped": float(len(rows.rows) - count),
-    }
+    return (), pair_metrics(right, margin / count, count, len(rows.rows))

@@ -10,6 +10,7 @@ import torch
 from verl_hpc.algorithms.preference import bradley_terry
 from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.step.batch import Columns, Samples, StepRows
+from verl_hpc.step.metrics import pair_metrics
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.infer import scores_of
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
@@ -58,11 +59,5 @@ def compare_pairs(
     """
     scores = torch.tensor(scores_of(place, reward, sequences, len(samples)), dtype=torch.float64)
     margins = scores[::2] - scores[1::2]
-    accuracy = float((margins > 0).sum()) / len(rows.rows)
-    return (), {
-        "val/score/mean": accuracy,
-        "val/accuracy": accuracy,
-        "val/margin": float(margins.mean()),
-        "val/num_prompts": float(len(rows.rows)),
-        "val/num_dropped": float(len(rows.rows) - len(margins)),
-    }
+    right, margin = float((margins > 0).sum()), float(margins.mean())
+    return (), pair_metrics(right, margin, len(margins), len(rows.rows))

@@ -1,0 +1,151 @@
+"""What training engines over a layout of ranks have in common: passes in micro-batches, updates."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from verl_hpc.engines.guarded_step import GuardedStep, Steps
+from verl_hpc.engines.protocol import (
+    NOTHING_MORE,
+    Loss,
+    OnOutputs,
+    OutputOptions,
+    Sums,
+    TokenOutputs,
+)
+from verl_hpc.engines.shared.groups import LayoutGroups
+from verl_hpc.engines.shared.micro_batches import Plan
+from verl_hpc.engines.shared.offload import KeptOnHost
+from verl_hpc.engines.shared.outputs import Outputs, sum_metrics
+
+
+class LayoutOptimizer(Steps, Protocol):
+    """What `LayoutEngine` needs of an optimizer."""
+
+    def state_tensors(self) -> dict[str, torch.Tensor]: ...
+
+    def counters(self) -> dict[str, int]: ...
+
+    def restore_counters(self, counters: Mapping[str, int]) -> None: ...
+
+
+class Plans(Protocol):
+    """What `LayoutEngine` needs of an engine's passes."""
+
+    device: torch.device
+
+    def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan: ...
+
+
+class LayoutEngine(KeptOnHost):
+    """Part of a `TrainingEngine` whose passes go through planned micro-batches."""
+
+    optimizer: LayoutOptimizer | None
+    _passes: Plans
+    _outputs: Outputs
+    _groups: LayoutGroups
+    _guard: GuardedStep
+
+    @property
+    def is_trainable(self) -> bool:
+        return self.optimizer is not None
+
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        assert self.optimizer is not None
+        return self.optimizer.state_tensors()
+
+    def counters(self) -> dict[str, int]:
+        assert self.optimizer is not None
+        return self.optimizer.counters()
+
+    def restore_counters(self, counters: Mapping[str, int]) -> None:
+        assert self.optimizer is not None
+        self.optimizer.restore_counters(counters)
+
+    @abstractmethod
+    def _run(
+        self,
+        sequences: Sequence[torch.Tensor],
+        plan: Plan,
+        temperature: float,
+        consume: Callable[..., Any],
+        wanted: OutputOptions,
+        trains: bool,
+    ) -> list[Any]:
+        """Run all micro-batches; return what `consume(indices, outputs)` gives for each, None for
+        one without sequences. If it `trains`, `consume` is a loss, which is differentiated, and the
+        results are its sums, with the loss itself."""
+
+    @abstractmethod
+    def _updating(self, sequences: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
+        """Prepare an update on sequences, and clean up behind it."""
+
+    def infer(
+        self,
+        sequences: Sequence[torch.Tensor],
+        temperature: float = 1.0,
+        wanted: OutputOptions = NOTHING_MORE,
+    ) -> list[TokenOutputs]:
+        plan = self._passes.plan(sequences)
+
+        def collect(indices: Sequence[int], outputs: list[TokenOutputs]) -> list[TokenOutputs]:
+            del indices
+            return outputs
+
+        with torch.no_grad():
+            of_micro_batches = self._run(sequences, plan, temperature, collect, wanted, False)
+        return self._shared([part or [] for part in of_micro_batches], plan, sequences, wanted)
+
+    def update(
+        self,
+        sequences: Sequence[torch.Tensor],
+        loss: Loss,
+        temperature: float = 1.0,
+        together: int = 1,
+        wanted: OutputOptions = NOTHING_MORE,
+        seen: OnOutputs | None = None,
+    ) -> dict[str, float]:
+        assert self.optimizer is not None
+        plan = self._passes.plan(sequences, together)
+        kept: dict[tuple[int, ...], list[TokenOutputs]] = {}
+
+        # Used only for `seen`: otherwise outputs are freed after each micro-batch.
+        def keeping(
+            indices: Sequence[int], outputs: Sequence[TokenOutputs]
+        ) -> tuple[torch.Tensor, Sums]:
+            kept[tuple(indices)] = [o.detached() for o in outputs]
+            return loss(indices, outputs)
+
+        consume = loss if seen is None else keeping
+        with self._updating(sequences):
+            sums = self._run(sequences, plan, temperature, consume, wanted, True)
+            metrics = sum_metrics([part for part in sums if part is not None], self._groups)
+            metrics |= self._routing(wanted)
+            # Callers may still refuse the update here, as the optimizer has not stepped yet.
+            if seen is not None:
+                # Micro-batches without sequences have no outputs.
+                found = [kept.get(tuple(indices), []) for indices in plan.bins] if kept else []
+                seen(self._shared(found, plan, sequences, wanted))
+            self.host.weights_changed()
+            return metrics | self._guard.step(self.optimizer, metrics["loss"])
+
+    def _routing(self, wanted: OutputOptions) -> dict[str, float]:
+        """Return metrics of an update's routers, once all micro-batches are through."""
+        del wanted
+        return {}
+
+    def _shared(
+        self,
+        outputs: Sequence[list[TokenOutputs]],
+        plan: Plan,
+        sequences: Sequence[torch.Tensor],
+        wanted: OutputOptions,
+    ) -> list[TokenOutputs]:
+        """Return the last stage's outputs on every stage, in the caller's order."""
+        lengths = [len(tokens) for tokens in sequences]
+        return self._outputs.share(outputs, plan.bins, lengths, wanted, self._passes.device)

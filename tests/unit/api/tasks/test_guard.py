@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from verl_hpc.api.tasks.guard import MetricDrop, Rollback, SafetyGuard, log_alert
+from verl_hpc.api.tasks.guards import MetricDrop, Rollback, SafetyGuard, log_alert
 from verl_hpc.errors import ConfigError
 
 
@@ -74,17 +74,17 @@ def test_the_default_alert_is_a_line_of_the_log(caplog):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"monitor_metrics": []}, "monitor_metrics = .*name at least one"),
-        ({"monitor_metrics": {"m": "up"}}, r"monitor_metrics\['m'\] = up: max or min"),
-        ({"threshold_delta": -1.0}, "threshold_delta = -1.0: must be finite"),
-        ({"rollback_steps": 0}, "rollback_steps = 0: must be at least 1"),
+        ({"monitor_metrics": []}, "monitor_metrics = .*at least 1 item"),
+        ({"monitor_metrics": {"m": "up"}}, "monitor_metrics.*'max' or 'min'"),
+        ({"threshold_delta": -1.0}, "threshold_delta = -1.0; .*greater than or equal to 0"),
+        ({"rollback_steps": 0}, "rollback_steps = 0; .*greater than or equal to 1"),
         ({"rollback_steps": 1.5}, "rollback_steps = 1.5; Input should be a valid integer"),
         ({"threshold_delta": "5"}, "threshold_delta = '5'; Input should be a valid number"),
         ({"window": 0}, "window = 0"),
         ({"lr_factor": 0}, "lr_factor = 0"),
         ({"max_rollbacks": 0}, "max_rollbacks = 0"),
         ({"alert": "mail"}, "alert = 'mail'; Input should be callable"),
-        ({"baseline": {"m": math.nan}}, r"baseline\['m'\] = nan: must be finite"),
+        ({"baseline": {"m": math.nan}}, r"baseline\['m'\] = "),
         ({"baseline": {"n": 1.0}}, r"baseline\['n'\]: not one of monitor_metrics"),
     ],
 )

@@ -48,8 +48,9 @@ def save_step(
                 )
     with temporary_directory(namespace) as scratch:
         for part in (config_of(actor), tokenizer):
-            if callable(getattr(part, "save_pretrained", None)):
-                part.save_pretrained(Path(scratch))
+            save = getattr(part, "save_pretrained", None)
+            if callable(save):
+                save(Path(scratch))
         run.hf_files = hf_files(Path(scratch))
         step = save_parts(run, progress, root, optimizer, state)
     short = root / f"step_{progress.step}"
@@ -60,7 +61,7 @@ def save_step(
 
 
 def fingerprint_of(run: RunContext) -> dict[str, str]:
-    """Return what may not change unnoticed when training goes on: which roles are trained, and the
+    """Return what may not change unnoticed when training resumes: which roles are trained, and the
     weights that the KL divergence is taken from."""
     trained = {TRAINED: ", ".join(sorted(role.name for role in run.trained))}
     if REFERENCE not in run.roles:
@@ -109,7 +110,7 @@ def find_step(path: Path, namespace: str | None = None) -> Path:
     """Return a step's directory: `path` itself, or the newest one below it.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no step.
     """
     if step_number(path.resolve()) is not None and path.is_dir():
         return path.resolve()

@@ -202,10 +202,11 @@ class PromptSource:
 
     comes_again = True
     """Whether `rows` begins with the first row each time it is called. Rows of a queue do not come
-    again: a resumed trainer goes on with those that are there."""
+    again: a resumed trainer continues with those that are there."""
     count = 0
     """Rows that were read."""
     _rows: Iterator[Any] | None = None
+    _taken: list[Problem]
 
     @property
     def position(self) -> Position:
@@ -232,7 +233,7 @@ class PromptSource:
             raise DataError(
                 f"{type(self).__name__}: rows() gave {shown(rows)}; expected an iterator of rows"
             )
-        self._next, self._taken = self.count, list[Problem]()
+        self._next, self._taken = self.count, []
         # No islice around a queue: it would end with the first error.
         return islice(rows, self.count, None) if self.comes_again else iter(rows)
 

@@ -178,7 +178,7 @@ def tokenizer_of(model: Any, who: str) -> Any:
     """Load the tokenizer that lies beside a model's weights; errors say `who` asks for it.
 
     Raises:
-        ConfigError: the model does not say where it is from, or there is none.
+        ConfigError: the model does not say where it is from, or no tokenizer is there.
     """
     path = getattr(getattr(model, "config", None), "_name_or_path", "")
     try:

@@ -78,8 +78,8 @@ def asked(
         references: what is right, of each row; None takes that of a provider's rows.
 
     Raises:
-        DataError: no prompts, a prompt without tokens or with what is none, or as many masks or
-            references as there are not prompts.
+        DataError: no prompts, a prompt without tokens or with another value in the place of one, or
+            as many masks or references as there are not prompts.
     """
     if isinstance(prompts, str):
         raise DataError("input_ids is a text; give a list of texts, or of token ids")
@@ -103,7 +103,7 @@ def asked(
     truths = [row.ground_truth for row in rows] if references is None else _listed(references)
     if len(truths) != len(rows):
         raise DataError(f"references has {len(truths)} rows, and input_ids has {len(rows)}")
-    problems = []
+    problems: list[Problem] = []
     for row, ids, truth in zip(rows, tokens, truths, strict=True):
         _check_tokens(ids, len(problems), tokenizer)
         prompt = PromptText.of(tokenizer.decode(ids, skip_special_tokens=True), ids)

@@ -268,7 +268,7 @@ class PPOTrainer:
         Args:
             path: directory of checkpoints.
             save_optimizer: with Adam's state.
-            save_training_state: with what `load_checkpoint` goes on from: step, position in the
+            save_training_state: with what `load_checkpoint` resumes from: step, position in the
                 data, random numbers; needs the optimizer's.
 
         Returns:
@@ -296,7 +296,7 @@ class PPOTrainer:
         newest one below `path` (and the namespace); return the number of steps done.
 
         Raises:
-            CheckpointError, ConfigError: there is none, it lacks these, or is of another model.
+            CheckpointError, ConfigError: there is no step, it lacks these, or is of another model.
         """
         seek = getattr(self.data_provider, "seek", None)
         if self.data_provider is not None and not callable(seek):

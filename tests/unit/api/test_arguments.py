@@ -367,7 +367,7 @@ def test_a_model_of_the_cache(model_dir, tmp_path, monkeypatch):
     ],
 )
 def test_a_model_that_is_no_language_model_of_transformers(family, needs, tmp_path, monkeypatch):
-    """By name, of the cache."""
+    """The model lies in the cache under its name."""
     snapshot = tmp_path / "models--Qwen--NAME/snapshots/abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text(json.dumps({"model_type": family}))

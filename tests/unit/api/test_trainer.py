@@ -1,9 +1,5 @@
 """PPO in one process: it learns, resumes bit for bit, and refuses what it cannot honour."""
 
-import copy
-import tempfile
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -93,15 +89,6 @@ def test_a_subclass_brings_its_own_forward_and_generate(hf_model, make_trainer, 
     found = [trainer.step(prompts) for _ in range(2)]
     assert Own.calls == 2
     assert found[1]["training/rollout_log_probs_diff_max"] < 1e-4
-
-
-def test_a_module_that_gives_no_logits_is_named(hf_model, make_trainer, prompts):
-    class Wrong(verl_hpc.ActorModel):
-        def forward(self, input_ids, attention_mask=None):
-            return self.hf_model(input_ids, attention_mask=attention_mask).logits[..., 0]
-
-    with pytest.raises(ModelError, match="actor's forward gives .* expected logits"):
-        make_trainer(actor_model=Wrong(hf_model)).step(prompts)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -277,22 +264,6 @@ def test_an_exporter_of_a_namespace_is_refused_without_one(make_trainer, tmp_pat
     named = MetricsExporter(textfile=tmp_path / "other.prom", run_name="both")
     make_trainer(namespace="search-rl").add_metrics_exporter(named)
     make_trainer().add_metrics_exporter(named)
-
-
-def test_temporary_files_begin_with_the_namespace(make_trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    trainer, seen = make_trainer(namespace="search-rl"), []
-    trainer.tokenizer = copy.copy(trainer.tokenizer)
-    trainer.tokenizer.save_pretrained = lambda directory: seen.append(Path(directory))
-    trainer.save_checkpoint(tmp_path / "steps")
-    (directory,) = seen
-    assert directory.parent == tmp_path and directory.name.startswith("search-rl-")
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "p"}')
-    provider = verl_hpc.DataProvider(tmp_path / "rows.jsonl", "jsonl", namespace="search-rl")
-    names = {path.name for path in tmp_path.iterdir()} - {"steps", "rows.jsonl"}
-    assert names and all(name.startswith("search-rl-") for name in names)
-    provider.close()
-    assert {path.name for path in tmp_path.iterdir()} == {"steps", "rows.jsonl"}
 
 
 def test_a_batch_size_has_to_divide_a_step(make_trainer, prompts):

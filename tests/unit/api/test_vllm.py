@@ -111,7 +111,7 @@ def test_a_response_is_restricted(actor, tokenizer):
 
 
 def test_an_actor_by_name_with_vllm_and_its_critic(small_dir, actor, monkeypatch):
-    """Of vLLM's start the engine of this module stands in for a second one."""
+    """The engine of this module stands in for a second start of vLLM."""
     asked = []
 
     def build(model, device, options):

@@ -30,7 +30,7 @@ def constraint_of(
         setting: name of the setting, for messages.
 
     Raises:
-        ConfigError: it is none of these, or cannot be used.
+        ConfigError: it is something else, or cannot be used.
         ModelError: a model that cannot be loaded.
     """
     least = 0.001

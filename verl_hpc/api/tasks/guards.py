@@ -79,10 +79,10 @@ class SafetyGuard:
     After a step whose metric is worse than the best so far (or its baseline) by more than
     `threshold_delta`, training pauses: weights, optimizers and counters become those of the newest
     checkpoint that is at least `rollback_steps` steps old (early on, of the oldest there is),
-    `alert` is called, and training goes on from there. So that it does not fall the same way again,
-    samples are drawn with another seed, and all learning rates are multiplied with `lr_factor`,
-    once more at each rollback. A logit, reward, loss or gradient that is not finite, of a task of
-    which something is monitored, is such a fall, too.
+    `alert` is called, and training continues from there. So that it does not fall the same way
+    again, samples are drawn with another seed, and all learning rates are multiplied with
+    `lr_factor`, once more at each rollback. A logit, reward, loss or gradient that is not finite,
+    of a task of which something is monitored, is such a fall, too.
 
     Args:
         monitor_metrics: names of metrics, such as task/NAME/reward, where higher is better; or a

@@ -29,7 +29,7 @@ AWAY = "rolled_back_"
 
 class Checkpoints:
     """Steps with the shared actor and critic, and with the head and optimizers of each task:
-    `actor`, `critic`, `TASK_actor` and `TASK_critic`. Only a training that goes on from one of the
+    `actor`, `critic`, `TASK_actor` and `TASK_critic`. Only a training that resumes from one of the
     steps in the directory adds to them.
 
     Args:
@@ -67,7 +67,7 @@ class Checkpoints:
         return complete_steps(self.root)
 
     def claim(self, step: int) -> None:
-        """Put later steps away, once, before training goes on from a step.
+        """Put later steps away, once, before training continues from a step.
 
         Raises:
             ConfigError: there are steps, and none was loaded.
@@ -90,7 +90,7 @@ class Checkpoints:
         return next(iter(old or steps[-1:]), None)
 
     def save(self, step: int, state: Mapping[str, float]) -> Path:
-        """Write a step with everything that training goes on from.
+        """Write a step with everything that training resumes from.
 
         Raises:
             CheckpointError: it could not be written.
@@ -111,8 +111,8 @@ class Checkpoints:
         """Fill everything; return the number of steps done, and the state that was saved.
 
         Raises:
-            CheckpointError, ConfigError: there is none, or it is of other tasks or models, or had
-                other weights as the reference of its KL divergence.
+            CheckpointError, ConfigError: there is no step, or it is of other tasks or models, or
+                had other weights as the reference of its KL divergence.
         """
         step = Step(find_step(self.root if path is None else Path(path)))
         expected = {f"{name}{part}" for name in self._run.roles for part in ("", ".optimizer")}
@@ -127,7 +127,7 @@ class Checkpoints:
         return progress.step, dict(step.state.numbers)
 
     def _put_away_after(self, step: int) -> None:
-        """Rename later steps, so that nothing goes on from them; the newest stay."""
+        """Rename later steps, so that nothing resumes from them; the newest stay."""
         for path in self.steps():
             if (step_number(path) or 0) > step:
                 away = path.with_name(f"{AWAY}{path.name}")

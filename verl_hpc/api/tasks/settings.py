@@ -109,7 +109,7 @@ class ConditionedTask(TaskConfig):
 
 
 class ConstraintConfig(Section):
-    """Which tokens may come next; one of these."""
+    """Limits on the tokens that may come next; one of these is given."""
 
     choices: Annotated[list[Text], Field(min_length=1, max_length=10_000)] | None = None
     """The response is one of these texts."""

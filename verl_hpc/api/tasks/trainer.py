@@ -272,7 +272,7 @@ class Trainer:
         """Go on from a step's directory, or from the newest one; return the number of steps done.
 
         Raises:
-            CheckpointError, ConfigError: there is none, or it is of other tasks or models.
+            CheckpointError, ConfigError: there is no step, or it is of other tasks or models.
         """
         self.global_step, state = self._checkpoints.load(path)
         parts = split(state)

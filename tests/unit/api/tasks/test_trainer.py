@@ -301,29 +301,6 @@ def test_a_reward_function_that_fails_is_no_fall(make_trainer):
         trainer.train(1)
 
 
-def test_as_many_steps_that_were_taken_back_stay_as_others(make_trainer):
-    scores = {"now": 1.0}
-    trainer = make_trainer(
-        ("vowels",),
-        rewards={"vowels": lambda response, reference: scores["now"]},
-        checkpoint_every=1,
-        keep=3,
-        batch_size=2,
-    )
-    guard = verl_hpc.SafetyGuard(
-        "task/vowels/reward", 0.5, 2, lambda rollback: False, max_rollbacks=9
-    )
-    trainer.add_guard(guard)
-    for _ in range(4):
-        scores["now"] = 1.0
-        trainer.train(3)
-        scores["now"] = 0.0
-        trainer.train(1)
-    names = sorted(path.name for path in trainer._checkpoints.root.glob("rolled_back_step_0*"))
-    assert names == [f"rolled_back_step_0000000{step}" for step in (5, 7, 9)]
-    assert len(trainer._checkpoints.steps()) <= 3
-
-
 def test_heads_and_optimizers_resume_bit_for_bit(make_trainer):
     def fresh():
         return make_trainer(

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from verl_hpc.algorithms.kl import KlController
 from verl_hpc.api.modules import architecture_of, check_apart, device_of, end_tokens, names_of
-from verl_hpc.api.prompts import IdTokenizer, StepPrompts
+from verl_hpc.api.prompts import IdEncoder, StepPrompts
 from verl_hpc.config.role import ACTOR, CRITIC
-from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
-from verl_hpc.data.prompts import Encoder
 from verl_hpc.engines.module import ModuleEngine
 from verl_hpc.engines.protocol import InferenceEngine
 from verl_hpc.generation.rollout import Rollout
-from verl_hpc.placement.layouts import ROLLOUT, RunLayouts, place_roles
+from verl_hpc.placement.layouts import ROLLOUT, place_roles
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.rollout.module import ModuleRollout
@@ -41,7 +40,7 @@ def assemble(
     reference: InferenceEngine | None = None,
     constraint: Constraint | None = None,
 ) -> RunContext:
-    """A run of one rank: the modules are its roles' engines, the actor also generates.
+    """Make a run of one rank: the modules are its roles' engines, the actor also generates.
 
     Args:
         engines: by role, where several runs train one module; the others are built here.
@@ -59,63 +58,15 @@ def assemble(
         pool.name: Placement(pool, 0, session.control, device) for pool in layouts.pools.values()
     }
     modules = {ACTOR: actor, **({CRITIC: critic} if critic is not None else {})}
-    arch = architecture_of(actor)
-    run = RunContext(
-        session,
-        config,
-        arch,
-        layouts,
-        Communicators(session.control),
-        places,
-        _roles(config.role_settings, layouts, places, modules, device, engines or {}, reference),
-        {},
-        Encoder(IdTokenizer(tokenizer), "never"),  # type: ignore[arg-type]
-        Problems(prompts, {}, {}),
-        Order(1, config.seed, False),
-        reward=reward,
-    )
-    kl = config.algorithm.kl
-    run.kl = KlController(kl.coefficient)
-    engine = run.roles[ACTOR].trained
-    generator = ModuleRollout(
-        actor,
-        end_tokens(actor, tokenizer),
-        config.rollout,
-        engine.weights,
-        engine.shard_map,
-        constraint,
-    )
-    run.rollout = Rollout(
-        places[ROLLOUT],
-        generator.shard_map,
-        generator,
-        replica_control=session.control,
-        allowed_bytes=0 if constraint is None else -(-arch.vocab_size // 8),
-    )
-    return run
-
-
-def _roles(
-    settings: Mapping[str, RoleSettings],
-    layouts: RunLayouts,
-    places: Mapping[str, Placement],
-    modules: Mapping[str, torch.nn.Module],
-    device: torch.device,
-    engines: Mapping[str, ModuleEngine],
-    reference: InferenceEngine | None,
-) -> dict[str, Role]:
     roles: dict[str, Role] = {}
-    for name, role in settings.items():
+    for name, role in config.role_settings.items():
         place = places[layouts.pool_of[name]]
         if role.shares:
             owner = roles[role.shares]
-            engine = owner.trained
-            roles[name] = Role(
-                name, role, place, owner.arch, engine.layout, engine.shard_map, engine.trained_map
-            )
-            roles[name].shared = reference or InitialWeights(engine)
+            roles[name] = replace(owner, name=name, settings=role, place=place, training=None)
+            roles[name].shared = reference or InitialWeights(owner.trained)
             continue
-        engine = engines.get(name) or ModuleEngine(
+        engine = (engines or {}).get(name) or ModuleEngine(
             modules[name],
             architecture_of(modules[name]),
             role.head,
@@ -123,14 +74,32 @@ def _roles(
             device,
             names=names_of(modules[name]),
         )
-        roles[name] = Role(
-            name,
-            role,
-            place,
-            engine.arch,
-            engine.layout,
-            engine.shard_map,
-            engine.trained_map,
-            training=engine,
-        )
-    return roles
+        maps = engine.layout, engine.shard_map, engine.trained_map
+        roles[name] = Role(name, role, place, engine.arch, *maps, training=engine)
+    run = RunContext(
+        session,
+        config,
+        architecture_of(actor),
+        layouts,
+        Communicators(session.control),
+        places,
+        roles,
+        {},
+        IdEncoder(tokenizer, "never"),
+        Problems(prompts, {}, {}),
+        Order(1, config.seed, False),
+        reward=reward,
+    )
+    run.kl = KlController(config.algorithm.kl.coefficient)
+    trained = run.roles[ACTOR].trained
+    weights = trained.weights, trained.shard_map
+    ends = end_tokens(actor, tokenizer)
+    generator = ModuleRollout(actor, ends, config.rollout, *weights, constraint)
+    run.rollout = Rollout(
+        places[ROLLOUT],
+        generator.shard_map,
+        generator,
+        replica_control=session.control,
+        allowed_bytes=0 if constraint is None else -(-run.arch.vocab_size // 8),
+    )
+    return run

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from verl_hpc.api.prompts import ids_of
+from verl_hpc.api.prompts import ids_of, plain
 from verl_hpc.config.explain import shown
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
@@ -34,16 +34,16 @@ class Trajectory:
     """A prompt with one response."""
 
     problem: Problem
-    """What it answers."""
+    """The prompt, and what is needed to score the response."""
     response_ids: tuple[int, ...]
-    """With its end-of-sequence token, where it has ended by itself."""
+    """Tokens, with the end-of-sequence token where the response has ended by itself."""
     log_probs: tuple[float, ...]
-    """Of each token of the response, by the weights that it was sampled with."""
+    """Log-probability of each token of the response, by the weights that it was sampled with."""
     truncated: bool
-    """Ended by its length."""
+    """Whether the response was ended by its length."""
     tokenizer: Any = field(repr=False, compare=False)
     reward: float | None = None
-    """Where it has been scored."""
+    """Its score, where it has been scored."""
 
     @property
     def prompt(self) -> str:
@@ -55,7 +55,7 @@ class Trajectory:
 
     @cached_property
     def response(self) -> str:
-        """Without special tokens."""
+        """Text without special tokens."""
         text: str = self.tokenizer.decode(self.response_ids, skip_special_tokens=True)
         return text
 
@@ -65,20 +65,10 @@ class Trajectory:
         return self.problem.ground_truth
 
 
-class Batch(Sequence[Trajectory]):
+class Batch(tuple[Trajectory, ...]):
     """The responses of a step; those to one prompt are neighbours."""
 
-    def __init__(self, trajectories: Sequence[Trajectory]) -> None:
-        self._trajectories = tuple(trajectories)
-
-    def __len__(self) -> int:
-        return len(self._trajectories)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._trajectories[index]
-
-    def __iter__(self) -> Iterator[Trajectory]:
-        return iter(self._trajectories)
+    __slots__ = ()
 
     @property
     def texts(self) -> list[str]:
@@ -95,8 +85,8 @@ class Batch(Sequence[Trajectory]):
             for t in self
         ]
 
-    def scored(self, rewards: Sequence[float]) -> Batch:
-        """The same with a reward each.
+    def scored(self, rewards: Any) -> Batch:
+        """Return the responses with a reward each.
 
         Raises:
             DataError: there are as many rewards as there are not responses.
@@ -104,13 +94,9 @@ class Batch(Sequence[Trajectory]):
         pairs = zip(self, numbers_of(self, rewards), strict=True)
         return Batch([replace(t, reward=v) for t, v in pairs])
 
-    def with_more(self, trajectories: Sequence[Trajectory]) -> Batch:
-        """The same, and others behind."""
-        return Batch([*self, *trajectories])
-
     @property
     def samples(self) -> Samples:
-        """Facts, as operators know them."""
+        """Lengths and groups, as operators know them."""
         groups: dict[int, int] = {}
         rows = []
         for index, t in enumerate(self):
@@ -129,63 +115,46 @@ class Batch(Sequence[Trajectory]):
         return Columns(range(len(self)), dict(values))
 
 
-def numbers_of(batch: Batch, rewards: Any, said: str = "rewards") -> list[float]:
-    """A number for each response; a tensor of torch or numpy may have them.
+def numbers_of(batch: Batch, rewards: Any, name: str = "rewards") -> list[float]:
+    """Return a number for each response; a tensor of torch or numpy may have them.
 
     Args:
-        said: what errors call them.
+        name: what errors call them.
 
     Raises:
         DataError: they are no finite numbers, or not as many as responses.
     """
-    found = _finite(rewards)
-    if found is None:
-        raise DataError(f"{said} = {shown(rewards)}; expected a number for each response")
-    if len(found) != len(batch):
+    numbers = plain(rewards)
+    if not isinstance(numbers, list) or not all(
+        isinstance(number, int | float) and math.isfinite(number) for number in numbers
+    ):
+        raise DataError(f"{name} = {shown(rewards)}; expected a number for each response")
+    if len(numbers) != len(batch):
         raise DataError(
-            f"{said}: {len(found)} rewards for {len(batch)} responses; give one for each"
+            f"{name}: {len(numbers)} rewards for {len(batch)} responses; give one for each"
         )
-    return found
+    return [float(number) for number in numbers]
 
 
-def _finite(values: Any) -> list[float] | None:
-    """None if one is no number, or not finite; of a mapping keys would be taken."""
-    if isinstance(values, str | Mapping):
-        return None
-    try:
-        given = list(values)
-        found = [float(value) for value in given]
-    except (TypeError, ValueError):
-        return None
-    is_text = any(isinstance(value, str) for value in given)
-    return found if all(map(math.isfinite, found)) and not is_text else None
-
-
-def scores_of(found: Sequence[Score]) -> Scores:
-    """Scores of a whole batch, in its order."""
-    names = sorted({name for score in found for name in score.metrics})
+def scores_of(scores: Sequence[Score]) -> Scores:
+    """Return the scores of a whole batch, in its order, for the update."""
     means = {}
-    for name in names:
-        having = [score.metrics[name] for score in found if name in score.metrics]
-        means[name] = sum(having) / len(having)
-    num_failed = sum(score.error is not None for score in found)
-    per_token = {i: per_token_of(score) for i, score in enumerate(found) if any(score.per_token)}
-    return Scores([score.value for score in found], num_failed, means, per_token=per_token)
+    for name in sorted({name for score in scores for name in score.metrics}):
+        values = [score.metrics[name] for score in scores if name in score.metrics]
+        means[name] = sum(values) / len(values)
+    num_failed = sum(score.error is not None for score in scores)
+    per_token = {i: per_token_of(score) for i, score in enumerate(scores) if any(score.per_token)}
+    return Scores([score.value for score in scores], num_failed, means, per_token=per_token)
 
 
 def batch_of(
     samples: Samples, sequences: Columns, problems: Sequence[Problem], tokenizer: Any
 ) -> Batch:
-    """What the operator rollout has given.
-
-    Args:
-        problems: of each group.
-    """
-    found = []
+    """Return what the operator rollout has given as a batch; each group has its problem."""
     columns = sequences.responses(samples), sequences[ROLLOUT_LOG_PROBS]
+    rows = []
     for position, tokens, log_probs in zip(sequences.positions, *columns, strict=True):
         sample = samples.samples[position]
-        problem, values = problems[sample.group], tuple(log_probs.tolist())
-        ids = tuple(tokens.tolist())
-        found.append(Trajectory(problem, ids, values, sample.truncated, tokenizer))
-    return Batch(found)
+        ids, values = tuple(tokens.tolist()), tuple(log_probs.tolist())
+        rows.append(Trajectory(problems[sample.group], ids, values, sample.truncated, tokenizer))
+    return Batch(rows)

@@ -1,4 +1,4 @@
-"""Steps of a trainer in one process, in the house's format."""
+"""Steps of a trainer in one process, in the format of all checkpoints."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from verl_hpc.api.modules import config_of
+from verl_hpc.api.namespace import temporary_directory
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps
@@ -26,18 +27,13 @@ def save_step(
     run: RunContext,
     progress: Progress,
     root: Path,
-    scratch: Path,
     actor: torch.nn.Module,
     tokenizer: Any,
-    optimizer: bool,
-    state: bool,
+    namespace: str | None,
+    optimizer: bool = True,
+    state: bool = True,
 ) -> Path:
-    """See `PPOTrainer.save_checkpoint`.
-
-    Args:
-        root: directory of the steps.
-        scratch: an empty directory.
-    """
+    """Write a step directory below `root`; see `PPOTrainer.save_checkpoint`."""
     if state and not optimizer:
         raise ConfigError(
             "save_checkpoint: save_training_state without save_optimizer: training cannot go on "
@@ -50,13 +46,13 @@ def save_step(
                     f"save_checkpoint: {name} of {role.name} has no dimensions, and tensors of a "
                     "step have some; give it the shape (1,)"
                 )
-    config = config_of(actor)
-    if config is not None:
-        config.save_pretrained(scratch)
-    if callable(getattr(tokenizer, "save_pretrained", None)):
-        tokenizer.save_pretrained(scratch)
-    run.hf_files = hf_files(scratch)
-    step = save_parts(run, progress, root, optimizer, state)
+    with temporary_directory(namespace) as scratch:
+        for part in (config_of(actor), tokenizer):
+            save = getattr(part, "save_pretrained", None)
+            if callable(save):
+                save(Path(scratch))
+        run.hf_files = hf_files(Path(scratch))
+        step = save_parts(run, progress, root, optimizer, state)
     short = root / f"step_{progress.step}"
     if short.name != step.name:
         short.unlink(missing_ok=True)
@@ -65,37 +61,41 @@ def save_step(
 
 
 def fingerprint_of(run: RunContext) -> dict[str, str]:
-    """What may not change unnoticed when training goes on: which roles are trained, and the weights
-    that the KL divergence is taken from."""
-    found = {TRAINED: ", ".join(sorted(role.name for role in run.trained))}
-    if REFERENCE in run.roles:
-        found |= reference_fingerprint(run.roles[ACTOR].trained)
-    return found
+    """Return what may not change unnoticed when training resumes: which roles are trained, and the
+    weights that the KL divergence is taken from."""
+    trained = {TRAINED: ", ".join(sorted(role.name for role in run.trained))}
+    if REFERENCE not in run.roles:
+        return trained
+    return trained | reference_fingerprint(run.roles[ACTOR].trained)
 
 
 def reference_fingerprint(actor: TrainingEngine) -> dict[str, str]:
-    """Of the weights that a KL divergence is taken from: the actor's, before it is trained."""
+    """Return the digest of the actor's weights, before it is trained, as those that a KL divergence
+    is taken from."""
     digest = Digest()
     for _, tensor in sorted(actor.weights.items()):
         digest.add(tensor.detach().cpu().contiguous())
     return {FIRST_WEIGHTS: str(digest.found()), f"roles.{REFERENCE}.path": SAME_AS_FIRST}
 
 
-def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
-    """See `PPOTrainer.load_checkpoint`."""
-    step = find_step(path, namespace)
+def load_step(run: RunContext, step: Path) -> Progress:
+    """Fill a run from a step's directory.
+
+    Raises:
+        CheckpointError, ConfigError: it lacks the training state, or is of another trainer.
+    """
     if not (step / STATE).is_file():
         raise CheckpointError(
             f"{step} has no training state; save with save_optimizer=True and "
             "save_training_state=True to go on from it, or give its weights to a new trainer"
         )
-    found = changes(Step(step, check_files=False).state.fingerprint, run.fingerprint)
-    if found:
+    differences = changes(Step(step, check_files=False).state.fingerprint, run.fingerprint)
+    if differences:
         raise ConfigError(
-            f"load_checkpoint: {step} is of another trainer: {'; '.join(found)}. Give this one the "
-            "models that the first step began with. Or go on from the actor's weights alone, with "
-            f"a new optimizer: `python -m verl_hpc export --step {step} --out DIRECTORY`, and a "
-            "new trainer of the model in DIRECTORY"
+            f"load_checkpoint: {step} is of another trainer: {'; '.join(differences)}. Give this "
+            "one the models that the first step began with. Or go on from the actor's weights "
+            f"alone, with a new optimizer: `python -m verl_hpc export --step {step} --out "
+            "DIRECTORY`, and a new trainer of the model in DIRECTORY"
         )
     try:
         return load_step_directory(run, step)
@@ -106,22 +106,23 @@ def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
         ) from None
 
 
-def find_step(path: Path, namespace: str = "") -> Path:
-    """A step's directory, or the newest one below a path.
+def find_step(path: Path, namespace: str | None = None) -> Path:
+    """Return a step's directory: `path` itself, or the newest one below it.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no step.
     """
-    if path.is_dir() and step_number(path.resolve()) is not None:
+    if step_number(path.resolve()) is not None and path.is_dir():
         return path.resolve()
     if path.name == LATEST and path.exists():
         return path.resolve()
-    steps = complete_steps(path / namespace)
+    below = path / (namespace or "")
+    steps = complete_steps(below)
     if not steps and path.name == namespace:  # its own directory, not the one above
         steps = complete_steps(path)
     if not steps:
         raise CheckpointError(
-            f"load_checkpoint: {path / namespace} has no steps; give the directory that was given "
-            "to save_checkpoint, or a step's"
+            f"load_checkpoint: {below} has no steps; give the directory that was given to "
+            "save_checkpoint, or a step's"
         )
     return steps[0]

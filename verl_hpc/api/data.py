@@ -1,24 +1,42 @@
-"""Streams of prompts: files here or behind URLs, read ahead, with a position to go on from."""
+"""Streams of prompts: files read ahead, or what a user's class gives, with a position."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from verl_hpc.api.namespace import namespaced, temporary_directory
-from verl_hpc.config.arguments import checked, plain_number
+from pydantic import AfterValidator, Field
+
+from verl_hpc.api.namespace import Namespace, temporary_directory
+from verl_hpc.config.arguments import checked
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.explain import shown
 from verl_hpc.data.files import FilesSource
 from verl_hpc.data.formats import open_format
 from verl_hpc.data.order import Order, Position
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.rows import OPTIONAL_COLUMNS
+from verl_hpc.data.rows import OPTIONAL_COLUMNS, problem_of
 from verl_hpc.data.sources import read_problems
-from verl_hpc.errors import ConfigError, DataError
+from verl_hpc.errors import DataError
+from verl_hpc.section import NonNegative, Positive
+
+
+def _check_place(value: Any) -> Any:
+    is_position = isinstance(value, Position)
+    if not is_position or not all(type(n) is int and n >= 0 for n in vars(value).values()):
+        raise ValueError(
+            "expected a position, such as Position(epoch=0, offset=8), which .position gives"
+        )
+    return value
+
+
+Place = Annotated[Any, AfterValidator(_check_place)]
+"""A `Position` of whole numbers, for `checked`."""
 
 
 class DataProvider:
@@ -28,17 +46,18 @@ class DataProvider:
     epoch. `position` is behind the rows that were handed out, whatever has been read ahead.
 
     Args:
-        data_path: a file or several: paths, or URLs that fsspec opens (s3://, gs://, http://,
-            memory://). Parquet is streamed by row groups; remote JSONL is copied at the start.
-        file_format: parquet or jsonl; the names' endings are not asked.
+        data_path: a file or several, or a directory of some: paths, or URLs of files that fsspec
+            opens (s3://, gs://, http://, memory://). Parquet is streamed by row groups; remote
+            JSONL is copied at the start.
+        file_format: parquet or jsonl; of files, the names' endings are not asked.
         prefetch_factor: reads that each worker is ahead.
         num_workers: threads; 0 reads when asked.
         batch_size: rows of a batch of the iteration.
         prompt_key: column of the prompt.
         answer_key: column of the text to imitate, if it is read.
         shuffle: a new order each epoch, by the seed.
-        seed: of the order.
-        storage_options: of fsspec's file system, such as {"endpoint_url": ...} of s3.
+        seed: seed of the order.
+        storage_options: settings of fsspec's file system, such as {"endpoint_url": ...} of s3.
         namespace: prefix of the directory of copies, which goes with the object.
 
     Raises:
@@ -48,44 +67,35 @@ class DataProvider:
     @checked
     def __init__(
         self,
-        data_path: str | Path | Sequence[str | Path],
+        data_path: str | Path | Annotated[Sequence[str | Path], Field(min_length=1)],
         file_format: str = "parquet",
-        prefetch_factor: int = 2,
-        num_workers: int = 1,
+        prefetch_factor: Positive = 2,
+        num_workers: NonNegative = 1,
         *,
-        batch_size: int = 8,
+        batch_size: Positive = 8,
         prompt_key: str = "prompt",
         answer_key: str | None = None,
         shuffle: bool = False,
         seed: int = 0,
         storage_options: Mapping[str, Any] | None = None,
-        namespace: str | None = None,
+        namespace: Namespace = None,
     ) -> None:
-        for name, value, least in (
-            ("prefetch_factor", prefetch_factor, 1),
-            ("num_workers", num_workers, 0),
-            ("batch_size", batch_size, 1),
-        ):
-            if value < least:
-                raise DataError(f"DataProvider: {name} = {value}; expected at least {least}")
         paths = [data_path] if isinstance(data_path, str | Path) else list(data_path)
-        if not paths:
-            raise DataError("DataProvider: data_path = []; name at least one file")
+        if len(paths) == 1 and Path(paths[0]).is_dir():
+            paths = sorted(Path(paths[0]).glob(f"*.{file_format}")) or paths
         if storage_options and not any("://" in str(path) for path in paths):
             raise DataError(
                 f"DataProvider: storage_options are of URLs, and data_path = {paths[0]} is a path; "
                 "leave them out"
             )
-        self._scratch = temporary_directory(namespaced(namespace))
+        self._scratch = temporary_directory(namespace)
         needed = [key for key in (prompt_key, answer_key) if key]
         options = dict(storage_options or {})
         files = []
-        for number, path in enumerate(paths):
+        for number, path in enumerate(map(str, paths)):
             scratch = Path(self._scratch.name) / str(number)
             scratch.mkdir()
-            files.append(
-                open_format(str(path), file_format, needed, OPTIONAL_COLUMNS, scratch, options)
-            )
+            files.append(open_format(path, file_format, needed, OPTIONAL_COLUMNS, scratch, options))
         config = FilesConfig(
             paths=[str(path) for path in paths], prompt_key=prompt_key, answer_key=answer_key
         )
@@ -104,16 +114,16 @@ class DataProvider:
 
     @property
     def position(self) -> Position:
-        """Of the next row."""
+        """Position of the next row."""
         return self._position
 
-    def seek(self, position: Position) -> None:
+    @checked
+    def seek(self, position: Place) -> None:
         """Go on from a position; what was read ahead is dropped.
 
         Raises:
-            DataError: it is none, or behind the last row.
+            DataError: it is behind the last row.
         """
-        position = check_position(position, "DataProvider")
         self._order.take(position, 0)
         self._ahead.clear()
         self._position = position
@@ -122,39 +132,45 @@ class DataProvider:
         """The position, as plain numbers."""
         return {"epoch": self._position.epoch, "offset": self._position.offset}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    @checked
+    def load_state_dict(self, state: Mapping[str, NonNegative]) -> None:
         """Go on from what `state_dict` gave.
 
         Raises:
             DataError: it is something else.
         """
-        self.seek(position_of(state, "DataProvider"))
+        if state.keys() != {"epoch", "offset"}:
+            raise DataError(
+                f"DataProvider.load_state_dict: {dict(state)}; expected what state_dict() gave, "
+                "such as {'epoch': 0, 'offset': 8}"
+            )
+        self.seek(Position(int(state["epoch"]), int(state["offset"])))
 
-    def read(self, count: int) -> list[Problem]:
-        """The next rows; a new epoch begins behind the last one.
+    @checked
+    def read(self, count: Positive) -> list[Problem]:
+        """Return the next rows; a new epoch begins behind the last one.
 
         Raises:
-            DataError: a malformed row, less than one row, or the provider is closed.
+            DataError: a malformed row, or the provider is closed.
         """
-        count = check_count(count, "DataProvider")
         if self._is_closed:
             raise DataError("DataProvider.read: it is closed; make another")
         if self._workers is None:
             rows, behind = self._order.take(self._position, count)
-            found = read_problems(self.source, rows)
+            problems = read_problems(self.source, rows)
             self._position = behind
         else:
             if self._ahead and self._ahead[0][0] != count:
                 self._ahead.clear()
             self._fill(count)
             _, behind, future = self._ahead.popleft()
-            found = future.result()
+            problems = future.result()
             self._position = behind
             self._fill(count)
-        return found
+        return problems
 
     def _fill(self, count: int) -> None:
-        """Ask for as much ahead as there may be."""
+        """Ask for as many reads ahead as there may be."""
         assert self._workers is not None
         behind = self._ahead[-1][1] if self._ahead else self._position
         while len(self._ahead) < max(self._depth, 1):
@@ -177,60 +193,73 @@ class DataProvider:
         self._scratch.cleanup()
 
 
-def check_count(count: Any, where: str) -> int:
-    """The number of rows to read.
+class PromptSource:
+    """Prompts for `PPOTrainer(data_provider=...)`; a subclass gives `rows`.
 
-    Raises:
-        DataError: it is none.
+    Rows are mappings with verl's columns, such as {"prompt": ..., "answer": ...} (docs/data.md).
+    A trainer that is resumed asks for `rows` anew and leaves out those that it has had.
     """
-    count = plain_number(count)
-    if type(count) is not int or count < 1:
-        raise DataError(f"{where}.read: {shown(count)} rows; expected at least 1")
-    return int(count)
 
+    comes_again = True
+    """Whether `rows` begins with the first row each time it is called. Rows of a queue do not come
+    again: a resumed trainer continues with those that are there."""
+    count = 0
+    """Rows that were read."""
+    _rows: Iterator[Any] | None = None
+    _taken: list[Problem]
 
-def check_position(position: Any, where: str) -> Position:
-    """The position to go on from.
+    @property
+    def position(self) -> Position:
+        """Position of the next row."""
+        return Position(0, self.count)
 
-    Raises:
-        DataError: it is none.
-    """
-    found = None
-    if isinstance(position, Position):
-        found = _position(position.epoch, position.offset)
-    if found is None:
-        raise DataError(
-            f"{where}.seek: {shown(position)}; expected a position, such as Position(epoch=0, "
-            "offset=8), which .position gives"
-        )
-    return found
+    @checked
+    def seek(self, position: Place) -> None:
+        """Go on behind so many rows."""
+        further, self.count = position.offset - self.count, position.offset
+        if self.comes_again or self._rows is None:
+            self._rows = None
+        else:
+            self._next += further
+            self._taken = [replace(row, index=row.index + further) for row in self._taken]
 
+    def rows(self) -> Iterable[Mapping[str, Any]]:
+        """Give the rows, one after the other, as long as there are some."""
+        raise NotImplementedError(f"{type(self).__name__} has no rows()")
 
-def position_of(state: Any, where: str) -> Position:
-    """Raises: DataError: it is not what `state_dict` gives."""
-    try:
-        found = _position(state["epoch"], state["offset"])
-    except (KeyError, TypeError):
-        found = None
-    if found is None:
-        raise DataError(
-            f"{where}.load_state_dict: {shown(state)}; expected what state_dict() gave, such as "
-            "{'epoch': 0, 'offset': 8}"
-        )
-    return found
+    def _begin(self) -> Iterator[Any]:
+        rows = self.rows()
+        if not isinstance(rows, Iterable):
+            raise DataError(
+                f"{type(self).__name__}: rows() gave {shown(rows)}; expected an iterator of rows"
+            )
+        self._next, self._taken = self.count, []
+        # No islice around a queue: it would end with the first error.
+        return islice(rows, self.count, None) if self.comes_again else iter(rows)
 
+    @checked
+    def read(self, count: Positive) -> list[Problem]:
+        """Return the next problems. Rows that have come before an error are kept for the next call;
+        a malformed one is left out then.
 
-def _position(epoch: Any, offset: Any) -> Position | None:
-    """None if they are no whole numbers of at least 0."""
-    numbers = plain_number(epoch), plain_number(offset)
-    is_one = all(type(number) is int and number >= 0 for number in numbers)
-    return Position(*numbers) if is_one else None
-
-
-def check_provider(provider: Any) -> None:
-    """Raises: ConfigError: it is no source of prompts."""
-    if provider is not None and not callable(getattr(provider, "read", None)):
-        raise ConfigError(
-            f"data_provider is {type(provider).__name__}; expected a DataProvider, or another "
-            "source with read(count), such as a PromptSource"
-        )
+        Raises:
+            DataError: there are fewer left, or a row is malformed.
+        """
+        name = type(self).__name__
+        self._rows = self._rows or self._begin()
+        for row in islice(self._rows, max(count - len(self._taken), 0)):
+            where, self._next = f"{name} row {self._next}", self._next + 1
+            if not isinstance(row, Mapping):
+                raise DataError(f"{where}: {shown(row)}; expected a mapping with verl's columns")
+            try:
+                self._taken.append(problem_of(row, self._next - 1, where))
+            except DataError as error:
+                raise DataError(f"{where}: {error}") from None
+        if len(self._taken) < count:
+            raise DataError(
+                f"{name}: {len(self._taken)} of {count} rows were left; ask for fewer, or give a "
+                "source that has more"
+            )
+        problems, self._taken = self._taken[:count], self._taken[count:]
+        self.count = problems[-1].index + 1
+        return problems

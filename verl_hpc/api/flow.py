@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
@@ -18,7 +18,7 @@ class Node(Protocol):
     name: str
 
     def operator(self, earlier: Sequence[Operator | Node]) -> Operator:
-        """Of a flow that has these before it."""
+        """Return its operator in a flow that has these before it."""
         ...
 
 
@@ -31,7 +31,7 @@ class DataFlow(flow.DataFlow):
 
     Args:
         name: for pictures and messages.
-        inputs: values that `pipeline.run` is given, too.
+        inputs: further values that `pipeline.run` is given.
     """
 
     @checked
@@ -58,23 +58,9 @@ class DataFlow(flow.DataFlow):
         self.nodes.append(operator)
         return self
 
-    def add(self, name: str, func: Any, **settings: Any) -> Self:
+    def add(self, name: str, func: Callable[..., Any], **settings: Any) -> Self:
         """Append `Operator(name, func, ...)`."""
         return self.add_operator(Operator(name, func, **settings))
-
-    def without(self, *names: str) -> Self:
-        """The flow minus some operators or nodes.
-
-        Raises:
-            FlowError: none has such a name.
-        """
-        known = [node.name for node in self.nodes]
-        for name in names:
-            if name not in known:
-                raise FlowError(f"flow {self.name!r} has no operator {name!r}; it has {known}")
-        rest = type(self)(self.name, self.inputs)
-        rest.nodes = [node for node in self.nodes if node.name not in names]
-        return rest
 
     def compile(self, placements: Mapping[str, Sequence[int]] | None = None) -> flow.Pipeline:
         """Check the graph and order it: see `verl_hpc.flow.DataFlow.compile`.
@@ -87,29 +73,20 @@ class DataFlow(flow.DataFlow):
         bound = flow.DataFlow(self.name, self.inputs)
         known = set(self.inputs)
         for number, node in enumerate(self.nodes):
-            made = node if isinstance(node, Operator) else node.operator(self.nodes[:number])
-            before = bound.operators[-1] if bound.operators else None
-            found = _chained(made, known, before)
-            if before is None:
-                bound.inputs = (*self.inputs, *_missing(found, known))
-                known |= {*bound.inputs}
-            known |= {*found.gives}
-            bound.operators.append(found)
+            operator = node if isinstance(node, Operator) else node.operator(self.nodes[:number])
+            if bound.operators:
+                operator = _chained(operator, known, bound.operators[-1])
+            else:
+                missing = [v for v in operator.needs(known).values() if v not in known]
+                bound.inputs = (*self.inputs, *missing)
+            known |= {*bound.inputs, *operator.gives}
+            bound.operators.append(operator)
         return bound.compile(placements)
 
 
-def _chained(operator: Operator, known: set[str], before: Operator | None) -> Operator:
-    """With the value before it bound to its only parameter, where that names none."""
-    found = operator.parameters.values()
-    parameters = [p.name for p in found if p.default is p.empty]
-    if before is None or operator.inputs or len(parameters) != 1 or len(before.gives) != 1:
+def _chained(operator: Operator, known: set[str], before: Operator) -> Operator:
+    """Bind the value before an operator to its only parameter, where that names none."""
+    parameters = [p.name for p in operator.parameters.values() if p.default is p.empty]
+    if operator.inputs or len(parameters) != 1 or len(before.gives) != 1 or parameters[0] in known:
         return operator
-    (name,) = parameters
-    if name in known:
-        return operator
-    return replace(operator, inputs={name: before.gives[0]})
-
-
-def _missing(operator: Operator, known: set[str]) -> list[str]:
-    """Values that an operator needs, and nobody has named."""
-    return [v for v in operator.needs(known).values() if v not in known]
+    return replace(operator, inputs={parameters[0]: before.gives[0]})

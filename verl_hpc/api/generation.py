@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from verl_hpc.config.arguments import plain_number
+from verl_hpc.api.prompts import plain
 from verl_hpc.config.explain import explain, shown
 from verl_hpc.config.rollout import HOTTEST_VLLM, Temperature
 from verl_hpc.errors import ConfigError
@@ -24,36 +24,30 @@ from verl_hpc.section import (
 )
 
 _WHO = "vLLMActor.generate"
-_TOKENS = "token ids alone are returned; respond() has their log-probs, too"
-_FUNCTIONS = "vLLM calls no functions of transformers'; choices or regex restrict a response"
-_FILTERS = "vLLM has no such filter; it has top_k, top_p, min_p and repetition_penalty"
-_BEAMS = "vLLM samples one continuation, and searches no beams"
-_LEAST = "vLLM is not told how short a response may be; it ends where the model ends it"
-_NOT_HONOURED: Mapping[str, tuple[Any, str]] = {
-    **dict.fromkeys(("num_beams", "num_beam_groups"), (1, _BEAMS)),
-    "length_penalty": (1.0, _BEAMS),
-    "early_stopping": (False, _BEAMS),
+_REFUSED: Mapping[str, tuple[Any, str]] = {
+    "num_beams num_beam_groups": (1, "vLLM searches no beams, but samples one continuation"),
+    "length_penalty": (1.0, "it is of beams, and vLLM samples one continuation"),
+    "early_stopping": (False, "it is of beams, and vLLM samples one continuation"),
     "num_return_sequences": (1, "give a prompt so often, or use RolloutManager(num_samples=...)"),
-    **dict.fromkeys(("min_new_tokens", "min_length"), (0, _LEAST)),
-    "no_repeat_ngram_size": (0, _FILTERS),
-    "typical_p": (1.0, _FILTERS),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), (0.0, _FILTERS)),
-    **dict.fromkeys(("penalty_alpha", "bad_words_ids", "suppress_tokens"), (None, _FILTERS)),
-    **dict.fromkeys(
-        ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn"), (None, _FUNCTIONS)
+    "min_new_tokens min_length": (0, "vLLM has no least length of a response"),
+    "no_repeat_ngram_size epsilon_cutoff eta_cutoff": (0, "vLLM has no such filter, but min_p"),
+    "typical_p": (1.0, "vLLM has no such filter; it has top_k, top_p, min_p, repetition_penalty"),
+    "penalty_alpha bad_words_ids suppress_tokens": (None, "vLLM has no such filter, but min_p"),
+    "logits_processor stopping_criteria prefix_allowed_tokens_fn": (
+        None,
+        "vLLM calls no functions of transformers'; choices or regex restrict a response",
     ),
-    **dict.fromkeys(
-        ("return_dict_in_generate", "output_scores", "output_logits"), (False, _TOKENS)
+    "return_dict_in_generate output_scores output_logits output_attentions output_hidden_states": (
+        False,
+        "token ids alone are returned; respond() has their log-probs, too",
     ),
-    **dict.fromkeys(("output_attentions", "output_hidden_states"), (False, _TOKENS)),
     "use_cache": (True, "vLLM always keeps keys and values"),
     "generation_config": (None, "give its settings one by one"),
     "bos_token_id": (None, "prompts are taken as they are; put it before them"),
     "tokenizer": (None, "vLLM has the model's"),
     "streamer": (None, "responses come when all have ended; vLLMAdapter has generate_async"),
 }
-"""What transformers has, with the value that asks for nothing, and why another one is refused."""
-
+"""Arguments of transformers with the value that asks for nothing, and why others are refused."""
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
@@ -64,7 +58,7 @@ class Generation(Section):
     max_new_tokens: Positive | None = None
     """Longest response; 20 where max_length says nothing either, as with transformers."""
     max_length: Positive | None = None
-    """Of the longest prompt with its response; max_new_tokens goes before it."""
+    """Longest prompt with its response; max_new_tokens goes before it."""
     do_sample: Annotated[bool, Field(strict=True)] = True
     """False takes the likeliest token each time."""
     temperature: Annotated[Temperature, Field(le=HOTTEST_VLLM)] = 1.0
@@ -74,7 +68,7 @@ class Generation(Section):
     repetition_penalty: PositiveFinite = 1.0
     seed: Seed = 0
     stop_strings: NonEmptyText | list[NonEmptyText] = []
-    """That end a response, and are its end."""
+    """Texts that end a response, and are its end."""
     eos_token_id: NonNegative | list[NonNegative] | None = None
     """Tokens that end a response, in the place of the model's own; with [] it is as long as it
     may be."""
@@ -82,33 +76,30 @@ class Generation(Section):
     choices: Annotated[list[NonEmptyText], Field(min_length=1)] | None = None
     """Texts, one of which is the response."""
     regex: NonEmptyText | None = None
-    """That the response matches."""
+    """Regular expression that the response matches."""
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Generation:
-        """Arguments by name; None asks for nothing.
+        """Check arguments by name; None asks for nothing.
 
         Raises:
             ConfigError: one that is not honoured, with the reason, or a value that is not allowed.
         """
-        given = {k: _plain(v) for k, v in arguments.items() if v is not None}
-        for name in sorted(_NOT_HONOURED.keys() & given):
-            nothing, reason = _NOT_HONOURED[name]
-            if (value := given.pop(name)) != nothing:
-                raise ConfigError(f"{_WHO}: {name} = {shown(value)} is not honoured: {reason}")
+        given = {k: plain(v) for k, v in arguments.items() if v is not None}
+        for names, (nothing, reason) in _REFUSED.items():
+            for name in given.keys() & names.split():
+                if (value := given.pop(name)) != nothing:
+                    raise ConfigError(f"{_WHO}: {name} = {shown(value)} is not honoured: {reason}")
         try:
-            found = cls.model_validate(given)
+            settings = cls.model_validate(given)
         except ValidationError as error:
             raise ConfigError(f"{_WHO}:\n{explain(error, cls)}") from None
-        if found.choices is not None and found.regex is not None:
+        if settings.choices is not None and settings.regex is not None:
             raise ConfigError(f"{_WHO}: choices and regex exclude each other; give one")
-        return found
+        return settings
 
     def sampling(self, longest: int) -> Sampling:
-        """How tokens are chosen.
-
-        Args:
-            longest: tokens of the longest prompt.
+        """Return how tokens are chosen, for prompts of at most `longest` tokens.
 
         Raises:
             ConfigError: max_length leaves no room for a response.
@@ -140,12 +131,3 @@ class Generation(Section):
         """What restricts a response, by vLLM's names."""
         named = {"choice": self.choices, "regex": self.regex}
         return {name: value for name, value in named.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of numpy or torch, alone or several, as Python's."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    return (
-        [_plain(part) for part in value] if isinstance(value, list | tuple) else plain_number(value)
-    )

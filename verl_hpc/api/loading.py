@@ -22,21 +22,16 @@ from verl_hpc.sources.local import model_directory
 if TYPE_CHECKING:
     from verl_hpc.api.vllm import VLLMActorModel
 
-_DTYPES = {
-    "float32": torch.float32,
-    "fp32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
-    "float16": torch.float16,
-    "fp16": torch.float16,
-}
+_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_DTYPES = {*_SHORT, *_SHORT.values()}
 _QUANTISED = ("int4", "int8", "nf4", "fp4", "awq", "gptq")
+_ROLES = ("actor", "critic")
 
 
 def load_causal_lm(
     model_name: str, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu"
 ) -> PreTrainedModel:
-    """A language model of transformers; code that a model directory brings is never run.
+    """Load a language model of transformers; code that a model directory brings is never run.
 
     Raises:
         ConfigError: an element type that no model is trained in here.
@@ -48,12 +43,12 @@ def load_causal_lm(
 
 
 def pretrained(kind: Any, setting: str, name: str, **settings: Any) -> Any:
-    """What a class of transformers reads of a directory, or of a name on a hub that `python -m
+    """Load what a class of transformers reads of a directory, or of a name on a hub that `python -m
     verl_hpc fetch` has brought; nothing is downloaded, and no code of the model's is run.
 
     Args:
-        kind: such as AutoTokenizer.
-        setting: that names the model, for errors.
+        kind: a class such as AutoTokenizer.
+        setting: setting that names the model, for errors.
 
     Raises:
         ModelError: it is not here, or cannot be read.
@@ -71,7 +66,7 @@ def pretrained(kind: Any, setting: str, name: str, **settings: Any) -> Any:
 
 
 def _no_language_model(directory: str) -> str:
-    """What a family that transformers has no causal language model for would need, for errors."""
+    """Say what a family needs that transformers has no causal language model for, for errors."""
     try:
         family = str(read_json_object(Path(directory) / "config.json").get("model_type"))
     except ModelError:
@@ -82,24 +77,24 @@ def _no_language_model(directory: str) -> str:
 
 
 def chosen_dtype(setting: str, name: str | torch.dtype) -> torch.dtype:
-    """Raises: ConfigError: another element type."""
-    if isinstance(name, torch.dtype):
-        name = str(name).removeprefix("torch.")
-    lower = str(name).lower()
+    """Return the element type of a name.
+
+    Raises:
+        ConfigError: no model is trained in it here.
+    """
+    lower = str(name).removeprefix("torch.").lower()
     if lower in _QUANTISED:
         raise ConfigError(
             f"{setting} = {name}: weights of {name} are neither trained nor scored with here: no "
-            "engine of the house multiplies them. Choose bfloat16, which a frozen role needs half "
-            "of float32's memory for; generation alone may be quantised, with "
-            "rollout.quantization: fp8 of a run, or by vLLMActor over an LLM with "
-            'quantization="awq"'
+            "engine multiplies them. Choose bfloat16, which a frozen role needs half of float32's "
+            "memory for; generation alone may be quantised, with rollout.quantization: fp8 of a "
+            'run, or by vLLMActor over an LLM with quantization="awq"'
         )
     if lower not in _DTYPES:
-        raise ConfigError(f"{setting} = {name}: not an element type; {near_or_all(lower, _DTYPES)}")
-    return _DTYPES[lower]
-
-
-_ROLES = ("actor", "critic")
+        near = near_or_all(lower, sorted(_DTYPES))
+        raise ConfigError(f"{setting} = {name}: not an element type; {near}")
+    dtype: torch.dtype = getattr(torch, _SHORT.get(lower, lower))
+    return dtype
 
 
 @checked
@@ -109,7 +104,7 @@ def get_actor_critic(
     device_map: str | torch.device | Mapping[str, Any] | None = None,
     dtype: str | torch.dtype | Mapping[str, Any] = "float32",
 ) -> tuple[ActorModel | VLLMActorModel, CriticModel]:
-    """Actor and critic that start from the same model.
+    """Load an actor and a critic that start from the same model.
 
     Args:
         model_name: directory, or ORG/NAME, ORG/NAME@REVISION or modelscope:ORG/NAME of the cache.
@@ -123,27 +118,28 @@ def get_actor_critic(
         ConfigError: a role, device or element type that is not there.
         ModelError: it is not here, or transformers cannot load it.
     """
-    model_name = str(model_name)
+    name = str(model_name)
     if use_vllm and isinstance(device_map, Mapping) and "actor" in device_map:
         raise ConfigError(
             f"device_map['actor'] = {device_map['actor']!r} with use_vllm: vLLM takes the device "
             "of the process itself (CUDA_VISIBLE_DEVICES); leave the actor out of device_map"
         )
     default = "cuda:0" if torch.cuda.is_available() else "cpu"
-    given = default if device_map is None or device_map == "auto" else device_map
-    devices = _by_role("device_map", given, default)
     dtypes = _by_role("dtype", dtype, "float32")
-    for role in _ROLES:
-        devices[role] = device_here(f"device_map[{role!r}] = {devices[role]!r}", devices[role])
-        chosen_dtype(f"dtype[{role!r}]", dtypes[role])
-    critic = CriticModel(
-        load_causal_lm(model_name, dtypes["critic"], devices["critic"]), copy_weights=False
-    )
+    for role, value in dtypes.items():
+        chosen_dtype(f"dtype[{role!r}]", value)
+    given = default if device_map is None or device_map == "auto" else device_map
+    devices = {
+        role: device_here(f"device_map[{role!r}] = {value!r}", value)
+        for role, value in _by_role("device_map", given, default).items()
+    }
+    decoder = load_causal_lm(name, dtypes["critic"], devices["critic"])
+    critic = CriticModel(decoder, copy_weights=False)
     if use_vllm:
         from verl_hpc.api.vllm import VLLMActorModel
 
-        return VLLMActorModel(model_name, dtype=dtypes["actor"]), critic
-    return ActorModel(load_causal_lm(model_name, dtypes["actor"], devices["actor"])), critic
+        return VLLMActorModel(name, dtype=dtypes["actor"]), critic
+    return ActorModel(load_causal_lm(name, dtypes["actor"], devices["actor"])), critic
 
 
 def _by_role(setting: str, given: Any, default: Any) -> dict[str, Any]:
@@ -160,8 +156,8 @@ def _by_role(setting: str, given: Any, default: Any) -> dict[str, Any]:
     return {role: given.get(role, default) for role in _ROLES}
 
 
-def device_here(said: str, given: Any) -> torch.device:
-    """The device; `said` is what errors call it: a setting and its value.
+def device_here(setting: str, given: Any) -> torch.device:
+    """Return a device of this process; `setting` is a setting and its value, for errors.
 
     Raises:
         ConfigError: this process has no such device.
@@ -173,19 +169,16 @@ def device_here(said: str, given: Any) -> torch.device:
             raise RuntimeError("meta tensors have no data")
     except (RuntimeError, TypeError, AssertionError) as error:
         raise ConfigError(
-            f"{said}: this process has no such device ({str(error).splitlines()[0]})"
+            f"{setting}: this process has no such device ({str(error).splitlines()[0]})"
         ) from None
     return device
 
 
 def tokenizer_of(model: Any, who: str) -> Any:
-    """The tokenizer that lies beside a model's weights.
-
-    Args:
-        who: asks, for errors.
+    """Load the tokenizer that lies beside a model's weights; errors say `who` asks for it.
 
     Raises:
-        ConfigError: the model does not say where it is from, or there is none.
+        ConfigError: the model does not say where it is from, or no tokenizer is there.
     """
     path = getattr(getattr(model, "config", None), "_name_or_path", "")
     try:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from verl_hpc.api.batch import Batch, Trajectory
 from verl_hpc.api.modules import as_actor, check_tokenizer, end_tokens
 from verl_hpc.api.prompts import asked, check_lengths, ids_of
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import ConfigError
 from verl_hpc.generation.slots import seed_of
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.module import ModuleRollout
 from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.section import NonNegativeFinite, Number, Positive
 
 
 class RolloutManager:
@@ -27,14 +28,14 @@ class RolloutManager:
 
     Args:
         actor: an `ActorModel`, or a `vLLMActor`.
-        tokenizer: its.
+        tokenizer: the actor's tokenizer.
         num_samples: responses to each prompt.
-        temperature: that tokens are sampled at; 0 takes the likeliest.
+        temperature: temperature that tokens are sampled at; 0 takes the likeliest.
         top_p: only the likeliest tokens that have this much probability together.
         max_prompt_length: longest prompt, in tokens; a longer one is an error.
         max_response_length: longest response, in tokens.
         max_batch_size: responses that are generated at a time.
-        seed: of the samples.
+        seed: seed of the samples.
 
     Raises:
         ConfigError, ModelError: an actor that cannot answer, or settings that are not allowed.
@@ -45,27 +46,14 @@ class RolloutManager:
         self,
         actor: Any,
         tokenizer: Any,
-        num_samples: int = 1,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        max_prompt_length: int = 512,
-        max_response_length: int = 64,
-        max_batch_size: int = 256,
+        num_samples: Positive = 1,
+        temperature: NonNegativeFinite = 1.0,
+        top_p: Annotated[Number, Field(gt=0.0, le=1.0)] = 1.0,
+        max_prompt_length: Positive = 512,
+        max_response_length: Positive = 64,
+        max_batch_size: Positive = 256,
         seed: int = 0,
     ) -> None:
-        for name, value in (
-            ("num_samples", num_samples),
-            ("max_prompt_length", max_prompt_length),
-            ("max_response_length", max_response_length),
-            ("max_batch_size", max_batch_size),
-        ):
-            if value < 1:
-                raise ConfigError(f"RolloutManager: {name} = {value!r}; expected at least 1")
-        if not (0 <= temperature < math.inf and 0 < top_p <= 1):
-            raise ConfigError(
-                f"RolloutManager: temperature = {temperature}, top_p = {top_p}; expected at least "
-                "0, and above 0 up to 1"
-            )
         check_tokenizer(tokenizer, "RolloutManager")
         self.tokenizer, self.num_samples, self.seed = tokenizer, num_samples, seed
         self.calls = 0
@@ -85,7 +73,7 @@ class RolloutManager:
             self._engine = ModuleRollout(module, ends, config, {}, ShardMap({}, []))
 
     def generate(self, prompts: Any, references: Sequence[Any] | None = None) -> Batch:
-        """`num_samples` responses to each prompt, neighbours of each other.
+        """Return `num_samples` responses to each prompt, neighbours of each other.
 
         Args:
             prompts: texts, token ids, or a batch of a `DataProvider`, as of `PPOTrainer.step`.
@@ -102,18 +90,15 @@ class RolloutManager:
         ids = [ids_of(problem) for problem in each]
         seeds = [seed_of(self.seed, "manager", self.calls, i) for i in range(len(ids))]
         self.calls += 1
-        pairs = zip(each, self._responses(ids, seeds), strict=True)
         return Batch(
-            [
-                Trajectory(p, r.tokens, r.log_probs, r.finish_reason == "length", self.tokenizer)
-                for p, r in pairs
-            ]
+            Trajectory(p, r.tokens, r.log_probs, r.finish_reason == "length", self.tokenizer)
+            for p, r in zip(each, self._responses(ids, seeds), strict=True)
         )
 
     def _responses(self, ids: list[list[int]], seeds: list[int]) -> list[Response]:
         if self._vllm is None:
-            found = self._engine.generate(ids, self._sampling, seeds)
-            return [response for response in found if response is not None]
+            responses = self._engine.generate(ids, self._sampling, seeds)
+            return [response for response in responses if response is not None]
         answers: list[Response] = []
         for start in range(0, len(ids), self._at_a_time):
             part = slice(start, start + self._at_a_time)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from verl_hpc.api.mesh import DeviceMesh, check_mesh
-from verl_hpc.errors import ModelError
+from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.heads import VALUE_HEAD
+
+
+@dataclass(frozen=True)
+class DeviceMesh:
+    """A process group, and what its ranks share: tensor or pipeline."""
+
+    kind: str
+    group: Any = None
+    """A group of torch.distributed, or None for this rank alone."""
 
 
 class ActorModel(torch.nn.Module):
@@ -22,17 +31,19 @@ class ActorModel(torch.nn.Module):
     tokens (B, prompt and response) or what transformers' gives.
 
     Args:
-        hf_model: the model; it is trained where it is, no copy is made.
+        hf_model: the model; it is trained where it is, no copy is made. A subclass with its own
+            `forward` and `generate` may leave it out, and make its model another attribute.
     """
 
-    def __init__(self, hf_model: torch.nn.Module) -> None:
+    def __init__(self, hf_model: torch.nn.Module | None = None) -> None:
         super().__init__()
-        if not isinstance(hf_model, torch.nn.Module):
+        if not isinstance(hf_model, torch.nn.Module | None):
             raise ModelError(
                 f"{type(self).__name__}: hf_model is {type(hf_model).__name__}; expected an "
                 "AutoModelForCausalLM (get_actor_critic loads one by name)"
             )
-        self.hf_model = hf_model
+        if hf_model is not None:
+            self.hf_model = hf_model
         self.tp_mesh: DeviceMesh | None = None
         self.pp_mesh: DeviceMesh | None = None
 
@@ -46,8 +57,8 @@ class ActorModel(torch.nn.Module):
 
     @property
     def config(self) -> Any:
-        """Of the model, None where it has none."""
-        return getattr(self.hf_model, "config", None)
+        """The model's config, None where it has none."""
+        return getattr(model_in(self)[1], "config", None)
 
     def set_device_mesh(
         self, tp_mesh: DeviceMesh | None = None, pp_mesh: DeviceMesh | None = None
@@ -55,15 +66,23 @@ class ActorModel(torch.nn.Module):
         """Bind the model to the groups that share it, which in one process are of one rank.
 
         Raises:
-            ConfigError: a mesh of another kind, or of several ranks, with what serves instead.
+            ConfigError: a group of several ranks, with what serves instead.
         """
-        check_mesh(tp_mesh, "tensor", "tp_mesh")
-        check_mesh(pp_mesh, "pipeline", "pp_mesh")
+        for kind, mesh in {"tensor": tp_mesh, "pipeline": pp_mesh}.items():
+            size = 1 if mesh is None or mesh.group is None else mesh.group.size()
+            if size != 1:
+                raise ConfigError(
+                    f"set_device_mesh: the {kind} group has {size} ranks, and a model that is "
+                    "handed over in Python has whole weights in one process; set parallel."
+                    f"{kind}_parallel: {size} in a run's YAML and start it with `python -m "
+                    f"verl_hpc train --ranks {size}`, srun or mpiexec, which cut the model and "
+                    "make the groups"
+                )
         self.tp_mesh, self.pp_mesh = tp_mesh, pp_mesh
 
     def logical_names(self) -> Mapping[str, str]:
         """Names that parameters have in the model's own checkpoint, by those here."""
-        return _names(self, "hf_model")
+        return _names(self, model_in(self)[0])
 
 
 class CriticModel(torch.nn.Module):
@@ -106,9 +125,16 @@ class CriticModel(torch.nn.Module):
 
     def logical_names(self) -> Mapping[str, str]:
         """Names that parameters have in checkpoints, by those here."""
-        found = {name: f"{self._prefix}.{rest}" for name, rest in _names(self, "decoder").items()}
-        own = {name for name, _ in self.named_parameters() if not name.startswith("decoder.")}
-        return found | {n: VALUE_HEAD if n == "value_head.weight" else n for n in own}
+        names = {}
+        for name, plain in _names(self, "decoder").items():
+            names[name] = f"{self._prefix}.{plain}" if plain != name else name
+        return names | {"value_head.weight": VALUE_HEAD}
+
+
+def model_in(actor: torch.nn.Module) -> tuple[str, Any]:
+    """Return the name and the module of the model that an actor is around; with none the actor."""
+    actor = getattr(actor, "_orig_mod", actor)
+    return next(actor.named_children()) if isinstance(actor, ActorModel) else ("", actor)
 
 
 def _names(module: torch.nn.Module, inner: str) -> dict[str, str]:

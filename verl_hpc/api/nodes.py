@@ -1,4 +1,4 @@
-"""Nodes of a flow: a step of `PPOTrainer` in parts, with rewards and replay of a user's beside."""
+"""Nodes of a flow: a step of `PPOTrainer` in parts, beside rewards and replay of a user's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from verl_hpc.api.batch import Batch, Trajectory, numbers_of
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.trainer import PPOTrainer
 from verl_hpc.config.arguments import checked
-from verl_hpc.errors import ConfigError, DataError
+from verl_hpc.errors import ConfigError
 from verl_hpc.flow import Operator
-from verl_hpc.section import Finite, NonNegative
+from verl_hpc.section import Finite, NonNegative, Positive
 
 
 class RolloutNode:
@@ -21,24 +21,20 @@ class RolloutNode:
     it has them: `DataFlow(inputs=["references"])`.
 
     Args:
-        trainer: whose actor answers.
-        name: in the flow.
+        trainer: trainer whose actor answers.
+        name: name in the flow.
     """
 
     @checked
     def __init__(self, trainer: PPOTrainer, name: str = "responses") -> None:
         self.trainer, self.name = trainer, name
 
-    def run(self, prompts: Any, references: Sequence[Any] | None = None) -> Batch:
-        """Texts, or token ids, to a batch."""
-        return self.trainer.rollout(prompts, references=references)
-
     def operator(self, earlier: Sequence[Any]) -> Operator:
         """See `Node`."""
         del earlier
 
         def func(prompts: Any, references: Any = None) -> Batch:
-            return self.run(prompts, references)
+            return self.trainer.rollout(prompts, references=references)
 
         return Operator(self.name, func)
 
@@ -48,9 +44,10 @@ class RewardNode:
     flow are added up for its update, each by its weight, so that one is added alone.
 
     Args:
-        reward_fn: as `PPOTrainer`'s; not needed where `score` is the subclass's own.
-        weight: that the update multiplies it with.
-        name: in the flow, the class's in small letters if None.
+        reward_fn: a reward as `PPOTrainer` takes one; not needed by a subclass with its own
+            `score`.
+        weight: factor of the rewards in the update.
+        name: name in the flow, the class's in small letters if None.
     """
 
     @checked
@@ -76,7 +73,7 @@ class RewardNode:
         def func(batch: Batch) -> Sequence[float]:
             return self.score(batch)
 
-        return Operator(self.name, func, inputs={"batch": _of_responses(earlier)})
+        return Operator(self.name, func, inputs={"batch": _responses(earlier)})
 
 
 class ReplayBuffer:
@@ -88,19 +85,18 @@ class ReplayBuffer:
     Args:
         capacity: responses that are kept; the oldest go first.
         num_samples: earlier responses that a step gets besides its own.
-        seed: of the choice.
-        name: in the flow.
+        seed: seed of the choice.
+        name: name in the flow.
     """
 
     @checked
     def __init__(
-        self, capacity: int = 1024, num_samples: int = 8, seed: int = 0, name: str = "replay"
+        self,
+        capacity: Positive = 1024,
+        num_samples: NonNegative = 8,
+        seed: int = 0,
+        name: str = "replay",
     ) -> None:
-        if capacity < 1 or num_samples < 0:
-            raise ConfigError(
-                f"ReplayBuffer: capacity = {capacity}, num_samples = {num_samples}; expected at "
-                "least 1 and 0"
-            )
         self.capacity, self.num_samples, self.name = capacity, num_samples, name
         self._random = Random(seed)  # noqa: S311
         self._kept: list[Trajectory] = []
@@ -109,40 +105,24 @@ class ReplayBuffer:
         return len(self._kept)
 
     @checked
-    def add(self, batch: Batch) -> None:
-        """Keep responses.
-
-        Raises:
-            DataError: one has no reward.
-        """
-        if any(trajectory.reward is None for trajectory in batch):
-            raise DataError("ReplayBuffer.add: a response has no reward; use batch.scored(rewards)")
-        self._kept = [*self._kept, *batch][-self.capacity :]
-
-    @checked
-    def sample(self, count: NonNegative) -> list[Trajectory]:
-        """That many of what is kept, or all; no response twice."""
-        return self._random.sample(self._kept, min(count, len(self._kept)))
-
-    @checked
     def mix(self, batch: Batch, rewards: Any) -> Batch:
-        """A step's responses with their rewards, and earlier ones behind them."""
-        scored = batch.scored(rewards)
-        mixed = scored.with_more(self.sample(self.num_samples))
-        self.add(scored)
+        """Return a step's responses with their rewards, and earlier ones behind them."""
+        scored, count = batch.scored(rewards), min(self.num_samples, len(self._kept))
+        mixed = Batch([*scored, *self._random.sample(self._kept, count)])
+        self._kept = [*self._kept, *scored][-self.capacity :]
         return mixed
 
     def operator(self, earlier: Sequence[Any]) -> Operator:
         """See `Node`."""
-        return _with_rewards(self.name, earlier, self.mix, _of_responses(earlier))
+        return _with_rewards(self.name, earlier, self.mix)
 
 
 class UpdateNode:
     """The trainer's update on a flow's responses: `metrics` of it.
 
     Args:
-        trainer: that learns.
-        name: in the flow.
+        trainer: trainer that learns.
+        name: name in the flow.
     """
 
     @checked
@@ -153,8 +133,7 @@ class UpdateNode:
         """See `Node`."""
         replay = next((n for n in earlier if isinstance(n, ReplayBuffer)), None)
         if replay is None:
-            batch = _of_responses(earlier)
-            return _with_rewards(self.name, earlier, self.trainer.update, batch)
+            return _with_rewards(self.name, earlier, self.trainer.update)
         if not self.trainer.config.replay:
             raise ConfigError(
                 "UpdateNode behind a ReplayBuffer: its trainer takes responses of earlier weights "
@@ -167,16 +146,16 @@ class UpdateNode:
         return Operator(self.name, update, inputs={"mixed": replay.name})
 
 
-def _of_responses(earlier: Sequence[Any]) -> str:
-    """Name of the responses before a node."""
-    found = [n.name for n in earlier if isinstance(n, RolloutNode)]
-    return found[-1] if found else "responses"
+def _responses(earlier: Sequence[Any]) -> str:
+    """Return the name of the responses before a node."""
+    return next((n.name for n in reversed(earlier) if isinstance(n, RolloutNode)), "responses")
 
 
 def _with_rewards(
-    name: str, earlier: Sequence[Any], func: Callable[[Batch, list[float]], Any], batch: str
+    name: str, earlier: Sequence[Any], func: Callable[[Batch, list[float]], Any]
 ) -> Operator:
-    """An operator on responses, and on the weighted sum of what all reward nodes before it give."""
+    """Return an operator on responses, and on the weighted sum of what all reward nodes before it
+    give."""
     nodes = [node for node in earlier if isinstance(node, RewardNode)]
     if not nodes:
         raise ConfigError(f"{name}: no RewardNode is before it; add one")
@@ -190,4 +169,4 @@ def _with_rewards(
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(n, kind) for n in ("batch", *(node.name for node in nodes))]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return Operator(name, run, inputs={"batch": batch})
+    return Operator(name, run, inputs={"batch": _responses(earlier)})

@@ -1,17 +1,14 @@
-"""What the trainers of one process do where a launcher has started several."""
+"""Refuse to train in one of several processes that a launcher has started."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.distributed as dist
 
-from verl_hpc.config.explain import shown
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime.environment import setting
 
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-"""What launchers call the number of ranks."""
+"""Variables in which launchers give the number of ranks."""
 
 
 def check_one_process(what: str) -> None:
@@ -19,7 +16,7 @@ def check_one_process(what: str) -> None:
     the same files.
 
     Args:
-        what: is refused, for the message.
+        what: name of the class, for the message.
 
     Raises:
         ConfigError: this is one of several ranks.
@@ -41,14 +38,3 @@ def _num_ranks() -> int:
         return int(dist.get_world_size())
     sizes = [setting(name, "1") for name in _SIZES]
     return max(int(size) if size.isdigit() else 1 for size in sizes)
-
-
-def check_strategy(strategy: Any, who: str) -> None:
-    """Raises: ConfigError: roles are to have ranks of their own."""
-    if strategy is not None:
-        raise ConfigError(
-            f"{who}: strategy = {shown(strategy)}: a trainer of one process has a device for each "
-            "role, which get_actor_critic(device_map=...) chooses. Ranks for each role are "
-            "placement in a run's YAML, and how they divide a model is parallel "
-            "(docs/placements.md)"
-        )

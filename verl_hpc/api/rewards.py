@@ -27,7 +27,7 @@ def register_reward(function: _F) -> _F:
 
     Raises:
         ConfigError: it is no function.
-        RewardError: it has no name of its own, the house has a function of that name, or another
+        RewardError: it has no name of its own, a built-in function has that name, or another
             one is known by it.
     """
     name = getattr(function, "__name__", "")
@@ -48,11 +48,11 @@ def register_reward(function: _F) -> _F:
 
 
 def scorer_of(reward: Reward, setting: str = "reward_fn") -> Scorer:
-    """What scores responses.
+    """Return what scores responses.
 
     Args:
         reward: a function as reward.function takes one (docs/rewards.md), its name, or None.
-        setting: that gives it, for messages.
+        setting: name of the setting, for messages.
 
     Raises:
         RewardError: no such name, or a function that cannot be called as rewards are.
@@ -71,10 +71,6 @@ def scorer_of(reward: Reward, setting: str = "reward_fn") -> Scorer:
                 "own: give the function itself, register_reward(function), or "
                 "path/to/file.py:function"
             ) from None
-    if not callable(reward):
-        raise RewardError(
-            f"{setting} is {type(reward).__name__}; expected a function or the name of one"
-        )
     return _of_function(reward, setting)
 
 

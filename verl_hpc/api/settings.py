@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 
 from verl_hpc.algorithms import advantages
@@ -41,8 +42,6 @@ _REFUSED = {
 }
 """Settings that tutorials have, with what serves instead."""
 _ADVANTAGES = members(advantages, Advantage)
-_OF_ONE_PROCESS = "reinforce_plus_plus"
-"""Without a critic: it compares the responses of a whole step, so that one a prompt is enough."""
 
 
 class StepSettings(Section):
@@ -62,7 +61,7 @@ class StepSettings(Section):
     ppo_epochs: Positive = 1
     """Passes over a step's responses."""
     temperature: PositiveFinite = 1.0
-    """That responses are sampled at."""
+    """Temperature that responses are sampled at."""
     max_prompt_length: Positive = 512
     """Longest prompt, in tokens."""
     max_response_length: Positive = 64
@@ -70,10 +69,10 @@ class StepSettings(Section):
 
 
 class PolicySettings(StepSettings):
-    """The same where PPO learns, with a critic (of a task: a value head) or without."""
+    """Settings of PPO, with a critic (of a task: a value head) or without."""
 
     critic_lr: PositiveRate = 1e-5
-    """Learning rate of the critic; of a task's steps on its head and on the critic's decoder."""
+    """Learning rate of the critic: in a task, of its head and of the critic's decoder."""
     clip_range: Fraction = 0.2
     """How far the ratio of new to old probability is clipped, either way."""
     gamma: Fraction = 1.0
@@ -94,7 +93,7 @@ class PPOConfig(PolicySettings):
     """Rewards are measured against a moving average of those of earlier steps, which a checkpoint's
     training state keeps: reward.smoothing of a run."""
     seed: Seed = 0
-    """Of the samples."""
+    """Seed of the samples."""
     output_dir: PathText = "runs"
     """Where profiles go, below the namespace."""
     replay: bool = False
@@ -110,81 +109,46 @@ class PPOConfig(PolicySettings):
 
 
 def parse_ppo(config: Mapping[str, Any] | PPOConfig | None) -> PPOConfig:
-    """Raises: ConfigError: a name that does not exist, or a value that is not allowed."""
+    """Check settings.
+
+    Raises:
+        ConfigError: a name that does not exist, or a value that is not allowed.
+    """
     if isinstance(config, PPOConfig):
         return config
-    for name, instead in _REFUSED.items():
-        if name in (config or {}):
-            raise ConfigError(f"PPOTrainer config: {name} is not there: {instead}")
-    if (config or {}).get("batch_size") == "auto":
+    given = {name: plain_number(value) for name, value in (config or {}).items()}
+    for name in _REFUSED.keys() & given.keys():
+        raise ConfigError(f"PPOTrainer config: {name} is not there: {_REFUSED[name]}")
+    if given.get("batch_size") == "auto":
         raise ConfigError(
             "PPOTrainer config: batch_size = auto: memory is known before a run, and not tried out "
             "in it: `python -m verl_hpc plan` says what fits; give a number"
         )
     try:
-        given = {name: plain_number(value) for name, value in (config or {}).items()}
         return PPOConfig.model_validate(given)
     except ValidationError as error:
         raise ConfigError("PPOTrainer config:\n" + explain(error, PPOConfig)) from None
 
 
-def estimator_of(config: PPOConfig, has_critic: bool) -> str:
-    """Raises: ConfigError: it is not known, or needs what the trainer has not."""
-    name = config.adv_estimator or ("gae" if has_critic else _OF_ONE_PROCESS)
-    if name not in _ADVANTAGES:
-        raise ConfigError(
-            f"PPOTrainer config: adv_estimator = {name}; {near_or_all(name, _ADVANTAGES)}"
-        )
-    needs_more = _ADVANTAGES[name].needs & {"greedy", "process_rewards"}
-    if needs_more:
-        what = " and ".join(sorted(needs_more)).replace("_", " ")
-        raise ConfigError(
-            f"PPOTrainer config: adv_estimator = {name} needs {what}, which a step in one process "
-            "does not make; start a run with `python -m verl_hpc train`"
-        )
-    if (name == "gae") != has_critic:
-        needs = (
-            "needs a critic_model" if name == "gae" else "uses no critic; leave critic_model out"
-        )
-        raise ConfigError(f"PPOTrainer config: adv_estimator = {name} {needs}")
-    return name
-
-
 def run_config(
-    config: PPOConfig, *, name: str, dtype: str, has_critic: bool, num_prompts: int
+    config: PPOConfig, actor: torch.nn.Module, has_critic: bool, *, name: str, num_prompts: int
 ) -> RunConfig:
-    """The run that a step of so many prompts is one of.
-
-    Args:
-        dtype: of the actor's parameters.
+    """Return the configuration of a run whose steps have so many prompts.
 
     Raises:
-        ConfigError: settings that do not go together.
+        ConfigError: settings that do not go together, or an actor in another element type.
     """
+    dtype = str(next(actor.parameters()).dtype).removeprefix("torch.")
     if dtype not in ("float32", "bfloat16", "float16"):
         raise ConfigError(
             f"actor_model is in {dtype}; expected float32, bfloat16 or float16: model.to(...)"
         )
-    estimator = estimator_of(config, has_critic)
-    advantage: dict[str, Any] = {"name": estimator}
-    if estimator == "gae":
-        advantage |= {"gamma": config.gamma, "lam": config.lam}
-    else:
-        for setting in ("gamma", "lam"):
-            if getattr(config, setting) != 1.0:
-                raise ConfigError(
-                    f"PPOTrainer config: {setting} = {getattr(config, setting):g} with "
-                    f"adv_estimator = {estimator}, which does not use it; leave it out"
-                )
-    kl: dict[str, Any] = {"placement": "none"}
-    if config.kl_coef:
-        kl = {"placement": "reward", "coefficient": config.kl_coef}
-    num_responses = num_prompts * config.num_samples
     at_a_time = config.rollout_batch_size and config.rollout_batch_size * config.num_samples
     verify: dict[str, Any] = {"on_mismatch": "correct"} if config.replay else {}
     if dtype == "float16":
         verify["probe_tolerance"] = 0.1  # as bfloat16's
     smoothing = config.reward_smoothing and config.reward_smoothing.model_dump()
+    clip = {"clip_low": config.clip_range, "clip_high": config.clip_range}
     tree: dict[str, Any] = {
         "name": name,
         "recipe": "rl",
@@ -204,17 +168,15 @@ def run_config(
             "verify": verify,
         },
         "algorithm": {
-            "advantage": advantage,
-            "loss": {
-                "name": "ppo_clip",
-                "clip_low": config.clip_range,
-                "clip_high": config.clip_range,
-            },
-            "kl": kl,
+            "advantage": _advantage(config, has_critic),
+            "loss": {"name": "ppo_clip", **clip},
+            "kl": {"placement": "reward", "coefficient": config.kl_coef}
+            if config.kl_coef
+            else {"placement": "none"},
         },
         "batch": {
             "size": num_prompts,
-            "mini_batches": _mini_batches(num_responses, config.batch_size),
+            "mini_batches": _mini_batches(num_prompts * config.num_samples, config.batch_size),
             "update_epochs": config.ppo_epochs,
         },
         "data": {"train": {"kind": "files", "paths": ["of-this-process"]}, "chat": "never"},
@@ -224,8 +186,32 @@ def run_config(
     return parse_config(tree, "PPOTrainer config")
 
 
+def _advantage(config: PPOConfig, has_critic: bool) -> dict[str, Any]:
+    """Return the section algorithm.advantage.
+
+    Raises:
+        ConfigError: an estimator that needs what a trainer of one process has not.
+    """
+    # Without a critic: it compares the responses of a whole step, so that one a prompt is enough.
+    name = config.adv_estimator or ("gae" if has_critic else "reinforce_plus_plus")
+    needs = _ADVANTAGES[name].needs if name in _ADVANTAGES else ()
+    refusals = {
+        near_or_all(name, _ADVANTAGES): name not in _ADVANTAGES,
+        "needs a critic_model": name == "gae" and not has_critic,
+        "uses no critic; leave critic_model out": name != "gae" and has_critic,
+        "needs greedy responses or process rewards, which a step in one process does not make; "
+        "start a run with `python -m verl_hpc train`": {"greedy", "process_rewards"} & {*needs},
+        "has no gamma and no lam; leave them out": name != "gae"
+        and (config.gamma, config.lam) != (1.0, 1.0),
+    }
+    for words, applies in refusals.items():
+        if applies:
+            raise ConfigError(f"PPOTrainer config: adv_estimator = {name}: {words}")
+    values = {"gamma": config.gamma, "lam": config.lam} if name == "gae" else {}
+    return {"name": name, **values}
+
+
 def _mini_batches(num_responses: int, batch_size: int | None) -> int:
-    """Raises: ConfigError: responses do not divide into batches of this size."""
     if batch_size is None or batch_size >= num_responses:
         return 1
     if num_responses % batch_size:

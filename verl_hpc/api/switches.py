@@ -17,14 +17,14 @@ _BROUGHT = "transformers_modules"
 
 
 def refused(switch: str, what: str) -> ConfigError:
-    """Why something is not done."""
+    """Return the error that says which switch something needs."""
     return ConfigError(
         f"{what} needs {switch}: True in PPOTrainer's config, which is off by default"
     )
 
 
 def check_code(config: PPOConfig, **models: Any) -> None:
-    """Raises: ConfigError: a model's code came with its weights, and that is not allowed."""
+    """Raise ConfigError if a model's code came with its weights, and that is not allowed."""
     for name, model in models.items():
         modules = model.modules() if isinstance(model, torch.nn.Module) else [model]
         for module in modules:
@@ -39,10 +39,10 @@ def check_code(config: PPOConfig, **models: Any) -> None:
 
 @contextmanager
 def debug_and_profile(config: PPOConfig, step: int, directory: Path) -> Iterator[None]:
-    """A step with what is switched on around it.
+    """Surround a step with what is switched on.
 
     Args:
-        directory: of traces, `step_N.json` for chrome://tracing and Perfetto.
+        directory: directory of traces, `step_N.json` for chrome://tracing and Perfetto.
     """
     anomalies = (
         torch.autograd.set_detect_anomaly(True) if config.enable_debug_mode else nullcontext()

@@ -1,40 +1,46 @@
-"""PPO in one process, one call a step: the house's recipe on models that are handed over."""
+"""PPO in one process, one call a step: the recipe `rl` on models that are handed over."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from verl_hpc.api.assemble import assemble
 from verl_hpc.api.batch import Batch, batch_of, numbers_of, scores_of
-from verl_hpc.api.checkpoints import fingerprint_of, load_step, save_step
-from verl_hpc.api.data import check_provider
+from verl_hpc.api.checkpoints import find_step, fingerprint_of, load_step, save_step
 from verl_hpc.api.exporters import Exports, sink_of
 from verl_hpc.api.modules import as_actor, as_critic, check_tokenizer
-from verl_hpc.api.namespace import namespaced, temporary_directory
-from verl_hpc.api.parts import StepParts
+from verl_hpc.api.namespace import Namespace
 from verl_hpc.api.prompts import StepPrompts, asked, check_lengths
-from verl_hpc.api.ranks import check_one_process, check_strategy
+from verl_hpc.api.ranks import check_one_process
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
 from verl_hpc.api.switches import check_code, debug_and_profile, refused
-from verl_hpc.config.arguments import checked
+from verl_hpc.config.arguments import checked, having
+from verl_hpc.config.explain import shown
+from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError
+from verl_hpc.flow import DataFlow
 from verl_hpc.metrics.sinks import Sink, Sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.section import NonNegative
+from verl_hpc.step.batch import StepRows
 from verl_hpc.step.scores import Scores
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.trainer.recipes.rl import rl
 from verl_hpc.trainer.state import Progress
 
 _STEPS_OF = 8
-"""Prompts that `train` takes for a step, if nobody says."""
+"""Prompts that `train` takes for a step without rollout_batch_size."""
+_READS = having("a DataProvider, or a PromptSource or another source with read(count)", "read")
 
 
 class PPOTrainer:
@@ -47,7 +53,7 @@ class PPOTrainer:
         actor_model: an `ActorModel`, or an AutoModelForCausalLM.
         critic_model: a `CriticModel`, or an AutoModelForCausalLM, of whose decoder a copy is taken:
             advantages are GAE's; None trains without.
-        tokenizer: of both.
+        tokenizer: tokenizer of both.
         config: `verl_hpc.api.settings.PPOConfig` as a mapping; a name it lacks is an error.
         reward_fn: scores responses: a function as docs/rewards.md has them, such as
             f(response, reference), or its name; None leaves the KL penalty as the only reward.
@@ -69,29 +75,27 @@ class PPOTrainer:
         config: Mapping[str, Any] | PPOConfig | None = None,
         *,
         reward_fn: Reward = None,
-        data_provider: Any = None,
-        namespace: str | None = None,
+        data_provider: Annotated[Any, _READS] | None = None,
+        namespace: Namespace = None,
         strategy: Any = None,
     ) -> None:
         check_one_process("PPOTrainer")
-        check_strategy(strategy, "PPOTrainer")
+        if strategy is not None:
+            raise ConfigError(
+                f"PPOTrainer: strategy = {shown(strategy)}: a trainer of one process has a device "
+                "for each role, which get_actor_critic(device_map=...) chooses. Ranks for each "
+                "role are placement in a run's YAML, and how they divide a model is parallel "
+                "(docs/placements.md)"
+            )
         check_tokenizer(tokenizer, "PPOTrainer")
-        check_provider(data_provider)
-        self.config, self.namespace = parse_ppo(config), namespaced(namespace)
+        self.config, self.namespace = parse_ppo(config), namespace
         self.actor_model, self.critic_model = as_actor(actor_model), as_critic(critic_model)
         check_code(self.config, actor_model=self.actor_model, critic_model=self.critic_model)
         self.tokenizer, self.data_provider = tokenizer, data_provider
         self._prompts, self._sinks, self._timers = StepPrompts(), Sinks([]), Timers()
         self._progress = Progress(0, Position())
-        config_of = partial(
-            run_config,
-            self.config,
-            name=self.namespace or "python",
-            dtype=str(next(self.actor_model.parameters()).dtype).removeprefix("torch."),
-            has_critic=critic_model is not None,
-        )
         self._run = assemble(
-            config_of(num_prompts=1),
+            self._run_config(1),
             self.actor_model,
             self.critic_model,
             tokenizer,
@@ -99,8 +103,19 @@ class PPOTrainer:
             scorer_of(reward_fn),
         )
         self._run.fingerprint = fingerprint_of(self._run)
-        self._parts = StepParts(self._run, config_of)
+        self._recipe = cache(self._make_recipe)
+        self._recipe(1)  # makes the numbers of the run that a checkpoint fills
         self._values: dict[str, Any] = {}
+
+    def _run_config(self, num_prompts: int) -> RunConfig:
+        has_critic, name = self.critic_model is not None, self.namespace or "python"
+        return run_config(
+            self.config, self.actor_model, has_critic, name=name, num_prompts=num_prompts
+        )
+
+    def _make_recipe(self, num_prompts: int) -> Recipe:
+        """Make the recipe of steps of so many prompts, whose mini-batches depend on it."""
+        return rl(replace(self._run, config=self._run_config(num_prompts)))
 
     @property
     def global_step(self) -> int:
@@ -108,10 +123,7 @@ class PPOTrainer:
         return self._progress.step
 
     def step(
-        self,
-        input_ids: Any,
-        attention_mask: Any = None,
-        references: Sequence[Any] | None = None,
+        self, input_ids: Any, attention_mask: Any = None, references: Sequence[Any] | None = None
     ) -> dict[str, float]:
         """Answer prompts, score the responses, and learn from them.
 
@@ -124,7 +136,7 @@ class PPOTrainer:
             `loss`, the policy's, and the metrics that a run writes (docs/watching.md).
 
         Raises:
-            DataError, RewardError, TrainingError: as the operators.
+            DataError, RewardError, TrainingError: raised by the operators.
         """
         return self._step(asked(input_ids, self.tokenizer, attention_mask, references))
 
@@ -138,24 +150,28 @@ class PPOTrainer:
     def rollout(
         self, input_ids: Any, attention_mask: Any = None, references: Sequence[Any] | None = None
     ) -> Batch:
-        """The first part of a step: `num_samples` responses to each prompt."""
+        """Take the first part of a step: `num_samples` responses to each prompt."""
         return self._rollout(asked(input_ids, self.tokenizer, attention_mask, references))
 
     @checked
     def rewards(self, batch: Batch) -> list[float]:
-        """The second part: what reward_fn says of each response; of a list the sum."""
+        """Take the second part: what reward_fn says of each response; of a list the sum."""
         return list(self._scores(batch).values)
 
     @checked
     def update(self, batch: Batch, rewards: Any) -> dict[str, float]:
-        """The third part: learn from responses that have a reward each; metrics as of `step`."""
+        """Take the third part: learn from responses that have a reward each; metrics as of `step`.
+
+        Raises:
+            DataError: rewards are no numbers, or not as many as responses.
+        """
         scores = Scores(numbers_of(batch, rewards))
         with self._debug_and_profile():
             return self._update(batch, scores)
 
     @checked
     def train(self, num_steps: NonNegative) -> list[dict[str, float]]:
-        """Steps on prompts of the data provider, rollout_batch_size (8) each.
+        """Take steps on prompts of the data provider, rollout_batch_size (8) each.
 
         Returns:
             The metrics of every step.
@@ -171,9 +187,12 @@ class PPOTrainer:
 
     def _rollout(self, problems: Sequence[Problem]) -> Batch:
         check_lengths(problems, self.config.max_prompt_length)
-        rows = self._prompts.add(problems)
+        rows = StepRows(self.global_step + 1, self._prompts.add(problems))
+        recipe = self._recipe(len(problems))
         with self._timers("rollout"):
-            values = self._parts.rollout(self.global_step + 1, rows)
+            recipe.metrics.clear()
+            rest = [op.name for op in recipe.operators if op.name != "rollout"]
+            values = recipe.without(*rest).compile().run(rows=rows)
         return batch_of(values["responses"], values["sequences"], problems, self.tokenizer)
 
     def _scores(self, batch: Batch) -> Scores:
@@ -183,7 +202,7 @@ class PPOTrainer:
 
     def _update(self, batch: Batch, scores: Scores) -> dict[str, float]:
         with self._timers("update"):
-            values, metrics = self._parts.update(self.global_step + 1, batch, scores)
+            values, metrics = self._learn(batch, scores)
         position = getattr(self.data_provider, "position", None)
         if not isinstance(position, Position):
             position = Position(0, self._prompts.count)
@@ -192,6 +211,25 @@ class PPOTrainer:
         self._sinks.rewards(scores.values)
         self._sinks.write(self.global_step, metrics | self._timers.drain())
         return metrics
+
+    def _learn(self, batch: Batch, scores: Scores) -> tuple[dict[str, Any], dict[str, float]]:
+        """Return all values of an update by name, and its metrics."""
+        step, samples = self.global_step + 1, batch.samples
+        num_prompts = len({sample.group for sample in samples})
+        recipe = self._recipe(max(num_prompts, len(batch) // self.config.num_samples))
+        flow = recipe.of_step(step).without("rollout", "reward")
+        flow.inputs = (*flow.inputs, "responses", "sequences", "scores")
+        # Not a recipe's own: nothing generates here, and models have the device.
+        pipeline = DataFlow.compile(flow)
+        recipe.metrics.clear()
+        values = pipeline.run(
+            rows=StepRows(step, list(range(num_prompts))),
+            responses=samples,
+            sequences=batch.columns(self._run.session.device),
+            scores=scores,
+        )
+        metrics = {**recipe.metrics, **scores.metrics}
+        return values, {"loss": metrics["actor/loss"], **metrics}
 
     def _debug_and_profile(self) -> AbstractContextManager[None]:
         directory = Path(self.config.output_dir) / (self.namespace or "python") / "profiles"
@@ -230,7 +268,7 @@ class PPOTrainer:
         Args:
             path: directory of checkpoints.
             save_optimizer: with Adam's state.
-            save_training_state: with what `load_checkpoint` goes on from: step, position in the
+            save_training_state: with what `load_checkpoint` resumes from: step, position in the
                 data, random numbers; needs the optimizer's.
 
         Returns:
@@ -241,25 +279,24 @@ class PPOTrainer:
             CheckpointError: it could not be written.
             ModelError: a parameter has no dimensions.
         """
-        with temporary_directory(self.namespace) as scratch:
-            return save_step(
-                self._run,
-                self._progress,
-                Path(path) / (self.namespace or ""),
-                Path(scratch),
-                self.actor_model,
-                self.tokenizer,
-                save_optimizer,
-                save_training_state,
-            )
+        return save_step(
+            self._run,
+            self._progress,
+            Path(path) / (self.namespace or ""),
+            self.actor_model,
+            self.tokenizer,
+            self.namespace,
+            save_optimizer,
+            save_training_state,
+        )
 
     @checked
     def load_checkpoint(self, path: str | Path) -> int:
         """Go on from a step that was saved with its optimizer and training state, or from the
-        newest one below `path` (and the namespace); the number of steps done.
+        newest one below `path` (and the namespace); return the number of steps done.
 
         Raises:
-            CheckpointError, ConfigError: there is none, it lacks these, or is of another model.
+            CheckpointError, ConfigError: there is no step, it lacks these, or is of another model.
         """
         seek = getattr(self.data_provider, "seek", None)
         if self.data_provider is not None and not callable(seek):
@@ -267,7 +304,7 @@ class PPOTrainer:
                 f"data_provider: {type(self.data_provider).__name__} has no seek(position), so "
                 "that it would begin anew; give it one, or subclass PromptSource, which has"
             )
-        self._progress = load_step(self._run, Path(path), self.namespace)
+        self._progress = load_step(self._run, find_step(Path(path), self.namespace))
         self._prompts.count = self._progress.position.offset
         if callable(seek):
             seek(self._progress.position)

@@ -8,7 +8,6 @@ from typing import Any
 from verl_hpc.api.batch import Batch
 from verl_hpc.api.loading import tokenizer_of
 from verl_hpc.api.modules import as_actor
-from verl_hpc.api.ranks import check_strategy
 from verl_hpc.api.trainer import PPOTrainer
 from verl_hpc.config.arguments import checked
 from verl_hpc.errors import ConfigError
@@ -23,8 +22,7 @@ class PPORoleUpdater:
         overlap_comm: in one process there is nothing to communicate, and so nothing to overlap:
             True and False compute the same.
         tokenizer: the model's; that of its directory if None.
-        config: as `PPOTrainer`'s.
-        strategy: is refused, with what serves instead.
+        config: settings as `PPOTrainer` has them.
 
     Raises:
         ConfigError: another engine, with what serves instead.
@@ -39,9 +37,7 @@ class PPORoleUpdater:
         *,
         tokenizer: Any = None,
         config: Mapping[str, Any] | None = None,
-        strategy: Any = None,
     ) -> None:
-        check_strategy(strategy, "PPORoleUpdater")
         if engine != "hybrid":
             raise ConfigError(
                 f"PPORoleUpdater: engine = {engine!r}; in one process it is hybrid. Megatron-core "
@@ -55,5 +51,5 @@ class PPORoleUpdater:
         self.trainer = PPOTrainer(model, None, tokenizer, config)
 
     def update(self, batch: Batch, rewards: Sequence[float]) -> dict[str, float]:
-        """One step on a `RolloutManager`'s responses; metrics as `PPOTrainer.step`'s."""
+        """Take one step on a `RolloutManager`'s responses; metrics as `PPOTrainer.step`'s."""
         return self.trainer.update(batch, rewards)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 
 from verl_hpc.api.generation import Generation
-from verl_hpc.api.token_ids import rows_of
+from verl_hpc.api.prompts import rows_of
 from verl_hpc.config.arguments import checked, having
 from verl_hpc.errors import ConfigError
 from verl_hpc.rollout.protocol import Response, Sampling
@@ -49,7 +49,7 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         structured: Mapping[str, Any] | None = None,
         ends: Sequence[int] | None = None,
     ) -> list[Response]:
-        """A response with log-probs to each prompt of token ids.
+        """Return a response with log-probs to each prompt of token ids.
 
         Args:
             structured: fields of vLLM's StructuredOutputsParams, such as {"choice": [...]}.
@@ -63,7 +63,7 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         return answer(self.llm_engine, prompts, sampling, seeds, structured, ends)
 
     def generate(self, input_ids: Any, attention_mask: Any = None, **kwargs: Any) -> torch.Tensor:
-        """Prompts with their responses, (B, longest) int64, as transformers' generate gives them:
+        """Return prompts with their responses, (B, longest) int64, as transformers' generate does:
         prompts end together, and what is shorter than the longest response ends in its padding,
         pad_token_id (0).
 
@@ -81,10 +81,11 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         prompts, asked = rows_of(input_ids, attention_mask), Generation.of(kwargs)
         width = max(map(len, prompts))
         seeds = [asked.seed + i for i in range(len(prompts))]
-        found = self.respond(prompts, asked.sampling(width), seeds, asked.structured, asked.ends)
-        longest = max(len(r.tokens) for r in found)
+        how = asked.sampling(width), seeds, asked.structured, asked.ends
+        responses = self.respond(prompts, *how)
+        longest = max(len(r.tokens) for r in responses)
         output = torch.full((len(prompts), width + longest), asked.pad_token_id)
-        for row, prompt, response in zip(output, prompts, found, strict=True):
+        for row, prompt, response in zip(output, prompts, responses, strict=True):
             row[width - len(prompt) : width] = torch.tensor(prompt)
             row[width : width + len(response.tokens)] = torch.tensor(response.tokens)
         return output
@@ -144,9 +145,10 @@ class vLLMAdapter:  # noqa: N801 (the tutorials' name)
         self._lock = threading.Lock()
 
     async def generate_async(self, input_ids: Any, **kwargs: Any) -> Any:
-        """What the actor's `generate` gives, while other coroutines go on."""
-        return await asyncio.to_thread(self._generate, input_ids, kwargs)
+        """Await what the actor's `generate` gives, while other coroutines go on."""
 
-    def _generate(self, input_ids: Any, kwargs: dict[str, Any]) -> Any:
-        with self._lock:
-            return self.actor.generate(input_ids, **kwargs)
+        def generate() -> Any:
+            with self._lock:
+                return self.actor.generate(input_ids, **kwargs)
+
+        return await asyncio.to_thread(generate)

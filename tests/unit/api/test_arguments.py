@@ -1,10 +1,8 @@
-"""What a wrong argument of the Python surface is answered with."""
+"""What the Python names make of arguments: kinds of them that are taken, and refusals."""
 
 import json
 import math
-import queue
 import shutil
-import sqlite3
 import sys
 
 import numpy as np
@@ -14,15 +12,282 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import verl_hpc
 from tests.unit.api.test_data import write
-from verl_hpc.api.sources import DatabaseSource, PromptSource
 from verl_hpc.data.order import Position
-from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError
-from verl_hpc.metrics.exporter import MetricsExporter
+from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError, RewardError
 from verl_hpc.models import get_actor_critic
 from verl_hpc.tutorial_names import ELSEWHERE
 
 IDS = [[1], [1, 2]]
-BEYOND = {"epoch": 0, "offset": 10}
+
+
+class Remote(torch.nn.Module):
+    """A model elsewhere: it has no parameters."""
+
+    def generate(self, input_ids, **kwargs):
+        return input_ids
+
+
+class Numbers(verl_hpc.PromptSource):
+    def rows(self):
+        return ({"prompt": f"s{number}"} for number in range(20))
+
+
+class Nothing(verl_hpc.PromptSource):
+    def rows(self):
+        return None
+
+
+class Nameless(verl_hpc.RewardNode):
+    def __init__(self):
+        pass
+
+    def score(self, batch):
+        return []
+
+
+class Bare:
+    """A provider without a position."""
+
+    read = staticmethod(Numbers().read)
+
+
+MADE = [
+    ("DataProvider", {"data_path": []}, ConfigError, "data_path = "),
+    ("DataProvider", {"storage_options": {"key": "k"}}, DataError, "storage_options are of URLs"),
+    ("DataProvider", {"num_workers": 1.5}, ConfigError, "num_workers = 1.5"),
+    ("DataProvider", {"prefetch_factor": 0}, ConfigError, "prefetch_factor = 0; .*equal to 1"),
+    ("DataProvider", {"num_worker": 1}, ConfigError, "did you mean num_workers"),
+    ("DataProvider", {"collate_fn": list}, ConfigError, "collate_fn .*DynamicBatchSampler.*Collat"),
+    ("DataProvider", {"use_mmap": True}, ConfigError, "use_mmap .* holds no file whole"),
+    ("get_dataloader", {"task_weights": [1, 2]}, ConfigError, "task_weights = "),
+    ("get_dataloader", {"batch_size": 0}, ConfigError, "batch_size = 0"),
+    ("get_dataloader", {"task_weights": {"mth": 1}}, DataError, "mth: 0 of mth.parquet and mth.js"),
+    ("get_actor_critic", {"model_name": None}, ConfigError, "model_name = None; .*string"),
+    ("get_actor_critic", {"model_name": "gpt2"}, ModelError, "no such directory.*fetch ORG/NAME"),
+    ("get_actor_critic", {"device_map": "meta"}, ConfigError, "no such device"),
+    ("HfModelAdapter", {"device": "nope"}, ConfigError, "HfModelAdapter: device = 'nope'"),
+    ("VLLMActorModel", {"tensor_parallel_size": "2"}, ConfigError, "tensor_parallel_size = '2'"),
+    ("vLLMActor", {"llm_engine": None}, ConfigError, "llm_engine is NoneType; expected vllm.LLM"),
+    ("vLLMAdapter", {"actor": None}, ConfigError, "actor = None; expected a vLLMActor"),
+    ("RolloutNode", {"trainer": None}, ConfigError, "trainer = None; .*PPOTrainer"),
+    ("RewardNode", {}, ConfigError, "give reward_fn, or a subclass its own"),
+    ("RewardNode", {"reward_fn": len, "weight": math.nan}, ConfigError, "RewardNode: weight = nan"),
+    ("ReplayBuffer", {"capacity": 0}, ConfigError, "capacity = 0"),
+    ("DataFlow", {"inputs": "prompts"}, ConfigError, "DataFlow: inputs = 'prompts'"),
+    ("Operator", {"name": "a", "func": 3}, FlowError, "func is int"),
+    ("ActorModel", {"hf_model": 3}, ModelError, "ActorModel: hf_model is int; expected"),
+    ("CriticModel", {"hf_model": None}, ModelError, "hf_model is NoneType, which has no dec"),
+    ("PPORoleUpdater", {"model": None}, ModelError, "PPORoleUpdater: model is NoneType; expected"),
+    ("PPORoleUpdater", {"overlap_comm": "banana"}, ConfigError, "overlap_comm = 'banana'"),
+    ("RolloutManager", {"actor": None}, ModelError, "RolloutManager: actor is NoneType; expected"),
+    ("RolloutManager", {"actor": Remote()}, ModelError, "actor: Remote has no parameters"),
+    ("RolloutManager", {"tokenizer": None}, ConfigError, "RolloutManager: tokenizer is needed"),
+    ("RolloutManager", {"temperature": math.nan}, ConfigError, "temperature = nan"),
+    ("RolloutManager", {"num_samples": 0}, ConfigError, "num_samples = 0"),
+    ("register_reward", {"function": None}, ConfigError, "function = None; .*callable"),
+    ("register_reward", {"function": lambda a, b: 0.0}, RewardError, "has no name to be known by"),
+    ("PPOTrainer", {"actor_model": Remote()}, ModelError, "actor_model: Remote has no parameters"),
+    ("PPOTrainer", {"actor_model": 3}, ModelError, "actor_model is int"),
+    ("PPOTrainer", {"tokenizer": None}, ConfigError, "tokenizer is needed"),
+    ("PPOTrainer", {"tokenizer": "tiny"}, ConfigError, "tokenizer is 'tiny'; expected that of the"),
+    ("PPOTrainer", {"config": "ppo.yaml"}, ConfigError, "PPOTrainer: config = 'ppo.yaml'"),
+    ("PPOTrainer", {"namespace": "a/b"}, ConfigError, "PPOTrainer: namespace = 'a/b'"),
+    ("PPOTrainer", {"data_provider": [1]}, ConfigError, "data_provider = .*expected a DataP"),
+    ("PPOTrainer", {"strategy": {"actor": 1}}, ConfigError, "strategy = .*docs/placements.md"),
+    ("PPOTrainer", {"criticmodel": None}, ConfigError, "did you mean critic_model"),
+    ("PPOTrainer", {"critic_model": torch.nn.Linear}, ConfigError, "critic_model = <class.*Module"),
+    ("PPOTrainer", {"config": {"reward_ema": 0.9}}, ConfigError, "reward_ema is not there: .*smoo"),
+    ("PPOTrainer", {"config": {"batch_size": "auto"}}, ConfigError, "= auto.*verl_hpc plan"),
+    ("PPOTrainer", {"config": {"compile_mode": "x"}}, ConfigError, "parallel.fsdp.compile"),
+    ("PPOTrainer", {"config": {"kl_coeff": 0.1}}, ConfigError, "kl_coeff.*did you mean kl_coef"),
+    ("PPOTrainer", {"config": {"lr": -1.0}}, ConfigError, "lr = -1.0"),
+    ("PPOTrainer", {"config": {"adv_estimator": "grpo"}}, ConfigError, "num_samples"),
+    ("PPOTrainer", {"config": {"adv_estimator": "gae"}}, ConfigError, "gae: needs a critic_model"),
+    ("PPOTrainer", {"config": {"adv_estimator": "remax"}}, ConfigError, "needs greedy"),
+    ("PPOTrainer", {"config": {"adv_estimator": "grqo"}}, ConfigError, "did you mean grpo"),
+    ("PPOTrainer", {"config": {"gamma": 0.9}}, ConfigError, "has no gamma and no lam"),
+    ("PPOTrainer", {"reward_fn": "exact_mach"}, RewardError, "did you mean exact_match"),
+    ("PPOTrainer", {"reward_fn": 7}, ConfigError, "reward_fn = 7"),
+    ("PPOTrainer", {"reward_fn": lambda a, b, c: 0.0}, RewardError, "cannot be called"),
+    ("DynamicBatchSampler", {"lengths": [1]}, DataError, "1 numbers, and the dataset has 2 rows"),
+    ("DynamicBatchSampler", {"max_tokens_per_batch": -5}, ConfigError, "max_tokens_per_batch = -5"),
+    (
+        "DynamicBatchSampler",
+        {"dataset": ["hello"]},
+        DataError,
+        "row 0 is str, not a sequence of to",
+    ),
+    ("DynamicBatchSampler", {"dataset": [[[1, 2], [3, 4]]]}, DataError, "row 0 is list"),
+    (
+        "DynamicBatchSampler",
+        {"dataset": [torch.ones(2, 3)]},
+        DataError,
+        r"Tensor of shape \(2, 3\)",
+    ),
+    (
+        "DynamicBatchSampler",
+        {"dataset": [torch.tensor(3)]},
+        DataError,
+        r"Tensor of shape \(\), not",
+    ),
+    ("DynamicBatchSampler", {"dataset": iter(IDS)}, ConfigError, r"expected rows .*len\(\)"),
+    (
+        "DynamicBatchSampler",
+        {"dataset": [{"input_ids": None}]},
+        DataError,
+        "row 0 is NoneType, not",
+    ),
+    (
+        "DynamicBatchSampler",
+        {"dataset": [{"prompt": "a"}]},
+        DataError,
+        "has prompt and no input_ids",
+    ),
+    (
+        "DynamicBatchSampler",
+        {"lengths": [1, -2]},
+        DataError,
+        r"lengths = \[1, -2\]; expected a whole",
+    ),
+    ("DynamicBatchSampler", {"lengths": 5}, DataError, "lengths = 5; expected"),
+]
+
+
+def test_what_cannot_be_made_is_named(hf_model, tokenizer, rows, tasks):
+    model, actor = hf_model.config._name_or_path, verl_hpc.ActorModel(hf_model)
+    usual = {
+        "DataProvider": {"data_path": rows, "file_format": "jsonl"},
+        "get_dataloader": {"dataset_path": tasks, "task_weights": {"a": 1}, "batch_size": 4},
+        "get_actor_critic": {"model_name": model},
+        "HfModelAdapter": {"model_name": model},
+        "VLLMActorModel": {"model_name": model},
+        "PPORoleUpdater": {"model": hf_model, "tokenizer": tokenizer},
+        "RolloutManager": {"actor": actor, "tokenizer": tokenizer},
+        "PPOTrainer": {"actor_model": actor, "tokenizer": tokenizer},
+        "DynamicBatchSampler": {"dataset": IDS, "max_tokens_per_batch": 9},
+    }
+    for name, given, error, words in MADE:
+        with pytest.raises(error, match=words):
+            getattr(verl_hpc, name)(**usual.get(name, {}) | given)
+    with pytest.raises(ConfigError, match="actor_model is in float64"):
+        verl_hpc.PPOTrainer(hf_model.double(), None, tokenizer)
+
+
+CALLS = [
+    (lambda t, p: p.read(0), ConfigError, "read: count = 0; .*greater than or equal to 1"),
+    (lambda t, p: p.read(np.float64(4)), ConfigError, "read: count = "),
+    (lambda t, p: p.load_state_dict({"epch": 0}), DataError, "expected what state_dict"),
+    (
+        lambda t, p: p.load_state_dict({"epoch": 0, "offset": "8"}),
+        ConfigError,
+        r"state\['offset'\]",
+    ),
+    (lambda t, p: p.seek(Position(0, 10)), DataError, "row 10 of epoch 0, and the data set has 10"),
+    (lambda t, p: p.seek(3), ConfigError, "seek: position = 3; expected a position, such as Posit"),
+    (lambda t, p: p.seek(Position(0, -1)), ConfigError, "expected a position, such as Position"),
+    (
+        lambda t, p: Numbers().seek(None),
+        ConfigError,
+        "Source.seek: position = None; expected a pos",
+    ),
+    (
+        lambda t, p: Nothing().read(1),
+        DataError,
+        r"Nothing: rows\(\) gave None; expected an iterator",
+    ),
+    (lambda t, p: verl_hpc.ReplayBuffer().mix([1], [1.0]), ConfigError, r"mix: batch = \[1\]"),
+    (
+        lambda t, p: verl_hpc.DataFlow().add("a", lambda: 1).compile().run(z=1),
+        FlowError,
+        "no input 'z'",
+    ),
+    (
+        lambda t, p: verl_hpc.DataFlow().add_operator(Nameless()),
+        FlowError,
+        r"no name; call super\(",
+    ),
+    (lambda t, p: t.train(-1), ConfigError, r"PPOTrainer.train: num_steps = -1; .*equal to 0"),
+    (lambda t, p: t.train(1), ConfigError, "data_provider is needed"),
+    (lambda t, p: t.save_checkpoint(None), ConfigError, "save_checkpoint: path = None"),
+    (lambda t, p: t.save_checkpoint("x", "yes"), ConfigError, "save_optimizer = 'yes'"),
+    (lambda t, p: t.rewards(None), ConfigError, "rewards: batch = None; .*Batch"),
+    (lambda t, p: t.update(None, None), ConfigError, "update: batch = None; .*Batch"),
+    (lambda t, p: t.add_metrics_exporter(None), ConfigError, "NoneType has no write"),
+    (lambda t, p: t.step([[5], [5] * 20]), DataError, "20 tokens, max_prompt_length = 9; shorten"),
+    (lambda t, p: t.step([[1]], references=[1, 2]), DataError, "references has 2 rows"),
+    (lambda t, p: t.step("abc"), DataError, "input_ids is a text"),
+    (lambda t, p: t.step([]), DataError, "no prompts"),
+    (lambda t, p: t.step([[0, 0]]), DataError, "no tokens but padding"),
+    (lambda t, p: t.step(None), DataError, "input_ids is NoneType"),
+    (lambda t, p: t.step([[99999]]), DataError, "prompt 0 has 99999 in the place of a token; expe"),
+    (lambda t, p: t.step([[-3, 5]]), DataError, "prompt 0 has -3"),
+    (lambda t, p: t.step(torch.ones(1, 2)), DataError, "prompt 0 has 1.0"),
+    (lambda t, p: t.step([[[1, 2]]]), DataError, r"prompt 0 has \[1, 2\] in the place of a token"),
+    (lambda t, p: t.step([[1], "text"]), DataError, "a row of input_ids is str"),
+    (lambda t, p: t.step({"ids": [[1]]}), DataError, "a mapping without input_ids, but with ids"),
+    (lambda t, p: t.step([[1, 2]], [[0.0, -1e9]]), DataError, "mask has -1000000000.0; expected 1"),
+    (lambda t, p: t.step([[1, 2]], [[1]]), DataError, "has 2 tokens, and its mask 1"),
+]
+
+
+def test_what_cannot_be_done_is_named(make_trainer, rows):
+    trainer = make_trainer(kl_coef=0.0, max_prompt_length=9)
+    for call, error, words in CALLS:
+        with pytest.raises(error, match=words):
+            call(trainer, verl_hpc.DataProvider(rows, "jsonl"))
+    assert trainer.global_step == 0
+    trainer.data_provider = Bare()
+    with pytest.raises(ConfigError, match=r"data_provider: Bare has no seek\(position\)"):
+        trainer.load_checkpoint("steps")
+
+
+def test_numbers_of_numpy_and_torch_are_numbers(make_trainer, rows, tasks):
+    given = {"num_samples": np.int64(2), "lr": np.float32(0.5), "seed": np.int32(3)}
+    config = make_trainer(**given).config
+    assert (config.num_samples, config.lr, config.seed) == (2, 0.5, 3)
+    provider = verl_hpc.DataProvider(rows, "jsonl")
+    assert len(provider.read(np.int64(4))) == 4
+    provider.load_state_dict({"epoch": np.int64(0), "offset": np.int32(8)})
+    assert json.dumps(provider.state_dict()) == '{"epoch": 0, "offset": 8}'
+    loader = verl_hpc.get_dataloader(tasks, {"a": np.float64(1), "b": 1}, 4)
+    assert all(type(weight) is float for weight in loader.weights.values())
+    for lengths in (torch.tensor([1, 2]), np.array([1, 2]), (np.int64(1), 2)):
+        assert verl_hpc.DynamicBatchSampler(IDS, 9, lengths).lengths == [1, 2]
+    dataset = [{"input_ids": torch.ones(1, length)} for length in (5, 6)]
+    assert verl_hpc.DynamicBatchSampler(dataset, 10).lengths == [5, 6]
+
+
+def test_a_loader_and_a_closed_provider_do_not_go_on(tasks, rows):
+    state = verl_hpc.data.get_dataloader(tasks, {"a": 1}, 4).state_dict()
+    loader = verl_hpc.data.get_dataloader(tasks, {"a": 1, "b": 1}, 4)
+    with pytest.raises(DataError, match="state has count, a/epoch.*for these tasks: .*b/offset"):
+        loader.load_state_dict(state)
+    with pytest.raises(ConfigError, match=r"set_weights: weights\['a'\] = "):
+        loader.set_weights({"a": "x", "b": 1})
+    with pytest.raises(DataError, match="task_weights has a, and the loader's tasks are a, b"):
+        loader.set_weights({"a": 1})
+    provider = verl_hpc.DataProvider(rows, "jsonl")
+    provider.close()
+    with pytest.raises(DataError, match="closed"):
+        provider.read(1)
+
+
+def test_a_resumed_trainer_goes_on_behind_the_rows_it_has_had(make_trainer, tmp_path):
+    given = {"rollout_batch_size": 4, "kl_coef": 0.0, "max_response_length": 2}
+    first = make_trainer(data_provider=Numbers(), **given)
+    first.train(2)
+    first.save_checkpoint(tmp_path / "steps", save_optimizer=True, save_training_state=True)
+    again = make_trainer(data_provider=Numbers(), **given)
+    assert again.load_checkpoint(tmp_path / "steps") == 2
+    assert [problem.prompt for problem in again.data_provider.read(2)] == ["s8", "s9"]
+
+
+@pytest.mark.parametrize("name", ["StreamingDataset", "collate_fn", "MetricsExporter"])
+def test_names_that_are_elsewhere(name):
+    for package in ("verl_hpc", "verl_hpc.data"):
+        with pytest.raises(ImportError, match=f"no attribute '{name}': .*{ELSEWHERE[name][-9:]}"):
+            exec(f"from {package} import {name}")
+        assert not hasattr(sys.modules[package], name)
 
 
 @pytest.fixture
@@ -37,239 +302,10 @@ def tasks(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "words"),
-    [
-        ({"data_path": []}, DataError, "name at least one file"),
-        ({"storage_options": {"key": "k"}}, DataError, "storage_options are of URLs"),
-        ({"num_workers": "2"}, ConfigError, "DataProvider: num_workers = '2'"),
-        ({"num_workers": 1.5}, ConfigError, "num_workers = 1.5"),
-        ({"num_worker": 1}, ConfigError, "did you mean num_workers"),
-    ],
-)
-def test_of_a_provider(rows, given, error, words):
-    with pytest.raises(error, match=words):
-        verl_hpc.DataProvider(**{"data_path": rows, "file_format": "jsonl", **given})
-
-
-def test_of_a_provider_that_reads(rows):
-    provider = verl_hpc.DataProvider(rows, "jsonl")
-    for count in (0, -1, "4", True, 4.0, np.float64(4)):
-        with pytest.raises(DataError, match=r"read: .* rows; expected at least 1"):
-            provider.read(count)
-    for state in ({"epch": 0}, {"epoch": 0, "offset": "8"}, None):
-        with pytest.raises(DataError, match="expected what state_dict"):
-            provider.load_state_dict(state)
-    assert len(provider.read(np.int64(4))) == 4
-    assert json.dumps(provider.state_dict()) == '{"epoch": 0, "offset": 4}'
-    provider.load_state_dict({"epoch": np.int64(0), "offset": np.int32(8)})
-    assert json.dumps(provider.state_dict()) == '{"epoch": 0, "offset": 8}'
-    provider.close()
-    with pytest.raises(DataError, match="closed"):
-        provider.read(1)
-
-
-def test_a_position_beyond_the_rows(rows):
-    provider = verl_hpc.DataProvider(rows, "jsonl")
-    for go in (lambda: provider.seek(Position(0, 10)), lambda: provider.load_state_dict(BEYOND)):
-        with pytest.raises(DataError, match="row 10 of epoch 0, and the data set has 10 rows"):
-            go()
-    assert provider.position == Position()
-
-
-def test_weights_and_a_state_of_another_kind(tasks):
-    loader = verl_hpc.get_dataloader(tasks, {"a": np.float64(1), "b": 1}, 4)
-    assert all(type(weight) is float for weight in loader.weights.values())
-    for weights in (None, {"a": "x", "b": 1}, {3: 1}, [1, 2]):
-        with pytest.raises(ConfigError, match=r"TaskDataLoader.set_weights: weights"):
-            loader.set_weights(weights)
-    with pytest.raises(ConfigError, match="TaskDataLoader.load_state_dict: state = None"):
-        loader.load_state_dict(None)
-
-
-def test_a_source_whose_rows_are_none():
-    class Nothing(PromptSource):
-        def rows(self):
-            return None
-
-    with pytest.raises(DataError, match=r"Nothing: rows\(\) gave None; expected an iterator of"):
-        Nothing().read(1)
-
-
-def test_of_a_replay_buffer(make_trainer):
-    buffer, batch = verl_hpc.ReplayBuffer(), make_trainer().rollout(["one"])
-    for call, words in (
-        (lambda: buffer.add(None), "ReplayBuffer.add: batch = None"),
-        (lambda: buffer.mix([1], [1.0]), r"ReplayBuffer.mix: batch = \[1\]"),
-        (lambda: buffer.sample("2"), "ReplayBuffer.sample: count = '2'"),
-        (lambda: buffer.sample(-1), "ReplayBuffer.sample: count = -1"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            call()
-    assert len(buffer.mix(batch, [1.0])) == 1 and len(buffer.sample(np.int64(3))) == 1
-
-
-def test_an_actor_without_parameters(tokenizer):
-    class Remote(torch.nn.Module):
-        def generate(self, input_ids, **kwargs):
-            return input_ids
-
-    words = "Remote has no parameters"
-    with pytest.raises(ModelError, match=f"RolloutManager: actor: {words}"):
-        verl_hpc.RolloutManager(Remote(), tokenizer)
-    with pytest.raises(ModelError, match=f"actor_model: {words}"):
-        verl_hpc.PPOTrainer(Remote(), None, tokenizer)
-
-
 def test_a_manager_answers_a_batch_of_a_provider(hf_model, tokenizer, rows):
     manager = verl_hpc.RolloutManager(verl_hpc.ActorModel(hf_model), tokenizer)
     found = manager.generate(verl_hpc.DataProvider(rows, "jsonl").read(2))
     assert [(r.prompt, r.reference) for r in found] == [("p0", "a0"), ("p1", "a1")]
-
-
-def test_a_prompt_that_is_too_long_is_told_python_s_setting(make_trainer):
-    trainer = make_trainer(max_prompt_length=2)
-    with pytest.raises(DataError, match="prompt 1 .* 3 tokens, max_prompt_length = 2; shorten"):
-        trainer.step([[5], [5, 6, 7]])
-    assert trainer.global_step == 0
-
-
-@pytest.mark.parametrize("position", [3, None, (0, 3), Position(0, -1), Position(0.5, 1)])
-@pytest.mark.parametrize("name", ["DataProvider", "Numbers", "TaskDataLoader"])
-def test_a_position_is_one(rows, tasks, name, position):
-    sources = {
-        "DataProvider": lambda: verl_hpc.DataProvider(rows, "jsonl"),
-        "Numbers": Numbers,
-        "TaskDataLoader": lambda: verl_hpc.get_dataloader(tasks, {"a": 1}, 4),
-    }
-    source = sources[name]()
-    with pytest.raises(DataError, match=rf"^{name}.seek: .*expected a position, such as Posi"):
-        source.seek(position)
-    assert source.position == Position()
-
-
-@pytest.mark.parametrize(
-    ("weights", "size", "error", "words"),
-    [
-        ([1, 2], 4, ConfigError, "task_weights = "),
-        ({"a": 1}, "4", ConfigError, "batch_size = '4'"),
-        ({"a": 1}, 0, DataError, "batch_size = 0"),
-    ],
-)
-def test_of_a_loader_of_tasks(tasks, weights, size, error, words):
-    with pytest.raises(error, match=words):
-        verl_hpc.data.get_dataloader(tasks, weights, size)
-
-
-def test_a_loader_of_other_tasks_does_not_go_on(tasks):
-    state = verl_hpc.data.get_dataloader(tasks, {"a": 1}, 4).state_dict()
-    loader = verl_hpc.data.get_dataloader(tasks, {"a": 1, "b": 1}, 4)
-    with pytest.raises(DataError, match="of the tasks a, and this loader has a, b"):
-        loader.load_state_dict(state)
-    with pytest.raises(DataError, match="expected what state_dict"):
-        loader.load_state_dict({"tasks": {}})
-
-
-@pytest.mark.parametrize(
-    ("dataset", "settings", "error", "words"),
-    [
-        (IDS, {"lengths": [1]}, DataError, "1 numbers, and the dataset has 2 rows"),
-        (IDS, {"max_tokens_per_batch": "9"}, ConfigError, "max_tokens_per_batch = '9'"),
-        ([], {"max_tokens_per_batch": -5}, DataError, "max_tokens_per_batch = -5"),
-        ([{"input_ids": "hello"}], {}, DataError, "row 0 is str, not a sequence of token ids"),
-        (["hello"], {}, DataError, "row 0 is str"),
-        ([[[1, 2], [3, 4]]], {}, DataError, "row 0 is list"),
-        ([torch.ones(2, 3)], {}, DataError, r"Tensor of shape \(2, 3\)"),
-        (iter(IDS), {}, DataError, "no len"),
-        ([1, 2, 3], {}, DataError, "row 0 is int, not a sequence of token ids"),
-        ([[1], None], {}, DataError, "row 1 is NoneType, not"),
-        ([{"input_ids": 5}], {}, DataError, "row 0 is int, not"),
-        ([{"input_ids": None}], {}, DataError, "row 0 is NoneType, not"),
-        ([torch.tensor(3)], {}, DataError, r"Tensor of shape \(\), not"),
-        (IDS, {"lengths": [1, -2]}, DataError, r"lengths = \[1, -2\]; expected a whole number"),
-        (IDS, {"lengths": [1, None]}, DataError, r"lengths = \[1, None\]; expected"),
-        (IDS, {"lengths": [1.5, 2]}, DataError, r"lengths = \[1.5, 2\]; expected"),
-        (IDS, {"lengths": 5}, DataError, "lengths = 5; expected"),
-    ],
-)
-def test_of_a_sampler(dataset, settings, error, words):
-    with pytest.raises(error, match=words):
-        verl_hpc.DynamicBatchSampler(dataset, **{"max_tokens_per_batch": 9, **settings})
-
-
-def test_rows_as_tokenizers_return_tensors_have_their_length():
-    dataset = [{"input_ids": torch.ones(1, length)} for length in (5, 6)]
-    assert verl_hpc.DynamicBatchSampler(dataset, 10).lengths == [5, 6]
-    assert len(verl_hpc.DynamicBatchSampler(dataset, 10)) == 2
-
-
-@pytest.mark.parametrize("lengths", [torch.tensor([1, 2]), np.array([1, 2]), (np.int64(1), 2)])
-def test_lengths_of_torch_and_numpy_are_numbers(lengths):
-    assert verl_hpc.DynamicBatchSampler(IDS, 9, lengths).lengths == [1, 2]
-
-
-def test_of_a_database():
-    with pytest.raises(DataError, match="OperationalError: no such table.*SELECT"):
-        DatabaseSource(sqlite3.connect(":memory:"), "SELECT * FROM nowhere").read(1)
-
-
-@pytest.mark.parametrize(
-    ("source", "given", "words"),
-    [
-        ("QueueSource", (None,), "rows_queue = None; expected a queue of"),
-        ("QueueSource", (queue.Queue(), "60"), "timeout_s = '60'"),
-        ("MessageSource", (None,), "consumer = None; Input should be iterable"),
-        ("MessageSource", ([], 3), "decode = 3; Input should be callable"),
-        ("DatabaseSource", (None, "SELECT 1"), "connection = None; expected a connection of"),
-        ("DatabaseSource", (sqlite3.connect(":memory:"), None), "query = None"),
-    ],
-)
-def test_of_a_source(source, given, words):
-    with pytest.raises(ConfigError, match=f"^{source}: {words}"):
-        getattr(verl_hpc, source)(*given)
-
-
-def test_a_queue_is_not_waited_for_backwards_or_for_ever():
-    for seconds in (-1.0, math.inf, math.nan):
-        with pytest.raises(DataError, match="timeout_s = .*; expected at least 0"):
-            verl_hpc.QueueSource(queue.Queue(), seconds)
-
-
-class Numbers(PromptSource):
-    def rows(self):
-        for number in range(20):
-            yield {"prompt": f"s{number}"}
-
-
-@pytest.mark.parametrize("kind", ["tasks", "source"])
-def test_a_resumed_trainer_goes_on_behind_the_rows_it_has_had(tasks, make_trainer, tmp_path, kind):
-    def provider():
-        if kind == "source":
-            return Numbers()
-        return verl_hpc.data.get_dataloader(tasks, {"a": 1, "b": 2}, 4)
-
-    first = make_trainer(data_provider=provider(), rollout_batch_size=4, kl_coef=0.0)
-    first.train(2)
-    first.save_checkpoint(tmp_path / "steps", save_optimizer=True, save_training_state=True)
-    expected = [problem.prompt for problem in first.data_provider.read(4)]
-    again = make_trainer(data_provider=provider(), rollout_batch_size=4, kl_coef=0.0)
-    assert again.load_checkpoint(tmp_path / "steps") == 2
-    assert [problem.prompt for problem in again.data_provider.read(4)] == expected
-
-
-def test_a_provider_without_a_position_is_told_when_training_resumes(make_trainer, tmp_path):
-    class Bare:
-        def __init__(self):
-            self.source = Numbers()
-
-        def read(self, count):
-            return self.source.read(count)
-
-    trainer = make_trainer(data_provider=Bare(), rollout_batch_size=2, kl_coef=0.0)
-    trainer.train(1)
-    trainer.save_checkpoint(tmp_path / "steps", save_optimizer=True, save_training_state=True)
-    with pytest.raises(ConfigError, match=r"data_provider: Bare has no seek\(position\)"):
-        trainer.load_checkpoint(tmp_path / "steps")
 
 
 def test_the_directory_of_a_namespace_is_understood(make_trainer, tmp_path, prompts):
@@ -279,129 +315,12 @@ def test_the_directory_of_a_namespace_is_understood(make_trainer, tmp_path, prom
     assert trainer.load_checkpoint(tmp_path / "search-rl") == 1
 
 
-def test_of_flows():
-    flow = verl_hpc.DataFlow().add("a", lambda: 1)
-    with pytest.raises(FlowError, match="no input 'zzz'"):
-        flow.compile().run(zzz=1)
-    for arguments, words in ((("a", 3), "func is int"), ((3, len), "name = 3")):
-        with pytest.raises(FlowError, match=words):
-            verl_hpc.Operator(*arguments)
-
-    class Nameless(verl_hpc.RewardNode):
-        def __init__(self):
-            pass
-
-        def score(self, batch):
-            return []
-
-    with pytest.raises(FlowError, match=r"Nameless has no name; call super\(\)"):
-        verl_hpc.DataFlow().add_operator(Nameless())
-    for weight in ("x", math.nan, math.inf):
-        with pytest.raises(ConfigError, match=f"RewardNode: weight = '?{weight}"):
-            verl_hpc.RewardNode(len, weight=weight)
-    with pytest.raises(ConfigError, match="DataFlow: inputs = 'prompts'"):
-        verl_hpc.DataFlow(inputs="prompts")
-
-
 def test_functions_of_python_chain():
     flow = verl_hpc.DataFlow().add("a", lambda: [3, 4]).add("b", sorted).add("c", len)
     assert flow.compile().run()["c"] == 2
     assert verl_hpc.DataFlow().add("a", lambda: [3, 4]).add("b", sum).compile().run()["b"] == 7
     with pytest.raises(FlowError, match="does not know the parameters of <class 'str'>"):
         flow.add("d", str).compile()
-
-
-def test_of_meshes(hf_model):
-    with pytest.raises(ConfigError, match="tp_mesh is str; expected DeviceMesh"):
-        verl_hpc.ActorModel(hf_model).set_device_mesh("tp")
-    for group in (torch.ones(2), np.ones(2), "tp", 2):
-        with pytest.raises(ConfigError, match=r"DeviceMesh\('tensor'\): group is .*; expected a"):
-            verl_hpc.DeviceMesh("tensor", group).size  # noqa: B018
-    with pytest.raises(ConfigError, match="DeviceMesh: kind = 3; choose tensor"):
-        verl_hpc.DeviceMesh(3)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("temperature", "x"), ("temperature", float("nan")), ("seed", "a"), ("num_samples", 0)],
-)
-def test_of_a_manager(hf_model, tokenizer, name, value):
-    with pytest.raises(ConfigError, match=f"RolloutManager: {name} = "):
-        verl_hpc.RolloutManager(verl_hpc.ActorModel(hf_model), tokenizer, **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({}, "nowhere to write"),
-        ({"pushgateway_url": 5}, "pushgateway_url = 5"),
-        ({"port": 99999999}, "port = 99999999; expected 0 to 65535"),
-        ({"port": -1}, "port = -1; expected 0 to 65535"),
-        ({"pushgateway_url": "not a url"}, "pushgateway_url = 'not a url'; expected an address"),
-        ({"pushgateway_url": "http://m:x"}, "pushgateway_url = 'http://m:x'"),
-        ({"pushgateway_url": "m:9091", "job_name": ""}, "job_name is empty"),
-    ],
-)
-def test_of_an_exporter(given, words):
-    with pytest.raises(ConfigError, match=f"MetricsExporter: .*{words}"):
-        MetricsExporter(**given)
-
-
-@pytest.mark.parametrize("device", [0, "", "cuda:0", "meta"])
-def test_a_device_that_is_not_there(model_dir, device):
-    if device != "meta" and torch.cuda.is_available():
-        pytest.skip("this device is there")
-    with pytest.raises(ConfigError, match="no such device|string"):
-        get_actor_critic(str(model_dir), device_map=device)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"tokenizer": None}, "tokenizer is needed"),
-        ({"tokenizer": "tiny"}, "tokenizer is 'tiny'; expected that of the actor's model"),
-        ({"config": "ppo.yaml"}, "PPOTrainer: config = 'ppo.yaml'"),
-        ({"config": ["lr"]}, "PPOTrainer: config"),
-        ({"namespace": 3}, "PPOTrainer: namespace = 3"),
-        ({"data_provider": [1, 2]}, "data_provider is list; expected a DataProvider"),
-        ({"strategy": {"actor": {"gpu_ids": [0]}}}, "strategy = .*docs/placements.md"),
-        ({"criticmodel": None}, "did you mean critic_model"),
-        ({"critic_model": torch.nn.Linear}, "critic_model = <class.*instance of Module"),
-        ({"config": {"reward_ema": 0.9}}, "reward_ema is not there: .*reward_smoothing"),
-        ({"config": {"batch_size": "auto"}}, "batch_size = auto.*verl_hpc plan"),
-        ({"config": {"compile_mode": "reduce-overhead"}}, "parallel.fsdp.compile"),
-    ],
-)
-def test_of_a_trainer(hf_model, tokenizer, given, words):
-    arguments = {"actor_model": verl_hpc.ActorModel(hf_model), "tokenizer": tokenizer}
-    with pytest.raises(ConfigError, match=words):
-        verl_hpc.PPOTrainer(**arguments | given)
-
-
-@pytest.mark.parametrize(
-    ("prompts", "words"),
-    [
-        (None, "input_ids is NoneType"),
-        (5, "input_ids is int"),
-        ([[99999]], "prompt 0 has 99999 in the place of a token; expected whole numbers below"),
-        ([[-3, 5]], "prompt 0 has -3"),
-        ([[1.0, 5]], "prompt 0 has 1.0"),
-        (torch.ones(1, 2), "prompt 0 has 1.0"),
-        (torch.ones(1, 2, 3, dtype=torch.long), r"the shape \(1, 2, 3\)"),
-        ([[1], "text"], "a prompt is str"),
-        ({"ids": [[1]]}, "a mapping without input_ids, but with ids"),
-        ({1: [[1]]}, "a mapping without input_ids, but with 1"),
-        ({}, "a mapping without input_ids, but with nothing"),
-        (
-            {"input_ids": [[1, 2]], "attention_mask": [[0.0, -1e9]]},
-            "mask has -1000000000.0; expected 1",
-        ),
-        ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "has 2 tokens, and its mask 1"),
-    ],
-)
-def test_of_a_step(make_trainer, prompts, words):
-    with pytest.raises(DataError, match=words):
-        make_trainer().step(prompts)
 
 
 def test_texts_and_rows_of_a_provider_are_prompts_of_a_step(make_trainer, rows, tokenizer):
@@ -414,36 +333,10 @@ def test_texts_and_rows_of_a_provider_are_prompts_of_a_step(make_trainer, rows, 
     assert trainer.step(batch) and trainer.global_step == 1
 
 
-def test_settings_of_numpy_are_numbers(make_trainer):
-    given = {"num_samples": np.int64(2), "lr": np.float32(0.5), "seed": np.int32(3)}
-    config = make_trainer(**given).config
-    assert (config.num_samples, config.lr, config.seed) == (2, 0.5, 3)
-
-
-@pytest.mark.parametrize("name", ["DataProvider", "get_dataloader"])
-def test_a_collate_fn_is_told_what_serves_instead(rows, tasks, name):
-    given = {"DataProvider": (rows, "jsonl"), "get_dataloader": (tasks, {"a": 1}, 4)}
-    with pytest.raises(ConfigError, match=f"{name}: collate_fn .*DynamicBatchSampler.*Collator"):
-        getattr(verl_hpc, name)(*given[name], collate_fn=list)
-
-
-@pytest.mark.parametrize("name", ["memory_map", "mmap", "use_mmap"])
-def test_memory_mapping_of_data_is_told_how_files_are_read(rows, name):
-    with pytest.raises(ConfigError, match=f"DataProvider: {name} .* holds no file whole"):
-        verl_hpc.DataProvider(rows, "jsonl", **{name: True})
-
-
 def test_a_language_model_is_wrapped_as_a_critic(hf_model, tokenizer, prompts):
     trainer = verl_hpc.PPOTrainer(hf_model, hf_model, tokenizer, {"max_response_length": 4})
     assert isinstance(trainer.critic_model, verl_hpc.CriticModel)
     assert "critic/vf_loss" in trainer.step(prompts)
-
-
-def test_of_an_updater(hf_model, tokenizer):
-    with pytest.raises(ConfigError, match="PPORoleUpdater: overlap_comm = 'banana'"):
-        verl_hpc.PPORoleUpdater(hf_model, overlap_comm="banana", tokenizer=tokenizer)
-    with pytest.raises(ConfigError, match="PPORoleUpdater: strategy = .*placement"):
-        verl_hpc.PPORoleUpdater(hf_model, tokenizer=tokenizer, strategy={})
 
 
 @pytest.mark.parametrize("name", ["ORG/NAME", "ORG/NAME@main", "modelscope:ORG/NAME"])
@@ -466,13 +359,6 @@ def test_a_model_of_the_cache(model_dir, tmp_path, monkeypatch):
     assert actor.config._name_or_path == str(snapshot)
 
 
-def test_a_bare_name_is_not_looked_for_on_the_network(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    for make in (verl_hpc.HfModelAdapter, verl_hpc.VLLMActorModel):
-        with pytest.raises(ModelError, match="name = 'gpt2': no such directory.*fetch ORG/NAME"):
-            make("gpt2")
-
-
 @pytest.mark.parametrize(
     ("family", "needs"),
     [
@@ -481,7 +367,7 @@ def test_a_bare_name_is_not_looked_for_on_the_network(tmp_path, monkeypatch):
     ],
 )
 def test_a_model_that_is_no_language_model_of_transformers(family, needs, tmp_path, monkeypatch):
-    """By name, of the cache."""
+    """The model lies in the cache under its name."""
     snapshot = tmp_path / "models--Qwen--NAME/snapshots/abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text(json.dumps({"model_type": family}))
@@ -499,18 +385,6 @@ def test_heads_that_vllm_has_no_kernel_for(model_dir):
         pytest.skip("a GPU's attention takes them")
     with pytest.raises(ConfigError, match="heads have 8 elements.*HfModelAdapter"):
         verl_hpc.VLLMActorModel(str(model_dir))
-
-
-@pytest.mark.parametrize("name", ["StreamingDataset", "collate_fn", "MetricsExporter"])
-def test_names_that_are_elsewhere(name):
-    for package in ("verl_hpc", "verl_hpc.data"):
-        with pytest.raises(ImportError, match=f"no attribute '{name}': .*{ELSEWHERE[name][-9:]}"):
-            exec(f"from {package} import {name}")
-        assert not hasattr(sys.modules[package], name)
-    with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
-        getattr(verl_hpc, name)
-    with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
-        getattr(verl_hpc.data, name)
 
 
 def test_training_goes_on_with_the_reference_that_it_began_with(make_trainer, prompts, tmp_path):
@@ -533,11 +407,6 @@ def test_a_step_of_other_roles_is_not_gone_on_from(make_trainer, prompts, tmp_pa
         make_trainer().load_checkpoint(tmp_path)
 
 
-def test_an_element_type_that_nothing_is_trained_in(hf_model, tokenizer):
-    with pytest.raises(ConfigError, match="actor_model is in float64"):
-        verl_hpc.PPOTrainer(hf_model.double(), None, tokenizer)
-
-
 def test_a_module_that_is_no_critic_is_refused_before_a_step(hf_model, tokenizer):
     words = r"critic_model: Linear has no forward\(input_ids, attention_mask\).*CriticModel"
     with pytest.raises(ModelError, match=words):
@@ -549,11 +418,6 @@ def test_a_module_that_is_no_critic_is_refused_before_a_step(hf_model, tokenizer
 
     with pytest.raises(ModelError, match="actor_model: Alone has no forward"):
         verl_hpc.PPOTrainer(Alone(hf_model), None, tokenizer)
-
-
-def test_a_negative_number_of_steps(make_trainer):
-    with pytest.raises(ConfigError, match=r"PPOTrainer.train: num_steps = -1; .*equal to 0"):
-        make_trainer(data_provider=Numbers()).train(-1)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

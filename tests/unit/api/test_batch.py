@@ -1,6 +1,15 @@
-"""What a batch's scores become for the operators."""
+"""Rewards of a batch: what they become for the operators, and what is none."""
 
+import functools
+import math
+
+import pytest
+import torch
+
+import verl_hpc
+from tests.unit.api.conftest import share_of_vowels
 from verl_hpc.api.batch import scores_of
+from verl_hpc.errors import DataError
 from verl_hpc.rewards.scoring import Score
 
 
@@ -8,3 +17,44 @@ def test_what_tokens_earn_reaches_the_update():
     found = scores_of([Score(0.5), Score(1.5, per_token=[0.0, 1.0, 0.5]), Score(0.0)])
     assert found.values == [0.5, 1.5, 0.0]
     assert found.per_token == {1: {1: 1.0, 2: 0.5}}
+
+
+@pytest.fixture
+def trainer(make_trainer):
+    return make_trainer(kl_coef=0.0)
+
+
+class Rewards(verl_hpc.RewardNode):
+    def __init__(self, rewards):
+        super().__init__()
+        self.rewards = rewards
+
+    def score(self, batch):
+        return self.rewards
+
+
+def test_rewards_that_are_no_numbers(trainer):
+    batch = trainer.rollout(["one", "two"])
+    for rewards in (
+        *(None, 3, "ab", ["a", "b"], [None, None], {0: 1.0, 1: 0.5}),
+        *([math.nan, 1.0], [math.inf, 1.0]),
+    ):
+        flow = verl_hpc.DataFlow().add_operator(verl_hpc.RolloutNode(trainer))
+        flow.add_operator(Rewards(rewards)).add_operator(verl_hpc.UpdateNode(trainer))
+        for take in (
+            functools.partial(trainer.update, batch, rewards),
+            functools.partial(batch.scored, rewards),
+            functools.partial(flow.compile().run, prompts=["one", "two"]),
+        ):
+            with pytest.raises(
+                DataError, match="rewards = .*; expected a number for each response"
+            ):
+                take()
+
+
+def test_rewards_may_be_a_tensor(trainer):
+    batch = trainer.rollout(["one", "two"])
+    rewards = [share_of_vowels(text, None) for text in batch.texts]
+    assert trainer.update(batch, torch.tensor(rewards))["critic/score/mean"] == pytest.approx(
+        sum(rewards) / 2
+    )

@@ -4,7 +4,6 @@ import functools
 import http.server
 import json
 import queue
-import sqlite3
 import threading
 from itertools import chain
 from pathlib import Path
@@ -16,7 +15,7 @@ from pyarrow import parquet
 
 import verl_hpc
 from verl_hpc.data.order import Position
-from verl_hpc.errors import ConfigError, DataError
+from verl_hpc.errors import DataError
 
 ROWS = [{"prompt": f"p{i}", "answer": f"a{i}"} for i in range(10)]
 
@@ -166,7 +165,6 @@ class _Ranges(http.server.SimpleHTTPRequestHandler):
     [
         ({"data_path": "nowhere.parquet"}, "no such file"),
         ({"file_format": "csv"}, "file_format = 'csv'; choose parquet or jsonl"),
-        ({"prefetch_factor": 0}, "prefetch_factor = 0"),
         ({"data_path": "nope://x/rows.parquet"}, "nope"),
         ({"prompt_key": "question"}, "no column 'question'"),
     ],
@@ -210,79 +208,37 @@ def test_a_source_is_a_small_class(make_trainer):
     assert len(trainer.train(2)) == 2 and trainer.data_provider.count == 4
 
 
-def test_rows_of_a_database_have_a_position():
-    connection = sqlite3.connect(":memory:")
-    connection.execute("CREATE TABLE t (prompt TEXT, answer TEXT)")
-    connection.executemany("INSERT INTO t VALUES (:prompt, :answer)", ROWS)
-    source = verl_hpc.DatabaseSource(connection, "SELECT * FROM t ORDER BY prompt")
-    assert prompts(source.read(3)) == ["p0", "p1", "p2"]
-    position = source.position
-    source.read(2)
-    source.seek(position)
-    assert prompts(source.read(2)) == ["p3", "p4"]
-    with pytest.raises(DataError, match="5 of 6 rows were left"):
-        source.read(6)
+class Queued(verl_hpc.PromptSource):
+    """Rows that others put into a queue; None ends it."""
+
+    comes_again = False
+
+    def __init__(self, rows):
+        self.queue = queue.Queue()
+        for row in rows:
+            self.queue.put(row)
+
+    def rows(self):
+        return iter(functools.partial(self.queue.get, timeout=0.01), None)
 
 
-def test_rows_of_a_queue_and_of_messages():
-    rows = queue.Queue()
-    rows.put(ROWS[0])
-    source = verl_hpc.QueueSource(rows, timeout_s=0.01)
-    assert prompts(source.read(1)) == ["p0"]
-    with pytest.raises(DataError, match="no row came within"):
-        source.read(1)
-    # What a Kafka client gives: objects with bytes as .value.
-    message = type("Message", (), {"value": json.dumps(ROWS[1]).encode()})
-    assert prompts(verl_hpc.MessageSource([message()]).read(1)) == ["p1"]
-    with pytest.raises(DataError, match="not JSON"):
-        verl_hpc.MessageSource(["{"]).read(1)
-
-
-def test_a_queue_goes_on_after_a_time_out_with_the_rows_that_had_come():
-    rows = queue.Queue()
-    source = verl_hpc.QueueSource(rows, timeout_s=0.01)
-    with pytest.raises(DataError, match="no row came within"):
-        source.read(2)
-    rows.put(ROWS[0])
-    with pytest.raises(DataError, match="no row came within"):
+def test_rows_of_a_queue_that_had_come_are_kept_and_gone_on_with():
+    source = Queued(ROWS[:1])
+    with pytest.raises(queue.Empty):
         source.read(2)
     assert source.count == 0
-    rows.put(ROWS[1])
-    rows.put(ROWS[2])
+    source.queue.put(ROWS[1])
     assert prompts(source.read(2)) == ["p0", "p1"] and source.count == 2
-    source.seek(source.position)
-    assert prompts(source.read(1)) == ["p2"]
-    rows.put(ROWS[3])
-    rows.put(None)
-    with pytest.raises(DataError, match="1 of 2 rows were left; ask for fewer"):
+    source.queue.put(ROWS[2])
+    with pytest.raises(queue.Empty):
         source.read(2)
-    assert prompts(source.read(1)) == ["p3"]
-    with pytest.raises(DataError, match="0 of 1 rows were left"):
-        source.read(1)
-
-
-def test_what_does_not_come_again_goes_on_with_what_is_there_from_a_position():
-    """A trainer that goes back to an earlier step: the rows of then were taken."""
-    rows = queue.Queue()
-    for row in ROWS[:5]:
-        rows.put(row)
-    source = verl_hpc.QueueSource(rows, timeout_s=0.01)
-    source.read(3)
-    with pytest.raises(DataError, match="no row came within"):
-        source.read(3)
+    # A trainer that goes back to an earlier step: the rows of then were taken.
     source.seek(Position(0, 1))
     (found,) = source.read(1)
-    assert (found.prompt, found.index, found.origin) == ("p3", 1, "QueueSource row 1")
-    assert source.position == Position(0, 2)
-    source.seek(Position(0, 100))
-    (found,) = source.read(1)
-    assert (found.prompt, found.index, source.position) == ("p4", 100, Position(0, 101))
-    rows.put(ROWS[5])
-    assert source.read(1)[0].index == 101
-    listed = verl_hpc.MessageSource(ROWS[:3])
-    listed.read(1)
-    listed.seek(Position(0, 7))
-    assert prompts(listed.read(1)) == ["p1"] and listed.position == Position(0, 8)
+    assert (found.prompt, found.index, source.position) == ("p2", 1, Position(0, 2))
+    source.queue.put(None)
+    with pytest.raises(DataError, match="0 of 1 rows were left; ask for fewer"):
+        source.read(1)
 
 
 @pytest.mark.parametrize("bad", [{"answer": "no prompt"}, "no mapping", None])
@@ -299,21 +255,6 @@ def test_a_malformed_row_costs_none_of_its_neighbours(bad):
     again = Rows()
     again.seek(source.position)
     assert prompts(again.read(2)) == prompts(source.read(2)) == ["p3", "p4"]
-
-
-def test_a_database_that_was_not_ready_is_asked_again():
-    connection = sqlite3.connect(":memory:")
-    source = verl_hpc.DatabaseSource(connection, "SELECT * FROM t")
-    with pytest.raises(DataError, match="no such table"):
-        source.read(1)
-    connection.execute("CREATE TABLE t (prompt TEXT)")
-    connection.execute("INSERT INTO t VALUES ('p0')")
-    assert prompts(source.read(1)) == ["p0"]
-
-
-def test_rows_without_token_ids_have_no_length():
-    with pytest.raises(DataError, match="a row has prompt and no input_ids"):
-        verl_hpc.DynamicBatchSampler([{"prompt": "a"}], max_tokens_per_batch=12)
 
 
 def test_batches_of_like_length_keep_within_the_budget():
@@ -345,33 +286,22 @@ def test_tasks_are_mixed_by_weight_and_resumed(tmp_path):
     assert loader.weights == {"math": 0.75, "code": 0.25}
     first = next(iter(loader))
     assert len(first) == 4 and {p.extra["task"][0] for p in first} == {p.prompt[0] for p in first}
-    state, position = loader.state_dict(), loader.position
+    state = loader.state_dict()
     found = loader.read(200)
     share = sum(p.extra["task"] == "math" for p in found) / 200
     assert 0.65 < share < 0.85
     again = verl_hpc.get_dataloader(tmp_path, {"math": 3, "code": 1}, batch_size=4)
     again.load_state_dict(state)
     assert prompts(again.read(200)) == prompts(found)
-    again.seek(position)
-    assert prompts(again.read(200)) == prompts(found)
     with pytest.raises(DataError, match="mth: 0 of mth.parquet and mth.jsonl"):
         verl_hpc.get_dataloader(tmp_path, {"mth": 1}, 4)
-    with pytest.raises(DataError, match="expected shares"):
+    with pytest.raises(DataError, match="expected one above 0"):
         loader.set_weights({"math": 0, "code": 0})
 
 
-def test_names_where_tutorials_import_them():
-    from verl_hpc.data import get_dataloader
-    from verl_hpc.models import get_actor_critic
-    from verl_hpc.rollout import RolloutManager, vLLMActor
-    from verl_hpc.trainer import PPOTrainer, Trainer
-    from verl_hpc.utils.batching import DynamicBatchSampler
-
-    assert (PPOTrainer, Trainer) == (verl_hpc.PPOTrainer, verl_hpc.Trainer)
-    assert (RolloutManager, vLLMActor) == (verl_hpc.RolloutManager, verl_hpc.vLLMActor)
-
-    assert get_dataloader is verl_hpc.get_dataloader
-    assert get_actor_critic is verl_hpc.get_actor_critic
-    assert DynamicBatchSampler is verl_hpc.DynamicBatchSampler
-    with pytest.raises(ConfigError):
-        get_actor_critic("x", dtype="int4")
+def test_a_directory_is_read_as_its_files(tmp_path):
+    for half, rows in enumerate((ROWS[:5], ROWS[5:])):
+        write(tmp_path / f"part-{half}.parquet", rows)
+    (tmp_path / "other.txt").touch()
+    provider = verl_hpc.DataProvider(f"{tmp_path}/", "parquet")
+    assert prompts(provider.read(10)) == prompts_of_all()

@@ -71,8 +71,6 @@ def test_a_reward_node_of_a_users_is_added_alone(make_trainer, prompts):
     assert set(safety) <= {0.0, -1.0}
     mean = sum(r + 2 * s for r, s in zip(found["rewardnode"], safety, strict=True)) / 16
     assert found["metrics"]["critic/score/mean"] == pytest.approx(mean)
-    rest = flow.without("safetyrewardnode").compile().run(prompts=prompts)
-    assert "safetyrewardnode" not in rest and "metrics" in rest
 
 
 def test_earlier_responses_are_replayed(make_trainer, prompts):
@@ -97,17 +95,11 @@ def test_a_replay_that_nothing_corrects_is_refused(make_trainer, prompts):
 
 def test_what_nodes_cannot_do_is_named(make_trainer, prompts):
     trainer = make_trainer()
-    with pytest.raises(ConfigError, match="give reward_fn"):
-        verl_hpc.RewardNode()
     bare = verl_hpc.DataFlow().add_operator(verl_hpc.RolloutNode(trainer))
     with pytest.raises(ConfigError, match="no RewardNode"):
         bare.add_operator(verl_hpc.UpdateNode(trainer)).compile()
     with pytest.raises(DataError, match="1 rewards for 16 responses"):
         trainer.update(trainer.rollout(prompts), [1.0])
-    with pytest.raises(DataError, match="has no reward"):
-        verl_hpc.ReplayBuffer().add(trainer.rollout(prompts))
-    with pytest.raises(ConfigError, match="capacity = 0"):
-        verl_hpc.ReplayBuffer(0)
 
 
 def test_a_manager_answers_texts_and_ids(hf_model, tokenizer):
@@ -125,8 +117,6 @@ def test_a_manager_answers_texts_and_ids(hf_model, tokenizer):
     short = verl_hpc.RolloutManager(hf_model, tokenizer, max_prompt_length=2)
     with pytest.raises(DataError, match="the prompt has 3 tokens"):
         short.generate("abc")
-    with pytest.raises(ConfigError, match="num_samples = 0"):
-        verl_hpc.RolloutManager(hf_model, tokenizer, num_samples=0)
 
 
 def test_a_role_is_updated_by_itself(hf_model, tokenizer):

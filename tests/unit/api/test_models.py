@@ -11,16 +11,6 @@ import verl_hpc
 from verl_hpc.errors import ConfigError, ModelError
 
 
-class _Group:
-    """As torch.distributed's groups say how many they are."""
-
-    def __init__(self, size):
-        self._size = size
-
-    def size(self):
-        return self._size
-
-
 def test_an_actor_computes_and_generates_what_the_model_does(hf_model, tokenizer):
     actor, ids = verl_hpc.ActorModel(hf_model), tokenizer(["abc"], return_tensors="pt").input_ids
     assert torch.equal(actor(ids).logits, hf_model(ids).logits)
@@ -47,19 +37,12 @@ def compiled(module):
     return torch.compile(module, backend="eager")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda model: (verl_hpc.ActorModel(compiled(model)), verl_hpc.CriticModel(model)),
-        lambda model: (compiled(verl_hpc.ActorModel(model)), compiled(verl_hpc.CriticModel(model))),
-        lambda model: (compiled(model), compiled(model)),
-    ],
-)
 def test_a_checkpoint_of_a_compiled_model_is_one_of_the_model(
-    model_dir, hf_model, tokenizer, tmp_path, make
+    model_dir, hf_model, tokenizer, tmp_path
 ):
     config = {"lr": 1e-2, "kl_coef": 0.01, "max_response_length": 3}
-    trainer = verl_hpc.PPOTrainer(*make(hf_model), tokenizer, config)
+    models = compiled(verl_hpc.ActorModel(hf_model)), compiled(hf_model)
+    trainer = verl_hpc.PPOTrainer(*models, tokenizer, config)
     trainer.step(["one", "two"])
     trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
     plain = AutoModelForCausalLM.from_pretrained(model_dir)
@@ -69,52 +52,18 @@ def test_a_checkpoint_of_a_compiled_model_is_one_of_the_model(
     assert all(torch.equal(trained[name], p) for name, p in plain.state_dict().items())
 
 
-def test_a_compiled_model_is_called(hf_model, tokenizer):
-    calls = []
-
-    def backend(module, inputs):
-        calls.append(module)
-        return module.forward
-
-    actor = verl_hpc.ActorModel(torch.compile(hf_model, backend=backend))
-    actor(torch.tensor([[5, 6]]))
-    assert calls
-
-
-def test_groups_of_one_rank_are_bound(hf_model):
-    actor = verl_hpc.ActorModel(hf_model)
-    tensor, pipeline = verl_hpc.DeviceMesh("tensor", _Group(1)), verl_hpc.DeviceMesh("pipeline")
-    actor.set_device_mesh(tp_mesh=tensor, pp_mesh=pipeline)
-    assert actor.tp_mesh is tensor and actor.pp_mesh is pipeline
-
-
 def test_a_real_group_of_one_rank_is_bound(hf_model, tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         mesh = verl_hpc.DeviceMesh("tensor", dist.new_group([0]))
         actor = verl_hpc.ActorModel(hf_model)
         actor.set_device_mesh(tp_mesh=mesh)
-        assert mesh.size == 1 and actor.tp_mesh is mesh
+        assert actor.tp_mesh is mesh
+        four = SimpleNamespace(size=lambda: 4)
+        with pytest.raises(ConfigError, match="tensor group has 4 ranks.*tensor_parallel: 4"):
+            actor.set_device_mesh(verl_hpc.DeviceMesh("tensor", four))
     finally:
         dist.destroy_process_group()
-
-
-@pytest.mark.parametrize(
-    ("mesh", "words"),
-    [
-        (("tensor", _Group(4)), "tp_mesh has 4 ranks.*parallel.tensor_parallel: 4"),
-        (("data", _Group(1)), "tp_mesh is a mesh of kind data; expected tensor"),
-        (("tensor", 7), "group is int; expected a group of torch.distributed"),
-    ],
-)
-def test_other_groups_are_refused(hf_model, mesh, words):
-    with pytest.raises(ConfigError, match=words):
-        verl_hpc.ActorModel(hf_model).set_device_mesh(verl_hpc.DeviceMesh(*mesh))
-
-
-def test_another_kind_of_mesh_is_refused():
-    with pytest.raises(ConfigError, match="kind = 'rows'; choose tensor"):
-        verl_hpc.DeviceMesh("rows")
 
 
 def test_roles_by_name_on_their_device_in_their_type(model_dir):
@@ -149,7 +98,7 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_model_whose_config_is_not_of_transformers_is_trained(hf_model, tokenizer, tmp_path):
-    """As Megatron's have one of their own."""
+    """Models of Megatron-core have a config of their own."""
 
     class Inner(torch.nn.Module):
         def __init__(self):
@@ -169,3 +118,24 @@ def test_a_model_whose_config_is_not_of_transformers_is_trained(hf_model, tokeni
     assert "loss" in trainer.step(["one", "two"])
     trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
     assert trainer.load_checkpoint(tmp_path) == 1
+
+
+def test_a_subclass_may_make_its_model_another_attribute(hf_model, tokenizer, tmp_path):
+    class Own(verl_hpc.ActorModel):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, attention_mask=None):
+            return self.model(input_ids, attention_mask=attention_mask)
+
+        def generate(self, input_ids, **kwargs):
+            return self.model.generate(input_ids, **kwargs)
+
+    actor = Own(hf_model)
+    trainer = verl_hpc.PPOTrainer(actor, None, tokenizer, {"max_response_length": 3, "lr": 1e-2})
+    trainer.step(["one", "two"])
+    trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
+    again = verl_hpc.PPOTrainer(hf_model, None, tokenizer, {"max_response_length": 3})
+    assert set(actor.logical_names().values()) == {n for n, _ in hf_model.named_parameters()}
+    assert actor.config is hf_model.config and again.global_step == 0

@@ -70,17 +70,10 @@ def test_token_ids_of_numpy_are_prompts(tokenizer, ids):
         ({"references": {"a": 1, "b": 2}}, "references = {'a': 1, 'b': 2}; expected a list"),
         ({"references": torch.tensor(5)}, r"references = tensor\(5\); expected a list"),
         ({"attention_mask": 5}, "attention_mask is int"),
-        ({"attention_mask": ["1", "1"]}, "a row of attention_mask is str; expected whole numbers"),
-        ({"attention_mask": torch.ones(1, 1, 1)}, r"attention_mask has the shape \(1, 1, 1\)"),
+        ({"attention_mask": ["1", "1"]}, "a row of attention_mask is str; expected whole"),
+        ({"attention_mask": torch.ones(1, 1, 1)}, "attention_mask has 1 rows"),
     ],
 )
 def test_of_what_goes_with_prompts(tokenizer, given, words):
     with pytest.raises(DataError, match=words):
         asked([[1], [2]], tokenizer, **given)
-
-
-def test_numbers_of_numpy_that_are_no_tokens(tokenizer):
-    with pytest.raises(DataError, match=r"prompt 0 has 1.5"):
-        asked(np.array([[1.5]]), tokenizer)
-    with pytest.raises(DataError, match=r"the shape \(1, 1, 2\)"):
-        asked(np.array([[[1, 2]]]), tokenizer)

@@ -1,15 +1,10 @@
-"""What tutorials do with these names that is more than a call: limits, what is read ahead, a user's
-own critic, Megatron's model, and a step with every setting that they name."""
+"""What tutorials do with these names that is more than a call: limits, what is read ahead, and a
+user's own critic."""
 
-import os
 import threading
 import time
-from importlib import import_module
-from unittest.mock import patch
 
 import pytest
-import torch
-import torch.distributed as dist
 
 import verl_hpc
 from tests.unit.api.conftest import share_of_vowels
@@ -109,81 +104,3 @@ def test_a_critic_of_a_users_gives_values_of_its_own(hf_model, tokenizer, shape)
     # Before the first update the head is of zeros, and the rest is the user's.
     assert Own.calls > 0 and found["critic/vpred_mean"] == pytest.approx(0.5)
     assert critic.value_head.weight.abs().max() > 0
-
-
-def megatron_model(vocab_size):
-    """One of Megatron-core's, in the groups of this rank alone; its attention needs a GPU, so that
-    torch's stands in for it."""
-    import_module("verl_hpc.engines.megatron")  # first: it fits Megatron-core to CPUs
-    from megatron.core import parallel_state
-    from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    class Attention(torch.nn.Module):
-        def __init__(self, *args, **kwargs):
-            super().__init__()
-
-        def forward(self, query, key, value, attention_mask, **_):
-            q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-            found = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            return found.permute(2, 0, 1, 3).flatten(2)
-
-    parallel_state.initialize_model_parallel(1, 1)
-    config = TransformerConfig(
-        num_layers=1,
-        hidden_size=32,
-        num_attention_heads=4,
-        use_cpu_initialization=True,
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
-        gradient_accumulation_fusion=False,
-    )
-    spec = get_gpt_layer_local_spec()
-    spec.submodules.self_attention.submodules.core_attention = Attention
-    return GPTModel(config, spec, vocab_size=vocab_size, max_sequence_length=64), parallel_state
-
-
-class OfMegatron(verl_hpc.ActorModel):
-    def forward(self, input_ids, attention_mask=None):
-        length = input_ids.shape[1]
-        later = torch.ones(length, length, dtype=torch.bool).triu(1)[None, None]
-        return self.hf_model(input_ids, torch.arange(length).expand_as(input_ids), later)
-
-    def generate(self, input_ids, max_new_tokens=20, **_):
-        for _ in range(max_new_tokens):
-            chances = self(input_ids)[:, -1].softmax(-1)
-            input_ids = torch.cat([input_ids, torch.multinomial(chances, 1)], dim=1)
-        return input_ids
-
-
-@pytest.fixture
-def variables_stay():
-    """Megatron-core puts its choice of attention there, for programs started later, too."""
-    with patch.dict(os.environ):
-        yield
-
-
-@pytest.mark.usefixtures("variables_stay")
-def test_a_model_of_megatrons_is_bound_to_its_groups_and_trained(tokenizer, tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        model, groups = megatron_model(len(tokenizer))
-        actor = OfMegatron(model)
-        tensor = verl_hpc.DeviceMesh("tensor", groups.get_tensor_model_parallel_group())
-        pipeline = verl_hpc.DeviceMesh("pipeline", groups.get_pipeline_model_parallel_group())
-        actor.set_device_mesh(tp_mesh=tensor, pp_mesh=pipeline)
-        config = {"max_response_length": 4, "lr": 1e-2}
-        trainer = verl_hpc.PPOTrainer(
-            actor, None, tokenizer, config, reward_fn=lambda response, _: float(len(set(response)))
-        )
-        before = {name: p.detach().clone() for name, p in actor.named_parameters()}
-        found = trainer.step([[5, 6, 7], [8, 9, 10]])
-        assert found["actor/grad_norm"] > 0
-        assert found["training/rollout_log_probs_diff_max"] < 1e-5
-        assert not any(torch.equal(p, before[n]) for n, p in actor.named_parameters())
-        trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
-        assert trainer.load_checkpoint(tmp_path) == 1
-        groups.destroy_model_parallel()
-    finally:
-        dist.destroy_process_group()

@@ -70,11 +70,6 @@ def test_a_real_engine_answers_as_the_model_does(small_dir, actor, tokenizer):
         verl_hpc.PPOTrainer(actor, None, tokenizer)
 
 
-def test_weights_that_are_no_awq_are_not_taken_as_such(small_dir):
-    with pytest.raises(ConfigError, match="vLLM cannot start with .*awq"):
-        verl_hpc.VLLMActorModel(str(small_dir), 1, 4, quantization="awq", **OPTIONS)
-
-
 @pytest.mark.slow
 def test_with_adapters_enabled_it_answers_as_before(small_dir, actor):
     """Another engine, whose start takes as long as that of the first."""
@@ -116,7 +111,7 @@ def test_a_response_is_restricted(actor, tokenizer):
 
 
 def test_an_actor_by_name_with_vllm_and_its_critic(small_dir, actor, monkeypatch):
-    """Of vLLM's start the engine of this module stands in for a second one."""
+    """The engine of this module stands in for a second start of vLLM."""
     asked = []
 
     def build(model, device, options):
@@ -129,34 +124,3 @@ def test_an_actor_by_name_with_vllm_and_its_critic(small_dir, actor, monkeypatch
     assert isinstance(found, verl_hpc.VLLMActorModel)
     assert found.generate([[5]], max_new_tokens=2).shape == (1, 3)
     assert critic(torch.tensor([[5, 6]])).shape == (1, 2)
-
-
-def test_an_adapter_answers_coroutines_from_a_real_engine(actor):
-    adapter = verl_hpc.vLLMAdapter(verl_hpc.vLLMActor(actor.llm_engine))
-
-    async def ask():
-        asked = (adapter.generate_async([[5, 6, n]], max_new_tokens=3, seed=1) for n in (7, 8))
-        return await asyncio.gather(*asked)
-
-    expected = [actor.generate([[5, 6, n]], max_new_tokens=3, seed=1) for n in (7, 8)]
-    assert all(map(torch.equal, asyncio.run(ask()), expected))
-
-
-@pytest.mark.slow
-def test_an_engine_of_a_users_with_adapters_is_an_actor(small_dir):
-    """As tutorials build it; its weights stay, so that it answers as one without adapters does."""
-    made = verl_hpc.VLLMActorModel(
-        model_name=str(small_dir),
-        tensor_parallel_size=1,
-        max_num_seqs=4,
-        enable_lora=True,
-        dtype="float32",
-        **OPTIONS,
-    )
-    try:
-        assert made.llm_engine.llm_engine.vllm_config.lora_config is not None
-        hf_model, ids = AutoModelForCausalLM.from_pretrained(small_dir), torch.tensor([[5, 6, 7]])
-        expected = hf_model.generate(ids, max_new_tokens=4, do_sample=False)
-        assert torch.equal(made.generate(ids, max_new_tokens=4, do_sample=False), expected)
-    finally:
-        made.llm_engine.llm_engine.engine_core.shutdown()

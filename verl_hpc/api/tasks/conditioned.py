@@ -13,14 +13,19 @@ from a pool of all responses so far; here a step learns from its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from verl_hpc.algorithms.kl import kl_penalty
-from verl_hpc.api.tasks.condition import Condition
+from verl_hpc.api.prompts import PromptText
+from verl_hpc.api.tasks.settings import ConditionConfig
 from verl_hpc.config.algorithm import KlConfig
+from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.data.sources import Source
 from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.generation.score import score
@@ -37,13 +42,91 @@ from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import add_responses
 
 
+class Condition:
+    """Writes rewards into prompts.
+
+    With levels, a reward's is its place among the newest rewards: those are sorted into as many
+    parts of equal size (Quark's quantiles, arXiv 2205.13636, section 2.1). Equal rewards have the
+    same level, that of their middle place; the best one's is always the highest.
+
+    Args:
+        config: settings of the task.
+        tokenizer: tokenizer of the actor.
+    """
+
+    def __init__(self, config: ConditionConfig, tokenizer: Any) -> None:
+        self._config, self._tokenizer = config, tokenizer
+        self._window: deque[float] = deque(maxlen=config.window)
+
+    @property
+    def asked(self) -> str:
+        """The text that a rollout's prompts begin with."""
+        if self._config.levels is not None:
+            return self._text(str(self._config.levels))
+        assert self._config.target is not None
+        return self._text(self._number(self._config.target))
+
+    def earned(self, rewards: Sequence[float]) -> list[str]:
+        """Return the texts that the prompts of responses with these rewards begin with. The
+        rewards join the window first."""
+        if self._config.levels is None:
+            return [self._text(self._number(reward)) for reward in rewards]
+        self._window.extend(rewards)
+        return [self._text(str(self._level(reward))) for reward in rewards]
+
+    def _level(self, reward: float) -> int:
+        levels, known = self._config.levels, self._window
+        assert levels is not None
+        if reward >= max(known):
+            return levels
+        below = sum(value < reward for value in known)
+        equal = sum(value == reward for value in known)
+        return min(int(levels * (below + equal / 2) / len(known)), levels - 1) + 1
+
+    def _number(self, reward: float) -> str:
+        return f"{reward:.{self._config.digits}f}"
+
+    def _text(self, reward: str) -> str:
+        return self._config.text.replace("{reward}", reward)
+
+    def prompt(self, problem: Problem, text: str = "") -> PromptText:
+        """Return a problem's prompt with a text before it."""
+        return prompt_of(problem, self._tokenizer, text)
+
+    def state(self) -> dict[str, float]:
+        """The newest rewards, by their place."""
+        return {f"{place:04d}": value for place, value in enumerate(self._window)}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Go on from what `state` gave."""
+        self._window.clear()
+        self._window.extend(state[name] for name in sorted(state))
+
+
+def prompt_of(problem: Problem, tokenizer: Any, text: str = "") -> PromptText:
+    """Return a problem's prompt in tokens, with a text before it (in a chat, before the last
+    message).
+
+    Raises:
+        DataError: see `Encoder.prompt`.
+    """
+    prompt = problem.prompt
+    if isinstance(prompt, str):
+        whole: Any = text + prompt
+    else:
+        *others, last = prompt
+        whole = [*others, {**last, "content": text + last.get("content", "")}]
+    ids = Encoder(tokenizer).prompt(replace(problem, prompt=whole))
+    return PromptText.of(tokenizer.decode(ids, skip_special_tokens=True), ids)
+
+
 @dataclass(frozen=True)
 class RelabelSettings:
-    """How prompts are written anew."""
+    """How prompts are written for the update."""
 
     condition: Condition
     problems: StepProblems
-    """As the data has them."""
+    """The problems of a step as the data has them."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +161,8 @@ def relabel(
     ]
     plain = [condition.prompt(problem).ids for problem in problems]
     got_best = sum(text == condition.asked for text in texts) / len(texts)
-    found = (*_behind(samples, sequences, earned), *_behind(samples, sequences, plain))
-    return found, {"condition/as_asked": got_best}
+    values = (*_behind(samples, sequences, earned), *_behind(samples, sequences, plain))
+    return values, {"condition/as_asked": got_best}
 
 
 def _behind(

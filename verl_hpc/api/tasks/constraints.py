@@ -14,32 +14,33 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.rewards.user_code import load_function
 from verl_hpc.rollout.constraint import Constraint
 
+Rows = Sequence[Sequence[int]]
+
 
 def constraint_of(
     given: Any, tokenizer: Any, device: torch.device, ends: Sequence[int], setting: str
 ) -> Constraint:
-    """What restricts the samples of a task.
+    """Make the constraint of a task's samples.
 
     Args:
         given: a `ConstraintConfig`; or a list of texts, a regular expression, a function as
             transformers' prefix_allowed_tokens_fn, or a language model.
-        device: of a model that is loaded.
+        device: device of a model that is loaded.
         ends: tokens that end a response.
-        setting: that it is of, for messages.
+        setting: name of the setting, for messages.
 
     Raises:
-        ConfigError: it is none of these, or cannot be used.
+        ConfigError: it is something else, or cannot be used.
         ModelError: a model that cannot be loaded.
     """
     least = 0.001
     if isinstance(given, ConstraintConfig):
-        least = given.min_probability
-        if given.function is not None:
-            found = load_function(given.function, setting=f"{setting}.function", error=ConfigError)
-            return OfFunction(found)
-        if given.model is not None:
-            return OfModel(load_causal_lm(given.model, device=device), least)
-        given = given.choices if given.choices is not None else given.regex
+        least, config = given.min_probability, given
+        given = config.choices or config.regex
+        if config.function is not None:
+            given = load_function(config.function, setting=f"{setting}.function", error=ConfigError)
+        elif config.model is not None:
+            given = load_causal_lm(config.model, device=device)
     if isinstance(given, str):
         return OfRegex(given, tokenizer, setting)
     if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
@@ -64,9 +65,7 @@ class OfChoices:
             for place, token in enumerate(ids):
                 self._next.setdefault(ids[:place], set()).add(token)
 
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> Sequence[Collection[int]]:
+    def __call__(self, prompts: Rows, responses: Rows) -> Sequence[Collection[int]]:
         """See `Constraint`."""
         del prompts
         return [self._next[tuple(response)] for response in responses]
@@ -99,30 +98,26 @@ class OfRegex:
             reason = self._matcher.get_error().splitlines()[0]
             raise ConfigError(f"{setting}.regex = {regex!r}: {reason}")
 
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> Sequence[Collection[int]]:
+    def __call__(self, prompts: Rows, responses: Rows) -> Sequence[Collection[int]]:
         """See `Constraint`."""
         del prompts
-        return [self._behind(list(response)) for response in responses]
+        return [self._after(list(response)) for response in responses]
 
-    def _behind(self, response: list[int]) -> Collection[int]:
+    def _after(self, response: list[int]) -> Collection[int]:
         self._matcher.reset()
         self._matcher.consume_tokens(response)
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        found: Collection[int] = np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist()
-        return found
+        allowed: Collection[int] = np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist()
+        return allowed
 
 
 class OfFunction:
-    """What a function of transformers' prefix_allowed_tokens_fn allows."""
+    """A function as transformers' prefix_allowed_tokens_fn says which tokens are allowed."""
 
     def __init__(self, function: Callable[[int, torch.Tensor], Collection[int]]) -> None:
         self._function = function
 
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> Sequence[Collection[int]]:
+    def __call__(self, prompts: Rows, responses: Rows) -> Sequence[Collection[int]]:
         """See `Constraint`; rows are counted over those that have not ended."""
         pairs = zip(prompts, responses, strict=True)
         return [
@@ -132,19 +127,17 @@ class OfFunction:
 
 
 class OfModel:
-    """The tokens that a language model finds likely enough, and its likeliest one.
+    """A language model allows the tokens that it finds likely enough, and its likeliest one.
 
     Args:
         model: with the actor's tokenizer; it is not trained.
-        least: probability.
+        least: least probability.
     """
 
     def __init__(self, model: torch.nn.Module, least: float) -> None:
         self._model, self._least = model.eval(), least
 
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
-    ) -> Sequence[Collection[int]]:
+    def __call__(self, prompts: Rows, responses: Rows) -> Sequence[Collection[int]]:
         """See `Constraint`."""
         rows = [torch.tensor([*p, *r]) for p, r in zip(prompts, responses, strict=True)]
         if not rows:
@@ -154,8 +147,8 @@ class OfModel:
         lengths = torch.tensor([len(row) for row in rows], device=device)
         mask = (torch.arange(padded.shape[1], device=device) < lengths[:, None]).long()
         with torch.no_grad():
-            found = self._model(padded, attention_mask=mask)
-        logits = getattr(found, "logits", found)
+            output = self._model(padded, attention_mask=mask)
+        logits = getattr(output, "logits", output)
         last = logits[torch.arange(len(rows), device=device), lengths - 1].float()
         probabilities = last.softmax(-1)
         likely = (probabilities >= self._least) | (

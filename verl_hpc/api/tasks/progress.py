@@ -9,7 +9,6 @@ from pathlib import Path
 from shutil import rmtree
 
 from verl_hpc.api.checkpoints import find_step, load_step, reference_fingerprint, save_step
-from verl_hpc.api.namespace import temporary_directory
 from verl_hpc.api.tasks.shared import SharedModels, renamed
 from verl_hpc.api.tasks.task import Task
 from verl_hpc.checkpoint.read import Step
@@ -29,15 +28,16 @@ AWAY = "rolled_back_"
 
 
 class Checkpoints:
-    """Steps with the shared actor and critic, and of every task its head and optimizers:
-    `actor`, `critic`, `TASK_actor` and `TASK_critic`. Steps that are there are only added to by a
-    training that goes on from one of them.
+    """Steps with the shared actor and critic, and with the head and optimizers of each task:
+    `actor`, `critic`, `TASK_actor` and `TASK_critic`. Only a training that resumes from one of the
+    steps in the directory adds to them.
 
     Args:
         models: what tasks share.
-        tasks: by name.
+        tasks: all tasks by name.
         directory: steps are in its `checkpoints`.
         keep: newest steps that stay, and as many of those that were put away; None keeps all.
+        namespace: prefix of temporary files.
     """
 
     def __init__(
@@ -46,10 +46,9 @@ class Checkpoints:
         tasks: Mapping[str, Task],
         directory: Path,
         keep: int | None,
-        namespace: str,
+        namespace: str | None,
     ) -> None:
-        self._namespace = namespace
-        self._models, self._keep = models, keep
+        self._models, self._keep, self._namespace = models, keep, namespace
         self.root = directory / "checkpoints"
         self._claimed = self._loaded = False
         first = next(iter(tasks.values())).run
@@ -64,83 +63,71 @@ class Checkpoints:
         self._run: RunContext = replace(first, roles=roles, numbers={}, fingerprint=fingerprint)
 
     def steps(self) -> list[Path]:
-        """That are there, newest first."""
+        """Return the steps in the directory, newest first."""
         return complete_steps(self.root)
 
     def claim(self, step: int) -> None:
-        """Once, before training goes on from a step: put the later ones away.
+        """Put later steps away, once, before training continues from a step.
 
         Raises:
             ConfigError: there are steps, and none was loaded.
         """
         if self._claimed:
             return
-        there = self.steps()
-        if there and not self._loaded:
+        steps = self.steps()
+        if steps and not self._loaded:
             raise ConfigError(
-                f"Trainer: {self.root} has steps up to {there[0].name}; call load_checkpoint() to "
+                f"Trainer: {self.root} has steps up to {steps[0].name}; call load_checkpoint() to "
                 "go on from there, or set another name or output_dir in tasks.yaml"
             )
         self._claimed = True
         self._put_away_after(step)
 
     def before(self, step: int) -> Path | None:
-        """The newest that is not after a step, or the oldest there is; None without any."""
+        """Return the newest step that is not after `step`, or the oldest; None without any."""
         steps = self.steps()
         old = [path for path in steps if (step_number(path) or 0) <= step]
         return next(iter(old or steps[-1:]), None)
 
     def save(self, step: int, state: Mapping[str, float]) -> Path:
-        """Write a step with everything that training goes on from.
+        """Write a step with everything that training resumes from.
 
         Raises:
             CheckpointError: it could not be written.
             ConfigError: the directory has steps of another training.
         """
         self.claim(step)
-        run, models = self._run, self._models
-        place = run.place("actor")
-        run.numbers = {name: Number(value, place) for name, value in state.items()}
-        with temporary_directory(self._namespace) as scratch:
-            found = save_step(
-                run,
-                Progress(step, Position()),
-                self.root,
-                Path(scratch),
-                models.actor,
-                models.tokenizer,
-                True,
-                True,
-            )
+        place = self._run.place("actor")
+        self._run.numbers = {name: Number(value, place) for name, value in state.items()}
+        models, progress = self._models, Progress(step, Position())
+        path = save_step(
+            self._run, progress, self.root, models.actor, models.tokenizer, self._namespace
+        )
         if self._keep is not None:
             prune(self.root, self._keep, step)
-        return found
+        return path
 
     def load(self, path: str | Path | None = None) -> tuple[int, dict[str, float]]:
-        """Fill everything; the number of steps done, and the state that was saved.
+        """Fill everything; return the number of steps done, and the state that was saved.
 
         Raises:
-            CheckpointError, ConfigError: there is none, or it is of other tasks or models, or had
-                other weights as the reference of its KL divergence.
+            CheckpointError, ConfigError: there is no step, or it is of other tasks or models, or
+                had other weights as the reference of its KL divergence.
         """
         step = Step(find_step(self.root if path is None else Path(path)))
-        here, there = self._components(), set(step.components)
-        if here != there:
-            names = ", ".join(sorted(here ^ there))
+        expected = {f"{name}{part}" for name in self._run.roles for part in ("", ".optimizer")}
+        other = expected.symmetric_difference(step.components)
+        if other:
             raise CheckpointError(
-                f"{step.path} is of other tasks or models: it and tasks.yaml differ in {names}; "
-                "give it the tasks that it was saved with"
+                f"{step.path} is of other tasks or models: it and tasks.yaml differ in "
+                f"{', '.join(sorted(other))}; give it the tasks that it was saved with"
             )
-        progress = load_step(self._run, step.path, "")
+        progress = load_step(self._run, step.path)
         self._loaded, self._claimed = True, False
         return progress.step, dict(step.state.numbers)
 
-    def _components(self) -> set[str]:
-        names = set(self._run.roles)
-        return names | {f"{name}.optimizer" for name in names}
-
     def _put_away_after(self, step: int) -> None:
-        """Rename later steps, so that nothing goes on from them; the newest stay."""
+        """Rename later steps, so that nothing resumes from them; the newest stay."""
         for path in self.steps():
             if (step_number(path) or 0) > step:
                 away = path.with_name(f"{AWAY}{path.name}")

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from verl_hpc.api.tasks.state import joined, split
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import CheckpointError, ConfigError
+from verl_hpc.section import Fraction, NonNegativeFinite, Number, Positive, PositiveFinite
+
+Share = Annotated[Number, Field(gt=0.0, le=1.0)]
 
 
 @dataclass
 class _Task:
     weight: float
     best: float | None = None
-    """Of its metric; None before the first evaluation."""
-    stale: int = 0
-    """Evaluations since it was last better than its best."""
+    """Best mean of its metric; None before the first evaluation."""
+    stale: float = 0
+    """Evaluations since the mean was last better than the best."""
+    total: float = 0.0
+    """Sum of its metric since the last evaluation."""
+    count: float = 0
 
 
 class DynamicTaskWeightScheduler:
@@ -30,11 +39,11 @@ class DynamicTaskWeightScheduler:
     stopped, or none has, nothing moves. Weights always sum to 1.
 
     Args:
-        initial_weights: of each task; they are divided by their sum.
-        metric_key: of what a task is judged by, `task/NAME/KEY` of the metrics; higher is better.
+        initial_weights: weight of each task; they are divided by their sum.
+        metric_key: metric that a task is judged by, `task/NAME/KEY`; higher is better.
         patience: evaluations without a new best after which a task has stopped improving.
         min_weight: no task's weight goes below it.
-        rate: as above.
+        rate: share that a task gives away, see above.
         min_delta: a metric has to be so much above its best to count.
 
     Raises:
@@ -44,99 +53,63 @@ class DynamicTaskWeightScheduler:
     @checked
     def __init__(
         self,
-        initial_weights: Mapping[str, float],
+        initial_weights: Annotated[Mapping[str, PositiveFinite], Field(min_length=1)],
         metric_key: str = "reward",
-        patience: int = 3,
-        min_weight: float = 0.05,
-        rate: float = 0.5,
-        min_delta: float = 0.0,
+        patience: Positive = 3,
+        min_weight: Fraction = 0.05,
+        rate: Share = 0.5,
+        min_delta: NonNegativeFinite = 0.0,
     ) -> None:
         self.metric_key, self.patience, self.min_weight = metric_key, patience, min_weight
         self.rate, self.min_delta = rate, min_delta
-        self._check(initial_weights)
         total = math.fsum(initial_weights.values())
         self._tasks = {name: _Task(w / total) for name, w in initial_weights.items()}
-        below = [name for name, task in self._tasks.items() if task.weight < min_weight]
-        if below:
-            raise ConfigError(
-                f"DynamicTaskWeightScheduler: initial_weights gives {below[0]} "
-                f"{self._tasks[below[0]].weight:g} of the sum, below min_weight = {min_weight:g}; "
-                "raise it, or lower min_weight"
-            )
-
-    def _check(self, weights: Mapping[str, float]) -> None:
-        where = "DynamicTaskWeightScheduler:"
-        if not weights:
-            raise ConfigError(f"{where} initial_weights is empty; give each task's weight by name")
-        for name, weight in weights.items():
-            if not (math.isfinite(weight) and weight > 0):
+        for name, weight in self.weights.items():
+            if weight < min_weight:
                 raise ConfigError(
-                    f"{where} initial_weights[{name!r}] = {weight}; must be finite and above 0"
+                    f"DynamicTaskWeightScheduler: initial_weights gives {name} {weight:g} of the "
+                    f"sum, below min_weight = {min_weight:g}; raise it, or lower min_weight to at "
+                    f"most {1 / len(self._tasks):g}"
                 )
-        if self.patience < 1:
-            raise ConfigError(f"{where} patience = {self.patience}; must be at least 1")
-        if not 0 <= self.min_weight * len(weights) <= 1:
-            raise ConfigError(
-                f"{where} min_weight = {self.min_weight:g} for each of {len(weights)} tasks; must "
-                f"be from 0 to {1 / len(weights):g}"
-            )
-        if not 0 <= self.min_delta < math.inf:
-            raise ConfigError(
-                f"{where} min_delta = {self.min_delta:g}; must be finite and at least 0"
-            )
-        if not 0 < self.rate <= 1:
-            raise ConfigError(f"{where} rate = {self.rate:g}; must be above 0 and at most 1")
 
     @property
     def weights(self) -> dict[str, float]:
-        """By task; they sum to 1."""
+        """Share of each task; they sum to 1."""
         return {name: task.weight for name, task in self._tasks.items()}
 
-    def key_of(self, task: str) -> str:
-        """The metric that a task is judged by."""
-        return f"task/{task}/{self.metric_key}"
+    def observe(self, metrics: Mapping[str, float]) -> None:
+        """Add a step's metrics, by their whole names, to the next evaluation.
 
-    def update(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Take notice of an evaluation.
-
-        Args:
-            metrics: by their whole names; a task that none is of was not evaluated, and is judged
-                by what was known.
-
-        Returns:
-            The weights from now on.
+        A task that took no part in the step, or whose metric is not finite, is left out.
 
         Raises:
-            ConfigError: a task has metrics, and not the one that it is judged by.
+            ConfigError: a task took part, and has no metric `metric_key`.
         """
         for name, task in self._tasks.items():
-            value = self.value_of(name, metrics)
-            if value is None:
+            prefix = f"task/{name}/"
+            value = metrics.get(f"{prefix}{self.metric_key}")
+            if value is not None and math.isfinite(value):
+                task.total, task.count = task.total + value, task.count + 1
+            elif value is None and f"{prefix}reward" in metrics:
+                others = [m.removeprefix(prefix) for m in metrics if m.startswith(prefix)]
+                raise ConfigError(
+                    f"DynamicTaskWeightScheduler: metric_key = {self.metric_key!r}: {name} has no "
+                    f"such metric; {near_or_all(self.metric_key, others)}"
+                )
+
+    def update(self) -> dict[str, float]:
+        """Evaluate the means of what was observed; return the weights from now on."""
+        for task in self._tasks.values():
+            if not task.count:
                 continue
-            if task.best is None or value > task.best + self.min_delta:
-                task.best, task.stale = value, 0
+            mean = task.total / task.count
+            if task.best is None or mean > task.best + self.min_delta:
+                task.best, task.stale = mean, 0
             else:
                 task.stale += 1
+            task.total, task.count = 0.0, 0
         self._shift()
         return self.weights
-
-    def value_of(self, name: str, metrics: Mapping[str, float]) -> float | None:
-        """What a task is judged by; None where it has no metrics, or this one is not finite.
-
-        Raises:
-            ConfigError: it has metrics, and not this one.
-        """
-        key, prefix = self.key_of(name), f"task/{name}/"
-        if key not in metrics:
-            others = [m.removeprefix(prefix) for m in metrics if m.startswith(prefix)]
-            if not others:
-                return None
-            raise ConfigError(
-                f"DynamicTaskWeightScheduler: metric_key = {self.metric_key!r}: {name} has no such "
-                f"metric; {near_or_all(self.metric_key, others)}"
-            )
-        value = metrics[key]
-        return value if math.isfinite(value) else None
 
     def _shift(self) -> None:
         stopped = [t for t in self._tasks.values() if t.stale >= self.patience]
@@ -153,13 +126,9 @@ class DynamicTaskWeightScheduler:
             task.weight *= rest / total
 
     def state(self) -> dict[str, float]:
-        """All that changes, as numbers by name."""
-        parts: dict[str, dict[str, float]] = {}
-        for name, task in self._tasks.items():
-            parts[name] = {"weight": task.weight, "stale": float(task.stale)}
-            if task.best is not None:
-                parts[name]["best"] = task.best
-        return joined(parts)
+        """Return all that changes, as numbers by name."""
+        parts = {name: asdict(task) for name, task in self._tasks.items()}
+        return {name: n for name, n in joined(parts).items() if n is not None}
 
     def load_state(self, state: Mapping[str, float]) -> None:
         """Go on from what `state` gave.
@@ -167,18 +136,14 @@ class DynamicTaskWeightScheduler:
         Raises:
             CheckpointError: it is of other tasks.
         """
-        there = split(state)
-        if not there:
+        saved = split(state)
+        if saved.keys() != self._tasks.keys():
             raise CheckpointError(
-                "the step was saved without a scheduler, and this trainer has one; load it first, "
-                "and call set_task_scheduler after it"
+                f"the step was saved with a scheduler of the tasks {', '.join(sorted(saved))}, "
+                f"and this one is of {', '.join(sorted(self._tasks))}; give the scheduler that it "
+                "was saved with, or call set_task_scheduler behind load_checkpoint"
+                if saved
+                else "the step was saved without a scheduler, and this trainer has one; load it "
+                "first, and call set_task_scheduler after it"
             )
-        if there.keys() != self._tasks.keys():
-            raise CheckpointError(
-                f"the checkpoint's task weights are of {', '.join(sorted(there))}, "
-                f"the scheduler's of {', '.join(sorted(self._tasks))}; give the scheduler that it "
-                "was saved with"
-            )
-        for name, task in self._tasks.items():
-            own = there[name]
-            task.weight, task.best, task.stale = own["weight"], own.get("best"), int(own["stale"])
+        self._tasks = {name: _Task(**numbers) for name, numbers in saved.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,33 +17,32 @@ from verl_hpc.rewards.scorer import Scorer, make_scorer
 
 
 def task_scorer(name: str, config: TaskConfig, given: Reward, device: torch.device) -> Scorer:
-    """The task's own.
+    """Make the scorer of a task.
 
     Args:
-        given: of the trainer's `rewards`; None where it has none for this task.
-        device: of a reward model.
+        given: the trainer's reward of this task; None where it has none.
+        device: device of a reward model.
 
     Raises:
-        ConfigError: two of them.
+        ConfigError: a reward in tasks.yaml and another one of the trainer's.
         RewardError, ModelError: one that cannot be used.
     """
-    where = f"tasks.{name}"
     named = next((n for n in REWARDS if getattr(config, n) is not None), None)
+    setting = f"tasks.{name}.{named or 'reward_function'}"
     if given is not None and named is not None:
         raise ConfigError(
-            f"{where}.{named}: the trainer's rewards has one for {name}, too; leave one of them out"
+            f"{setting}: the trainer's rewards has one for {name}, too; leave one of them out"
         )
     if config.reward is not None:
-        return make_scorer(config.reward, f"{where}.reward")
+        return make_scorer(config.reward, setting)
     if config.reward_model is not None:
-        function = model_reward(config.reward_model, device, f"{where}.reward_model")
-        return scorer_of(function, f"{where}.reward_model")
-    return scorer_of(given or config.reward_function, f"{where}.reward_function")
+        given = model_reward(config.reward_model, device, setting)
+    return scorer_of(given or config.reward_function, setting)
 
 
 def model_reward(path: str, device: torch.device, setting: str) -> Callable[..., Any]:
-    """A sequence classifier with one label, which reads the prompt and the response in its own
-    tokens.
+    """Load a sequence classifier with one label, which reads the prompt and the response in its own
+    tokens, as a reward function.
 
     Raises:
         ModelError: transformers cannot load it, or it has several labels.
@@ -58,15 +57,15 @@ def model_reward(path: str, device: torch.device, setting: str) -> Callable[...,
 
     @batched
     def score(requests: Sequence[Request]) -> list[float]:
-        texts = [f"{_text(request.prompt)}{request.response}" for request in requests]
+        prompts = [
+            r.prompt if isinstance(r.prompt, str) else f"{text_of_prompt(r.prompt)}\n\n"
+            for r in requests
+        ]
+        texts = [f"{p}{r.response}" for p, r in zip(prompts, requests, strict=True)]
         read = tokenizer(texts, padding=True, return_tensors="pt").to(device)
         with torch.no_grad():
             logits = model(input_ids=read.input_ids, attention_mask=read.attention_mask).logits
-        found: list[float] = logits[:, 0].float().tolist()
-        return found
+        scores: list[float] = logits[:, 0].float().tolist()
+        return scores
 
     return score
-
-
-def _text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
-    return prompt if isinstance(prompt, str) else f"{text_of_prompt(prompt)}\n\n"

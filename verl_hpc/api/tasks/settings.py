@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, SerializeAsAny, ValidationError, model_validator
 
 from verl_hpc.api.settings import PolicySettings, PPOConfig, StepSettings
 from verl_hpc.config.explain import explain, near_or_all, shown
@@ -19,22 +18,19 @@ from verl_hpc.section import (
     NonNegative,
     PathText,
     Positive,
-    PositiveFinite,
     ProperFraction,
     Section,
     Seed,
 )
 
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
+REWARDS = ("reward_function", "reward", "reward_model")
 
 
 class TaskConfig(StepSettings):
-    """What every task has."""
+    """Settings that every task has."""
 
     type: str
-    weight: PositiveFinite | None = None
-    """Share of the prompts, relative to those of the other tasks, in place of the data loader's; 1
-    if only others have one. A scheduler's take the place of these."""
     reward_function: Text | None = None
     """Name of a function as reward_fn of PPOTrainer has it, or path/to/file.py:function. A task has
     one of this, reward, reward_model, and rewards of the trainer; with none the KL teaches alone.
@@ -45,7 +41,8 @@ class TaskConfig(StepSettings):
     """Directory or name of a sequence classifier with one label, which scores prompt and response.
     """
     device: Text | None = None
-    """Of the task's reward model or constraint model, such as cuda:1; null takes the actor's."""
+    """Device of the task's reward model or constraint model, such as cuda:1; null takes the
+    actor's."""
 
     @model_validator(mode="after")
     def _one_reward(self) -> TaskConfig:
@@ -60,12 +57,9 @@ class TaskConfig(StepSettings):
         return self
 
     def of_trainer(self, seed: int) -> PPOConfig:
-        """The same as what `PPOTrainer` is given."""
+        """Return these settings as `PPOTrainer` takes them."""
         names = PPOConfig.model_fields.keys() & type(self).model_fields.keys()
         return PPOConfig(seed=seed, **{name: getattr(self, name) for name in names})
-
-
-REWARDS = ("reward_function", "reward", "reward_model")
 
 
 class PolicyTask(TaskConfig, PolicySettings):
@@ -96,13 +90,11 @@ class ConditionConfig(Section):
     digits: Annotated[NonNegative, Field(le=6)] = 1
     """Decimals of a reward, without levels."""
     window: Annotated[Positive, Field(le=4096)] = 256
-    """Newest rewards that levels are made of."""
+    """Number of the newest rewards that levels are made of."""
 
     @model_validator(mode="after")
     def _fits(self) -> ConditionConfig:
-        if self.text.count("{reward}") != 1 or re.search(
-            r"[{}]", self.text.replace("{reward}", "")
-        ):
+        if self.text.count("{") != 1 or self.text.count("}") != 1 or "{reward}" not in self.text:
             raise ValueError("text: write {reward} in it once, and no other braces")
         if (self.levels is None) == (self.target is None):
             raise ValueError("give levels, or levels: null and a target; the highest level is one")
@@ -117,7 +109,7 @@ class ConditionedTask(TaskConfig):
 
 
 class ConstraintConfig(Section):
-    """Which tokens may come next; one of these."""
+    """Limits on the tokens that may come next; one of these is given."""
 
     choices: Annotated[list[Text], Field(min_length=1, max_length=10_000)] | None = None
     """The response is one of these texts."""
@@ -129,7 +121,7 @@ class ConstraintConfig(Section):
     model: PathText | None = None
     """A language model with the actor's tokenizer: tokens that it finds likely enough."""
     min_probability: Annotated[ProperFraction, Field(gt=0.0)] = 0.001
-    """Under `model`; the likeliest token is always allowed."""
+    """Least probability under `model`; the likeliest token is always allowed."""
 
     @model_validator(mode="after")
     def _one(self) -> ConstraintConfig:
@@ -149,121 +141,73 @@ class ConstrainedTask(PolicyTask):
     """null takes that of the trainer's `constraints`."""
 
 
-_TYPES: Mapping[str, type[TaskConfig]] = {
+TYPES: Mapping[str, type[TaskConfig]] = {
     "ppo": PPOTask,
     "reward_conditioned": ConditionedTask,
     "constrained_decoding": ConstrainedTask,
 }
+_Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 M = TypeVar("M", bound=BaseModel)
-_NAME = re.compile(r"^[a-z][a-z0-9_]{0,39}$")
 
 
-class SharedConfig(Section):
-    """What is set once for all tasks."""
+class TasksConfig(Section):
+    """All of tasks.yaml."""
 
     steps: Positive = 100
-    """That `train` takes, if it is not told."""
+    """Steps that `train` takes if it is called without a number."""
     seed: Seed = 0
-    """Of the samples."""
+    """Seed of the samples."""
     output_dir: PathText = "runs"
-    """Of metrics.jsonl and checkpoints, in a directory of the trainer's name."""
+    """Directory of metrics.jsonl and checkpoints, below which the trainer's name is one."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "multi_task"
     checkpoint_every: NonNegative = 0
     """Steps between checkpoints; 0 saves none but those that are asked for."""
     keep: Positive | None = None
     """Newest checkpoints that stay; null keeps all."""
     evaluate_every: Positive = 5
-    """Steps of which a scheduler is told the means, as one evaluation."""
+    """Steps whose mean metrics are one evaluation of a scheduler."""
+    tasks: Annotated[dict[_Name, SerializeAsAny[TaskConfig]], Field(min_length=1)]
 
 
-class TasksConfig(SharedConfig):
-    """All of tasks.yaml."""
-
-    known: ClassVar[tuple[str, ...]] = (*SharedConfig.model_fields, "tasks")
-    tasks: dict[str, TaskConfig]
-
-    def tree(self) -> dict[str, Any]:
-        """Plain values of which `parse_tasks` makes the same."""
-        shared = {name: getattr(self, name) for name in SharedConfig.model_fields}
-        tasks = {n: {"type": t.type} | t.model_dump(mode="json") for n, t in self.tasks.items()}
-        return {**shared, "tasks": tasks}
-
-
-class _Variants(SharedConfig):
-    """Settings of which a file may choose another variant than one that it includes."""
-
-    tasks: dict[Annotated[str, Field(pattern=_NAME.pattern)], PolicyTask]
-
-
-def load_tasks(path: str | Path) -> TasksConfig:
-    """Read tasks.yaml.
+def load_tasks(source: str | Path | Mapping[str, Any]) -> TasksConfig:
+    """Read tasks.yaml, or check its settings as a mapping.
 
     Raises:
         ConfigError: a file that cannot be read, a name that does not exist (the nearest ones are
             given), or a value that is not allowed.
     """
-    return parse_tasks(read_tree(Path(path), _Variants), str(path))
+    if isinstance(source, Mapping):
+        tree, origin = dict(source), "tasks"
+    else:
+        tree, origin = read_tree(Path(source), TasksConfig), str(source)
+    if isinstance(tree.get("tasks"), list):
+        tree["tasks"] = _by_name(tree["tasks"], origin)
+    if isinstance(tree.get("tasks"), dict):
+        tree["tasks"] = {name: _task(name, t, origin) for name, t in tree["tasks"].items()}
+    return _checked(TasksConfig, tree, origin)
 
 
-def parse_tasks(tree: Mapping[str, Any], origin: str = "tasks") -> TasksConfig:
-    """Check a tree of plain values.
-
-    Raises:
-        ConfigError: as `load_tasks`.
-    """
-    if "namespace" in tree:
-        raise ConfigError(
-            f"{origin}:\n  namespace: is no setting of tasks, but of the trainer; give it there, "
-            f"Trainer(..., namespace={shown(tree['namespace'])})"
-        )
-    for name in tree:
-        if name not in TasksConfig.known:
-            near = near_or_all(str(name), TasksConfig.known)
-            raise ConfigError(f"{origin}:\n  {name}: no such setting; {near}")
-    rest = {name: value for name, value in tree.items() if name != "tasks"}
-    shared = _checked(SharedConfig, rest, origin, "")
-    named = _by_name(tree.get("tasks"), origin)
-    tasks = {name: _task(name, values, origin) for name, values in named.items()}
-    return TasksConfig.model_construct(**shared.__dict__, tasks=tasks)
-
-
-def _by_name(tasks: Any, origin: str) -> dict[str, dict[str, Any]]:
-    """From a mapping, or from a list whose entries have names."""
-    if isinstance(tasks, list):
-        if not all(isinstance(task, dict) and isinstance(task.get("name"), str) for task in tasks):
-            raise ConfigError(f"{origin}:\n  tasks: every entry of the list needs a name")
-        pairs = [(t["name"], {k: v for k, v in t.items() if k != "name"}) for t in tasks]
-        if len(dict(pairs)) < len(pairs):
-            raise ConfigError(f"{origin}:\n  tasks: two of them have the same name")
-        tasks = dict(pairs)
-    if not isinstance(tasks, dict) or not tasks:
-        raise ConfigError(
-            f"{origin}:\n  tasks = {shown(tasks)}: expected tasks by name, `math: {{type: ppo}}`"
-        )
-    return tasks
+def _by_name(tasks: list[Any], origin: str) -> dict[str, Any]:
+    names = [task.get("name") if isinstance(task, dict) else None for task in tasks]
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{origin}:\n  tasks: every entry of the list needs a name")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{origin}:\n  tasks: two of them have the same name")
+    return {task.pop("name"): task for task in map(dict, tasks)}
 
 
 def _task(name: Any, values: Any, origin: str) -> TaskConfig:
-    where = f"tasks.{name}"
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{origin}:\n  tasks: {shown(name)} is no name; small letters, digits and _, at most "
-            "40, a letter first"
-        )
+    where = f"tasks.{name}."
     if not isinstance(values, dict):
-        raise ConfigError(f"{origin}:\n  {where} = {shown(values)}: expected settings of a task")
-    kind = values.get("type")
-    if kind is None:
-        raise ConfigError(
-            f"{origin}:\n  {where}.type: is needed and not given; one of {', '.join(_TYPES)}"
-        )
-    if kind not in _TYPES:
-        near = near_or_all(str(kind), _TYPES, "types")
-        raise ConfigError(f"{origin}:\n  {where}.type = {shown(kind)}: no such type; {near}")
-    return _checked(_TYPES[kind], values, origin, f"{where}.")
+        raise ConfigError(f"{origin}:\n  tasks.{name} = {shown(values)}: expected its settings")
+    kind = str(values.get("type"))
+    if kind not in TYPES:
+        near = near_or_all(kind, TYPES, "types")
+        raise ConfigError(f"{origin}:\n  {where}type = {kind}: no such type; {near}")
+    return _checked(TYPES[kind], values, origin, where)
 
 
-def _checked(model: type[M], values: Mapping[str, Any], origin: str, where: str) -> M:
+def _checked(model: type[M], values: Mapping[str, Any], origin: str, where: str = "") -> M:
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,8 +14,7 @@ from verl_hpc.api.loading import device_here
 from verl_hpc.api.prompts import StepPrompts
 from verl_hpc.api.rewards import Reward
 from verl_hpc.api.settings import PPOConfig, run_config
-from verl_hpc.api.tasks.condition import Condition, prompt_of
-from verl_hpc.api.tasks.conditioned import conditioned
+from verl_hpc.api.tasks.conditioned import Condition, conditioned, prompt_of
 from verl_hpc.api.tasks.constraints import constraint_of
 from verl_hpc.api.tasks.scorers import task_scorer
 from verl_hpc.api.tasks.settings import ConditionedTask, ConstrainedTask, PolicyTask, TaskConfig
@@ -37,12 +36,12 @@ class Task:
     """A task of tasks.yaml with its scorer, constraint, head and optimizers.
 
     Args:
-        name: of it.
+        name: name of the task.
         config: its settings.
         models: what all tasks share.
-        seed: of the samples.
-        reward: of the trainer's `rewards`, or None.
-        constraint: of the trainer's `constraints`, or None.
+        seed: seed of the samples.
+        reward: the trainer's reward of this task, or None.
+        constraint: the trainer's constraint of this task, or None.
 
     Raises:
         ConfigError, RewardError, ModelError: what cannot be honoured.
@@ -59,93 +58,86 @@ class Task:
     ) -> None:
         self.name, self.config, self.seed = name, config, seed
         self.scores: list[float] = []
-        """Of the responses of its newest step."""
-        self._models, self._where = models, f"tasks.{name}"
-        self._device = self._chosen_device()
+        """Scores of the responses of its newest step."""
+        self._models = models
+        device = self._device()
         self.condition: Condition | None = None
         if isinstance(config, ConditionedTask):
             self.condition = Condition(config.condition, models.tokenizer)
-        self.head = self._value_head()
-        scorer = task_scorer(name, config, reward, self._device)
+        head = self._value_head()
+        self._has_critic = head is not None
+        scorer = task_scorer(name, config, reward, device)
         self._prompts, self._plain = StepPrompts(), StepPrompts()
         critic_lr = config.critic_lr if isinstance(config, PolicyTask) else config.lr
-        constraint = self._constraint(constraint)
-        engines = models.engines(config.lr, critic_lr, self.head)
+        limits = self._constraint(constraint, device)
+        engines = models.engines(config.lr, critic_lr, head)
         try:
             first = self._config(1, seed)
         except ConfigError as error:
-            raise ConfigError(f"{self._where}: {error}") from None
+            raise ConfigError(f"tasks.{name}: {error}") from None
         self.run = assemble(
             first,
             models.actor,
-            self.head,
+            head,
             models.tokenizer,
             self._prompts,
             scorer,
             engines,
             models.reference if config.kl_coef else None,
-            constraint,
+            limits,
         )
         self._flow = cache(self._make_flow)
 
-    def _chosen_device(self) -> torch.device:
-        if self.config.device is None:
+    def _device(self) -> torch.device:
+        config, where = self.config, f"tasks.{self.name}.device = {self.config.device}"
+        if config.device is None:
             return self._models.device
-        device = device_here(f"{self._where}.device = {self.config.device}", self.config.device)
-        if self.config.reward_model is None and not self._has_constraint_model:
+        device = device_here(where, config.device)
+        constraint = getattr(config, "constraint", None)
+        if config.reward_model is None and (constraint is None or constraint.model is None):
             raise ConfigError(
-                f"{self._where}.device = {self.config.device}: it is that of a reward model or a "
-                "constraint model, and this task has neither; leave it out"
+                f"{where}: it is that of a reward model or a constraint model, and this task has "
+                "neither; leave it out"
             )
         return device
-
-    @property
-    def _has_constraint_model(self) -> bool:
-        constraint = getattr(self.config, "constraint", None)
-        return constraint is not None and constraint.model is not None
 
     def _value_head(self) -> torch.nn.Module | None:
         if not isinstance(self.config, PolicyTask):
             return None
-        default = "critic" if self._models.critic is not None else "none"
-        if self.config.value_head is None and self.config.adv_estimator not in (None, "gae"):
-            default = "none"
-        reads = self.config.value_head or default
-        return self._models.head(reads, f"{self._where}.value_head")
+        reads = self.config.value_head
+        if reads is None:
+            uses_values = self.config.adv_estimator in (None, "gae")
+            reads = "critic" if self._models.critic is not None and uses_values else "none"
+        return self._models.head(reads, f"tasks.{self.name}.value_head")
 
-    def _constraint(self, given: Any) -> Constraint | None:
-        where = f"{self._where}.constraint"
-        if not isinstance(self.config, ConstrainedTask):
+    def _constraint(self, given: Any, device: torch.device) -> Constraint | None:
+        where, config = f"tasks.{self.name}.constraint", self.config
+        if not isinstance(config, ConstrainedTask):
             if given is not None:
                 raise ConfigError(
-                    f"constraints[{self.name!r}]: the task's type is {self.config.type}; only "
+                    f"constraints[{self.name!r}]: the task's type is {config.type}; only "
                     "constrained_decoding has a constraint"
                 )
             return None
-        if (given is None) == (self.config.constraint is None):
+        if (given is None) == (config.constraint is None):
             what = "is needed and not given" if given is None else "is given twice"
             raise ConfigError(
                 f"{where}: {what}; write it in tasks.yaml, or give it in the trainer's constraints"
             )
-        chosen = given if given is not None else self.config.constraint
-        models = self._models
-        return constraint_of(chosen, models.tokenizer, self._device, models.ends, where)
+        chosen, models = given if given is not None else config.constraint, self._models
+        return constraint_of(chosen, models.tokenizer, device, models.ends, where)
 
     def _config(self, num_prompts: int, seed: int) -> RunConfig:
-        """The run that a step of so many prompts is one of."""
+        """Return the configuration of a run whose steps have so many prompts."""
         flat = divided(self.config.of_trainer(seed), num_prompts)
-        found = run_config(
-            flat,
-            name=self.name,
-            dtype=self._models.dtype,
-            has_critic=self.head is not None,
-            num_prompts=num_prompts,
+        config = run_config(
+            flat, self._models.actor, self._has_critic, name=self.name, num_prompts=num_prompts
         )
         if self.condition is None or not self.config.kl_coef:
-            return found
-        kl = found.algorithm.kl.model_copy(update={"placement": "loss"})
-        algorithm = found.algorithm.model_copy(update={"kl": kl})
-        return found.model_copy(update={"algorithm": algorithm})
+            return config
+        kl = config.algorithm.kl.model_copy(update={"placement": "loss"})
+        algorithm = config.algorithm.model_copy(update={"kl": kl})
+        return config.model_copy(update={"algorithm": algorithm})
 
     def set_lr_factor(self, factor: float) -> None:
         """Multiply the learning rates of tasks.yaml."""
@@ -155,17 +147,20 @@ class Task:
             path.lr = role.settings.optimizer.lr * factor
 
     def step(self, problems: Sequence[Problem], step: int) -> dict[str, float]:
-        """Answer, score and learn; metrics `task/NAME/...`.
+        """Answer, score and learn; return metrics `task/NAME/...`.
 
         Args:
             problems: at least one.
-            step: of the trainer, from 1.
+            step: the trainer's step, from 1.
 
         Raises:
-            DataError, RewardError, TrainingError, ModelError: as the operators.
+            DataError, RewardError, TrainingError, ModelError: raised by the operators.
         """
-        timers = Timers()
-        rows = self._prompts.add([self._asked(problem) for problem in problems])
+        text = self.condition.asked if self.condition is not None else ""
+        tokenizer, timers = self._models.tokenizer, Timers()
+        rows = self._prompts.add(
+            [replace(p, prompt=prompt_of(p, tokenizer, text)) for p in problems]
+        )
         self._plain.add(problems)
         recipe, pipeline = self._flow(len(rows), self.seed)
         recipe.metrics.clear()
@@ -175,36 +170,28 @@ class Task:
                 enter=lambda operator, _: stages.begin(timers(operator)),
             )
         self.scores = list(values["scores"].values)
-        return self._named(dict(recipe.metrics), timers.drain())
-
-    def _asked(self, problem: Problem) -> Problem:
-        """With its prompt in tokens, as the rollout reads it."""
-        text = self.condition.asked if self.condition is not None else ""
-        return replace(problem, prompt=prompt_of(problem, self._models.tokenizer, text))
+        metrics = {**recipe.metrics, **timers.drain()}
+        seconds = metrics[names.STEP_SECONDS]
+        metrics |= {
+            "reward": metrics[names.SCORE],
+            "seconds": seconds,
+            "tokens_per_second": metrics[names.TOKENS] / seconds,
+        }
+        return {f"task/{self.name}/{name}": value for name, value in metrics.items()}
 
     def _make_flow(self, num_prompts: int, seed: int) -> tuple[Recipe, Pipeline]:
-        """Of steps of so many prompts; they differ in their mini-batches, and by the seed."""
+        """Make the flow of steps of so many prompts, whose number of mini-batches depends on it."""
         run = replace(self.run, config=self._config(num_prompts, seed))
         recipe = (
             rl(run) if self.condition is None else conditioned(run, self.condition, self._plain)
         )
         return recipe, recipe.compile()
 
-    def _named(self, found: Mapping[str, float], timings: Mapping[str, float]) -> dict[str, float]:
-        num_tokens, seconds = found[names.TOKENS], timings[names.STEP_SECONDS]
-        more = {
-            **timings,
-            "reward": found[names.SCORE],
-            "seconds": seconds,
-            "tokens_per_second": num_tokens / seconds,
-        }
-        return {f"task/{self.name}/{name}": value for name, value in {**found, **more}.items()}
-
 
 def divided(config: PPOConfig, num_prompts: int) -> PPOConfig:
-    """With a batch_size that divides a step's responses; how many prompts of a task a step has is
-    drawn. It is the number of optimizer steps that comes nearest to what was asked for, not their
-    size: 11 responses at a batch_size of 4 are one step, and not 11 steps of one response each."""
+    """Return settings with a batch_size that divides a step's responses, whose number is drawn. It
+    is the number of optimizer steps that comes nearest to what was asked for, not their size: 11
+    responses at a batch_size of 4 are one step, and not 11 steps of one response each."""
     if config.batch_size is None:
         return config
     count = num_prompts * config.num_samples

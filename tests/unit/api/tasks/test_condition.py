@@ -1,6 +1,6 @@
 """Rewards in prompts."""
 
-from verl_hpc.api.tasks.condition import Condition
+from verl_hpc.api.tasks.conditioned import Condition
 from verl_hpc.api.tasks.settings import ConditionConfig
 from verl_hpc.data.problem import Problem
 

@@ -120,7 +120,7 @@ def test_what_is_no_constraint_is_named(tokenizer):
 def test_a_task_of_a_trainer_is_held_to_a_model_by_name(
     make_trainer, tokenizer, hf_model, tmp_path
 ):
-    """By tasks.yaml, on the task's own device: tokens that the model finds likely, as it says."""
+    """The constraint's model is on the task's own device, and allows the tokens it finds likely."""
     with torch.no_grad():  # of few tokens, and others for each text
         hf_model.lm_head.weight.normal_(generator=torch.Generator().manual_seed(0))
     hf_model.save_pretrained(tmp_path / "judge")

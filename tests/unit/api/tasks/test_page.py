@@ -4,7 +4,7 @@ import re
 import runpy
 from pathlib import Path
 
-from verl_hpc.api.tasks.settings import _TYPES, SharedConfig
+from verl_hpc.api.tasks.settings import TYPES, TasksConfig
 
 ROOT = Path(__file__).parents[4]
 
@@ -22,8 +22,8 @@ def test_the_block_of_the_page_runs(tmp_path, monkeypatch, capsys):
 
 def test_the_page_names_every_type():
     text = (ROOT / "docs/multi_task.md").read_text(encoding="utf-8")
-    assert all(f"| `{name}` |" in text for name in _TYPES)
-    assert "checkpoint_every" in SharedConfig.model_fields
+    assert all(f"| `{name}` |" in text for name in TYPES)
+    assert "checkpoint_every" in TasksConfig.model_fields
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):

@@ -19,7 +19,7 @@ def test_each_task_has_a_line_of_the_log(make_trainer, caplog):
 
 
 def test_a_reward_of_a_users_has_a_time_limit(make_trainer, tmp_path):
-    """As likeness of code to an answer may take for ever."""
+    """Likeness of code to an answer may take for ever."""
     source = "import time\ndef likeness(response, reference):\n    time.sleep(60)\n"
     (tmp_path / "code.py").write_text(source)
     section = {"function": f"{tmp_path}/code.py:likeness", "timeout_s": 0.1}

@@ -15,6 +15,11 @@ def scheduler(**changes):
     return DynamicTaskWeightScheduler(**given | changes)
 
 
+def evaluate(scheduler, metrics):
+    scheduler.observe(metrics)
+    return scheduler.update()
+
+
 def rewards(**values):
     return {f"task/{name}/reward": value for name, value in values.items()}
 
@@ -23,33 +28,33 @@ def test_weight_goes_from_what_has_stopped_to_what_improves():
     found = scheduler()
     assert found.weights == {"a": 0.5, "b": 0.25, "c": 0.25}
     for step in range(2):  # the first value is a best, and one evaluation is not enough
-        assert found.update(rewards(a=1, b=step, c=step))["a"] == 0.5
-    weights = found.update(rewards(a=1, b=2, c=2))
+        assert evaluate(found, rewards(a=1, b=step, c=step))["a"] == 0.5
+    weights = evaluate(found, rewards(a=1, b=2, c=2))
     assert weights == pytest.approx({"a": 0.3, "b": 0.35, "c": 0.35})
     for step in range(3, 60):
-        weights = found.update(rewards(a=0.5, b=step, c=step))
+        weights = evaluate(found, rewards(a=0.5, b=step, c=step))
     assert weights == pytest.approx({"a": 0.1, "b": 0.45, "c": 0.45})
     assert weights["a"] >= 0.1
-    weights = found.update(rewards(a=2, b=60, c=60))  # it improves again, and gets its part
+    weights = evaluate(found, rewards(a=2, b=60, c=60))  # it improves again, and gets its part
     for _ in range(2):
-        weights = found.update(rewards(a=3 + _, b=0, c=70 + _))
+        weights = evaluate(found, rewards(a=3 + _, b=0, c=70 + _))
     assert weights["b"] < 0.45 and weights["a"] > 0.1
 
 
 def test_nothing_moves_where_all_have_stopped():
     found = scheduler()
     for _ in range(9):
-        found.update(rewards(a=1, b=1, c=1))
+        evaluate(found, rewards(a=1, b=1, c=1))
     assert found.weights == {"a": 0.5, "b": 0.25, "c": 0.25}
 
 
 def test_a_task_that_was_not_evaluated_is_judged_by_what_was_known():
     found = scheduler(patience=1)
-    found.update(rewards(a=1, b=1, c=1))
+    evaluate(found, rewards(a=1, b=1, c=1))
     for _ in range(5):
-        found.update(rewards(b=_ + 2, c=_ + 2))
+        evaluate(found, rewards(b=_ + 2, c=_ + 2))
     assert found.weights["a"] == 0.5
-    found.update(rewards(a=math.nan, b=9, c=9))
+    evaluate(found, rewards(a=math.nan, b=9, c=9))
     assert found.weights["a"] == 0.5
 
 
@@ -61,7 +66,7 @@ def test_a_task_that_was_not_evaluated_is_judged_by_what_was_known():
 def test_weights_sum_to_one_above_the_floor(evaluations):
     found = scheduler(patience=1, min_weight=0.2)
     for values in evaluations:
-        weights = found.update(rewards(**values))
+        weights = evaluate(found, rewards(**values))
         assert math.isclose(math.fsum(weights.values()), 1, abs_tol=1e-12)
         assert min(weights.values()) >= 0.2 - 1e-12
 
@@ -69,26 +74,26 @@ def test_weights_sum_to_one_above_the_floor(evaluations):
 def test_it_goes_on_from_its_state():
     one, other = scheduler(), scheduler()
     for step in range(4):
-        one.update(rewards(a=1, b=step, c=-step))
+        evaluate(one, rewards(a=1, b=step, c=-step))
     other.load_state(one.state())
     assert other.weights == one.weights != scheduler().weights
-    assert other.update(rewards(a=1, b=9, c=9)) == one.update(rewards(a=1, b=9, c=9))
-    with pytest.raises(CheckpointError, match="of a, b, c, the scheduler's of d"):
+    assert evaluate(other, rewards(a=1, b=9, c=9)) == evaluate(one, rewards(a=1, b=9, c=9))
+    with pytest.raises(CheckpointError, match="of the tasks a, b, c, and this one is of d"):
         scheduler(initial_weights={"d": 1}).load_state(one.state())
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"initial_weights": {}}, "initial_weights is empty"),
-        ({"initial_weights": {"a": 0.0}}, r"initial_weights\['a'\] = 0.0; must be finite"),
-        ({"patience": 0}, "patience = 0; must be at least 1"),
-        ({"min_weight": 0.4}, "min_weight = 0.4 for each of 3 tasks; must be from 0 to 0.3333"),
+        ({"initial_weights": {}}, "initial_weights = {}; .*at least 1 item"),
+        ({"initial_weights": {"a": 0.0}}, r"initial_weights\['a'\] = .*greater than 0"),
+        ({"patience": 0}, "patience = 0; .*greater than or equal to 1"),
+        ({"min_weight": 0.4}, "gives b 0.25 .* lower min_weight to at most 0.333"),
         ({"min_weight": 0.3}, "gives b 0.25 of the sum, below min_weight = 0.3"),
-        ({"min_delta": -1.0}, "min_delta = -1; must be finite"),
-        ({"min_delta": float("nan")}, "min_delta = nan; must be finite"),
+        ({"min_delta": -1.0}, "min_delta = -1.0; .*greater than or equal to 0"),
+        ({"min_delta": float("nan")}, "min_delta = nan; "),
         ({"patience": 1.5}, "patience = 1.5; Input should be a valid integer"),
-        ({"rate": 0.0}, "rate = 0; must be above 0"),
+        ({"rate": 0.0}, "rate = 0.0; .*greater than 0"),
     ],
 )
 def test_values_that_are_not_allowed_are_named(changes, words):
@@ -98,4 +103,4 @@ def test_values_that_are_not_allowed_are_named(changes, words):
 
 def test_a_metric_that_no_task_has_names_its_neighbours():
     with pytest.raises(ConfigError, match=r"'rewards': a has no such metric; did you mean reward"):
-        scheduler(metric_key="rewards").update(rewards(a=1))
+        scheduler(metric_key="rewards").observe(rewards(a=1))

@@ -134,7 +134,8 @@ class MemoryBound:
             saved = host.page_locked() | host.saved()
             built = host.trained_copies() if generates else {}
         computing = max((sum(one.device.values()) for one in memory.passes()), default=0)
-        parts = (resident, {}, kept, {}, built, saved)
+        none: Terms = {}
+        parts = (resident, none, kept, none, built, saved)
         divided = RankBytes(*(_divided(part) for part in parts))
         every = RankBytes(*(sum(part.values()) for part in parts))
         of_each = RankBytes(*(a - b for a, b in zip(every, divided, strict=True)))

@@ -76,8 +76,9 @@ def compiled(config: RunConfig, layouts: RunLayouts | None = None) -> Pipeline:
             changes_state=work.changes_state,
             roles=(work.role,),
         )
-    pools = None if layouts is None else layouts.pools
-    return flow.compile(pools and {name: pool.ranks for name, pool in pools.items()})
+    if layouts is None:
+        return flow.compile()
+    return flow.compile({name: pool.ranks for name, pool in layouts.pools.items()})
 
 
 def _infer(name: str, role: str, gives: str, needs: Sequence[str] = _BATCH) -> Work:

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from verl_hpc.runtime.groups import Groups
 from verl_hpc.testing.tiny import make_tiny_model
 
 MANY_HEADS = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4}
 """So that layouts have something to divide; too small for vLLM, unless a test says head_dim."""
+VLLM_HEADS = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+"""Heads of 32, the smallest that vLLM's attention on CPUs takes."""
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +24,14 @@ def shared_directory(here):
     with tempfile.TemporaryDirectory(dir=os.environ.get("VERL_HPC_TESTS_SCRATCH")) as mine:
         yield Path(here.control.broadcast(mine))
         here.control.barrier()
+
+
+@pytest.fixture
+def groups():
+    """Process groups that are closed after the test."""
+    made = Groups()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from tests.slow import REASON
 from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig, RouterConfig
+from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.engines import factory
 from verl_hpc.engines.factory import start_layouts
 from verl_hpc.engines.megatron.engine import MegatronEngine
@@ -25,6 +26,7 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.rollout.factory import build_rollout
 from verl_hpc.rollout.protocol import RolloutEngine
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.files import SafetensorsReader
@@ -78,6 +80,16 @@ def build_engine(
     return cast(MegatronEngine, engine)
 
 
+def engine_of_sizes(here, directory: Path, sizes: Mapping[str, Any], **settings: Any):
+    """An engine on these sizes, which may also say `sp` for sequence parallelism and what is
+    recomputed."""
+    sizes = dict(sizes)
+    settings["sequence_parallel"] = bool(sizes.pop("sp", False))
+    if "recompute" in sizes:
+        settings["recompute"] = sizes.pop("recompute")
+    return build_engine(here, directory, TrainLayout(**sizes), **settings)
+
+
 def load_weights(here, engine: TrainingEngine, directory: Path) -> None:
     """From a Hugging Face directory; a value head that is not there stays zero."""
     weights = open_weights(directory, head=engine.head)
@@ -87,24 +99,57 @@ def load_weights(here, engine: TrainingEngine, directory: Path) -> None:
     engine.weights_changed()
 
 
+def rollout_of(
+    here, directory: Path, replicas, config: RolloutConfig, dtype: str = "float32", **settings: Any
+) -> RolloutEngine | None:
+    """The rollout engine of a configuration, without weights; None on ranks of no replica."""
+    arch, path = read_architecture(directory), str(directory)
+    return build_rollout(here.world, arch, path, path, replicas, config, dtype, **settings)
+
+
 def load_rollout(here, engine: RolloutEngine, directory: Path) -> None:
     """Fill a rollout engine with the weights of a Hugging Face directory."""
     plan = plan_transfer(safetensors_shard_map(directory), engine.shard_map, here.world.node_of)
+    refit(engine, Transfer(plan, here.world.rank, SafetensorsReader()), {})
+
+
+def refit(engine: RolloutEngine, transfer: Transfer, source: Mapping, dtypes: Any = None):
+    """Give a rollout engine the weights of `source`; what the transfer counted."""
     engine.begin_update()
-    Transfer(plan, here.world.rank, SafetensorsReader()).run({}, engine.weights, engine.dtype)
+    stats = transfer.run(source, engine.weights, dtypes or engine.dtype)
     engine.finish_update()
+    return stats
+
+
+def layouts(labels: str) -> list[dict[str, Any]]:
+    """Sizes of layouts by their labels: `tp2-pp2 dp4-ep2-full` are two.
+
+    `sp` stands for sequence parallelism, `full` and `selective` for what is recomputed, `one` for
+    a rank alone; any other word is set to the number behind it, or to True without one.
+    """
+    return [_sizes(label) for label in labels.split()]
+
+
+def _sizes(label: str) -> dict[str, Any]:
+    sizes: dict[str, Any] = {}
+    for name, number in re.findall(r"([a-z]+)(\d*)", label.removeprefix("one")):
+        if name in ("full", "selective"):
+            sizes["recompute"] = name
+        else:
+            sizes[name] = int(number) if number else True
+    return sizes
 
 
 def layouts_of_world(
     metafunc,
-    layouts: Mapping[int, Sequence[Mapping[str, int]]],
+    usual: Mapping[int, Sequence[Mapping[str, int]]],
     further: Mapping[int, Sequence[Mapping[str, int]]] = MappingProxyType({}),
     **choices: Sequence,
 ) -> None:
     """Give a test's `sizes` each layout of this world size: a `pytest_generate_tests`.
 
     Args:
-        further: layouts that are all slow, since those of `layouts` have all that is in them.
+        further: layouts that are all slow, since those of `usual` have all that is in them.
         choices: what other arguments may be. A layout takes one combination of them, the next
             layout the next one; all combinations on all layouts are slow.
     """
@@ -115,7 +160,7 @@ def layouts_of_world(
     taken = {name: values for name, values in choices.items() if name in metafunc.fixturenames}
     combinations = list(product(*taken.values()))
     cases = []
-    often, seldom = (found.get(plugin.session.world.size, []) for found in (layouts, further))
+    often, seldom = (known.get(plugin.session.world.size, []) for known in (usual, further))
     for number, sizes in enumerate([*often, *seldom]):
         layout = "-".join(f"{k}{v}" for k, v in sizes.items())
         for place, values in enumerate(combinations):
@@ -131,23 +176,44 @@ def _label(value: object) -> str:
     return value if isinstance(value, str) else re.sub(r"\W+", "-", str(value)).strip("-")
 
 
+def window(memory: Mapping[str, torch.Tensor], region) -> torch.Tensor:
+    """The elements of a region where they lie in memory, in the shape of its box."""
+    local, view = memory[region.view.name], region.view
+    first = local.storage_offset() + view.offset
+    return local.as_strided(region.box.shape, view.strides, first)
+
+
 def held(weights, region) -> torch.Tensor:
     """A copy of what a region's memory holds, in the shape of its box."""
-    local = weights[region.view.name].clone()  # its own storage, so that offsets count from 0
-    return local.as_strided(region.box.shape, region.view.strides, region.view.offset)
+    return window(weights, region).clone()
+
+
+def same(found: Mapping, expected: Mapping, atol: float = 0.0) -> None:
+    """Assert that both have the same tensors by name, to the last bit unless `atol` says else."""
+    torch.testing.assert_close(dict(found), dict(expected), rtol=0, atol=atol)
+
+
+def memory(
+    shard_map: ShardMap, rank: int, values: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
+    """One rank's tensors as an engine has them: with the regions of whole tensors, or with NaN."""
+    sizes: dict[str, int] = {}
+    regions = shard_map.held_by(rank)
+    for r in regions:
+        last = sum((n - 1) * s for n, s in zip(r.box.shape, r.view.strides, strict=True))
+        sizes[r.view.name] = max(sizes.get(r.view.name, 0), r.view.offset + last + 1)
+    kinds = {r.view.name: getattr(torch, shard_map.tensors[r.tensor].dtype) for r in regions}
+    tensors = {n: torch.full((size,), float("nan")).to(kinds[n]) for n, size in sizes.items()}
+    for r in regions if values is not None else ():
+        window(tensors, r).copy_(values[r.tensor][r.box.slices])
+    return tensors
 
 
 def gathered(
     here, shard_map: ShardMap, memory: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """All logical tensors of a map of which each rank holds regions, gathered the slow way."""
-    mine = {}
-    for region in shard_map.held_by(here.world.rank):
-        local = memory[region.view.name]
-        window = local.as_strided(
-            region.box.shape, region.view.strides, local.storage_offset() + region.view.offset
-        )
-        mine[region.tensor, region.box] = window.clone()
+    mine = {(r.tensor, r.box): held(memory, r) for r in shard_map.held_by(here.world.rank)}
     whole = {n: torch.full(s.shape, float("nan")) for n, s in shard_map.tensors.items()}
     for part in here.control.allgather(mine):
         for (name, box), value in part.items():

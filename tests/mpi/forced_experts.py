@@ -1,4 +1,4 @@
-"""A transformers mixture of experts whose routers are told where tokens go, or are listened to."""
+"""A transformers mixture of experts with routers that are observed, or obey a test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _scores(gate: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
 
 
 class Router:
-    """What the routers of a model chose by themselves in its last pass, and what they are told."""
+    """The choices of a model's routers in its last pass, and those that replace them."""
 
     def __init__(self, k: int) -> None:
         self.k = k
@@ -68,20 +68,20 @@ def choices(
     gates = gates_of(reference)
     generator = torch.Generator().manual_seed(1)
     before = [gate.weight.detach().clone() for gate in gates]
-    found = []
+    chosen = []
     with torch.no_grad(), routed_by(reference, k) as router:
         for gate in gates:
             gate.weight += noise * torch.randn(gate.weight.shape, generator=generator)
         for sequence in sequences:
             reference.log_probs(sequence)
             rows = torch.stack([router.chosen[i] for i in range(len(gates))], dim=1)
-            found.append(rows[:-1].to(torch.uint8))
+            chosen.append(rows[:-1].to(torch.uint8))
         for gate, weight in zip(gates, before, strict=True):
             gate.weight.copy_(weight)
-    return found
+    return chosen
 
 
 def told(experts: torch.Tensor) -> torch.Tensor:
-    """For `Router.told`: the last token is free."""
+    """Experts as `Router.told` takes them, where the last token is free."""
     free = torch.full((1, *experts.shape[1:]), -1)
     return torch.cat([experts.long(), free])

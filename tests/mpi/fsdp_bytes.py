@@ -21,7 +21,7 @@ GATHER, SCATTER, REDUCE = "all_gather_single", "reduce_scatter_single", "all_red
 
 
 class Counted:
-    """Of one rank."""
+    """The counts of one rank."""
 
     def __init__(self, modules: Sequence[FSDPModule], held: int) -> None:
         self._modules, self._held = modules, held
@@ -73,33 +73,33 @@ def counting(modules: Sequence[FSDPModule], held: int = 0) -> Iterator[Counted]:
         held: bytes of a gradient that autograd holds for a parameter of the root's that is used
             twice, until it has the other.
     """
-    found, living = Counted(modules, held), {}
+    counted, living = Counted(modules, held), {}
     alloc, free = parameter.alloc_storage, parameter.free_storage
     reduce = param_group.foreach_reduce
 
     def alloc_storage(tensor: torch.Tensor) -> None:
         alloc(tensor)
         living[id(tensor)] = tensor.nbytes
-        found.allocated(tensor.nbytes)
+        counted.allocated(tensor.nbytes)
 
     def free_storage(tensor: torch.Tensor) -> None:
         free(tensor)
-        found.freed(living.pop(id(tensor), 0))
+        counted.freed(living.pop(id(tensor), 0))
 
     def allocate(self: Any, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         tensor = torch.empty(*size, dtype=dtype, device=device)
-        found.allocated(tensor.nbytes)
+        counted.allocated(tensor.nbytes)
         # Others are views of it that live shorter.
-        weakref.finalize(tensor, found.freed, tensor.nbytes)
+        weakref.finalize(tensor, counted.freed, tensor.nbytes)
         return tensor
 
     def allocate_copy(self: Any, size: Any, **more: Any) -> torch.Tensor:
         tensor = torch.empty(*size, **more)
-        found.copied(tensor.nbytes)
+        counted.copied(tensor.nbytes)
         return tensor
 
     def foreach_reduce(parameters: Any, gradients: Any, *args: Any, **more: Any) -> Any:
-        found.reducing(parameters, gradients)
+        counted.reducing(parameters, gradients)
         return reduce(parameters, gradients, *args, **more)
 
     def told(name: str) -> Callable[..., Any]:
@@ -107,7 +107,7 @@ def counting(modules: Sequence[FSDPModule], held: int = 0) -> Iterator[Counted]:
 
         def wrapped(*args: Any, **more: Any) -> Any:
             tensors = [t for t in (*args, *more.values()) if isinstance(t, torch.Tensor)]
-            found.called(name, more["group"], max(t.nbytes for t in tensors))
+            counted.called(name, more["group"], max(t.nbytes for t in tensors))
             before = [_num_references(t) for t in tensors]
             result = call(*args, **more)
             # A thread of gloo's lets go of them a moment after it has told that it is done.
@@ -130,7 +130,7 @@ def counting(modules: Sequence[FSDPModule], held: int = 0) -> Iterator[Counted]:
         # Of gradients alone, not of norms and metrics.
         theirs = stack.enter_context(patch.object(collectives, "dist", _Like(dist)))
         theirs.all_reduce = told(REDUCE)
-        yield found
+        yield counted
 
 
 def _num_references(tensor: torch.Tensor) -> int:

@@ -39,7 +39,7 @@ def head_weight(hidden_size: int) -> torch.Tensor:
 
 
 def fill_head(engine) -> None:
-    """With `head_weight`, in any layout."""
+    """Fill an engine's head with `head_weight`, in any layout."""
     whole = head_weight(engine.arch.hidden_size)
     for region in engine.shard_map.held_by(torch.distributed.get_rank()):
         if region.tensor == HEAD_TENSORS[engine.head]:

@@ -7,6 +7,7 @@ import re
 import torch
 import torch.distributed as dist
 
+from tests.mpi.engines_for_tests import window
 from verl_hpc.layout.adapters import a_of, b_of
 
 WITHOUT = re.compile(r"\.lora_[AB]$")
@@ -29,12 +30,6 @@ def fill(engine, tensors: dict[str, torch.Tensor]) -> None:
         if region.tensor in tensors:
             window(engine.weights, region).copy_(tensors[region.tensor][region.box.slices])
     engine.weights_changed()
-
-
-def window(weights, region) -> torch.Tensor:
-    memory, view = weights[region.view.name], region.view
-    first = memory.storage_offset() + view.offset
-    return memory.as_strided(region.box.shape, view.strides, first)
 
 
 def merged(weight: torch.Tensor, name: str, adapters, scale: float) -> torch.Tensor:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from tests.mpi.engines_for_tests import build_engine
-from verl_hpc.layout.megatron import TrainLayout
+from tests.mpi.engines_for_tests import engine_of_sizes
 
 FULL = {"recompute": "full"}
 QWEN = {"num_experts": 8, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
@@ -24,19 +23,9 @@ def mixture(tiny_model, model: str):
 
 
 def engine_on(here, directory, sizes, max_tokens: int = 64, **settings):
-    """An engine on these sizes, which may say what is recomputed, too."""
-    sizes = dict(sizes)
-    recompute = {name: sizes.pop(name) for name in ("recompute",) if name in sizes}
-    layout = TrainLayout(**sizes)
-    return build_engine(
-        here,
-        directory,
-        layout,
-        sequence_parallel=layout.tp > 1,
-        max_tokens=max_tokens,
-        **recompute,
-        **settings,
-    )
+    """An engine with sequence parallelism wherever there is tensor parallelism."""
+    sizes = {"sp": sizes.get("tp", 1) > 1, **sizes}
+    return engine_of_sizes(here, directory, sizes, max_tokens=max_tokens, **settings)
 
 
 def grid(num_ranks: int) -> Iterator[dict[str, int]]:
@@ -53,8 +42,8 @@ def every_layout_of_world(metafunc) -> None:
         return
     from tests.mpi import plugin
 
-    found = [
+    layouts = [
         sizes | (FULL if number % 3 == 0 else {})
         for number, sizes in enumerate(grid(plugin.session.world.size))
     ]
-    metafunc.parametrize("every", found, ids=lambda sizes: "-".join(map(str, sizes.values())))
+    metafunc.parametrize("every", layouts, ids=lambda sizes: "-".join(map(str, sizes.values())))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
+from tests.mpi.engines_for_tests import window
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
@@ -16,9 +17,30 @@ TOLERANCE = 1e-5
 
 
 def replica_share(layout: TrainLayout) -> slice:
-    """Of a step's sequences, those of this rank's replica."""
+    """The part of a step's sequences that this rank's replica has."""
     index = layout.data_grid.coordinates(torch.distributed.get_rank())["dp"]
     return slice(index, None, layout.num_replicas)
+
+
+def summed(num_tokens: float):
+    """A loss: the negative sum of log-probs over a number of tokens."""
+    return lambda _, outputs: (-sum(o.log_probs.sum() for o in outputs) / num_tokens, {})
+
+
+def num_targets(sequences) -> int:
+    """How many tokens have a log-prob."""
+    return sum(len(s) - 1 for s in sequences)
+
+
+def reference_loss(reference, sequences) -> torch.Tensor:
+    """The mean negative log-prob of sequences, by transformers."""
+    return -sum(reference.log_probs(s).sum() for s in sequences) / num_targets(sequences)
+
+
+def mean_loss_equals(engine, mine, reference, family, sequences, added=0.0) -> dict[str, float]:
+    """`gradients_equal` of the mean negative log-prob of a whole batch."""
+    wanted = (reference_loss(reference, sequences), reference.model, family)
+    return gradients_equal(engine, mine, summed(num_targets(sequences)), wanted, added)
 
 
 def num_outputs(head, sequences) -> int:
@@ -27,7 +49,7 @@ def num_outputs(head, sequences) -> int:
 
 
 def score_loss(head, sequences):
-    """Of outputs of any head, whatever the micro-batches."""
+    """A loss of the outputs of any head that does not depend on micro-batches."""
     name = {"language_model": "log_probs", "value": "values", "score": "scores"}[head]
     size = num_outputs(head, sequences)
     return lambda _, found: (sum(getattr(o, name).square().sum() for o in found) / size, {})
@@ -35,19 +57,19 @@ def score_loss(head, sequences):
 
 def by_checkpoint_name(gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """transformers stacks experts, and their gate and up projections, in memory alone."""
-    found = {}
+    renamed = {}
     for name, gradient in gradients.items():
         fused = re.fullmatch(r"(.*\.mlp\.experts)\.(gate_up|down)_proj", name)
         for expert, one in enumerate(gradient) if fused else ():
             begin = f"{fused[1]}.{expert}"
             if fused[2] == "gate_up":
                 gate, up = one.chunk(2)
-                found |= {f"{begin}.gate_proj.weight": gate, f"{begin}.up_proj.weight": up}
+                renamed |= {f"{begin}.gate_proj.weight": gate, f"{begin}.up_proj.weight": up}
             else:
-                found[f"{begin}.down_proj.weight"] = one
+                renamed[f"{begin}.down_proj.weight"] = one
         if not fused:
-            found[name] = gradient
-    return found
+            renamed[name] = gradient
+    return renamed
 
 
 def named_as(family: str, gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -67,12 +89,10 @@ def local_tensors(
     engine: MegatronEngine, shard_map: ShardMap, whole: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """What this rank's parameters have of logical tensors, flat."""
-    found = {n: torch.zeros(w.numel()) for n, w in engine.weights.items()}
+    local = {n: torch.zeros(w.numel()) for n, w in engine.weights.items()}
     for region in shard_map.held_by(torch.distributed.get_rank()):
-        view = region.view
-        place = found[view.name].as_strided(region.box.shape, view.strides, view.offset)
-        place.copy_(whole[region.tensor][region.box.slices])
-    return found
+        window(local, region).copy_(whole[region.tensor][region.box.slices])
+    return local
 
 
 def gradients_at_step(engine: MegatronEngine) -> dict[str, torch.Tensor]:
@@ -123,7 +143,7 @@ def gradients_equal(engine, mine, loss, wanted, added=0.0) -> dict[str, float]:
 
 
 def gradients_of(model, family: str) -> dict[str, torch.Tensor]:
-    """Of a transformers model, by the names of its checkpoint."""
+    """The gradients of a transformers model by the names of its checkpoint."""
     named = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     return named_as(family, by_checkpoint_name(named))
 

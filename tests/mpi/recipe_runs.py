@@ -60,7 +60,7 @@ RECIPES = {
         "roles": {"critic": {"optimizer": {"lr": 1e-4}}},
     },
 }
-"""By the name that each is known by, with settings that leave no part of them out."""
+"""Recipes by name, with settings that leave no part of them out."""
 BATCH = {"size": 6, "mini_batches": 2, "max_tokens_per_micro_batch": 400}
 ROLLOUT = {
     "engine": "hf",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from verl_hpc.config.load import parse_config
+from verl_hpc.config.run import RunConfig
 from verl_hpc.step.batch import Columns, Samples, StepRows
 from verl_hpc.step.operator import Metrics
 from verl_hpc.step.operators.examples import examples
@@ -11,11 +16,30 @@ from verl_hpc.step.operators.update import update_sft
 from verl_hpc.trainer.context import RunContext
 
 
+def sft_config(
+    name: str, directory: Path, model: Path, parallel: dict, /, **changes: Any
+) -> RunConfig:
+    """A run of supervised fine-tuning on sums; its name may be that of a test."""
+    tree = {
+        "name": re.sub(r"[^A-Za-z0-9]+", "-", name),
+        "recipe": "sft",
+        "steps": 10,
+        "directory": str(directory),
+        "model": {"path": str(model), "dtype": "float32"},
+        "parallel": parallel,
+        "optimizer": {"lr": 1e-3, "warmup_steps": 2},
+        "batch": {"size": 8},
+        "rollout": {"max_prompt_tokens": 128, "max_response_tokens": 16},
+        "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}},
+    }
+    return parse_config(tree | changes)
+
+
 def encode(run: RunContext, step: int, rows: Sequence[int]) -> tuple[Samples, Columns]:
     """Rows of the training data as examples."""
     settings = run.settings.examples
-    found, _ = examples(run.roles["actor"].place, settings, StepRows(step, rows))
-    return found
+    encoded, _ = examples(run.roles["actor"].place, settings, StepRows(step, rows))
+    return encoded
 
 
 def update(run: RunContext, samples: Samples, sequences: Columns) -> Metrics:

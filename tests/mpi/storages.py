@@ -11,7 +11,7 @@ import torch
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Of all storages that the tensors lie in."""
+    """The bytes of all storages that the tensors lie in."""
     storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({s.data_ptr(): s.nbytes() for s in storages if s.nbytes()}.values())
 

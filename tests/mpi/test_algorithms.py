@@ -82,12 +82,12 @@ def test_an_advantage_does_not_depend_on_who_has_what(here, mine, name):
     part = scored(mine, summed(here))
 
     def of_tokens(batch):
-        found = estimator(batch)
-        found = found if isinstance(found, tuple) else (found,)
-        return [batch.of_tokens(f) if f.dim() == 1 else f for f in found]
+        estimates = estimator(batch)
+        estimates = estimates if isinstance(estimates, tuple) else (estimates,)
+        return [batch.of_tokens(f) if f.dim() == 1 else f for f in estimates]
 
-    for found, expected in zip(of_tokens(part), of_tokens(whole), strict=True):
-        close(found, expected[mine])
+    for estimates, expected in zip(of_tokens(part), of_tokens(whole), strict=True):
+        close(estimates, expected[mine])
 
 
 def assert_adds_up(here, mine, share, count=ROWS):
@@ -98,8 +98,8 @@ def assert_adds_up(here, mine, share, count=ROWS):
             of those rows.
     """
     expected, gradient = share(list(range(count)), lambda tensor: tensor, 1)
-    found, mine_gradient = share(mine, summed(here), 3)
-    close(summed(here)(found), expected)
+    part, mine_gradient = share(mine, summed(here), 3)
+    close(summed(here)(part), expected)
     close(mine_gradient, gradient[mine])
     assert gradient.abs().max() > 0
 

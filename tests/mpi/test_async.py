@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.placed_runs import configure, run
 from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.layout.planner import plan_transfer
@@ -13,8 +14,7 @@ from verl_hpc.transfer.execute import Transfer
 
 pytestmark = pytest.mark.world(4)
 
-SIZES = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
-"""vLLM's attention on CPUs has no smaller heads."""
+SIZES = VLLM_HEADS | {"head_dim": 32}
 
 
 @pytest.fixture

@@ -36,9 +36,9 @@ def noted(here, monkeypatch):
             generate = rollout.engine.generate
 
             def wrapped(prompts, sampling, seeds, interrupted, **options):
-                found = generate(prompts, sampling, seeds, interrupted, **options)
-                note(pieces, rollout.version, seeds, options.get("prefixes"), found)
-                return found
+                responses = generate(prompts, sampling, seeds, interrupted, **options)
+                note(pieces, rollout.version, seeds, options.get("prefixes"), responses)
+                return responses
 
             rollout.engine.generate = wrapped
 

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import gathered
-from tests.mpi.sft_for_tests import encode, update
+from tests.mpi.engines_for_tests import gathered, same, window
+from tests.mpi.sft_for_tests import encode, sft_config, update
 from tests.slow import REASON, all_slow
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.weights import open_weights
-from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError
 from verl_hpc.trainer.build import build_run
@@ -36,7 +35,7 @@ FSDP = dict(engine="fsdp")
 HYBRID = dict(engine="fsdp", fsdp={"shard_size": 2})
 ON_2 = [FSDP, {}, dict(tensor_parallel=2)]
 TOLERANCE = 1e-5
-"""Of weights after an update with an epsilon as large as gradients are (`configure`)."""
+"""How far weights may differ after an update with a large epsilon (`configure`)."""
 
 GENERATES = {"engine": "hf", "num_samples": 2, "max_prompt_tokens": 128, "max_response_tokens": 16}
 
@@ -44,19 +43,9 @@ GENERATES = {"engine": "hf", "num_samples": 2, "max_prompt_tokens": 128, "max_re
 @pytest.fixture
 def configure(tiny_model, shared_directory, request):
     def make(parallel, **changes):
-        tree = {
-            "name": re.sub(r"[^A-Za-z0-9]+", "-", request.node.name),
-            "recipe": "sft",
-            "steps": 10,
-            "directory": str(shared_directory / "runs"),
-            "model": {"path": str(tiny_model("qwen2", True)), "dtype": "float32"},
-            "parallel": parallel,
-            "optimizer": {"lr": 1e-3, "warmup_steps": 2, "epsilon": 1e-3},
-            "batch": {"size": 8},
-            "rollout": {"max_prompt_tokens": 128, "max_response_tokens": 16},
-            "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}},
-        }
-        return parse_config(tree | changes)
+        changes = {"optimizer": {"lr": 1e-3, "warmup_steps": 2, "epsilon": 1e-3}} | changes
+        model, directory = tiny_model("qwen2", True), shared_directory / "runs"
+        return sft_config(request.node.name, directory, model, parallel, **changes)
 
     return make
 
@@ -75,7 +64,7 @@ def parameters(here, run):
 
 
 def state(here, run):
-    """The same of its master weights and moments."""
+    """All master weights and moments of the actor, gathered the slow way."""
     engine = run.roles["actor"].training
     return gathered(here, engine.optimizer_map(), engine.optimizer_tensors())
 
@@ -110,10 +99,8 @@ def test_master_weights_of_bfloat16_go_from_one_engine_to_the_other(here, config
     train(saver, 0, 2)
     save(saver, Progress(2, Position(0, 16)))
     assert restore(reader) == Progress(2, Position(0, 16))
-    saved, found = state(here, saver), state(here, reader)
-    assert saved.keys() == found.keys()
-    for name, tensor in saved.items():
-        assert torch.equal(found[name], tensor), name
+    saved = state(here, saver)
+    same(state(here, reader), saved)
     for name, tensor in parameters(here, reader).items():
         main = saved[f"main/{name}"]
         assert (main != main.bfloat16()).float().mean() > 0.9, name
@@ -132,62 +119,50 @@ def goes_on_from_layout_to_layout(here, configure, layouts, far=1e-4):
     train(runs[0], 0, 3)
     saved = parameters(here, runs[0])
     for step, (saver, reader) in enumerate(zip(runs, [*runs[1:], runs[0]], strict=True), start=3):
-        save(saver, Progress(step, Position(0, 8 * step % 64)))
-        on = train(saver, step % 8, 1)
-        after_on = parameters(here, saver)
-        assert any((after_on[n] - w).abs().max() > 3 * far for n, w in saved.items()), "no test"
+        expected = saved_and_trained(here, saver, step, saved, far)
         if step == 3:
             assert restore(saver) == Progress(step, Position(0, 8 * step % 64))
-            assert train(saver, step % 8, 1) == on
-            for name, tensor in parameters(here, saver).items():
-                assert torch.equal(tensor, after_on[name]), name
-        # On GPUs a copy is kept of what was offloaded while a rollout engine was built.
-        changing = reader.roles["actor"].training.host._changing
-        changing._is_copied = True
-        assert restore(reader) == Progress(step, Position(0, 8 * step % 64))
-        assert not changing._is_copied, "old weights would come back"
-        for name, tensor in parameters(here, reader).items():
-            assert torch.equal(tensor, saved[name]), name
-        assert reader.roles["actor"].training.optimizer.num_steps == step
-        again = train(reader, step % 8, 1)
-        assert again["sft/loss"] == pytest.approx(on["sft/loss"], abs=1e-5)
-        assert again["actor/grad_norm"] == pytest.approx(on["actor/grad_norm"], rel=far)
-        assert again["actor/lr"] == on["actor/lr"]
-        saved = parameters(here, reader)
-        for name, tensor in saved.items():
-            # Adam divides by the second moment: the tiniest gradients differ most.
-            torch.testing.assert_close(tensor, after_on[name], atol=far, rtol=0)
+            assert train(saver, step % 8, 1) == expected[1]
+            same(parameters(here, saver), expected[2])
+        saved = goes_on(here, reader, step, expected, far)
 
 
 def goes_on_in_every_layout(here, configure, layouts, before, far=1e-4):
     """Parameters bit for bit; one more step gives what it would have given, within `far`."""
     saver = build_run(here, configure(layouts[before]))
     train(saver, 0, 3)
-    save(saver, Progress(3, Position(0, 24)))
-    saved = parameters(here, saver)
-    on = train(saver, 3, 1)
-    after_on = parameters(here, saver)
-    assert any((after_on[n] - w).abs().max() > 3 * far for n, w in saved.items()), "no test"
+    expected = saved_and_trained(here, saver, 3, parameters(here, saver), far)
     for layout in layouts:
         reader = build_run(here, configure(layout))
-        # On GPUs a copy is kept of what was offloaded while a rollout engine was built.
-        changing = reader.roles["actor"].training.host._changing
-        changing._is_copied = True
-        assert restore(reader) == Progress(3, Position(0, 24))
-        assert not changing._is_copied, "old weights would come back"
-        for name, tensor in parameters(here, reader).items():
-            assert torch.equal(tensor, saved[name]), name
-        assert reader.roles["actor"].training.optimizer.num_steps == 3
-        again = train(reader, 3, 1)
-        assert again["sft/loss"] == pytest.approx(on["sft/loss"], abs=1e-5)
-        assert again["actor/grad_norm"] == pytest.approx(on["actor/grad_norm"], rel=far)
-        assert again["actor/lr"] == on["actor/lr"]
-        same = layout == layouts[before]
-        for name, tensor in parameters(here, reader).items():
-            if same:
-                assert torch.equal(tensor, after_on[name]), name
-            else:  # Adam divides by the second moment: the tiniest gradients differ most
-                torch.testing.assert_close(tensor, after_on[name], atol=far, rtol=0)
+        goes_on(here, reader, 3, expected, 0 if layout == layouts[before] else far)
+
+
+def saved_and_trained(here, run, step, saved, far):
+    """Save a step and take one more: the parameters saved, and the metrics and parameters after."""
+    save(run, Progress(step, Position(0, 8 * step % 64)))
+    metrics = train(run, step % 8, 1)
+    trained = parameters(here, run)
+    assert any((trained[n] - w).abs().max() > 3 * far for n, w in saved.items()), "no test"
+    return saved, metrics, trained
+
+
+def goes_on(here, reader, step, expected, far):
+    """Restore a step and take one more, as `saved_and_trained` did; the parameters after it."""
+    saved, metrics, trained = expected
+    # On GPUs a copy is kept of what was offloaded while a rollout engine was built.
+    changing = reader.roles["actor"].training.host._changing
+    changing._is_copied = True
+    assert restore(reader) == Progress(step, Position(0, 8 * step % 64))
+    assert not changing._is_copied, "old weights would come back"
+    same(parameters(here, reader), saved)
+    assert reader.roles["actor"].training.optimizer.num_steps == step
+    again = train(reader, step % 8, 1)
+    assert again["sft/loss"] == pytest.approx(metrics["sft/loss"], abs=1e-5)
+    assert again["actor/grad_norm"] == pytest.approx(metrics["actor/grad_norm"], rel=far or 1e-4)
+    assert again["actor/lr"] == metrics["actor/lr"]
+    now = parameters(here, reader)
+    same(now, trained, far)  # Adam divides by the second moment: tiny gradients differ most
+    return now
 
 
 def test_moments_are_the_ones_that_were_saved(here, configure):
@@ -201,56 +176,50 @@ def test_moments_are_the_ones_that_were_saved(here, configure):
     seen = 0
     with h5py.File(path / "index.h5") as file:
         for region in reader.roles["actor"].training.optimizer_map().held_by(here.world.rank):
-            local = tensors[region.view.name]
-            window = local.as_strided(
-                region.box.shape, region.view.strides, local.storage_offset() + region.view.offset
-            )
+            values = window(tensors, region)
             expected = file["actor.optimizer"][region.tensor][region.box.slices]
-            np.testing.assert_array_equal(window.numpy(), expected)
-            seen += window.numel()
+            np.testing.assert_array_equal(values.numpy(), expected)
+            seen += values.numel()
             assert region.tensor.startswith("main/") or np.any(expected != 0)
-    total = sum(here.control.allgather(seen))
     # Every element of every kind once per tensor-parallel copy, never less.
-    assert total >= 3 * reader.arch.num_parameters
+    assert sum(here.control.allgather(seen)) >= 3 * reader.arch.num_parameters
 
 
 @pytest.mark.slow(reason=REASON)
 def test_bfloat16_weights_go_through_float32_shards_and_back(here, configure, tiny_model):
     model = {"path": str(tiny_model("qwen2", True)), "dtype": "bfloat16"}
-    runs = [configure(layout, model=model) for layout in (LAYOUTS[0], FSDP, LAYOUTS[1])]
     before = None
-    for step, config in enumerate(runs, 1):
-        run = build_run(here, config)
+    for step, layout in enumerate((LAYOUTS[0], FSDP, LAYOUTS[1]), 1):
+        run = build_run(here, configure(layout, model=model))
         if before is not None:
             restore(run)
-            for name, tensor in parameters(here, run).items():
-                assert torch.equal(tensor.bfloat16(), before[name].bfloat16()), name
+            same(narrow(parameters(here, run)), before)
             assert run.roles["actor"].training.optimizer.num_steps == step - 1
         train(run, step, 1)
         save(run, Progress(step, Position(0, 8 * step)))
-        before = parameters(here, run)
+        before = narrow(parameters(here, run))
 
 
-def test_every_byte_is_written_once(here, configure):
-    run = build_run(here, configure(LAYOUTS[1]))
-    path = save(run, Progress(1, Position(0, 8)))
+def narrow(tensors):
+    return {name: tensor.bfloat16() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
+def test_every_byte_is_written_once_and_plain_hdf5_tools_show_whole_tensors(
+    here, configure, layout
+):
+    run = build_run(here, configure(layout))
+    path, whole = save(run, Progress(1, Position(0, 8))), parameters(here, run)
     with h5py.File(path / "index.h5") as file:
         table = file["regions"]
         sizes = (table["stop"][:] - table["start"][:]).clip(min=1).prod(axis=1)
         assert sizes.sum() == 4 * run.arch.num_parameters
         files = np.bincount(table["file"][:], weights=sizes)
-    assert len(files) == 4
-    assert files.max() < 1.6 * files.min(), "one rank writes much more than another"
-
-
-def test_the_index_shows_whole_tensors_to_plain_hdf5_tools(here, configure):
-    run = build_run(here, configure(LAYOUTS[0]))
-    path = save(run, Progress(1, Position(0, 8)))
-    whole = parameters(here, run)
-    with h5py.File(path / "index.h5") as file:
         for name, tensor in whole.items():
             np.testing.assert_array_equal(file["actor"][name][...], tensor.numpy())
             assert file["actor"][name].attrs["dtype"] == "float32"
+    assert len(files) == 4
+    assert files.max() < 1.6 * files.min(), "one rank writes much more than another"
 
 
 def damage_flip(path):
@@ -263,9 +232,9 @@ def damage_flip(path):
 
 
 def _datasets(group):
-    found = []
-    group.visititems(lambda _, item: found.append(item) if isinstance(item, h5py.Dataset) else None)
-    return found
+    items = []
+    group.visititems(lambda _, item: items.append(item))
+    return [item for item in items if isinstance(item, h5py.Dataset)]
 
 
 def damage_truncate(path):
@@ -273,15 +242,13 @@ def damage_truncate(path):
 
 
 def damage_same_size_garbage(path):
-    size = path.stat().st_size
-    path.write_bytes(b"\0" * size)
+    path.write_bytes(b"\0" * path.stat().st_size)
 
 
 def damage_number(path):
     """One digit is another; all else is as it was."""
-    path.write_text(
-        re.sub("[1-8]", lambda digit: str(int(digit[0]) + 1), path.read_text(), count=1)
-    )
+    text = path.read_text()
+    path.write_text(re.sub("[1-8]", lambda digit: str(int(digit[0]) + 1), text, count=1))
 
 
 DAMAGES = {
@@ -317,8 +284,7 @@ def test_a_damaged_step_is_noticed_and_the_one_before_is_used(here, configure):
         for weight in fresh.roles["actor"].training.weights.values():
             weight.fill_(torch.nan)
         assert restore(fresh) == Progress(1, Position(0, 8)), damage
-        for tensor_name, tensor in parameters(here, fresh).items():
-            assert torch.equal(tensor, good[tensor_name]), (damage, tensor_name)
+        same(parameters(here, fresh), good)
         here.control.barrier()
         if here.world.rank == 0:
             shutil.rmtree(newest, ignore_errors=True)
@@ -327,10 +293,16 @@ def test_a_damaged_step_is_noticed_and_the_one_before_is_used(here, configure):
     assert restore(fresh) == Progress(2, Position(0, 16)), "nothing else was amiss"
 
 
-def test_if_no_step_can_be_read_the_run_does_not_start_over(here, configure):
+def test_a_damaged_step_is_neither_exported_nor_are_its_runs_started_over(
+    here, configure, shared_directory
+):
     run = build_run(here, configure(LAYOUTS[0]))
     path = save(run, Progress(1, Position(0, 8)))
     if here.world.rank == 0:
+        damage_flip(path / "rank_00001.h5")
+        with pytest.raises(CheckpointError, match=r"rank_00001.h5: damaged"):
+            export_step(path, shared_directory / "never")
+        assert not (shared_directory / "never").exists()
         damage_truncate(path / "rank_00001.h5")
     here.control.barrier()
     with pytest.raises(CheckpointError, match=r"none of the 1 steps below .* rank_00001.h5 has"):
@@ -342,13 +314,13 @@ def test_another_model_is_refused_and_no_older_step_tried(here, configure, tiny_
     save(run, Progress(1, Position(0, 8)))
     save(run, Progress(2, Position(0, 16)))
     other = {"path": str(tiny_model("llama", True)), "dtype": "float32"}
-    fresh = build_run(here, configure(LAYOUTS[0], model=other))
-    with pytest.raises(ConfigError, match=r'config\.json: family = "llama", and was "qwen2"'):
-        restore(fresh)
-    force = {"checkpoint": {"resume": "force"}}
-    fresh = build_run(here, configure(LAYOUTS[0], model=other, **force))
-    with pytest.raises(ConfigError, match=r"model\.path: .*/step_00000002 is of another model: "):
-        restore(fresh)
+    for resume, message in (
+        ("auto", r'config\.json: family = "llama", and was "qwen2"'),
+        ("force", r"model\.path: .*/step_00000002 is of another model: "),
+    ):
+        fresh = build_run(here, configure(LAYOUTS[0], model=other, checkpoint={"resume": resume}))
+        with pytest.raises(ConfigError, match=message):
+            restore(fresh)
 
 
 def test_resume_modes(here, configure):
@@ -364,7 +336,7 @@ def test_resume_modes(here, configure):
 
 
 def test_another_data_set_seed_or_recipe_is_refused(here, configure):
-    """All that changed is named; the same number of other rows is noticed, too."""
+    """All that changed is named; other rows are noticed even if there are as many."""
     save(build_run(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
     gym = {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}
     for changes, words in [
@@ -399,12 +371,10 @@ def test_the_reward_may_change_and_the_log_says_so(here, configure, caplog):
 def test_another_seed_and_data_set_can_be_forced(here, configure):
     """New data are read from their beginning."""
     save(build_run(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
-    force = {"checkpoint": {"resume": "force"}}
     other = {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}}
-    run = build_run(here, configure(LAYOUTS[0], seed=7, **force))
-    assert restore(run) == Progress(1, Position(0, 8))
-    run = build_run(here, configure(LAYOUTS[0], data=other, **force))
-    assert restore(run) == Progress(1, Position(0, 0))
+    for changes, row in (({"seed": 7}, 8), ({"data": other}, 0)):
+        run = build_run(here, configure(LAYOUTS[0], checkpoint={"resume": "force"}, **changes))
+        assert restore(run) == Progress(1, Position(0, row))
     save(run, Progress(2, Position(0, 4)))
     run = build_run(here, configure(LAYOUTS[0], data=other))
     assert restore(run) == Progress(2, Position(0, 4))
@@ -472,9 +442,8 @@ def test_a_full_disk_on_one_rank_fails_on_all_and_harms_no_earlier_step(here, co
     if here.world.rank == full_on:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(
-            CheckpointError, match=r"could not write step_00000002 to .*\(rank " + str(full_on)
-        ):
+        message = r"could not write step_00000002 to .*\(rank " + str(full_on)
+        with pytest.raises(CheckpointError, match=message):
             save(run, Progress(2, Position(0, 16)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -503,32 +472,17 @@ def test_export_is_what_transformers_loads_and_import_brings_it_back(
         assert tokenizer.decode(tokenizer.encode("7+5")) == "7+5"
         loaded = dict(model.named_parameters())
         assert sum(p.numel() for p in loaded.values()) == count
-        for name, tensor in whole.items():
-            assert torch.equal(loaded[name], tensor), name
+        same({name: loaded[name].detach() for name in whole}, whole)
         with pytest.raises(CheckpointError, match="exists; choose a directory that does not"):
             export_step(path, out)
-        half = export_step(path, shared_directory / "half", dtype="bfloat16")
-        assert half == count
-        assert (
-            json.loads((shared_directory / "half/config.json").read_text())["dtype"] == "bfloat16"
-        )
+        half = shared_directory / "half"
+        assert export_step(path, half, dtype="bfloat16") == count
+        assert json.loads((half / "config.json").read_text())["dtype"] == "bfloat16"
     here.control.barrier()
     step = import_model(here.control, out, back)
-    arch = run.arch
-    assert Step(step).component("actor").num_bytes == 4 * arch.num_parameters
+    assert Step(step).component("actor").num_bytes == 4 * run.arch.num_parameters
     again = build_run(here, configure(LAYOUTS[1], model={"path": str(step), "dtype": "float32"}))
-    for name, tensor in parameters(here, again).items():
-        assert torch.equal(tensor, whole[name]), name
-
-
-def test_export_notices_a_damaged_source(here, configure, shared_directory):
-    run = build_run(here, configure(LAYOUTS[0]))
-    path = save(run, Progress(1, Position(0, 8)))
-    if here.world.rank == 0:
-        damage_flip(path / "rank_00001.h5")
-        with pytest.raises(CheckpointError, match=r"rank_00001.h5: damaged"):
-            export_step(path, shared_directory / "never")
-        assert not (shared_directory / "never").exists()
+    same(parameters(here, again), whole)
 
 
 def test_a_model_that_lacks_tensors_is_refused(here, configure, shared_directory, tiny_model):

@@ -7,38 +7,26 @@ norm; with tensor and sequence parallelism, pipelines, replicas, experts and rec
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import layouts_of_world, responses, some_sequences
-from tests.mpi.mixtures import FULL, engine_on, mixture
-from tests.mpi.parity import TOLERANCE, gradients_equal, outputs_equal, replica_share
+from tests.mpi import parity
+from tests.mpi.engines_for_tests import layouts, layouts_of_world, responses, some_sequences
+from tests.mpi.mixtures import engine_on, mixture
 from verl_hpc.engines.protocol import OutputOptions
 
 LAYOUTS = {
-    2: [{"cp": 2}, {"cp": 2, **FULL}],
-    4: [
-        {"cp": 4},
-        {"cp": 2, "dp": 2},
-        {"cp": 2, "tp": 2, **FULL},
-        {"cp": 2, "pp": 2},
-        {"cp": 2, "pp": 2, "vpp": 2, **FULL},
-    ],
-    8: [{"cp": 2, "tp": 2, "pp": 2}, {"cp": 4, "dp": 2}, {"cp": 4, "tp": 2}, {"cp": 4, "pp": 2}],
+    2: layouts("cp2 cp2-full"),
+    4: layouts("cp4 cp2-dp2 cp2-tp2-full cp2-pp2 cp2-pp2-vpp2-full"),
+    8: layouts("cp2-tp2-pp2 cp4-dp2 cp4-tp2 cp4-pp2"),
 }
 MIXED = {
-    2: [{"cp": 2, "ep": 2}, {"cp": 2}],
-    4: [
-        {"cp": 2, "dp": 2, "ep": 4},
-        {"cp": 2, "tp": 2, "ep": 4},
-        {"cp": 2, "pp": 2, "ep": 2, **FULL},
-        {"cp": 2, "tp": 2, "ep": 2, "etp": 2},
-        {"cp": 4, "ep": 2},
-    ],
+    2: layouts("cp2-ep2 cp2"),
+    4: layouts("cp2-dp2-ep4 cp2-tp2-ep4 cp2-pp2-ep2-full cp2-tp2-ep2-etp2 cp4-ep2"),
 }
 DENSE = [("llama", False), ("qwen3", True)]
 
 
 def pytest_generate_tests(metafunc):
-    layouts = MIXED if "model" in metafunc.fixturenames else LAYOUTS
-    layouts_of_world(metafunc, layouts, dense=DENSE, model=["normalised", "mixtral"])
+    cases = MIXED if "model" in metafunc.fixturenames else LAYOUTS
+    layouts_of_world(metafunc, cases, dense=DENSE, model=["normalised", "mixtral"])
 
 
 def build(here, directory, sizes, **settings):
@@ -48,19 +36,16 @@ def build(here, directory, sizes, **settings):
 
 
 def check(engine, expected, sequences, family):
-    mine = sequences[replica_share(engine.layout)]
-    outputs_equal(engine, mine, expected)
-    num_tokens = sum(len(s) - 1 for s in sequences)
-    loss = -sum(expected.log_probs(s).sum() for s in sequences) / num_tokens
-    metrics = gradients_equal(
-        engine,
-        mine,
-        lambda _, found: (
-            -sum(o.log_probs.sum() for o in found) / num_tokens,
-            {"tokens": torch.tensor(float(sum(len(o.log_probs) for o in found)))},
-        ),
-        (loss, expected.model, family),
-    )
+    mine = sequences[parity.replica_share(engine.layout)]
+    parity.outputs_equal(engine, mine, expected)
+    num_tokens = parity.num_targets(sequences)
+
+    def loss(_, outputs):
+        count = torch.tensor(float(sum(len(o.log_probs) for o in outputs)))
+        return parity.summed(num_tokens)(_, outputs)[0], {"tokens": count}
+
+    wanted = (parity.reference_loss(expected, sequences), expected.model, family)
+    metrics = parity.gradients_equal(engine, mine, loss, wanted)
     assert metrics["tokens"] == num_tokens  # each counted once, though several ranks have it
 
 
@@ -92,10 +77,10 @@ def test_values_and_further_outputs_equal_those_of_one_rank(here, tiny_model, si
     whole = {name: size for name, size in sizes.items() if name != "recompute"} | {"cp": 1}
     whole["dp"] = here.world.size // (whole.get("tp", 1) * whole.get("pp", 1))
     sequences = some_sequences(8, 256)
-    found = {}
+    computed = {}
     for name, layout in (("whole", whole), ("split", sizes)):
         policy = build(here, directory, layout)
-        mine = sequences[replica_share(policy.layout)]
+        mine = sequences[parity.replica_share(policy.layout)]
         candidates = [torch.stack([s[1:], s[:-1]], dim=-1) for s in mine]
         wanted = OutputOptions(untempered=True, sum_p_squared=True, top_k=3, candidates=candidates)
         outputs = policy.infer(mine, 0.7, wanted)
@@ -112,12 +97,12 @@ def test_values_and_further_outputs_equal_those_of_one_rank(here, tiny_model, si
         for keys, of_policy, of_critic in gathered:
             for key, one, other in zip(keys, of_policy, of_critic, strict=True):
                 by_sequence[tuple(key)] = vars(one) | {"values": other.values}
-        found[name] = by_sequence, metrics
-    (expected, step), (split, step_split) = found["whole"], found["split"]
+        computed[name] = by_sequence, metrics
+    (expected, step), (split, step_split) = computed["whole"], computed["split"]
     assert len(expected) == len(sequences) and expected.keys() == split.keys()
     for key, outputs in expected.items():
         for name, value in outputs.items():
             if value is not None:
-                torch.testing.assert_close(split[key][name], value, atol=TOLERANCE, rtol=0)
-    assert step_split["loss"] == pytest.approx(step["loss"], rel=TOLERANCE)
-    assert step_split["grad_norm"] == pytest.approx(step["grad_norm"], rel=TOLERANCE)
+                torch.testing.assert_close(split[key][name], value, atol=parity.TOLERANCE, rtol=0)
+    assert step_split["loss"] == pytest.approx(step["loss"], rel=parity.TOLERANCE)
+    assert step_split["grad_norm"] == pytest.approx(step["grad_norm"], rel=parity.TOLERANCE)

@@ -49,8 +49,9 @@ def test_weights_are_those_of_their_owners(group, dtype):
     whole = torch.zeros(group.size() * NUM, dtype=dtype)
     part_of(whole, group).copy_(part_of(gradients(group.rank(), group.size(), dtype), group))
     data_parallel.all_gather(whole, part_of(whole, group), group=group)
-    for rank, part in enumerate(whole.view(group.size(), -1)):
-        assert torch.equal(part, gradients(rank, group.size(), dtype).view(group.size(), -1)[rank])
+    size = group.size()
+    for rank, part in enumerate(whole.view(size, -1)):
+        assert torch.equal(part, gradients(rank, size, dtype).view(size, -1)[rank])
 
 
 @pytest.mark.world(2, 4)

@@ -54,15 +54,15 @@ def test_distillation_equals_float64(here, tiny_model, shared_directory):
         placement={"actor": "0-1", "teacher": "2-3"},
         parallel={"tensor_parallel": 2},
     )
-    found = torch.load(directory / "recorded0.pt")
+    recorded = torch.load(directory / "recorded0.pt")
     models = [exact(student), exact(teacher)]
     total = count = 0.0
-    for _, prompt_length, tokens, advantages in zip(*found, strict=True):
+    for _, prompt_length, tokens, advantages in zip(*recorded, strict=True):
         mine, theirs = (log_probs(model, tokens)[prompt_length - 1 :] for model in models)
         torch.testing.assert_close(advantages.double(), theirs - mine, atol=1e-5, rtol=0)
         total, count = total + float((mine - theirs).sum()), count + len(mine)
     assert row["distillation/reverse_kl"] == pytest.approx(total / count, abs=1e-6)
-    assert len(found[0]) == 12 and abs(total / count) > 1e-2
+    assert len(recorded[0]) == 12 and abs(total / count) > 1e-2
 
 
 def exact(directory):
@@ -85,12 +85,12 @@ def test_a_teacher_apart_grades_as_one_that_shares_the_ranks(
     teacher = str(tiny_model(hidden_size=96, num_attention_heads=4))
     top_k = {"top_k": 5} if objective == "forward_kl" else {}
     apart = {"actor": "0-1", "teacher": "2-3", "rollout": 0}
-    found = []
+    runs = []
     for name, layout, placement in (
         ("together", {}, {"rollout": 0}),
         ("apart", {"pipeline_parallel": 2}, apart),
     ):
-        found.append(
+        runs.append(
             run(
                 here,
                 f"{objective}-{name}",
@@ -104,7 +104,7 @@ def test_a_teacher_apart_grades_as_one_that_shares_the_ranks(
                 optimizer={"lr": 1e-3},
             )
         )
-    together, separate = found
+    together, separate = runs
     assert_same(separate, together, ("actor/", "distillation/"))
     assert ("actor/forward_kl" in together[0]) == (objective == "forward_kl")
     assert together[1]["actor/grad_norm"] > 1e-3

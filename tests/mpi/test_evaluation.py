@@ -59,7 +59,7 @@ def test_the_layout_changes_no_answer(evaluated):
 
 
 def test_two_epochs_of_one_batch_are_two_steps(evaluated, shared_directory):
-    """Of which the status and the learning rate know."""
+    """The status and the learning rate know of them."""
     rows, _ = evaluated("dp4")
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert rows[2]["actor/lr"] < rows[1]["actor/lr"] <= 1e-5

@@ -2,17 +2,16 @@
 
 import json
 import shutil
+from contextlib import closing
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from tests.mpi.engines_for_tests import load_rollout
+from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.engines_for_tests import load_rollout, rollout_of
 from tests.mpi.test_rollout import LIMITS, PROMPTS, check_log_probs
-from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Sampling
-from verl_hpc.rollout.vllm import VllmEngine
 
 pytestmark = pytest.mark.world(2)
 
@@ -22,9 +21,7 @@ SEEDS = [1, 2, 3, 4]
 @pytest.fixture(scope="module")
 def directory(here, tiny_model, shared_directory):
     """A model whose generation_config.json names another end token than its config.json."""
-    sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
-    directory = shared_directory / "with-ends"
-    plain = tiny_model("qwen2", True, **sizes)
+    directory, plain = shared_directory / "with-ends", tiny_model("qwen2", True, **VLLM_HEADS)
     if here.world.rank == 0:
         shutil.copytree(plain, directory)
         ends = json.dumps({"eos_token_id": [7, 9]})
@@ -33,14 +30,12 @@ def directory(here, tiny_model, shared_directory):
     return directory
 
 
-@pytest.fixture(scope="module", params=[VllmEngine, HfEngine])
+@pytest.fixture(scope="module", params=["vllm", "hf"])
 def engine(request, here, directory):
-    config = LIMITS.model_copy(update={"top_k": 20})
-    path, arch = str(directory), read_architecture(directory)
-    engine = request.param(here.world, arch, path, path, ((0,), (1,)), config, "float32")
-    load_rollout(here, engine, directory)
-    yield engine
-    engine.close()
+    config = LIMITS.model_copy(update={"top_k": 20, "engine": request.param})
+    with closing(rollout_of(here, directory, ((0,), (1,)), config)) as engine:
+        load_rollout(here, engine, directory)
+        yield engine
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from tests.mpi import plugin
-from tests.mpi.engines_for_tests import build_engine, held, some_sequences
+from tests.mpi.engines_for_tests import (
+    build_engine,
+    gathered,
+    held,
+    memory,
+    refit,
+    rollout_of,
+    some_sequences,
+    window,
+)
 from tests.mpi.recipe_runs import ROLLOUT, run, write_reward
 from tests.mpi.storages import storage_bytes
 from tests.mpi.test_reshard import replicas_for, safetensors_of
@@ -24,7 +33,6 @@ from verl_hpc.planner.memory.quantised import quantised_copies
 from verl_hpc.planner.memory.rollout import RolloutShape, rollout_weights
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.rollout.protocol import Sampling, replica_of
-from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.fp8 import Fp8Weights, dequantised
 
@@ -57,26 +65,14 @@ def pytest_generate_tests(metafunc):
         )
 
 
-def empty(shard_map, rank):
-    """Plain tensors as an engine has them."""
-    sizes: dict[str, int] = {}
-    for r in shard_map.held_by(rank):
-        last = sum((n - 1) * s for n, s in zip(r.box.shape, r.view.strides, strict=True))
-        sizes[r.view.name] = max(sizes.get(r.view.name, 0), r.view.offset + last + 1)
-    kinds = {r.view.name: shard_map.tensors[r.tensor].dtype for r in shard_map.regions}
-    return {n: torch.zeros(size, dtype=getattr(torch, kinds[n])) for n, size in sizes.items()}
-
-
 def as_vllm_quantises(tensors, quantised):
-    """Of whole tensors, by vLLM's own function."""
+    """Whole tensors, quantised by vLLM's own function."""
     from vllm.utils.deep_gemm import per_block_cast_to_fp8
 
-    found = {}
-    for name, tensor in tensors.items():
-        found[name] = tensor.bfloat16()
-        if name in quantised:
-            found[name], found[scale_name(name)] = per_block_cast_to_fp8(tensor.bfloat16())
-    return found
+    sent = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    for name in quantised:
+        sent[name], sent[scale_name(name)] = per_block_cast_to_fp8(sent[name])
+    return sent
 
 
 def sent(here, trainer, target):
@@ -134,7 +130,7 @@ def sent_as_vllm_quantises(here, directory, trainer, rollout_tp, per_layer):
     role = RoleShape.of(trainer.arch, layout, ModelConfig(path="none"), ParallelConfig())
     stage = layout.grid.coordinates(rank)["pp"]
     assert storage_bytes(made) == quantised_copies(role, stage, shape)
-    got = empty(target, rank)
+    got = memory(target, rank)
     stats = Transfer(plan, rank).run(source, got, dtypes_of(target))
 
     check_arrived(here, target, got, as_vllm_quantises(safetensors_of(directory), quantised))
@@ -143,26 +139,26 @@ def sent_as_vllm_quantises(here, directory, trainer, rollout_tp, per_layer):
 
 @pytest.mark.world(2)
 def test_bytes_halve(here, tiny_model):
-    """Of linear layers from a rank that trains to one that generates: one byte an element, and four
-    of every 16384."""
+    """Linear layers go from a rank that trains to one that generates in one byte an element, and
+    four for every 16384."""
     directory = tiny_model("llama", False, **SMALL, num_attention_heads=2, num_key_value_heads=2)
     layout, rank = TrainLayout(), here.world.rank
     arch = read_architecture(directory)
     trained = megatron_shard_map(arch, layout, dtype="bfloat16")
-    found = {}
+    received = {}
     for name in ("fp8", None):
         config = FP8.model_copy(update={"quantization": name})
         target = rollout_shard_map(config, arch, ((1,),), "bfloat16")
         source = quantised_source(trained, target)
-        weights = empty(trained, rank)
+        weights = {n: t.nan_to_num(0.0) for n, t in memory(trained, rank).items()}
         sends = weights
         if name:
             sends = Fp8Weights(trained, source, rank, torch.bfloat16, CPU).quantised(weights)
         plan = plan_transfer(source, target, here.world.node_of)
-        run = Transfer(plan, rank).run(sends, empty(target, rank), dtypes_of(target))
-        found[name] = here.control.sum(run.total_received_bytes)
+        run = Transfer(plan, rank).run(sends, memory(target, rank), dtypes_of(target))
+        received[name] = here.control.sum(run.total_received_bytes)
     linear = arch.num_layers * (4 * 256 * 256 + 3 * 256 * 512)
-    assert found[None] - found["fp8"] == 2 * linear - (linear + 4 * linear // 128**2)
+    assert received[None] - received["fp8"] == 2 * linear - (linear + 4 * linear // 128**2)
 
 
 @pytest.mark.world(2)
@@ -180,17 +176,10 @@ def test_blocks_on_several_ranks_have_one_scale(here, tiny_model):
         trainer.weights[name].mul_(1 + rank * 3)  # the second rank's part has the largest numbers
 
     plan, source = sent(here, trainer, target)
-    got = empty(target, rank)
+    got = memory(target, rank)
     Transfer(plan, rank).run(source, got, dtypes_of(target))
 
-    whole = {}
-    for name, spec in trainer.shard_map.tensors.items():
-        found = torch.zeros(spec.shape)
-        for region in trainer.shard_map.by_tensor[name]:
-            part = held(trainer.weights, region) if rank in region.holders else None
-            parts = here.control.allgather(part)
-            found[region.box.slices] = next(p for p in parts if p is not None)
-        whole[name] = found
+    whole = gathered(here, trainer.shard_map, trainer.weights)
     check_arrived(here, target, got, as_vllm_quantises(whole, names))
 
 
@@ -204,16 +193,13 @@ def test_vllm_computes_with_what_was_written(here, tiny_model, ignored, rollout_
     trainer = build_engine(here, directory, TrainLayout(tp=2), lr=None)
     config = FP8.model_copy(update={"ignored_layers": list(ignored)})
     replicas = replicas_for(TrainLayout(tp=2), rollout_tp)
-    paths = (str(directory), str(directory))
-    rollout = VllmEngine(here.world, trainer.arch, *paths, replicas, config, "bfloat16")
+    rollout = rollout_of(here, directory, replicas, config, "bfloat16")
     check_parameters(rollout.shard_map, rank, rollout.weights, "vllm")
     shape = RolloutShape.of(trainer.arch, config, "bfloat16", on_gpu=False)
     shape = replace(shape, tp=rollout_tp)
     assert storage_bytes(rollout.weights.values()) == rollout_weights(shape)
     plan, source = sent(here, trainer, rollout.shard_map)
-    rollout.begin_update()
-    Transfer(plan, rank).run(source, rollout.weights, dtypes_of(rollout.shard_map))
-    rollout.finish_update()
+    refit(rollout, Transfer(plan, rank), source, dtypes_of(rollout.shard_map))
 
     replica = replica_of(replicas, rank)
     prompts = [s[:20].tolist() for s in some_sequences(4, 256, seed=replica)]
@@ -234,17 +220,15 @@ def test_vllm_computes_with_what_was_written(here, tiny_model, ignored, rollout_
 def round_weights(trainer, source, rank):
     """To bfloat16, or to what FP8 stands for."""
     for region in trainer.shard_map.held_by(rank):
-        name = region.view.name
-        weight = trainer.weights[name]
-        window = weight.as_strided(region.box.shape, region.view.strides, region.view.offset)
-        if source[name].dtype == torch.float8_e4m3fn:
+        weight = window(trainer.weights, region)
+        if source[region.view.name].dtype == torch.float8_e4m3fn:
             grid = source[scale_name(region.tensor)]
             values = torch.zeros(trainer.shard_map.tensors[region.tensor].shape)
             values = values.to(torch.float8_e4m3fn)
             values[region.box.slices] = held(source, region)
-            window.copy_(dequantised(values, grid, torch.bfloat16)[region.box.slices])
+            weight.copy_(dequantised(values, grid, torch.bfloat16)[region.box.slices])
         else:
-            window.copy_(window.bfloat16())
+            weight.copy_(weight.bfloat16())
     trainer.weights_changed()
 
 
@@ -254,17 +238,10 @@ def test_runs_train_on_what_a_quantised_engine_samples(here, tiny_model, shared_
     directory = tiny_model("llama", False, **SMALL, num_attention_heads=2, num_key_value_heads=2)
 
     def received(name, **rollout):
-        rows = run(
-            here,
-            f"fp8-{name}",
-            directory,
-            shared_directory,
-            recipe="rl",
-            reward={"function": write_reward(here, shared_directory)},
-            algorithm={"correction": {}},
-            placement={"actor": 0, "rollout": 1},
-            rollout=ROLLOUT | {"engine": "vllm", "kv_cache_gib": 0.05, **rollout},
-        )
+        settings = {"algorithm": {"correction": {}}, "placement": {"actor": 0, "rollout": 1}}
+        settings["rollout"] = ROLLOUT | {"engine": "vllm", "kv_cache_gib": 0.05, **rollout}
+        settings["reward"] = {"function": write_reward(here, shared_directory)}
+        rows = run(here, f"fp8-{name}", directory, shared_directory, recipe="rl", **settings)
         assert len(rows) == 2
         for row in rows:
             assert row["reshard/received_bytes"] == row["reshard/minimum_bytes"] > 0

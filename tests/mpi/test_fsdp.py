@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, responses, some_sequences
+from tests.mpi import parity
+from tests.mpi.engines_for_tests import build_engine, responses, same, some_sequences
 from tests.mpi.fsdp_for_tests import gradients_at_step, rows_equal
-from tests.mpi.parity import TOLERANCE, outputs_equal, replica_share
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.engines.protocol import OutputOptions
 from verl_hpc.errors import ClusterError, TrainingError
@@ -26,14 +26,16 @@ MODELS = [
 ]
 
 
-def summed(num_tokens):
-    return lambda _, found: (-sum(o.log_probs.sum() for o in found) / num_tokens, {})
+GIVEN = [
+    *("log_probs", "entropy", "untempered", "sum_p_squared"),
+    *("top_log_probs", "candidate_log_probs"),
+]
 
 
 def whole_batch(vocab_size):
     """Sequences, of which some begin alike, and how many tokens have a log-prob."""
     sequences = some_sequences(4, vocab_size) + responses(2, 4, vocab_size)
-    return sequences, sum(len(s) - 1 for s in sequences)
+    return sequences, parity.num_targets(sequences)
 
 
 @pytest.mark.parametrize("family, tied, settings", MODELS, ids=str)
@@ -44,19 +46,19 @@ def test_everything_equals_transformers(here, tiny_model, reference, family, tie
     engine = build_engine(here, directory, layout, engine="fsdp", fsdp=fsdp)
     expected = reference(directory)
     sequences, num_tokens = whole_batch(engine.arch.vocab_size)
-    mine = sequences[replica_share(layout)]
-    outputs_equal(engine, mine, expected)
+    mine = sequences[parity.replica_share(layout)]
+    parity.outputs_equal(engine, mine, expected)
 
-    loss = -sum(expected.log_probs(s).sum() for s in sequences) / num_tokens
     expected.model.zero_grad()
+    loss = parity.reference_loss(expected, sequences)
     loss.backward()
     gradients = {n: p.grad for n, p in expected.model.named_parameters()}
     norm = torch.stack([g.norm() for g in gradients.values()]).norm().item()
 
     seen = gradients_at_step(engine)
-    metrics = engine.update(mine, summed(num_tokens))
-    assert metrics["loss"] == pytest.approx(loss.item(), abs=TOLERANCE)
-    assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
+    metrics = engine.update(mine, parity.summed(num_tokens))
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=parity.TOLERANCE)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=parity.TOLERANCE)
     rows_equal(engine, seen, gradients)
 
 
@@ -65,21 +67,17 @@ def test_what_else_a_language_model_gives(here, tiny_model):
     layout = TrainLayout(dp=here.world.size)
     directory = tiny_model("llama", False)
     sequences = some_sequences(5, 256)
-    mine = sequences[replica_share(layout)]
+    mine = sequences[parity.replica_share(layout)]
     candidates = [torch.stack([s[1:], s[:-1]], dim=-1) for s in mine]
     wanted = OutputOptions(untempered=True, sum_p_squared=True, top_k=3, candidates=candidates)
     both = [
         build_engine(here, directory, layout, lr=None, engine=name).infer(mine, 0.7, wanted)
         for name in ("megatron", "fsdp")
     ]
-    for expected, found in zip(*both, strict=True):
-        assert torch.equal(found.top_tokens, expected.top_tokens)
-        for name in ("log_probs", "entropy", "untempered", "sum_p_squared"):
-            one, other = getattr(found, name), getattr(expected, name)
-            torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=0)
-        for name in ("top_log_probs", "candidate_log_probs"):
-            one, other = getattr(found, name), getattr(expected, name)
-            torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=0)
+    for expected, output in zip(*both, strict=True):
+        assert torch.equal(output.top_tokens, expected.top_tokens)
+        both = [{name: vars(outputs)[name] for name in GIVEN} for outputs in (output, expected)]
+        same(*both, atol=parity.TOLERANCE)
 
 
 @pytest.mark.world(2)
@@ -88,13 +86,13 @@ def test_weights_leave_and_come_back(here, tiny_model):
     layout = TrainLayout(dp=here.world.size)
     engine = build_engine(here, tiny_model("llama", False), layout, lr=1e-2, engine="fsdp")
     sequences, num_tokens = whole_batch(256)
-    mine = sequences[replica_share(layout)]
+    mine = sequences[parity.replica_share(layout)]
 
     def log_probs():
         return torch.cat([o.log_probs for o in engine.infer(mine)])
 
     first, before = engine.host_copy(), log_probs()
-    engine.update(mine, summed(num_tokens))
+    engine.update(mine, parity.summed(num_tokens))
     after = log_probs()
     assert (before - after).abs().max() > 1e-3
     specs = engine.shard_map.tensors.values()
@@ -108,7 +106,7 @@ def test_weights_leave_and_come_back(here, tiny_model):
     with engine.exchanged(first):
         assert torch.equal(log_probs(), before)
     assert torch.equal(log_probs(), after)
-    engine.update(mine, summed(num_tokens))
+    engine.update(mine, parity.summed(num_tokens))
     assert engine.counters() == {"num_steps": 2}
 
 
@@ -116,7 +114,7 @@ def test_weights_leave_and_come_back(here, tiny_model):
 def test_what_is_not_finite_changes_nothing(here, tiny_model):
     layout = TrainLayout(dp=here.world.size)
     engine = build_engine(here, tiny_model("llama", False), layout, engine="fsdp")
-    mine = some_sequences(here.world.size, 256)[replica_share(layout)]
+    mine = some_sequences(here.world.size, 256)[parity.replica_share(layout)]
     before = {n: w.clone() for n, w in engine.weights.items()}
 
     def broken(_, found):
@@ -125,10 +123,9 @@ def test_what_is_not_finite_changes_nothing(here, tiny_model):
 
     with pytest.raises(TrainingError, match="the model's loss is -inf"):
         engine.update(mine, broken)
-    for name, weight in engine.weights.items():
-        assert torch.equal(weight, before[name]), name
+    same(engine.weights, before)
     assert engine.counters() == {"num_steps": 0}
-    assert math.isfinite(engine.update(mine, summed(100))["grad_norm"])
+    assert math.isfinite(engine.update(mine, parity.summed(100))["grad_norm"])
 
 
 @pytest.mark.world(2)
@@ -137,17 +134,17 @@ def test_bfloat16_computes_with_float32_masters(here, tiny_model):
     float32 as bfloat16 is."""
     layout = TrainLayout(dp=here.world.size)
     directory = tiny_model("llama", False)
-    mine = some_sequences(8, 256)[replica_share(layout)]
-    found = {}
+    mine = some_sequences(8, 256)[parity.replica_share(layout)]
+    computed = {}
     for dtype in ("float32", "bfloat16"):
         engine = build_engine(here, directory, layout, dtype=dtype, engine="fsdp")
         assert {w.dtype for w in engine.weights.values()} == {torch.float32}
         seen = gradients_at_step(engine)
         outputs = engine.infer(mine)
-        metrics = engine.update(mine, summed(200))
+        metrics = engine.update(mine, parity.summed(200))
         assert {g.dtype for g in seen.values()} == {torch.float32}
-        found[dtype] = torch.cat([o.log_probs for o in outputs]), metrics["grad_norm"]
-    exact, rounded = found["float32"], found["bfloat16"]
+        computed[dtype] = torch.cat([o.log_probs for o in outputs]), metrics["grad_norm"]
+    exact, rounded = computed["float32"], computed["bfloat16"]
     assert 0 < (exact[0] - rounded[0]).abs().max() < 0.1
     assert rounded[1] == pytest.approx(exact[1], rel=0.05)
     frozen = build_engine(here, directory, layout, lr=None, dtype="bfloat16", engine="fsdp")
@@ -169,7 +166,7 @@ def test_of_ranks_with_the_same_rows_each_saves_a_part(here, tiny_model):
     engine = build_engine(
         here, tiny_model("llama", False), layout, engine="fsdp", fsdp=FsdpConfig(shard_size=2)
     )
-    engine.update(some_sequences(4, 256)[replica_share(layout)], summed(10))
+    engine.update(some_sequences(4, 256)[parity.replica_share(layout)], parity.summed(10))
     mine = engine.optimizer_map(primary=True).held_by(here.world.rank)
     every = here.control.allgather([(r.tensor, r.box) for r in mine])
     boxes = [one for part in every for one in part]

@@ -73,7 +73,7 @@ def padded(engine, where) -> int:
 
 @pytest.mark.parametrize("dtype, tied, head, settings", CASES, ids=str)
 def test_bytes_of_a_step(here, tiny_model, dtype, tied, head, settings, micro_batches=2):
-    """Of each micro-batch: layers twice, and the rest once; their gradients once."""
+    """A micro-batch gathers layers twice and the rest once, and reduces all gradients once."""
     engine, _ = built(here, tiny_model, dtype, tied, head, settings, max_tokens=60)
     size, shards = here.world.size, engine.layout.num_shards
     texts = list(torch.arange(2 * micro_batches * size * 24).mul(97).remainder(253).split(24))
@@ -84,13 +84,13 @@ def test_bytes_of_a_step(here, tiny_model, dtype, tied, head, settings, micro_ba
     keeps = settings.get("reshard_after_forward") is False
     times = 1 if keeps else 2
 
-    with counting(engine._modules) as found:
+    with counting(engine._modules) as counts:
         engine.infer(mine)
     gathered = outside + layers * (1 if keeps else micro_batches)
     expected = {(GATHER, shards): gathered * ITEM[dtype]} if shards > 1 else {}
-    assert found.tensors == expected
+    assert counts.tensors == expected
 
-    with counting(engine._modules) as found:
+    with counting(engine._modules) as counts:
         engine.update(mine, score_loss(head, texts))
     summed = ITEM[settings.get("reduce_dtype", "float32")]
     gathered = micro_batches * (outside + times * layers) * ITEM[dtype]
@@ -100,7 +100,7 @@ def test_bytes_of_a_step(here, tiny_model, dtype, tied, head, settings, micro_ba
         expected = {(GATHER, shards): gathered, (SCATTER, shards): gradients}
     if shards < size:
         expected[REDUCE, size // shards] = gradients // shards
-    assert found.tensors == expected
+    assert counts.tensors == expected
 
 
 @pytest.mark.parametrize("dtype, tied, head, settings", CASES, ids=str)
@@ -111,20 +111,20 @@ def test_most_that_is_whole_is_what_the_ledger_says(here, tiny_model, dtype, tie
     assert len(engine._passes.plan(mine).bins) == 1
     engine.infer(mine)  # what is allocated once for all
 
-    with counting(engine._modules) as found:
+    with counting(engine._modules) as counts:
         engine.infer(mine)
-    assert found.most_whole == sharded.forward(shape)["whole"]
+    assert counts.most_whole == sharded.forward(shape)["whole"]
 
     def backward(indices, outputs):
-        found.begin_backward()
+        counts.begin_backward()
         return loss(indices, outputs)
 
     twice = engine.arch.vocab_size * engine.arch.hidden_size * ITEM[dtype] if tied else 0
-    with counting(engine._modules, held=twice) as found:
+    with counting(engine._modules, held=twice) as counts:
         engine.update(mine, backward)
     terms = sharded.update(shape)
-    assert found.most_whole == terms["whole"]
-    assert found.most_gradients == terms["whole_gradients"]
+    assert counts.most_whole == terms["whole"]
+    assert counts.most_gradients == terms["whole_gradients"]
 
 
 @pytest.mark.world(2)
@@ -133,12 +133,12 @@ def test_a_layer_is_asked_for_before_the_one_ahead_of_it_computes(here, tiny_mod
     settings = {"forward_prefetch": prefetches}
     engine, _ = built(here, tiny_model, "float32", False, "language_model", settings)
     seen = []
-    with counting(engine._modules) as found:
+    with counting(engine._modules) as counts:
         for layer in engine.decoder.model.layers:
             norm = layer.input_layernorm
-            norm.register_forward_pre_hook(lambda *_: seen.append(found.calls[GATHER]))
+            norm.register_forward_pre_hook(lambda *_: seen.append(counts.calls[GATHER]))
         engine.infer(some_sequences(1, 253))
     outside_and_first = 2
-    assert found.calls[GATHER] == 1 + LAYERS
+    assert counts.calls[GATHER] == 1 + LAYERS
     expected = [outside_and_first + layer + prefetches for layer in range(LAYERS)]
     assert seen == [min(n, 1 + LAYERS) for n in expected]

@@ -6,12 +6,11 @@ import math
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, some_sequences
+from tests.mpi.engines_for_tests import build_engine, refit, rollout_of, some_sequences
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.transfer.execute import Transfer
 
 pytestmark = pytest.mark.world(2)
@@ -26,7 +25,7 @@ def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
 @pytest.mark.parametrize("compute", DTYPES)
 @pytest.mark.parametrize("reduce", DTYPES)
 def test_gradients_are_summed_in_reduce_dtype(here, tiny_model, compute, reduce):
-    """Of one text on both ranks, whose losses are 256 to 1: bfloat16 knows no 257."""
+    """Both ranks have one text, with losses of 256 to 1: bfloat16 has no 257."""
     engine = build_engine(
         here,
         tiny_model("llama", False),
@@ -92,13 +91,10 @@ def test_a_rollout_in_bfloat16_receives_what_it_lacks_in_two_bytes(here, tiny_mo
     engine = build_engine(here, directory, layout, dtype="bfloat16", engine="fsdp")
     texts = some_sequences(size, 253)
     engine.update([texts[rank]], lambda _, found: (found[0].log_probs.sum() / 100, {}))
-    files, replicas = str(directory), tuple((r,) for r in range(size))
     limits = RolloutConfig(engine="hf", max_prompt_tokens=32, max_response_tokens=16)
-    rollout = HfEngine(here.world, engine.arch, files, files, replicas, limits, "bfloat16")
+    rollout = rollout_of(here, directory, tuple((r,) for r in range(size)), limits, "bfloat16")
     plan = plan_transfer(engine.shard_map, rollout.shard_map, here.world.node_of)
-    rollout.begin_update()
-    stats = Transfer(plan, rank).run(engine.weights, rollout.weights, rollout.dtype)
-    rollout.finish_update()
+    stats = refit(rollout, Transfer(plan, rank), engine.weights)
     missing = sum(math.prod(spec.shape) for spec in engine.shard_map.tensors.values())
     missing -= sum(weight.numel() for weight in engine.weights.values())
     assert stats.total_received_bytes == 2 * missing

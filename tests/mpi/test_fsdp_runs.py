@@ -82,7 +82,7 @@ def test_a_critic_of_one_engine_beside_an_actor_of_the_other(here, tiny_model, s
 @pytest.mark.world(4)
 def test_groups_of_ranks_with_copies_train_as_all_ranks_do(here, tiny_model, shared_directory):
     """PPO, and with the critic alone divided so."""
-    reward, found = write_reward(here, shared_directory), {}
+    reward, rows_of = write_reward(here, shared_directory), {}
     sharded = ENGINES["fsdp"]
     for name, actor, critic in (
         ("all", sharded, sharded),
@@ -93,6 +93,6 @@ def test_groups_of_ranks_with_copies_train_as_all_ranks_do(here, tiny_model, sha
         more = RECIPES["ppo"] | {"roles": roles, "reward": {"function": reward}, "parallel": actor}
         model = tiny_model("llama", False)
         run = configure(f"copies-{name}", model, shared_directory, **more)
-        found[name] = finish(here, run)
+        rows_of[name] = finish(here, run)
     for name in ("hybrid", "critic"):
-        assert_same(found[name], found["all"], ("critic/", "actor/loss"), rel=1e-3)
+        assert_same(rows_of[name], rows_of["all"], ("critic/", "actor/loss"), rel=1e-3)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from tests.mpi.engines_for_tests import build_engine, gathered, some_sequences
+from tests.mpi.engines_for_tests import build_engine, gathered, same, some_sequences
 from tests.mpi.fsdp_for_tests import fill_head, gradients_at_step, head_weight, rows_equal
 from tests.mpi.parity import TOLERANCE, num_outputs, replica_share, score_loss
 from verl_hpc.config.fsdp import FsdpConfig
@@ -122,8 +122,8 @@ def test_updates_equal_transformers_with_adamw(here, tiny_model, settings):
         assert (weight - first[name]).abs().max() > 50 * TOLERANCE, name
     with torch.no_grad():
         wanted = [expected.outputs(s) for s in BATCHES[0][share]]
-    found = [getattr(o, OUTPUT[engine.head]) for o in engine.infer(BATCHES[0][share])]
-    torch.testing.assert_close(found, wanted, atol=TOLERANCE, rtol=0)
+    outputs = [getattr(o, OUTPUT[engine.head]) for o in engine.infer(BATCHES[0][share])]
+    torch.testing.assert_close(outputs, wanted, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("settings", CASES)
@@ -135,15 +135,14 @@ def test_updates_equal_megatron(here, tiny_model, settings):
     other, _ = built(here, tiny_model, settings | ours | {"engine": "fsdp"})
     share = replica_share(one.layout)
     mine = BATCHES[0][share]
-    for theirs, found in zip(one.infer(mine), other.infer(mine), strict=True):
+    for theirs, ours_of in zip(one.infer(mine), other.infer(mine), strict=True):
         fields = {n: v for n, v in vars(theirs.detached()).items() if v is not None}
         assert OUTPUT[one.head] in fields
-        for name, value in fields.items():
-            torch.testing.assert_close(getattr(found, name), value, atol=TOLERANCE, rtol=0)
+        same({name: getattr(ours_of, name) for name in fields}, fields, TOLERANCE)
     for batch in BATCHES:
         loss = score_loss(one.head, batch)
-        theirs, found = (engine.update(batch[share], loss) for engine in (one, other))
-        assert found == pytest.approx(theirs, rel=TOLERANCE, abs=TOLERANCE)
+        theirs, ours_of = (engine.update(batch[share], loss) for engine in (one, other))
+        assert ours_of == pytest.approx(theirs, rel=TOLERANCE, abs=TOLERANCE)
         wanted, states = (state(here, engine) for engine in (one, other))
         assert wanted.keys() == states.keys()
         for name, tensor in wanted.items():
@@ -152,9 +151,7 @@ def test_updates_equal_megatron(here, tiny_model, settings):
             near = TOLERANCE if name.startswith("exp_avg_sq/") else 0.0
             torch.testing.assert_close(states[name], tensor, atol=far, rtol=near, msg=name)
     wanted, weights = (gathered(here, e.shard_map, e.weights) for e in (one, other))
-    assert wanted.keys() == weights.keys()
-    for name, tensor in wanted.items():
-        torch.testing.assert_close(weights[name], tensor, atol=TOLERANCE, rtol=0, msg=name)
+    same(weights, wanted, TOLERANCE)
 
 
 def state(here, engine):
@@ -176,5 +173,5 @@ def test_an_update_is_adamws_of_its_own_gradients(here, tiny_model):
         for name, weight in weights.items():
             weight.grad = seen[name] * (0.5 / norm)
         adam.step()
-        for name, weight in weights.items():
-            torch.testing.assert_close(engine.weights[name], weight.data, atol=1e-7, rtol=1e-6)
+        updated = {name: weight.data for name, weight in weights.items()}
+        torch.testing.assert_close(engine.weights, updated, atol=1e-7, rtol=1e-6)

@@ -7,7 +7,8 @@ which tensors are moved, and that they come back.
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, some_sequences
+from tests.mpi.engines_for_tests import build_engine, same, some_sequences
+from tests.mpi.parity import summed
 from verl_hpc.engines.megatron.host_activations import HostActivations
 from verl_hpc.errors import ClusterError
 from verl_hpc.layout.megatron import TrainLayout
@@ -16,11 +17,8 @@ pytestmark = pytest.mark.world(1, 2)
 
 
 def update(engine, sequences):
-    metrics = engine.update(
-        sequences, lambda _, found: (-sum(o.log_probs.sum() for o in found) / 50, {})
-    )
-    weights = {name: weight.clone() for name, weight in engine.weights.items()}
-    return metrics, weights
+    metrics = engine.update(sequences, summed(50))
+    return metrics, {name: weight.clone() for name, weight in engine.weights.items()}
 
 
 def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
@@ -40,9 +38,9 @@ def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
             return kept
 
     engine._passes._saving = Recorded(engine.weights.values(), engine.arch.hidden_size).saving
-    found, found_weights = update(engine, sequences)
-    assert found == expected
-    assert all(torch.equal(found_weights[name], weight) for name, weight in weights.items())
+    metrics, updated = update(engine, sequences)
+    assert metrics == expected
+    same(updated, weights)
     layers = engine.arch.num_layers // layout.pp
     plan = engine._passes.plan(sequences)
     # Of each micro-batch the inputs of all layers, and of the norm and the layer behind them.
@@ -56,10 +54,5 @@ def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
 
 def test_ranks_without_a_gpu_refuse(here, tiny_model):
     with pytest.raises(ClusterError, match="parallel.offload_activations: .* has no GPU"):
-        build_engine(
-            here,
-            tiny_model("qwen3", True),
-            TrainLayout(dp=here.world.size),
-            recompute="full",
-            offload_activations=True,
-        )
+        settings = {"recompute": "full", "offload_activations": True}
+        build_engine(here, tiny_model("qwen3", True), TrainLayout(dp=here.world.size), **settings)

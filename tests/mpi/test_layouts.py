@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import some_sequences
+from tests.mpi.engines_for_tests import held, some_sequences, window
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.factory import build_engine, engine_shard_map, start_layouts
 from verl_hpc.engines.protocol import Head, TrainingEngine
@@ -42,17 +42,10 @@ def on(head: Head = "language_model", first_rank: int = 0, settings=None, **size
 
 
 def logical_weights(specs) -> dict[str, torch.Tensor]:
-    """The same on every layout; norms are about 1."""
+    """Weights that do not depend on the layout; norms are about 1."""
     generator = torch.Generator().manual_seed(7)
     noise = {n: 0.1 * torch.randn(specs[n].shape, generator=generator) for n in sorted(specs)}
     return {n: 1 + tensor if "norm" in n else tensor for n, tensor in noise.items()}
-
-
-def window(engine: TrainingEngine, region) -> torch.Tensor:
-    """The memory of a region, in the shape of its box."""
-    memory = engine.weights[region.view.name]
-    first = memory.storage_offset() + region.view.offset
-    return memory.as_strided(region.box.shape, region.view.strides, first)
 
 
 def build(model: Model, arch: Architecture, rank: int) -> TrainingEngine:
@@ -69,7 +62,7 @@ def build(model: Model, arch: Architecture, rank: int) -> TrainingEngine:
     )
     weights = logical_weights(engine.shard_map.tensors)
     for region in engine.shard_map.held_by(rank):
-        window(engine, region).copy_(weights[region.tensor][region.box.slices])
+        window(engine.weights, region).copy_(weights[region.tensor][region.box.slices])
     engine.weights_changed()
     return engine
 
@@ -83,13 +76,11 @@ def step(engine: TrainingEngine, rank: int) -> tuple[float, float]:
     def loss(indices: Sequence[int], outputs):
         if engine.head == "language_model":
             return -sum(o.log_probs.sum() for o in outputs) / total, {}
-        if engine.head == "score":
-            wanted = [torch.sin(mine[i][:1].float()) for i in indices]
-            found = [o.scores for o in outputs]
-        else:
-            wanted = [torch.sin(mine[i][1:].float()) for i in indices]
-            found = [o.values for o in outputs]
-        return sum(((f - w) ** 2).sum() for f, w in zip(found, wanted, strict=True)) / total, {}
+        scores = engine.head == "score"
+        name, part = ("scores", slice(1)) if scores else ("values", slice(1, None))
+        wanted = [torch.sin(mine[i][part].float()) for i in indices]
+        pairs = zip((getattr(o, name) for o in outputs), wanted, strict=True)
+        return sum(((output - w) ** 2).sum() for output, w in pairs) / total, {}
 
     metrics = engine.update(mine, loss)
     return metrics["loss"], metrics["grad_norm"]
@@ -110,19 +101,14 @@ def check(engines: Sequence[TrainingEngine], found, rank: int) -> None:
     for engine, results in zip(engines, found, strict=True):
         lone = Model(TrainLayout(first_rank=rank), engine.head)
         (alone,), (expected,) = run([lone], engine.arch, rank)
-        torch.testing.assert_close(
-            torch.tensor(results), torch.tensor(expected), rtol=TOLERANCE, atol=TOLERANCE
-        )
+        for pair in zip(results, expected, strict=True):
+            torch.testing.assert_close(*pair, rtol=TOLERANCE, atol=TOLERANCE)
         whole = {n: torch.zeros(s.shape) for n, s in alone.shard_map.tensors.items()}
         for region in alone.shard_map.held_by(rank):
-            whole[region.tensor][region.box.slices] = window(alone, region)
+            whole[region.tensor][region.box.slices] = window(alone.weights, region)
         for region in engine.shard_map.held_by(rank):
-            torch.testing.assert_close(
-                window(engine, region),
-                whole[region.tensor][region.box.slices],
-                rtol=0,
-                atol=TOLERANCE,
-            )
+            wanted = whole[region.tensor][region.box.slices]
+            torch.testing.assert_close(held(engine.weights, region), wanted, rtol=0, atol=TOLERANCE)
 
 
 def start(here, models: Sequence[Model]) -> None:
@@ -133,6 +119,7 @@ def start(here, models: Sequence[Model]) -> None:
 
 SAME_RANKS = {
     "critic with more tensor parallelism": [on(tp=2, dp=2), on("value", tp=4)],
+    "fewer key-value heads than one of them has ranks": [on(tp=2, dp=2), on("value", tp=4)],
     "pipelines": [on("score", tp=4), on(tp=2, pp=2), on("value", pp=4)],
     "interleaved, sequence parallel, recomputing": [
         on(tp=2, pp=2, vpp=2, settings=SEQUENCE_PARALLEL | FULL),
@@ -142,20 +129,18 @@ SAME_RANKS = {
 }
 
 
+TIED = [name for name in SAME_RANKS if name.startswith(("critic", "interleaved"))]
+
+
 @pytest.mark.parametrize("name", SAME_RANKS)
 def test_layouts_over_the_same_ranks(here, tiny_model, name):
-    models, tied = SAME_RANKS[name], name != "pipelines"
+    models = SAME_RANKS[name]
     start(here, models)
-    engines, found = run(models, read_architecture(tiny_model("llama", tied)), here.world.rank)
+    sizes = {"num_key_value_heads": 2} if name.startswith("fewer") else {}
+    arch = read_architecture(tiny_model("llama", name in TIED, **sizes))
+    engines, found = run(models, arch, here.world.rank)
     assert len(engines) == len(models)
     check(engines, found, here.world.rank)
-
-
-def test_fewer_key_value_heads_than_one_layout_has_ranks(here, tiny_model):
-    models = [on(tp=2, dp=2), on("value", tp=4)]
-    start(here, models)
-    arch = read_architecture(tiny_model("llama", False, num_key_value_heads=2))
-    check(*run(models, arch, here.world.rank), here.world.rank)
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import layouts_of_world
+from tests.mpi.engines_for_tests import layouts_of_world, rollout_of
 from tests.mpi.storages import storage_bytes
 from verl_hpc.config.load import parse_config
 from verl_hpc.engines.factory import build_engine, engine_shard_map, start_layouts
@@ -32,7 +32,6 @@ from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.parameters import chunk_parameters
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.transfer import bucket_bytes, most_bucket_bytes
-from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.step.role import InitialWeights
 from verl_hpc.trainer.sync import PARTS, WeightSync
 from verl_hpc.transfer.execute import Transfer
@@ -80,6 +79,8 @@ RECIPES = {
 }
 OFFLOADS = [(), ("gradients",), ("optimizer", "gradients"), PARTS]
 CORES = Hardware(KINDS["cpu"], 2)
+TERMS = {"gradients": ["gradients"], "optimizer": ["masters", "moments"], "parameters": ["weights"]}
+"""The terms of each part that may be offloaded."""
 EXACT = ("weights", "gradients", "masters", "moments")
 
 
@@ -97,40 +98,34 @@ class Engines:
         start_layouts(here.groups, [self.layout], seed=1)
         self.by_role = {name: self._engine(run, name) for name in ("actor", "critic")}
         self.reference = InitialWeights(self.by_role["actor"])
-        replicas = tuple((rank,) for rank in range(here.world.size))
-        files = str(directory)
-        self.rollout = HfEngine(here.world, arch, files, files, replicas, run.rollout, dtype)
-        self.replicas = replicas
+        self.replicas = tuple((rank,) for rank in range(here.world.size))
+        self.rollout = rollout_of(here, directory, self.replicas, run.rollout, dtype)
 
     def run(self, recipe: str, offload):
         """The configuration of a run of which these would be the engines."""
-        names = {
-            "tp": "tensor_parallel",
-            "pp": "pipeline_parallel",
-            "vpp": "virtual_pipeline",
-            "sequence_parallel": "sequence_parallel",
-            "engine": "engine",
+        names = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "vpp": "virtual_pipeline"}
+        parallel = {names.get(n, n): v for n, v in self.sizes.items() if n != "dp"}
+        if "shard_size" in parallel:
+            parallel["fsdp"] = {"shard_size": parallel.pop("shard_size")}
+        limits = {"engine": "hf", "max_prompt_tokens": 32, "max_response_tokens": 16}
+        tree = {
+            "name": "ledger",
+            "steps": 1,
+            "data": {"train": {"kind": "files", "paths": ["none"]}},
+            **RECIPES[recipe],
+            "model": {"path": "none", "dtype": self.dtype},
+            "parallel": parallel,
+            "offload": dict.fromkeys(offload, True),
+            "rollout": limits | RECIPES[recipe].get("rollout", {}),
         }
-        more, parallel = RECIPES[recipe], {names[n]: v for n, v in self.sizes.items() if n in names}
-        if "shard_size" in self.sizes:
-            parallel["fsdp"] = {"shard_size": self.sizes["shard_size"]}
-        return parse_config(
-            {
-                "name": "ledger",
-                "steps": 1,
-                "data": {"train": {"kind": "files", "paths": ["none"]}},
-                **more,
-                "model": {"path": "none", "dtype": self.dtype},
-                "parallel": parallel,
-                "offload": dict.fromkeys(offload, True),
-                "rollout": {
-                    "engine": "hf",
-                    "max_prompt_tokens": 32,
-                    "max_response_tokens": 16,
-                    **more.get("rollout", {}),
-                },
-            }
-        )
+        return parse_config(tree)
+
+    def maps(self, run):
+        """Where the weights of a run's actor and of its rollout engine lie."""
+        role = run.role_settings["actor"]
+        kind = {"engine": role.parallel.engine, "trainable": role.trainable}
+        source = engine_shard_map(self.arch, self.layout, role.model, role.head, **kind)
+        return source, rollout_shard_map(run.rollout, self.arch, self.replicas, self.dtype)
 
     def _engine(self, run, name: str) -> MegatronEngine:
         role = run.role_settings[name]
@@ -153,22 +148,14 @@ def counted(engine: MegatronEngine) -> dict[str, int]:
     state = engine.optimizer_tensors()
     held = {tensor.untyped_storage().data_ptr() for tensor in weights}
     mains = [tensor for name, tensor in state.items() if name.startswith("main/")]
+    chunks = [] if sharded else engine._chunks
+    buffers = [b for c in chunks for b in (*c.buffers, *c.expert_parallel_buffers)]
     return {
         "weights": storage_bytes(weights),
-        "gradients": 0
-        if sharded
-        else storage_bytes(
-            b.grad_data for c in engine._chunks for b in (*c.buffers, *c.expert_parallel_buffers)
-        ),
+        "gradients": storage_bytes(b.grad_data for b in buffers),
         "masters": storage_bytes(t for t in mains if t.untyped_storage().data_ptr() not in held),
         "moments": storage_bytes(t for n, t in state.items() if not n.startswith("main/")),
     }
-
-
-def map_of(engines: Engines, role):
-    """Where the role's engine keeps its weights."""
-    kind = {"engine": role.parallel.engine, "trainable": role.trainable}
-    return engine_shard_map(engines.arch, engines.layout, role.model, role.head, **kind)
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +192,8 @@ def test_exact_terms_are_the_bytes_of_storages(built, here, sizes, dtype):
         update = next(p for p in phases if p.name == "update" and p.of == "actor")
         for role in run.role_settings:
             if role in wanted:
-                found = {term: update.device.get(f"{role}.{term}", 0) for term in EXACT}
-                assert found == wanted[role], (recipe, offload, role)
+                terms = {term: update.device.get(f"{role}.{term}", 0) for term in EXACT}
+                assert terms == wanted[role], (recipe, offload, role)
         assert update.host.get("reference.weights", 0) == (recipe != "sft") * reference
         assert update.device.get("rollout.weights", 0) == (recipe != "sft") * rollout
         if recipe != "sft":
@@ -215,19 +202,14 @@ def test_exact_terms_are_the_bytes_of_storages(built, here, sizes, dtype):
 
 def check_generation(phases, run, wanted: Mapping, offload) -> None:
     """What `offload` names is away while the engine generates, and nothing else is."""
-    parts = {
-        "gradients": ["gradients"],
-        "optimizer": ["masters", "moments"],
-        "parameters": ["weights"],
-    }
-    away = {term for part in offload for term in parts[part]}
+    away = {term for part in offload for term in TERMS[part]}
     generate = next(p for p in phases if p.name == "generate")
     for role in run.role_settings:
         for term, size in wanted.get(role, {}).items():
             assert generate.device.get(f"{role}.{term}", 0) == (term not in away) * size
         copies = {"parameters": "weights_copy", "optimizer": "optimizer_copy"}
         for part, copy in copies.items() if role in wanted else ():
-            size = sum(wanted[role][term] for term in parts[part])
+            size = sum(wanted[role][term] for term in TERMS[part])
             assert generate.host.get(f"{role}.{copy}", 0) == (part in offload) * size
 
 
@@ -245,24 +227,17 @@ def test_what_is_offloaded_is_what_the_ledger_takes_away(built, sizes, dtype, ro
     }
     for part in reversed(offload):
         engine.onload(part)
-    sizes_of = {
-        "gradients": wanted["gradients"],
-        "optimizer": wanted["masters"] + wanted["moments"],
-        "parameters": wanted["weights"],
-    }
+    sizes_of = {part: sum(wanted[term] for term in terms) for part, terms in TERMS.items()}
     assert freed == {part: sizes_of[part] for part in offload}
     assert kept == {part: (part != "gradients") * sizes_of[part] for part in offload}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_buckets_are_those_that_a_resharding_takes(built, here, sizes, dtype):
-    """By messages, and where the memory of a node's other rank is read."""
+    """They are counted by messages, and where the memory of a node's other rank is read."""
     engines = built(sizes, dtype)
     actor, rollout = engines.by_role["actor"], engines.rollout
-    run = engines.run("grpo", ())
-    role = run.role_settings["actor"]
-    source = map_of(engines, role)
-    target = rollout_shard_map(run.rollout, engines.arch, engines.replicas, dtype)
+    source, target = engines.maps(engines.run("grpo", ()))
     rank, nodes = here.world.rank, nodes_of(here.world.size, CORES.ranks_per_node)
     near = readable_neighbours(here.control, nodes)
     assert len(near) == min(here.world.size, CORES.ranks_per_node) - 1
@@ -273,9 +248,9 @@ def test_buckets_are_those_that_a_resharding_takes(built, here, sizes, dtype):
         for neighbours in ({}, near) if same else ({},):
             transfer = Transfer(plan, rank, rounds=rounds, neighbours=neighbours)
             stats = transfer.run(actor.weights, rollout.weights, rollout.dtype)
-            found = bucket_bytes(moves_of(plan, rank), rounds, same, neighbours)
-            assert found == stats.peak_buffer_bytes
-            assert found <= 2 * (rounds * bucket + HOST_PIECE_BYTES)
+            planned = bucket_bytes(moves_of(plan, rank), rounds, same, neighbours)
+            assert planned == stats.peak_buffer_bytes
+            assert planned <= 2 * (rounds * bucket + HOST_PIECE_BYTES)
     assert most_bucket_bytes(False) == 2 * (HOST_ROUNDS * HOST_BUCKET_BYTES + HOST_PIECE_BYTES)
 
 
@@ -284,10 +259,8 @@ def test_buckets_of_a_run_are_in_its_ledger(built, here, monkeypatch, sizes, dty
     """Those of the weights' way to the rollout, from the first step on."""
     engines = built(sizes, dtype)
     run = engines.run("grpo", ())
-    role = run.role_settings["actor"]
-    source = map_of(engines, role)
-    target = rollout_shard_map(run.rollout, engines.arch, engines.replicas, dtype)
-    own = engines.by_role["actor"]
+    source, target = engines.maps(run)
+    role, own = run.role_settings["actor"], engines.by_role["actor"]
     actor = SimpleNamespace(settings=role, shard_map=source, training=own)
     rollout = SimpleNamespace(shard_map=target, engine=engines.rollout)
     stats = []
@@ -300,11 +273,11 @@ def test_buckets_of_a_run_are_in_its_ledger(built, here, monkeypatch, sizes, dty
         layouts = run_layouts(run, engines.arch, here.world.size)
         told = ledger(run, engines.arch, layouts, hardware, counts_buckets=True)
         phases = told.of_rank(here.world.rank)
-        found = {p.name: p.device.get("buckets", 0) for p in phases}
+        planned = {p.name: p.device.get("buckets", 0) for p in phases}
         wanted = (recipe != "sft") * stats[0].peak_buffer_bytes
-        assert found["update"] == wanted, (recipe, offload)
-        assert found["save"] == wanted
-        assert recipe == "sft" or found["reshard"] == found["generate"] == wanted
+        assert planned["update"] == wanted, (recipe, offload)
+        assert planned["save"] == wanted
+        assert recipe == "sft" or planned["reshard"] == planned["generate"] == wanted
 
 
 @pytest.mark.parametrize("bucket_size", [None, 3000, 20_000])

@@ -142,10 +142,10 @@ def test_activations_are_within_15_per_cent(here, case):
     if layout.cp > 1:
         padded = split_rectangles(sum(n * n for n in lengths), layout.cp)
     told = moments(shape, stage, tokens // layout.cp, num_rows, padded)
-    found = max(sum(terms.get(name, 0) for name in SAVED) for terms in told)
+    planned = max(sum(terms.get(name, 0) for name in SAVED) for terms in told)
     counted = here.control.allgather((stage, saved.most))
     most = [size for of, size in counted if of == stage]
     # Of the tokens some experts have more than others: the ledger's are as many for each.
     wanted = sum(most) / len(most) if layout.ep > 1 else saved.most
-    assert abs(found / wanted - 1) < TOLERANCE, (found, wanted, stage)
+    assert abs(planned / wanted - 1) < TOLERANCE, (planned, wanted, stage)
     assert saved.now == 0

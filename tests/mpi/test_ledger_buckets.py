@@ -6,6 +6,7 @@ Training and generation on other ranks, stages of rollout engines, another type,
 import pytest
 import torch
 
+from tests.mpi.engines_for_tests import memory
 from verl_hpc.config.load import parse_config
 from verl_hpc.engines.factory import engine_shard_map
 from verl_hpc.hardware.node import KINDS, Hardware
@@ -40,17 +41,6 @@ CASES = {
     "hf": ({}, {**TP2, **PP2}, {"engine": "hf"}),
     "virtual-stages": ({}, {**PP2, "virtual_pipeline": 2}, {**TP2, "grouping": "contiguous"}),
 }
-
-
-def memory(shard_map, rank) -> dict[str, torch.Tensor]:
-    """Tensors as large as what the rank's regions lie in."""
-    sizes: dict[str, int] = {}
-    for region in shard_map.held_by(rank):
-        reach = sum((n - 1) * s for n, s in zip(region.box.shape, region.view.strides, strict=True))
-        end = region.view.offset + reach + 1
-        sizes[region.view.name] = max(sizes.get(region.view.name, 0), end)
-    kinds = {r.view.name: shard_map.tensors[r.tensor].dtype for r in shard_map.regions}
-    return {n: torch.zeros(size, dtype=getattr(torch, kinds[n])) for n, size in sizes.items()}
 
 
 @pytest.mark.parametrize("ranks_per_node", [1, 2, 4])

@@ -1,15 +1,19 @@
 """Weights of vLLM engines: the ledger's bytes are those of the engine's storages, on every rank."""
 
+from contextlib import closing
+
 import pytest
 
 from tests.mpi import plugin
+from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.engines_for_tests import rollout_of
 from tests.mpi.storages import storage_bytes
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.memory.rollout import RolloutShape, rollout_weights
-from verl_hpc.rollout.vllm import VllmEngine
 
 pytestmark = pytest.mark.world(2, 4, each_push=True)
+SIZES = VLLM_HEADS | {"num_hidden_layers": 4, "num_key_value_heads": 1}
 EXPERTS = {
     "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2},
     "mixtral": {"num_local_experts": 4, "intermediate_size": 32},
@@ -42,8 +46,7 @@ def pytest_generate_tests(metafunc):
 
 def test_weights_are_the_bytes_of_storages(here, tiny_model, tp, pp, family, tied, dtype, whole):
     fields = EXPERTS.get(family, {})
-    directory = tiny_model(family, tied, num_hidden_layers=4, num_key_value_heads=1, **fields)
-    arch = read_architecture(directory)
+    directory = tiny_model(family, tied, **SIZES, **fields)
     size = tp * pp
     replicas = tuple(tuple(range(first, first + size)) for first in range(0, here.world.size, size))
     config = RolloutConfig(
@@ -54,10 +57,7 @@ def test_weights_are_the_bytes_of_storages(here, tiny_model, tp, pp, family, tie
         max_response_tokens=16,
         kv_cache_gib=0.03,
     )
-    files = str(directory)
-    engine = VllmEngine(here.world, arch, files, files, replicas, config, dtype)
-    shape = RolloutShape.of(arch, config, dtype, on_gpu=False)
-    stage = here.world.rank % size // tp
-    found = storage_bytes(engine.weights.values())
-    engine.close()
-    assert found == rollout_weights(shape, stage)
+    shape = RolloutShape.of(read_architecture(directory), config, dtype, on_gpu=False)
+    with closing(rollout_of(here, directory, replicas, config, dtype)) as engine:
+        expected = rollout_weights(shape, here.world.rank % size // tp)
+        assert storage_bytes(engine.weights.values()) == expected

@@ -1,29 +1,25 @@
 """Runs that train adapters: what travels, what a step holds, and that they go on in any layout."""
 
-import re
 from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.mpi import test_checkpoint as steps
 from tests.mpi.conftest import Reference
-from tests.mpi.engines_for_tests import build_engine, some_sequences
+from tests.mpi.engines_for_tests import build_engine, same, some_sequences
 from tests.mpi.lora_for_tests import fill, merged, some_adapters
 from tests.mpi.mixtures import MODELS
+from tests.mpi.parity import summed
+from tests.mpi.sft_for_tests import sft_config
 from tests.mpi.storages import storage_bytes
-from tests.mpi.test_checkpoint import (
-    goes_on_from_layout_to_layout,
-    goes_on_in_every_layout,
-    parameters,
-    train,
-)
 from tests.slow import all_slow, mostly_slow
 from verl_hpc.checkpoint.convert import export_step
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.weights import open_weights
-from verl_hpc.config.load import parse_config
 from verl_hpc.config.lora import LoraConfig
+from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.hardware.node import KINDS, Hardware
@@ -40,6 +36,8 @@ from verl_hpc.trainer.merge import MergedWeights, parts_of
 from verl_hpc.trainer.saves import save
 from verl_hpc.trainer.state import Progress, restore
 from verl_hpc.transfer.execute import Transfer
+
+pytestmark = pytest.mark.world(4)
 
 FAMILIES, DTYPES = ["qwen3", "qwen3_moe"], ["float32", "bfloat16"]
 LORA = {"rank": 4, "alpha": 8.0}
@@ -62,21 +60,10 @@ def configure(tiny_model, shared_directory, request):
         fields = {"num_hidden_layers": 4}
         if family == "qwen3_moe":
             fields = {**MODELS["normalised"][1], "num_hidden_layers": 2, "num_experts": 4}
-        directory = tiny_model(family, num_key_value_heads=4, **fields)
-        tree = {
-            "name": re.sub(r"[^A-Za-z0-9]+", "-", request.node.name),
-            "recipe": "sft",
-            "steps": 10,
-            "directory": str(shared_directory / "adapters"),
-            "model": {"path": str(directory), "dtype": "float32"},
-            "lora": LORA,
-            "parallel": parallel or {},
-            "optimizer": {"lr": 1e-2, "warmup_steps": 2},
-            "batch": {"size": 8},
-            "rollout": {"max_prompt_tokens": 128, "max_response_tokens": 16},
-            "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}},
-        }
-        return parse_config(tree | changes)
+        model = tiny_model(family, num_key_value_heads=4, **fields)
+        changes = {"lora": LORA, "optimizer": {"lr": 1e-2, "warmup_steps": 2}} | changes
+        directory = shared_directory / "adapters"
+        return sft_config(request.node.name, directory, model, parallel or {}, **changes)
 
     return make
 
@@ -84,7 +71,6 @@ def configure(tiny_model, shared_directory, request):
 # ------------------------------------------------------------------------------ what travels
 
 
-@pytest.mark.world(4)
 @pytest.mark.parametrize(
     "family, limit, dtype, travels",
     # Six of sixteen, among them every pair of two values.
@@ -96,11 +82,10 @@ def test_what_travels_is_merged_in_float32_and_rounded_once(
     """Bit for bit base + scale B A, whether in one part or layer by layer; the base stays."""
     _, fields = MODELS["normalised"] if family == "qwen3_moe" else (family, {})
     directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
-    sizes = {"tp": 2, "pp": 2} | ({"ep": 2} if family == "qwen3_moe" else {})
+    layout = TrainLayout(tp=2, pp=2, ep=2 if family == "qwen3_moe" else 1)
     lora = LoraConfig(rank=3, alpha=6.0)
-    engine = build_engine(
-        here, directory, TrainLayout(**sizes), sequence_parallel=True, dtype=dtype, lora=lora
-    )
+    settings = {"sequence_parallel": True, "dtype": dtype, "lora": lora}
+    engine = build_engine(here, directory, layout, **settings)
     adapters = {n: t.to(engine.dtype) for n, t in some_adapters(engine).items()}
     fill(engine, adapters)
     base = {n: w.clone() for n, w in engine.weights.items()}
@@ -121,117 +106,91 @@ def test_what_travels_is_merged_in_float32_and_rounded_once(
     weights = open_weights(directory)
     boxes = {n: whole(n, n, s.shape, (0,)).box for n, s in specs.items()}
     stored = weights.read(boxes, dtype)
-    for name, tensor in arrived.items():
-        wanted = merged(stored[name], name, adapters, lora.scale).to(kind)
-        assert torch.equal(tensor, wanted), name
-    for name, weight in base.items():
-        assert torch.equal(engine.weights[name], weight), name
-    shape = RoleShape.of(
-        engine.arch, engine.layout, _model(dtype), _parallel(engine.layout), on_gpu=False, lora=lora
+    scale = lora.scale
+    same(arrived, {n: merged(stored[n], n, adapters, scale).to(kind) for n in arrived})
+    same(engine.weights, base)
+    model = ModelConfig(path="none", dtype=dtype)
+    parallel = ParallelConfig(
+        tensor_parallel=2, pipeline_parallel=2, expert_parallel=layout.ep, sequence_parallel=True
     )
-    stage = engine.layout.grid.coordinates(here.world.rank)["pp"]
+    shape = RoleShape.of(engine.arch, layout, model, parallel, on_gpu=False, lora=lora)
+    stage = layout.grid.coordinates(here.world.rank)["pp"]
     if limit > 1:
         size = torch.empty(0, dtype=kind).element_size()
         assert sends.num_bytes == merged_bytes(shape, stage, size)
 
 
-def _model(dtype):
-    from verl_hpc.config.model import ModelConfig
-
-    return ModelConfig(path="none", dtype=dtype)
-
-
-def _parallel(layout):
-    from verl_hpc.config.model import ParallelConfig
-
-    return ParallelConfig(
-        tensor_parallel=layout.tp,
-        pipeline_parallel=layout.pp,
-        expert_parallel=layout.ep,
-        sequence_parallel=layout.tp > 1,
-    )
-
-
 # ------------------------------------------------------------------------------ steps
 
 
-@pytest.mark.world(4)
 def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure):
-    goes_on_from_layout_to_layout(here, configure, LAYOUTS)
+    steps.goes_on_from_layout_to_layout(here, configure, LAYOUTS)
 
 
-@pytest.mark.world(4)
 def test_a_step_with_experts_opens_in_the_next_layout(here, configure):
-    goes_on_from_layout_to_layout(here, lambda p: configure(p, "qwen3_moe"), EXPERTS)
+    steps.goes_on_from_layout_to_layout(here, lambda p: configure(p, "qwen3_moe"), EXPERTS)
 
 
-@pytest.mark.world(4)
 @pytest.mark.parametrize("before", all_slow(*range(len(LAYOUTS))))
 def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
-    goes_on_in_every_layout(here, configure, LAYOUTS, before)
+    steps.goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
-@pytest.mark.world(4)
 @pytest.mark.parametrize("before", all_slow(*range(len(EXPERTS))))
 def test_a_step_with_experts_opens_in_every_layout(here, configure, before):
-    goes_on_in_every_layout(here, lambda p: configure(p, "qwen3_moe"), EXPERTS, before)
+    steps.goes_on_in_every_layout(here, lambda p: configure(p, "qwen3_moe"), EXPERTS, before)
 
 
-@pytest.mark.world(4)
 def test_adapters_start_alike_in_every_layout(here, configure):
-    found = [parameters(here, build_run(here, configure(layout))) for layout in LAYOUTS]
-    first, *others = found
+    first, *others = (
+        steps.parameters(here, build_run(here, configure(layout))) for layout in LAYOUTS
+    )
     for other in others:
-        assert all(torch.equal(tensor, other[name]) for name, tensor in first.items())
+        same(other, first)
     a = first["model.layers.0.self_attn.q_proj.lora_A.weight"]
     assert not torch.equal(a, first["model.layers.1.self_attn.q_proj.lora_A.weight"])
     bound = a.shape[1] ** -0.5
     assert 0.9 * bound < a.abs().max() <= bound
     assert all(not t.any() for n, t in first.items() if n.endswith(".lora_B.weight"))
-    another = parameters(here, build_run(here, configure(seed=1)))
+    another = steps.parameters(here, build_run(here, configure(seed=1)))
     assert not torch.equal(a, another["model.layers.0.self_attn.q_proj.lora_A.weight"])
 
 
-@pytest.mark.world(4)
 def test_a_step_holds_adapters_alone_and_says_of_what(here, configure, tiny_model):
     run = build_run(here, configure(LAYOUTS[0]))
-    train(run, 0, 1)
+    steps.train(run, 0, 1)
     path = save(run, Progress(1, Position(0, 8)))
     step = Step(path)
     held = {n for c in ("actor", "actor.optimizer") for n in step.component(c).tensors}
-    assert held
-    assert all(".lora_" in name for name in held)
+    assert held and all(".lora_" in name for name in held)
     assert step.state.adapters["actor"].base == str(Path(run.config.model.path).resolve())
     with pytest.raises(ModelError, match=r"its actor holds adapters of .* give model.path that"):
         open_weights(path)
 
     other = tiny_model("qwen3", num_hidden_layers=4, num_key_value_heads=4, hidden_size=64, seed=9)
-    cases = {
+    for message, change in {
         r"model.path: other weights .* or the base of its adapters": {
             "model": {"path": str(other), "dtype": "float32"}
         },
-        r"lora of actor = rank 4, alpha 16, all, and was rank 4, alpha 8, all": {
+        "lora of actor = rank 4, alpha 16, all, and was rank 4, alpha 8, all": {
             "lora": LORA | {"alpha": 16.0}
         },
-    }
-    for message, change in cases.items():
+        r"lora: .* holds adapters of its actor, and this": {"lora": None},
+    }.items():
         with pytest.raises(ConfigError, match=message):
             restore(build_run(here, configure(LAYOUTS[0], **change), resumes=True))
-    with pytest.raises(ConfigError, match=r"lora: .* holds adapters of its actor, and this"):
-        restore(build_run(here, configure(LAYOUTS[0], lora=None), resumes=True))
 
 
 # ------------------------------------------------------------------------------ PEFT
 
 
-@pytest.mark.world(4)
 def test_peft_loads_what_is_exported(here, configure, shared_directory):
     import peft
     from transformers import AutoModelForCausalLM
 
     config = configure(LAYOUTS[0], lora=LORA | {"target_modules": "all-linear"})
     run = build_run(here, config)
-    train(run, 0, 3)
+    steps.train(run, 0, 3)
     path, out = save(run, Progress(3, Position(0, 24))), shared_directory / "exported-adapter"
     if here.world.rank == 0:
         export_step(path, out)
@@ -250,10 +209,9 @@ def test_peft_loads_what_is_exported(here, configure, shared_directory):
             assert (wanted - plain.log_probs(sequence)).abs().max() > 1e-3
 
 
-@pytest.mark.world(4)
 @pytest.mark.parametrize("parallel", LAYOUTS[:2])
 def test_a_run_starts_from_an_adapter_of_peft(here, configure, shared_directory, parallel):
-    """Whose A differ between q, k and v; the reference starts from it, too."""
+    """Its A differ between q, k and v; the reference also starts from it."""
     import peft
     from transformers import AutoModelForCausalLM
 
@@ -305,15 +263,13 @@ def _pairs(directory, here) -> str:
 
 def _update(run) -> None:
     sequences = some_sequences(4, run.arch.vocab_size)
-    engine = run.roles["actor"].training
     for _ in range(3):  # the first learning rates are those of a warm-up
-        engine.update(sequences, lambda _, found: (-sum(o.log_probs.sum() for o in found) / 80, {}))
+        run.roles["actor"].training.update(sequences, summed(80))
 
 
 # ------------------------------------------------------------------------------ reference, memory
 
 
-@pytest.mark.world(4)
 def test_the_reference_is_the_base_and_takes_no_memory(here, configure):
     data = {"train": {"kind": "files", "paths": [_pairs(configure_directory(configure), here)]}}
     run = build_run(here, configure(LAYOUTS[1], recipe="dpo", data=data))
@@ -334,25 +290,12 @@ def configure_directory(configure):
     return Path(configure().directory).parent / "reference"
 
 
-@pytest.mark.world(4)
 @pytest.mark.parametrize(
     "family, place, dtype",
     # Each layout with one element type, each place and each family with both.
     [
-        ("qwen3", 0, "float32"),
-        ("qwen3", 1, "bfloat16"),
-        ("qwen3", 2, "float32"),
-        ("qwen3_moe", 0, "bfloat16"),
-        ("qwen3_moe", 1, "float32"),
-        ("qwen3_moe", 2, "bfloat16"),
-        *all_slow(
-            ("qwen3", 0, "bfloat16"),
-            ("qwen3", 1, "float32"),
-            ("qwen3", 2, "bfloat16"),
-            ("qwen3_moe", 0, "float32"),
-            ("qwen3_moe", 1, "bfloat16"),
-            ("qwen3_moe", 2, "float32"),
-        ),
+        *((FAMILIES[n // 3], n % 3, DTYPES[n % 2]) for n in range(6)),
+        *all_slow(*((FAMILIES[n // 3], n % 3, DTYPES[1 - n % 2]) for n in range(6))),
     ],
 )
 def test_the_ledger_counts_what_adapters_take(here, configure, family, place, dtype):
@@ -366,12 +309,15 @@ def test_the_ledger_counts_what_adapters_take(here, configure, family, place, dt
     counted = ledger(config, arch, run.layouts, Hardware(KINDS["cpu"], 4))
     (update,) = (p for p in counted.of_rank(here.world.rank) if p.name == "update")
     terms = {n.rpartition(".")[2]: size for n, size in update.device.items()}
-    parameters = [p.detach() for c in engine._chunks for p in c.parameters()]
-    assert terms["weights"] == storage_bytes(parameters)
     buffers = [b for c in engine._chunks for b in (*c.buffers, *c.expert_parallel_buffers)]
-    assert terms["gradients"] == storage_bytes([b.grad_data for b in buffers])
     state = engine.optimizer_tensors()
-    moments = [t for n, t in state.items() if not n.startswith("main/")]
-    assert terms["moments"] == storage_bytes(moments)
-    mains = storage_bytes([t for n, t in state.items() if n.startswith("main/")])
-    assert terms.get("masters", 0) == (mains if dtype == "bfloat16" else 0)
+    mains = [t for n, t in state.items() if n.startswith("main/") and dtype == "bfloat16"]
+    expected = {
+        "weights": [p.detach() for c in engine._chunks for p in c.parameters()],
+        "gradients": [b.grad_data for b in buffers],
+        "moments": [t for n, t in state.items() if not n.startswith("main/")],
+        "masters": mains,
+    }
+    assert {n: terms.get(n, 0) for n in expected} == {
+        n: storage_bytes(tensors) for n, tensors in expected.items()
+    }

@@ -4,18 +4,17 @@ import pytest
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from tests.mpi.engines_for_tests import build_engine, some_sequences
+from tests.mpi.engines_for_tests import build_engine, layouts, some_sequences
 from verl_hpc.engines.factory import start_layouts
 from verl_hpc.engines.megatron import parallel
 from verl_hpc.layout.megatron import TrainLayout
 
 pytestmark = pytest.mark.world(4)
 
-SIZES = [
-    *({}, {"tp": 4}, {"pp": 4}, {"tp": 2}, {"tp": 2, "pp": 2}, {"tp": 2, "pp": 2, "vpp": 2}),
-    *({"ep": 4}, {"tp": 2, "ep": 2, "etp": 2}, {"tp": 2, "pp": 2, "ep": 2}, {"tp": 4, "etp": 2}),
-    *({"cp": 4}, {"cp": 2}, {"cp": 2, "tp": 2}, {"cp": 2, "pp": 2, "ep": 2}, {"cp": 2, "ep": 4}),
-]
+SIZES = layouts(
+    "one tp4 pp4 tp2 tp2-pp2 tp2-pp2-vpp2 ep4 tp2-ep2-etp2 tp2-pp2-ep2 tp4-etp2"
+    " cp4 cp2 cp2-tp2 cp2-pp2-ep2 cp2-ep4"
+)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)

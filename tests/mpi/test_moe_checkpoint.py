@@ -1,19 +1,12 @@
-"""Steps of a mixture of experts open in every layout of its experts, and training goes on."""
-
-import re
+"""Steps of a mixture of experts open in every layout of its experts, and training continues."""
 
 import pytest
-import torch
 
+from tests.mpi import test_checkpoint as steps
+from tests.mpi.engines_for_tests import same
 from tests.mpi.mixtures import MODELS
-from tests.mpi.test_checkpoint import (
-    goes_on_from_layout_to_layout,
-    goes_on_in_every_layout,
-    parameters,
-    train,
-)
+from tests.mpi.sft_for_tests import sft_config
 from tests.slow import all_slow
-from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.build import build_run
 
@@ -35,32 +28,19 @@ def configure(tiny_model, shared_directory, request):
     def make(parallel):
         family, fields = MODELS["normalised"]
         fields = {**fields, "num_hidden_layers": 2, "num_experts": 4}
-        directory = tiny_model(family, num_key_value_heads=4, **fields)
-        return parse_config(
-            {
-                "name": re.sub(r"[^A-Za-z0-9]+", "-", request.node.name),
-                "recipe": "sft",
-                "steps": 10,
-                "directory": str(shared_directory / "mixtures"),
-                "model": {"path": str(directory), "dtype": "float32"},
-                "parallel": parallel,
-                "optimizer": {"lr": 1e-3, "warmup_steps": 2},
-                "batch": {"size": 8},
-                "rollout": {"max_prompt_tokens": 128, "max_response_tokens": 16},
-                "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}},
-            }
-        )
+        model = tiny_model(family, num_key_value_heads=4, **fields)
+        return sft_config(request.node.name, shared_directory / "mixtures", model, parallel)
 
     return make
 
 
 def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure):
-    goes_on_from_layout_to_layout(here, configure, LAYOUTS)
+    steps.goes_on_from_layout_to_layout(here, configure, LAYOUTS)
 
 
 @pytest.mark.parametrize("before", all_slow(*range(len(LAYOUTS))))
 def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
-    goes_on_in_every_layout(here, configure, LAYOUTS, before)
+    steps.goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
 def test_tensor_parallelism_needs_sequence_parallelism(here, configure):
@@ -71,8 +51,8 @@ def test_tensor_parallelism_needs_sequence_parallelism(here, configure):
 def test_offloaded_parts_come_back(here, configure):
     """Gradients and states of experts lie in buffers of their own."""
     run = build_run(here, configure(LAYOUTS[0]))
-    train(run, 0, 2)
-    before = parameters(here, run)
+    steps.train(run, 0, 2)
+    before = steps.parameters(here, run)
     engine = run.roles["actor"].training
     states = {n: t.clone() for n, t in engine.optimizer_tensors().items()}
     experts = [b for c in engine._chunks for b in c.expert_parallel_buffers]
@@ -82,7 +62,5 @@ def test_offloaded_parts_come_back(here, configure):
     assert all(buffer.grad_data.untyped_storage().nbytes() == 0 for buffer in experts)
     for part in ("parameters", "gradients", "optimizer"):
         engine.onload(part)
-    for name, tensor in parameters(here, run).items():
-        assert torch.equal(tensor, before[name])
-    for name, tensor in engine.optimizer_tensors().items():
-        assert torch.equal(tensor, states[name])
+    same(steps.parameters(here, run), before)
+    same(engine.optimizer_tensors(), states)

@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.mpi import plugin
-from tests.mpi.engines_for_tests import build_engine
+from tests.mpi.engines_for_tests import build_engine, layouts
 from tests.mpi.mixtures import MODELS
 from tests.mpi.test_ledger import counted
 from tests.slow import mostly_slow
@@ -16,24 +16,10 @@ from verl_hpc.planner.memory.role import resident
 from verl_hpc.planner.memory.shape import RoleShape
 
 LAYOUTS = {
-    1: [{}],
-    2: [
-        {"dp": 2},
-        {"dp": 2, "ep": 2},
-        {"dp": 2, "etp": 2},
-        {"tp": 2},
-        {"tp": 2, "ep": 2},
-        {"tp": 2, "etp": 2},
-        {"pp": 2},
-    ],
-    4: [
-        {"tp": 2, "dp": 2, "ep": 4},
-        {"tp": 2, "dp": 2, "ep": 2},
-        {"tp": 2, "dp": 2, "ep": 2, "etp": 2},
-        {"pp": 2, "vpp": 2, "dp": 2, "ep": 2},
-        {"dp": 4, "ep": 2},
-    ],
-    8: [{"tp": 2, "pp": 2, "dp": 2, "ep": 2, "etp": 2}, {"dp": 8, "ep": 4}],
+    1: layouts("one"),
+    2: layouts("dp2 dp2-ep2 dp2-etp2 tp2 tp2-ep2 tp2-etp2 pp2"),
+    4: layouts("tp2-dp2-ep4 tp2-dp2-ep2 tp2-dp2-ep2-etp2 pp2-vpp2-dp2-ep2 dp4-ep2"),
+    8: layouts("tp2-pp2-dp2-ep2-etp2 dp8-ep4"),
 }
 
 
@@ -68,10 +54,10 @@ def test_exact_terms_are_the_bytes_of_storages(here, tiny_model, sizes, model, h
     )
     place = layout.grid.coordinates(dist.get_rank())
     replica, stage = place["dp"], place["pp"]
-    found = counted(engine)
+    counts = counted(engine)
     held = resident(shape, stage, replica)
     for term in ("weights", "gradients"):
-        assert held[term] == found[term], term
+        assert held[term] == counts[term], term
     told = here.control.allgather((held["masters"], held["moments"]))
-    wanted = here.control.allgather((found["masters"], found["moments"]))
+    wanted = here.control.allgather((counts["masters"], counts["moments"]))
     assert told == wanted

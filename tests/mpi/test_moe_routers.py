@@ -4,39 +4,28 @@ every layout, however rows are packed."""
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, layouts_of_world, responses, some_sequences
-from tests.mpi.mixtures import FULL, MODELS, engine_on, mixture
-from tests.mpi.parity import gradients_equal, replica_share
+from tests.mpi.engines_for_tests import (
+    build_engine,
+    layouts,
+    layouts_of_world,
+    responses,
+    some_sequences,
+)
+from tests.mpi.mixtures import MODELS, engine_on, mixture
+from tests.mpi.parity import mean_loss_equals, replica_share, summed
 from verl_hpc.config.model import RouterConfig
 from verl_hpc.layout.megatron import TrainLayout
 
 LAYOUTS = {
-    1: [{}, FULL],
-    2: [
-        {"dp": 2},
-        {"tp": 2},
-        {"dp": 2, "ep": 2, **FULL},
-        {"tp": 2, "etp": 2},
-        {"pp": 2},
-        {"dp": 2, "cp": 2},
-    ],
-    4: [
-        {"tp": 2, "dp": 2, "ep": 4},
-        {"tp": 2, "pp": 2, "ep": 2, **FULL},
-        {"pp": 2, "vpp": 2, "dp": 2, "ep": 2},
-        {"tp": 2, "dp": 2, "cp": 2, "ep": 2},
-    ],
+    1: layouts("one full"),
+    2: layouts("dp2 tp2 dp2-ep2-full tp2-etp2 pp2 dp2-cp2"),
+    4: layouts("tp2-dp2-ep4 tp2-pp2-ep2-full pp2-vpp2-dp2-ep2 tp2-dp2-cp2-ep2"),
 }
 UNEVEN = {
-    1: [{}],
-    2: [{"dp": 2, "ep": 2, **FULL}, {"pp": 2, "vpp": 2}],
-    4: [
-        {"dp": 4, "ep": 2},
-        {"pp": 2, "vpp": 2, "dp": 2, "ep": 2},
-        {"dp": 4, "cp": 2, "ep": 2},
-        {"tp": 2, "dp": 2, "ep": 2, **FULL},
-    ],
-    8: [{"dp": 8, "ep": 4}, {"pp": 2, "dp": 4, "ep": 4}, {"pp": 2, "vpp": 2, "dp": 4, "cp": 2}],
+    1: layouts("one"),
+    2: layouts("dp2-ep2-full pp2-vpp2"),
+    4: layouts("dp4-ep2 pp2-vpp2-dp2-ep2 dp4-cp2-ep2 tp2-dp2-ep2-full"),
+    8: layouts("dp8-ep4 pp2-dp4-ep4 pp2-vpp2-dp4-cp2"),
 }
 SETTINGS = [{"seq_aux_loss": 0.3, "z_loss": 0.05}, {"z_loss": 0.1}, {}]
 
@@ -59,14 +48,14 @@ def uneven_share(layout: TrainLayout) -> slice:
 
 
 def logits_of(model, sequence) -> list[torch.Tensor]:
-    """Of the routers of all layers, (L, experts)."""
-    found = []
+    """Logits of the routers of all layers, (L, experts) each."""
+    logits = []
     gates = [layer.mlp.gate for layer in model.model.layers]
-    hooks = [gate.register_forward_hook(lambda *x: found.append(x[2][0])) for gate in gates]
+    hooks = [gate.register_forward_hook(lambda *x: logits.append(x[2][0])) for gate in gates]
     model(sequence[None])
     for hook in hooks:
         hook.remove()
-    return found
+    return logits
 
 
 def of_routers(model, sequences, chosen) -> tuple[torch.Tensor, torch.Tensor, float]:
@@ -112,17 +101,9 @@ def test_replicas_and_stages_that_wait_for_others(here, tiny_model, reference, s
 
 def update_is_right(engine, expected, family, sequences, mine, settings) -> None:
     """Hold an update against one of whole sequences in transformers."""
-    num_tokens = sum(len(s) - 1 for s in sequences)
-    loss = -sum(expected.log_probs(s).sum() for s in sequences) / num_tokens
     even, squares, load = of_routers(expected.model, sequences, chosen=2)
     added = settings.get("seq_aux_loss", 0.0) * even + settings.get("z_loss", 0.0) * squares
-    metrics = gradients_equal(
-        engine,
-        mine,
-        lambda _, found: (-sum(o.log_probs.sum() for o in found) / num_tokens, {}),
-        (loss, expected.model, family),
-        added,
-    )
+    metrics = mean_loss_equals(engine, mine, expected, family, sequences, added)
     wanted = {"expert_load": load}
     wanted |= {"seq_aux_loss": even.item() / 4} if "seq_aux_loss" in settings else {}
     wanted |= {"z_loss": squares.item() / 4} if settings else {}
@@ -138,9 +119,6 @@ def test_routers_become_even(here, tiny_model):
     router = RouterConfig(seq_aux_loss=1.0)
     engine = build_engine(here, directory, TrainLayout(), lr=3e-3, router=router)
     sequences = some_sequences(16, engine.arch.vocab_size)
-    found = [
-        engine.update(sequences, lambda _, o: (sum(x.log_probs.sum() for x in o) * 0.0, {}))
-        for _ in range(20)
-    ]
-    assert found[-1]["seq_aux_loss"] < 0.9 * found[0]["seq_aux_loss"]
-    assert found[-1]["expert_load"] < found[0]["expert_load"]
+    first, *_, last = (engine.update(sequences, summed(float("inf"))) for _ in range(20))
+    assert last["seq_aux_loss"] < 0.9 * first["seq_aux_loss"]
+    assert last["expert_load"] < first["expert_load"]

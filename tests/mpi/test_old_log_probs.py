@@ -38,8 +38,8 @@ def test_weights_and_metrics_are_the_same_without_the_pass(
         )
         return config, finish(here, config)
 
-    (with_pass, expected), (without, found) = trained("recompute"), trained("auto")
-    for mine, theirs in zip(found, expected, strict=True):
+    (with_pass, expected), (without, rows) = trained("recompute"), trained("auto")
+    for mine, theirs in zip(rows, expected, strict=True):
         gone = {"timing_s/old_log_probs", "cpu_s/old_log_probs"}
         assert set(theirs) - set(mine) == gone and set(mine) <= set(theirs)
         for name in mine:

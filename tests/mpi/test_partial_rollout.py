@@ -1,15 +1,15 @@
 """Responses that are interrupted and continued, by both engines."""
 
 from collections import deque
+from contextlib import closing
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from tests.mpi.engines_for_tests import load_rollout
+from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.engines_for_tests import load_rollout, rollout_of
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.rollout.factory import build_rollout
 from verl_hpc.rollout.partial import NOT_BEGUN
 from verl_hpc.rollout.protocol import Response, Sampling
 
@@ -22,15 +22,14 @@ GREEDY = Sampling(max_tokens=40, temperature=0.0)
 
 @pytest.fixture(scope="module")
 def directory(tiny_model):
-    return tiny_model("qwen2", True, hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
+    return tiny_model("qwen2", True, **VLLM_HEADS)
 
 
 @pytest.fixture(scope="module")
 def build(here, directory):
     def build(engine, replicas, **changes):
-        path, config = str(directory), RolloutConfig(engine=engine, **LIMITS, **changes)
-        arch = read_architecture(directory)
-        rollout = build_rollout(here.world, arch, path, path, replicas, config, "float32")
+        config = RolloutConfig(engine=engine, **LIMITS, **changes)
+        rollout = rollout_of(here, directory, replicas, config)
         load_rollout(here, rollout, directory)
         return rollout
 
@@ -39,9 +38,9 @@ def build(here, directory):
 
 @pytest.fixture(scope="module", params=["tp1", "tp2"])
 def vllm(request, build):
-    engine = build("vllm", ((0,), (1,)) if request.param == "tp1" else ((0, 1),))
-    yield engine
-    engine.close()
+    replicas = ((0,), (1,)) if request.param == "tp1" else ((0, 1),)
+    with closing(build("vllm", replicas)) as engine:
+        yield engine
 
 
 @pytest.fixture
@@ -113,8 +112,8 @@ def test_what_ends_a_call_may_be_which_responses_are_finished(vllm):
     wanted = set(sorted(range(24), key=lengths.__getitem__)[:5])
     longest = max(lengths[i] for i in wanted)
     assert longest < 48
-    found = vllm.generate(prompts, sampling, seeds, keep_unfinished=True, until=wanted.issubset)
-    for part, response in zip(found, whole, strict=True):
+    parts = vllm.generate(prompts, sampling, seeds, keep_unfinished=True, until=wanted.issubset)
+    for part, response in zip(parts, whole, strict=True):
         ended = part.finish_reason != "unfinished"
         assert ended == (len(response.tokens) <= longest)
         assert part.tokens == response.tokens[:longest]
@@ -138,30 +137,22 @@ def test_an_interruption_keeps_what_there_is(vllm):
 
 def test_more_requests_than_are_decoded_at_a_time(build):
     """Those that wait when a call ends have no tokens; all end as they would have."""
-    engine = build("vllm", ((0,), (1,)), max_num_seqs=2)
-    try:
+    with closing(build("vllm", ((0,), (1,)), max_num_seqs=2)) as engine:
         whole = engine.generate(PROMPTS, GREEDY, SEEDS)
         part = engine.generate(PROMPTS, GREEDY, SEEDS, keep_unfinished=True, until=after(2))
         assert NOT_BEGUN in part and any(p.tokens for p in part)
         calls = 0
-        while any(p.finish_reason == "unfinished" for p in part):
-            open_ = [i for i, p in enumerate(part) if p.finish_reason == "unfinished"]
-            new = engine.generate(
-                [PROMPTS[i] for i in open_],
-                GREEDY,
-                open_,
-                prefixes=[part[i] for i in open_],
-                keep_unfinished=True,
-                until=after(9),
-            )
+        while open_ := [i for i, p in enumerate(part) if p.finish_reason == "unfinished"]:
+            calls += 1
+            prompts, prefixes = [PROMPTS[i] for i in open_], [part[i] for i in open_]
+            ends = {"keep_unfinished": True, "until": after(9)}
+            new = engine.generate(prompts, GREEDY, open_, prefixes=prefixes, **ends)
             for i, response in zip(open_, new, strict=True):
                 part[i] = response
-            calls += 1
         assert calls > 2
-        assert [p.tokens for p in part] == [w.tokens for w in whole]
-        assert [p.finish_reason for p in part] == [w.finish_reason for w in whole]
-    finally:
-        engine.close()
+        assert [(p.tokens, p.finish_reason) for p in part] == [
+            (w.tokens, w.finish_reason) for w in whole
+        ]
 
 
 def test_a_stop_string_may_begin_in_the_prefix(vllm, directory):
@@ -188,12 +179,11 @@ def test_a_prefix_that_ends_within_a_character(vllm, directory):
     (half, _) = tokenizer("é")["input_ids"]
     prefix = Response((half,), (-1.0,), "unfinished")
     sampling = Sampling(max_tokens=6, temperature=0.0, stop=("say END",))
-    (found,) = vllm.generate([prompt], sampling, [1], prefixes=[prefix])
-    (free,) = vllm.generate(
-        [prompt], Sampling(max_tokens=6, temperature=0.0), [1], prefixes=[prefix]
-    )
-    assert found == free
-    assert found.tokens[0] == half and len(found.tokens) > 1
+    (stopping,) = vllm.generate([prompt], sampling, [1], prefixes=[prefix])
+    plain = Sampling(max_tokens=6, temperature=0.0)
+    (free,) = vllm.generate([prompt], plain, [1], prefixes=[prefix])
+    assert stopping == free
+    assert stopping.tokens[0] == half and len(stopping.tokens) > 1
 
 
 def test_transformers_continues_what_vllm_began(vllm, hf):
@@ -227,8 +217,7 @@ def test_transformers_is_ended_between_batches(hf):
 
 def test_steps_that_were_started_ahead_do_not_reach_the_next_call(build):
     """On GPUs vLLM schedules a step ahead; on CPUs only a queue of its own makes it do so."""
-    engine = build("vllm", ((0,), (1,)), max_num_seqs=2)
-    try:
+    with closing(build("vllm", ((0,), (1,)), max_num_seqs=2)) as engine:
         whole = engine.generate(PROMPTS, GREEDY, SEEDS)
         core = engine._core
         core.batch_queue, core.batch_queue_size = deque(maxlen=2), 2
@@ -246,5 +235,3 @@ def test_steps_that_were_started_ahead_do_not_reach_the_next_call(build):
             engine.finish_update()
             again = engine.generate(PROMPTS, GREEDY, OTHER_SEEDS, prefixes=first)
             assert [r.tokens for r in again] == [w.tokens for w in whole]
-    finally:
-        engine.close()

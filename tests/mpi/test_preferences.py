@@ -28,7 +28,7 @@ def letters(random):
 @pytest.fixture(scope="module")
 def data(here, shared_directory):
     """Sources of pairs, of evaluation, and of answers by themselves."""
-    random, found = Random(0), {}
+    random, sources = Random(0), {}
     for name, count in (("dpo", 2 * SIZE), ("evaluation", 5), ("kto", 2 * SIZE)):
         rows = [{"prompt": f"{name} {i}:"} for i in range(count)]
         for i, row in enumerate(rows):
@@ -38,14 +38,14 @@ def data(here, shared_directory):
         path = shared_directory / f"{name}.jsonl"
         if here.world.rank == 0:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        found[name] = {"kind": "files", "paths": [str(path)]}
+        sources[name] = {"kind": "files", "paths": [str(path)]}
     here.control.barrier()
-    return found
+    return sources
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_layouts_compute_the_same(here, tiny_model, shared_directory, data, recipe):
-    found = {
+    rows_of = {
         name: run(
             here,
             f"{recipe}-{name}",
@@ -68,8 +68,8 @@ def test_layouts_compute_the_same(here, tiny_model, shared_directory, data, reci
     kto = ("kto/",) if recipe == "kto" else ()
     prefixes = ("preference/", *rewards, *kto, "logps/", "actor/", "val/")
     for name in ("tp2-pp2", "reference-apart"):
-        assert_same(found[name], found["dp4"], prefixes)
-    last = found["dp4"][-1]
+        assert_same(rows_of[name], rows_of["dp4"], prefixes)
+    last = rows_of["dp4"][-1]
     assert last["preference/loss"] > 0 and last["val/margin"] != 0.0
     if recipe == "kto":
         assert last["kto/kl"] > 0

@@ -61,10 +61,10 @@ def answers(here: Session, tiny_model, shared_directory):
                 columns.positions, columns["tokens"], columns["rollout_log_probs"], strict=True
             )
         }
-        found = here.control.allgather((place.index, mine))
-        by_engine = dict(found)
+        answered = here.control.allgather((place.index, mine))
+        by_engine = dict(answered)
         # Ranks of an engine have the same.
-        assert all(by_engine[index] == part for index, part in found)
+        assert all(by_engine[index] == part for index, part in answered)
         whole = {slot: answer for part in by_engine.values() for slot, answer in part.items()}
         return [whole[slot] for slot in range(2 * NUM)], [len(by_engine[i]) for i in (0, 1)]
 

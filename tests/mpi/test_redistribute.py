@@ -20,7 +20,7 @@ pytestmark = pytest.mark.world(4)
 
 MOVED = (TOKENS, ROLLOUT_LOG_PROBS, TEACHER_TOP_TOKENS)
 WIDTH = 3
-"""Of the last of them."""
+"""Columns of the last of them."""
 PLACEMENTS = {
     "each alone": ((0,), (1,), (2,), (3,)),
     "neighbours": ((0, 1), (2, 3)),
@@ -45,7 +45,7 @@ def some_samples(seed, placements):
 
 
 def value(sample, column):
-    """What a column says of a sample, told by its number alone."""
+    """The value of a column for a sample, made of its number alone."""
     if column == TOKENS:
         return torch.arange(sample.length) + 1000 * sample.index
     if column == TEACHER_TOP_TOKENS:

@@ -5,7 +5,15 @@ import pytest
 import torch
 
 from tests.mpi import plugin
-from tests.mpi.engines_for_tests import build_engine, gathered, held, some_sequences
+from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.engines_for_tests import (
+    build_engine,
+    gathered,
+    held,
+    refit,
+    rollout_of,
+    some_sequences,
+)
 from tests.mpi.parity import replica_share, score_loss
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
@@ -13,7 +21,6 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_inbound, minimum_received
 from verl_hpc.rollout.protocol import Sampling, replica_of
-from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.transfer.execute import Transfer
 
 SIZES = [(tp, pp, dp) for tp in (1, 2, 4) for pp in (1, 2) for dp in (1, 2)]
@@ -29,22 +36,15 @@ def replicas_for(layout: TrainLayout, rollout_tp: int):
 def pairs(size: int):
     """Layout pairs of this world size and what trains, those that share an engine next to each
     other."""
-    layouts = [
-        (TrainLayout(tp=tp, pp=pp, dp=dp), "megatron")
-        for tp, pp, dp in SIZES
-        if tp * pp * dp == size
-    ]
-    if size > 1:
-        layouts.append((TrainLayout(dp=size), "fsdp"))
-    if size > 2:
-        layouts.append((TrainLayout(dp=size, shard_size=2), "fsdp"))
-    found = [
+    dense = [(TrainLayout(tp=tp, pp=pp, dp=dp), "megatron") for tp, pp, dp in SIZES]
+    sharded = [(TrainLayout(dp=size, shard_size=s), "fsdp") for s in (None, 2) if size > (s or 1)]
+    known = [
         (layout, rollout_tp, engine)
-        for layout, engine in layouts
+        for layout, engine in [*dense, *sharded]
         for rollout_tp in (1, 2, 4)
-        if size % rollout_tp == 0
+        if layout.grid.size == size and size % rollout_tp == 0
     ]
-    return sorted(found, key=lambda pair: replicas_for(*pair[:2]))
+    return sorted(known, key=lambda pair: replicas_for(*pair[:2]))
 
 
 def pytest_generate_tests(metafunc):
@@ -64,13 +64,11 @@ def engines(here):
     """`engines(directory, replicas)`: the vLLM engine of these groups; one lives at a time."""
     living: dict = {}
 
-    def get(directory, arch, replicas, dtype="float32"):
+    def get(directory, replicas, dtype="float32"):
         key = (directory, replicas, dtype)
         if key not in living:
             close_all()
-            living[key] = VllmEngine(
-                here.world, arch, str(directory), str(directory), replicas, ROLLOUT, dtype
-            )
+            living[key] = rollout_of(here, directory, replicas, ROLLOUT, dtype)
         return living[key]
 
     def close_all():
@@ -84,10 +82,7 @@ def engines(here):
 def test_every_pair_of_layouts(here, tiny_model, engines, pair):
     # Rows of the vocabulary that no tensor-parallel size divides, and fewer key/value heads than
     # the largest of them.
-    directory = tiny_model(
-        "qwen2", True, hidden_size=128, num_attention_heads=4, num_key_value_heads=2
-    )
-    arrives(here, directory, engines, *pair)
+    arrives(here, tiny_model("qwen2", True, **VLLM_HEADS), engines, *pair)
 
 
 @pytest.mark.world(2)
@@ -97,7 +92,7 @@ def test_every_pair_of_layouts(here, tiny_model, engines, pair):
 )
 def test_families_that_differ(here, tiny_model, engines, family, sizes, rollout_tp):
     """phi3 has several projections in one tensor, ernie4_5 rotates neighbours in a head."""
-    directory = tiny_model(family, hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
+    directory = tiny_model(family, **VLLM_HEADS)
     arrives(here, directory, engines, TrainLayout(**sizes), rollout_tp)
 
 
@@ -105,9 +100,7 @@ def test_families_that_differ(here, tiny_model, engines, family, sizes, rollout_
 @pytest.mark.parametrize("rollout_tp", [1, 2])
 def test_what_fully_shard_has_learned_arrives_in_bfloat16(here, tiny_model, engines, rollout_tp):
     """Rounded from float32 shards; log-probs of two programs in bfloat16 are not compared."""
-    directory = tiny_model(
-        "qwen2", True, hidden_size=128, num_attention_heads=4, num_key_value_heads=2
-    )
+    directory = tiny_model("qwen2", True, **VLLM_HEADS)
     arrives(here, directory, engines, TrainLayout(dp=2), rollout_tp, "fsdp", "bfloat16")
 
 
@@ -124,14 +117,12 @@ def arrives(here, directory, engines, layout, rollout_tp, engine="megatron", dty
         first, source = source, gathered(here, trainer.shard_map, trainer.weights)
         assert all((source[name] - first[name]).abs().max() > 1e-3 for name in source)
     replicas = replicas_for(layout, rollout_tp)
-    rollout = engines(directory, trainer.arch, replicas, dtype)
+    rollout = engines(directory, replicas, dtype)
     for parameter in rollout.weights.values():
         parameter.fill_(float("nan"))
 
     plan = plan_transfer(trainer.shard_map, rollout.shard_map, here.world.node_of, 1 << 16)
-    rollout.begin_update()
-    stats = Transfer(plan, rank).run(trainer.weights, rollout.weights, rollout.dtype)
-    rollout.finish_update()
+    stats = refit(rollout, Transfer(plan, rank), trainer.weights)
 
     for region in rollout.shard_map.held_by(rank):
         arrived = held(rollout.weights, region)
@@ -167,22 +158,16 @@ def computed_alike(here, trainer, rollout, replicas, reference=None) -> None:
     for prompt, response in zip(prompts, responses, strict=True) if reference else ():
         with torch.no_grad():
             log_probs = reference.log_probs(torch.tensor([*prompt, *response.tokens]))
-        found = torch.tensor(response.log_probs)
-        torch.testing.assert_close(log_probs[len(prompt) - 1 :], found, atol=1e-5, rtol=0)
+        sampled = torch.tensor(response.log_probs)
+        torch.testing.assert_close(log_probs[len(prompt) - 1 :], sampled, atol=1e-5, rtol=0)
     texts = [torch.tensor([*p, *r.tokens]) for p, r in zip(prompts, responses, strict=True)]
     # Replicas generate different texts; the trainer's replicas must each see all of them.
-    every = here.control.allgather((replica, texts, prompts, responses))
-    found = {index: rest for index, *rest in every}
-    for index in sorted(found):
-        texts, prompts, responses = found[index]
+    every = {of: rest for of, *rest in here.control.allgather((replica, texts, prompts, responses))}
+    for _, (texts, prompts, responses) in sorted(every.items()):
         outputs = trainer.infer(texts)
         for prompt, response, output in zip(prompts, responses, outputs, strict=True):
-            torch.testing.assert_close(
-                output.log_probs[len(prompt) - 1 :],
-                torch.tensor(response.log_probs),
-                atol=1e-5,
-                rtol=0,
-            )
+            log_probs, sampled = output.log_probs, torch.tensor(response.log_probs)
+            torch.testing.assert_close(log_probs[len(prompt) - 1 :], sampled, atol=1e-5, rtol=0)
 
 
 def safetensors_of(directory):

@@ -27,17 +27,17 @@ def letters(random):
 def pairs(here, shared_directory):
     """Files of training and of evaluation, the same on all ranks, and their rows."""
     random = Random(0)
-    found = {}
+    rows = {}
     for name, count in (("train", 2 * SIZE), ("evaluation", 10)):
-        found[name] = [
+        rows[name] = [
             {"prompt": f"{name} {i}:", "chosen": letters(random), "rejected": letters(random)}
             for i in range(count)
         ]
         if here.world.rank == 0:
-            lines = [json.dumps(row) + "\n" for row in found[name]]
+            lines = [json.dumps(row) + "\n" for row in rows[name]]
             (shared_directory / f"{name}.jsonl").write_text("".join(lines))
     here.control.barrier()
-    return found
+    return rows
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import inspect
 import weakref
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -12,19 +13,16 @@ from vllm import EngineArgs
 from vllm.distributed import parallel_state
 from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
 
-from tests.mpi.engines_for_tests import load_rollout
+from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.engines_for_tests import load_rollout, rollout_of
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.vllm_options import FIXED, SETTINGS
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.generation.answers import stop_reason
-from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout import vllm_settings
-from verl_hpc.rollout.factory import build_rollout
-from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Response, Sampling
-from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.runtime.garbage import resume_collection
 
 pytestmark = pytest.mark.world(2)
@@ -36,18 +34,15 @@ PROMPTS = [list(range(5, 5 + n)) for n in (3, 9, 4, 12)]
 
 @pytest.fixture(scope="module")
 def directory(tiny_model):
-    return tiny_model("qwen2", True, hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
+    return tiny_model("qwen2", True, **VLLM_HEADS)
 
 
 @pytest.fixture(scope="module", params=["tp1", "tp2"])
 def vllm(request, here, directory):
     replicas = ((0,), (1,)) if request.param == "tp1" else ((0, 1),)
-    arch = read_architecture(directory)
-    path = str(directory)
-    engine = VllmEngine(here.world, arch, path, path, replicas, LIMITS, "float32")
-    load_rollout(here, engine, directory)
-    yield engine
-    engine.close()
+    with closing(rollout_of(here, directory, replicas, LIMITS)) as engine:
+        load_rollout(here, engine, directory)
+        yield engine
 
 
 @pytest.mark.parametrize(
@@ -60,9 +55,8 @@ def test_how_many_are_decoded_at_a_time(monkeypatch, given, num_longest, expecte
     concurrency = "get_max_concurrency_for_kv_cache_config"
     monkeypatch.setattr(vllm_settings, concurrency, lambda *_: num_longest)
     config = RolloutConfig(max_prompt_tokens=64, max_response_tokens=64, max_num_seqs=given)
-    scheduler = SimpleNamespace(
-        max_num_active_reqs=vllm_settings.slots(config), kv_cache_config=None
-    )
+    slots = vllm_settings.slots(config)
+    scheduler = SimpleNamespace(max_num_active_reqs=slots, kv_cache_config=None)
     core = SimpleNamespace(scheduler=scheduler)
     assert vllm_settings.use_the_cache(core, None, config) == expected
     assert scheduler.max_num_active_reqs == expected
@@ -70,90 +64,70 @@ def test_how_many_are_decoded_at_a_time(monkeypatch, given, num_longest, expecte
 
 @pytest.fixture
 def hf(here, directory):
-    arch = read_architecture(directory)
-    path = str(directory)
-    engine = HfEngine(here.world, arch, path, path, ((0,), (1,)), LIMITS, "float32")
+    config = LIMITS.model_copy(update={"engine": "hf"})
+    engine = rollout_of(here, directory, ((0,), (1,)), config)
     load_rollout(here, engine, directory)
     return engine
 
 
-def build(
-    here, directory, kv_cache_gib=LIMITS.kv_cache_gib, max_num_seqs=LIMITS.max_num_seqs, **options
-):
-    """An engine of one rank with options of vLLM's."""
-    sizes = {"kv_cache_gib": kv_cache_gib, "max_num_seqs": max_num_seqs}
-    changes = {"engine_options": options, **sizes}
-    limits = LIMITS.model_copy(update=changes)
-    path = str(directory)
-    arch = read_architecture(directory)
-    return VllmEngine(here.world, arch, path, path, ((0,), (1,)), limits, "float32")
+def build(here, directory, **changes):
+    """An engine of one rank; `changes` of the limits, and options of vLLM's."""
+    fields = {n: changes.pop(n) for n in ("kv_cache_gib", "max_num_seqs") if n in changes}
+    limits = LIMITS.model_copy(update={"engine_options": changes, **fields})
+    return rollout_of(here, directory, ((0,), (1,)), limits)
 
 
 def test_options_of_vllm_reach_it(here, directory):
-    engine = build(here, directory, enable_prefix_caching=False, max_num_batched_tokens=500)
-    try:
+    options = {"enable_prefix_caching": False, "max_num_batched_tokens": 500}
+    with closing(build(here, directory, **options)) as engine:
         config = engine._llm.llm_engine.vllm_config
         assert config.cache_config.enable_prefix_caching is False
         assert config.scheduler_config.max_num_batched_tokens == 500
         assert engine.attention == "CPU_ATTN"
         load_rollout(here, engine, directory)
         assert len(engine.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4])) == 4
-    finally:
-        engine.close()
 
 
 @pytest.mark.parametrize(
-    "kv_cache_gib, expected",
-    # 2,048 bytes a token (4 layers, keys and values of 2 heads with 32 floats), two blocks of 32
-    # tokens a sequence of 64, which has 48 on average: 491 blocks, and 1,966.
-    [(0.002, 256), (0.03, 491 * 64 // (2 * 48)), (0.12, 1024)],
+    "changes, expected",
+    [
+        # 2,048 bytes a token (4 layers, keys and values of 2 heads with 32 floats), two blocks of
+        # 32 tokens a sequence of 64, which has 48 on average: 491 blocks, and 1,966.
+        ({"kv_cache_gib": 0.002}, 256),
+        ({"kv_cache_gib": 0.03}, 491 * 64 // (2 * 48)),
+        ({"kv_cache_gib": 0.12}, 1024),
+        ({"max_num_seqs": 7}, 7),
+        ({"max_num_active_seqs": 5}, 5),
+        ({"max_num_batched_tokens": 99}, 99),
+    ],
 )
-def test_an_engine_decodes_as_many_sequences_as_its_cache_holds(
-    here, directory, kv_cache_gib, expected
+def test_an_engine_decodes_as_many_sequences_as_its_cache_holds_or_it_is_told(
+    here, directory, changes, expected
 ):
-    engine = build(here, directory, kv_cache_gib, max_num_seqs=None)
-    try:
+    with closing(build(here, directory, **{"max_num_seqs": None, **changes})) as engine:
         assert engine._core.scheduler.max_num_active_reqs == expected
-        load_rollout(here, engine, directory)
-        count = expected + 40
-        found = engine.generate([PROMPTS[0]] * count, Sampling(max_tokens=2), range(count))
-        assert all(response is not None for response in found)
-    finally:
-        engine.close()
+        if "kv_cache_gib" in changes:
+            load_rollout(here, engine, directory)
+            count = expected + 40
+            responses = engine.generate([PROMPTS[0]] * count, Sampling(max_tokens=2), range(count))
+            assert all(response is not None for response in responses)
 
 
-@pytest.mark.parametrize(
-    "sequences, options, expected",
-    [(7, {}, 7), (None, {"max_num_active_seqs": 5}, 5), (None, {"max_num_batched_tokens": 99}, 99)],
-)
-def test_who_says_how_many_sequences_is_heard(here, directory, sequences, options, expected):
-    engine = build(here, directory, max_num_seqs=sequences, **options)
-    try:
-        assert engine._core.scheduler.max_num_active_reqs == expected
-    finally:
-        engine.close()
-
-
-def test_requests_share_their_parameters_but_for_seeds_and_limits(here, directory, monkeypatch):
+def test_requests_share_their_parameters_but_for_seeds_and_limits(vllm, monkeypatch):
     """A copy of all of them for each costs more than what an engine does with it."""
-    engine = build(here, directory)
     given = []
-    original = engine._llm.llm_engine.engine_core.add_request
+    core = vllm._llm.llm_engine.engine_core
+    original = core.add_request
 
     def add(request):
         given.append(request.sampling_params)
         return original(request)
 
-    monkeypatch.setattr(engine._llm.llm_engine.engine_core, "add_request", add)
-    try:
-        load_rollout(here, engine, directory)
-        begun = Response((6, 7), (-1.0, -1.0), "unfinished")
-        prefixes = [None, begun, None, None]
-        engine.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4], prefixes=prefixes)
-        assert [(p.seed, p.max_tokens) for p in given] == [(1, 4), (2, 2), (3, 4), (4, 4)]
-        assert len({id(p._all_stop_token_ids) for p in given}) == 1, "shared, not copied"
-    finally:
-        engine.close()
+    monkeypatch.setattr(core, "add_request", add)
+    prefixes = [None, Response((6, 7), (-1.0, -1.0), "unfinished"), None, None]
+    vllm.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4], prefixes=prefixes)
+    assert [(p.seed, p.max_tokens) for p in given] == [(1, 4), (2, 2), (3, 4), (4, 4)]
+    assert len({id(p._all_stop_token_ids) for p in given}) == 1, "shared, not copied"
 
 
 @pytest.mark.parametrize(
@@ -178,10 +152,8 @@ def test_options_that_vllm_does_not_take(here, directory, options, words):
 
 def test_heads_that_vllm_has_no_kernel_for_on_cpus(here, tiny_model):
     """When a run builds its engine, before its first step has generated anything."""
-    path = tiny_model("llama", False, head_dim=8)
-    arch, files = read_architecture(path), str(path)
     with pytest.raises(ConfigError, match="heads have 8 elements, .* CPUs takes 32, 64"):
-        build_rollout(here.world, arch, files, files, ((0,), (1,)), LIMITS, "float32")
+        build(here, tiny_model("llama", False, head_dim=8))
 
 
 @pytest.mark.parametrize("disabled", [True, False])
@@ -213,7 +185,7 @@ def test_an_engine_that_is_closed_is_gone_and_what_was_frozen_stays_so(here, dir
 
 
 def test_vllms_own_all_reduce_can_copy_what_graphs_sum():
-    """On GPUs alone there is one: what is set there has this name, and this meaning."""
+    """It exists on GPUs only: what is set there has this name and this meaning."""
     source = inspect.getsource(CustomAllreduce)
     assert "self._capture_registered = register_graph_buffers" in source
     assert "self.all_reduce(input, registered=self._capture_registered)" in source
@@ -223,37 +195,22 @@ def test_what_is_refused_are_names_of_vllms():
     assert {*SETTINGS, *FIXED} <= {field.name for field in dataclasses.fields(EngineArgs)}
 
 
-def test_the_same_seeds_give_the_same_and_others_something_else(vllm):
+def test_seeds_alone_decide_what_is_sampled(vllm, here):
+    """Neither generators of the process do, which are left alone, nor a sequence's neighbours."""
+    torch.manual_seed(here.world.rank)
+    before = torch.get_rng_state()
     sampling = Sampling(max_tokens=12)
     first = vllm.generate(PROMPTS, sampling, [1, 2, 3, 4])
+    assert torch.equal(torch.get_rng_state(), before)
+    tokens = [r.tokens for r in first]
+    assert here.control.allgather(tokens) == [tokens] * 2, "all ranks of a replica, and replicas"
     assert vllm.generate(PROMPTS, sampling, [1, 2, 3, 4]) == first
     other = vllm.generate(PROMPTS, sampling, [5, 6, 7, 8])
-    assert [r.tokens for r in other] != [r.tokens for r in first]
-
-
-def test_samples_of_one_prompt_differ_by_their_seeds(vllm):
-    responses = vllm.generate([PROMPTS[0]] * 6, Sampling(max_tokens=12), range(6))
-    assert len({r.tokens for r in responses}) == 6
-
-
-def test_all_ranks_of_a_replica_sample_the_same(vllm, here):
-    torch.manual_seed(here.world.rank)  # of no influence
-    found = vllm.generate(PROMPTS, Sampling(max_tokens=12), [1, 2, 3, 4])
-    everyone = here.control.allgather([r.tokens for r in found])
-    assert everyone[0] == everyone[1]
-
-
-def test_a_response_does_not_depend_on_its_neighbours(vllm):
-    sampling = Sampling(max_tokens=12)
-    together = vllm.generate(PROMPTS, sampling, [1, 2, 3, 4])
-    alone = vllm.generate(PROMPTS[2:3], sampling, [3])
-    assert alone[0].tokens == together[2].tokens
-
-
-def test_generators_of_the_process_are_left_alone(vllm):
-    before = torch.get_rng_state()
-    vllm.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4])
-    assert torch.equal(torch.get_rng_state(), before)
+    assert [r.tokens for r in other] != tokens
+    (alone,) = vllm.generate(PROMPTS[2:3], sampling, [3])
+    assert alone.tokens == tokens[2]
+    assert len({r.tokens for r in vllm.generate([PROMPTS[0]] * 6, sampling, range(6))}) == 6
+    assert vllm.generate([], sampling, []) == []
 
 
 def test_length_and_stop_strings_end_a_response(vllm):
@@ -294,9 +251,9 @@ def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
         ({"stop": ("<|im_start|>",)}, first + 1),
         ({"stop": (both,)}, first + 2),
     ):
-        found = generated(vllm, **ends)[index]
-        assert (found.tokens, found.finish_reason) == (tokens[:length], "stop"), ends
-        said = stop_reason(vllm._llm.get_tokenizer(), found.tokens, False, ends.get("stop", ()))
+        ended = generated(vllm, **ends)[index]
+        assert (ended.tokens, ended.finish_reason) == (tokens[:length], "stop"), ends
+        said = stop_reason(vllm._llm.get_tokenizer(), ended.tokens, False, ends.get("stop", ()))
         assert said == ends.get("stop", ("<|im_start|>",))[0]
 
 
@@ -327,8 +284,8 @@ def test_transformers_is_interrupted_between_batches(hf):
 
 def test_more_prompt_tokens_than_vllm_takes_at_once(here, directory):
     """It would cut a prompt in two, and on CPUs fail for the seeds that requests bring."""
-    vllm = build(here, directory, kv_cache_gib=0.3)  # so that nothing else bounds them
-    try:
+    # A large cache, so that nothing else bounds them.
+    with closing(build(here, directory, kv_cache_gib=0.3)) as vllm:
         load_rollout(here, vllm, directory)
         dice = torch.Generator().manual_seed(0)
         count = 300
@@ -341,76 +298,60 @@ def test_more_prompt_tokens_than_vllm_takes_at_once(here, directory):
         some = (0, cut - 1, cut, cut + 1, count - 1)
         alone = [vllm.generate(prompts[i : i + 1], sampling, [i])[0] for i in some]
         assert [r.tokens for r in alone] == [together[i].tokens for i in some]
-    finally:
-        vllm.close()
 
 
 def test_vllm_has_the_parameters_of_the_map_and_no_others(vllm, here):
     check_parameters(vllm.shard_map, here.world.rank, vllm.weights, "vLLM")
-    renamed = []
-    for region in vllm.shard_map.regions:
-        name = region.view.name.replace("gate_up_proj", "gate_proj")
-        view = dataclasses.replace(region.view, name=name)
-        renamed.append(dataclasses.replace(region, view=view))
-    wrong = ShardMap(vllm.shard_map.tensors, renamed)
+    renamed = [
+        dataclasses.replace(r, view=dataclasses.replace(r.view, name=name))
+        for r in vllm.shard_map.regions
+        for name in [r.view.name.replace("gate_up_proj", "gate_proj")]
+    ]
     with pytest.raises(ModelError) as error:
+        wrong = ShardMap(vllm.shard_map.tensors, renamed)
         check_parameters(wrong, here.world.rank, vllm.weights, "vLLM")
     text = str(error.value)
     assert "model.layers.0.mlp.gate_proj.weight: in the map, and not in the engine" in text
     assert "model.layers.0.mlp.gate_up_proj.weight: in the engine ([" in text
 
 
-def test_transformers_has_the_parameters_of_the_map_and_no_others(hf, here):
-    check_parameters(hf.shard_map, here.world.rank, hf.weights, "transformers")
-
-
 @pytest.mark.parametrize(
     "family, sizes",
     [
         ("mixtral", {"num_local_experts": 4}),
-        ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 64, "head_dim": 16}),
+        ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 64}),
     ],
 )
 def test_names_of_experts_are_vllms(here, tiny_model, family, sizes):
-    directory = tiny_model(family, num_hidden_layers=2, **sizes)
-    arch, path = read_architecture(directory), str(directory)
-    engine = VllmEngine(here.world, arch, path, path, ((0, 1),), LIMITS, "float32")
-    try:
+    directory = tiny_model(family, num_hidden_layers=2, **VLLM_HEADS, **sizes)
+    with closing(rollout_of(here, directory, ((0, 1),), LIMITS)) as engine:
         check_parameters(engine.shard_map, here.world.rank, engine.weights, "vLLM")
-    finally:
-        engine.close()
-
-
-def test_nothing_to_generate(vllm):
-    assert vllm.generate([], Sampling(max_tokens=4), []) == []
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
 def test_log_probs_are_those_of_the_distribution_sampled_from(
     vllm, reference, directory, temperature
 ):
-    sampling = Sampling(max_tokens=10, temperature=temperature)
-    for prompt, response in zip(
-        PROMPTS, vllm.generate(PROMPTS, sampling, [1, 2, 3, 4]), strict=True
-    ):
+    responses = vllm.generate(PROMPTS, Sampling(10, temperature), [1, 2, 3, 4])
+    for prompt, response in zip(PROMPTS, responses, strict=True):
         check_log_probs(reference(directory).model, prompt, response, temperature)
 
 
-def check_log_probs(model, prompt, response, temperature):
+def check_log_probs(model, prompt, response, temperature, atol=1e-5):
     text = torch.tensor([*prompt, *response.tokens])
     with torch.no_grad():
         logits = model(text[None]).logits[0, len(prompt) - 1 : -1] / temperature
     chosen = torch.tensor(response.tokens)[:, None]
     expected = logits.log_softmax(-1).gather(-1, chosen)[:, 0]
-    torch.testing.assert_close(torch.tensor(response.log_probs), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.tensor(response.log_probs), expected, atol=atol, rtol=0)
 
 
 def test_transformers_decodes_greedily_what_vllm_decodes(vllm, hf):
     greedy = Sampling.from_config(LIMITS).greedy
-    theirs = vllm.generate(PROMPTS, greedy, [1, 2, 3, 4])
-    mine = hf.generate(PROMPTS, greedy, [1, 2, 3, 4])
-    assert [r.tokens for r in mine] == [r.tokens for r in theirs]
-    assert [r.finish_reason for r in mine] == [r.finish_reason for r in theirs]
+    theirs, mine = (engine.generate(PROMPTS, greedy, [1, 2, 3, 4]) for engine in (vllm, hf))
+    assert [(r.tokens, r.finish_reason) for r in mine] == [
+        (r.tokens, r.finish_reason) for r in theirs
+    ]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -432,7 +373,6 @@ def test_transformers_reports_log_probs_of_its_distribution_too(
     ],
 )
 def test_what_transformers_cannot_do_is_refused(here, directory, replicas, changes, message):
-    config = LIMITS.model_copy(update=changes)
-    arch = read_architecture(directory)
+    config = LIMITS.model_copy(update={"engine": "hf", **changes})
     with pytest.raises(ConfigError, match=message):
-        HfEngine(here.world, arch, str(directory), str(directory), replicas, config, "float32")
+        rollout_of(here, directory, replicas, config)

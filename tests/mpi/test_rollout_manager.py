@@ -39,9 +39,9 @@ def test_every_rank_answers_its_own_prompts_as_one_process_would(here, parts):
     mine = answers(one.generate(PROMPTS[rank::size]))
     if rank == 0:
         assert len(one.generate(PROMPTS[:1])) == 2
-    found = here.control.gather(mine)
+    gathered = here.control.gather(mine)
     if rank == 0:
         expected = [answers(manager(parts, r).generate(PROMPTS[r::size])) for r in range(size)]
-        assert found == expected
-        assert {prompt for part in found for prompt, *_ in part} == set(PROMPTS)
+        assert gathered == expected
+        assert {prompt for part in gathered for prompt, *_ in part} == set(PROMPTS)
     here.control.barrier()

@@ -68,8 +68,8 @@ def test_stages_together_are_the_model(
             text = torch.tensor([*prompt, *response.tokens])
             with torch.no_grad():
                 expected = reference(directory).log_probs(text)[len(prompt) - 1 :]
-            found = torch.tensor(response.log_probs)
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+            sampled = torch.tensor(response.log_probs)
+            torch.testing.assert_close(sampled, expected, atol=1e-5, rtol=0)
         whole = engine.generate(PROMPTS, GREEDY, SEEDS)
         steps = iter(range(1000))
         part = engine.generate(
@@ -82,7 +82,7 @@ def test_stages_together_are_the_model(
     finally:
         engine.close()
     everyone = here.control.allgather((responses, part))
-    assert all(found == (responses, part) for found in everyone if found is not None)
+    assert all(sampled == (responses, part) for sampled in everyone if sampled is not None)
 
 
 def test_layers_that_do_not_divide_are_refused_on_all_ranks(here, tiny_model):

@@ -1,8 +1,13 @@
 """Rollout engines on ranks 2 and 3, with weights that ranks 0 and 1 hold."""
 
+from contextlib import closing
+
 import pytest
 import torch
 
+from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.engines_for_tests import memory, refit, rollout_of
+from tests.mpi.test_rollout import check_log_probs
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import read_architecture
@@ -12,7 +17,6 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_received
 from verl_hpc.layout.rollout import hf_shard_map, rollout_shard_map
 from verl_hpc.layout.safetensors import safetensors_shard_map
-from verl_hpc.rollout.factory import build_rollout
 from verl_hpc.rollout.protocol import Sampling, replica_of
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.files import SafetensorsReader
@@ -25,23 +29,12 @@ SHARDED, WHOLE = ((2, 3),), ((2,), (3,))
 
 @pytest.fixture(scope="module")
 def directory(tiny_model):
-    return tiny_model("qwen2", True, hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
+    return tiny_model("qwen2", True, **VLLM_HEADS)
 
 
 def build(here, directory, replicas, engine="vllm", **changes):
-    path, config = str(directory), RolloutConfig(engine=engine, **LIMITS, **changes)
-    arch = read_architecture(directory)
-    return build_rollout(here.world, arch, path, path, replicas, config, "float32")
-
-
-def allocate(shard_map, rank):
-    """Memory for what a rank holds, without values."""
-    sizes = {}
-    for region in shard_map.held_by(rank):
-        view, steps = region.view, zip(region.box.shape, region.view.strides, strict=True)
-        end = view.offset + sum((n - 1) * stride for n, stride in steps) + 1
-        sizes[view.name] = max(sizes.get(view.name, 0), end)
-    return {name: torch.full((size,), float("nan")) for name, size in sizes.items()}
+    config = RolloutConfig(engine=engine, **LIMITS, **changes)
+    return rollout_of(here, directory, replicas, config)
 
 
 def source_of(kind, arch):
@@ -62,7 +55,7 @@ def source_of(kind, arch):
 def test_weights_of_other_ranks_generate(here, directory, reference, kind, engine, replicas):
     arch, rank = read_architecture(directory), here.world.rank
     source = source_of(kind, arch)
-    weights = allocate(source, rank)
+    weights = memory(source, rank)
     files = plan_transfer(safetensors_shard_map(directory), source, here.world.node_of)
     Transfer(files, rank, SafetensorsReader()).run({}, weights, torch.float32)
     rollout = build(here, directory, replicas, engine)
@@ -77,27 +70,15 @@ def test_weights_of_other_ranks_generate(here, directory, reference, kind, engin
         assert received == 0
         here.control.barrier()
         return
-    assert (rollout.shard_map.tensors, rollout.shard_map.regions) == (
-        target.tensors,
-        target.regions,
-    )
+    assert rollout.shard_map == target
     check_parameters(target, rank, rollout.weights, engine)
-    try:
-        rollout.begin_update()
-        received = Transfer(plan, rank).run({}, rollout.weights, torch.float32)
-        rollout.finish_update()
-        assert received.total_received_bytes == least[rank] > 0
-        responses = rollout.generate(
-            PROMPTS, Sampling(max_tokens=12), [index * 10 + i for i in range(4)]
-        )
+    with closing(rollout):
+        stats = refit(rollout, Transfer(plan, rank), {})
+        assert stats.total_received_bytes == least[rank] > 0
+        seeds = [index * 10 + i for i in range(4)]
+        responses = rollout.generate(PROMPTS, Sampling(max_tokens=12), seeds)
         for prompt, response in zip(PROMPTS, responses, strict=True):
-            text = torch.tensor([*prompt, *response.tokens])
-            with torch.no_grad():
-                expected = reference(directory).log_probs(text)[len(prompt) - 1 :]
-            found = torch.tensor(response.log_probs)
-            torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    finally:
-        rollout.close()
+            check_log_probs(reference(directory).model, prompt, response, 1.0, atol=1e-4)
     here.control.barrier()
 
 

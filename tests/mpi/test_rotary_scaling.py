@@ -5,16 +5,17 @@ On two ranks each of them has pieces of every sequence, and vLLM half of every l
 
 import json
 import shutil
+from contextlib import closing
 
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, load_rollout
+from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.engines_for_tests import build_engine, load_rollout, rollout_of
 from tests.mpi.test_reshard import ROLLOUT, computed_alike
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.generation import contiguous_groups
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.rollout.vllm import VllmEngine
 
 pytestmark = pytest.mark.world(1, 2)
 
@@ -44,9 +45,7 @@ SCALED = {
 def scaled(tiny_model, here):
     def make(kind: str):
         settings = {"rope_type": kind, "rope_theta": 500.0} | SCALED[kind]
-        # Heads of 32, which vLLM's attention on CPUs needs.
-        sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
-        return tiny_model("qwen3", **sizes, rope_parameters=settings)
+        return tiny_model("qwen3", **VLLM_HEADS, rope_parameters=settings)
 
     return make
 
@@ -74,7 +73,7 @@ def test_training_equals_transformers(here, scaled, reference, sequences, kind):
 
 
 def unscaled_copy(here, directory):
-    """The same weights, with positions as they are."""
+    """A model with these weights and positions that are not scaled."""
     plain = directory.with_name(directory.name + "-plain")
     if here.world.rank == 0:
         shutil.copytree(directory, plain, dirs_exist_ok=True)
@@ -91,10 +90,6 @@ def test_vllm_computes_what_training_does(here, scaled, kind):
     directory, size = scaled(kind), here.world.size
     trainer = build_engine(here, directory, TrainLayout(dp=size, cp=size), max_tokens=256, lr=None)
     replicas = contiguous_groups(0, size - 1, size)
-    files = str(directory)
-    rollout = VllmEngine(here.world, trainer.arch, files, files, replicas, ROLLOUT, "float32")
-    try:
+    with closing(rollout_of(here, directory, replicas, ROLLOUT)) as rollout:
         load_rollout(here, rollout, directory)
         computed_alike(here, trainer, rollout, replicas)
-    finally:
-        rollout.close()

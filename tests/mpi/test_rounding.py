@@ -23,7 +23,7 @@ from verl_hpc.step.operators import assign
 pytestmark = pytest.mark.world(4)
 
 UNIT = 2.0**-23
-"""Of float32 between 1 and 2, where the largest weights are: those of the norms."""
+"""The spacing of float32 between 1 and 2, where the largest weights are, those of norms."""
 
 
 def without_shared_prefixes(patch):

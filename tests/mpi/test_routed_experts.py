@@ -4,13 +4,11 @@ chooses for the same tokens. Tokens whose choice is a matter of rounding are lef
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import load_rollout
+from tests.mpi.engines_for_tests import load_rollout, rollout_of
 from tests.mpi.forced_experts import gates_of, routed_by
 from tests.mpi.mixtures import MODELS
 from tests.mpi.test_moe_reshard import SIZES
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.rollout.factory import build_rollout
 from verl_hpc.rollout.partial import NOT_BEGUN
 from verl_hpc.rollout.protocol import Sampling
 
@@ -31,11 +29,9 @@ def build(here, tiny_model):
     def make(model, **changes):
         family, fields = MODELS[model]
         directory = tiny_model(family, **SIZES, **fields)
-        arch, path = read_architecture(directory), str(directory)
         config = RolloutConfig(**{"kv_cache_gib": 0.03, **LIMITS, **changes})
         replicas = (tuple(range(here.world.size)),)
-        arguments = (here.world, arch, path, path, replicas, config, "float32")
-        engine = build_rollout(*arguments, keeps_experts=True)
+        engine = rollout_of(here, directory, replicas, config, keeps_experts=True)
         load_rollout(here, engine, directory)
         built.append(engine)
         return engine, directory
@@ -48,7 +44,7 @@ def build(here, tiny_model):
 def check(reference, sequence, rows) -> int:
     """The experts of (L,) tokens but the last; how many of tokens x layers were compared."""
     assert rows.dtype == "uint8" and rows.shape == (len(sequence) - 1, 2, 2), rows.shape
-    found = torch.from_numpy(rows).long()
+    routed = torch.from_numpy(rows).long()
     scores: dict[int, torch.Tensor] = {}
     with torch.no_grad(), routed_by(reference, 2) as router:
         forward = router.forward
@@ -64,7 +60,7 @@ def check(reference, sequence, rows) -> int:
         best = scores[layer][:-1].topk(3, dim=-1)
         # What a token reads of the tokens before it may have been a matter of rounding, too.
         close |= (best.values[:, 1] - best.values[:, 2] < TIE).cumsum(0) > 0
-        same = (found[:, layer].sort(-1).values == best.indices[:, :2].sort(-1).values).all(-1)
+        same = (routed[:, layer].sort(-1).values == best.indices[:, :2].sort(-1).values).all(-1)
         assert same[~close].all()
         compared += int((~close).sum())
     return compared
@@ -97,8 +93,7 @@ def test_requests_that_begin_when_others_have_ended(build, reference):
 
 def test_requests_that_are_preempted_and_computed_again(build, reference, monkeypatch):
     """The cache holds 8 blocks of 32 tokens, and 6 requests grow to two or three each."""
-    changes = {"engine_options": {"num_gpu_blocks_override": 9}}
-    engine, directory = build("normalised", **changes)
+    engine, directory = build("normalised", engine_options={"num_gpu_blocks_override": 9})
     scheduler, preempted = engine._core.scheduler, []
     preempt = scheduler._preempt_request
 
@@ -114,12 +109,9 @@ def test_requests_that_are_preempted_and_computed_again(build, reference, monkey
 
 def test_a_continued_response_keeps_the_experts_of_each_part(build, here, reference):
     engine, directory = build("normalised")
-
-    def after(num_steps):
-        asked = iter(range(1, num_steps + 1))
-        return lambda _: next(asked) == num_steps
-
-    first = engine.generate(PROMPTS, SAMPLING, SEEDS, keep_unfinished=True, until=after(15))
+    asked = iter(range(1, 16))
+    ends = {"keep_unfinished": True, "until": lambda _: next(asked) == 15}
+    first = engine.generate(PROMPTS, SAMPLING, SEEDS, **ends)
     begun = [r if r.finish_reason == "unfinished" else NOT_BEGUN for r in first]
     assert any(r.tokens for r in begun)
     check_all(reference(directory), PROMPTS, first)

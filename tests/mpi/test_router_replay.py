@@ -4,32 +4,17 @@ gradients are those of transformers forced to the same experts, within 1e-5 in f
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import layouts_of_world, responses, some_sequences
+from tests.mpi.engines_for_tests import layouts, layouts_of_world, responses, some_sequences
 from tests.mpi.forced_experts import choices, routed_by, told
-from tests.mpi.mixtures import FULL, MODELS, engine_on, mixture
+from tests.mpi.mixtures import MODELS, engine_on, mixture
 from tests.mpi.parity import TOLERANCE, gradients_of, replica_share, update_equals
 from verl_hpc.engines.protocol import OutputOptions
 
 K = 2
 LAYOUTS = {
-    1: [{}, FULL, {"recompute": "selective"}],
-    2: [
-        {"dp": 2},
-        {"dp": 2, "ep": 2},
-        {"tp": 2},
-        {"tp": 2, "ep": 2, **FULL},
-        {"tp": 2, "etp": 2},
-        {"pp": 2},
-        {"pp": 2, **FULL},
-        {"pp": 2, "vpp": 2},
-        {"dp": 2, "cp": 2},
-    ],
-    4: [
-        {"tp": 2, "dp": 2, "ep": 4},
-        {"tp": 2, "pp": 2, "ep": 2, **FULL},
-        {"pp": 2, "vpp": 2, "dp": 2, "ep": 2, **FULL},
-        {"tp": 2, "dp": 2, "cp": 2, "ep": 2},
-    ],
+    1: layouts("one full selective"),
+    2: layouts("dp2 dp2-ep2 tp2 tp2-ep2-full tp2-etp2 pp2 pp2-full pp2-vpp2 dp2-cp2"),
+    4: layouts("tp2-dp2-ep4 tp2-pp2-ep2-full pp2-vpp2-dp2-ep2-full tp2-dp2-cp2-ep2"),
 }
 
 
@@ -58,15 +43,15 @@ def test_replayed_experts_decide_log_probs_and_gradients(here, tiny_model, refer
     expected.model.zero_grad()
     loss = 0.0
     with routed_by(expected, K) as router:
-        found = []
+        reference_log_probs = []
         for sequence, chosen in zip(sequences, experts, strict=True):
             router.told = told(chosen)
             log_probs = expected.log_probs(sequence)
             part = -log_probs.sum() / num_tokens
             part.backward()
             loss += part.item()
-            found.append(log_probs.detach())
-    for output, without, log_probs in zip(replayed, free, found[mine], strict=True):
+            reference_log_probs.append(log_probs.detach())
+    for output, without, log_probs in zip(replayed, free, reference_log_probs[mine], strict=True):
         torch.testing.assert_close(output.log_probs, log_probs, atol=TOLERANCE, rtol=0)
         worst = max(worst, (without.log_probs - log_probs).abs().max().item())
     assert worst > 100 * TOLERANCE
@@ -139,9 +124,9 @@ def test_a_replica_without_sequences_takes_part(here, tiny_model, reference):
     sequences = some_sequences(2, engine.arch.vocab_size) if here.world.rank == 0 else []
     experts = choices(reference(directory), sequences, K, noise=0.3)
     wanted = OutputOptions(experts=[e.flatten(1) for e in experts])
-    found = engine.infer(sequences, 1.0, wanted)
+    outputs = engine.infer(sequences, 1.0, wanted)
     with torch.no_grad(), routed_by(reference(directory), K) as router:
-        for sequence, output, chosen in zip(sequences, found, experts, strict=True):
+        for sequence, output, chosen in zip(sequences, outputs, experts, strict=True):
             router.told = told(chosen)
             expected = reference(directory).log_probs(sequence)
             torch.testing.assert_close(output.log_probs, expected, atol=TOLERANCE, rtol=0)

@@ -4,14 +4,10 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from tests.mpi.engines_for_tests import build_engine, layouts_of_world, some_sequences
-from tests.mpi.parity import TOLERANCE, replica_share
-from verl_hpc.layout.megatron import TrainLayout
+from tests.mpi.engines_for_tests import engine_of_sizes, layouts, layouts_of_world, some_sequences
+from tests.mpi.parity import TOLERANCE, replica_share, score_loss
 
-LAYOUTS = {
-    2: [dict(tp=2), dict(tp=2, sp=True), dict(pp=2), dict(pp=2, vpp=2)],
-    4: [dict(tp=2, pp=2), dict(tp=2, dp=2, sp=True), dict(cp=2, dp=4)],
-}
+LAYOUTS = {2: layouts("tp2 tp2-sp pp2 pp2-vpp2"), 4: layouts("tp2-pp2 tp2-dp2-sp cp2-dp4")}
 PAD = 0
 """transformers takes the last token that is not this one for the last."""
 
@@ -23,13 +19,8 @@ def pytest_generate_tests(metafunc):
 @pytest.mark.world(*LAYOUTS)
 @pytest.mark.parametrize("family, tied", [("llama", False), ("qwen2", True)])
 def test_a_sequence_classifier_equals_transformers(here, tiny_model, sizes, family, tied):
-    sizes = dict(sizes)
-    sequence_parallel = sizes.pop("sp", False)
-    layout = TrainLayout(**sizes)
     directory = tiny_model(family, tied, head="score")
-    engine = build_engine(
-        here, directory, layout, head="score", sequence_parallel=sequence_parallel
-    )
+    engine = engine_of_sizes(here, directory, sizes, head="score")
     sequences = [torch.cat([s, torch.tensor([PAD + 1])]) for s in some_sequences(8, 256)]
     sequences.append(torch.tensor([PAD + 5]))
     model = AutoModelForSequenceClassification.from_pretrained(
@@ -42,13 +33,11 @@ def test_a_sequence_classifier_equals_transformers(here, tiny_model, sizes, fami
     loss.backward()
     norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
 
-    share = replica_share(layout)
+    share = replica_share(engine.layout)
     mine = sequences[share]
     for output, expected in zip(engine.infer(mine), scores[share], strict=True):
         assert output.scores.shape == (1,) and output.values is None
         torch.testing.assert_close(output.scores, expected.detach(), atol=TOLERANCE, rtol=0)
-    metrics = engine.update(
-        mine, lambda _, outputs: (sum((o.scores**2).sum() for o in outputs) / len(sequences), {})
-    )
+    metrics = engine.update(mine, score_loss("score", sequences))
     assert metrics["loss"] == pytest.approx(loss.item(), rel=TOLERANCE)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)

@@ -1,11 +1,13 @@
 """An actor and a critic with adapters whose frozen weights are in memory once: nothing that they
 compute differs by a bit from engines with a copy each."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from tests.jobs.launch import differing
-from tests.mpi.engines_for_tests import layouts_of_world, some_sequences
+from tests.mpi.engines_for_tests import layouts_of_world, same, some_sequences
 from tests.mpi.lora_for_tests import fill, some_adapters
 from tests.mpi.mixtures import MODELS
 from tests.mpi.recipe_runs import BATCH, RECIPES, configure, finish, write_reward
@@ -44,8 +46,8 @@ def ppo(here, model, directory, sizes, **changes) -> RunConfig:
         "roles": {"critic": {"optimizer": {"lr": 1e-2}, "lora": {"rank": 2}}},
         "reward": {"function": write_reward(here, directory)},
     }
-    found = configure("shared-base", model, directory, **(tree | changes))
-    return changed(found, model={"path": str(model), "dtype": sizes.get("dtype", "bfloat16")})
+    config = configure("shared-base", model, directory, **(tree | changes))
+    return changed(config, model={"path": str(model), "dtype": sizes.get("dtype", "bfloat16")})
 
 
 def changed(config: RunConfig, **changes) -> RunConfig:
@@ -53,13 +55,13 @@ def changed(config: RunConfig, **changes) -> RunConfig:
 
 
 def without(config: RunConfig) -> RunConfig:
-    """The same with a copy of the base for each role."""
+    """A run with a copy of the base for each role."""
     lora = config.lora.model_dump(exclude_unset=True) | {"share_base": False}
     return changed(config, lora=lora, name=config.name + "-apart")
 
 
 def built(here, config: RunConfig) -> RunContext:
-    """Its roles, without what generates."""
+    """A run's roles, without what generates."""
     run, builder = plan_run(here, config)
     run.rollout = None
     build_engines(builder, run, here.enter, False)
@@ -67,11 +69,11 @@ def built(here, config: RunConfig) -> RunContext:
 
 
 def engines(run: RunContext) -> list[TrainingEngine]:
-    found = [run.roles[name].training for name in ("actor", "critic")]
-    for engine in found:
-        kind = engine.dtype
-        fill(engine, {n: t.to(kind) for n, t in some_adapters(engine, seed=1).items()})
-    return found
+    both = [run.roles[name].training for name in ("actor", "critic")]
+    for engine in both:
+        adapters = some_adapters(engine, seed=1)
+        fill(engine, {n: t.to(engine.dtype) for n, t in adapters.items()})
+    return both
 
 
 def outputs(engine: TrainingEngine, sequences) -> list[torch.Tensor]:
@@ -86,23 +88,20 @@ def outputs(engine: TrainingEngine, sequences) -> list[torch.Tensor]:
 def update(engine: TrainingEngine, sequences) -> list[torch.Tensor]:
     """What it says, its gradients, and its weights after two updates."""
 
-    def loss(_, found):
-        parts = [(o.log_probs if o.values is None else (o.values - 1) ** 2).sum() for o in found]
+    def loss(_, computed):
+        parts = [(o.log_probs if o.values is None else (o.values - 1) ** 2).sum() for o in computed]
         return sum(parts) / 100, {}
 
-    found = outputs(engine, sequences)
+    computed = outputs(engine, sequences)
     for _ in range(2):
         engine.update(sequences, loss)
         buffers = [b for c in engine._chunks for b in (*c.buffers, *c.expert_parallel_buffers)]
-        found += [buffer.grad_data.clone() for buffer in buffers]
+        computed += [buffer.grad_data.clone() for buffer in buffers]
     weights = [engine.weights[name].clone() for name in sorted(engine.weights)]
-    return found + weights + outputs(engine, sequences)
+    return computed + weights + outputs(engine, sequences)
 
 
-def assert_equal(found, expected) -> None:
-    assert len(found) == len(expected)
-    for mine, theirs in zip(found, expected, strict=True):
-        assert torch.equal(mine, theirs)
+identical = partial(torch.testing.assert_close, rtol=0, atol=0)
 
 
 def storage(tensor: torch.Tensor) -> int:
@@ -136,13 +135,11 @@ def test_both_compute_what_they_do_apart_and_hold_the_base_once(
 
     # Updates of one leave what the other computes as it is.
     value = outputs(critic, sequences)
-    found = [update(actor, sequences)]
-    assert_equal(outputs(critic, sequences), value)
-    found.append(update(critic, sequences))
-    for mine, theirs in zip(found, expected, strict=True):
-        assert_equal(mine, theirs)
-    for name, weight in before.items():
-        assert torch.equal(actor.weights[name], weight), name
+    shared = [update(actor, sequences)]
+    identical(outputs(critic, sequences), value)
+    shared.append(update(critic, sequences))
+    identical(shared, expected)
+    same({name: actor.weights[name] for name in frozen}, before)
 
     counted = ledger(config, run.arch, run.layouts, Hardware(KINDS["cpu"], here.world.size))
     device = {p.name: p for p in counted.of_rank(here.world.rank)}["update"].device
@@ -174,8 +171,7 @@ def test_the_base_is_on_the_device_while_one_of_them_needs_it(here, tiny_model, 
     with device_to_itself([(critic, PARTS), (actor, ())]):
         assert storage_bytes(tensors) == 0
     assert storage_bytes(tensors) == both
-    for engine, wanted in zip((actor, critic), expected, strict=True):
-        assert torch.equal(outputs(engine, sequences)[-1], wanted)
+    identical([outputs(engine, sequences)[-1] for engine in (actor, critic)], expected)
 
 
 @pytest.mark.world(2)
@@ -204,5 +200,4 @@ def test_what_starts_from_other_weights_is_not_shared(here, tiny_model, shared_d
     config = ppo(here, path, shared_directory, {})
     with pytest.raises(ConfigError, match=r"holds a critic and a actor.*lora.share_base: false"):
         built(here, config)
-    run = built(here, without(config))
-    assert run.roles["critic"].training is not None
+    assert built(here, without(config)).roles["critic"].training is not None

@@ -21,7 +21,7 @@ SETTINGS = {
     "batch": BATCH | {"update_epochs": 2, "shuffle_mini_batches": "samples"},
     "rollout": SAME_DRAWS | {"num_samples": 4},
 }
-"""Of the two steps."""
+"""Settings of the two steps."""
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ OTHERS = [case for case in product(RECIPES, LAYOUTS) if case not in OFTEN and ca
 
 @pytest.mark.parametrize(("recipe", "layout"), [*OFTEN, *all_slow(*OTHERS)])
 def test_two_steps_on_every_layout(metrics, recipe, layout):
-    expected, found = metrics(recipe, "dp4"), metrics(recipe, layout)
-    assert len(expected) == len(found) == 2
+    expected, rows = metrics(recipe, "dp4"), metrics(recipe, layout)
+    assert len(expected) == len(rows) == 2
     compared = 0
-    for mine, theirs in zip(found, expected, strict=True):
+    for mine, theirs in zip(rows, expected, strict=True):
         assert mine.keys() == theirs.keys()
         for name, number in theirs.items():
             if name.startswith(("actor/", "critic/", "score", "reward", "sft/", "response")):

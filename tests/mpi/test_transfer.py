@@ -1,9 +1,12 @@
 """Transfers between real processes: what arrives, what is counted, what is refused."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.distributed as dist
 
+from tests.mpi.engines_for_tests import memory
 from verl_hpc.errors import TransferError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box, View
@@ -23,6 +26,9 @@ pytestmark = pytest.mark.world(4)
 ARCH = Architecture("qwen2", 4, 48, 96, 12, 4, 4, 200, True, dtype="float32")
 
 
+EACH = [(rank,) for rank in range(4)]
+
+
 def logical(shard_map: ShardMap) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
     return {
@@ -31,82 +37,86 @@ def logical(shard_map: ShardMap) -> dict[str, torch.Tensor]:
     }
 
 
-def memory(shard_map: ShardMap, rank: int, filled: bool) -> dict[str, torch.Tensor]:
-    """One rank's tensors; filled as the map says, or with NaN."""
-    values = logical(shard_map)
-    regions = shard_map.held_by(rank)
-    sizes: dict[str, int] = {}
-    for r in regions:
-        last = r.view.offset + sum(
-            (n - 1) * s for n, s in zip(r.box.shape, r.view.strides, strict=True)
-        )
-        sizes[r.view.name] = max(sizes.get(r.view.name, 0), last + 1)
-    kinds = {r.view.name: getattr(torch, shard_map.tensors[r.tensor].dtype) for r in regions}
-    tensors = {n: torch.full((size,), float("nan")).to(kinds[n]) for n, size in sizes.items()}
-    for r in regions if filled else ():
-        window = tensors[r.view.name].as_strided(r.box.shape, r.view.strides, r.view.offset)
-        window.copy_(values[r.tensor][r.box.slices])
-    return tensors
+class Case:
+    """The weights of `ARCH` on their way from a training layout to rollout engines, on one rank."""
+
+    def __init__(
+        self, here, sizes, replicas, node_of=None, bucket_bytes=None, dtype="float32", **settings
+    ):
+        self.rank, self.dtype = here.world.rank, getattr(torch, dtype)
+        self.source = megatron_shard_map(ARCH, TrainLayout(**sizes))
+        self.target = vllm_shard_map(ARCH, replicas, dtype)
+        nodes, bucket = node_of or here.world.node_of, bucket_bytes or DEFAULT_BUCKET_BYTES
+        self.plan = plan_transfer(self.source, self.target, nodes, bucket)
+        self.transfer = Transfer(self.plan, self.rank, **settings)
+        self.have = memory(self.source, self.rank, logical(self.source))
+        self.got = memory(self.target, self.rank)
+
+    def run(self):
+        """Move them into memory as it is now; what was counted."""
+        return self.transfer.run(self.have, self.got, self.dtype)
+
+    def run_again(self):
+        """Move them into new memory."""
+        self.got = memory(self.target, self.rank)
+        return self.run()
+
+    def run_but_for(self, rank, message):
+        """Move them; on one rank alone that is an error."""
+        fails = pytest.raises(TransferError, match=message) if self.rank == rank else nullcontext()
+        with fails:
+            self.run()
+
+    def check(self, factor=1.0) -> None:
+        """Hold what has arrived against the whole tensors times `factor`."""
+        wanted = memory(self.target, self.rank, logical(self.target))
+        for name, tensor in wanted.items():
+            found = self.got[name] / factor
+            torch.testing.assert_close(found, tensor, rtol=0, atol=0, equal_nan=True)
 
 
-def check(rank: int, target: ShardMap, got: dict[str, torch.Tensor]) -> None:
-    for name, wanted in memory(target, rank, filled=True).items():
-        torch.testing.assert_close(got[name], wanted, rtol=0, atol=0, equal_nan=True)
+def sent_is_received(here, stats) -> None:
+    """Every rank has received from each other what that one has sent to it."""
+    pairs = here.control.allgather((dict(stats.sent_bytes), dict(stats.received_bytes)))
+    assert all(pairs[a][0].get(b, 0) == pairs[b][1].get(a, 0) for a in range(4) for b in range(4))
 
 
 @pytest.mark.parametrize("node_of", [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 2, 3), (0, 1, 0, 1)])
 @pytest.mark.parametrize(("bucket_bytes", "rounds"), [(4096, 2), (4096, 4), (1 << 22, 2)])
 def test_relays_and_small_buckets_bring_the_same(here, node_of, bucket_bytes, rounds):
-    source = megatron_shard_map(ARCH, TrainLayout(tp=2, pp=2))
-    target = vllm_shard_map(ARCH, [(r,) for r in range(4)])
-    plan = plan_transfer(source, target, node_of, bucket_bytes)
-    rank = here.world.rank
-    got = memory(target, rank, filled=False)
-    transfer = Transfer(plan, rank, rounds=rounds)
-    stats = transfer.run(memory(source, rank, filled=True), got, torch.float32)
-    check(rank, target, got)
-    assert stats.total_received_bytes == plan.received_bytes[rank]
-    pairs = here.control.allgather((dict(stats.sent_bytes), dict(stats.received_bytes)))
-    for a in range(4):
-        for b in range(4):
-            assert pairs[a][0].get(b, 0) == pairs[b][1].get(a, 0), "sent is not received"
+    case = Case(here, {"tp": 2, "pp": 2}, EACH, node_of, bucket_bytes, rounds=rounds)
+    stats, plan = case.run(), case.plan
+    case.check()
+    assert stats.total_received_bytes == plan.received_bytes[case.rank]
+    sent_is_received(here, stats)
     assert sum(here.control.allgather(stats.messages)) == sum(message_census(plan).values())
     assert stats.peak_buffer_bytes <= 2 * rounds * max(message_census(plan)), "sent and received"
-    held = source.num_bytes / 4
     inbound = sum(
         r.bundle.num_bytes
         for hop in plan.hops
         for r in hop
         if node_of[int(r.source)] != node_of[r.target]
     )
-    assert inbound <= source.num_bytes * len(set(node_of)) - held
+    assert inbound <= case.source.num_bytes * (len(set(node_of)) - 1 / 4)
 
 
 @pytest.mark.parametrize("node_of", [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 0, 1)])
 @pytest.mark.parametrize("sizes", [((2, 2, 1), 1), ((1, 2, 2), 2), ((4, 1, 1), 1), ((1, 1, 4), 2)])
 @pytest.mark.parametrize("piece_bytes", [96, 1 << 19])
 def test_neighbours_read_what_others_are_sent(here, monkeypatch, node_of, sizes, piece_bytes):
-    """As many bytes as by messages, in pieces of a row or of many, relays included."""
+    """They get as many bytes as by messages, in pieces of a row or of many, relays included."""
     for room in (memory_room, reads):
         monkeypatch.setattr(room, "PIECE_BYTES", piece_bytes)
-    (tp, pp, dp), rollout = sizes
-    source = megatron_shard_map(ARCH, TrainLayout(tp=tp, pp=pp, dp=dp))
+    training, rollout = dict(zip(("tp", "pp", "dp"), sizes[0], strict=True)), sizes[1]
     groups = [tuple(range(r, r + rollout)) for r in range(0, 4, rollout)]
-    target = vllm_shard_map(ARCH, groups)
-    plan = plan_transfer(source, target, node_of, 4096)
-    rank = here.world.rank
-    near = readable_neighbours(here.control, node_of)
+    rank, near = here.world.rank, readable_neighbours(here.control, node_of)
     assert set(near) == {r for r in range(4) if node_of[r] == node_of[rank]} - {rank}
-    transfer = Transfer(plan, rank, neighbours=near)
+    case = Case(here, training, groups, node_of, 4096, neighbours=near)
     for _ in range(2):
-        have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
-        stats = transfer.run(have, got, torch.float32)
-        check(rank, target, got)
-        assert stats.total_received_bytes == plan.received_bytes.get(rank, 0)
-    pairs = here.control.allgather((dict(stats.sent_bytes), dict(stats.received_bytes)))
-    assert all(
-        pairs[a][0].get(b, 0) == pairs[b][1].get(a, 0) for a in range(4) for b in range(4)
-    ), "sent is not received"
+        stats = case.run_again()
+        case.check()
+        assert stats.total_received_bytes == case.plan.received_bytes.get(rank, 0)
+    sent_is_received(here, stats)
     if set(node_of) == {0}:
         assert stats.messages == 0
         assert stats.peak_buffer_bytes <= max(piece_bytes, 4096), "one piece"
@@ -125,7 +135,7 @@ def test_memory_that_may_not_be_read_is_sent(here, monkeypatch):
 
 
 def test_memory_that_is_not_what_was_shown_is_not_trusted(here, monkeypatch):
-    """As in a container with process numbers of its own."""
+    """A container has process numbers of its own."""
     if here.world.rank == 1:
         monkeypatch.setattr(process_memory.os, "getpid", lambda: 1 << 22)
     assert readable_neighbours(here.control, (0, 0, 0, 0)) == {}
@@ -134,11 +144,8 @@ def test_memory_that_is_not_what_was_shown_is_not_trusted(here, monkeypatch):
 @pytest.mark.parametrize("verify", [True, False])
 def test_what_is_read_wrong_is_found_and_named(here, monkeypatch, verify):
     """A bit that flips on the way, where one rank reads."""
-    source = megatron_shard_map(ARCH, TrainLayout(tp=4))
-    target = vllm_shard_map(ARCH, [(r,) for r in range(4)])
-    plan = plan_transfer(source, target, here.world.node_of)
-    rank = here.world.rank
     near = readable_neighbours(here.control, (0, 0, 0, 0))
+    case = Case(here, {"tp": 4}, EACH, verify=verify, nodes=["n0"] * 4, neighbours=near)
     read, calls = process_memory.read_memory, []
 
     def flipping(process, address, runs, to):
@@ -147,46 +154,21 @@ def test_what_is_read_wrong_is_found_and_named(here, monkeypatch, verify):
         if len(calls) == 3:
             calls[-1][5] ^= 4
 
-    if rank == 3:
+    if case.rank == 3:
         monkeypatch.setattr(reads, "read_memory", flipping)
-    transfer = Transfer(plan, rank, verify=verify, nodes=["n0"] * 4, neighbours=near)
-    have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
-    if rank == 3 and verify:
-        with pytest.raises(TransferError, match=r"rank 3: 1 of \d+ messages from rank \d .*=n0"):
-            transfer.run(have, got, torch.float32)
-    else:
-        transfer.run(have, got, torch.float32)
-        if rank != 3:
-            check(rank, target, got)
-
-
-def test_disjoint_ranks(here):
-    source = megatron_shard_map(ARCH, TrainLayout(tp=2))
-    target = vllm_shard_map(ARCH, [(2, 3)])
-    plan = plan_transfer(source, target, here.world.node_of, 8192)
-    rank = here.world.rank
-    got = memory(target, rank, filled=False)
-    stats = Transfer(plan, rank).run(memory(source, rank, filled=True), got, torch.float32)
-    check(rank, target, got)
-    assert (stats.total_received_bytes > 0) == (rank in (2, 3))
-    assert stats.copied_bytes == 0
+    message = r"rank 3: 1 of \d+ messages from rank \d .*=n0"
+    case.run_but_for(3 if verify else None, message)
+    if case.rank != 3:
+        case.check()
 
 
 @pytest.mark.parametrize("bucket_bytes", [4096, DEFAULT_BUCKET_BYTES])
 def test_types_change_on_the_sending_side(here, bucket_bytes):
     """Also of what is a message alone, and what the sender itself keeps a copy of."""
-    source = megatron_shard_map(ARCH, TrainLayout(tp=4))
-    target = vllm_shard_map(ARCH, [(r,) for r in range(4)], "bfloat16")
-    plan = plan_transfer(source, target, here.world.node_of, bucket_bytes)
-    rank = here.world.rank
-    got = memory(target, rank, filled=False)
-    stats = Transfer(plan, rank).run(memory(source, rank, filled=True), got, torch.bfloat16)
-    halved = {n: t.to(torch.bfloat16) for n, t in logical(source).items()}
-    for region in target.held_by(rank):
-        local = got[region.view.name]
-        window = local.as_strided(region.box.shape, region.view.strides, region.view.offset)
-        assert torch.equal(window, halved[region.tensor][region.box.slices])
-    assert stats.total_received_bytes < source.num_bytes / 2
+    case = Case(here, {"tp": 4}, EACH, bucket_bytes=bucket_bytes, dtype="bfloat16")
+    stats = case.run()
+    case.check()
+    assert stats.total_received_bytes < case.source.num_bytes / 2
 
 
 def test_types_of_all_widths_share_a_message(here):
@@ -215,14 +197,14 @@ def flips(here, monkeypatch):
         arriving = []
 
         def corrupted(operations):
-            found = []
+            requests = []
             for op, request in zip(operations, exchange(operations), strict=True):
                 if op.op is dist.irecv and op.tensor.dtype == torch.uint8:
                     arriving.append(op)
                     is_it = here.world.rank == rank and len(arriving) == place + 1
                     request = Flipping(request, op.tensor, bit) if is_it else request
-                found.append(request)
-            return found
+                requests.append(request)
+            return requests
 
         monkeypatch.setattr(dist, "batch_isend_irecv", corrupted)
 
@@ -242,56 +224,30 @@ class Flipping:
 
 @pytest.mark.parametrize("bit", [0, 5, 12345])
 def test_a_flipped_bit_on_the_way_is_found_and_named(here, flips, bit):
-    source = megatron_shard_map(ARCH, TrainLayout())
-    target = vllm_shard_map(ARCH, [(3,)])
-    plan = plan_transfer(source, target, here.world.node_of)
-    rank = here.world.rank
+    case = Case(here, {}, [(3,)], nodes=["n0", "n0", "n1", "n1"])
     flips(3, 0, bit)
-    transfer = Transfer(plan, rank, nodes=["n0", "n0", "n1", "n1"])
-    have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
-    if rank == 3:
-        with pytest.raises(
-            TransferError,
-            match=r"rank 3: 1 of 1 messages from rank 0 .* and \d+ more; .*--exclude=n0,n1",
-        ):
-            transfer.run(have, got, torch.float32)
-    else:
-        transfer.run(have, got, torch.float32)
+    message = r"rank 3: 1 of 1 messages from rank 0 .* and \d+ more; .*--exclude=n0,n1"
+    case.run_but_for(3, message)
 
 
 @pytest.mark.parametrize("place", [0, 3, 11])
 def test_one_wrong_message_of_many_is_named_where_it_arrived(here, flips, place):
     """Also where others pass on what is wrong: they got what was sent to them."""
-    source = megatron_shard_map(ARCH, TrainLayout(tp=2, pp=2))
-    target = vllm_shard_map(ARCH, [(r,) for r in range(4)])
-    plan = plan_transfer(source, target, (0, 0, 1, 1), 4096)
-    rank = here.world.rank
+    case = Case(here, {"tp": 2, "pp": 2}, EACH, (0, 0, 1, 1), 4096)
     flips(2, place, 77)
-    transfer = Transfer(plan, rank)
-    have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
-    if rank == 2:
-        with pytest.raises(TransferError, match=r"rank 2: 1 of \d+ messages from rank \d"):
-            transfer.run(have, got, torch.float32)
-    else:
-        transfer.run(have, got, torch.float32)
+    case.run_but_for(2, r"rank 2: 1 of \d+ messages from rank \d")
 
 
 def test_what_lies_as_it_travels_is_not_copied_and_summed_once(here, monkeypatch):
     """Rows of a matrix, from one rank to three, and columns of it to one of them."""
-    rows = TensorSpec((64, 32), "float32")
     top, columns = Box((0, 0), (64, 32)), Box((0, 0), (64, 4))
-    row_strides = (32, 1)
-    source = ShardMap(
-        {"rows": rows, "columns": rows},
-        [Region(n, top, (0,), View(n, 0, row_strides)) for n in ("rows", "columns")],
-    )
-    target = ShardMap(
-        {"rows": rows, "columns": rows},
-        [
-            Region("rows", top, (1, 2, 3), View("rows", 0, row_strides)),
-            Region("columns", columns, (3,), View("columns", 0, (4, 1))),
-        ],
-    )
+    specs = dict.fromkeys(("rows", "columns"), TensorSpec((64, 32), "float32"))
+    source = ShardMap(specs, [Region(n, top, (0,), View(n, 0, (32, 1))) for n in specs])
+    regions = [
+        Region("rows", top, (1, 2, 3), View("rows", 0, (32, 1))),
+        Region("columns", columns, (3,), View("columns", 0, (4, 1))),
+    ]
+    target = ShardMap(specs, regions)
     plan = plan_transfer(source, target, here.world.node_of, 8192)
     rank = here.world.rank
     whole = {n: torch.randn(64, 32) for n in ("rows", "columns")} if rank == 0 else {}
@@ -324,44 +280,32 @@ def test_what_lies_as_it_travels_is_not_copied_and_summed_once(here, monkeypatch
 
 
 def test_without_verification_nothing_is_checked_and_as_much_is_moved(here):
-    source = megatron_shard_map(ARCH, TrainLayout(tp=4))
-    target = vllm_shard_map(ARCH, [(0, 2), (1, 3)])
-    plan = plan_transfer(source, target, here.world.node_of)
-    rank = here.world.rank
     moved = []
     for verify in (True, False):
-        got = memory(target, rank, filled=False)
-        stats = Transfer(plan, rank, verify=verify).run(
-            memory(source, rank, filled=True), got, torch.float32
-        )
-        check(rank, target, got)
-        moved.append(stats.total_received_bytes)
+        case = Case(here, {"tp": 4}, [(0, 2), (1, 3)], verify=verify)
+        moved.append(case.run().total_received_bytes)
+        case.check()
     assert moved[0] == moved[1] > 0
 
 
 def test_a_transfer_follows_its_tensors(here):
     """Runs again into the same memory with other values, then into other memory."""
-    source = megatron_shard_map(ARCH, TrainLayout(tp=2, pp=2))
-    target = vllm_shard_map(ARCH, [(r,) for r in range(4)])
-    rank = here.world.rank
-    transfer = Transfer(plan_transfer(source, target, here.world.node_of, 4096), rank)
-    have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
-    transfer.run(have, got, torch.float32)
-    bound = transfer._bound
-    for tensor in have.values():
+    case = Case(here, {"tp": 2, "pp": 2}, EACH, bucket_bytes=4096)
+    case.run()
+    bound = case.transfer._bound
+    for tensor in case.have.values():
         tensor.mul_(2)
-    transfer.run(have, got, torch.float32)
-    assert transfer._bound is bound
-    check(rank, target, {name: tensor / 2 for name, tensor in got.items()})
-    for tensor in [*have.values(), *got.values()]:  # as offloading does
+    case.run()
+    assert case.transfer._bound is bound
+    case.check(2)
+    for tensor in [*case.have.values(), *case.got.values()]:  # as offloading does
         kept, storage = tensor.clone(), tensor.untyped_storage()
         num_bytes = storage.nbytes()
         storage.resize_(0)
         storage.resize_(num_bytes)
         tensor.copy_(kept)
-    transfer.run(have, got, torch.float32)
-    check(rank, target, {name: tensor / 2 for name, tensor in got.items()})
-    got = memory(target, rank, filled=False)
-    transfer.run(memory(source, rank, filled=True), got, torch.float32)
-    assert transfer._bound is not bound
-    check(rank, target, got)
+    case.run()
+    case.check(2)
+    case.run_again()
+    assert case.transfer._bound is not bound
+    case.check(2)

@@ -1,14 +1,13 @@
-"""vLLM goes on with other sequences while one waits for an observation; runs train on turns."""
+"""vLLM computes other sequences while one waits for an observation; runs train on turns."""
 
 import pytest
 
-from tests.mpi.engines_for_tests import load_rollout
+from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.engines_for_tests import load_rollout, rollout_of
 from tests.mpi.recipe_runs import ROLLOUT, run, write_reward
 from tests.unit.rollout.scripted_turns import ScriptedTurns, one_by_one
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import EnvironmentStepError
-from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.rollout.factory import build_rollout
 from verl_hpc.rollout.protocol import Sampling
 
 pytestmark = pytest.mark.world(2)
@@ -21,17 +20,14 @@ LIMITS = {"max_prompt_tokens": 32, "max_response_tokens": 120, "kv_cache_gib": 0
 
 @pytest.mark.parametrize("replicas", [((0,), (1,)), ((0, 1),)])
 def test_turns_beside_each_other_are_those_of_calls_one_by_one(here, tiny_model, replicas):
-    sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
-    directory = tiny_model("qwen2", True, **sizes)
-    arch, path = read_architecture(directory), str(directory)
-    config = RolloutConfig(**LIMITS)
-    engine = build_rollout(here.world, arch, path, path, replicas, config, "float32")
+    directory = tiny_model("qwen2", True, **VLLM_HEADS)
+    engine = rollout_of(here, directory, replicas, RolloutConfig(**LIMITS))
     load_rollout(here, engine, directory)
     # Turns end by a stop string: by itself an untrained model hardly ends one.
     sampling = Sampling(max_tokens=100, temperature=0.7, stop=("a", "e", "3"))
     turns = ScriptedTurns(TURNS, sampling.max_tokens, late=(0,))
-    found = engine.generate(PROMPTS, sampling, SEEDS, turns=turns)
-    for index, (prompt, seed, response) in enumerate(zip(PROMPTS, SEEDS, found, strict=True)):
+    responses = engine.generate(PROMPTS, sampling, SEEDS, turns=turns)
+    for index, (prompt, seed, response) in enumerate(zip(PROMPTS, SEEDS, responses, strict=True)):
         expected = one_by_one(engine, prompt, sampling, seed, index, TURNS)
         assert response.tokens == expected.tokens
         assert response.log_probs == pytest.approx(expected.log_probs, abs=1e-4)
@@ -61,6 +57,7 @@ def recipe(here, model, directory, name, *, fails=False, **rollout):
         (directory / f"{name}.py").write_text(OWN.replace("FAILS", str(fails)))
     environment = {"name": f"{directory}/{name}.py:Says", "max_turns": 3}
     limits = {"engine": "vllm", "kv_cache_gib": 0.03, "temperature": 1.0, "top_p": 1.0}
+    limits |= {"stop": ["a", "e", "3"], "max_response_tokens": 60, "environment": environment}
     return run(
         here,
         name,
@@ -69,23 +66,14 @@ def recipe(here, model, directory, name, *, fails=False, **rollout):
         recipe="rl",
         reward={"function": write_reward(here, directory, "score_turns")},
         algorithm={"advantage": {"name": "reinforce_plus_plus"}},
-        rollout=ROLLOUT
-        | limits
-        | {"stop": ["a", "e", "3"], "max_response_tokens": 60, "environment": environment}
-        | rollout,
+        rollout=ROLLOUT | limits | rollout,
     )
 
 
 @pytest.mark.parametrize("tensor_parallel", [1, 2])
 def test_a_recipe_trains_on_turns(here, tiny_model, shared_directory, tensor_parallel):
-    sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
-    rows = recipe(
-        here,
-        tiny_model("qwen2", True, **sizes),
-        shared_directory,
-        f"turns-{tensor_parallel}",
-        tensor_parallel=tensor_parallel,
-    )
+    model, name = tiny_model("qwen2", True, **VLLM_HEADS), f"turns-{tensor_parallel}"
+    rows = recipe(here, model, shared_directory, name, tensor_parallel=tensor_parallel)
     assert len(rows) == 2
     for row in rows:
         assert row["rollout/turns/max"] in (2, 3)
@@ -98,7 +86,6 @@ def test_a_recipe_trains_on_turns(here, tiny_model, shared_directory, tensor_par
 
 
 def test_a_step_that_fails_is_an_error_on_every_rank(here, tiny_model, shared_directory):
-    sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
-    model = tiny_model("qwen2", True, **sizes)
+    model = tiny_model("qwen2", True, **VLLM_HEADS)
     with pytest.raises(EnvironmentStepError, match="no such number"):
         recipe(here, model, shared_directory, "failing-turns", fails=True, tensor_parallel=2)

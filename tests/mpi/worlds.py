@@ -18,7 +18,7 @@ from verl_hpc.runtime.forked_ranks import start_ranks
 from verl_hpc.runtime.garbage import pause_collection, resume_collection
 
 SCRATCH = "VERL_HPC_TESTS_SCRATCH"
-"""Of the environment: where ranks have their directory."""
+"""The environment variable that says where ranks have their directory."""
 ENOUGH_BYTES = 4 << 30
 OF_ENGINES = [
     f"vllm.{name}"

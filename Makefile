@@ -54,6 +54,7 @@ check: test
 lint: $(READY_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.language verl_hpc tests examples
 	$(BIN)/shellcheck launch/*.sh launch/*.sbatch launch/*.pbs containers/*.sh .ci/run
 
 types: $(READY_DEV)

@@ -65,15 +65,15 @@ def main(steps: int = 40) -> list[dict[str, float]]:
             {"vowels": 1, "letters": 2, "pick": 1}, metric_key="reward", patience=4, min_weight=0.2
         )
     )
-    found = []
+    reports = []
     while trainer.global_step < steps:
-        found += trainer.train(1)
+        reports += trainer.train(1)
         if trainer.global_step % 5 == 0:
-            rewards = {n: found[-1].get(f"task/{n}/reward", float("nan")) for n in PROMPTS}
+            rewards = {n: reports[-1].get(f"task/{n}/reward", float("nan")) for n in PROMPTS}
             shares = trainer.task_weights or {}
             text = "  ".join(f"{n} {r:.2f} ({shares[n]:.0%})" for n, r in rewards.items())
             print(f"step {trainer.global_step:3d}  {text}")
-    return found
+    return reports
 
 
 if __name__ == "__main__":

@@ -110,8 +110,8 @@ class WandbStandIn:
         if "createRunFiles" in query:
             files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"}
                      for name in variables["files"]]  # fmt: skip
-            found = {"runID": "UnVuOjE=", "uploadHeaders": [], "files": files}
-            return {"createRunFiles": found}
+            created = {"runID": "UnVuOjE=", "uploadHeaders": [], "files": files}
+            return {"createRunFiles": created}
         if "viewer" in query:
             return {"viewer": _USER | {"teams": {"edges": []}}}
         return {"serverInfo": {"features": []}, "model": None, "project": None, "entity": None}

@@ -119,8 +119,8 @@ class ThreadChannel:
         def is_done() -> bool:
             while left and self._queue(left[0][0], self.rank):
                 rank, target = left.pop(0)
-                found = self._queue(rank, self.rank).popleft()
-                target.view(np.uint8)[:] = np.frombuffer(found, np.uint8)
+                message = self._queue(rank, self.rank).popleft()
+                target.view(np.uint8)[:] = np.frombuffer(message, np.uint8)
             if left and self._shared.failed:
                 raise AnotherRankFailedError
             return not left

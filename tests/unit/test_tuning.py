@@ -49,8 +49,8 @@ def test_metrics_of_the_page_are_the_programs():
     assert len(metrics) > 8
     for metric in metrics:
         prefix, _, name = metric.partition("/")
-        found = rf"def {name}\b|\"{name}\"|\b{name}\b *:" if prefix == "timing_s" else metric
-        assert re.search(found, source), metric
+        pattern = rf"def {name}\b|\"{name}\"|\b{name}\b *:" if prefix == "timing_s" else metric
+        assert re.search(pattern, source), metric
 
 
 def test_links_lead_somewhere():

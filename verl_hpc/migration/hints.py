@@ -83,14 +83,14 @@ def _keys_of(parts: Sequence[str]) -> list[str]:
     parts in their order and end as it does, or just end so if all of them are one setting."""
     same_last = [key for key in _known() if key.rpartition(".")[2] == parts[-1]]
     whole = ".".join(parts)
-    found = [key for key in same_last if key == whole or key.endswith(f".{whole}")]
-    if found:
-        return found
+    named = [key for key in same_last if key == whole or key.endswith(f".{whole}")]
+    if named:
+        return named
     settings = {key: row.ours for key in same_last if (row := _row(key)) is not None and row.ours}
-    found = [key for key in settings if _is_part(parts, key.split("."))]
+    named = [key for key in settings if _is_part(parts, key.split("."))]
     section = ".".join(parts[:-1])
-    found = found or [k for k, ours in settings.items() if _is_of(section, ours)]
-    return found or (list(settings) if len(set(settings.values())) == 1 else [])
+    named = named or [k for k, ours in settings.items() if _is_of(section, ours)]
+    return named or (list(settings) if len(set(settings.values())) == 1 else [])
 
 
 def _is_of(section: str, settings: Sequence[str]) -> bool:

@@ -162,15 +162,15 @@ class Values:
         Raises:
             Refused: the section's value is something else.
         """
-        found = {
+        given = {
             k[len(section) + 1 :]: v for k, v in self.given.items() if k.startswith(f"{section}.")
         }
         whole = self.given.get(section)
         if whole is None:
-            return found
+            return given
         if not isinstance(whole, Mapping):
             raise Refused(section, f"= {shown(whole)}; expected a section, such as {{name: value}}")
-        return {**whole, **found}
+        return {**whole, **given}
 
 
 def at_home(key: str, path: str) -> str:

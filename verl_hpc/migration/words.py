@@ -34,19 +34,19 @@ def read_words(words: Iterable[str]) -> Overrides:
     Raises:
         ConfigError: a word is none of these, or its value cannot be read.
     """
-    found = Overrides()
+    overrides = Overrides()
     for word in joined(words):
         if word.startswith("--"):
             name, _, text = word[2:].partition("=")
-            _option(found, name, text)
+            _option(overrides, name, text)
             continue
         name, separator, text = word.partition("=")
         if name.startswith("~"):
             raise ConfigError(f"{word}: takes a key of verl's away; leave it out, and set ours")
         if not separator or not name.lstrip("+"):
             raise ConfigError(f"{word!r}: expected key=value, as verl's command line has")
-        _set(found, name.lstrip("+"), text)
-    return found
+        _set(overrides, name.lstrip("+"), text)
+    return overrides
 
 
 def joined(words: Iterable[str]) -> Iterator[str]:

@@ -130,8 +130,8 @@ def agrees(estimator, oracle, rows, owners):
     def part(here, reduce):
         return tokens_of(estimator, scored(rows, here, reduce=reduce))
 
-    for here, found in zip(deals, on_parts(part, deals), strict=True):
-        for mine, other in zip(found, whole, strict=True):
+    for here, partial in zip(deals, on_parts(part, deals), strict=True):
+        for mine, other in zip(partial, whole, strict=True):
             torch.testing.assert_close(mine, other[here], rtol=1e-9, atol=1e-9)
 
 

@@ -90,10 +90,10 @@ def test_weights_and_masks_of_every_token(batch, given_config, data):
     def part(rows, reduce):
         return correct(config, *(x[rows] for x in batch), reduce)
 
-    for rows, found in zip(deals, on_parts(part, deals), strict=True):
-        torch.testing.assert_close(found.weights, whole.weights[rows], rtol=1e-9, atol=1e-9)
-        assert found.mask.tolist() == whole.mask[rows].tolist()
-        assert found.metrics == pytest.approx(whole.metrics, abs=1e-9)
+    for rows, here in zip(deals, on_parts(part, deals), strict=True):
+        torch.testing.assert_close(here.weights, whole.weights[rows], rtol=1e-9, atol=1e-9)
+        assert here.mask.tolist() == whole.mask[rows].tolist()
+        assert here.metrics == pytest.approx(whole.metrics, abs=1e-9)
 
 
 def test_what_is_masked_may_be_anything():

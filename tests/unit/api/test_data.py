@@ -234,8 +234,8 @@ def test_rows_of_a_queue_that_had_come_are_kept_and_gone_on_with():
         source.read(2)
     # A trainer that goes back to an earlier step: the rows of then were taken.
     source.seek(Position(0, 1))
-    (found,) = source.read(1)
-    assert (found.prompt, found.index, source.position) == ("p2", 1, Position(0, 2))
+    (row,) = source.read(1)
+    assert (row.prompt, row.index, source.position) == ("p2", 1, Position(0, 2))
     source.queue.put(None)
     with pytest.raises(DataError, match="0 of 1 rows were left; ask for fewer"):
         source.read(1)
@@ -287,12 +287,12 @@ def test_tasks_are_mixed_by_weight_and_resumed(tmp_path):
     first = next(iter(loader))
     assert len(first) == 4 and {p.extra["task"][0] for p in first} == {p.prompt[0] for p in first}
     state = loader.state_dict()
-    found = loader.read(200)
-    share = sum(p.extra["task"] == "math" for p in found) / 200
+    rows = loader.read(200)
+    share = sum(p.extra["task"] == "math" for p in rows) / 200
     assert 0.65 < share < 0.85
     again = verl_hpc.get_dataloader(tmp_path, {"math": 3, "code": 1}, batch_size=4)
     again.load_state_dict(state)
-    assert prompts(again.read(200)) == prompts(found)
+    assert prompts(again.read(200)) == prompts(rows)
     with pytest.raises(DataError, match="mth: 0 of mth.parquet and mth.jsonl"):
         verl_hpc.get_dataloader(tmp_path, {"mth": 1}, 4)
     with pytest.raises(DataError, match="expected one above 0"):

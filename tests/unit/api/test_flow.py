@@ -106,14 +106,14 @@ def test_a_manager_answers_texts_and_ids(hf_model, tokenizer):
     manager = verl_hpc.RolloutManager(
         hf_model, tokenizer, num_samples=3, max_response_length=5, max_batch_size=2, seed=4
     )
-    found = manager.generate(["abc", "x"], references=["r", "s"])
-    assert len(found) == 6 and [r.prompt for r in found] == ["abc"] * 3 + ["x"] * 3
-    assert [r.reference for r in found] == ["r"] * 3 + ["s"] * 3
-    assert all(len(r.log_probs) == len(r.response_ids) <= 5 for r in found)
+    responses = manager.generate(["abc", "x"], references=["r", "s"])
+    assert len(responses) == 6 and [r.prompt for r in responses] == ["abc"] * 3 + ["x"] * 3
+    assert [r.reference for r in responses] == ["r"] * 3 + ["s"] * 3
+    assert all(len(r.log_probs) == len(r.response_ids) <= 5 for r in responses)
     again = verl_hpc.RolloutManager(
         hf_model, tokenizer, num_samples=3, max_response_length=5, max_batch_size=2, seed=4
     )
-    assert again.generate(tokenizer(["abc", "x"]).input_ids).texts == found.texts
+    assert again.generate(tokenizer(["abc", "x"]).input_ids).texts == responses.texts
     short = verl_hpc.RolloutManager(hf_model, tokenizer, max_prompt_length=2)
     with pytest.raises(DataError, match="the prompt has 3 tokens"):
         short.generate("abc")

@@ -21,14 +21,14 @@ def test_a_small_run_raises_its_reward(make_trainer, prompts, critic):
     before = weights_of(trainer)
     first = trainer.step(prompts)
     assert first["actor/reward_kl_penalty"] == 0.0  # the policy is its own reference
-    found = [trainer.step(prompts) for _ in range(15)]
-    assert first["critic/score/mean"] < 0.1 < 0.5 < found[-1]["critic/score/mean"]
-    assert found[-1]["actor/reward_kl_penalty"] > 0.1
-    assert {r["loss"] for r in found[:5]} != {0.0}
+    metrics = [trainer.step(prompts) for _ in range(15)]
+    assert first["critic/score/mean"] < 0.1 < 0.5 < metrics[-1]["critic/score/mean"]
+    assert metrics[-1]["actor/reward_kl_penalty"] > 0.1
+    assert {r["loss"] for r in metrics[:5]} != {0.0}
     assert any(not torch.equal(before[n], w) for n, w in weights_of(trainer).items())
     assert trainer.global_step == 16
     if critic:
-        assert found[8]["critic/vf_loss"] > 0
+        assert metrics[8]["critic/vf_loss"] > 0
 
 
 def test_without_a_reward_only_the_penalty_teaches(make_trainer, prompts, hf_model):
@@ -86,9 +86,9 @@ def test_a_subclass_brings_its_own_forward_and_generate(hf_model, make_trainer, 
             return self.hf_model.generate(input_ids, **kwargs)
 
     trainer = make_trainer(actor_model=Own(hf_model))
-    found = [trainer.step(prompts) for _ in range(2)]
+    metrics = [trainer.step(prompts) for _ in range(2)]
     assert Own.calls == 2
-    assert found[1]["training/rollout_log_probs_diff_max"] < 1e-4
+    assert metrics[1]["training/rollout_log_probs_diff_max"] < 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -183,8 +183,8 @@ def test_exporters_are_told_every_step_and_dropped_where_they_fail(make_trainer,
     told, trainer = [], make_trainer()
     trainer.add_metrics_exporter(lambda step, metrics: told.append((step, metrics["loss"])))
     trainer.add_metrics_exporter(Broken())
-    found = [trainer.step(prompts)["loss"] for _ in range(2)]
-    assert told == [(1, found[0]), (2, found[1])]
+    losses = [trainer.step(prompts)["loss"] for _ in range(2)]
+    assert told == [(1, losses[0]), (2, losses[1])]
     assert caplog.text.count("Broken is dropped") == 1
     with pytest.raises(ConfigError, match="has no write"):
         trainer.add_metrics_exporter(object())
@@ -209,8 +209,8 @@ def test_rewards_by_name_see_the_reference(make_trainer, prompts):
         return float(reference_answer)
 
     trainer = make_trainer(reward_fn="always_the_reference")
-    found = trainer.step(prompts, references=[2.0] * 16)
-    assert found["critic/score/mean"] == 2.0
+    metrics = trainer.step(prompts, references=[2.0] * 16)
+    assert metrics["critic/score/mean"] == 2.0
 
     def math(sampled_response, reference_answer):
         return 0.0

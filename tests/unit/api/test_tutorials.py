@@ -100,7 +100,7 @@ def test_a_critic_of_a_users_gives_values_of_its_own(hf_model, tokenizer, shape)
         {"critic_lr": 1e-2, "max_response_length": 3},
         reward_fn=share_of_vowels,
     )
-    found = trainer.step(["one", "two"])
+    metrics = trainer.step(["one", "two"])
     # Before the first update the head is of zeros, and the rest is the user's.
-    assert Own.calls > 0 and found["critic/vpred_mean"] == pytest.approx(0.5)
+    assert Own.calls > 0 and metrics["critic/vpred_mean"] == pytest.approx(0.5)
     assert critic.value_head.weight.abs().max() > 0

@@ -52,19 +52,19 @@ def actor(small_dir):
 def test_a_real_engine_answers_as_the_model_does(small_dir, actor, tokenizer):
     hf_model = AutoModelForCausalLM.from_pretrained(small_dir)
     ids = torch.tensor([[5, 6, 7]])
-    found = actor.generate(ids, max_new_tokens=4, do_sample=False)
-    assert torch.equal(found, hf_model.generate(ids, max_new_tokens=4, do_sample=False))
+    responses = actor.generate(ids, max_new_tokens=4, do_sample=False)
+    assert torch.equal(responses, hf_model.generate(ids, max_new_tokens=4, do_sample=False))
     again = verl_hpc.vLLMActor(actor.llm_engine)
-    assert torch.equal(again.generate(ids, max_length=7, do_sample=False), found)
+    assert torch.equal(again.generate(ids, max_length=7, do_sample=False), responses)
     # The first new token ends this one, and the other is padded on its left.
     ended = again.generate(
         [[5, 6, 7], [9]],
         max_new_tokens=3,
         do_sample=False,
-        eos_token_id=int(found[0, 3]),
+        eos_token_id=int(responses[0, 3]),
         pad_token_id=2,
     )
-    assert ended[0].tolist() == [*found[0, :4].tolist(), *[2] * (ended.shape[1] - 4)]
+    assert ended[0].tolist() == [*responses[0, :4].tolist(), *[2] * (ended.shape[1] - 4)]
     assert ended[1, :3].tolist() == [2, 2, 9]
     with pytest.raises(ConfigError, match="vLLM computes no gradients"):
         verl_hpc.PPOTrainer(actor, None, tokenizer)
@@ -119,8 +119,8 @@ def test_an_actor_by_name_with_vllm_and_its_critic(small_dir, actor, monkeypatch
         return actor.llm_engine
 
     monkeypatch.setattr("verl_hpc.rollout.user_llm.build_llm", build)
-    found, critic = verl_hpc.get_actor_critic(small_dir, use_vllm=True, dtype={"critic": "bf16"})
+    policy, critic = verl_hpc.get_actor_critic(small_dir, use_vllm=True, dtype={"critic": "bf16"})
     assert asked == [(str(small_dir), "float32")]
-    assert isinstance(found, verl_hpc.VLLMActorModel)
-    assert found.generate([[5]], max_new_tokens=2).shape == (1, 3)
+    assert isinstance(policy, verl_hpc.VLLMActorModel)
+    assert policy.generate([[5]], max_new_tokens=2).shape == (1, 3)
     assert critic(torch.tensor([[5, 6]])).shape == (1, 2)

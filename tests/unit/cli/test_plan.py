@@ -126,21 +126,21 @@ def test_a_picture(plan, tmp_path):
 
 
 def test_a_search_is_written_and_read_back(plan, tmp_path):
-    found = tmp_path / "found.yaml"
+    file = tmp_path / "found.yaml"
     words = [*PPO_WORDS, *MODEL, "--nodes", 16]
-    status, out, _ = plan(*words, "--search", "--explain", "--write", found, "steps=7")
+    status, out, _ = plan(*words, "--search", "--explain", "--write", file, "steps=7")
     assert status == 0
     assert "settings that change:" in out and "why the others lost" in out
-    assert found.read_text().startswith("# Layout found by: python -m verl_hpc plan --search")
-    assert load_config(found).steps == 7
-    assert f" --model-config {MODEL[1]} " in found.read_text().splitlines()[0]
+    assert file.read_text().startswith("# Layout found by: python -m verl_hpc plan --search")
+    assert load_config(file).steps == 7
+    assert f" --model-config {MODEL[1]} " in file.read_text().splitlines()[0]
     one = json.loads(plan(*words, "--search", "--json", "steps=7")[1])
     other = json.loads(
-        plan("--config", found, "--cluster", H100, *MODEL, "--nodes", 16, "--json")[1]
+        plan("--config", file, "--cluster", H100, *MODEL, "--nodes", 16, "--json")[1]
     )
     for key in ("fits", "phases", "step_seconds", "placement", "layouts"):
         assert one[key] == other[key]
-    assert main(["config", "--config", str(found), "--explain", "rollout.tensor_parallel"]) == 0
+    assert main(["config", "--config", str(file), "--explain", "rollout.tensor_parallel"]) == 0
 
 
 def test_the_record_has_all_that_a_search_depends_on(plan, tmp_path):

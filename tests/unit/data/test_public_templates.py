@@ -104,11 +104,11 @@ def test_what_a_model_has_to_write_behind_which_prompt():
         tokenizer = tokenizer_of(name)
         encoder = Encoder(tokenizer)
         problem = problem_of(said("u: hi"), said("a: yes"), {})
-        asked, (prompt, (found,)) = encoder.prompt(problem), encoder.example(problem)
-        text = tokenizer.decode(found.ids)
+        asked, (prompt, (spans,)) = encoder.prompt(problem), encoder.example(problem)
+        text = tokenizer.decode(spans.ids)
         if not tokenizer.decode(asked).endswith(before):
             wrong.append(f"{name}: {tokenizer.decode(asked)!r} does not end with {before!r}")
-        if text != answer or not all(found.mask):
+        if text != answer or not all(spans.mask):
             wrong.append(f"{name}: {text!r}; expected {answer!r}")
         if common(prompt, asked) != len(prompt):
             wrong.append(f"{name}: the prompt is not how one for generation begins")
@@ -199,8 +199,8 @@ def test_what_is_learned_is_transformers_mask():
         if twin != name:
             same = tokenizer_of(twin)
             if transformers_ids(same, messages, arguments)[: len(ids)] == ids:
-                found = learned(same, prompt, answer, arguments)
-                wrong += [f"{twin} {case}: {found[1]}"] if found != (ids, ours) else []
+                spans = learned(same, prompt, answer, arguments)
+                wrong += [f"{twin} {case}: {spans[1]}"] if spans != (ids, ours) else []
     assert not wrong, "\n".join(wrong)
     assert count > 180
 

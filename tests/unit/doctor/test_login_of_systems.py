@@ -96,8 +96,8 @@ class Case:
         try:
             request, has_config = asked(self.words, self.here)
             has_nodes = "--nodes" in self.words
-            found = login.check_login(request, has_config=has_config, has_nodes=has_nodes)
-            return {verdict.check: verdict.state for verdict in found}
+            verdicts = login.check_login(request, has_config=has_config, has_nodes=has_nodes)
+            return {verdict.check: verdict.state for verdict in verdicts}
         except ConfigError as error:
             return {str(error).partition(":")[0]: "refused"}
 

@@ -104,8 +104,8 @@ def test_who_generates_changes_no_response(num_engines):
         _, columns = run(some=rollout(place=here), place=here)
         return [tokens.tolist() for tokens in columns["tokens"]]
 
-    found = [tokens for part in on_ranks(num_engines, work) for tokens in part]
-    assert found == [tokens.tolist() for tokens in alone["tokens"]]
+    tokens_of_all = [tokens for part in on_ranks(num_engines, work) for tokens in part]
+    assert tokens_of_all == [tokens.tolist() for tokens in alone["tokens"]]
 
 
 def test_prompts_that_are_too_long_are_dropped_or_refused():
@@ -241,6 +241,6 @@ def test_what_was_made_ahead_is_not_made_again():
     again = [generate(PLACE, other, one, rows) for one in asked]
     assert other.ahead == some.ahead
     for one, another in zip(first, again, strict=True):
-        ((samples, columns), metrics), ((others, found), measured) = one, another
+        ((samples, columns), metrics), ((others, other_columns), measured) = one, another
         assert (others, measured) == (samples, metrics)
-        assert same(columns, found)
+        assert same(columns, other_columns)

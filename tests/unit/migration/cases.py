@@ -22,7 +22,7 @@ WORDS = (
     f"{MODEL}.path=m",
     "trainer.total_training_steps=10",
 )
-"""The same, as words of a command line."""
+"""Return these settings as words of a command line."""
 
 
 def forms_of(key):

@@ -1,4 +1,4 @@
-"""Which engine trains what verl's command line says, and what is told about it."""
+"""The engine that a command line of verl chooses, and the notes about it."""
 
 import pytest
 

@@ -57,7 +57,7 @@ def words(tmp_path):
 
 
 def verls_gradient(mode, ranks):
-    """Of each token's loss, added up rank by rank and micro-batch by micro-batch."""
+    """Add up the weight of each token's loss, rank by rank and micro-batch by micro-batch."""
     found = torch.zeros(len(MASKS), len(MASKS[0]), dtype=torch.float64)
     for micro_batches in ranks:
         for i in (i for micro_batch in micro_batches for i in micro_batch):
@@ -85,19 +85,19 @@ def test_a_gradient_is_verls(words, mode, split):
 
 def test_what_differs_from_verl_is_told(words):
     mode, rejected = f"{ACTOR}.loss_agg_mode", "algorithm.rollout_correction.rollout_rs"
-    found = migrate([*words, f"{mode}=seq-mean-token-sum-norm"])
-    assert "here by rollout.max_response_tokens" in found.notes[mode]
+    run = migrate([*words, f"{mode}=seq-mean-token-sum-norm"])
+    assert "here by rollout.max_response_tokens" in run.notes[mode]
     older = migrate([*words, f"{mode}=seq-mean-token-sum-norm", "trainer.use_v1=False"])
     assert mode not in older.notes  # there responses are padded to data.max_response_length
-    assert local_run(found.config()).settings.steps(1.0).scale == 5
-    found = migrate([*words, f"{rejected}=seq_mean_k1", f"{rejected}_threshold=2.0"])
-    assert "means are over what is left" in found.notes[rejected]
+    assert local_run(run.config()).settings.steps(1.0).scale == 5
+    run = migrate([*words, f"{rejected}=seq_mean_k1", f"{rejected}_threshold=2.0"])
+    assert "means are over what is left" in run.notes[rejected]
     weighed = f"{rejected.removesuffix('rs')}is"
-    found = migrate([*words, f"{weighed}=token", f"{weighed}_threshold=0.5_2.0"])
-    assert "means are over what is left" in found.notes[f"{weighed}_threshold"]
+    run = migrate([*words, f"{weighed}=token", f"{weighed}_threshold=0.5_2.0"])
+    assert "means are over what is left" in run.notes[f"{weighed}_threshold"]
     baseline = "algorithm.adv_estimator=tir_optimal_token_baseline"
-    found = migrate([*words, baseline, f"{weighed}=token"])
-    assert "here those weigh losses alone" in found.notes["algorithm.adv_estimator"]
+    run = migrate([*words, baseline, f"{weighed}=token"])
+    assert "here those weigh losses alone" in run.notes["algorithm.adv_estimator"]
     loss = f"{ACTOR}.policy_loss.loss_mode"
     for name in ("clip_cov", "kl_cov"):
         assert "chosen over the whole step" in migrate([*words, f"{loss}={name}"]).notes[loss]

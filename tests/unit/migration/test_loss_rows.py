@@ -44,11 +44,11 @@ def test_what_is_left_out_of_a_run_is_what_the_run_has_without_it(monkeypatch):
     others = []
     for mode, estimator in itertools.product(MODES, ESTIMATORS):
         words = [*words_of(mode), f"algorithm.adv_estimator={estimator}"]
-        found = migrate([*words, "actor_rollout_ref.rollout.n=2"])
+        run = migrate([*words, "actor_rollout_ref.rollout.n=2"])
         with monkeypatch.context() as patch:
             patch.setattr(translate, "_trimmed", dict)
             whole = migrate([*words, "actor_rollout_ref.rollout.n=2"])
-        assert len(whole.settings) > len(found.settings)
-        if found.config() != whole.config():
+        assert len(whole.settings) > len(run.settings)
+        if run.config() != whole.config():
             others.append((mode, estimator))
     assert others == []

@@ -21,19 +21,19 @@ def at(tree, name):
 def problems(words, settings=(), config=(), refused=(), notes=(), silent=(), error=()):
     """What is other than expected."""
     try:
-        found = migrate([*WORDS, *words])
-        resolved = {} if refused else found.config().model_dump(mode="json")
+        run = migrate([*WORDS, *words])
+        resolved = {} if refused else run.config().model_dump(mode="json")
     except ConfigError as raised:
         missing = [part for part in error if part not in str(raised)]
         return missing if error else [str(raised)]
-    texts = {one.key: str(one) for one in found.refused}
+    texts = {one.key: str(one) for one in run.refused}
     wrong = ["no error"] if error else []
-    wrong += [name for name in dict(settings) if found.settings.get(name) != settings[name]]
+    wrong += [name for name in dict(settings) if run.settings.get(name) != settings[name]]
     wrong += [(name, at(resolved, name)) for name in config if at(resolved, name) != config[name]]
     wrong += [texts] if texts.keys() != dict(refused).keys() else []
     wrong += [key for key in refused if refused[key] not in texts.get(key, "")]
-    wrong += [key for key in notes if notes[key] not in found.notes.get(key, "")]
-    return wrong + [key for key in silent if key in found.notes]
+    wrong += [key for key in notes if notes[key] not in run.notes.get(key, "")]
+    return wrong + [key for key in silent if key in run.notes]
 
 
 def test_outcomes():

@@ -134,11 +134,11 @@ def test_every_setting_that_a_row_names_has_a_case():
 def test_an_honoured_key_is_seen_in_the_resolved_configuration():
     for case in CASES:
         given = BASE | case.beside | {case.key: case.value}
-        found = translate(Overrides(given, case.forms[0]))
-        resolved = found.config().model_dump(mode="json")
+        run = translate(Overrides(given, case.forms[0]))
+        resolved = run.config().model_dump(mode="json")
         assert at(resolved, case.ours) == case.expected, case
         if case.key.startswith("trainer.n") and case.ours == "parallel.data_parallel":
-            assert found.ranks == case.expected, case
+            assert run.ranks == case.expected, case
         assert any(case.ours.startswith(name) for name in find(case.key).ours), case
         without = translate(
             Overrides(BASE | {k: v for k, v in given.items() if k != case.key}, case.forms[0])

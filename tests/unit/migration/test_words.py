@@ -90,9 +90,9 @@ TUTORIAL = {
 
 def test_a_tutorials_file():
     assert is_foreign(TUTORIAL)
-    found = migrate_tree(TUTORIAL)
-    config = found.config()
-    assert found.ranks == 2
+    run = migrate_tree(TUTORIAL)
+    config = run.config()
+    assert run.ranks == 2
     assert (config.batch.size, config.batch.mini_batches) == (16, 1)
     assert config.model.path == "gpt2"
     assert config.reward.function == "exact_match"
@@ -159,7 +159,7 @@ def test_the_words_of_a_tutorials_script():
     ],
 )
 def test_a_file_of_verls_is_told_from_a_wrong_one_of_ours(tmp_path, tree):
-    """By every command but train, which takes it."""
+    """Every command but train, which takes it, refuses it."""
     file = tmp_path / "ppo.yaml"
     file.write_text(yaml.safe_dump(tree))
     with pytest.raises(ConfigError, match=f"python -m verl_hpc migrate {file} > run.yaml"):

@@ -20,7 +20,7 @@ def sums(costs, dealt):
 
 
 def least_largest_sum(costs, num_bins):
-    """Of all deals, the smallest largest bin."""
+    """Return the smallest largest bin of all deals."""
     return min(
         max(sum(c for c, b in zip(costs, deal, strict=True) if b == k) for k in range(num_bins))
         for deal in product(range(num_bins), repeat=len(costs))
@@ -105,7 +105,7 @@ def test_it_is_the_differencing_method(costs, num_bins):
 
 
 def least_number(lengths, max_tokens):
-    """Of all packings of a few sequences, the fewest bins; those beyond the budget travel alone."""
+    """Return the fewest bins of all packings; sequences beyond the budget travel alone."""
     best = len(lengths)
 
     def place(index, bins):

@@ -1,4 +1,4 @@
-"""Whose frozen weights are in memory once, and what is refused."""
+"""Roles that share their frozen weights in memory, and what is refused."""
 
 import pytest
 

@@ -266,8 +266,8 @@ def test_cores_without_a_known_memory_are_refused_nothing():
 
 def test_fully_shard_is_planned_and_not_searched():
     words = "parallel.engine=fsdp", "parallel.tensor_parallel=1", "parallel.sequence_parallel=false"
-    found = planner("grpo_8b", *words)
-    plan = found.on(2)
+    searched = planner("grpo_8b", *words)
+    plan = searched.on(2)
     (update,) = (p for p in plan.ledger.phases if p.name == "update")
     held = sum(update.device[f"actor.{term}"] for term in ("weights", "moments"))
     # Float32 weights and two moments of every parameter, on 16 ranks; rows divide nearly evenly.
@@ -275,4 +275,4 @@ def test_fully_shard_is_planned_and_not_searched():
     assert held == pytest.approx(12 * arch.num_parameters / 16, rel=1e-3)
     assert any(text.startswith("parallel.engine = fsdp: seconds are") for text in plan.assumptions)
     with pytest.raises(ConfigError, match="fsdp, which always .* set it to megatron"):
-        found.search([2])
+        searched.search([2])

@@ -119,6 +119,6 @@ def test_the_place_of_each_rank(monkeypatch, rank, local_rank, node):
         assert said[rank] == mine
         return said
 
-    found = read_world(SimpleNamespace(rank=rank, size=4, allgather=allgather), MPICH, device="cpu")
-    assert found == World(rank, 4, local_rank, 2, node, (0, 1, 0, 1), HOSTS[rank], "cpu")
-    assert (found.num_nodes, str(found)) == (2, f"rank {rank} of 4 on {HOSTS[rank]} (cpu)")
+    seen = read_world(SimpleNamespace(rank=rank, size=4, allgather=allgather), MPICH, device="cpu")
+    assert seen == World(rank, 4, local_rank, 2, node, (0, 1, 0, 1), HOSTS[rank], "cpu")
+    assert (seen.num_nodes, str(seen)) == (2, f"rank {rank} of 4 on {HOSTS[rank]} (cpu)")

@@ -117,19 +117,19 @@ def test_a_rank_receives_what_it_lacks_and_a_node_receives_it_once():
         columns = Columns(positions, {TOKENS: [torch.full((i + 1,), i) for i in positions]})
         world = SimpleNamespace(rank=rank, node_of=NODE_OF)
         sides = [(name, GROUPS[name]) for name in ("one", "other")]
-        found = redistribute(world, control, samples, columns, *sides, torch.device("cpu"))
-        assert [row.tolist() for row in found[TOKENS]] == [[i] * (i + 1) for i in found.positions]
+        rows = redistribute(world, control, samples, columns, *sides, torch.device("cpu"))
+        assert [row.tolist() for row in rows[TOKENS]] == [[i] * (i + 1) for i in rows.positions]
         return came
 
     came = on_ranks(8, work)
     sizes = {group: 8 * (group + 1 + group + 5) for group in range(4)}
-    for rank, found in enumerate(came):
+    for rank, messages in enumerate(came):
         lacks = [group for group in range(4) if group % 2 == rank % 2 and rank // 2 != group]
-        assert sorted(size for _, size in found) == [sizes[group] for group in lacks]
+        assert sorted(size for _, size in messages) == [sizes[group] for group in lacks]
     entered = [
         (NODE_OF[rank], size)
-        for rank, found in enumerate(came)
-        for source, size in found
+        for rank, messages in enumerate(came)
+        for source, size in messages
         if NODE_OF[source] != NODE_OF[rank]
     ]
     assert sorted(entered) == [(0, sizes[2]), (0, sizes[3]), (1, sizes[0]), (1, sizes[1])]

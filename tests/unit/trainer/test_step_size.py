@@ -11,8 +11,8 @@ from verl_hpc.trainer.state import START
 
 PACKAGE = f"{Path(__file__).parents[3] / 'verl_hpc'}/"
 MOST_FUNCTIONS, MOST_FILES = 400, 89
-"""Of the second step of GRPO on one rank with the test engines: what is called from its beginning
-to that of the third, with comprehensions up to Python 3.11, where they are functions."""
+"""What the second step of GRPO on one rank with the test engines calls, from its beginning to that
+of the third. Comprehensions are functions, and count, up to Python 3.11."""
 
 
 def test_a_step_calls_no_more_functions_than_this(tmp_path):

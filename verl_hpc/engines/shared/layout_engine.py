@@ -129,8 +129,8 @@ class LayoutEngine(KeptOnHost):
             # Callers may still refuse the update here, as the optimizer has not stepped yet.
             if seen is not None:
                 # Micro-batches without sequences have no outputs.
-                found = [kept.get(tuple(indices), []) for indices in plan.bins] if kept else []
-                seen(self._shared(found, plan, sequences, wanted))
+                cached = [kept.get(tuple(indices), []) for indices in plan.bins] if kept else []
+                seen(self._shared(cached, plan, sequences, wanted))
             self.host.weights_changed()
             return metrics | self._guard.step(self.optimizer, metrics["loss"])
 

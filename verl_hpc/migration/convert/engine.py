@@ -107,17 +107,17 @@ def _concerns(name: str, model: str) -> bool:
 def _fsdp(values: Values, model: str) -> dict[str, Any]:
     if values.form == "megatron" or model == REF:
         return {}
-    found = _shards(values, f"{FSDP[model]}.fsdp_size")
+    settings = _shards(values, f"{FSDP[model]}.fsdp_size")
     if values.flag(f"{FSDP[model]}.forward_prefetch"):
-        found["fsdp.forward_prefetch"] = True
+        settings["fsdp.forward_prefetch"] = True
     if not values.flag(f"{FSDP[model]}.reshard_after_forward"):
-        found["fsdp.reshard_after_forward"] = False
+        settings["fsdp.reshard_after_forward"] = False
     if _sums(values, model) != "float32":
-        found["fsdp.reduce_dtype"] = _sums(values, model)
+        settings["fsdp.reduce_dtype"] = _sums(values, model)
     liger = f"{MODEL[model]}.use_liger"
     if liger in values and not values.flag(liger):
-        found["fsdp.kernels"] = "flash_attention"
-    return found
+        settings["fsdp.kernels"] = "flash_attention"
+    return settings
 
 
 def _shards(values: Values, key: str) -> dict[str, Any]:

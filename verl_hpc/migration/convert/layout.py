@@ -27,21 +27,21 @@ _OF_FSDP = ("enable_gradient_checkpointing", "enable_activation_offload", "use_l
 def _parallel(values: Values, model: str) -> dict[str, Any]:
     """Our section parallel of one of verl's models."""
     if values.form == "fsdp":
-        found = {"context_parallel": _ulysses(values, model)}
+        sizes = {"context_parallel": _ulysses(values, model)}
         if model != REF and values.flag(f"{MODEL[model]}.enable_gradient_checkpointing"):
-            found["recompute"] = "full"
+            sizes["recompute"] = "full"
             if values.flag(f"{MODEL[model]}.enable_activation_offload"):
-                found["offload_activations"] = True
-        return found
+                sizes["offload_activations"] = True
+        return sizes
     keys = _megatron_keys(model)
-    found = {name: values[key] for name, key in keys.items() if key.endswith("_size")}
-    if found["expert_tensor_parallel"] is None:  # as Megatron-core takes it
-        experts = found["expert_parallel"] not in (None, 1)
-        found["expert_tensor_parallel"] = found["tensor_parallel"] if experts else 1
-    found = {name: 1 if size is None else size for name, size in found.items()}
-    if found["tensor_parallel"] != 1:
-        found["sequence_parallel"] = values.flag(keys["sequence_parallel"])
-    return found if model == REF else found | _recompute(values, keys)
+    sizes = {name: values[key] for name, key in keys.items() if key.endswith("_size")}
+    if sizes["expert_tensor_parallel"] is None:  # as Megatron-core takes it
+        experts = sizes["expert_parallel"] not in (None, 1)
+        sizes["expert_tensor_parallel"] = sizes["tensor_parallel"] if experts else 1
+    sizes = {name: 1 if size is None else size for name, size in sizes.items()}
+    if sizes["tensor_parallel"] != 1:
+        sizes["sequence_parallel"] = values.flag(keys["sequence_parallel"])
+    return sizes if model == REF else sizes | _recompute(values, keys)
 
 
 def _ulysses(values: Values, model: str) -> Any:
@@ -119,15 +119,15 @@ def offload(values: Values, draft: Draft) -> None:
         if not is_there(values, model):
             continue
         section = FSDP[model] if values.form == "fsdp" else f"{model}.megatron"
-        found = {
+        offloaded = {
             ours: values.flag(f"{section}.{theirs}")
             for ours, theirs in _OFFLOAD.items()
             if not (ours == "gradients" and values.form == "fsdp")
         }
-        if model == ACTOR or OffloadConfig(**found) != OffloadConfig(**shared):
-            for name, value in found.items():
+        if model == ACTOR or OffloadConfig(**offloaded) != OffloadConfig(**shared):
+            for name, value in offloaded.items():
                 draft.put(f"{ROLE[model]}offload.{name}", value, f"{section}.{_OFFLOAD[name]}")
-        shared = shared or found
+        shared = shared or offloaded
 
 
 def dtype(values: Values, draft: Draft) -> None:
@@ -138,9 +138,9 @@ def dtype(values: Values, draft: Draft) -> None:
             continue
         key = f"{FSDP[model] if values.form == 'fsdp' else f'{model}.megatron'}.dtype"
         mixed = values.below(f"{FSDP[model]}.mixed_precision")
-        found = word_for(key, mixed.get("param_dtype", values[key]))
+        dtype = word_for(key, mixed.get("param_dtype", values[key]))
         if model == ACTOR:
-            shared = found
-            draft.put("model.dtype", found, key)
-        elif found != shared:
-            draft.put(f"{ROLE[model]}dtype", found, key)
+            shared = dtype
+            draft.put("model.dtype", dtype, key)
+        elif dtype != shared:
+            draft.put(f"{ROLE[model]}dtype", dtype, key)

@@ -31,7 +31,7 @@ def _adam(values: Values, model: str, section: str) -> dict[str, tuple[Any, str]
         raise Refused(betas, "expected two numbers")
     clip, older = f"{section}.clip_grad", f"{model}.grad_clip"
     clip = older if older in values and clip not in values else clip
-    found = {
+    settings = {
         "lr": (values[lr], lr),
         "weight_decay": (values[decay], decay),
         "beta1": (pair[0], betas),
@@ -41,33 +41,33 @@ def _adam(values: Values, model: str, section: str) -> dict[str, tuple[Any, str]
     override = f"{section}.override_optimizer_config"
     more = values.below(override)
     if "eps" in more:
-        found["epsilon"] = more.pop("eps"), override
+        settings["epsilon"] = more.pop("eps"), override
     if more:
         raise Refused(override, f"there is no {next(iter(more))} here", "optimizer.epsilon")
-    return found
+    return settings
 
 
 def _schedule(values: Values, draft: Draft, section: str) -> dict[str, tuple[Any, str]]:
     """Warm-up and decay, as `_adam`. verl counts steps of the trainer, we count optimizer steps."""
     each = optimizer_steps(values)
-    found: dict[str, tuple[Any, str]] = {"warmup_steps": _warmup(values, draft, section, each)}
+    settings: dict[str, tuple[Any, str]] = {"warmup_steps": _warmup(values, draft, section, each)}
     fsdp = values.form == "fsdp"
     style = f"{section}.{'lr_scheduler_type' if fsdp else 'lr_decay_style'}"
     older = f"{section}.warmup_style"
     if fsdp and values[older] is not None:
         style = older
-    found["schedule"] = our_word(values, style), style
+    settings["schedule"] = our_word(values, style), style
     if fsdp:
         least = f"{section}.min_lr_ratio"
         share = 0.0 if values[least] is None else values.number(least)
-        found["min_lr"] = share * values.number(f"{section}.lr"), least
-        return found
+        settings["min_lr"] = share * values.number(f"{section}.lr"), least
+        return settings
     least, steps = f"{section}.min_lr", f"{section}.lr_decay_steps"
-    found["min_lr"] = values[least], least
+    settings["min_lr"] = values[least], least
     if values[steps] is not None:
-        found["decay_steps"] = values.whole(steps) * each, steps
+        settings["decay_steps"] = values.whole(steps) * each, steps
         draft.note(steps, f"x {each} optimizer steps in a step of the trainer")
-    return found
+    return settings
 
 
 def _warmup(values: Values, draft: Draft, section: str, each: int) -> tuple[int, str]:

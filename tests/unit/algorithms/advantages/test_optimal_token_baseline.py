@@ -18,7 +18,7 @@ def oracle(rows, handle_zero_tail):
         so_far = row.counted[: place + 1]
         return sum(1 - 2 * math.exp(row.log_probs[t]) + row.squares[t] for t in so_far)
 
-    found = []
+    of_rows = []
     for row in rows:
         advantages = [0.0] * len(row.mask)
         mates = [r for r in rows if r.group == row.group and r.counted]
@@ -29,8 +29,8 @@ def oracle(rows, handle_zero_tail):
             if len(mates) == 1 or (handle_zero_tail and len(there) == 1):
                 baseline = 0.0
             advantages[t] = reward_to_go(row, place) - baseline
-        found.append(advantages)
-    return found
+        of_rows.append(advantages)
+    return of_rows
 
 
 @given(rows(), owners, st.booleans())

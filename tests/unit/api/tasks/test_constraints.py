@@ -93,9 +93,9 @@ def test_a_users_generate_that_keeps_to_it_may_give_tokens_alone(tokenizer, hf_m
 
     own, constraint = Own(), made(["do", "dog"], tokenizer)
     expected = answers(hf_model, constraint, tokenizer)
-    found = answers(own, constraint, tokenizer)
-    assert [text for text, _ in found] == [text for text, _ in expected]
-    for (_, one), (_, other) in zip(found, expected, strict=True):
+    answered = answers(own, constraint, tokenizer)
+    assert [text for text, _ in answered] == [text for text, _ in expected]
+    for (_, one), (_, other) in zip(answered, expected, strict=True):
         assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
     own.passes_on = False
     with pytest.raises(ModelError, match="hand logits_processor"):

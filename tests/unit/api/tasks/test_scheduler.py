@@ -25,19 +25,19 @@ def rewards(**values):
 
 
 def test_weight_goes_from_what_has_stopped_to_what_improves():
-    found = scheduler()
-    assert found.weights == {"a": 0.5, "b": 0.25, "c": 0.25}
+    weighing = scheduler()
+    assert weighing.weights == {"a": 0.5, "b": 0.25, "c": 0.25}
     for step in range(2):  # the first value is a best, and one evaluation is not enough
-        assert evaluate(found, rewards(a=1, b=step, c=step))["a"] == 0.5
-    weights = evaluate(found, rewards(a=1, b=2, c=2))
+        assert evaluate(weighing, rewards(a=1, b=step, c=step))["a"] == 0.5
+    weights = evaluate(weighing, rewards(a=1, b=2, c=2))
     assert weights == pytest.approx({"a": 0.3, "b": 0.35, "c": 0.35})
     for step in range(3, 60):
-        weights = evaluate(found, rewards(a=0.5, b=step, c=step))
+        weights = evaluate(weighing, rewards(a=0.5, b=step, c=step))
     assert weights == pytest.approx({"a": 0.1, "b": 0.45, "c": 0.45})
     assert weights["a"] >= 0.1
-    weights = evaluate(found, rewards(a=2, b=60, c=60))  # it improves again, and gets its part
+    weights = evaluate(weighing, rewards(a=2, b=60, c=60))  # it improves again, and gets its part
     for _ in range(2):
-        weights = evaluate(found, rewards(a=3 + _, b=0, c=70 + _))
+        weights = evaluate(weighing, rewards(a=3 + _, b=0, c=70 + _))
     assert weights["b"] < 0.45 and weights["a"] > 0.1
 
 

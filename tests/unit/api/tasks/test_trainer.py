@@ -58,19 +58,19 @@ def test_three_types_learn_side_by_side(make_trainer, noisy_dir):
         batch_size=16,
         **LEARNING,
     )
-    found = trainer.train(30)
+    metrics = trainer.train(30)
     assert trainer.global_step == 30
     for name, gain in {"vowels": 0.3, "letters": 0.4, "pick": 0.1}.items():
         first, last = (
             [reward(m, name) for m in part if f"task/{name}/reward" in m]
-            for part in (found[:5], found[-5:])
+            for part in (metrics[:5], metrics[-5:])
         )
         assert sum(last) / len(last) > sum(first) / len(first) + gain, (name, first, last)
     assert len(seen) > 100 and set(seen) <= set(ANIMALS)
-    assert all(m["task/pick/response_length/clip_ratio"] == 0 for m in found[-5:])
+    assert all(m["task/pick/response_length/clip_ratio"] == 0 for m in metrics[-5:])
     lines = read_metrics(trainer.directory)
     assert [line["step"] for line in lines] == list(range(1, 31))
-    assert all(m[f"task/{n}/tokens_per_second"] > 0 for m in found[-1:] for n in trainer.tasks)
+    assert all(m[f"task/{n}/tokens_per_second"] > 0 for m in metrics[-1:] for n in trainer.tasks)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -136,11 +136,11 @@ def test_weights_follow_what_improves_and_resume(make_trainer):
 
     trainer = fresh()
     assert trainer.task_weights == {"vowels": 0.25, "pick": 0.75}
-    found = trainer.train(3)
-    assert found[0]["task/pick/weight"] == found[2]["task/pick/weight"] == 0.75
+    metrics = trainer.train(3)
+    assert metrics[0]["task/pick/weight"] == metrics[2]["task/pick/weight"] == 0.75
     trainer.save_checkpoint()
-    found = trainer.train(7)
-    weights = [m["task/pick/weight"] for m in found]
+    metrics = trainer.train(7)
+    weights = [m["task/pick/weight"] for m in metrics]
     assert weights == sorted(weights, reverse=True) and 0.2 < weights[-1] < 0.3
     assert trainer.task_weights["pick"] + trainer.task_weights["vowels"] == pytest.approx(1)
     again = fresh()
@@ -180,9 +180,9 @@ def test_a_guard_goes_back_to_the_step_before_and_says_so(make_trainer):
     at_four, prompts = everything(trainer), trainer._loader.state_dict()
     assert all("guard/rollback_to" not in metrics for metrics in trainer.train(3))
     scores["now"] = 0.25
-    (found,) = trainer.train(1)
-    assert found["guard/rollback_from"] == 8 and found["guard/rollback_to"] == 4
-    assert found["guard/num_rollbacks"] == 1
+    (report,) = trainer.train(1)
+    assert report["guard/rollback_from"] == 8 and report["guard/rollback_to"] == 4
+    assert report["guard/num_rollbacks"] == 1
     assert trainer.global_step == 4 and trainer._loader.state_dict() == prompts
     changed = {"vowels_actor/lr", "watch/rollbacks", "watch/lr_factor"}
     assert set(differ(at_four, everything(trainer))) == changed
@@ -262,9 +262,9 @@ def test_what_is_not_finite_is_a_fall_of_its_task(make_trainer, what):
             hooks.append(first.register_hook(lambda gradient: gradient * math.nan))
 
     spoil()
-    (found,) = trainer.train(1)
-    assert found["guard/rollback_from"] == 3 and found["guard/rollback_to"] == 2
-    assert "task/vowels/reward" not in found
+    (metrics,) = trainer.train(1)
+    assert metrics["guard/rollback_from"] == 3 and metrics["guard/rollback_to"] == 2
+    assert "task/vowels/reward" not in metrics
     changed = {"vowels_actor/lr", "pick_actor/lr", "watch/rollbacks", "watch/lr_factor"}
     assert set(differ(before, everything(trainer))) == changed
     (rollback,) = told
@@ -322,7 +322,7 @@ def test_heads_and_optimizers_resume_bit_for_bit(make_trainer):
     again = fresh()
     assert again.load_checkpoint() == 3
     assert differ(saved, everything(again)) == []
-    found = again.train(2)
+    metrics = again.train(2)
 
     def plain(rows):
         clocks = ("second", "timing_s/", "cpu_s/", "energy_j/")
@@ -330,7 +330,7 @@ def test_heads_and_optimizers_resume_bit_for_bit(make_trainer):
             {k: v for k, v in row.items() if not any(word in k for word in clocks)} for row in rows
         ]
 
-    assert plain(found) == plain(expected)
+    assert plain(metrics) == plain(expected)
     assert differ(everything(trainer), everything(again)) == []
 
 
@@ -419,10 +419,10 @@ def test_tasks_yaml_and_a_reward_model(model_dir, rows, tmp_path, monkeypatch):
     actor = verl_hpc.HfModelAdapter(str(model_dir))
     loader = verl_hpc.get_dataloader(rows, {"vowels": 1.0, "pick": 1.0}, 8)
     trainer = verl_hpc.Trainer(actor, None, loader)
-    found = trainer.train(1)[0]
-    scores = [found[f"task/vowels/critic/score/{kind}"] for kind in ("min", "max")]
+    metrics = trainer.train(1)[0]
+    scores = [metrics[f"task/vowels/critic/score/{kind}"] for kind in ("min", "max")]
     assert scores[0] < scores[1]
-    assert json.dumps(found)
+    assert json.dumps(metrics)
 
 
 def test_prometheus_is_told_of_each_task(make_trainer, tmp_path):
@@ -431,19 +431,19 @@ def test_prometheus_is_told_of_each_task(make_trainer, tmp_path):
     trainer.add_metrics_exporter(exporter)
     (metrics,) = trainer.train(1)
     families = text_string_to_metric_families((tmp_path / "tasks.prom").read_text())
-    found = {
+    samples = {
         (sample.name, sample.labels.get("task")): sample.value
         for family in families
         for sample in family.samples
     }
     for name, task in trainer.tasks.items():
-        assert found["verl_reward_count", name] == len(task.scores) > 0
+        assert samples["verl_reward_count", name] == len(task.scores) > 0
         for histogram in ("rollout_latency", "step_latency"):
-            assert found[f"verl_{histogram}_seconds_count", name] == 1
+            assert samples[f"verl_{histogram}_seconds_count", name] == 1
         mean = metrics[f"task/{name}/critic/score/mean"]
-        assert found["verl_critic_score_mean", name] == mean
+        assert samples["verl_critic_score_mean", name] == mean
         assert metrics[f"task/{name}/timing_s/rollout"] < metrics[f"task/{name}/seconds"]
-    assert ("verl_kl_divergence", "vowels") in found and found["verl_step", None] == 1
+    assert ("verl_kl_divergence", "vowels") in samples and samples["verl_step", None] == 1
     assert 'verl_step{run="search-rl"}' in (tmp_path / "tasks.prom").read_text()
 
 

@@ -124,14 +124,14 @@ def test_every_term_says_what_it_counts():
 
 
 def test_phases_come_in_order_with_the_fullest_rank_of_each():
-    found = small(algorithm__advantage={"name": "gae"})
-    names = [phase.name for phase in found.phases]
+    planned = small(algorithm__advantage={"name": "gae"})
+    names = [phase.name for phase in planned.phases]
     assert names == [name for name in PHASES if name in names] == list(PHASES)
-    for phase in found.all_phases:
+    for phase in planned.all_phases:
         others = [
             p.device_bytes
             for rank in range(4)
-            for p in found.of_rank(rank)
+            for p in planned.of_rank(rank)
             if (p.name, p.of) == (phase.name, phase.of)
         ]
         assert phase.device_bytes == pytest.approx(max(others), rel=1e-4)
@@ -183,9 +183,9 @@ def test_buckets_between_cores_are_those_of_the_runs_own_plan():
         ]
         assert phase.device_bytes == max(p.device_bytes for p in mine)
         if phase.name not in ("build", "load"):
-            found = [p.device.get("buckets", 0) for p in mine]
-            assert found == list(counted.bucket_bytes)
-            assert max(found) < most_bucket_bytes(False)
+            buckets = [p.device.get("buckets", 0) for p in mine]
+            assert buckets == list(counted.bucket_bytes)
+            assert max(buckets) < most_bucket_bytes(False)
 
 
 @pytest.mark.parametrize(("kind", "num_ranks"), [("H100-80", 4), ("cpu", 32)])
@@ -223,7 +223,7 @@ def test_cores_share_the_memory_of_their_node():
 
 
 def test_where_cores_memory_does_not_do_all_of_it_is_named():
-    """Of device and host together, which are the same there."""
+    """Device and host are the same memory there, and are counted together."""
     one = small(hardware=Hardware(KINDS["cpu"], 4), rollout={"engine": "hf", "num_samples": 4})
     most = max(one.all_phases, key=lambda phase: phase.device_bytes + phase.host_bytes)
     needed = most.device_bytes + most.host_bytes
@@ -363,7 +363,7 @@ APART = {"lora": {"rank": 8, "share_base": False}}
 
 
 def terms(phase, of="", **changes):
-    """Of 1.2 billion parameters, on the first of four ranks: on the device and in host memory."""
+    """Bytes of 1.2 billion parameters on the first of four ranks, by device and host memory."""
     config = parse(**LORA | changes)
     layouts = run_layouts(config, SMALL, 4)
     found = ledger(config, SMALL, layouts, H100).of_rank(0)

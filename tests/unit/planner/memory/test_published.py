@@ -41,7 +41,7 @@ def _model(family, layers, hidden, ffn, heads, kv_heads, vocab, **more):
 
 
 def _gpt(layers, hidden, heads):
-    """As many parameters as GPT's with its feed-forward of four times the hidden size."""
+    """Has as many parameters as GPT with a feed-forward of four times the hidden size."""
     return _model("llama", layers, hidden, hidden * 8 // 3 // 64 * 64, heads, heads, 51200)
 
 
@@ -78,7 +78,7 @@ LLAMA_3 = "arXiv 2407.21783, section 6.1"
 
 @dataclass(frozen=True)
 class Claim:
-    """That a task on so many GPUs fits, or does not."""
+    """A task that fits on so many GPUs, or does not."""
 
     name: str
     model: str
@@ -91,12 +91,12 @@ class Claim:
     sizes: tuple[int, int] | None = None
     """tensor_parallel and pipeline_parallel of training; None tries what there is."""
     rollout: tuple[int, int] = (1, 1)
-    """The same of an engine."""
+    """tensor_parallel and pipeline_parallel of an engine."""
     tokens: int = 2048
-    """Of a micro-batch, and of a prompt with its response."""
+    """Tokens of a micro-batch, and of a prompt with its response."""
     recompute: str = "full"
     share: float = 0.95
-    """Of the device, that an engine alone is given."""
+    """Share of the device that an engine alone is given."""
     batched_tokens: int | None = None
     """Prompt tokens that an engine computes at a time."""
 
@@ -265,7 +265,7 @@ _RECIPES = {
 
 
 def fits(claim: Claim) -> bool:
-    """By the ledger: as it is given, or on some layout of its ranks."""
+    """Whether the ledger says that it fits, as given or on some layout of its ranks."""
     arch = architecture_from(MODELS[claim.model])
     hardware = Hardware(GPUS[claim.gpu], min(claim.num_ranks, 8))
     if claim.recipe == "serve":

@@ -48,7 +48,7 @@ def test_weights_are_those_of_the_map(ignored, pp):
 def test_what_the_trainer_makes_is_in_the_phase_that_sends_it(ignored):
     config = run(quantization="fp8", ignored_layers=ignored)
     layouts = run_layouts(config, ARCH, 4, ranks_per_node=4)
-    found = ledger(config, ARCH, layouts, H100)
+    planned = ledger(config, ARCH, layouts, H100)
     trained = megatron_shard_map(ARCH, TrainLayout(tp=2, dp=2))
     target = rollout_shard_map(config.rollout, ARCH, layouts.replicas, "bfloat16")
     names = [n for n, s in target.tensors.items() if s.dtype != "bfloat16"]
@@ -56,9 +56,9 @@ def test_what_the_trainer_makes_is_in_the_phase_that_sends_it(ignored):
     values = sum(r.box.num_elements for r in made.held_by(0) if r.tensor.endswith(".weight"))
     scales = {r.tensor: made.tensors[r.tensor].num_bytes for r in made.held_by(0)}
     expected = values + sum(n for name, n in scales.items() if name.endswith("_scale_inv"))
-    with_it = {p.name for p in found.all_phases if "actor.quantised" in p.device}
+    with_it = {p.name for p in planned.all_phases if "actor.quantised" in p.device}
     assert with_it == {"reshard"}
-    (reshard,) = (p for p in found.all_phases if p.name == "reshard")
+    (reshard,) = (p for p in planned.all_phases if p.name == "reshard")
     assert reshard.device["actor.quantised"] == expected
 
 
@@ -93,16 +93,16 @@ def test_products_on_cores_are_of_what_values_stand_for():
 
 
 def test_ranks_without_the_actor_make_nothing():
-    """As those that only generate, of which a search asks."""
+    """A search asks about ranks that only generate; they make no quantised copy."""
     config = parse(
         algorithm={"correction": {}},
         placement={"actor": "0-1", "rollout": "2-3"},
         rollout={"num_samples": 4, "quantization": "fp8"},
     )
     layouts = run_layouts(config, ARCH, 4, ranks_per_node=4)
-    found = ledger(config, ARCH, layouts, H100)
+    planned = ledger(config, ARCH, layouts, H100)
     for rank, makes in ((0, True), (2, False)):
-        phases = {phase.name: phase.device for phase in found.of_rank(rank)}
+        phases = {phase.name: phase.device for phase in planned.of_rank(rank)}
         assert ("actor.quantised" in phases["reshard"]) == makes
-    alone = replace(found, settings={}, shapes={})
+    alone = replace(planned, settings={}, shapes={})
     assert "actor.quantised" not in {t for p in alone.of_rank(2) for t in p.device}

@@ -23,7 +23,7 @@ def sharded(**settings):
 
 @pytest.mark.parametrize("settings", [{}, {"shard_size": 2}, {"shard_size": 1}], ids=str)
 def test_a_rank_keeps_its_rows_and_saves_its_share_of_them(settings):
-    """As the shard map and the writers of a checkpoint have it, in bytes."""
+    """Return the bytes that the shard map and the writers of a checkpoint give."""
     arch, changes = architecture(max_positions=4096), sharded(**settings)
     layout = run_layouts(parse(**changes), arch, 4).train["actor"]
     assert (layout.dp, layout.shard_size) == (4, settings.get("shard_size"))

@@ -34,9 +34,9 @@ def fastest(tree, archs, machine, num_ranks, spare_bytes=0):
             continue  # a stage without layers is none of the search's
         seconds = predict_step(config, first, layouts, machine, archs=archs).seconds
         if best is None or seconds < best:
-            found = ledger(config, archs, layouts, hardware)
-            room = found.least_room_bytes
-            if found.fits and (room is None or room >= spare_bytes):
+            planned = ledger(config, archs, layouts, hardware)
+            room = planned.least_room_bytes
+            if planned.fits and (room is None or room >= spare_bytes):
                 best = seconds
     return best
 
@@ -104,7 +104,7 @@ def configuration(tree, sets, sizes, where, parallel, tp):
 
 def layouts(role, arch, num_ranks, per_node):
     """Sections `parallel` of a role."""
-    found = []
+    sections = []
     for tp, pp, vpp in product(divisors(num_ranks), divisors(num_ranks), (1, 2, 4)):
         if per_node % tp or num_ranks % (tp * pp) or (vpp > 1 and pp == 1):
             continue
@@ -115,8 +115,8 @@ def layouts(role, arch, num_ranks, per_node):
         ):
             section = {"tensor_parallel": tp, "pipeline_parallel": pp, "virtual_pipeline": vpp}
             section |= {"sequence_parallel": tp > 1, "recompute": recompute}
-            found.append(section)
-    return found
+            sections.append(section)
+    return sections
 
 
 def divisors(number):

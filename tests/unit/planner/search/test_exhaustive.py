@@ -67,11 +67,11 @@ def agrees(machine, num_ranks, spare_bytes=0, archs=None, **changes):
     archs = dict.fromkeys(config.role_settings, TINY) | (archs or {})
     expected = fastest(of_run | placed, archs, machine, num_ranks, spare_bytes)
     try:
-        found = search(config, archs, machine, num_ranks, spare_bytes=spare_bytes).best.seconds
+        seconds = search(config, archs, machine, num_ranks, spare_bytes=spare_bytes).best.seconds
     except ConfigError:
-        found = None
-    assert found == (None if expected is None else pytest.approx(expected, rel=1e-9))
-    return found
+        seconds = None
+    assert seconds == (None if expected is None else pytest.approx(expected, rel=1e-9))
+    return seconds
 
 
 @settings(max_examples=8, deadline=None)

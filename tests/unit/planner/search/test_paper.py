@@ -73,7 +73,7 @@ def seconds_of(result, sets):
 
 
 def generation_seconds(arch, num_gpus):
-    """By the tensor-parallel size of engines that hold a sequence."""
+    """Seconds by the tensor-parallel size of engines that hold a sequence."""
     known = {tp: engines(CONFIG, arch, TESTBED, num_gpus, tp) for tp in (1, 2, 4, 8)}
     return {
         tp: TESTBED.seconds(generate_cost(TESTBED, one, WORK))

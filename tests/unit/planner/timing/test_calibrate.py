@@ -82,7 +82,7 @@ def test_a_machine_of_another_kind_is_found_from_far_off():
 
 
 def test_cpu_seconds_are_of_the_first_stage():
-    """Which has no output layer, takes no losses, and hides no collectives."""
+    """It has no output layer, takes no losses, and hides no collectives."""
     (config, layouts), model = planned("ppo", "pp2"), MODELS["ppo"]
     first = Machine(CPUS.hardware, CPU_RANKS, counts_waiting=False, of_first_rank=True)
     costs = predict_step(config, model, layouts, first).costs

@@ -41,7 +41,7 @@ def test_gpus_without_nvlink_take_pcie():
 
 
 def test_gloo_has_rings():
-    """As all-reduces of small buffers take on CPU ranks: 0.26 ms for two, 1.1 ms for four."""
+    """All-reduces of small buffers take 0.26 ms on two CPU ranks and 1.1 ms on four."""
     cpus = Fabric(Hardware(KINDS["cpu"], 8))
     assert [cpus.all_reduce(1e6, n)["hops"] for n in (2, 4, 8)] == [2, 6, 14]
     gpus = Fabric(Hardware(KINDS["H100-80"], 8))

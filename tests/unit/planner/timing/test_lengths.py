@@ -28,7 +28,7 @@ def test_moments_and_shares_are_those_of_samples(lengths):
 
 
 def expected_longest(lengths, number):
-    """As generation adds up the steps that some response still takes."""
+    """Generation adds up the steps that some response still takes."""
     return sum(width * any_alive(share, number) for _, width, share in survival(lengths))
 
 

@@ -21,7 +21,7 @@ H100 = Machine(Hardware(KINDS["H100-80"], 8))
 
 
 def ranks_of(config):
-    """As many as its placement names, or 32; more where stages leave too few for experts."""
+    """Return the ranks of its placement, or 32; more where stages leave too few for experts."""
     spans = [SPAN.fullmatch(text) for text in config.placement.values()]
     lasts = [int(span[3] or span[2]) for span in spans if span and not span[1]]
     if config.parallel.expert_parallel > 1:

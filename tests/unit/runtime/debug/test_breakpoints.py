@@ -153,10 +153,10 @@ def test_a_debugger_that_attaches_stops_at_every_breakpoint(tmp_path):
         assert "waits at breakpoint()" in rank.stderr.readline()
         assert f"python -m verl_hpc attach {tmp_path} --rank 0" in rank.stderr.readline()
         request = ask_for_debugger(tmp_path, 0)
-        while (found := read_answer(tmp_path, 0, request)) is None and rank.poll() is None:
+        while (answer := read_answer(tmp_path, 0, request)) is None and rank.poll() is None:
             time.sleep(0.1)
-        assert found is not None and not found.error, rank.communicate()[1]
-        assert look(found.port) == ["41", "42"]
+        assert answer is not None and not answer.error, rank.communicate()[1]
+        assert look(answer.port) == ["41", "42"]
         output, errors = rank.communicate(timeout=60)
     finally:
         rank.kill()

@@ -109,7 +109,7 @@ def by_values(settings, values, taken=None):
 
 def slow_gae(rewards, values, masks, gamma, lam):
     """Advantages and returns of the tokens that count, as if there were no others."""
-    found, returns = [], []
+    flat, returns = [], []
     for row, value, mask in zip(rewards, values, masks, strict=True):
         places = [t for t, count in enumerate(mask) if count]
         advantages = {}
@@ -118,11 +118,11 @@ def slow_gae(rewards, values, masks, gamma, lam):
             next_value = 0.0 if after is None else float(value[after])
             delta = row[t] + gamma * next_value - float(value[t])
             advantages[t] = delta + gamma * lam * advantages.get(after, 0.0)
-        found += [advantages[t] for t in places]
+        flat += [advantages[t] for t in places]
         returns += [advantages[t] + float(value[t]) for t in places]
-    mean = sum(found) / len(found)
-    deviation = (sum((a - mean) ** 2 for a in found) / (len(found) - 1)) ** 0.5
-    return [(a - mean) / deviation for a in found], returns
+    mean = sum(flat) / len(flat)
+    deviation = (sum((a - mean) ** 2 for a in flat) / (len(flat) - 1)) ** 0.5
+    return [(a - mean) / deviation for a in flat], returns
 
 
 @pytest.mark.parametrize("taken", [None, penalty()])

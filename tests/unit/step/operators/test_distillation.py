@@ -60,12 +60,12 @@ def test_a_token_earns_how_much_likelier_it_is_to_the_teacher(settings):
     old, graded = sampled(role()), sampled(role("teacher", seed=5))
     earned = column(advantages=per_token(3)) if settings.task_reward_weight else None
     columns = column(old_log_probs=old), column(teacher_log_probs=graded), earned
-    found, metrics = follow(PLACE, settings, sequences(), *columns)
+    columns_back, metrics = follow(PLACE, settings, sequences(), *columns)
     leads = [
         [float(g - o) * m for o, g, m in zip(*rows, strict=True)]
         for rows in zip(old, graded, MASKS, strict=True)
     ]
-    for i, row in enumerate(found["advantages"]):
+    for i, row in enumerate(columns_back["advantages"]):
         expected = torch.tensor(leads[i]) * (settings.name == "reverse_kl")
         if earned is not None:
             expected = expected + 0.5 * earned["advantages"][i]

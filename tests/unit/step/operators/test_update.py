@@ -227,16 +227,16 @@ def test_one_step_needs_no_log_probs_from_before_it(from_rollout):
     near = zip(own_log_probs(actors[0], 0.7), per_token(3, 0.1), strict=True)
     sampled = [row + noise for row, noise in near]
     settings = policy(algorithm, temperature=0.7, from_rollout=from_rollout)
-    _, found = update_actor(PLACE, actors[0], settings, samples(), with_rollout(sampled), given)
+    _, measured = update_actor(PLACE, actors[0], settings, samples(), with_rollout(sampled), given)
     before, metrics = old_log_probs(
         PLACE, actors[1], settings.old, samples(), with_rollout(sampled)
     )
     _, expected = update_actor(
         PLACE, actors[1], settings, samples(), with_rollout(sampled), given, before
     )
-    assert found == expected | metrics
+    assert measured == expected | metrics
     assert metrics["training/rollout_log_probs_diff_mean"] > 0.01
-    assert (found["actor/ppo_kl"] == 0) is not from_rollout
+    assert (measured["actor/ppo_kl"] == 0) is not from_rollout
     for name, gradient in actors[0].training.gradients.items():
         assert torch.equal(gradient, actors[1].training.gradients[name])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -125,6 +125,10 @@ def numbers_of(batch: Batch, rewards: Any, name: str = "rewards") -> list[float]
         DataError: they are no finite numbers, or not as many as responses.
     """
     numbers = plain(rewards)
+    if isinstance(numbers, Iterable) and not isinstance(numbers, str | Mapping):
+        numbers = [plain(each) for each in numbers]
+        # The logits of a reward model have shape (N, 1).
+        numbers = [n[0] if isinstance(n, list) and len(n) == 1 else n for n in numbers]
     if not isinstance(numbers, list) or not all(
         isinstance(number, int | float) and math.isfinite(number) for number in numbers
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -85,6 +86,19 @@ class TaskDataLoader:
         (name,) = draw.choices(list(self._weights), list(self._weights.values()))
         return name
 
+    @property
+    def position(self) -> Position:
+        """Position of the next row, counted over all tasks."""
+        return Position(0, self.count)
+
+    def seek(self, position: Position) -> None:
+        """Go on behind the first rows that these weights draw: a checkpoint of `PPOTrainer` has one
+        position. `load_state_dict` also goes on where weights have changed on the way."""
+        drawn = Counter(self._task_of(row) for row in range(position.offset))
+        for name, provider in self._tasks.items():
+            provider.seek(Position(*divmod(drawn[name], len(provider))))
+        self.count = position.offset
+
     def __iter__(self) -> Iterator[list[Problem]]:
         while True:
             yield self.read(self.batch_size)
@@ -104,10 +118,11 @@ class TaskDataLoader:
             DataError: it is something else, or of other tasks.
         """
         expected = self.state_dict()
-        if state.keys() != expected.keys():
+        whole = all(number == int(number) >= 0 for number in state.values())
+        if state.keys() != expected.keys() or not whole:
             raise DataError(
-                f"TaskDataLoader.load_state_dict: state has {', '.join(state)}; expected what "
-                f"state_dict() gave for these tasks: {', '.join(expected)}"
+                f"TaskDataLoader.load_state_dict: state is {dict(state)}; expected what "
+                f"state_dict() gave for these tasks, whole numbers by {', '.join(expected)}"
             )
         self.count = int(state["count"])
         for name, provider in self._tasks.items():

@@ -62,6 +62,20 @@ class DataFlow(flow.DataFlow):
         """Append `Operator(name, func, ...)`."""
         return self.add_operator(Operator(name, func, **settings))
 
+    def without(self, *names: str) -> Self:
+        """Return the flow minus some operators or nodes.
+
+        Raises:
+            FlowError: none has such a name.
+        """
+        known = [node.name for node in self.nodes]
+        for name in names:
+            if name not in known:
+                raise FlowError(f"flow {self.name!r} has no operator {name!r}; it has {known}")
+        rest = type(self)(self.name, self.inputs)
+        rest.nodes = [node for node in self.nodes if node.name not in names]
+        return rest
+
     def compile(self, placements: Mapping[str, Sequence[int]] | None = None) -> flow.Pipeline:
         """Check the graph and order it: see `verl_hpc.flow.DataFlow.compile`.
 

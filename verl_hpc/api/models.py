@@ -134,7 +134,10 @@ class CriticModel(torch.nn.Module):
 def model_in(actor: torch.nn.Module) -> tuple[str, Any]:
     """Return the name and the module of the model that an actor is around; with none the actor."""
     actor = getattr(actor, "_orig_mod", actor)
-    return next(actor.named_children()) if isinstance(actor, ActorModel) else ("", actor)
+    for name, child in actor.named_children() if isinstance(actor, ActorModel) else ():
+        if any(True for _ in child.parameters()):
+            return name, child
+    return "", actor
 
 
 def _names(module: torch.nn.Module, inner: str) -> dict[str, str]:

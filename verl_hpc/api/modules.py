@@ -54,6 +54,8 @@ def check_apart(
             )
         try:
             inspect.signature(module.forward).bind(None, attention_mask=None)
+        except ValueError:  # a traced module does not tell what it takes
+            pass
         except TypeError:
             raise ModelError(
                 f"{name}: {type(module).__name__} has no forward(input_ids, attention_mask), with "

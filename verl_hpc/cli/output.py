@@ -79,7 +79,7 @@ def write_file(option: str, path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{option} {path}: {error.strerror}") from None
+        raise ConfigError(f"{option} {path}: {error.strerror}; choose another file") from None
 
 
 @contextmanager

@@ -201,10 +201,10 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> None:
 def _write(arguments: argparse.Namespace, plan: Plan) -> None:
     """Write the files that the options ask for."""
     if arguments.svg is not None:
-        from verl_hpc.cli.plan_inputs import write_text
+        from verl_hpc.cli.output import write_file
         from verl_hpc.cli.plan_svg import as_svg
 
-        write_text("--svg", arguments.svg, as_svg(plan))
+        write_file("--svg", arguments.svg, as_svg(plan))
         print(f"wrote {arguments.svg}", file=sys.stderr)
     if arguments.write is not None:
         from verl_hpc.cli.plan_found import write_found

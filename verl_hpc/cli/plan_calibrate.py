@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
-from verl_hpc.cli.plan_inputs import write_text
+from verl_hpc.cli.output import write_file
 from verl_hpc.cli.plan_runs import PastRun, read_run
 from verl_hpc.errors import ConfigError
 from verl_hpc.planner.timing.calibrate import (
@@ -49,7 +49,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     print("\n".join(lines))
     if arguments.out is not None:
         text = write_efficiency(fit.efficiency, _comment(paths, fit, by))
-        write_text("--out", arguments.out, text)
+        write_file("--out", arguments.out, text)
         print(f"\nwrote {arguments.out}: give it as --efficiency")
     return 0
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_hpc.cli.plan_inputs import write_text
+from verl_hpc.cli.output import write_file
 from verl_hpc.config.load import load_config
 from verl_hpc.config.model import ParallelConfig
 from verl_hpc.config.plain_yaml import write_yaml
@@ -42,7 +42,7 @@ def write_found(
     for name, value in plan.found.overrides.items():
         put(tree, name, _whole(base, name, value))
     text = plan.record(made_by).header() + write_yaml(tree)
-    write_text("--write", target, text)
+    write_file("--write", target, text)
     if load_config(target).model_dump() != plan.config.model_dump():
         target.unlink()
         raise ConfigError(

@@ -53,18 +53,6 @@ def profile_and_config(arguments: argparse.Namespace) -> tuple[Profile, RunConfi
     return profile, load_config(arguments.config, words), words
 
 
-def write_text(option: str, path: Path, text: str) -> None:
-    """Write a file that an option asks for.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{option} {path}: {error.strerror}; choose another file") from None
-
-
 def work_of(config: RunConfig, prompt: float | None, response: float | None) -> Workload:
     """Return the work of a step, with means that the user gives.
 

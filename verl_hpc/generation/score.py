@@ -150,7 +150,7 @@ def _gathered(
     rows = place.gather_rows(score_rows([*mine], [*mine.values()], names))
     scores = {}
     for position, value, failed, _, has, numbers in rows.tolist():
-        metrics = dict(compress(zip(names, numbers, strict=True), has))
+        metrics = dict(compress(zip(names, numbers.tolist(), strict=True), has.tolist()))
         scores[position] = Score(value, metrics, "" if failed else None)
     per_token: dict[int, dict[int, float]] = {}
     if rows["listed"].any():

@@ -26,7 +26,6 @@ _NEEDED = (
     "num_attention_heads",
     "vocab_size",
 )
-"""Defaults of transformers where a `config.json` does not give the number."""
 
 
 @dataclass(frozen=True)

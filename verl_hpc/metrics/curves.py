@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from verl_hpc.metrics.charts import charts_of
@@ -35,22 +35,34 @@ def write_curves(directory: Path, rows: Sequence[Row]) -> list[Path]:
 
 
 def _picture(chart: Chart, drawn: Mapping[str, Sequence[Point]]) -> str:
-    height = _TOP + _HEIGHT + 12
+    keys, rows = _keys(drawn if len(drawn) > 1 else ())
+    top = _TOP + 13 * max(rows - 1, 0)
+    height = top + _HEIGHT + 12
     axes = line_chart(chart.title, drawn, chart.limits, _WIDTH, _HEIGHT)
     title = f"{chart.title} ({chart.unit})" if chart.unit else chart.title
     parts = [
         f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>',
         text(_WIDTH / 2, 14, title, "middle").replace("<text", '<text class="title"'),
-        axes.replace("<svg", f'<svg y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}"', 1),
+        axes.replace("<svg", f'<svg y="{top}" width="{_WIDTH}" height="{_HEIGHT}"', 1),
         text(_WIDTH / 2, height - 4, "step", "middle"),
+        *keys,
     ]
-    x = 8.0
-    for i, label in enumerate(drawn if len(drawn) > 1 else ()):
-        parts.append(f'<rect class="key c{i}" x="{x:.0f}" y="23" width="9" height="9"/>')
-        parts.append(text(x + 13, 31, label, "start"))
-        x += 24 + _LETTER * len(label)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
         f'width="{2 * _WIDTH}" height="{2 * height}">\n'
         f"<style>{_STYLE}</style>\n{''.join(parts)}\n</svg>\n"
     )
+
+
+def _keys(labels: Iterable[str]) -> tuple[list[str], int]:
+    """Return the names of curves beside their colours, and the number of rows that they take."""
+    parts, x, row = [], 8.0, 0
+    for i, label in enumerate(labels):
+        width = 24 + _LETTER * len(label)
+        if x > 8 and x + width > _WIDTH:
+            x, row = 8.0, row + 1
+        y = 23 + 13 * row
+        parts.append(f'<rect class="key c{i}" x="{x:.0f}" y="{y}" width="9" height="9"/>')
+        parts.append(text(x + 13, y + 8, label, "start"))
+        x += width
+    return parts, row + 1

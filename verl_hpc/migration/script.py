@@ -186,7 +186,7 @@ def _prepare(folder: Path, path: Path, given: Mapping[str, str]) -> None:
     fixed = {**given, "PATH": f"{folder}/bin:{path.resolve().parent}"}
     keep = "\n".join(f"_migrate_{name}={shlex.quote(value)}" for name, value in fixed.items())
     again = "; ".join(f"{name}=$_migrate_{name}" for name in fixed)
-    trap = " ".join(_TRAP.read_text("utf-8").replace("@GIVEN@", again).splitlines())
+    trap = " ".join(_TRAP.read_text("utf-8").strip("\n").replace("@GIVEN@", again).split("\n"))
     before = _BEFORE.read_text("utf-8").replace("@FOLDER@", shlex.quote(str(folder)))
     before = before.replace("@TRAP@", shlex.quote(trap))
     (folder / "before").write_text(before.replace("@GIVEN@", keep), encoding="utf-8")

@@ -7,7 +7,6 @@ fault in native code, does to its process, the rank is unharmed.
 from __future__ import annotations
 
 import pickle
-import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -36,9 +35,6 @@ def make(settings: Any) -> dict[str, FunctionScorer]:
 
 def answer(scorers: Mapping[str, FunctionScorer], patron: socket.socket) -> None:
     """Score responses, one after another, until the connection closes."""
-    # Some sites warn all processes of a job, and the rank needs this one until its step ends.
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
     step = None
     with ExitStack() as printing:
         while True:

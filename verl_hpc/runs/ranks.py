@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from verl_hpc.config.regular_file import replace_text
@@ -132,7 +132,10 @@ def write_ranks(run_directory: Path, ranks: Ranks) -> None:
     """
     rows = [
         [
-            *(round(each, 1) if isinstance(each, float) else each for each in astuple(p)[:-1]),
+            *(
+                round(each, 1) if isinstance(each, float) else each
+                for each in [*vars(p).values()][:-1]
+            ),
             [[name, round(began, 2)] for name, began in p.history],
         ]
         for p in ranks.ranks

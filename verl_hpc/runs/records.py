@@ -81,11 +81,16 @@ def as_record(value: Any, kind: type[T]) -> T:
 
 def _parsed(value: Any, kind: Any) -> Any:
     """Return a JSON value as an annotation has it; a dataclass may be an object or a list."""
+    if kind in _TYPES and not (kind is float and value in _NOT_FINITE):
+        if not isinstance(value, _TYPES[kind]):
+            raise TypeError(f"{value!r} where {kind} was expected")
+        return kind(value)
     origin, parts = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
         named = value if isinstance(value, dict) else dict(zip(hints, value, strict=True))
-        return kind(**{name: _parsed(each, hints[name]) for name, each in named.items()})
+        # A later version may have written more.
+        return kind(**{n: _parsed(each, hints[n]) for n, each in named.items() if n in hints})
     if origin in (tuple, Sequence) and isinstance(value, list):
         kinds = parts if origin is tuple and parts[-1] is not ... else [parts[0]] * len(value)
         values = [_parsed(each, its) for each, its in zip(value, kinds, strict=True)]
@@ -98,9 +103,7 @@ def _parsed(value: Any, kind: Any) -> Any:
         return value
     if kind is float and value in _NOT_FINITE:
         return float(value)
-    if not isinstance(value, _TYPES.get(kind, ())):
-        raise TypeError(f"{value!r} where {kind} was expected")
-    return kind(value)
+    raise TypeError(f"{value!r} where {kind} was expected")
 
 
 @cache

@@ -168,7 +168,9 @@ def serve(patrons: socket.socket, work: Callable[[socket.socket], None]) -> None
 
 def _run(patron: socket.socket, work: Callable[[socket.socket], None]) -> None:
     end_with_parent()
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    # Some sites warn all processes of a job with SIGUSR1 or SIGUSR2, which stay ignored: the rank
+    # needs this process until its step ends.
+    for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     status = 1
     try:

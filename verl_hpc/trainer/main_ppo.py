@@ -6,7 +6,8 @@
         actor_rollout_ref.rollout.n=8 trainer.logger=['console'] trainer.n_gpus_per_node=8
 
 What is not given has verl's default. Every key either decides a setting of ours, or is refused with
-the reason and the nearest setting; none is ignored (docs/migrating_from_verl.md has the table).
+the reason and the nearest setting; none is ignored (`python -m verl_hpc migrate --keys`
+prints the table).
 
 key=value, +key=value, ++key=value   a key of verl; lists are [a,b], dictionaries {a: 1}
 verl_hpc.SECTION.FIELD=value         a setting of ours that verl has no key for

@@ -144,8 +144,8 @@ class Recipe(DataFlow):
         Raises:
             FlowError: see `compile`.
         """
-        last = max(self._first_steps.values(), default=1)
-        step = last if step is None else min(step, last)
+        joins = [first for first in self._first_steps.values() if step is None or first <= step]
+        step = max(joins, default=1)
         if step not in self._compiled:
             self._compiled[step] = self.of_step(step).compile(self._run.ranks)
         return self._compiled[step]

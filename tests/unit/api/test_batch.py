@@ -8,7 +8,7 @@ import torch
 
 import verl_hpc
 from tests.unit.api.conftest import share_of_vowels
-from verl_hpc.api.batch import scores_of
+from verl_hpc.api.batch import numbers_of, scores_of
 from verl_hpc.errors import DataError
 from verl_hpc.rewards.scoring import Score
 
@@ -58,3 +58,9 @@ def test_rewards_may_be_a_tensor(trainer):
     assert trainer.update(batch, torch.tensor(rewards))["critic/score/mean"] == pytest.approx(
         sum(rewards) / 2
     )
+
+
+def test_rewards_may_be_any_iterable_of_numbers():
+    two = [None, None]
+    for rewards in ([1, 2.0], iter([1, 2]), torch.ones(2, 1) * torch.tensor([[1.0], [2.0]])):
+        assert numbers_of(two, rewards) == [1.0, 2.0]

@@ -293,6 +293,10 @@ def test_tasks_are_mixed_by_weight_and_resumed(tmp_path):
     again = verl_hpc.get_dataloader(tmp_path, {"math": 3, "code": 1}, batch_size=4)
     again.load_state_dict(state)
     assert prompts(again.read(200)) == prompts(rows)
+    again.seek(Position(0, 4))
+    assert (again.position, prompts(again.read(200))) == (Position(0, 4), prompts(rows))
+    with pytest.raises(DataError, match="whole numbers by count"):
+        again.load_state_dict(state | {"count": 1.7})
     with pytest.raises(DataError, match="mth: 0 of mth.parquet and mth.jsonl"):
         verl_hpc.get_dataloader(tmp_path, {"mth": 1}, 4)
     with pytest.raises(DataError, match="expected one above 0"):

@@ -13,6 +13,9 @@ def test_functions_of_one_argument_chain():
     flow.add_operator(verl_hpc.Operator("two", lambda x: x + 1))
     flow.add_operator(verl_hpc.Operator("four", lambda value: 2 * value))
     assert flow.compile().run() == {"one": 1, "two": 2, "four": 4}
+    assert flow.without("two").compile().run() == {"one": 1, "four": 2}
+    with pytest.raises(FlowError, match="no operator 'three'"):
+        flow.without("three")
 
 
 def test_other_functions_take_earlier_values_by_name():

@@ -188,3 +188,11 @@ def test_what_users_wrote_is_escaped(tmp_path):
 def test_a_directory_without_metrics_is_named(tmp_path):
     with pytest.raises(DataError, match=r"metrics\.jsonl"):
         write_report(tmp_path, {})
+
+
+def test_long_names_of_curves_stay_in_the_picture(tmp_path):
+    step = {f"val/quite_a_long_set_name_{i}/accuracy": i / 4 for i in range(4)}
+    report(tmp_path, [step, step])
+    (path,) = (tmp_path / "plots").glob("*.svg")
+    keys = [key for key in ET.parse(path).getroot().iter() if "key" in key.get("class", "")]
+    assert len({key.get("y") for key in keys}) == 4 and {key.get("x") for key in keys} == {"8"}

@@ -69,6 +69,7 @@ setup(
     package_data={
         "verl_hpc": [
             "py.typed",
+            "__init__.pyi",
             "migration/keys.json",
             "migration/rows/*.toml",
             "migration/*.bash",

@@ -60,7 +60,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for the package with this `__name__` (PEP 562).
 
-    Type checkers see the names as `Any`.
+    Type checkers see the names as `Any`; those of the whole package are in `__init__.pyi`.
 
     Args:
         package: the package's name.

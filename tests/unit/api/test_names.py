@@ -1,7 +1,9 @@
 """What `import verl_hpc` costs, and what it says it has."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,12 @@ def test_every_name_that_dir_lists_is_there():
     for name in tutorial_names.MODULES:
         assert name in dir(verl_hpc)
         assert getattr(verl_hpc, name).__name__ == name
+
+
+def test_type_checkers_see_the_same_names():
+    stub = Path(verl_hpc.__file__).with_suffix(".pyi").read_text()
+    imports = re.findall(r"^from (\S+) import (\S+) as \2$", stub, re.M)
+    assert {name: module for module, name in imports} == tutorial_names.MODULES
 
 
 def test_dir_lists_what_else_a_package_has():

@@ -49,7 +49,9 @@ def test_metrics_of_the_page_are_the_programs():
     assert len(metrics) > 8
     for metric in metrics:
         prefix, _, name = metric.partition("/")
-        pattern = rf"def {name}\b|\"{name}\"|\b{name}\b *:" if prefix == "timing_s" else metric
+        pattern = (
+            rf"def {name}\b|\"{name}\"|\b{name}\b *:" if prefix in ("timing_s", "cpu_s") else metric
+        )
         assert re.search(pattern, source), metric
 
 

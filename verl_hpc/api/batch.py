@@ -125,8 +125,9 @@ def numbers_of(batch: Batch, rewards: Any, name: str = "rewards") -> list[float]
         DataError: they are no finite numbers, or not as many as responses.
     """
     numbers = plain(rewards)
-    if isinstance(numbers, Iterable) and not isinstance(numbers, str | Mapping):
-        numbers = [plain(each) for each in numbers]
+    if isinstance(numbers, Iterable) and not isinstance(numbers, str | Mapping | list):
+        numbers = plain(list(numbers))
+    if isinstance(numbers, list):
         # The logits of a reward model have shape (N, 1).
         numbers = [n[0] if isinstance(n, list) and len(n) == 1 else n for n in numbers]
     if not isinstance(numbers, list) or not all(

@@ -117,8 +117,9 @@ def parse_ppo(config: Mapping[str, Any] | PPOConfig | None) -> PPOConfig:
     if isinstance(config, PPOConfig):
         return config
     given = {name: plain_number(value) for name, value in (config or {}).items()}
-    for name in (name for name in given if name in _REFUSED):
-        raise ConfigError(f"PPOTrainer config: {name} is not there: {_REFUSED[name]}")
+    for name in given:
+        if name in _REFUSED:
+            raise ConfigError(f"PPOTrainer config: {name} is not there: {_REFUSED[name]}")
     if given.get("batch_size") == "auto":
         raise ConfigError(
             "PPOTrainer config: batch_size = auto: memory is known before a run, and not tried out "

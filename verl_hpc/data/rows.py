@@ -87,10 +87,8 @@ class RowReader:
                 )
         return replace(
             problem,
-            system=_system(row) if row.keys() & set(SYSTEM_COLUMNS) else None,
-            template_arguments=_template_arguments(row)
-            if row.keys() & set(TEMPLATE_COLUMNS)
-            else {},
+            system=_system(row),
+            template_arguments=_template_arguments(row),
             **self._said(row),
         )
 

@@ -221,11 +221,12 @@ class Pipeline:
         if missing:
             names = sorted(missing, key=self.inputs.index)
             raise FlowError(f"flow {self.name!r} runs with {', '.join(names)} missing")
-        for name in (name for name in inputs if name not in self.inputs):
-            raise FlowError(
-                f"flow {self.name!r} has no input {name!r}; "
-                f"{near_or_all(name, self.inputs, 'its inputs')}"
-            )
+        for name in inputs:
+            if name not in self.inputs:
+                raise FlowError(
+                    f"flow {self.name!r} has no input {name!r}; "
+                    f"{near_or_all(name, self.inputs, 'its inputs')}"
+                )
         return Values(inputs)
 
     def resume(

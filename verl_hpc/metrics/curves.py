@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from verl_hpc.config.regular_file import make_directory, replace_text
 from verl_hpc.metrics.charts import charts_of
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import Chart
@@ -25,12 +26,12 @@ _STYLE = (
 
 def write_curves(directory: Path, rows: Sequence[Row]) -> list[Path]:
     """Draw each chart that has points into `directory`; return the files written."""
-    directory.mkdir(exist_ok=True)
+    make_directory(directory)
     written = []
     for chart in charts_of(rows):
         if drawn := curves(chart, rows):
             written.append(directory / f"{chart.key}.svg")
-            written[-1].write_text(_picture(chart, drawn), encoding="utf-8")
+            replace_text(written[-1], _picture(chart, drawn))
     return written
 
 

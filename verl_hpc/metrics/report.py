@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from verl_hpc.config.regular_file import read_regular
+from verl_hpc.config.regular_file import read_regular, replace_text
 from verl_hpc.errors import DataError
 from verl_hpc.metrics import sections
 from verl_hpc.metrics.curves import write_curves
@@ -85,7 +85,7 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
         version=VERSION,
     )
     path = directory / FILE_NAME
-    path.write_text(page, encoding="utf-8")
+    replace_text(path, page)
     write_curves(directory / "plots", rows)
     return path
 

@@ -156,12 +156,12 @@ def near(key: str) -> str:
     last = key.rpartition(".")[2]
     if last in COMPOSED:
         return f"did you mean {last}, at the top?"
-    near = [name for name in names if name.endswith(f".{key}")][:3]
+    alike = [name for name in names if name.endswith(f".{key}")][:3]
     same_last = [n for n in names if n.rpartition(".")[2] == last]
-    near = near or difflib.get_close_matches(key[:120], same_last, n=3, cutoff=0.6)
-    near = near or difflib.get_close_matches(key[:120], names, n=3, cutoff=0.75)
-    near = near or same_last[:3]
-    near = near or difflib.get_close_matches(key[:120], names, n=3, cutoff=0.5)
-    if not near:
+    alike = alike or difflib.get_close_matches(key[:120], same_last, n=3, cutoff=0.6)
+    alike = alike or difflib.get_close_matches(key[:120], names, n=3, cutoff=0.75)
+    alike = alike or same_last[:3]
+    alike = alike or difflib.get_close_matches(key[:120], names, n=3, cutoff=0.5)
+    if not alike:
         return "`python -m verl_hpc migrate --keys` lists those that are known"
-    return f"did you mean {' or '.join(near)}?"
+    return f"did you mean {' or '.join(alike)}?"

@@ -81,7 +81,9 @@ def as_record(value: Any, kind: type[T]) -> T:
 
 def _parsed(value: Any, kind: Any) -> Any:
     """Return a JSON value as an annotation has it; a dataclass may be an object or a list."""
-    if kind in _TYPES and not (kind is float and value in _NOT_FINITE):
+    if kind is float and value in _NOT_FINITE:
+        return float(value)
+    if kind in _TYPES:
         if not isinstance(value, _TYPES[kind]):
             raise TypeError(f"{value!r} where {kind} was expected")
         return kind(value)
@@ -101,8 +103,6 @@ def _parsed(value: Any, kind: Any) -> Any:
         return None if value is None else _parsed(value, parts[0])
     if origin is Literal and value in parts:
         return value
-    if kind is float and value in _NOT_FINITE:
-        return float(value)
     raise TypeError(f"{value!r} where {kind} was expected")
 
 

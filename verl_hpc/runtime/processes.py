@@ -86,7 +86,7 @@ def children(process: int) -> list[int]:
         tasks = os.listdir(f"/proc/{process}/task")  # noqa: PTH208
     except _GONE:
         return []
-    children: list[int] = []
+    living: list[int] = []
     for task in tasks:
         try:
             text = Path(f"/proc/{process}/task/{task}/children").read_text()
@@ -94,8 +94,8 @@ def children(process: int) -> list[int]:
             if Path("/proc/self/task", str(os.getpid()), "children").exists():
                 continue
             return [child for child, parent in _parents() if parent == process]
-        children += map(int, text.split())
-    return children
+        living += map(int, text.split())
+    return living
 
 
 def _parents() -> Iterator[tuple[int, int]]:

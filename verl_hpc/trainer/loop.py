@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from verl_hpc.checkpoint.schema import step_name
+from verl_hpc.config.regular_file import replace_text
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.flow import Pipeline, StepCancelled
 from verl_hpc.flow.picture import flow_mermaid, flow_text
@@ -69,7 +70,7 @@ class Loop:
         if run.rank == 0:
             told = [flow_text(picture), *shared_bases_text(run.layouts.bases)]
             text = "\n".join(told) + f"\n\n{flow_mermaid(picture)}\n"
-            (self.config.run_directory / FLOW).write_text(text, encoding="utf-8")
+            replace_text(self.config.run_directory / FLOW, text)
 
     def to_the_end(self, progress: Progress) -> Result:
         """Take all remaining steps, and save the last.

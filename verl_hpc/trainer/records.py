@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from verl_hpc.config.regular_file import is_regular
+from verl_hpc.config.regular_file import is_regular, replace_text
 from verl_hpc.config.requests import KINDS
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
@@ -111,7 +111,7 @@ class Records:
         """Write the run's facts, and its report if configured."""
         if self.log is not None:
             text = json.dumps(facts, indent=1, default=str)
-            (self.directory / FACTS).write_text(text, encoding="utf-8")
+            replace_text(self.directory / FACTS, text)
             if self.report:
                 write_report(self.directory, facts)
 

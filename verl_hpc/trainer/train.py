@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 
 from verl_hpc.config.load import dump_config
+from verl_hpc.config.regular_file import replace_text
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError, ConfigError
 from verl_hpc.metrics.log import FILE_NAME as METRICS
@@ -186,7 +187,7 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
     @_writing(directory)
     def begin() -> None:
         check_files(directory)
-        (directory / CONFIG).write_text(dump_config(config), encoding="utf-8")
+        replace_text(directory / CONFIG, dump_config(config))
         (directory / RANKS).unlink(missing_ok=True)  # processes of an earlier life
 
     together, leads = session.control.together, session.world.rank == 0

@@ -23,6 +23,7 @@ from verl_hpc.api.tasks.task import Task
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.plain_yaml import write_yaml
+from verl_hpc.config.regular_file import replace_text
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError, DataError, NotFiniteError, ScoreNotFiniteError
 from verl_hpc.metrics.log import MetricsLog
@@ -326,7 +327,7 @@ class Records:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._log = MetricsLog(self._directory, step - 1)
             text = write_yaml(self._config.model_dump(mode="json"))
-            (self._directory / "tasks.yaml").write_text(text, encoding="utf-8")
+            replace_text(self._directory / "tasks.yaml", text)
         self._log.write(step, metrics)
         for name in num_prompts:
             self.sinks.rewards(self._tasks[name].scores, name)

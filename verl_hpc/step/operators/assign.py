@@ -88,8 +88,9 @@ def assign_groups(
         together: number of neighbours that share owner and mini-batch.
         step: part of the seed of a shuffle.
     """
+    units = _units(settings, samples, together)
     epochs = range(settings.update_epochs if settings.shuffle != "none" else 1)
-    mini_batches, *later = [_deal(settings, samples, together, step, epoch) for epoch in epochs]
+    mini_batches, *later = [_deal(settings, units, step, epoch) for epoch in epochs]
     all_owners = dict(owners or {})
     known = {1: [0] * len(samples)}
     for place, count in settings.num_groups.items():
@@ -99,15 +100,20 @@ def assign_groups(
     return Samples(tuple(samples), all_owners, mini_batches, later)
 
 
+def _units(
+    settings: AssignSettings, samples: Sequence[Sample], together: int
+) -> list[Sequence[int]]:
+    """Return units of samples, as positions, that stay in one mini-batch."""
+    if settings.shuffle != "groups":
+        return [range(i, i + together) for i in range(0, len(samples), together)]
+    by_group = groupby(range(len(samples)), key=lambda i: samples[i].group)
+    return [list(members) for _, members in by_group]
+
+
 def _deal(
-    settings: AssignSettings, samples: Sequence[Sample], together: int, step: int, epoch: int
+    settings: AssignSettings, units: Sequence[Sequence[int]], step: int, epoch: int
 ) -> list[list[int]]:
-    """Return the positions of each mini-batch's samples in an epoch, ascending; `together`
-    neighbours, or all samples of a prompt, stay in one mini-batch."""
-    units: list[Sequence[int]] = [range(i, i + together) for i in range(0, len(samples), together)]
-    if settings.shuffle == "groups":
-        by_group = groupby(range(len(samples)), key=lambda i: samples[i].group)
-        units = [list(members) for _, members in by_group]
+    """Return the positions of each mini-batch's samples in an epoch, ascending."""
     order = list(range(len(units)))
     if settings.shuffle != "none":
         permute(order, f"{settings.seed}/mini_batches/{step}/{epoch}")

@@ -93,8 +93,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "REINFORCE++-baseline", ("algorithm.advantage.name=reinforce_plus_plus_baseline",)
     ),
     "remax": Algorithm(
-        "ReMax",
-        ("algorithm.advantage.name=remax", "rollout.num_samples=4", "batch.size=128"),
+        "ReMax", ("algorithm.advantage.name=remax", "rollout.num_samples=4", "batch.size=128")
     ),
     "dapo": Algorithm(
         "DAPO",

@@ -190,13 +190,7 @@ def _markdown(
     described = ", ".join(f"{key} {value}" for key, value in device.items())
     times = ", ".join(f"{part.name} {part.seconds:.0f} s" for part in parts)
     table = markdown_table(("part", "figure", "value", "limit", ""), rows)
-    paragraphs = (
-        title,
-        table,
-        f"Device: {described}.",
-        machine_markdown(facts),
-        f"Took: {times}.",
-    )
+    paragraphs = (title, table, f"Device: {described}.", machine_markdown(facts), f"Took: {times}.")
     return "\n\n".join(text for text in paragraphs if text)
 
 

@@ -89,11 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(lengths: Sequence[int]) -> dict:
     times, dealt = _timed(lambda: micro_batches(lengths, BUDGET))
-    return {
-        "seconds": spread(times),
-        "count": len(dealt),
-        "least": -(-sum(lengths) // BUDGET),
-    }
+    return {"seconds": spread(times), "count": len(dealt), "least": -(-sum(lengths) // BUDGET)}
 
 
 def _goals() -> dict[str, dict[str, Any]]:

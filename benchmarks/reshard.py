@@ -29,11 +29,7 @@ from verl_hpc.cli.sizes import parse_sizes
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
-from verl_hpc.layout.planner import (
-    HOST_BUCKET_BYTES,
-    HOST_ROUNDS,
-    plan_transfer,
-)
+from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_ROUNDS, plan_transfer
 from verl_hpc.layout.report import minimum_received
 from verl_hpc.layout.shard_map import ShardMap, shard_sizes
 from verl_hpc.layout.vllm import vllm_shard_map

@@ -22,11 +22,7 @@ def strong_table(rows: Sequence[Row], ranks_per_node: int) -> str:
     header = ("GPUs", "nodes", "s/step", "tokens/s", "efficiency", "utilisation", "GiB to spare",
               "loses most in", "layout")  # fmt: skip
     lines = [
-        (
-            *_size(row, ranks_per_node),
-            *_figures(row),
-            NONE if row.step is None else row.step.layout,
-        )
+        (*_size(row, ranks_per_node), *_figures(row), NONE if row.step is None else row.step.layout)
         for row in rows
     ]
     return markdown_table(header, lines)

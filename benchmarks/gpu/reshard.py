@@ -9,14 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from benchmarks.gpu.setting import (
-    ONE_RANK,
-    Figure,
-    Setting,
-    architecture,
-    fill_randomly,
-    window_of,
-)
+from benchmarks.gpu.setting import ONE_RANK, Figure, Setting, architecture, fill_randomly, window_of
 from verl_hpc.layout.megatron import megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap

@@ -131,10 +131,7 @@ class TaskDataLoader:
 
 @checked
 def get_dataloader(
-    dataset_path: str | Path,
-    task_weights: Mapping[str, float],
-    batch_size: int,
-    seed: int = 0,
+    dataset_path: str | Path, task_weights: Mapping[str, float], batch_size: int, seed: int = 0
 ) -> TaskDataLoader:
     """Mix the rows of several tasks: a directory with a file for each, `TASK.jsonl` or
     `TASK.parquet`.

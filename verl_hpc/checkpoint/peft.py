@@ -98,10 +98,7 @@ def _check_config(config: Mapping[str, Any], lora: LoraConfig, file: Path) -> No
 
 
 def _check_tensors(
-    found: Mapping[str, TensorSpec],
-    wanted: Mapping[str, TensorSpec],
-    head: str | None,
-    file: Path,
+    found: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec], head: str | None, file: Path
 ) -> None:
     missing = [name for name in wanted if name not in found]
     more = [name for name in found if name not in wanted and name != head]

@@ -22,17 +22,7 @@ if TYPE_CHECKING:
     from verl_hpc.cli.status_progress import Progress
 
 
-HEADER = (
-    "run",
-    "state",
-    "recipe",
-    "step",
-    "reward",
-    "a step",
-    "to go",
-    "job",
-    "last sign of life",
-)
+HEADER = ("run", "state", "recipe", "step", "reward", "a step", "to go", "job", "last sign of life")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -91,9 +91,7 @@ class Question:
 
 
 def run_budget(
-    arguments: argparse.Namespace,
-    now: float | None = None,
-    run: Runner | None = None,
+    arguments: argparse.Namespace, now: float | None = None, run: Runner | None = None
 ) -> int:
     """Print the answer; return 0 if all steps of the configuration fit, else 1.
 

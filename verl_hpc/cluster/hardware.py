@@ -11,15 +11,7 @@ from verl_hpc.cluster.gpu import kind_of
 from verl_hpc.cluster.site import Site
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.measured import read_measured
-from verl_hpc.hardware.node import (
-    CPU,
-    GIB,
-    NAMES,
-    OWN_FIGURES,
-    GpuKind,
-    Hardware,
-    gpu_kind,
-)
+from verl_hpc.hardware.node import CPU, GIB, NAMES, OWN_FIGURES, GpuKind, Hardware, gpu_kind
 from verl_hpc.layout.link_model import Links
 
 _LIKE_LINKS = "H100-80"

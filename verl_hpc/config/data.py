@@ -6,15 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from verl_hpc.section import (
-    Number,
-    Options,
-    PathText,
-    Positive,
-    Section,
-    Seed,
-    chosen_by,
-)
+from verl_hpc.section import Number, Options, PathText, Positive, Section, Seed, chosen_by
 
 TrainOn = Literal["all", "last"]
 

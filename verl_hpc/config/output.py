@@ -6,12 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from verl_hpc.config.trackers import (
-    MlflowConfig,
-    PrometheusConfig,
-    SwanlabConfig,
-    WandbConfig,
-)
+from verl_hpc.config.trackers import MlflowConfig, PrometheusConfig, SwanlabConfig, WandbConfig
 from verl_hpc.section import NonNegative, Positive, PositiveFinite, Seconds, Section
 
 

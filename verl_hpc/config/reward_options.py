@@ -7,15 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from verl_hpc.section import (
-    Finite,
-    NonNegative,
-    Options,
-    PathText,
-    Positive,
-    Seconds,
-    Section,
-)
+from verl_hpc.section import Finite, NonNegative, Options, PathText, Positive, Seconds, Section
 
 
 def _check_pattern(pattern: str) -> str:

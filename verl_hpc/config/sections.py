@@ -13,11 +13,7 @@ from verl_hpc.algorithms.choices import members
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
 from verl_hpc.config.data import DataConfig, SourceConfig
 from verl_hpc.config.distillation import DistillationConfig, ReverseKl
-from verl_hpc.config.evaluation import (
-    ONLY_SET,
-    EvaluationConfig,
-    EvaluationSetConfig,
-)
+from verl_hpc.config.evaluation import ONLY_SET, EvaluationConfig, EvaluationSetConfig
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import (
     CriticConfig,

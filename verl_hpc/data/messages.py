@@ -33,11 +33,7 @@ _ROLES = {
 }
 """Names of roles in lower case, and their names in templates. Other roles stay as they are, since a
 template may know them."""
-_SHAREGPT_ROLES = {
-    **_ROLES,
-    "function_response": "tool",
-    "observation": "tool",
-}
+_SHAREGPT_ROLES = {**_ROLES, "function_response": "tool", "observation": "tool"}
 """Roles of messages with `from` and `value` (ShareGPT), and their names in templates."""
 _CALLS = ("tool_calls", "function_call", "tool_call")
 """Fields for calls: the one that templates read, OpenAI's older form, and a singular of the first.

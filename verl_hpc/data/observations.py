@@ -37,10 +37,7 @@ class Observations:
             self._after_a_turn("x")
 
     def tokens(
-        self,
-        text: str,
-        response: Sequence[int],
-        arguments: Mapping[str, Any] | None = None,
+        self, text: str, response: Sequence[int], arguments: Mapping[str, Any] | None = None
     ) -> list[int]:
         """Return the token ids after `response`, up to the beginning of the model's next turn.
 

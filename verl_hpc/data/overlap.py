@@ -31,9 +31,7 @@ class Overlap:
 
 
 def count_overlap(
-    training: Sequence[Source],
-    evaluation: Source,
-    on_bad: Callable[[DataError], None] = refuse,
+    training: Sequence[Source], evaluation: Source, on_bad: Callable[[DataError], None] = refuse
 ) -> Overlap:
     """Apply `count_overlaps` to one data set for evaluation."""
     (overlap,) = count_overlaps(training, {"data.evaluation": evaluation}, on_bad)

@@ -67,10 +67,7 @@ class Encoder:
 
     @classmethod
     def from_config(
-        cls,
-        tokenizer: PreTrainedTokenizerBase,
-        config: DataConfig,
-        time: datetime | None = None,
+        cls, tokenizer: PreTrainedTokenizerBase, config: DataConfig, time: datetime | None = None
     ) -> Encoder:
         """The encoder of a run.
 

@@ -337,10 +337,7 @@ def is_learned(message: Message) -> bool:
 
 
 def check_written(
-    messages: Sequence[Message],
-    text: str,
-    where: str,
-    render: Callable[[Sequence[Message]], str],
+    messages: Sequence[Message], text: str, where: str, render: Callable[[Sequence[Message]], str]
 ) -> None:
     """Check that a template has written all messages.
 

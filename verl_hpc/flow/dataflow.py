@@ -163,10 +163,7 @@ class _Schedule:
     """
 
     def __init__(
-        self,
-        givers: Mapping[str, Operator],
-        ranks: Mapping[str, Sequence[int]],
-        index: str | None,
+        self, givers: Mapping[str, Operator], ranks: Mapping[str, Sequence[int]], index: str | None
     ) -> None:
         self._givers, self._index = givers, index
         self._ranks = {place: frozenset(members) for place, members in ranks.items()}

@@ -12,13 +12,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
-from verl_hpc.rewards.workers import (
-    CORES_PER_PROCESS,
-    Outcome,
-    Workers,
-    calls_ahead,
-    start_workers,
-)
+from verl_hpc.rewards.workers import CORES_PER_PROCESS, Outcome, Workers, calls_ahead, start_workers
 
 _MOST = 8
 

@@ -101,8 +101,4 @@ def _turn(tokenizer: PreTrainedTokenizerBase, sampled: bool, tokens: list[int]) 
     text = tokenizer.decode(tokens, skip_special_tokens=True)
     if not isinstance(text, str):
         raise RewardError(f"the tokenizer decodes to {type(text).__name__}, expected a string")
-    return {
-        "role": "assistant" if sampled else "environment",
-        "content": text,
-        "token_ids": tokens,
-    }
+    return {"role": "assistant" if sampled else "environment", "content": text, "token_ids": tokens}

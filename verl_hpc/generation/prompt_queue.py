@@ -31,11 +31,7 @@ class PromptQueue:
     _num_calls: int = 0
 
     def deal(
-        self,
-        place: Placement,
-        prompts: Mapping[int, Sequence[int]],
-        rows: StepRows,
-        at_a_time: int,
+        self, place: Placement, prompts: Mapping[int, Sequence[int]], rows: StepRows, at_a_time: int
     ) -> EnginePrompts:
         """Distribute the prompts of a step; return this engine's supply.
 

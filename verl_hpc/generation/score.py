@@ -75,11 +75,7 @@ def tells_apart(samples: Samples, scores: Scores) -> dict[int, bool]:
 
 @operator("scores", shared=("scores",))
 def score(
-    place: Placement,
-    settings: ScoreSettings,
-    rows: StepRows,
-    samples: Samples,
-    sequences: Columns,
+    place: Placement, settings: ScoreSettings, rows: StepRows, samples: Samples, sequences: Columns
 ) -> tuple[Scores, Metrics]:
     """Score every sample; ranks with the same samples share the work.
 

@@ -65,10 +65,7 @@ def layers_per_rollout_stage(num_layers: int, rollout_pp: int) -> int:
 
 
 def generation_groups(
-    train: RankGrid,
-    rollout_tp: int,
-    grouping: Grouping = "zero_redundancy",
-    rollout_pp: int = 1,
+    train: RankGrid, rollout_tp: int, grouping: Grouping = "zero_redundancy", rollout_pp: int = 1
 ) -> tuple[tuple[int, ...], ...]:
     """Cut the ranks of a training grid (axes tp, dp, pp) into generation engines; each in
     tensor-parallel order, stage after stage if it has more than one.

@@ -8,11 +8,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import layers_per_rollout_stage
-from verl_hpc.layout.quantization import (
-    BlockMisfitError,
-    quantised_engine,
-    quantised_tensors,
-)
+from verl_hpc.layout.quantization import BlockMisfitError, quantised_engine, quantised_tensors
 from verl_hpc.layout.shard_map import ShardMap, whole
 from verl_hpc.layout.vllm import vllm_shard_map
 

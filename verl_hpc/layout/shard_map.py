@@ -138,10 +138,7 @@ def stack_rows(
     """
     strides = row_major_strides((1, *row_shape))
     for block in blocks:
-        box = Box(
-            (block.start, *(0 for _ in row_shape)),
-            (block.stop, *row_shape),
-        )
+        box = Box((block.start, *(0 for _ in row_shape)), (block.stop, *row_shape))
         yield Region(block.tensor, box, holders, View(name, offset, strides))
         offset += (block.stop - block.start) * strides[0]
 

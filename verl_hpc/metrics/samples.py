@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from verl_hpc.config.regular_file import make_directory, open_regular, replace_text
-from verl_hpc.metrics.sample_limits import (
-    MAX_CHARACTERS,
-    MAX_GROUPS,
-    MAX_RESPONSES,
-    cut,
-    surplus,
-)
+from verl_hpc.metrics.sample_limits import MAX_CHARACTERS, MAX_GROUPS, MAX_RESPONSES, cut, surplus
 from verl_hpc.runs.records import parse_record
 
 DIRECTORY = "samples"

@@ -25,16 +25,7 @@ from verl_hpc.metrics.names import (
     WAIT,
     Chart,
 )
-from verl_hpc.metrics.series import (
-    OTHER,
-    Point,
-    bins,
-    curves,
-    fold,
-    mean_seconds,
-    overlaps,
-    points,
-)
+from verl_hpc.metrics.series import OTHER, Point, bins, curves, fold, mean_seconds, overlaps, points
 from verl_hpc.metrics.svg import level_bars, line_chart, stacked_bars
 from verl_hpc.metrics.text import duration, number, size
 

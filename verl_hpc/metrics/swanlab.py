@@ -29,9 +29,7 @@ class Swanlab(OfflineRun):
 
         probes = ("hardware", "runtime", "requirements", "conda", "git", "monitor")
         quiet = swanlab.Settings(
-            interactive=False,
-            terminal={"proxy_type": "none"},
-            probe=dict.fromkeys(probes, False),
+            interactive=False, terminal={"proxy_type": "none"}, probe=dict.fromkeys(probes, False)
         )
         run = swanlab.init(
             project=config.project,

@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Self, TextIO
 
 from verl_hpc.config.regular_file import make_directory, replace_file
-from verl_hpc.metrics.timeline_reader import (
-    DIRECTORY,
-    Interval,
-    file_of,
-    read_lines,
-    read_timeline,
-)
+from verl_hpc.metrics.timeline_reader import DIRECTORY, Interval, file_of, read_lines, read_timeline
 
 MAX_BYTES = 256_000
 """Most bytes of one rank's file: about two hundred steps of ten operators."""

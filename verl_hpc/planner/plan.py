@@ -211,10 +211,7 @@ class Planner:
         return self._plan(self._config, last, most_tried=None if last.fits else MOST_NODES)
 
     def search(
-        self,
-        nodes: Sequence[int],
-        objective: Objective = "step_seconds",
-        option: str = "--nodes",
+        self, nodes: Sequence[int], objective: Objective = "step_seconds", option: str = "--nodes"
     ) -> Plan:
         """Plan the best placement and layouts over the given numbers of nodes.
 

@@ -8,10 +8,7 @@ from verl_hpc.rewards import exact_match, math_reward
 
 
 def compute_score(
-    data_source: str,
-    solution_str: str,
-    ground_truth: Any,
-    extra_info: dict[str, Any] | None = None,
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
 ) -> float:
     """Return 1 if `exact_match` or `math` gives 1, else 0.
 

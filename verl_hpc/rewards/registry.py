@@ -186,10 +186,7 @@ def _find(config: RewardConfig, setting: str) -> RewardFunction:
 
 
 def score_by_data_source(
-    data_source: str,
-    solution_str: str,
-    ground_truth: Any,
-    extra_info: dict[str, Any] | None = None,
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
 ) -> float | Mapping[str, Any]:
     """Score with the function that `DATA_SOURCES` gives the row.
 

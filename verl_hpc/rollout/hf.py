@@ -226,11 +226,7 @@ class HfEngine:
         return list(zip(new.cpu(), log_probs.cpu(), allowed, strict=True))
 
     def _read(
-        self,
-        output: Any,
-        mask: torch.Tensor,
-        sampling: Sampling,
-        restricted: Restricted | None,
+        self, output: Any, mask: torch.Tensor, sampling: Sampling, restricted: Restricted | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the new tokens and their log-probs, (B, T) each.
 

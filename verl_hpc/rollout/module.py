@@ -77,11 +77,7 @@ class ModuleRollout(HfEngine):
         return super()._continue(prompts, before, sampling, seeds)
 
     def _read(
-        self,
-        output: Any,
-        mask: torch.Tensor,
-        sampling: Sampling,
-        restricted: Restricted | None,
+        self, output: Any, mask: torch.Tensor, sampling: Sampling, restricted: Restricted | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not isinstance(output, torch.Tensor):
             return super()._read(output, mask, sampling, restricted)

@@ -54,10 +54,7 @@ class Sampling:
     def greedy(self) -> Sampling:
         """Greedy sampling with the same limits."""
         return Sampling(
-            self.max_tokens,
-            temperature=0.0,
-            stop=self.stop,
-            stop_token_ids=self.stop_token_ids,
+            self.max_tokens, temperature=0.0, stop=self.stop, stop_token_ids=self.stop_token_ids
         )
 
 

@@ -72,11 +72,7 @@ class LifeRecord:
     """
 
     def __init__(
-        self,
-        run_directory: Path,
-        ranks: int,
-        on_gpus: bool,
-        clock: Callable[[], float] = time.time,
+        self, run_directory: Path, ranks: int, on_gpus: bool, clock: Callable[[], float] = time.time
     ) -> None:
         self.earlier = read_lives(run_directory)
         self._clock = clock

@@ -21,14 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from verl_hpc.config.spans import spans
-from verl_hpc.runs.ranks import (
-    HISTORY,
-    MOST_HISTORIES,
-    Progress,
-    Ranks,
-    last_wrote,
-    write_ranks,
-)
+from verl_hpc.runs.ranks import HISTORY, MOST_HISTORIES, Progress, Ranks, last_wrote, write_ranks
 from verl_hpc.runtime.debug.debugger import hide_from_debugger
 
 if TYPE_CHECKING:

@@ -88,10 +88,7 @@ def open_problems(session: Session, config: RunConfig, encoder: Encoder) -> Prob
 
 
 def _check(
-    config: RunConfig,
-    encoder: Encoder,
-    train: Source,
-    evaluation: Mapping[str, Source],
+    config: RunConfig, encoder: Encoder, train: Source, evaluation: Mapping[str, Source]
 ) -> Checked:
     data, sets = config.data, config.evaluation_sets
     held_out = [
@@ -122,10 +119,7 @@ def setting_of(config: RunConfig, name: str) -> str:
 
 
 def _usable_set(
-    config: RunConfig,
-    encoder: Encoder,
-    source: Source,
-    chosen: EvaluationSetConfig,
+    config: RunConfig, encoder: Encoder, source: Source, chosen: EvaluationSetConfig
 ) -> Source:
     reward = (chosen.reward or config.reward) if config.generates else None
     return WithCheck(source, _usable(config, encoder, reward), chosen.max_prompts)

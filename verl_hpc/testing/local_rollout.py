@@ -32,11 +32,7 @@ class LocalRollout:
     attention = "none"
 
     def __init__(
-        self,
-        arch: Architecture | None = None,
-        end: int = 0,
-        seed: int = 0,
-        max_num_seqs: int = 1,
+        self, arch: Architecture | None = None, end: int = 0, seed: int = 0, max_num_seqs: int = 1
     ) -> None:
         self._model, self._end = TinyModel(arch or tiny_architecture(), seed=seed), end
         self._max_num_seqs = self.at_a_time = max_num_seqs
@@ -99,11 +95,7 @@ class LocalRollout:
         return [r if keep_unfinished or i in finished else None for i, r in enumerate(responses)]
 
     def _longer(
-        self,
-        prompt: Sequence[int],
-        begun: Response,
-        sampling: Sampling,
-        generator: torch.Generator,
+        self, prompt: Sequence[int], begun: Response, sampling: Sampling, generator: torch.Generator
     ) -> Response:
         """Return a response grown by one token."""
         with torch.no_grad():

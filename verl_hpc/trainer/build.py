@@ -198,9 +198,7 @@ def _check_bases(
 
 
 def _frozen(
-    settings: Mapping[str, RoleSettings],
-    weights: Mapping[str, Weights],
-    of_adapters: bool = False,
+    settings: Mapping[str, RoleSettings], weights: Mapping[str, Weights], of_adapters: bool = False
 ) -> dict[str, Weights | None]:
     """Return the weights of roles that are not trained, or (of_adapters) of roles that train
     adapters; None for the first role's weights."""

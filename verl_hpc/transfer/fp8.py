@@ -39,12 +39,7 @@ class Fp8Weights:
     """
 
     def __init__(
-        self,
-        trained: ShardMap,
-        sent: ShardMap,
-        rank: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, trained: ShardMap, sent: ShardMap, rank: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         chosen = [n for n, s in trained.tensors.items() if sent.tensors[n].dtype != s.dtype]
         assert all(sent.tensors[name].dtype == VALUES for name in chosen)

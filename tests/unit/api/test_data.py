@@ -129,9 +129,7 @@ def test_a_bucket_that_cannot_be_read_is_named(s3_server, monkeypatch, options, 
     client = {"region_name": "us-east-1", "endpoint_url": s3_server}
     with pytest.raises(DataError, match=f"^s3://nowhere/rows.jsonl: .*{words}"):
         verl_hpc.DataProvider(
-            "s3://nowhere/rows.jsonl",
-            "jsonl",
-            storage_options={"client_kwargs": client, **options},
+            "s3://nowhere/rows.jsonl", "jsonl", storage_options={"client_kwargs": client, **options}
         )
 
 

@@ -305,16 +305,10 @@ def test_what_is_missing_is_named(write):
 
 KINDS = "files, reasoning_gym"
 WRONG_KINDS = [
-    (
-        {"algorithm": {"advantage": {"name": "reinforce"}}},
-        "'reinforce': must be one of gae, gdpo",
-    ),
+    ({"algorithm": {"advantage": {"name": "reinforce"}}}, "'reinforce': must be one of gae, gdpo"),
     ({"data": {"train": {"paths": ["a.jsonl"]}}}, f"kind: is needed .*; one of {KINDS}"),
     ({"data": {"train": {"kind": "hub"}}}, f"data.train.kind = 'hub': must be one of {KINDS}"),
-    (
-        {"rollout": {"engine": "tgi"}},
-        "^config:\n  rollout.engine = 'tgi': .*'hf' or 'none'",
-    ),
+    ({"rollout": {"engine": "tgi"}}, "^config:\n  rollout.engine = 'tgi': .*'hf' or 'none'"),
     ({"optimizer": None}, r"  optimizer = None: expected a section, such as {lr: \.\.\.}"),
     ({7: "x"}, "Keys should be strings"),
 ]

@@ -117,11 +117,7 @@ CONTRADICTIONS = [
         "grouping = zero_redundancy needs pipeline_parallel = 1; choose contiguous",
     ),
     ("parallel", {"recompute_num_layers": 2}, "recompute_num_layers needs recompute: full"),
-    (
-        "parallel",
-        SELECTIVE | {"recompute_method": "block"},
-        "recompute_method needs recompute: f",
-    ),
+    ("parallel", SELECTIVE | {"recompute_method": "block"}, "recompute_method needs recompute: f"),
     (
         "parallel",
         {"recompute": "full", "recompute_modules": ["mlp"]},
@@ -139,11 +135,7 @@ CONTRADICTIONS = [
     ("optimizer", {"lr": 1e-6, "min_lr": 1e-5}, "min_lr = 1e-05 is above lr = 1e-06"),
     ("roles", {"critic": {"optimizer": LATE}}, "decay_steps = 1 is not above warmup_steps = 2"),
     ("algorithm.kl", {"controller": "adaptive"}, "adaptive needs placement: reward"),
-    (
-        "algorithm.kl",
-        {"controller": "adaptive", "placement": "loss"},
-        "needs placement: reward",
-    ),
+    ("algorithm.kl", {"controller": "adaptive", "placement": "loss"}, "needs placement: reward"),
 ]
 
 

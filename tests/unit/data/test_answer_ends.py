@@ -81,11 +81,7 @@ def test_an_empty_answer_is_its_end():
 def calling(said_before, *said_after, **arguments):
     """A conversation in which the model calls a function, and what is said around that."""
     call = {"type": "function", "function": {"name": "get", "arguments": arguments}}
-    return [
-        *said_before,
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        *said_after,
-    ]
+    return [*said_before, {"role": "assistant", "content": "", "tool_calls": [call]}, *said_after]
 
 
 def result(text):

@@ -60,10 +60,7 @@ def test_neighbours_where_it_does_not_or_where_asked():
     wider = lay_out(8, parallel__tensor_parallel=2, rollout__tensor_parallel=4)
     assert (wider.grouping, wider.replicas) == ("contiguous", ((0, 1, 2, 3), (4, 5, 6, 7)))
     asked = lay_out(
-        4,
-        parallel__tensor_parallel=4,
-        rollout__tensor_parallel=2,
-        rollout__grouping="contiguous",
+        4, parallel__tensor_parallel=4, rollout__tensor_parallel=2, rollout__grouping="contiguous"
     )
     assert asked.replicas == ((0, 1), (2, 3))
 

@@ -34,6 +34,4 @@ class Sapo(PolicyLoss):
         tau = torch.full_like(tokens.advantages, self.tau_negative)
         tau[tokens.advantages > 0] = self.tau_positive
         gate = torch.sigmoid(tau * (log_ratio.exp() - 1)) * 4 / tau
-        return -tokens.advantages * gate, {
-            "ppo_kl": masked_sum(-log_ratio.detach(), tokens.mask),
-        }
+        return -tokens.advantages * gate, {"ppo_kl": masked_sum(-log_ratio.detach(), tokens.mask)}

@@ -138,11 +138,7 @@ class LikelihoodSettings:
 
 
 @operator(
-    "earned_samples",
-    "earned",
-    "plain_samples",
-    "plain",
-    shared=("earned_samples", "plain_samples"),
+    "earned_samples", "earned", "plain_samples", "plain", shared=("earned_samples", "plain_samples")
 )
 def relabel(
     place: Placement,  # noqa: ARG001 (every operator is given one)

@@ -13,15 +13,7 @@ from verl_hpc.config.explain import explain, near_or_all, shown
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
-from verl_hpc.section import (
-    Finite,
-    NonNegative,
-    PathText,
-    Positive,
-    ProperFraction,
-    Section,
-    Seed,
-)
+from verl_hpc.section import Finite, NonNegative, PathText, Positive, ProperFraction, Section, Seed
 
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 REWARDS = ("reward_function", "reward", "reward_model")

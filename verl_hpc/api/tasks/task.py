@@ -166,8 +166,7 @@ class Task:
         recipe.metrics.clear()
         with Stages() as stages:
             values = pipeline.run(
-                rows=StepRows(step, rows),
-                enter=lambda operator, _: stages.begin(timers(operator)),
+                rows=StepRows(step, rows), enter=lambda operator, _: stages.begin(timers(operator))
             )
         self.scores = list(values["scores"].values)
         metrics = {**recipe.metrics, **timers.drain()}

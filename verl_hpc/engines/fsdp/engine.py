@@ -11,11 +11,7 @@ import torch.distributed as dist
 
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
-from verl_hpc.engines.fsdp.build import (
-    build_decoder,
-    local_part,
-    sharded_modules,
-)
+from verl_hpc.engines.fsdp.build import build_decoder, local_part, sharded_modules
 from verl_hpc.engines.fsdp.kernels import choose_kernels
 from verl_hpc.engines.fsdp.optimizer import MakeSchedule, ShardedAdam
 from verl_hpc.engines.fsdp.passes import Passes

@@ -88,9 +88,7 @@ _RULES_OF_MODULE = {
     "megatron.core.transformer.moe.token_dispatcher": [
         (re.compile(r"self\.d2h_event\.synchronize\(\)"), "pass")
     ],
-    "megatron.core.distributed.param_and_grad_buffer": [
-        (re.compile(r"\Z"), _FROM_MEMORY),
-    ],
+    "megatron.core.distributed.param_and_grad_buffer": [(re.compile(r"\Z"), _FROM_MEMORY)],
 }
 
 

@@ -12,11 +12,7 @@ import torch.distributed as dist
 
 from verl_hpc.engines.protocol import NOTHING_MORE, Head, OutputOptions, Sums, TokenOutputs
 from verl_hpc.engines.shared.groups import LayoutGroups
-from verl_hpc.engines.shared.log_probs import (
-    likeliest_tokens,
-    log_probs_and_entropy,
-    sum_p_squared,
-)
+from verl_hpc.engines.shared.log_probs import likeliest_tokens, log_probs_and_entropy, sum_p_squared
 from verl_hpc.engines.shared.packing import PackedRow
 from verl_hpc.layout.megatron import padded_vocab
 
@@ -62,11 +58,7 @@ class Outputs:
     """
 
     def __init__(
-        self,
-        head: Head,
-        vocab_size: int,
-        groups: LayoutGroups,
-        vocab_multiple: int,
+        self, head: Head, vocab_size: int, groups: LayoutGroups, vocab_multiple: int
     ) -> None:
         self._head: Head = head
         self._vocab_size = vocab_size

@@ -28,10 +28,7 @@ class Storages:
     """
 
     def __init__(
-        self,
-        find: Callable[[], Iterable[torch.Tensor]],
-        keeps: bool = True,
-        tells: bool = False,
+        self, find: Callable[[], Iterable[torch.Tensor]], keeps: bool = True, tells: bool = False
     ) -> None:
         self._find, self._keeps, self._tells = find, keeps, tells
         self._away: list[tuple[torch.Tensor, Sequence[torch.Tensor], int]] | None = None

@@ -21,12 +21,7 @@ from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.quantised import quantised_copies
 from verl_hpc.planner.memory.shape import RoleShape
-from verl_hpc.planner.memory.step_rows import (
-    columns,
-    longest_row,
-    num_micro_batches,
-    rectangles_of,
-)
+from verl_hpc.planner.memory.step_rows import columns, longest_row, num_micro_batches, rectangles_of
 from verl_hpc.planner.memory.transfer import most_bucket_bytes
 
 Terms = dict[str, int]

@@ -57,11 +57,11 @@ TERMS: Mapping[str, Term] = {
         "fsdp: elements of what is in no layer, and of a layer, what it is gathered into and what "
         "the layer before was, x bytes each, or twice what is in no layer and a layer, if that is "
         "more; in an update a layer twice, as in its backward pass. All layers without "
-        "reshard_after_forward",
+        "reshard_after_forward"
     ),
     "whole_gradients": Term(
         "fsdp: elements of a layer or of what is in none, x bytes of a gradient and of its copy "
-        "that is summed over ranks; with a layer's, gradients of the output layer and final norm",
+        "that is summed over ranks; with a layer's, gradients of the output layer and final norm"
     ),
     "gradient_shards": Term("fsdp: the rank's rows of all gradients x 4, in an update"),
     "sent": Term("hidden states that a pipeline stage keeps of what it sent and received"),
@@ -86,8 +86,7 @@ TERMS: Mapping[str, Term] = {
         f"{overheads.CONTEXT // _MIB} MiB", "of CUDA, with the workspaces of its libraries"
     ),
     "communicators": Term(
-        f"{overheads.COMMUNICATOR // _MIB} MiB each",
-        "NCCL's rings and trees of 24 to 32 channels",
+        f"{overheads.COMMUNICATOR // _MIB} MiB each", "NCCL's rings and trees of 24 to 32 channels"
     ),
     "p2p_channels": Term(
         f"{overheads.PEER_IN_NODE // _MIB} MiB a rank of the node, "

@@ -98,10 +98,7 @@ def must_share(config: RunConfig) -> dict[str, str]:
 
 
 def laid_out(
-    config: RunConfig,
-    candidate: Candidate,
-    archs: Mapping[str, Architecture],
-    ranks_per_node: int,
+    config: RunConfig, candidate: Candidate, archs: Mapping[str, Architecture], ranks_per_node: int
 ) -> tuple[RunConfig, RunLayouts]:
     """The configuration that executes a candidate, and its layouts, checked as a run checks them.
 

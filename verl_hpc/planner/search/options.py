@@ -18,12 +18,7 @@ from verl_hpc.planner.search.set_bytes import SetBytes
 from verl_hpc.planner.timing.cost import Cost
 from verl_hpc.planner.timing.generation import generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
-from verl_hpc.planner.timing.operator_costs import (
-    engines,
-    filled_cost,
-    offload_cost,
-    role_model,
-)
+from verl_hpc.planner.timing.operator_costs import engines, filled_cost, offload_cost, role_model
 from verl_hpc.planner.timing.operators import Work
 from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
 from verl_hpc.planner.timing.refit import estimated_seconds

@@ -33,14 +33,7 @@ Term = Literal[
 Cost = Mapping[Term, float]
 """Seconds at the peak of products, memory and links, and numbers of what takes a fixed time."""
 
-FRACTIONS: tuple[Term, ...] = (
-    "training",
-    "inference",
-    "prefill",
-    "memory",
-    "collective",
-    "pcie",
-)
+FRACTIONS: tuple[Term, ...] = ("training", "inference", "prefill", "memory", "collective", "pcie")
 """Terms in seconds at a peak, whose factor is the fraction of it that is reached."""
 
 

@@ -20,11 +20,7 @@ from verl_hpc.planner.timing.generation import Engines, generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
 from verl_hpc.planner.timing.operators import Work
 from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
-from verl_hpc.planner.timing.refit import (
-    estimated_seconds,
-    offloaded_bytes,
-    received_bytes,
-)
+from verl_hpc.planner.timing.refit import estimated_seconds, offloaded_bytes, received_bytes
 from verl_hpc.planner.timing.workload import Workload
 
 CONTEXT_BYTES = 3 * 2**30

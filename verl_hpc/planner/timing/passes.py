@@ -140,12 +140,7 @@ def _host(machine: Machine, model: Model, part: _Part) -> Cost:
 
 
 def _slowest(
-    machine: Machine,
-    model: Model,
-    part: _Part,
-    kind: Term,
-    passes: float,
-    layer_passes: int,
+    machine: Machine, model: Model, part: _Part, kind: Term, passes: float, layer_passes: int
 ) -> Cost:
     """Cost of one micro-batch on the slowest stage, over all its chunks, forward and back."""
     stages = [_first_stage(model)] if machine.of_first_rank else _stages(model)

@@ -11,12 +11,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.timing.cost import Cost
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.operator_costs import (
-    Run,
-    device_cost,
-    operator_cost,
-    transfer_seconds,
-)
+from verl_hpc.planner.timing.operator_costs import Run, device_cost, operator_cost, transfer_seconds
 from verl_hpc.planner.timing.operators import Work, compiled, operators_of
 from verl_hpc.planner.timing.schedule import Span, spans_of
 from verl_hpc.planner.timing.work import forward_flops

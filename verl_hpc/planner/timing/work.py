@@ -36,11 +36,7 @@ def _layer(sizes: tuple[int, ...]) -> LayerWork:
     flops = 2.0 * (attention + router + active)
     # Scores and their sum of values: two products of L x L / 2 x q_size multiply-adds.
     return LayerWork(
-        flops,
-        2.0 * q_size,
-        attention + router + (experts or mlp),
-        experts,
-        2.0 * active / flops,
+        flops, 2.0 * q_size, attention + router + (experts or mlp), experts, 2.0 * active / flops
     )
 
 

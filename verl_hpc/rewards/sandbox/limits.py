@@ -8,12 +8,7 @@ from typing import Literal
 MIB = 2**20
 
 Ending = Literal[
-    "exited",
-    "timed_out",
-    "out_of_memory",
-    "too_many_processes",
-    "output_too_large",
-    "killed",
+    "exited", "timed_out", "out_of_memory", "too_many_processes", "output_too_large", "killed"
 ]
 """How a program ended. exited: by itself, with a status; too_many_processes: also by starting a
 single one; killed: by a signal that no limit sends."""

@@ -19,10 +19,7 @@ DIRECTORY = "stacks"
 STOPPED = "the process is stopped (state T)"
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
-_WAITS = (
-    ("verl_hpc/runtime/channel.py", "wait"),
-    ("torch/distributed/distributed_c10d.py", ""),
-)
+_WAITS = (("verl_hpc/runtime/channel.py", "wait"), ("torch/distributed/distributed_c10d.py", ""))
 """Files, and functions if not all of them, in which a rank waits for others."""
 
 

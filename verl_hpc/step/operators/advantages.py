@@ -99,9 +99,7 @@ def advantages(
 
 
 def _spreads_of_tokens(
-    place: Placement,
-    columns: Mapping[str, Sequence[torch.Tensor]],
-    masks: Sequence[torch.Tensor],
+    place: Placement, columns: Mapping[str, Sequence[torch.Tensor]], masks: Sequence[torch.Tensor]
 ) -> dict[str, float]:
     """Return `critic/NAME/mean`, `max` and `min` over all ranks' unmasked tokens, if there are
     any."""

@@ -42,11 +42,7 @@ class GradeSettings:
 
 @operator("graded")
 def grade(
-    place: Placement,
-    teacher: Role,
-    settings: GradeSettings,
-    samples: Samples,
-    sequences: Columns,
+    place: Placement, teacher: Role, settings: GradeSettings, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Metrics]:
     """Compute the teacher's log-probs of the responses, and of its likeliest tokens."""
     wanted = OutputOptions(top_k=settings.top_k)

@@ -12,12 +12,7 @@ from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.step.batch import MASK, REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.assign import DROPPED, length_metrics
-from verl_hpc.step.operators.examples import (
-    Example,
-    ExampleSettings,
-    assign_examples,
-    encode_rows,
-)
+from verl_hpc.step.operators.examples import Example, ExampleSettings, assign_examples, encode_rows
 from verl_hpc.step.operators.infer import response_parts
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
 from verl_hpc.step.operators.pairs import named, read_answers
@@ -152,11 +147,7 @@ def update_on_labels(
 
 
 def _log_ratio(
-    actor: Role,
-    samples: Samples,
-    sequences: Columns,
-    reference: Columns,
-    members: Sequence[int],
+    actor: Role, samples: Samples, sequences: Columns, reference: Columns, members: Sequence[int]
 ) -> torch.Tensor:
     """Sum the log-ratios, float64, of this rank's answers at the positions `members`, under the
     current policy."""

@@ -20,11 +20,7 @@ from verl_hpc.step.role import Role
 
 @operator(changes_state=True)
 def update_reward(
-    place: Placement,
-    reward: Role,
-    settings: OptimiseSettings,
-    samples: Samples,
-    sequences: Columns,
+    place: Placement, reward: Role, settings: OptimiseSettings, samples: Samples, sequences: Columns
 ) -> tuple[tuple[()], Metrics]:
     """Take optimizer steps on a reward model's mean Bradley-Terry loss over pairs.
 

@@ -217,11 +217,7 @@ def update_critic(
 
 @operator(changes_state=True)
 def update_sft(
-    place: Placement,
-    actor: Role,
-    settings: OptimiseSettings,
-    samples: Samples,
-    sequences: Columns,
+    place: Placement, actor: Role, settings: OptimiseSettings, samples: Samples, sequences: Columns
 ) -> tuple[tuple[()], Metrics]:
     """Take supervised fine-tuning steps on the cross-entropy of the answers' tokens.
 

@@ -14,11 +14,7 @@ from verl_hpc.errors import ClusterError
 from verl_hpc.testing.slurm_lab import accounting, processes
 from verl_hpc.testing.slurm_lab.programs import LabPrograms, missing
 from verl_hpc.testing.slurm_lab.root import as_root
-from verl_hpc.testing.slurm_lab.settings import (
-    DEFAULT_PARTITION,
-    FREEZER,
-    free_ports,
-)
+from verl_hpc.testing.slurm_lab.settings import DEFAULT_PARTITION, FREEZER, free_ports
 
 _DIRECTORIES = ("run", "log", "state", "spool", "munge", "dev", "tmp")
 _TIMEOUT_S = 60.0

@@ -19,11 +19,7 @@ def pair_evaluation(run: RunContext, rewards: Rewards, *, reference_free: bool =
     """
     recipe = Recipe("evaluation", run)
     recipe.operator(
-        examples,
-        settings=run.settings.evaluation_pairs,
-        place="actor",
-        name="pairs",
-        prefix="val/",
+        examples, settings=run.settings.evaluation_pairs, place="actor", name="pairs", prefix="val/"
     )
     if not reference_free:
         recipe.operator(ref_log_probs, roles=["reference"], settings=1.0)

@@ -7,13 +7,7 @@ from string import ascii_letters
 import pytest
 
 import verl_hpc
-from tests.unit.api.conftest import (  # noqa: F401
-    SIZES,
-    hf_model,
-    model_dir,
-    one_thread,
-    tokenizer,
-)
+from tests.unit.api.conftest import SIZES, hf_model, model_dir, one_thread, tokenizer  # noqa: F401
 from verl_hpc.testing.tiny import make_tiny_model
 
 PROMPTS = {"vowels": ["vvvvvv", "wwwwww"], "letters": ["SSSSSS", "TTTTTT"], "pick": ["pick: "]}

@@ -47,11 +47,7 @@ def big(**more):
         "recipe": "rl",
         "steps": 1,
         "model": {"path": "none"},
-        "parallel": {
-            "tensor_parallel": 8,
-            "pipeline_parallel": 16,
-            "sequence_parallel": True,
-        },
+        "parallel": {"tensor_parallel": 8, "pipeline_parallel": 16, "sequence_parallel": True},
         "offload": {"parameters": True, "gradients": True, "optimizer": True},
         "rollout": {"tensor_parallel": 8, "num_samples": 8, "gpu_memory_utilization": 0.9},
         "data": {"train": {"kind": "files", "paths": ["none"]}},
@@ -141,9 +137,7 @@ def test_ranks_that_hold_the_same_are_one_class():
     found = small(num_ranks=8, parallel={"pipeline_parallel": 2})
     assert len(found.classes) == 2
     split = small(
-        num_ranks=8,
-        placement={"train": "0-3", "rollout": "4-7"},
-        parallel={"tensor_parallel": 2},
+        num_ranks=8, placement={"train": "0-3", "rollout": "4-7"}, parallel={"tensor_parallel": 2}
     )
     assert sorted(split.classes.values()) == [0, 4]
 

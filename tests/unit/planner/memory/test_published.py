@@ -251,7 +251,7 @@ CLAIMS = [
     ),
 ]
 DISAGREES: dict[str, str] = {
-    "70b-serve-2-8192": "vLLM of June 2024 left its cache 2.1 GiB less than the ledger does",
+    "70b-serve-2-8192": "vLLM of June 2024 left its cache 2.1 GiB less than the ledger does"
 }
 _RECIPES = {
     "sft": {"recipe": "sft"},

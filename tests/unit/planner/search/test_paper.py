@@ -102,11 +102,7 @@ def test_fifteen_placements():
 
 @pytest.mark.parametrize(
     ("model", "num_gpus"),
-    [
-        ("13B", 16),
-        ("34B", 32),
-        *all_slow(("7B", 16), ("7B", 64), ("13B", 32), ("13B", 64)),
-    ],
+    [("13B", 16), ("34B", 32), *all_slow(("7B", 16), ("7B", 64), ("13B", 32), ("13B", 64))],
 )
 def test_up_to_64_gpus_everything_is_colocated(model, num_gpus):
     assert best(model, num_gpus).sets == COLOCATED

@@ -12,12 +12,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.megatron import check_megatron_layout
 from verl_hpc.planner.search.cuts import Cut, cuts_of, divisors, rollout_sizes
-from verl_hpc.planner.search.placements import (
-    MOST_ALLOTMENTS,
-    allotments,
-    set_partitions,
-    unit_of,
-)
+from verl_hpc.planner.search.placements import MOST_ALLOTMENTS, allotments, set_partitions, unit_of
 from verl_hpc.planner.search.sizes import node_counts
 
 L70 = architecture_from(PUBLISHED["Llama-3.1-70B"][0])

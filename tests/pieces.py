@@ -15,16 +15,14 @@ class Piece:
     """Version of the weights that the engine had."""
 
 
-def note(pieces, version, seeds, prefixes, responses):
+def note(pieces, version, feed):
     """Add what a call gave to `pieces`, by the seed of the response in this call."""
-    for seed, prefix, response in zip(
-        seeds, prefixes or [None] * len(seeds), responses, strict=True
-    ):
-        known = len(prefix.tokens) if prefix else 0
+    for request, response in zip(feed.requests, feed.responses, strict=True):
+        known = len(request.prefix.tokens)
         piece = Piece(response.tokens[known:], response.log_probs[known:], version)
         if piece.tokens:
-            assert seed not in pieces, "random numbers are used twice"
-            pieces[seed] = piece
+            assert request.seed not in pieces, "random numbers are used twice"
+            pieces[request.seed] = piece
 
 
 def take(pieces, run_seed, step, sample):

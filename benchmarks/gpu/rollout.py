@@ -20,7 +20,7 @@ from benchmarks.gpu.setting import (
 )
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.rollout.protocol import Response, RolloutEngine, Sampling
+from verl_hpc.rollout.protocol import Feed, Request, Response, RolloutEngine, Sampling
 from verl_hpc.transfer.execute import Transfer
 
 if TYPE_CHECKING:
@@ -120,11 +120,9 @@ def random_prompts(setting: Setting) -> list[list[int]]:
 def _generate(
     setting: Setting, engine: RolloutEngine, prompts: Sequence[Sequence[int]]
 ) -> list[Response]:
-    sampling = Sampling(setting.shapes.response_length)
-    responses = engine.generate(prompts, sampling, seeds=range(len(prompts)))
-    whole = [response for response in responses or () if response is not None]
-    assert len(whole) == len(prompts), "interrupted"
-    return whole
+    feed = Feed([Request(prompt, seed) for seed, prompt in enumerate(prompts)])
+    engine.generate(feed, Sampling(setting.shapes.response_length))
+    return feed.responses
 
 
 def log_prob_difference(

@@ -35,10 +35,9 @@ def noted(here, monkeypatch):
         if rollout.engine is not None:
             generate = rollout.engine.generate
 
-            def wrapped(prompts, sampling, seeds, interrupted, **options):
-                responses = generate(prompts, sampling, seeds, interrupted, **options)
-                note(pieces, rollout.version, seeds, options.get("prefixes"), responses)
-                return responses
+            def wrapped(feed, sampling):
+                generate(feed, sampling)
+                note(pieces, rollout.version, feed)
 
             rollout.engine.generate = wrapped
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import load_rollout, rollout_of
 from tests.mpi.test_rollout import LIMITS, PROMPTS, check_log_probs
@@ -48,7 +49,7 @@ def test_log_probs_are_of_the_whole_distribution_untempered(
     engine, reference, directory, temperature, filters
 ):
     sampling = Sampling(max_tokens=10, temperature=temperature, **filters)
-    responses = engine.generate(PROMPTS, sampling, SEEDS)
+    responses = generated(engine, PROMPTS, sampling, SEEDS)
     for prompt, response in zip(PROMPTS, responses, strict=True):
         check_log_probs(reference(directory).model, prompt, response, 1.0)
 
@@ -57,16 +58,16 @@ def test_log_probs_are_of_the_whole_distribution_untempered(
     "filters", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=lambda f: next(iter(f))
 )
 def test_the_narrowest_filter_leaves_the_likeliest_token(engine, filters):
-    greedy = engine.generate(PROMPTS, Sampling(max_tokens=10, temperature=0.0), SEEDS)
+    greedy = generated(engine, PROMPTS, Sampling(max_tokens=10, temperature=0.0), SEEDS)
     sampling = Sampling(max_tokens=10, temperature=1.5, **filters)
-    narrow = engine.generate(PROMPTS, sampling, SEEDS)
+    narrow = generated(engine, PROMPTS, sampling, SEEDS)
     assert [r.tokens for r in narrow] == [r.tokens for r in greedy]
 
 
 def test_a_repetition_penalty_counts_the_prompt_and_the_response(engine, reference, directory):
     model = reference(directory).model
     sampling = Sampling(max_tokens=10, top_k=1, repetition_penalty=1.5)
-    for prompt, response in zip(PROMPTS, engine.generate(PROMPTS, sampling, SEEDS), strict=True):
+    for prompt, response in zip(PROMPTS, generated(engine, PROMPTS, sampling, SEEDS), strict=True):
         text = list(prompt)
         for token in response.tokens:
             with torch.no_grad():
@@ -82,7 +83,7 @@ def test_every_end_token_ends_a_response(engine, directory):
     """Those of generation_config.json, and the tokenizer's."""
     own = AutoTokenizer.from_pretrained(directory).eos_token_id
     sampling = Sampling(max_tokens=32, temperature=2.0)
-    responses = engine.generate([PROMPTS[0]] * 64, sampling, range(64))
+    responses = generated(engine, [PROMPTS[0]] * 64, sampling, range(64))
     last = {r.tokens[-1] for r in responses if r.finish_reason == "stop"}
     assert last == {7, 9, own}
     for response in responses:

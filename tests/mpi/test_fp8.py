@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.generated import generated
 from tests.mpi import plugin
 from tests.mpi.engines_for_tests import (
     build_engine,
@@ -203,7 +204,7 @@ def test_vllm_computes_with_what_was_written(here, tiny_model, ignored, rollout_
 
     replica = replica_of(replicas, rank)
     prompts = [s[:20].tolist() for s in some_sequences(4, 256, seed=replica)]
-    responses = rollout.generate(prompts, Sampling(max_tokens=8), seeds=range(4))
+    responses = generated(rollout, prompts, Sampling(max_tokens=8), seeds=range(4))
     rollout.close()
     # The trainer computes with what the engine was sent, dequantised.
     round_weights(trainer, source, rank)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.mpi.recipe_runs import assert_same, configure, run
 from verl_hpc.generation.generate import generate
+from verl_hpc.generation.prompt_queue import EnginePrompts
 from verl_hpc.runtime.session import Session
 from verl_hpc.step.batch import StepRows
 from verl_hpc.trainer.build import build_run
@@ -16,7 +17,7 @@ NUM = 12
 
 
 @pytest.fixture
-def answers(here: Session, tiny_model, shared_directory):
+def answers(here: Session, tiny_model, shared_directory, monkeypatch):
     """`answers(name, **rollout)`: tokens and log-probs of one step by slot, of all engines, and
     how many each gave. Where they take from a queue the first engine asks no second time before the
     other has found it empty."""
@@ -32,25 +33,20 @@ def answers(here: Session, tiny_model, shared_directory):
         assert built.rollout is not None and built.sync is not None
         built.sync.to_generation()
         engine, place = built.rollout.here, built.rollout.place
-        step = engine.generate
+        empty, calls, more = shared_directory / f"{name}-is-empty", [], EnginePrompts.more
 
-        def slowly(*given, more=None, **options):
-            empty, calls = shared_directory / f"{name}-is-empty", []
+        def later(prompts):
+            calls.append(None)
+            ends = time.monotonic() + 120
+            while place.index == 0 and len(calls) > 1 and not empty.exists():
+                assert time.monotonic() < ends, "the other engine does not finish"
+                time.sleep(0.01)
+            taken = more(prompts)
+            if place.index == 1 and not taken:
+                empty.touch()
+            return taken
 
-            def later():
-                calls.append(None)
-                ends = time.monotonic() + 120
-                while place.index == 0 and len(calls) > 1 and not empty.exists():
-                    assert time.monotonic() < ends, "the other engine does not finish"
-                    time.sleep(0.01)
-                taken = more()
-                if place.index == 1 and not taken:
-                    empty.touch()
-                return taken
-
-            return step(*given, more=later if more is not None else None, **options)
-
-        engine.generate = slowly
+        monkeypatch.setattr(EnginePrompts, "more", later)
         rows = StepRows(1, range(NUM))
         (samples, columns), _ = generate(place, built.rollout, built.settings.generate, rows)
         engine.close()

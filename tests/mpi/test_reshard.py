@@ -4,6 +4,7 @@ one byte more is moved than is missing; then both compute the same log-probs."""
 import pytest
 import torch
 
+from tests.generated import generated
 from tests.mpi import plugin
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import (
@@ -153,7 +154,7 @@ def computed_alike(here, trainer, rollout, replicas, reference=None) -> None:
     """What engines generate has the log-probs that the trainer computes, and transformers."""
     replica = replica_of(replicas, here.world.rank)
     prompts = [s[:20].tolist() for s in some_sequences(6, 256, seed=replica)]
-    responses = rollout.generate(prompts, Sampling(max_tokens=12), seeds=range(6))
+    responses = generated(rollout, prompts, Sampling(max_tokens=12), seeds=range(6))
     assert len({r.tokens for r in responses}) == 6
     for prompt, response in zip(prompts, responses, strict=True) if reference else ():
         with torch.no_grad():

@@ -13,6 +13,7 @@ from vllm import EngineArgs
 from vllm.distributed import parallel_state
 from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
 
+from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import load_rollout, rollout_of
 from verl_hpc.config.rollout import RolloutConfig
@@ -22,7 +23,7 @@ from verl_hpc.generation.answers import stop_reason
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout import vllm_settings
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import NOT_BEGUN, Response, Sampling
 from verl_hpc.runtime.garbage import resume_collection
 
 pytestmark = pytest.mark.world(2)
@@ -85,7 +86,7 @@ def test_options_of_vllm_reach_it(here, directory):
         assert config.scheduler_config.max_num_batched_tokens == 500
         assert engine.attention == "CPU_ATTN"
         load_rollout(here, engine, directory)
-        assert len(engine.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4])) == 4
+        assert len(generated(engine, PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4])) == 4
 
 
 @pytest.mark.parametrize(
@@ -109,8 +110,9 @@ def test_an_engine_decodes_as_many_sequences_as_its_cache_holds_or_it_is_told(
         if "kv_cache_gib" in changes:
             load_rollout(here, engine, directory)
             count = expected + 40
-            responses = engine.generate([PROMPTS[0]] * count, Sampling(max_tokens=2), range(count))
-            assert all(response is not None for response in responses)
+            prompts, sampling = [PROMPTS[0]] * count, Sampling(max_tokens=2)
+            responses = generated(engine, prompts, sampling, range(count))
+            assert all(response.tokens for response in responses)
 
 
 def test_requests_share_their_parameters_but_for_seeds_and_limits(vllm, monkeypatch):
@@ -125,7 +127,7 @@ def test_requests_share_their_parameters_but_for_seeds_and_limits(vllm, monkeypa
 
     monkeypatch.setattr(core, "add_request", add)
     prefixes = [None, Response((6, 7), (-1.0, -1.0), "unfinished"), None, None]
-    vllm.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4], prefixes=prefixes)
+    generated(vllm, PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4], prefixes=prefixes)
     assert [(p.seed, p.max_tokens) for p in given] == [(1, 4), (2, 2), (3, 4), (4, 4)]
     assert len({id(p._all_stop_token_ids) for p in given}) == 1, "shared, not copied"
 
@@ -200,21 +202,21 @@ def test_seeds_alone_decide_what_is_sampled(vllm, here):
     torch.manual_seed(here.world.rank)
     before = torch.get_rng_state()
     sampling = Sampling(max_tokens=12)
-    first = vllm.generate(PROMPTS, sampling, [1, 2, 3, 4])
+    first = generated(vllm, PROMPTS, sampling, [1, 2, 3, 4])
     assert torch.equal(torch.get_rng_state(), before)
     tokens = [r.tokens for r in first]
     assert here.control.allgather(tokens) == [tokens] * 2, "all ranks of a replica, and replicas"
-    assert vllm.generate(PROMPTS, sampling, [1, 2, 3, 4]) == first
-    other = vllm.generate(PROMPTS, sampling, [5, 6, 7, 8])
+    assert generated(vllm, PROMPTS, sampling, [1, 2, 3, 4]) == first
+    other = generated(vllm, PROMPTS, sampling, [5, 6, 7, 8])
     assert [r.tokens for r in other] != tokens
-    (alone,) = vllm.generate(PROMPTS[2:3], sampling, [3])
+    (alone,) = generated(vllm, PROMPTS[2:3], sampling, [3])
     assert alone.tokens == tokens[2]
-    assert len({r.tokens for r in vllm.generate([PROMPTS[0]] * 6, sampling, range(6))}) == 6
-    assert vllm.generate([], sampling, []) == []
+    assert len({r.tokens for r in generated(vllm, [PROMPTS[0]] * 6, sampling, range(6))}) == 6
+    assert generated(vllm, [], sampling, []) == []
 
 
 def test_length_and_stop_strings_end_a_response(vllm):
-    (long,) = vllm.generate([PROMPTS[0]], Sampling(max_tokens=16), [1])
+    (long,) = generated(vllm, [PROMPTS[0]], Sampling(max_tokens=16), [1])
     assert (len(long.tokens), long.finish_reason) == (16, "length")
     # The byte tokenizer has one token a character: stop at what is known to come.
     from transformers import AutoTokenizer
@@ -223,14 +225,14 @@ def test_length_and_stop_strings_end_a_response(vllm):
     letters = [tokenizer.decode([t]) for t in long.tokens]
     letter = next(x for x in letters if x.isascii() and x.strip())
     first = letters.index(letter)
-    (short,) = vllm.generate([PROMPTS[0]], Sampling(max_tokens=16, stop=(letter,)), [1])
+    (short,) = generated(vllm, [PROMPTS[0]], Sampling(max_tokens=16, stop=(letter,)), [1])
     assert short.finish_reason == "stop"
     assert short.tokens == long.tokens[: first + 1]
     assert stop_reason(tokenizer, short.tokens, False, (letter,)) == letter
 
 
-def generated(engine, seeds=range(40), **ends):
-    return engine.generate([PROMPTS[0]] * 40, Sampling(max_tokens=56, **ends), list(seeds))
+def of_forty(engine, seeds=range(40), **ends):
+    return generated(engine, [PROMPTS[0]] * 40, Sampling(max_tokens=56, **ends), list(seeds))
 
 
 def one_with(token, responses):
@@ -243,7 +245,7 @@ OPENS = 1
 
 
 def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
-    index, tokens = one_with(OPENS, generated(vllm))
+    index, tokens = one_with(OPENS, of_forty(vllm))
     first = tokens.index(OPENS)
     both = vllm._llm.get_tokenizer().decode(tokens[first : first + 2])
     for ends, length in (
@@ -251,35 +253,36 @@ def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
         ({"stop": ("<|im_start|>",)}, first + 1),
         ({"stop": (both,)}, first + 2),
     ):
-        ended = generated(vllm, **ends)[index]
+        ended = of_forty(vllm, **ends)[index]
         assert (ended.tokens, ended.finish_reason) == (tokens[:length], "stop"), ends
         said = stop_reason(vllm._llm.get_tokenizer(), ended.tokens, False, ends.get("stop", ()))
         assert said == ends.get("stop", ("<|im_start|>",))[0]
 
 
 def test_tokens_end_a_response_of_transformers(hf):
-    index, tokens = one_with(OPENS, generated(hf))
-    found = generated(hf, stop_token_ids=(OPENS,))[index]
+    index, tokens = one_with(OPENS, of_forty(hf))
+    found = of_forty(hf, stop_token_ids=(OPENS,))[index]
     assert (found.tokens, found.finish_reason) == (tokens[: tokens.index(OPENS) + 1], "stop")
 
 
 def test_an_interruption_leaves_what_is_finished(vllm):
     """It is asked after 32 tokens, when some responses have ended and others have not."""
     prompts, seeds, sampling = [PROMPTS[0]] * 40, list(range(40)), Sampling(max_tokens=56)
-    whole = vllm.generate(prompts, sampling, seeds)
-    part = vllm.generate(prompts, sampling, seeds, lambda: True)
-    assert [p is None for p in part] == [len(w.tokens) > 32 for w in whole]
-    assert 0 < part.count(None) < 40
-    assert all(p in (None, w) for p, w in zip(part, whole, strict=True))
-    assert vllm.generate(prompts, sampling, seeds) == whole
+    whole = generated(vllm, prompts, sampling, seeds)
+    part = generated(vllm, prompts, sampling, seeds, lambda: True)
+    left = [p.finish_reason == "unfinished" for p in part]
+    assert left == [len(w.tokens) > 32 for w in whole]
+    assert 0 < sum(left) < 40
+    assert all(gone or p == w for gone, p, w in zip(left, part, whole, strict=True))
+    assert generated(vllm, prompts, sampling, seeds) == whole
 
 
 def test_transformers_is_interrupted_between_batches(hf):
-    hf._batch = 2
+    hf.at_a_time = 2
     answers = iter([False, True])
-    whole = hf.generate(PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4])
-    part = hf.generate(PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4], lambda: next(answers))
-    assert part == [*whole[:2], None, None]
+    whole = generated(hf, PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4])
+    part = generated(hf, PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4], lambda: next(answers))
+    assert part == [*whole[:2], NOT_BEGUN, NOT_BEGUN]
 
 
 def test_more_prompt_tokens_than_vllm_takes_at_once(here, directory):
@@ -293,10 +296,10 @@ def test_more_prompt_tokens_than_vllm_takes_at_once(here, directory):
         limits = vllm._llm.llm_engine.vllm_config.scheduler_config
         assert count < limits.max_num_seqs and limits.max_num_batched_tokens < count * 31
         sampling = Sampling(max_tokens=2)
-        together = vllm.generate(prompts, sampling, range(count))
+        together = generated(vllm, prompts, sampling, range(count))
         cut = limits.max_num_batched_tokens // 31
         some = (0, cut - 1, cut, cut + 1, count - 1)
-        alone = [vllm.generate(prompts[i : i + 1], sampling, [i])[0] for i in some]
+        alone = [generated(vllm, prompts[i : i + 1], sampling, [i])[0] for i in some]
         assert [r.tokens for r in alone] == [together[i].tokens for i in some]
 
 
@@ -332,7 +335,7 @@ def test_names_of_experts_are_vllms(here, tiny_model, family, sizes):
 def test_log_probs_are_those_of_the_distribution_sampled_from(
     vllm, reference, directory, temperature
 ):
-    responses = vllm.generate(PROMPTS, Sampling(10, temperature), [1, 2, 3, 4])
+    responses = generated(vllm, PROMPTS, Sampling(10, temperature), [1, 2, 3, 4])
     for prompt, response in zip(PROMPTS, responses, strict=True):
         check_log_probs(reference(directory).model, prompt, response, temperature)
 
@@ -348,7 +351,7 @@ def check_log_probs(model, prompt, response, temperature, atol=1e-5):
 
 def test_transformers_decodes_greedily_what_vllm_decodes(vllm, hf):
     greedy = Sampling.from_config(LIMITS).greedy
-    theirs, mine = (engine.generate(PROMPTS, greedy, [1, 2, 3, 4]) for engine in (vllm, hf))
+    theirs, mine = (generated(engine, PROMPTS, greedy, [1, 2, 3, 4]) for engine in (vllm, hf))
     assert [(r.tokens, r.finish_reason) for r in mine] == [
         (r.tokens, r.finish_reason) for r in theirs
     ]
@@ -359,8 +362,8 @@ def test_transformers_reports_log_probs_of_its_distribution_too(
     hf, reference, directory, temperature
 ):
     sampling = Sampling(max_tokens=10, temperature=temperature)
-    responses = hf.generate(PROMPTS, sampling, [1, 2, 3, 4])
-    assert hf.generate(PROMPTS, sampling, [1, 2, 3, 4]) == responses
+    responses = generated(hf, PROMPTS, sampling, [1, 2, 3, 4])
+    assert generated(hf, PROMPTS, sampling, [1, 2, 3, 4]) == responses
     for prompt, response in zip(PROMPTS, responses, strict=True):
         check_log_probs(reference(directory).model, prompt, response, temperature)
 

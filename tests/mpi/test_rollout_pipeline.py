@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.generated import generated
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import read_architecture
@@ -63,21 +64,19 @@ def test_stages_together_are_the_model(
         assert here.control.allgather(None).count(None) == 2
         return
     try:
-        responses = engine.generate(PROMPTS, Sampling(max_tokens=14), SEEDS)
+        responses = generated(engine, PROMPTS, Sampling(max_tokens=14), SEEDS)
         for prompt, response in zip(PROMPTS, responses, strict=True):
             text = torch.tensor([*prompt, *response.tokens])
             with torch.no_grad():
                 expected = reference(directory).log_probs(text)[len(prompt) - 1 :]
             sampled = torch.tensor(response.log_probs)
             torch.testing.assert_close(sampled, expected, atol=1e-5, rtol=0)
-        whole = engine.generate(PROMPTS, GREEDY, SEEDS)
+        whole = generated(engine, PROMPTS, GREEDY, SEEDS)
         steps = iter(range(1000))
-        part = engine.generate(
-            PROMPTS, GREEDY, SEEDS, keep_unfinished=True, until=lambda _: next(steps) == 6
-        )
+        part = generated(engine, PROMPTS, GREEDY, SEEDS, until=lambda _: next(steps) == 6)
         begun = [r if r.finish_reason == "unfinished" else None for r in part]
         assert any(begun)
-        again = engine.generate(PROMPTS, GREEDY, SEEDS, prefixes=begun)
+        again = generated(engine, PROMPTS, GREEDY, SEEDS, prefixes=begun)
         assert [r.tokens for r in again] == [w.tokens for w in whole]
     finally:
         engine.close()

@@ -5,6 +5,7 @@ from contextlib import closing
 import pytest
 import torch
 
+from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import memory, refit, rollout_of
 from tests.mpi.test_rollout import check_log_probs
@@ -76,7 +77,7 @@ def test_weights_of_other_ranks_generate(here, directory, reference, kind, engin
         stats = refit(rollout, Transfer(plan, rank), {})
         assert stats.total_received_bytes == least[rank] > 0
         seeds = [index * 10 + i for i in range(4)]
-        responses = rollout.generate(PROMPTS, Sampling(max_tokens=12), seeds)
+        responses = generated(rollout, PROMPTS, Sampling(max_tokens=12), seeds)
         for prompt, response in zip(PROMPTS, responses, strict=True):
             check_log_probs(reference(directory).model, prompt, response, 1.0, atol=1e-4)
     here.control.barrier()

@@ -4,13 +4,13 @@ chooses for the same tokens. Tokens whose choice is a matter of rounding are lef
 import pytest
 import torch
 
+from tests.generated import generated
 from tests.mpi.engines_for_tests import load_rollout, rollout_of
 from tests.mpi.forced_experts import gates_of, routed_by
 from tests.mpi.mixtures import MODELS
 from tests.mpi.test_moe_reshard import SIZES
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.rollout.partial import NOT_BEGUN
-from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.rollout.protocol import NOT_BEGUN, Sampling
 
 pytestmark = pytest.mark.world(1, 2)
 LIMITS = {"max_prompt_tokens": 64, "max_response_tokens": 48}
@@ -79,16 +79,16 @@ def check_all(reference, prompts, responses) -> None:
 def test_experts_are_those_that_transformers_chooses(build, reference, model):
     """Requests of one batch have different lengths."""
     engine, directory = build(model)
-    responses = engine.generate(PROMPTS, SAMPLING, SEEDS)
+    responses = generated(engine, PROMPTS, SAMPLING, SEEDS)
     check_all(reference(directory), PROMPTS, responses)
     # Equal prompts, which a cache of prefixes would compute once.
     alike = [PROMPTS[4]] * 6
-    check_all(reference(directory), alike, engine.generate(alike, SAMPLING, SEEDS))
+    check_all(reference(directory), alike, generated(engine, alike, SAMPLING, SEEDS))
 
 
 def test_requests_that_begin_when_others_have_ended(build, reference):
     engine, directory = build("normalised", max_num_seqs=2)
-    check_all(reference(directory), PROMPTS, engine.generate(PROMPTS, SAMPLING, SEEDS))
+    check_all(reference(directory), PROMPTS, generated(engine, PROMPTS, SAMPLING, SEEDS))
 
 
 def test_requests_that_are_preempted_and_computed_again(build, reference, monkeypatch):
@@ -102,7 +102,7 @@ def test_requests_that_are_preempted_and_computed_again(build, reference, monkey
         return preempt(request, *arguments, **others)
 
     monkeypatch.setattr(scheduler, "_preempt_request", count)
-    responses = engine.generate(PROMPTS, SAMPLING, SEEDS)
+    responses = generated(engine, PROMPTS, SAMPLING, SEEDS)
     assert preempted
     check_all(reference(directory), PROMPTS, responses)
 
@@ -110,8 +110,7 @@ def test_requests_that_are_preempted_and_computed_again(build, reference, monkey
 def test_a_continued_response_keeps_the_experts_of_each_part(build, here, reference):
     engine, directory = build("normalised")
     asked = iter(range(1, 16))
-    ends = {"keep_unfinished": True, "until": lambda _: next(asked) == 15}
-    first = engine.generate(PROMPTS, SAMPLING, SEEDS, **ends)
+    first = generated(engine, PROMPTS, SAMPLING, SEEDS, until=lambda _: next(asked) == 15)
     begun = [r if r.finish_reason == "unfinished" else NOT_BEGUN for r in first]
     assert any(r.tokens for r in begun)
     check_all(reference(directory), PROMPTS, first)
@@ -120,7 +119,7 @@ def test_a_continued_response_keeps_the_experts_of_each_part(build, here, refere
         if name.endswith("gate.weight"):
             weight *= -1.0
     engine.finish_update()
-    second = engine.generate(PROMPTS, SAMPLING, OTHER_SEEDS, prefixes=begun)
+    second = generated(engine, PROMPTS, SAMPLING, OTHER_SEEDS, prefixes=begun)
     for prompt, prefix, response in zip(PROMPTS, begun, second, strict=True):
         assert len(response.experts) == len(prompt) + len(response.tokens) - 1
         if not prefix.tokens:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.generated import feed_of
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import load_rollout, rollout_of
 from tests.mpi.recipe_runs import ROLLOUT, run, write_reward
@@ -25,9 +26,10 @@ def test_turns_beside_each_other_are_those_of_calls_one_by_one(here, tiny_model,
     load_rollout(here, engine, directory)
     # Turns end by a stop string: by itself an untrained model hardly ends one.
     sampling = Sampling(max_tokens=100, temperature=0.7, stop=("a", "e", "3"))
-    turns = ScriptedTurns(TURNS, sampling.max_tokens, late=(0,))
-    responses = engine.generate(PROMPTS, sampling, SEEDS, turns=turns)
-    for index, (prompt, seed, response) in enumerate(zip(PROMPTS, SEEDS, responses, strict=True)):
+    turns = ScriptedTurns(feed_of(PROMPTS, SEEDS), TURNS, sampling.max_tokens, late=(0,))
+    engine.generate(turns, sampling)
+    for index, (prompt, seed) in enumerate(zip(PROMPTS, SEEDS, strict=True)):
+        response = turns.responses[index]
         expected = one_by_one(engine, prompt, sampling, seed, index, TURNS)
         assert response.tokens == expected.tokens
         assert response.log_probs == pytest.approx(expected.log_probs, abs=1e-4)

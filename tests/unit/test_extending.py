@@ -7,6 +7,7 @@ import pytest
 import torch
 from typing_extensions import get_protocol_members
 
+from tests.generated import generated
 from tests.unit.trainer.runs import loop
 from verl_hpc.config.load import parse_config
 from verl_hpc.config.plain_yaml import read_yaml
@@ -80,7 +81,7 @@ def test_the_rollout_engine_of_the_page_takes_the_likeliest_token(tmp_path):
     config = RolloutConfig(engine="hf", max_prompt_tokens=4, max_response_tokens=8)
     arguments = read_architecture(model), str(model), str(model), ((0,),), config, "float32"
     engine = names["Likeliest"](World(0, 1, 0, 1, 0, (0,), "host", "cpu"), *arguments)
-    one, other = (engine.generate([[5, 6]], Sampling(8), [seed])[0] for seed in (1, 2))
+    one, other = (generated(engine, [[5, 6]], Sampling(8), [seed])[0] for seed in (1, 2))
     assert one == other
     (outputs,) = trained_from(engine).infer([torch.tensor([5, 6, *one.tokens])])
     torch.testing.assert_close(torch.tensor(one.log_probs), outputs.log_probs[1:])

@@ -15,7 +15,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.generation.slots import seed_of
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.module import ModuleRollout
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import Feed, Request, Response, Sampling
 from verl_hpc.section import NonNegativeFinite, Number, Positive
 
 
@@ -97,8 +97,9 @@ class RolloutManager:
 
     def _responses(self, ids: list[list[int]], seeds: list[int]) -> list[Response]:
         if self._vllm is None:
-            responses = self._engine.generate(ids, self._sampling, seeds)
-            return [response for response in responses if response is not None]
+            feed = Feed([Request(*pair) for pair in zip(ids, seeds, strict=True)])
+            self._engine.generate(feed, self._sampling)
+            return feed.responses
         answers: list[Response] = []
         for start in range(0, len(ids), self._at_a_time):
             part = slice(start, start + self._at_a_time)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
 
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.observations import Observations
@@ -15,9 +18,17 @@ from verl_hpc.environments.environment import Done
 from verl_hpc.environments.processes import Conversation, Environments, StepFailedError
 from verl_hpc.errors import EnvironmentStepError
 from verl_hpc.generation.answers import stop_reason
+from verl_hpc.generation.score import some_reasons
 from verl_hpc.rollout.partial import observed, this_turn
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import Feed, FeedAround, Request, Response, Sampling
 from verl_hpc.runtime.control import Control
+from verl_hpc.step.batch import MASK, Columns
+from verl_hpc.step.placement import Placement
+
+_logger = logging.getLogger(__name__)
+
+TURNS_MEAN, TURNS_MAX = "rollout/turns/mean", "rollout/turns/max"
+STEPS_FAILED = "rollout/environment/num_failed"
 
 _WAIT_S = 1.0
 """Longest wait for an observation, so that the engine can check whether to stop."""
@@ -33,16 +44,17 @@ class Asked:
     """Whether the prompt was rendered with a chat template."""
 
 
-class Conversations:
-    """`Turns` with one environment per prompt.
+class Conversations(FeedAround):
+    """A feed with one environment per request: a response goes on after its turn has ended.
 
     The engine's first rank runs the environments and broadcasts their answers. While one
     environment is slow the engine generates for the others.
 
     Args:
+        feed: gets responses whose last turn has ended.
         config: limits, and the reaction to an error.
         environments: starts conversations with environments.
-        asked: problems by the index of the engine's prompt.
+        asked: problems by the index of the request.
         encoder: the run's encoder.
         seed: `seed(index, length)` of the turn that starts after `length` tokens.
         sampling: token limit of a response, and its stop strings.
@@ -51,6 +63,7 @@ class Conversations:
 
     def __init__(
         self,
+        feed: Feed,
         config: EnvironmentConfig,
         environments: Environments,
         asked: Sequence[Asked],
@@ -59,6 +72,7 @@ class Conversations:
         sampling: Sampling,
         control: Control | None = None,
     ) -> None:
+        super().__init__(feed)
         self._config, self._asked = config, asked
         self._seed, self._longest, self._control = seed, sampling.max_tokens, control
         self._encode = {
@@ -66,9 +80,7 @@ class Conversations:
         }
         self._turns: dict[int, int] = {}
         self._waiting: dict[int, Response] = {}
-        self.cut: set[int] = set()
-        """Indices of prompts whose conversation ended because an observation left no room for an
-        answer."""
+        """Responses whose last turn awaits an observation."""
         leads = control is None or control.rank == 0
         self._steps = _Steps(config, environments, asked, encoder, sampling.stop) if leads else None
 
@@ -83,40 +95,45 @@ class Conversations:
         return self._steps.failures if self._steps is not None else ()
 
     def ended(self, index: int, response: Response) -> None:
-        """See `Turns.ended`."""
         self._turns[index] = self._turns.get(index, 0) + 1
         if response.finish_reason == "stop" and self._turns[index] < self._config.max_turns:
             self._waiting[index] = response
-        elif self._steps is not None:
+        else:
+            self._end(index, response)
+
+    def next(self, num_running: int) -> Sequence[tuple[int, Request]]:
+        started = [*super().next(num_running)]
+        while self._waiting:
+            for index, said in self._answers(wait=not (num_running or started)).items():
+                response = self._waiting.pop(index)
+                if said is None:
+                    self._end(index, response)
+                    continue
+                longer = self._longer(index, response, said)
+                if longer.finish_reason == "unfinished":
+                    seed = self._seed(index, len(longer.tokens))
+                    started.append((index, Request(self.requests[index].prompt, seed, longer)))
+                else:
+                    self._end(index, longer)
+            if num_running or started or self.stops(asks=True):
+                break
+        return started
+
+    def _end(self, index: int, response: Response) -> None:
+        """End a conversation, and its environment."""
+        if self._steps is not None:
             self._steps.end(index)
+        super().ended(index, response)
 
-    def next(self, wait: bool) -> Sequence[tuple[int, Response, int]]:
-        """See `Turns.next`."""
-        continued: list[tuple[int, Response, int]] = []
-        for index, said in self._answers(wait).items() if self._waiting else ():
-            response = self._waiting.pop(index)
-            longer = None if said is None else self._longer(index, response, said)
-            if longer is not None:
-                continued.append((index, longer, self._seed(index, len(longer.tokens))))
-            elif self._steps is not None:
-                self._steps.end(index)
-        return continued
-
-    @property
-    def under_way(self) -> Collection[int]:
-        """See `Turns.under_way`."""
-        return self._waiting.keys()
-
-    def _longer(self, index: int, response: Response, said: str) -> Response | None:
-        """Append an observation to a response; None if it has no tokens, which would join two
-        turns, or leaves no room for a turn of the model."""
+    def _longer(self, index: int, response: Response, said: str) -> Response:
+        """Append an observation to a response. One without tokens, which would join two turns, ends
+        the response, and so does one that leaves no room for a turn of the model."""
         asked = self._asked[index]
         arguments = asked.problem.template_arguments
         tokens = self._encode[asked.is_chat].tokens(said, response.tokens, arguments)
         if len(response.tokens) + len(tokens) >= self._longest:
-            self.cut.add(index)
-            return None
-        return observed(response, tokens) if tokens else None
+            return replace(response, finish_reason="length")
+        return observed(response, tokens) if tokens else response
 
     def _answers(self, wait: bool) -> dict[int, str | None]:
         """Return `_Steps.answers` of the waiting turns, equal on all ranks."""
@@ -241,3 +258,29 @@ class _Steps:
             )
         self.failures.append(words)
         observations[index] = None
+
+
+def turn_metrics(place: Placement, columns: Columns, failures: Sequence[str]) -> dict[str, float]:
+    """Return metrics of the model's turns per response, and of failed environment steps."""
+    counts = [_num_turns(mask) for mask in columns[MASK]]
+    mine = (counts, len(failures), some_reasons(failures))
+    gathered = place.allgather(mine if place.leads_group else ([], 0, []))
+    turns = [count for counts, _, _ in gathered for count in counts]
+    num_failed = sum(failed for _, failed, _ in gathered)
+    if num_failed and place.leads:
+        _logger.warning(
+            "%s conversations ended because a step of their environment failed: %s",
+            num_failed,
+            "; ".join(some_reasons(r for _, _, part in gathered for r in part)),
+        )
+    return {
+        TURNS_MEAN: sum(turns) / max(len(turns), 1),
+        TURNS_MAX: float(max(turns, default=0)),
+        STEPS_FAILED: float(num_failed),
+    }
+
+
+def _num_turns(mask: torch.Tensor) -> int:
+    """Count the runs of ones in a (T,) mask."""
+    before = torch.cat([mask.new_zeros(1), mask[:-1]])
+    return int(((mask == 1) & (before == 0)).sum())

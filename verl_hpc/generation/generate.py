@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import torch
 
-from verl_hpc.generation.kept import step_key
-from verl_hpc.generation.responses import responses_to, scoring_ahead, supply_of
+from verl_hpc.errors import NotFiniteError
+from verl_hpc.generation.conversation import Asked, Conversations, turn_metrics
+from verl_hpc.generation.in_flight import InFlight, begun_before, lag_metrics, remember
+from verl_hpc.generation.prompt_queue import EnginePrompts, FromQueue
 from verl_hpc.generation.rollout import Rollout
-from verl_hpc.generation.rollout_metrics import lag_metrics, turn_metrics
-from verl_hpc.generation.slots import GenerateSettings, slots_of
-from verl_hpc.rollout.partial import ResponseId, VersionedResponse
+from verl_hpc.generation.scored_ahead import ScoredAhead
+from verl_hpc.generation.slots import GenerateSettings, Slot, SlotKey, response_seed, slots_of
+from verl_hpc.rollout.partial import VersionedResponse
+from verl_hpc.rollout.protocol import NOT_BEGUN, NOT_FINITE, Feed, Request, Response, never
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.batch import (
     ALLOWED,
@@ -56,83 +61,160 @@ def generate(
         StepDropped: on every rank, if the call is interruptible and a rank was preempted.
     """
     slots = place.together(lambda: slots_of(place, settings, rows))
-    supply = supply_of(place, rollout, settings, rows, slots) if settings.steals else None
-    key = step_key(settings.key, rows.step, rows.rows)
-    known = _ahead(rollout, settings, rows.step) if settings.ahead else {}
-    if settings.kept is not None and not settings.ahead:
-        by_slot = settings.kept.take(key)
-        known = {
-            s.key: VersionedResponse(by_slot[s.index], ()) for s in slots if s.index in by_slot
-        }
-    missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
-    begin = scoring_ahead(place, settings, rows.step, missing)
-    if settings.ahead and all(slot.step > rows.step for slot in missing):
-        missing = []  # an engine begins nothing unless this step needs it, also after a start
-    generated, failures = place.together(
-        lambda: responses_to(rollout, settings, rows.step, missing, known, begin, supply)
+    prompts = _prompts(place, rollout, settings, rows, slots) if settings.steals else None
+    known = _known(rollout, settings, rows, slots)
+    missing = _missing(settings, rows, slots, known)
+    new, failures = place.together(
+        lambda: _answered(place, rollout, settings, rows, missing, known, prompts)
     )
     # From here on `known` has every response of this engine, finished or not.
-    known |= {s.key: response for s, response in zip(missing, generated, strict=True) if response}
+    known |= new
     if settings.kept is not None:
         finished = {index: tagged.response for (_, index), tagged in known.items()}
-        settings.kept.remember(key, finished)
+        settings.kept.remember(rows, finished)
     current = [s for s in slots if s.step == rows.step]
-    if supply is not None:
-        current = [s for s in current if s.group in supply.taken]
-    complete = [s for s in current if s.key in known and known[s.key].is_finished]
-    mine = [
-        Sample(s.index, s.group, len(s.prompt), len(r.tokens), r.finish_reason == "length")
-        for s, r in ((s, known[s.key].response) for s in complete)
-    ]
+    if prompts is not None:
+        current = [s for s in current if s.group in prompts.taken]
+    complete = [(s, known[s.key]) for s in current if s.key in known and known[s.key].is_finished]
     # An engine that did not empty the queue, or has unfinished responses, was interrupted.
-    ended_early = supply is not None and not supply.is_empty
-    samples = agree(place, mine, ended_early or len(complete) < len(current))
+    ended_early = prompts is not None and not prompts.is_empty
+    samples = agree(place, complete, ended_early or len(complete) < len(current))
     if settings.ahead:
-        _remember(rollout, settings, rows, known)
-    if supply is not None and rollout.queue is not None:
+        remember(rollout, settings, rows, known)
+    if prompts is not None and rollout.queue is not None:
         rollout.queue.learn(rows, samples)
-    answered = {s.index: (s.prompt, known[s.key]) for s in complete}
-    columns = _columns(place, settings, samples, answered, rollout.allowed_bytes)
+    columns = _columns(place, settings, samples, complete, rollout.allowed_bytes)
     metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
     if settings.environments is not None:
         metrics |= turn_metrics(place, columns, failures)
     return (samples, columns), metrics
 
 
-def _ahead(
-    rollout: Rollout, settings: GenerateSettings, step: int
-) -> dict[tuple[int, int], VersionedResponse]:
-    """Return this engine's responses of a step and of later ones, by (step, slot)."""
-    return {
-        (which.step, which.slot): tagged
-        for which, tagged in rollout.ahead.items()
-        if which.purpose == settings.purpose and which.step >= step
-    }
-
-
-def _remember(
+def _prompts(
+    place: Placement,
     rollout: Rollout,
     settings: GenerateSettings,
     rows: StepRows,
-    known: Mapping[tuple[int, int], VersionedResponse],
-) -> None:
-    """Store the known responses for checkpoints until the step has trained."""
-    count = len(rows.rows) * settings.num_samples
-    others = {w: t for w, t in rollout.ahead.items() if w.purpose != settings.purpose}
-    mine = {ResponseId(settings.purpose, *key, count): tagged for key, tagged in known.items()}
-    rollout.ahead = others | mine
+    slots: Sequence[Slot],
+) -> EnginePrompts:
+    """Return what this rank's engine takes from the queue; it gets all samples of a prompt, which
+    share its prefix cache."""
+    assert rollout.queue is not None
+    at_a_time = place.control.merge(rollout.here.at_a_time, min)
+    prompts = {slot.group: slot.prompt for slot in slots}
+    num_prompts = math.ceil(at_a_time / settings.num_samples)
+    return rollout.queue.deal(place, prompts, rows, num_prompts)
 
 
-def agree(place: Placement, mine: Sequence[Sample], unfinished: bool) -> Samples:
+def _known(
+    rollout: Rollout, settings: GenerateSettings, rows: StepRows, slots: Sequence[Slot]
+) -> dict[SlotKey, VersionedResponse]:
+    """Return the responses that earlier steps have begun, or that outlived an interruption."""
+    if settings.ahead:
+        return begun_before(rollout, settings, rows.step)
+    by_slot = settings.kept.take(rows) if settings.kept is not None else {}
+    return {s.key: VersionedResponse(by_slot[s.index], ()) for s in slots if s.index in by_slot}
+
+
+def _missing(
+    settings: GenerateSettings,
+    rows: StepRows,
+    slots: Sequence[Slot],
+    known: Mapping[SlotKey, VersionedResponse],
+) -> list[Slot]:
+    """Return the slots that the engine works on."""
+    missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
+    # An engine begins nothing unless this step needs it, also after a start.
+    return [] if settings.ahead and all(s.step > rows.step for s in missing) else missing
+
+
+def _answered(
+    place: Placement,
+    rollout: Rollout,
+    settings: GenerateSettings,
+    rows: StepRows,
+    slots: Sequence[Slot],
+    known: Mapping[SlotKey, VersionedResponse],
+    prompts: EnginePrompts | None,
+) -> tuple[dict[SlotKey, VersionedResponse], Sequence[str]]:
+    """Run this rank's engine on slots; return their responses, unfinished ones only if they stay in
+    flight, and the errors of environment steps."""
+    begun = [known.get(slot.key, _NOTHING) for slot in slots]
+    requests = [
+        Request(s.prompt, response_seed(settings, s, len(b.response.tokens)), b.response)
+        for s, b in zip(slots, begun, strict=True)
+    ]
+    # Each feature is a feed around the others.
+    feed = Feed(requests, rollout.preempted if settings.interruptible else never)
+    if prompts is not None:
+        groups = [slot.group for slot in slots]
+        feed = FromQueue(feed, prompts, groups, rollout.here.at_a_time)
+    if settings.tagged:
+        feed = InFlight(feed, {i for i, slot in enumerate(slots) if slot.step == rows.step})
+    if settings.scoring is not None and settings.scoring.ahead is not None:
+        settings.scoring.ahead.forget_before(rows.step)
+        feed = ScoredAhead(feed, place, settings.scoring, slots)
+    failures: Sequence[str] = ()
+    if settings.environments is None:
+        rollout.here.generate(feed, settings.sampling)
+    else:
+        with closing(_conversations(feed, rollout, settings, slots)) as conversations:
+            rollout.here.generate(conversations, settings.sampling)
+        failures = conversations.failures
+    # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
+    if not all(math.isfinite(sum(response.log_probs)) for response in feed.responses):
+        raise NotFiniteError(NOT_FINITE)
+    responses = {
+        slot.key: _tagged(feed.responses[i], begun[i], rollout.version)
+        for i, slot in enumerate(slots)
+        if settings.tagged or i in feed.finished
+    }
+    return responses, failures
+
+
+_NOTHING = VersionedResponse(NOT_BEGUN, ())
+
+
+def _conversations(
+    feed: Feed, rollout: Rollout, settings: GenerateSettings, slots: Sequence[Slot]
+) -> Conversations:
+    environment = settings.limits.environment
+    assert settings.environments is not None and environment is not None
+    return Conversations(
+        feed,
+        environment,
+        settings.environments,
+        [Asked(slot.problem, settings.encoder.is_chat(slot.problem)) for slot in slots],
+        settings.encoder,
+        lambda index, length: response_seed(settings, slots[index], length),
+        settings.sampling,
+        rollout.replica_control,
+    )
+
+
+def _tagged(response: Response, begun: VersionedResponse, version: int) -> VersionedResponse:
+    new = len(response.tokens) - len(begun.versions)
+    return VersionedResponse(response, begun.versions + (version,) * new)
+
+
+_Complete = Sequence[tuple[Slot, VersionedResponse]]
+"""Finished responses of this engine, in their order in the step."""
+
+
+def agree(place: Placement, complete: _Complete, unfinished: bool) -> Samples:
     """Gather all engines' samples with their owners, equal on every rank.
 
     Args:
-        mine: samples of this rank's engine, in their order in the step.
+        complete: this rank's engine's responses.
         unfinished: whether this engine has unfinished responses.
 
     Raises:
         StepDropped: on every rank, if an engine has unfinished responses.
     """
+    mine = [
+        Sample(s.index, s.group, len(s.prompt), len(r.tokens), r.finish_reason == "length")
+        for s, r in ((slot, tagged.response) for slot, tagged in complete)
+    ]
     if place.control.any(unfinished):
         raise StepDropped
     if len(place.groups) == 1:
@@ -146,12 +228,13 @@ def _columns(
     place: Placement,
     settings: GenerateSettings,
     samples: Samples,
-    by_slot: Mapping[int, tuple[Sequence[int], VersionedResponse]],
+    complete: _Complete,
     allowed_bytes: int,
 ) -> Columns:
     """Build the columns of this engine's samples."""
     positions = samples.owned_by(place.name, place.index)
-    mine = [by_slot[samples.samples[i].index] for i in positions]
+    by_index = {slot.index: (slot.prompt, tagged) for slot, tagged in complete}
+    mine = [by_index[samples.samples[i].index] for i in positions]
     responses = [tagged.response for _, tagged in mine]
     numbers: dict[str, list[Sequence[Any]]] = {
         TOKENS: [(*prompt, *tagged.response.tokens) for prompt, tagged in mine],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.control import Control
+from verl_hpc.step.batch import StepRows
 
 _logger = logging.getLogger(__name__)
 
@@ -35,32 +36,27 @@ def rollout_key(config: RunConfig) -> str:
     return json.dumps(facts, sort_keys=True)
 
 
-def step_key(rollout: str, step: int, rows: Sequence[int]) -> str:
-    """Return a key of a step's responses: equal keys give equal responses, up to rounding.
-
-    Args:
-        rollout: see `rollout_key`.
-        step: number of the step.
-        rows: the step's rows of the data set.
-    """
-    text = json.dumps([rollout, step, list(rows)])
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 @dataclass
 class KeptResponses:
     """This rank's engine's finished responses of one step, by slot."""
 
+    rollout: str = ""
+    """See `rollout_key`."""
     key: str = ""
     by_slot: dict[int, Response] = field(default_factory=dict)
 
-    def take(self, key: str) -> Mapping[int, Response]:
-        """Return the finished responses, by slot, if they are those of `key`."""
-        return self.by_slot if key == self.key else {}
+    def _key(self, rows: StepRows) -> str:
+        """Return a key of a step's responses: equal keys give equal responses, up to rounding."""
+        text = json.dumps([self.rollout, rows.step, list(rows.rows)])
+        return hashlib.sha256(text.encode()).hexdigest()
 
-    def remember(self, key: str, by_slot: Mapping[int, Response]) -> None:
-        """Replace the stored responses by those an engine has finished."""
-        self.key, self.by_slot = key, dict(by_slot)
+    def take(self, rows: StepRows) -> Mapping[int, Response]:
+        """Return the finished responses, by slot, if they are those of a step."""
+        return self.by_slot if self._key(rows) == self.key else {}
+
+    def remember(self, rows: StepRows, by_slot: Mapping[int, Response]) -> None:
+        """Replace the stored responses by those of a step that an engine has finished."""
+        self.key, self.by_slot = self._key(rows), dict(by_slot)
 
     def save(self, control: Control, step: Path, replica: int, leads: bool) -> None:
         """Write the responses into a step's directory, one rank per replica; every rank calls it.

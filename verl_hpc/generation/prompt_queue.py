@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from verl_hpc.rollout.protocol import Feed, FeedAround, Request
 from verl_hpc.runtime.control import Control
 from verl_hpc.step.batch import Samples, StepRows
 from verl_hpc.step.placement import Placement
@@ -95,3 +96,30 @@ class EnginePrompts:
         self.is_empty = not groups
         self.taken += groups
         return groups
+
+
+class FromQueue(FeedAround):
+    """A feed that starts the requests of the prompts that its engine takes from the queue.
+
+    Args:
+        feed: requests to all prompts.
+        prompts: what the engine takes from the queue.
+        groups: prompt of each request.
+        at_a_time: number of responses that the engine generates at a time.
+    """
+
+    def __init__(
+        self, feed: Feed, prompts: EnginePrompts, groups: Sequence[int], at_a_time: int
+    ) -> None:
+        super().__init__(feed)
+        self._prompts, self._at_a_time = prompts, at_a_time
+        self._indices: dict[int, list[int]] = {}
+        for index, group in enumerate(groups):
+            self._indices.setdefault(group, []).append(index)
+
+    def next(self, num_running: int) -> Sequence[tuple[int, Request]]:
+        started: list[tuple[int, Request]] = []
+        while num_running + len(started) < self._at_a_time and not self._prompts.is_empty:
+            for group in self._prompts.more():
+                started += [(index, self.requests[index]) for index in self._indices[group]]
+        return started

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from verl_hpc.data.order import Order
+from verl_hpc.generation.conversation import STEPS_FAILED, TURNS_MAX, TURNS_MEAN
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.rollout import Rollout
-from verl_hpc.generation.rollout_metrics import STEPS_FAILED, TURNS_MAX, TURNS_MEAN
 from verl_hpc.generation.score import ScoreSettings, score, tells_apart
 from verl_hpc.generation.slots import GenerateSettings
 from verl_hpc.step.batch import Columns, Sample, Samples, StepRows

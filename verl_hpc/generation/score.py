@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from verl_hpc.generation.ahead import AsyncScorer
 from verl_hpc.generation.answers import Answer
-from verl_hpc.generation.failures import agreed_reasons
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
+from verl_hpc.runtime.control import Control
 from verl_hpc.step.batch import MASK, Columns, Samples, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _logger = logging.getLogger(__name__)
+
+_MOST_REASONS = 3
+_MOST_TEXT = 300
 
 
 @dataclass(frozen=True)
@@ -182,3 +185,29 @@ def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = sorted({name for of_one in metrics for name in of_one})
     by_name = {name: [of_one[name] for of_one in metrics if name in of_one] for name in names}
     return {name: sum(values) / len(values) for name, values in by_name.items()}
+
+
+def some_reasons(reasons: Iterable[str]) -> list[str]:
+    """Return the first few distinct reasons, truncated: thousands of them would send megabytes to
+    every rank."""
+    different = dict.fromkeys(reason[:_MOST_TEXT] for reason in reasons)
+    return list(islice(different, _MOST_REASONS))
+
+
+_Places = dict[str, tuple[int, int]]
+"""(rank, index) of each reason's first occurrence."""
+
+
+def agreed_reasons(control: Control, reasons: Iterable[str]) -> list[str]:
+    """Return the first distinct reasons over all ranks, equal on every rank, which all call
+    this."""
+    mine: _Places = {r: (control.rank, n) for n, r in enumerate(some_reasons(reasons))}
+    first = control.merge(mine, _first)
+    return list(first)
+
+
+def _first(one: _Places, other: _Places) -> _Places:
+    places = dict(other)
+    for reason, place in one.items():
+        places[reason] = min(place, places.get(reason, place))
+    return dict(sorted(places.items(), key=lambda item: item[1])[:_MOST_REASONS])

@@ -36,8 +36,6 @@ class GenerateSettings:
     """Part of every response's seed."""
     kept: KeptResponses | None = None
     """Finished responses of an interrupted step; None generates all."""
-    key: str = ""
-    """Value of `kept.rollout_key`."""
     interruptible: bool = True
     """Whether preemption of a rank ends the generation."""
     ahead: bool = False
@@ -86,6 +84,19 @@ class GenerateSettings:
         )
 
 
+@dataclass(frozen=True)
+class EvaluationSet:
+    """One set of held-out problems, with how to generate and score answers to them."""
+
+    name: str
+    setting: str
+    """Settings key of its problems, for errors."""
+    num_prompts: int
+    """Number of rows to answer, from the first."""
+    generate: GenerateSettings
+    score: ScoreSettings
+
+
 def seed_of(run_seed: int, purpose: str, which: int, number: int) -> int:
     """Return a 62-bit seed for one response that depends only on the arguments.
 
@@ -95,6 +106,10 @@ def seed_of(run_seed: int, purpose: str, which: int, number: int) -> int:
     """
     digest = hashlib.blake2b(f"{run_seed}/{purpose}/{which}/{number}".encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "big") >> 2
+
+
+SlotKey = tuple[int, int]
+"""(step, index in it) of a slot."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +129,7 @@ class Slot:
     """Token ids."""
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> SlotKey:
         return self.step, self.index
 
 

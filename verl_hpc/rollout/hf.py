@@ -5,7 +5,7 @@ Every rank has the whole model, so a replica is one rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,8 @@ from verl_hpc.errors import ConfigError, ModelError, NotFiniteError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import hf_shard_map
 from verl_hpc.rollout.constraint import Constraint, Restricted
-from verl_hpc.rollout.partial import continued, given_so_far
-from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, Turns, never
+from verl_hpc.rollout.partial import continued
+from verl_hpc.rollout.protocol import NOT_FINITE, Feed, Request, Response, Sampling
 from verl_hpc.runtime.world import World
 
 _BATCH = 256
@@ -104,7 +104,7 @@ class HfEngine:
             )
         self.replicas = replicas
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self._batch = self.at_a_time = config.max_num_seqs or _BATCH
+        self.at_a_time = config.max_num_seqs or _BATCH
         self._device = torch.device(world.device)
         self._model = _build(model, arch, self.dtype).to(self._device).eval()
         self._ends = _end_tokens(model, tokenizer)
@@ -115,64 +115,28 @@ class HfEngine:
     def weights(self) -> Mapping[str, torch.Tensor]:
         return {name: p.detach() for name, p in self._model.named_parameters()}
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        interrupted: Callable[[], bool] = never,
-        prefixes: Sequence[Response | None] | None = None,
-        keep_unfinished: bool = False,
-        until: Callable[[Collection[int]], bool] | None = None,
-        turns: Turns | None = None,
-        on_finished: Callable[[int, Response], None] | None = None,
-        more: Callable[[], Collection[int]] | None = None,
-    ) -> list[Response | None]:
-        assert more is None, "its responses depend on their neighbours in the batch"
-        responses: list[Response] = given_so_far(prefixes, len(prompts), sampling)
-        ended: set[int] = set()
-        finished: Collection[int] = ()
-        todo = [(i, *pair) for i, pair in enumerate(zip(responses, seeds, strict=True))]
-        # A round generates one batch to its end; `turns` then adds conversations that continue.
-        while todo or (turns is not None and turns.under_way):
-            if interrupted() or (finished and until is not None and until(finished)):
+    def generate(self, feed: Feed, sampling: Sampling) -> None:
+        todo: list[tuple[int, Request]] = []
+        while True:
+            todo += feed.next(len(todo))
+            if not todo or feed.stops(asks=True):
                 break
-            part, todo = todo[: self._batch], todo[self._batch :]
-            texts = [prompts[index] for index, *_ in part]
-            before = [prefix for _, prefix, _ in part]
-            seeds_of = [seed for *_, seed in part]
-            new = self._continue(texts, before, sampling, seeds_of) if part else []
-            for (index, *_), response in zip(part, new, strict=True):
-                responses[index] = response
-                if turns is not None:
-                    turns.ended(index, response)
-                if on_finished is not None:
-                    on_finished(index, response)
-            ended |= {index for index, *_ in part}
-            if turns is not None:
-                todo += turns.next(wait=not todo)
-                ended -= {index for index, *_ in todo}
-            finished = ended.difference(turns.under_way if turns is not None else ())
-        return [
-            response if index in finished or keep_unfinished else None
-            for index, response in enumerate(responses)
-        ]
+            # A step generates one batch to its end.
+            part, todo = todo[: self.at_a_time], todo[self.at_a_time :]
+            responses = self._continue([request for _, request in part], sampling)
+            for (index, _), response in zip(part, responses, strict=True):
+                feed.ended(index, response)
 
-    def _continue(
-        self,
-        prompts: Sequence[Sequence[int]],
-        before: Sequence[Response],
-        sampling: Sampling,
-        seeds: Sequence[int],
-    ) -> list[Response]:
-        texts = [[*ids, *prefix.tokens] for ids, prefix in zip(prompts, before, strict=True)]
-        limits = [sampling.max_tokens - len(prefix.tokens) for prefix in before]
+    def _continue(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        texts = [[*request.prompt, *request.prefix.tokens] for request in requests]
+        limits = [sampling.max_tokens - len(request.prefix.tokens) for request in requests]
+        seeds = [request.seed for request in requests]
         rows = self._generate(texts, max(limits), sampling, seeds)
         ends = torch.tensor(self._all_ends(sampling))
         return [
-            continued(prefix, _cut(tokens[:limit], log_probs[:limit], allowed, ends))
-            for prefix, limit, (tokens, log_probs, allowed) in zip(
-                before, limits, rows, strict=True
+            continued(request.prefix, _cut(tokens[:limit], log_probs[:limit], allowed, ends))
+            for request, limit, (tokens, log_probs, allowed) in zip(
+                requests, limits, rows, strict=True
             )
         ]
 

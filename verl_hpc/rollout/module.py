@@ -14,7 +14,7 @@ from verl_hpc.errors import DataError, ModelError
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.constraint import Constraint, Restricted
 from verl_hpc.rollout.hf import HfEngine
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import Request, Response, Sampling
 
 
 class ModuleRollout(HfEngine):
@@ -45,7 +45,7 @@ class ModuleRollout(HfEngine):
         self.shard_map, self._weights = shard_map, weights
         self.replicas: tuple[tuple[int, ...], ...] = ((0,),)
         self.dtype, self._device = first.dtype, first.device
-        self._batch = self.at_a_time = config.max_num_seqs or 256
+        self.at_a_time = config.max_num_seqs or 256
         self._model: Any = module.eval()
         self._ends = list(ends)
         self._filtered = bool(config.filters)
@@ -60,21 +60,15 @@ class ModuleRollout(HfEngine):
     def weights(self) -> Mapping[str, torch.Tensor]:
         return self._weights
 
-    def _continue(
-        self,
-        prompts: Sequence[Sequence[int]],
-        before: Sequence[Response],
-        sampling: Sampling,
-        seeds: Sequence[int],
-    ) -> list[Response]:
-        longest = max(map(len, prompts))
+    def _continue(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
+        longest = max(len(request.prompt) for request in requests)
         if self._positions is not None and longest + sampling.max_tokens > self._positions:
             raise DataError(
                 f"a prompt of {longest} tokens, with max_response_length = {sampling.max_tokens}, "
                 f"is above the {self._positions} positions of the actor's model; shorten the "
                 "prompt, or lower max_response_length"
             )
-        return super()._continue(prompts, before, sampling, seeds)
+        return super()._continue(requests, sampling)
 
     def _read(
         self, output: Any, mask: torch.Tensor, sampling: Sampling, restricted: Restricted | None

@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verl_hpc.rollout.protocol import Response, Sampling
-
-NOT_BEGUN = Response((), (), "unfinished")
+from verl_hpc.rollout.protocol import Response
 
 
 class ResponseId(NamedTuple):
@@ -35,19 +33,6 @@ class VersionedResponse:
     @property
     def is_finished(self) -> bool:
         return self.response.finish_reason != "unfinished"
-
-
-def given_so_far(
-    prefixes: Sequence[Response | None] | None, count: int, sampling: Sampling
-) -> list[Response]:
-    """Return the prefix of each of `count` responses, empty for those without one."""
-    given = [prefix or NOT_BEGUN for prefix in prefixes or [None] * count]
-    assert len(given) == count, (len(given), count)
-    for prefix in given:
-        assert prefix.finish_reason == "unfinished", f"it has ended: {prefix.finish_reason}"
-        assert len(prefix.tokens) == len(prefix.log_probs)
-        assert len(prefix.tokens) < sampling.max_tokens, (len(prefix.tokens), sampling.max_tokens)
-    return given
 
 
 def continued(prefix: Response, new: Response) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -91,32 +91,97 @@ class Response:
         return (1,) * len(self.tokens) if self.mask is None else self.mask
 
 
+NOT_BEGUN = Response((), (), "unfinished")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A response to generate."""
+
+    prompt: Sequence[int]
+    """Token ids."""
+    seed: int
+    """Seed of its random numbers. A continued response needs a new one: with the old one its new
+    tokens would be drawn with the random numbers of its first tokens."""
+    prefix: Response = NOT_BEGUN
+    """What there is of the response. It is unfinished, and the whole response begins with its
+    unchanged tokens and log-probs."""
+
+    def __post_init__(self) -> None:
+        assert self.prefix.finish_reason == "unfinished", self.prefix.finish_reason
+
+
 def never() -> bool:
     """Return False: an `interrupted` callback that never ends a call."""
     return False
 
 
-class Turns(Protocol):
-    """Callbacks of a generating engine between two turns of the model.
+class Feed:
+    """What one call of an engine works on: its requests, and their responses so far.
 
-    All methods return the same on all ranks of a replica.
+    All requests are started at once. A feature is a `FeedAround` another feed, which changes what
+    is started, when the call ends, or what becomes of a response.
+
+    An engine calls the methods between its steps. What they return follows from the requests and
+    responses, so that the ranks of a replica agree without communication.
+
+    Args:
+        requests: requests, whose indices name them from then on.
+        interrupted: returns whether to end the call early, equally on all ranks of a replica.
     """
 
-    def ended(self, index: int, response: Response) -> None:
-        """Handle the end of a turn in the response to prompt `index`; `response` has all turns so
-        far."""
+    def __init__(
+        self, requests: Sequence[Request], interrupted: Callable[[], bool] = never
+    ) -> None:
+        self.requests, self._interrupted = requests, interrupted
+        self.responses = [request.prefix for request in requests]
+        """Each request's response so far; unfinished until the engine or a feature ends it."""
+        self.finished: set[int] = set()
+        """Indices of finished responses."""
+        self._next = list(enumerate(requests))
 
-    def next(self, wait: bool) -> Sequence[tuple[int, Response, int]]:
-        """Return the responses to continue now: the prompt's index, the response with an
-        observation appended (unfinished, and below the length limit), and a seed for the next turn.
+    def next(self, num_running: int) -> Sequence[tuple[int, Request]]:
+        """Return the requests to start now, each with its index.
 
         Args:
-            wait: whether to wait for one, at most a second; `under_way` says whether any can come.
+            num_running: requests that were started and have not ended. If it is 0 and nothing is
+                returned the call is over.
         """
+        del num_running
+        started, self._next = self._next, []
+        return started
 
-    @property
-    def under_way(self) -> Collection[int]:
-        """Indices of prompts whose response awaits an observation."""
+    def ended(self, index: int, response: Response) -> None:
+        """Take a response that has ended, or has new tokens when the call ends."""
+        self.responses[index] = response
+        if response.finish_reason != "unfinished":
+            self.finished.add(index)
+
+    def stops(self, asks: bool) -> bool:
+        """Whether the call ends now, with unfinished responses.
+
+        Args:
+            asks: whether to ask `interrupted`, for which ranks may have to communicate. It must be
+                equal on all ranks of a replica.
+        """
+        return asks and self._interrupted()
+
+
+class FeedAround(Feed):
+    """A feed that changes another one; the base class changes nothing."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.requests, self.responses, self.finished = feed.requests, feed.responses, feed.finished
+
+    def next(self, num_running: int) -> Sequence[tuple[int, Request]]:
+        return self.feed.next(num_running)
+
+    def ended(self, index: int, response: Response) -> None:
+        self.feed.ended(index, response)
+
+    def stops(self, asks: bool) -> bool:
+        return self.feed.stops(asks)
 
 
 class RolloutEngine(Protocol):
@@ -140,43 +205,15 @@ class RolloutEngine(Protocol):
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Return this rank's parameters by the local names of the shard map."""
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        interrupted: Callable[[], bool] = never,
-        prefixes: Sequence[Response | None] | None = None,
-        keep_unfinished: bool = False,
-        until: Callable[[Collection[int]], bool] | None = None,
-        turns: Turns | None = None,
-        on_finished: Callable[[int, Response], None] | None = None,
-        more: Callable[[], Collection[int]] | None = None,
-    ) -> list[Response | None]:
-        """Generate one response per prompt; all ranks of a replica pass the same arguments.
+    def generate(self, feed: Feed, sampling: Sampling) -> None:
+        """Generate responses to a feed's requests; all ranks of a replica pass equal feeds.
 
         The same weights, prompts, prefixes and seeds give the same responses.
 
         Args:
-            prompts: token ids.
+            feed: gives the requests and takes the responses. It is asked what to start before every
+                step of the engine, or batch, and between steps whether to stop.
             sampling: how to sample tokens; `max_tokens` includes those of a prefix.
-            seeds: one per prompt. A continued response needs a new seed: with the old one its new
-                tokens would be drawn with the random numbers of its first tokens.
-            interrupted: called every 32 engine steps or between batches, equally often on all ranks
-                of a replica, and must return the same on all; True ends the call.
-            prefixes: unfinished responses to continue, None for those to start. The returned
-                responses begin with their unchanged tokens and log-probs.
-            keep_unfinished: if the call is ended, return unfinished responses with their tokens so
-                far, possibly zero, and finish_reason "unfinished"; otherwise return None for each.
-            until: called after every engine step, or between batches, with the indices of the
-                prompts whose responses are finished; True ends the call. These indices are equal on
-                all ranks of a replica, which therefore agree without communication.
-            turns: gives what follows each finished turn; other sequences generate meanwhile.
-            on_finished: called with the index and each response as soon as it is finished; with
-                `turns`, each turn.
-            more: returns indices of prompts to start; called whenever fewer than `at_a_time` are
-                unfinished, until it returns an empty collection; equal on all ranks of a replica.
-                None starts all prompts. A prompt it never returns gets no response.
         """
 
     def begin_update(self) -> None:

@@ -11,8 +11,7 @@ from vllm.exceptions import VLLMValidationError
 
 from verl_hpc.errors import ConfigError, DataError, ModelError
 from verl_hpc.layout.vllm import check_cpu_heads
-from verl_hpc.rollout.partial import NOT_BEGUN
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import Request, Response, Sampling
 from verl_hpc.rollout.vllm_requests import Requests
 from verl_hpc.rollout.vllm_settings import checked, in_one_line
 from verl_hpc.sources.local import model_directory
@@ -73,17 +72,17 @@ def answer(
     Raises:
         DataError: vLLM refuses a prompt.
     """
-    before = [NOT_BEGUN] * len(prompts)
-    requests = Requests(llm.llm_engine, prompts, sampling, before, structured=structured, ends=ends)
-    for index, seed in enumerate(seeds):
+    requests = Requests(llm.llm_engine, sampling, structured=structured, ends=ends)
+    for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
         try:
-            requests.begin(index, NOT_BEGUN, seed)
+            requests.begin(index, Request(prompt, seed))
         except (ValueError, VLLMValidationError) as error:
             requests.abort()
             raise DataError(f"prompt {index}: vLLM refuses it: {in_one_line(error)}") from error
-    while requests.are_running:
-        requests.step()
-    return requests.responses()
+    responses: dict[int, Response] = {}
+    while requests.num_running:
+        responses |= requests.step()
+    return [responses[index] for index in range(len(prompts))]
 
 
 def is_llm(value: object) -> bool:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +22,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.rollout import vllm_cpu, vllm_fp8, vllm_routed
-from verl_hpc.rollout.partial import given_so_far
-from verl_hpc.rollout.protocol import Response, Sampling, Turns, never
+from verl_hpc.rollout.protocol import Feed, Sampling
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
 from verl_hpc.rollout.vllm_requests import Requests, generators_untouched
 from verl_hpc.rollout.vllm_routed import FromOutputs, FromRouters, RoutedExperts
@@ -41,8 +39,8 @@ from verl_hpc.runtime.garbage import spare_what_exists
 from verl_hpc.runtime.world import World
 
 _STEPS_BETWEEN_QUESTIONS = 32
-"""Steps of the engine, a token of every sequence each, between two calls of `interrupted`: often
-enough for a signal's lead."""
+"""Steps of the engine, a token of every sequence each, between two questions whether the call is
+interrupted: often enough for a signal's lead."""
 
 
 def join_groups(world: World, replicas: tuple[tuple[int, ...], ...], config: RolloutConfig) -> None:
@@ -157,79 +155,25 @@ class VllmEngine:
     def weights(self) -> Mapping[str, torch.Tensor]:
         return {name: p.detach() for name, p in self._model.named_parameters()}
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        interrupted: Callable[[], bool] = never,
-        prefixes: Sequence[Response | None] | None = None,
-        keep_unfinished: bool = False,
-        until: Callable[[Collection[int]], bool] | None = None,
-        turns: Turns | None = None,
-        on_finished: Callable[[int, Response], None] | None = None,
-        more: Callable[[], Collection[int]] | None = None,
-    ) -> list[Response | None]:
+    def generate(self, feed: Feed, sampling: Sampling) -> None:
         assert not self._asleep, "the engine sleeps; its weights must be filled first"
-        before = given_so_far(prefixes, len(prompts), sampling)
-        requests = Requests(self._llm.llm_engine, prompts, sampling, before, self._routed)
-        everything = iter([range(len(prompts)), ()])
-
-        def begin() -> bool:
-            """Whether there was something left to begin."""
-            indices = more() if more is not None else next(everything)
-            for index in indices:
-                requests.begin(index, before[index], seeds[index])
-            return bool(indices)
-
+        requests = Requests(self._llm.llm_engine, sampling, self._routed)
         with generators_untouched():
-            self._run(requests, begin, interrupted, until, turns, on_finished)
-        # A turn has ended there, and not the response.
-        waiting = turns.under_way if turns is not None else ()
-        responses = [
-            replace(response, finish_reason="unfinished") if index in waiting else response
-            for index, response in enumerate(requests.responses())
-        ]
+            for step in itertools.count(1):
+                for index, request in feed.next(requests.num_running):
+                    requests.begin(index, request)
+                if not requests.num_running:
+                    break
+                for index, response in requests.step():
+                    feed.ended(index, response)
+                if feed.stops(asks=step % _STEPS_BETWEEN_QUESTIONS == 0):
+                    break
+            for index, response in requests.abort():
+                feed.ended(index, response)
+            while self._core.batch_queue:  # steps started ahead; their tokens are not wanted
+                self._llm.llm_engine.step()
         if self._routed is not None:
             self._routed.forget()
-        return [
-            None if response.finish_reason == "unfinished" and not keep_unfinished else response
-            for response in responses
-        ]
-
-    def _run(
-        self,
-        requests: Requests,
-        begin: Callable[[], bool],
-        interrupted: Callable[[], bool],
-        until: Callable[[Collection[int]], bool] | None,
-        turns: Turns | None,
-        on_finished: Callable[[int, Response], None] | None,
-    ) -> None:
-        """Step until all requests are finished, and all turns taken, or the run is ended."""
-        has_more = True
-        for step in itertools.count(1):
-            while has_more and requests.num_running < self.at_a_time:
-                has_more = begin()
-            if turns is not None:
-                for index, prefix, seed in turns.next(wait=not requests.are_running):
-                    requests.begin(index, prefix, seed)
-            if not requests.are_running:
-                if turns is None or not turns.under_way or interrupted():
-                    break
-                continue
-            for index, response in requests.step():
-                if turns is not None:
-                    turns.ended(index, response)
-                if on_finished is not None:
-                    on_finished(index, response)
-            waiting = turns.under_way if turns is not None else ()
-            stops = step % _STEPS_BETWEEN_QUESTIONS == 0 and interrupted()
-            if stops or (until is not None and until(requests.finished.difference(waiting))):
-                requests.abort()
-                break
-        while self._core.batch_queue:  # steps started ahead; their tokens are not wanted
-            self._llm.llm_engine.step()
 
     def begin_update(self) -> None:
         if self._asleep:

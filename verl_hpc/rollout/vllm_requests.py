@@ -15,8 +15,8 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer, SlowIncrementalDe
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from verl_hpc.errors import TrainingError
-from verl_hpc.rollout.partial import NOT_BEGUN, continued, this_turn
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.partial import continued, this_turn
+from verl_hpc.rollout.protocol import NOT_BEGUN, Request, Response, Sampling
 from verl_hpc.rollout.vllm_routed import RoutedExperts
 
 
@@ -25,9 +25,7 @@ class Requests:
 
     Args:
         engine: vLLM's engine.
-        prompts: token ids.
         sampling: how to sample tokens.
-        before: prefix of each response.
         routed: records the routers' experts; None records nothing.
         structured: fields of vLLM's StructuredOutputsParams, which constrain sampling.
         ends: tokens that end a response, instead of the model's own.
@@ -36,81 +34,60 @@ class Requests:
     def __init__(
         self,
         engine: LLMEngine,
-        prompts: Sequence[Sequence[int]],
         sampling: Sampling,
-        before: Sequence[Response],
         routed: RoutedExperts | None = None,
         structured: Mapping[str, Any] | None = None,
         ends: Sequence[int] | None = None,
     ) -> None:
-        self._engine, self._prompts, self._sampling = engine, prompts, sampling
+        self._engine, self._sampling, self._routed = engine, sampling, routed
         self._parameters = _parameters(sampling)
         if structured:
             self._parameters.structured_outputs = StructuredOutputsParams(**structured)
         if ends is not None:
             self._parameters.ignore_eos, self._parameters.stop_token_ids = True, list(ends)
-        self._routed = routed
-        self._internal: dict[int, str] = {}
-        """The engine's internal name of each prompt's request."""
-        self._before = list(before)
-        self._outputs: dict[int, RequestOutput] = {}
-        self._names: dict[str, int] = {}
-        """Prompt index by the name of a request."""
-        self._running: dict[int, str] = {}
-        self.finished: set[int] = set()
-        """Prompts that have no running request."""
-
-    @property
-    def are_running(self) -> bool:
-        return self._engine.has_unfinished_requests()
+        self._num_begun = 0
+        self._running: dict[str, tuple[int, Request, str]] = {}
+        """Index, request, and the engine's internal name, by the name of a request."""
+        self._outputs: dict[str, RequestOutput] = {}
+        """Last output of the running requests."""
 
     @property
     def num_running(self) -> int:
         return self._engine.get_num_unfinished_requests()
 
-    def begin(self, index: int, prefix: Response, seed: int) -> None:
-        """Request the continuation of `prefix`."""
-        name = f"{index}/{len(self._names)}"
-        self._names[name], self._running[index] = index, name
-        self._before[index] = prefix
-        self._outputs.pop(index, None)
-        self.finished.discard(index)
+    def begin(self, index: int, request: Request) -> None:
+        """Request the continuation of a response."""
+        name = f"{index}/{self._num_begun}"
+        self._num_begun += 1
         # The engine takes a copy of them.
-        self._parameters.seed = seed
-        self._parameters.max_tokens = self._sampling.max_tokens - len(prefix.tokens)
+        self._parameters.seed = request.seed
+        self._parameters.max_tokens = self._sampling.max_tokens - len(request.prefix.tokens)
         # vLLM need not return the experts that the prefix already has (on GPUs).
-        self._parameters.routed_experts_prompt_start = _num_routed(prefix)
-        internal = _add_request(self._engine, name, self._prompts[index], prefix, self._parameters)
+        self._parameters.routed_experts_prompt_start = _num_routed(request.prefix)
+        internal = _add_request(self._engine, name, request, self._parameters)
+        self._running[name] = index, request, internal
         if self._routed is not None:
-            self._internal[index] = internal
             self._routed.follow(internal, self._engine.output_processor.request_states[internal])
 
     def step(self) -> list[tuple[int, Response]]:
-        """Run one engine step; return the responses whose turn ended in it."""
-        ended = []
-        for output in self._engine.step():
-            index = self._names[output.request_id]
-            self._outputs[index] = output
-            if output.finished:
-                self.finished.add(index)
-                ended.append((index, self._response(index)))
-        return ended
+        """Run one engine step; return the responses whose turn ended in it, with their index."""
+        outputs = self._engine.step()
+        self._outputs |= {output.request_id: output for output in outputs}
+        return [self._ended(output.request_id) for output in outputs if output.finished]
 
-    def abort(self) -> None:
-        """Abort unfinished requests."""
-        self._engine.abort_request([n for i, n in self._running.items() if i not in self.finished])
+    def abort(self) -> list[tuple[int, Response]]:
+        """Abort unfinished requests; return their responses so far, with their index."""
+        self._engine.abort_request([*self._running])
+        return [self._ended(name) for name in [*self._running]]
 
-    def responses(self) -> list[Response]:
-        """Return all responses, as far as they are."""
-        return [self._response(index) for index in range(len(self._before))]
-
-    def _response(self, index: int) -> Response:
-        before, new = self._before[index], response_of(self._outputs.get(index))
+    def _ended(self, name: str) -> tuple[int, Response]:
+        index, request, internal = self._running.pop(name)
+        before, new = request.prefix, response_of(self._outputs.pop(name, None))
         if self._routed is not None and new.tokens:
-            read = len(self._prompts[index]) + len(before.tokens) + len(new.tokens) - 1
-            rows = self._routed.rows(self._internal[index], _num_routed(before), read)
+            read = len(request.prompt) + len(before.tokens) + len(new.tokens) - 1
+            rows = self._routed.rows(internal, _num_routed(before), read)
             new = replace(new, experts=rows)
-        return continued(before, new)
+        return index, continued(before, new)
 
 
 def _num_routed(response: Response) -> int:
@@ -118,22 +95,15 @@ def _num_routed(response: Response) -> int:
     return 0 if response.experts is None else len(response.experts)
 
 
-def _add_request(
-    engine: LLMEngine,
-    name: str,
-    prompt: Sequence[int],
-    prefix: Response,
-    parameters: SamplingParams,
-) -> str:
-    """Request the continuation of `prompt` and `prefix`; return the engine's internal name of the
-    request."""
-    tokens = {"prompt_token_ids": [*prompt, *prefix.tokens]}
-    internal_name = engine.add_request(name, tokens, parameters)
-    said = this_turn(prefix)
+def _add_request(engine: LLMEngine, name: str, request: Request, parameters: SamplingParams) -> str:
+    """Request the continuation of a response; return the engine's internal name of the request."""
+    tokens = [*request.prompt, *request.prefix.tokens]
+    internal_name = engine.add_request(name, {"prompt_token_ids": tokens}, parameters)
+    said = this_turn(request.prefix)
     if said and parameters.stop:
         state = engine.output_processor.request_states[internal_name]
         tokenizer = engine.output_processor.tokenizer
-        read = [*prompt, *prefix.tokens[: len(prefix.tokens) - len(said)]]
+        read = tokens[: len(tokens) - len(said)]
         state.detokenizer = _detokenizer_after(tokenizer, name, read, said, parameters)
     return internal_name
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.rollout.partial import continued, given_so_far
-from verl_hpc.rollout.protocol import Response, Sampling, Turns, never
+from verl_hpc.rollout.partial import continued
+from verl_hpc.rollout.protocol import Feed, Request, Response, Sampling
 from verl_hpc.testing.local import TinyModel, tiny_architecture
 
 
@@ -35,64 +35,34 @@ class LocalRollout:
         self, arch: Architecture | None = None, end: int = 0, seed: int = 0, max_num_seqs: int = 1
     ) -> None:
         self._model, self._end = TinyModel(arch or tiny_architecture(), seed=seed), end
-        self._max_num_seqs = self.at_a_time = max_num_seqs
+        self.at_a_time = max_num_seqs
         self._sleeps = False
         self.shard_map = self._model.shard_map
         self.weights: Mapping[str, torch.Tensor] = self._model.weights
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        interrupted: Callable[[], bool] = never,
-        prefixes: Sequence[Response | None] | None = None,
-        keep_unfinished: bool = False,
-        until: Callable[[Collection[int]], bool] | None = None,
-        turns: Turns | None = None,
-        on_finished: Callable[[int, Response], None] | None = None,
-        more: Callable[[], Collection[int]] | None = None,
-    ) -> list[Response | None]:
-        """See `RolloutEngine.generate`; `interrupted` is asked before each response begins."""
+    def generate(self, feed: Feed, sampling: Sampling) -> None:
+        """See `RolloutEngine.generate`; `interrupted` is asked whenever responses begin."""
         assert not self._sleeps, "it has no weights"
-        responses = given_so_far(prefixes, len(prompts), sampling)
-        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        waiting, running = deque(range(len(prompts) if more is None else 0)), list[int]()
-        done, finished = set[int](), set[int]()
-        ended = False
-        waiting.extend(more() if more is not None else ())
-        while (waiting or running or (turns is not None and turns.under_way)) and not ended:
-            # Only turns of an environment are awaited: ask here whether the run is interrupted.
-            if not (waiting or running):
-                ended = interrupted()
-            while waiting and len(running) < self._max_num_seqs and not ended:
-                ended = interrupted()
-                running += [] if ended else [waiting.popleft()]
-            # Each running response grows by one token per round.
-            for i in () if ended else running:
-                responses[i] = self._longer(prompts[i], responses[i], sampling, generators[i])
-            new = [i for i in running if responses[i].finish_reason != "unfinished"]
-            done.update(new)
-            running = [i for i in running if i not in done]
-            if on_finished is not None:
-                for i in new:
-                    on_finished(i, responses[i])
-            # Finished turns go to the environment; conversations that it answers run again.
-            if turns is not None:
-                for i in new:
-                    turns.ended(i, responses[i])
-                for i, prefix, seed in turns.next(wait=not (waiting or running)):
-                    responses[i], generators[i] = prefix, torch.Generator().manual_seed(seed)
-                    running.append(i)
-                done.difference_update(running)
-            # Prompts of a shared queue are taken as there is room.
-            while more is not None and len(waiting) + len(running) < self._max_num_seqs:
-                new = [*more()]
-                waiting.extend(new)
-                more = more if new else None
-            finished = done.difference(turns.under_way if turns is not None else ())
-            ended = ended or (until is not None and until(finished))
-        return [r if keep_unfinished or i in finished else None for i, r in enumerate(responses)]
+        waiting = deque[tuple[int, Request]]()
+        running: dict[int, tuple[Request, Response, torch.Generator]] = {}
+        while True:
+            waiting.extend(feed.next(len(waiting) + len(running)))
+            room = min(self.at_a_time - len(running), len(waiting))
+            begin = [waiting.popleft() for _ in range(room)]
+            if not (begin or running) or feed.stops(asks=bool(begin)):
+                break
+            for i, request in begin:
+                generator = torch.Generator().manual_seed(request.seed)
+                running[i] = request, request.prefix, generator
+            # Each running response grows by one token per step.
+            for i, (request, begun, generator) in [*running.items()]:
+                response = self._longer(request.prompt, begun, sampling, generator)
+                running[i] = request, response, generator
+                if response.finish_reason != "unfinished":
+                    del running[i]
+                    feed.ended(i, response)
+        for i, (_, response, _) in running.items():
+            feed.ended(i, response)
 
     def _longer(
         self, prompt: Sequence[int], begun: Response, sampling: Sampling, generator: torch.Generator

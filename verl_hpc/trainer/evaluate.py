@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from verl_hpc.algorithms.pass_at_k import ks_up_to, pass_at_k
-from verl_hpc.generation.evaluation_set import EvaluationSet
+from verl_hpc.generation.conversation import STEPS_FAILED
 from verl_hpc.generation.generate import generate
-from verl_hpc.generation.rollout_metrics import STEPS_FAILED
 from verl_hpc.generation.score import by_prompt, score
+from verl_hpc.generation.slots import EvaluationSet
 from verl_hpc.metrics.names import RIGHT
 from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.step.batch import StepRows

@@ -14,11 +14,9 @@ from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.choose import ChooseSettings, SelectSettings, ShapeSettings
-from verl_hpc.generation.evaluation_set import EvaluationSet
-from verl_hpc.generation.kept import rollout_key
 from verl_hpc.generation.refill import RefillSettings
 from verl_hpc.generation.score import ScoreSettings
-from verl_hpc.generation.slots import GenerateSettings
+from verl_hpc.generation.slots import EvaluationSet, GenerateSettings
 from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.protocol import Sampling
@@ -122,7 +120,6 @@ class Settings:
             config.rollout.num_samples,
             config.seed,
             kept=self._run.kept,
-            key=rollout_key(config),
             ahead=config.rollout.staleness > 0,
             tagged=config.rollout.staleness > 0,
             environments=self._run.environments,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.generated import feed_of
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
@@ -19,7 +20,7 @@ from verl_hpc.environments.registry import environment_of
 from verl_hpc.errors import ConfigError, DataError, EnvironmentStepError
 from verl_hpc.generation.conversation import Asked, Conversations
 from verl_hpc.rollout.partial import this_turn
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import Response, Sampling, never
 from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import LetterTokenizer
 
@@ -129,21 +130,22 @@ def own(tmp_path_factory):
     return path
 
 
-def conversations(own, notes, kind, longest=40, options=(), problems=PROBLEMS, **config):
+def conversations(
+    own, notes, kind, longest=40, options=(), problems=PROBLEMS, interrupted=never, **config
+):
     options = {"notes": str(notes), **dict(options)}
     settings = EnvironmentConfig(name=f"{own}:{kind}", options=options, **{"max_turns": 8} | config)
     asked = [Asked(problem, is_chat=False) for problem in problems]
     around = Encoder(LetterTokenizer()), lambda i, n: 100 * i + n, Sampling(longest)
-    return Conversations(settings, Environments(settings), asked, *around)
+    feed = feed_of([[3, 4], [5, 6, 7], [3, 5], [6]], [11, 12, 13, 14], interrupted=interrupted)
+    return Conversations(feed, settings, Environments(settings), asked, *around)
 
 
-def talk(turns, longest=40, num_seqs=2, **options):
+def talk(turns, longest=40, num_seqs=2):
     """Responses, and failures of steps."""
-    prompts, seeds = [[3, 4], [5, 6, 7], [3, 5], [6]], [11, 12, 13, 14]
-    engine = LocalRollout(max_num_seqs=num_seqs)
     with closing(turns):
-        found = engine.generate(prompts, Sampling(longest), seeds, turns=turns, **options)
-    return found, list(turns.failures)
+        LocalRollout(max_num_seqs=num_seqs).generate(turns, Sampling(longest))
+    return turns.responses, list(turns.failures)
 
 
 def test_each_response_has_an_environment_of_its_own(own, tmp_path):
@@ -173,13 +175,12 @@ def test_turns_are_limited(own, tmp_path, most):
 def test_no_response_is_longer_than_the_longest(own, tmp_path):
     turns = conversations(own, tmp_path, "Echo", 12, {"times": 9, "says": "k" * 7})
     found, _ = talk(turns, longest=12)
-    for i, response in enumerate(found):
+    for response in found:
         assert len(response.tokens) <= 12
         assert response.sampled[-1] == 1, "an observation that nobody answers is left out"
         # With one more token to answer it in it would have been there.
-        is_cut = response.finish_reason == "stop" and len(response.tokens) + 7 >= 12
-        assert (i in turns.cut) == is_cut
-    assert turns.cut
+        assert (response.finish_reason == "length") == (len(response.tokens) + 7 >= 12)
+    assert any(r.finish_reason == "length" and len(r.tokens) < 12 for r in found)
 
 
 def test_a_slow_step_delays_its_own_response_alone(own, tmp_path):
@@ -269,6 +270,7 @@ def test_also_if_it_ends_before_it_has_said_a_word(own, tmp_path):
 
 LEAVES = """
 import sys
+from tests.generated import feed_of
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.environments.processes import Environments
@@ -314,11 +316,12 @@ def test_so_many_conversations_at_a_time(own, tmp_path):
 
 
 def test_an_engine_that_waits_for_a_tool_is_interrupted(own, tmp_path):
-    turns = conversations(own, tmp_path, "Hangs", timeout_s=60.0)
     start = time.monotonic()
-    responses, _ = talk(turns, num_seqs=4, interrupted=lambda: time.monotonic() > start + 4)
+    ends = {"timeout_s": 60.0, "interrupted": lambda: time.monotonic() > start + 4}
+    turns = conversations(own, tmp_path, "Hangs", **ends)
+    responses, _ = talk(turns, num_seqs=4)
     assert time.monotonic() < start + 30
-    assert None in responses, "those that wait are not finished"
+    assert "unfinished" in {r.finish_reason for r in responses}, "those that wait"
 
 
 def test_processes_end_with_the_helper(own, tmp_path):

@@ -15,7 +15,7 @@ from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.slots import GenerateSettings
 from verl_hpc.placement.layouts import Pool
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import Feed, Response, Sampling
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.batch import StepRows
 from verl_hpc.step.placement import Placement
@@ -145,9 +145,9 @@ def test_a_preempted_rank_drops_the_step_and_keeps_finished_responses():
 class Counted(LocalRollout):
     num_prompts = 0
 
-    def generate(self, prompts, *given, **options):
-        self.num_prompts += len(prompts)
-        return super().generate(prompts, *given, **options)
+    def generate(self, feed, sampling):
+        self.num_prompts += len(feed.requests)
+        super().generate(feed, sampling)
 
 
 def test_evaluation_is_greedy_once_a_prompt_and_not_interrupted():
@@ -166,9 +166,9 @@ def test_evaluation_is_greedy_once_a_prompt_and_not_interrupted():
 
 def test_a_model_that_gives_no_numbers_ends_the_run():
     class Broken(LocalRollout):
-        def generate(self, *given, **options):
-            found = super().generate(*given, **options)
-            return [replace(found[0], log_probs=(float("nan"),) * len(found[0].tokens)), *found[1:]]
+        def generate(self, feed, sampling):
+            super().generate(feed, sampling)
+            feed.responses[0] = replace(feed.responses[0], log_probs=(float("nan"),))
 
     with pytest.raises(TrainingError, match="infinite or NaN"):
         run(some=rollout(Broken()))
@@ -177,15 +177,14 @@ def test_a_model_that_gives_no_numbers_ends_the_run():
 class Halfway(LocalRollout):
     """Begins what is not waited for, and leaves it in flight two tokens further."""
 
-    def generate(self, prompts, sampling, seeds, *given, prefixes, until, **options):
-        assert options.pop("keep_unfinished") and set(options.values()) == {None}
-        found = super().generate(prompts, sampling, seeds, *given, prefixes=prefixes)
-        waited = next(n for n in range(len(prompts) + 1) if until(range(n)))
-        for i in range(waited, len(prompts)):
-            end = len(prefixes[i].tokens if prefixes[i] else ()) + 2
-            cut = Response(found[i].tokens[:end], found[i].log_probs[:end], "unfinished")
-            found[i] = cut if len(found[i].tokens) > end else found[i]
-        return found
+    def generate(self, feed, sampling):
+        whole = Feed(feed.requests)
+        super().generate(whole, sampling)
+        for i, request in feed.next(0):
+            response, end = whole.responses[i], len(request.prefix.tokens) + 2
+            if feed.stops(asks=False) and len(response.tokens) > end:
+                response = Response(response.tokens[:end], response.log_probs[:end], "unfinished")
+            feed.ended(i, response)
 
 
 def test_responses_in_flight_continue_under_the_weights_of_then():
@@ -223,9 +222,8 @@ def test_responses_in_flight_continue_under_the_weights_of_then():
 class Idle(LocalRollout):
     """Nothing may be asked of it."""
 
-    def generate(self, prompts, *arguments, **options):
-        assert not prompts
-        return super().generate(prompts, *arguments, **options)
+    def generate(self, feed, sampling):
+        assert not feed.requests
 
 
 def test_what_was_made_ahead_is_not_made_again():

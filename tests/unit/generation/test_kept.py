@@ -1,15 +1,18 @@
 import pytest
 
 from verl_hpc.config.load import load_config
-from verl_hpc.generation.kept import KeptResponses, rollout_key, step_key
+from verl_hpc.generation.kept import KeptResponses, rollout_key
 from verl_hpc.rollout.protocol import Response
+from verl_hpc.step.batch import StepRows
 
 QUICKSTART = "configs/run/quickstart.yaml"
 RESPONSE = Response((1, 2), (-0.5, -0.5), "stop")
 
 
 def key(*words, step=3, rows=(4, 5)):
-    return step_key(rollout_key(load_config(QUICKSTART, words)), step, rows)
+    kept = KeptResponses(rollout_key(load_config(QUICKSTART, words)))
+    kept.remember(StepRows(step, rows), {})
+    return kept.key
 
 
 def test_how_an_engine_is_sized_is_no_matter():
@@ -24,9 +27,9 @@ def test_what_changes_the_responses_changes_the_key(word):
 
 
 def test_only_responses_to_the_same_question_are_taken():
-    kept = KeptResponses()
-    assert kept.take("a") == {}
-    kept.remember("a", {2: RESPONSE, 3: RESPONSE})
-    assert (kept.take("a"), kept.take("b")) == ({2: RESPONSE, 3: RESPONSE}, {})
-    kept.remember("b", {1: RESPONSE})
-    assert kept.take("b") == {1: RESPONSE}
+    kept, one, other = KeptResponses(), StepRows(1, [4]), StepRows(2, [4])
+    assert kept.take(one) == {}
+    kept.remember(one, {2: RESPONSE, 3: RESPONSE})
+    assert (kept.take(one), kept.take(other)) == ({2: RESPONSE, 3: RESPONSE}, {})
+    kept.remember(other, {1: RESPONSE})
+    assert kept.take(other) == {1: RESPONSE}

@@ -15,7 +15,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.prompt_queue import PromptQueue
 from verl_hpc.placement.layouts import Pool
-from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.rollout.protocol import FeedAround, Sampling
 from verl_hpc.step.batch import Sample, StepRows
 from verl_hpc.step.placement import Placement
 from verl_hpc.testing.local import LocalControl
@@ -60,19 +60,15 @@ def test_the_longest_of_the_last_time_come_first():
     assert list(itertools.takewhile(bool, iter(supply.more, None))) == [[1], [3], [2], [0]]
 
 
+class Late(FeedAround):
+    def next(self, num_running):
+        time.sleep(0.0 if num_running else 0.2)
+        return super().next(num_running)
+
+
 class Slow(LocalRollout):
-    def generate(self, *given, more, **options):
-        def later():
-            time.sleep(0.2)
-            return more()
-
-        return super().generate(*given, more=later, **options)
-
-
-class Remembers(LocalRollout):
-    def generate(self, prompts, sampling, seeds, *given, **options):
-        self.seeds = list(seeds)
-        return super().generate(prompts, sampling, seeds, *given, **options)
+    def generate(self, feed, sampling):
+        super().generate(Late(feed), sampling)
 
 
 def test_a_slow_engine_answers_less_and_every_response_is_at_its_slot():
@@ -81,7 +77,7 @@ def test_a_slow_engine_answers_less_and_every_response_is_at_its_slot():
 
     def work(control, steals):
         place = Placement(Pool("rollout", groups), control.rank, control, CPU)
-        engine = Slow() if steals and control.rank == 0 else Remembers()
+        engine = Slow() if steals and control.rank == 0 else LocalRollout()
         some = rollout(engine, place, queue=PromptQueue("q", count, LocalControl()))
         (samples, columns), _ = generate(place, some, settings(steals=steals), ROWS)
         rows = [row.tolist() for row in columns["tokens"]]

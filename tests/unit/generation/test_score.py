@@ -12,8 +12,7 @@ from tests.unit.ranks import on_ranks
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
-from verl_hpc.generation.failures import agreed_reasons
-from verl_hpc.generation.score import ScoreSettings, score
+from verl_hpc.generation.score import ScoreSettings, agreed_reasons, score
 from verl_hpc.placement.layouts import Pool
 from verl_hpc.rewards.scorer import FunctionScorer
 from verl_hpc.step.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows

@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.generated import generated
 from tests.unit.rollout.test_check_model import change
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ModelError, TrainingError
@@ -35,16 +36,16 @@ def engine_of(model):
 def test_logits_that_are_not_finite_are_named(model, temperature, value):
     engine = engine_of(model)
     sampling = Sampling(max_tokens=2, temperature=temperature)
-    assert len(engine.generate([[5, 6]], sampling, [1])) == 1
+    assert len(generated(engine, [[5, 6]], sampling, [1])) == 1
     with torch.no_grad():
         engine.weights["model.norm.weight"].fill_(value)
     with pytest.raises(TrainingError, match="the model's logits are infinite or NaN"):
-        engine.generate([[5, 6]], sampling, [1])
+        generated(engine, [[5, 6]], sampling, [1])
 
 
 def test_a_head_dim_that_is_null_is_the_usual_one(model):
     change(model / "config.json", head_dim=None)
-    assert len(engine_of(model).generate([[5, 6]], Sampling(max_tokens=2), [1])) == 1
+    assert len(generated(engine_of(model), [[5, 6]], Sampling(max_tokens=2), [1])) == 1
 
 
 @pytest.mark.parametrize("fields", [{"attn_implementation": "nope"}, {"initializer_range": -1.0}])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from verl_hpc.rollout.partial import NOT_BEGUN, continued, given_so_far, observed
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.partial import continued, observed
+from verl_hpc.rollout.protocol import NOT_BEGUN, Request, Response
 
 BEGUN = Response((5, 6), (-0.1, -0.2), "unfinished")
 
@@ -28,21 +28,7 @@ def test_a_continued_response_keeps_the_experts_of_its_parts():
     assert continued(BEGUN, NOT_BEGUN).experts is None
 
 
-def test_responses_without_a_prefix_begin_with_nothing():
-    sampling = Sampling(max_tokens=4)
-    assert given_so_far(None, 2, sampling) == [NOT_BEGUN, NOT_BEGUN]
-    assert given_so_far([BEGUN, None], 2, sampling) == [BEGUN, NOT_BEGUN]
-    assert given_so_far([], 0, sampling) == []
-
-
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        Response((5, 6), (-0.1, -0.2), "stop"),
-        Response((5, 6), (-0.1, -0.2), "length"),
-        Response((5, 6, 7, 8), (-0.1,) * 4, "unfinished"),
-    ],
-)
-def test_what_has_ended_is_not_continued(prefix):
-    with pytest.raises(AssertionError):
-        given_so_far([prefix], 1, Sampling(max_tokens=4))
+def test_what_has_ended_is_not_continued():
+    for reason in ("stop", "length"):
+        with pytest.raises(AssertionError):
+            Request([5], 1, Response((5, 6), (-0.1, -0.2), reason))

@@ -2,11 +2,12 @@
 
 import pytest
 
+from tests.generated import Until, feed_of
 from tests.unit.rollout.scripted_turns import ScriptedTurns, one_by_one
 from tests.unit.rollout.test_check_model import change
 from tests.unit.rollout.test_hf import engine_of
-from verl_hpc.rollout.partial import NOT_BEGUN, continued, observed
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.partial import continued, observed
+from verl_hpc.rollout.protocol import NOT_BEGUN, Response, Sampling
 from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.tiny import make_tiny_model
 
@@ -26,32 +27,32 @@ def engines(tmp_path):
 @pytest.mark.parametrize("late", [(), (0,), (0, 2, 3)])
 def test_turns_beside_each_other_are_those_of_calls_one_by_one(tmp_path, which, late):
     engine, sampling = list(engines(tmp_path))[which]
-    turns = ScriptedTurns(TURNS, sampling.max_tokens, late)
-    responses = engine.generate(PROMPTS, sampling, SEEDS, turns=turns)
-    for index, (prompt, seed, response) in enumerate(zip(PROMPTS, SEEDS, responses, strict=True)):
+    turns = ScriptedTurns(feed_of(PROMPTS, SEEDS), TURNS, sampling.max_tokens, late)
+    engine.generate(turns, sampling)
+    for index, (prompt, seed) in enumerate(zip(PROMPTS, SEEDS, strict=True)):
+        response = turns.responses[index]
         expected = one_by_one(engine, prompt, sampling, seed, index, TURNS)
         assert response.tokens == expected.tokens
         assert response.log_probs == pytest.approx(expected.log_probs, abs=1e-5)
         assert response.sampled == expected.sampled
         given = TURNS.get(index, 0) - turns.left.get(index, 0)
         assert len(response.tokens) - sum(response.sampled) == 2 * given
-    assert not turns.under_way
+    assert turns.finished == {0, 1, 2, 3}
     assert sum(turns.left.values()) < sum(TURNS.values())
 
 
 def test_others_go_on_while_one_waits():
-    turns = ScriptedTurns({0: 1}, 12, late=(0,))
-    LocalRollout(max_num_seqs=2).generate(PROMPTS, Sampling(max_tokens=12), SEEDS, turns=turns)
+    turns = ScriptedTurns(feed_of(PROMPTS, SEEDS), {0: 1}, 12, late=(0,))
+    LocalRollout(max_num_seqs=2).generate(turns, Sampling(max_tokens=12))
     order = [index for index, _ in turns.log]
     assert sorted(order) == [0, 0, 1, 2, 3] and order[-1] == 0
 
 
 def test_a_call_that_is_ended_keeps_no_response_that_waits():
-    turns = ScriptedTurns({0: 1, 1: 1, 2: 1, 3: 1}, 12, late=(0, 1, 2, 3))
-    found = LocalRollout(max_num_seqs=4).generate(
-        PROMPTS, Sampling(max_tokens=12), SEEDS, until=lambda _: len(turns.log) == 2, turns=turns
-    )
-    assert found == [None] * 4
+    turns = ScriptedTurns(feed_of(PROMPTS, SEEDS), dict.fromkeys(range(4), 1), 12, late=range(4))
+    feed = Until(turns, lambda _: len(turns.log) == 2)
+    LocalRollout(max_num_seqs=4).generate(feed, Sampling(max_tokens=12))
+    assert not feed.finished and {r.finish_reason for r in feed.responses} == {"unfinished"}
 
 
 def test_observed_tokens_are_masked_wherever_a_response_goes_on():

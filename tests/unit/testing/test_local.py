@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from tests.generated import generated
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.protocol import OutputOptions
 from verl_hpc.errors import DataError, TrainingError
-from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.rollout.protocol import NOT_BEGUN, Response, Sampling
 from verl_hpc.testing.local import LocalControl, LocalEngine
 from verl_hpc.testing.local_rollout import LocalRollout
 
@@ -128,11 +129,11 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
 def test_responses_follow_the_weights_and_the_seeds():
     prompts, seeds = [[1, 2], [3]], [7, 8]
     sampling = Sampling(6, temperature=0.9)
-    first = LocalRollout().generate(prompts, sampling, seeds)
-    assert first == LocalRollout().generate(prompts, sampling, seeds)
-    assert first[1:] == LocalRollout().generate(prompts[1:], sampling, seeds[1:])
-    assert first != LocalRollout().generate(prompts, sampling, [9, 10])
-    assert first != LocalRollout(seed=1).generate(prompts, sampling, seeds)
+    first = generated(LocalRollout(), prompts, sampling, seeds)
+    assert first == generated(LocalRollout(), prompts, sampling, seeds)
+    assert first[1:] == generated(LocalRollout(), prompts[1:], sampling, seeds[1:])
+    assert first != generated(LocalRollout(), prompts, sampling, [9, 10])
+    assert first != generated(LocalRollout(seed=1), prompts, sampling, seeds)
     for response in first:
         assert (response.finish_reason == "stop") == (response.tokens[-1] == 0)
         assert response.finish_reason == "stop" or len(response.tokens) == 6
@@ -142,20 +143,16 @@ def test_responses_follow_the_weights_and_the_seeds():
 def test_who_is_ended_gives_what_is_finished():
     engine, sampling = LocalRollout(), Sampling(4)
     prompts, seeds = [[1], [2], [3]], [1, 2, 3]
-    whole = engine.generate(prompts, sampling, seeds)
+    whole = generated(engine, prompts, sampling, seeds)
     asked = iter([False, True])
-    responses = engine.generate(prompts, sampling, seeds, lambda: next(asked))
-    assert responses == [whole[0], None, None]
-    two = {"keep_unfinished": True, "until": lambda done: len(done) == 2}
-    responses = engine.generate(prompts, sampling, seeds, **two)
-    assert responses[:2] == whole[:2]
-    assert (responses[2].tokens, responses[2].finish_reason) == ((), "unfinished")
+    responses = generated(engine, prompts, sampling, seeds, lambda: next(asked))
+    assert responses == [whole[0], NOT_BEGUN, NOT_BEGUN]
+    responses = generated(engine, prompts, sampling, seeds, until=lambda done: len(done) == 2)
+    assert responses == [*whole[:2], NOT_BEGUN]
 
 
 def test_a_response_goes_on_behind_its_prefix():
-    from verl_hpc.rollout.protocol import Response
-
     prefix = Response((5, 6), (-0.1, -0.2), "unfinished")
-    (found,) = LocalRollout().generate([[1]], Sampling(4), [3], prefixes=[prefix])
+    (found,) = generated(LocalRollout(), [[1]], Sampling(4), [3], prefixes=[prefix])
     assert found.tokens[:2] == (5, 6) and found.log_probs[:2] == (-0.1, -0.2)
     assert 2 < len(found.tokens) <= 4 and found.finish_reason != "unfinished"

@@ -167,15 +167,14 @@ class _Recorded(LocalRollout):
     """Notes what each call gives, and which weights were filled in last."""
 
     def __init__(self, rollout, played, slow):
-        super().__init__(ARCH, max_num_seqs=rollout.engine._max_num_seqs)
+        super().__init__(ARCH, max_num_seqs=rollout.engine.at_a_time)
         self._played, self._slow = played, slow
 
-    def generate(self, prompts, sampling, seeds, interrupted, prefixes=None, **options):
+    def generate(self, feed, sampling):
         if self._slow == "rollout":
             time.sleep(0.004)
-        found = super().generate(prompts, sampling, seeds, interrupted, prefixes, **options)
-        note(self._played.pieces, max(self._played.weights), seeds, prefixes, found)
-        return found
+        super().generate(feed, sampling)
+        note(self._played.pieces, max(self._played.weights), feed)
 
 
 def _context(schedule, control):

@@ -14,8 +14,8 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import Environments
 from verl_hpc.generation.conversation import Asked, Conversations
-from verl_hpc.rollout.partial import NOT_BEGUN, continued
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.partial import continued
+from verl_hpc.rollout.protocol import Feed, Request, Response, Sampling
 
 OWN = """
 import json
@@ -62,20 +62,14 @@ def talks(draw, name):
 
 def have(conversations, talks):
     """The responses of an engine that samples given tokens."""
-    responses, turns = {}, [iter(talk) for talk in talks]
-
-    def sample(index, before):
-        tokens, _ = next(turns[index])
-        responses[index] = continued(before, Response(tuple(tokens), (-1.0,) * len(tokens), "stop"))
-        conversations.ended(index, responses[index])
-
+    turns = [iter(talk) for talk in talks]
     with closing(conversations):
-        for index in range(len(talks)):
-            sample(index, NOT_BEGUN)
-        while conversations.under_way:
-            for index, longer, _ in conversations.next(wait=True):
-                sample(index, longer)
-    return [responses[index] for index in range(len(talks))]
+        while started := conversations.next(num_running=0):
+            for index, request in started:
+                tokens, _ = next(turns[index])
+                new = Response(tuple(tokens), (-1.0,) * len(tokens), "stop")
+                conversations.ended(index, continued(request.prefix, new))
+    return conversations.responses
 
 
 @given(st.data(), st.sampled_from(sorted(TEMPLATES)))
@@ -85,8 +79,9 @@ def test_what_is_trained_on_is_what_was_sampled(environments, data, name):
     drawn = [data.draw(talks(name)) for _ in range(2)]
     texts = [[said for _, said in talk[:-1]] for talk in drawn]
     asked = [Asked(Problem(i, json.dumps(said)), True) for i, said in enumerate(texts)]
+    feed, encoder = Feed([Request([], 0) for _ in asked]), Encoder(tokenizer)
     conversations = Conversations(
-        config, processes, asked, Encoder(tokenizer), lambda *_: 0, Sampling(10_000)
+        feed, config, processes, asked, encoder, lambda *_: 0, Sampling(10_000)
     )
     observations = Observations(Encoder(tokenizer), is_chat=True)
     for response, talk, said in zip(have(conversations, drawn), drawn, texts, strict=True):

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from tests.generated import generated
 from verl_hpc.api.tasks.constraints import constraint_of
 from verl_hpc.api.tasks.settings import ConstraintConfig
 from verl_hpc.config.rollout import RolloutConfig
@@ -23,7 +24,7 @@ def made(given, tokenizer):
 def answers(model, constraint, tokenizer, count=12, limit=8):
     engine = ModuleRollout(model, [0], RolloutConfig(engine="hf"), {}, ShardMap({}, []), constraint)
     prompts = [tokenizer.encode("a" * (1 + i % 3)) for i in range(count)]
-    found = engine.generate(prompts, Sampling(limit), list(range(count)))
+    found = generated(engine, prompts, Sampling(limit), list(range(count)))
     return [(tokenizer.decode(r.tokens, skip_special_tokens=True), r) for r in found]
 
 
@@ -132,7 +133,7 @@ def test_a_task_of_a_trainer_is_held_to_a_model_by_name(
     prompt = tokenizer.encode("pick: ")
     rollout = trainer.tasks["pick"].run.rollout.here
     allowed = set()
-    for response in rollout.generate([prompt] * 20, Sampling(4), list(range(20))):
+    for response in generated(rollout, [prompt] * 20, Sampling(4), list(range(20))):
         with torch.no_grad():
             text = torch.tensor([[*prompt, *response.tokens]])
             chances = hf_model(text).logits[0, len(prompt) - 1 : -1].softmax(-1)

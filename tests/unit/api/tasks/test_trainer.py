@@ -9,6 +9,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 import verl_hpc
+from tests.generated import generated
 from tests.unit.api.tasks.conftest import ANIMALS, LEARNING, REWARDS
 from verl_hpc.api.settings import PPOConfig
 from verl_hpc.api.tasks.task import divided
@@ -93,7 +94,7 @@ def test_a_ratio_of_the_whole_distribution_would_not_be_one(make_trainer):
     from verl_hpc.engines.protocol import OutputOptions
     from verl_hpc.rollout.protocol import Sampling
 
-    (response,) = rollout.generate([prompt], Sampling(6), [1])
+    (response,) = generated(rollout, [prompt], Sampling(6), [1])
     tokens = torch.tensor([*prompt, *response.tokens])
     allowed = torch.zeros(len(tokens) - 1, response.allowed.shape[1], dtype=torch.uint8)
     allowed[len(prompt) - 1 :] = torch.from_numpy(response.allowed)

@@ -12,8 +12,7 @@ def verdict(text, bounds=TEN):
 
 
 def test_every_answer_of_the_table_has_its_verdict():
-    found = [(text, verdict(text, bounds), right, src) for text, bounds, right, src in ANSWERS]
-    assert not [case for case in found if case[1] != case[2]]
+    assert not [row for row in ANSWERS if verdict(*row[:2]) != row[2]]
 
 
 FORMS = [

@@ -17,8 +17,7 @@ from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.environments.environment import Done, Environment
 from verl_hpc.environments.registry import environment_of
-from verl_hpc.rewards.guard import describe, guarded
-from verl_hpc.rewards.printing import capped_output
+from verl_hpc.rewards.guard import capped_output, describe, guarded
 from verl_hpc.runtime.helper_process import serve_made
 from verl_hpc.runtime.limit import TimeLimitExceeded
 from verl_hpc.runtime.messages import receive, receive_bytes, send

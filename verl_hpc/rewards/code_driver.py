@@ -1,6 +1,6 @@
 """Run a program in the sandbox. This file is never imported: its text is run there.
 
-A program finds the names that judges import for it (`code_preamble`) as if they were built in, so
+A program finds the names that judges import for it (`code_tests`) as if they were built in, so
 that its own lines keep their numbers, and a name that it does not define is not found in it.
 """
 

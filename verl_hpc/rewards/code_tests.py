@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib
 import json
 import math
 import re
@@ -14,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.code_preamble import preamble_of
 
 _DRIVER = Path(__file__).with_name("code_driver.py")
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
@@ -22,6 +23,13 @@ _INTEGER = re.compile(r"[-+]?[0-9]+")
 _TOLERANCE = 1e-6
 """Absolute or relative tolerance of numbers that are not whole, as judges of contests allow."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_MODULES = (
+    # typing comes first: it also has a Counter, and collections' is meant.
+    *("typing", "string", "re", "datetime", "collections", "heapq", "bisect", "copy"),
+    *("math", "random", "statistics", "itertools", "functools", "operator", "io", "sys", "json"),
+)
+"""Modules of APPS, LiveCodeBench and PRIME, each with `import M` and `from M import *` (verl's
+prime_code and sandbox_fusion have the same list)."""
 
 
 @cache
@@ -30,8 +38,30 @@ def _driver() -> str:
 
 
 def _tests_of(program: str, word: str, **job: Any) -> tuple[str, str]:
-    job |= {"program": program, "preamble": preamble_of(program), "word": word}
+    job |= {"program": program, "preamble": _preamble_of(program), "word": word}
     return f"{_driver()}\n\nrun_tests()\n", json.dumps(job)
+
+
+def _preamble_of(program: str) -> dict[str, str]:
+    """Return the names in a program that judges import before it, and the module of each.
+
+    Only modules that a program uses are imported: all of them take longer than its interpreter's
+    start.
+    """
+    known = _known_names()
+    return {word: known[word] for word in dict.fromkeys(_WORD.findall(program)) if word in known}
+
+
+@cache
+def _known_names() -> dict[str, str]:
+    modules: dict[str, str] = {}
+    for name in _MODULES:
+        module = importlib.import_module(name)
+        public = [known for known in dir(module) if not known.startswith("_")]
+        modules |= dict.fromkeys(getattr(module, "__all__", public), name)
+    # A module comes after what others have of its name: datetime, copy.
+    modules |= {name: name for name in _MODULES}
+    return {name: module for name, module in modules.items() if not hasattr(builtins, name)}
 
 
 class Case(Protocol):
@@ -58,7 +88,7 @@ class InputCase:
 
     def run_of(self, program: str) -> tuple[str, str]:
         """Return what `Case.run_of` does."""
-        return f"{_driver()}\n\nrun_program({program!r}, {preamble_of(program)!r})\n", self.stdin
+        return f"{_driver()}\n\nrun_program({program!r}, {_preamble_of(program)!r})\n", self.stdin
 
     def passes(self, output: str) -> bool:
         """Return what `Case.passes` does."""
@@ -115,7 +145,7 @@ class AssertCase:
         """Return what `Case.run_of` does."""
         # Modules that tests use, and the one that parses them, are loaded before a program can
         # change them.
-        modules = sorted({"ast", *preamble_of(self.statements).values()})
+        modules = sorted({"ast", *_preamble_of(self.statements).values()})
         return _tests_of(program, self.word, tests=self.statements, modules=modules)
 
     def passes(self, output: str) -> bool:

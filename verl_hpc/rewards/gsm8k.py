@@ -21,10 +21,8 @@ _OR = re.compile(r"\d[^\n]{0,20}\bor\b[^\n]{0,8}\d")
 
 
 def compute_score(
-    data_source: str,
     solution_str: str,
     ground_truth: Any,
-    extra_info: dict[str, Any] | None = None,
     method: Literal["strict", "flexible"] = "strict",
     format_score: float = 0.0,
     score: float = 1.0,
@@ -41,15 +39,12 @@ def compute_score(
     Raises:
         RewardError: `ground_truth` is not a number, or `method` is unknown.
     """
-    given = (data_source, solution_str, ground_truth, extra_info)
-    return graded(*given, method, format_score, score)["score"]
+    return graded(solution_str, ground_truth, method, format_score, score)["score"]
 
 
 def graded(
-    data_source: str,  # noqa: ARG001
     solution_str: str,
     ground_truth: Any,
-    extra_info: dict[str, Any] | None = None,  # noqa: ARG001
     method: Literal["strict", "flexible"] = "strict",
     format_score: float = 0.0,
     score: float = 1.0,

@@ -46,13 +46,7 @@ _MORE = re.compile(
 """Text after a formula that is no answer by itself: 5 or 6, 5 million, 5 if n is even."""
 
 
-def compute_score(
-    data_source: str,
-    solution_str: str,
-    ground_truth: Any,
-    extra_info: dict[str, Any] | None = None,
-    timeout_s: float = 5.0,
-) -> float:
+def compute_score(solution_str: str, ground_truth: Any, timeout_s: float = 5.0) -> float:
     r"""Return 1 for an answer that is mathematically equal to `ground_truth`, else 0.
 
     A response without \boxed{} or \fbox{} may have <answer> tags, or say 'the answer is ...'. A
@@ -62,16 +56,10 @@ def compute_score(
     Raises:
         RewardError: the row has no ground truth, or a list or mapping.
     """
-    return graded(data_source, solution_str, ground_truth, extra_info, timeout_s)["score"]
+    return graded(solution_str, ground_truth, timeout_s)["score"]
 
 
-def graded(
-    data_source: str,  # noqa: ARG001
-    solution_str: str,
-    ground_truth: Any,
-    extra_info: dict[str, Any] | None = None,  # noqa: ARG001
-    timeout_s: float = 5.0,
-) -> dict[str, float]:
+def graded(solution_str: str, ground_truth: Any, timeout_s: float = 5.0) -> dict[str, float]:
     """Return `score` of `compute_score`, and for metrics why it is 0 if nothing was compared.
 
     Returns: `score`; `no_answer`, 1 if the response gives none, else 0; and `not_judged`, 1 if the

@@ -16,7 +16,6 @@ def make(options: MultipleChoiceOptions) -> RewardFunction:
     """Make the reward function."""
 
     def graded(
-        data_source: str,  # noqa: ARG001
         solution_str: str,
         ground_truth: Any,
         extra_info: dict[str, Any] | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 from verl_hpc.config.reward import REWARD_OPTIONS, RewardConfig
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.awaiting import at_once, is_async
-from verl_hpc.rewards.built_in import BUILT_IN, MAKERS, function_for
+from verl_hpc.rewards.built_in import BUILT_IN, MAKERS, score_by_data_source
 from verl_hpc.rewards.request import (
     KEYWORDS,
     NAMES,
@@ -183,14 +183,3 @@ def _find(config: RewardConfig, setting: str) -> RewardFunction:
     if name in BUILT_IN:
         return BUILT_IN[name]
     return load_function(name, config.import_timeout_s, f"{setting}.function")
-
-
-def score_by_data_source(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
-) -> float | Mapping[str, Any]:
-    """Score with the function that `DATA_SOURCES` gives the row.
-
-    Raises:
-        RewardError: it gives none.
-    """
-    return function_for(data_source)(data_source, solution_str, ground_truth, extra_info)

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from numbers import Complex, Real
 from typing import Any, SupportsFloat
 
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.errors import RewardError, ScoreNotFiniteError
 from verl_hpc.rewards.awaiting import awaited
-from verl_hpc.rewards.guard import describe, guarded, message
-from verl_hpc.rewards.per_token import listed, per_token
-from verl_hpc.rewards.printing import capped_output
+from verl_hpc.rewards.guard import capped_output, describe, guarded, message
 from verl_hpc.rewards.request import (
     Request,
     RewardFunction,
@@ -81,9 +80,8 @@ def _score_each(
     names = taken(function)
 
     def score(request: Request) -> Score:
-        call = _Call(config, setting, request)
         given = arguments(request, names)
-        return call.score(lambda: _read(awaited(function(**given)), request))
+        return _scored(config, setting, request, lambda: _read(awaited(function(**given)), request))
 
     return [score(request) for request in requests]
 
@@ -99,8 +97,8 @@ def _score_together(
         results.extend(_of_each(awaited(function(requests)), len(requests)))
         return Score(0.0)
 
-    calls = [_Call(config, setting, request) for request in requests]
-    whole = calls[0].score(run, math.inf if is_bounded(function) else len(requests))
+    times = math.inf if is_bounded(function) else len(requests)
+    whole = _scored(config, setting, requests[0], run, times)
     if whole.error is not None:
         return [whole] * len(requests)
 
@@ -109,8 +107,10 @@ def _score_together(
             raise result
         return _read(result, request)
 
-    asked = zip(calls, results, requests, strict=True)
-    return [c.score(partial(read, result, request)) for c, result, request in asked]
+    return [
+        _scored(config, setting, request, partial(read, result, request))
+        for result, request in zip(results, requests, strict=True)
+    ]
 
 
 def _of_each(found: Any, count: int) -> Iterable[Any]:
@@ -128,34 +128,23 @@ def _of_each(found: Any, count: int) -> Iterable[Any]:
     return results
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One call of a reward function, with its treatment of failures."""
-
-    config: RewardConfig
-    setting: str
-    request: Request
-
-    def score(self, run: Callable[[], Score], times: float = 1) -> Score:
-        """Run the call under `times` time limits."""
-        limit_s = self.config.timeout_s * times
-        try:
-            with guarded(limit_s):
-                return run()
-        except RewardError as error:
-            raise RewardError(f"{self._words()}: {message(error)}") from error
-        except TimeLimitExceeded as error:
-            return self._failed(f"ran longer than timeout_s = {limit_s:g}", error)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            return self._failed(describe(error), error)
-
-    def _failed(self, reason: str, error: BaseException) -> Score:
-        return failed(self.config, self.setting, self.request, reason, error)
-
-    def _words(self) -> str:
-        return _words(self.config, self.setting, self.request)
+def _scored(
+    config: RewardConfig, setting: str, request: Request, run: Callable[[], Score], times: float = 1
+) -> Score:
+    """Run one call of a reward function under `times` time limits, and handle its failure."""
+    limit_s = config.timeout_s * times
+    try:
+        with guarded(limit_s):
+            return run()
+    except RewardError as error:
+        raise RewardError(f"{_words(config, setting, request)}: {message(error)}") from error
+    except TimeLimitExceeded as error:
+        reason = f"ran longer than timeout_s = {limit_s:g}"
+        return failed(config, setting, request, reason, error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return failed(config, setting, request, describe(error), error)
 
 
 def failed(
@@ -192,22 +181,64 @@ def _read(result: Any, request: Request) -> Score:
     """Read a result: a number, a list of numbers, whose sum is the score, or a mapping with
     either."""
     if not isinstance(result, Mapping):
-        return _scored(result, request, {})
+        return _score_of(result, request, {})
     if "score" not in result:
         raise ValueError(f"the result has no 'score'; it has {', '.join(map(str, result))}")
     for key in result:
         if not isinstance(key, str):
             raise TypeError(f"the result has the key {key!r:.60}; keys are strings")
     others = {k: v for k, v in result.items() if k != "score"}
-    return _scored(result["score"], request, _figures(others))
+    return _score_of(result["score"], request, _figures(others))
 
 
-def _scored(value: Any, request: Request, figures: dict[str, float]) -> Score:
-    numbers = listed(value)
+def _score_of(value: Any, request: Request, figures: dict[str, float]) -> Score:
+    numbers = _listed(value)
     if numbers is None:
         return Score(_finite(value), figures)
-    rewards = per_token([_finite(number) for number in numbers], request)
+    rewards = _per_token([_finite(number) for number in numbers], request)
     return Score(_finite(math.fsum(rewards)), figures, per_token=rewards)
+
+
+def _listed(found: Any) -> list[Any] | None:
+    """Return the numbers of a score that is a list or an array with one dimension; None for others.
+
+    An array of a single number is that number.
+    """
+    shape = getattr(found, "shape", None)
+    if shape is not None and len(shape) == 1 and shape[0] != 1:
+        numbers: list[Any] = found.tolist()
+        return numbers
+    is_text = isinstance(found, str | bytes)
+    return list(found) if isinstance(found, Sequence) and not is_text else None
+
+
+def _per_token(numbers: Sequence[float], request: Request) -> list[float]:
+    """Return the reward of each token of a response. The number of a turn belongs to its last
+    token.
+
+    Args:
+        numbers: one for each token of the response (those of an environment included), or one for
+            each turn of the model.
+
+    Raises:
+        ValueError: the number of numbers is neither of these.
+    """
+    num_tokens = len(request.response_ids)
+    if len(numbers) == num_tokens:
+        return list(numbers)
+    counts = accumulate(len(turn["token_ids"]) for turn in request.turns)
+    turns = zip(request.turns, counts, strict=True)
+    ends = [count - 1 for turn, count in turns if turn["role"] == "assistant"]
+    if len(numbers) != len(ends):
+        raise ValueError(
+            f"the score is a list of {len(numbers)} numbers, and the response has {num_tokens} "
+            f"tokens in {len(ends)} turns of the model; give one number for each token, or one for "
+            "each turn"
+        )
+    rewards = [0.0] * num_tokens
+    for end, number in zip(ends, numbers, strict=True):
+        rewards[end] = number
+    return rewards
 
 
 def _figures(values: Mapping[str, Any]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards import gsm8k, math_reward
-from verl_hpc.rewards.built_in import function_for
+from verl_hpc.rewards.built_in import function_for, score_by_data_source
 
 PACKAGE = "verl.utils.reward_score"
 _GSM8K = {"strict": re.compile(r"#### (-?[0-9.,]+)"), "flexible": re.compile(r"-?[0-9.,]+")}
@@ -42,10 +42,10 @@ def default_compute_score(
                 "the sandbox of reward.function code"
             )
     try:
-        function = function_for(data_source)
+        function_for(data_source)
     except RewardError as error:
         raise NotImplementedError(str(error)) from None
-    return function(data_source, solution_str, ground_truth, extra_info)
+    return score_by_data_source(data_source, solution_str, ground_truth, extra_info)
 
 
 def gsm8k_score(
@@ -56,7 +56,7 @@ def gsm8k_score(
     score: float = 1.0,
 ) -> float:
     """Score a response like `reward.function: gsm8k`."""
-    return gsm8k.compute_score("", solution_str, ground_truth, None, method, format_score, score)
+    return gsm8k.compute_score(solution_str, ground_truth, method, format_score, score)
 
 
 def gsm8k_answer(solution_str: str, method: str = "strict") -> str | None:
@@ -68,7 +68,7 @@ def gsm8k_answer(solution_str: str, method: str = "strict") -> str | None:
 
 def math_score(solution_str: str, ground_truth: Any) -> float:
     """Score a response like `reward.function: math`."""
-    return math_reward.compute_score("", solution_str, ground_truth)
+    return math_reward.compute_score(solution_str, ground_truth)
 
 
 def math_scores(

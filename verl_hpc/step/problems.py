@@ -16,7 +16,7 @@ from verl_hpc.data.prompts import Encoder
 from verl_hpc.data.rows import Needs
 from verl_hpc.data.sources import Source, open_source, read_problems
 from verl_hpc.errors import DataError, RewardError
-from verl_hpc.rewards.registry import function_for
+from verl_hpc.rewards.built_in import function_for
 from verl_hpc.runtime.session import Session
 
 _logger = logging.getLogger(__name__)

@@ -204,7 +204,7 @@ def test_math_500_keeps_its_answer_and_its_labels(tmp_path):
     kept = {name: problem.extra[name] for name in ("level", "subject", "unique_id")}
     assert kept == {"level": "2", "subject": "Prealgebra", "unique_id": "test/prealgebra/1.json"}
     assert function_for(problem.data_source) is BUILT_IN["math"]
-    assert BUILT_IN["math"]("", r"\boxed{0.5}", problem.ground_truth)["score"] == 1.0
+    assert BUILT_IN["math"](r"\boxed{0.5}", problem.ground_truth)["score"] == 1.0
 
 
 def test_the_answers_of_every_release_of_aime_are_integers(tmp_path):
@@ -216,7 +216,7 @@ def test_the_answers_of_every_release_of_aime_are_integers(tmp_path):
     for problem in problems:
         assert problem.prompt[0]["content"].startswith("Find it. Let's think step by step")
         response = f"\\boxed{{{problem.ground_truth}}}"
-        graded = function_for(problem.data_source)("", response, problem.ground_truth)
+        graded = function_for(problem.data_source)(response, problem.ground_truth)
         assert graded["score"] == 1.0
 
 

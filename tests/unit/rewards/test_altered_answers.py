@@ -39,7 +39,7 @@ MARKED = {
 def test_what_makes_a_number_another_one():
     for truth, lines in MARKED.items():
         for line in lines:
-            right = [n for n in ("7", "8", "9") if number("", f"#### {line}", n) == 1.0]
+            right = [n for n in ("7", "8", "9") if number(f"#### {line}", n) == 1.0]
             assert right == ([truth] if truth else []), line
 
 
@@ -82,7 +82,7 @@ def test_what_makes_a_number_another_one():
     ],
 )  # fmt: skip
 def test_a_box_with_words(answer, truth, score):
-    assert formula("", rf"\boxed{{{answer}}}", truth, timeout_s=60.0) == score
+    assert formula(rf"\boxed{{{answer}}}", truth, timeout_s=60.0) == score
 
 
 RESPONSES = {
@@ -102,9 +102,9 @@ RESPONSES = {
 
 @pytest.mark.parametrize("score", RESPONSES)
 def test_an_answer_that_is_given_is_read_and_a_supposition_is_none(score):
-    wrong = [text for text in RESPONSES[score] if formula("", text, "5", timeout_s=60.0) != score]
+    wrong = [text for text in RESPONSES[score] if formula(text, "5", timeout_s=60.0) != score]
     assert not wrong
-    assert formula("", "<answer>54</answer>", r"\boxed{54}", timeout_s=60.0) == 1.0
+    assert formula("<answer>54</answer>", r"\boxed{54}", timeout_s=60.0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_an_answer_that_is_given_is_read_and_a_supposition_is_none(score):
 )  # fmt: skip
 def test_letters(response, letter):
     score = make(MultipleChoiceOptions())
-    right = [x for x in "ABCD" if score("", response, x, row=CHOICES)["score"] == 1.0]
+    right = [x for x in "ABCD" if score(response, x, row=CHOICES)["score"] == 1.0]
     assert right == ([letter] if letter else [])
 
 

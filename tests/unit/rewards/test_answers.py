@@ -7,22 +7,20 @@ import pytest
 from tests.unit.rewards.answers import accuracy, exact_match, gsm8k, math, multiple_choice
 from tests.unit.rewards.answers import format as forms
 from verl_hpc.config.reward_options import FormatOptions, MultipleChoiceOptions
-from verl_hpc.rewards import format_reward
-from verl_hpc.rewards.accuracy import compute_score as same_or_formula
-from verl_hpc.rewards.exact_match import compute_score as same
+from verl_hpc.rewards import built_in
 from verl_hpc.rewards.gsm8k import compute_score as score_number
 from verl_hpc.rewards.math_reward import compute_score as formula
 from verl_hpc.rewards.multiple_choice import make
 
 choose = make(MultipleChoiceOptions())
 TABLES = {
-    "accuracy": (accuracy.ROWS, lambda text, truth: same_or_formula("", text, truth)),
-    "exact_match": (exact_match.ROWS, lambda text, truth: same("", text, truth)),
+    "accuracy": (accuracy.ROWS, built_in.accuracy),
+    "exact_match": (exact_match.ROWS, built_in.exact_match),
     "format": (
         forms.ROWS,
-        lambda text, truth, options: format_reward.make(FormatOptions(**options))("", text, truth),
+        lambda text, _, options: built_in.make_format(FormatOptions(**options))(text),
     ),
-    "math": (math.ROWS, lambda text, truth: formula("", text, truth, timeout_s=60.0)),
+    "math": (math.ROWS, lambda text, truth: formula(text, truth, timeout_s=60.0)),
 }
 """The rows of a scorer, and what calls it with a response, a truth and what a row has more."""
 
@@ -37,7 +35,7 @@ def test_every_answer_has_its_score(table):
 def test_a_letter_is_right_and_no_other():
     for response, letter, choices in multiple_choice.ROWS:
         row = {"choices": choices}
-        right = [x for x in choices if choose("", response, x, row=row)["score"] == 1.0]
+        right = [x for x in choices if choose(response, x, row=row)["score"] == 1.0]
         assert right == ([letter] if letter else []), response
 
 
@@ -45,7 +43,7 @@ def test_a_number_is_right_and_no_other():
     misread = map(Fraction, ("31415", "31415926", "100099", "1234.5", "72.5", "4/9", "-5"))
     numbers = {Fraction(truth) for _, truth, *_ in gsm8k.ROWS if truth} | {*misread, *range(300)}
     for response, truth, method in gsm8k.ROWS:
-        scores = {n: score_number("", response, str(n), method=method) for n in numbers}
+        scores = {n: score_number(response, str(n), method=method) for n in numbers}
         right = [Fraction(truth)] if truth else []
         assert [n for n, score in scores.items() if score == 1.0] == right, response
-        assert truth is None or score_number("", response, truth, method=method) == 1.0
+        assert truth is None or score_number(response, truth, method=method) == 1.0

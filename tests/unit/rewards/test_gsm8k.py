@@ -11,7 +11,7 @@ from verl_hpc.rewards.gsm8k import compute_score
 
 
 def score(response, truth="72", **options) -> float:
-    return compute_score("openai/gsm8k", response, truth, None, **options)
+    return compute_score(response, truth, **options)
 
 
 def verl(response: str, truth: str, method: str) -> float:

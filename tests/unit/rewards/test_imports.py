@@ -24,7 +24,7 @@ def test_scoring_mathematics_brings_no_torch():
         "import sys\n"
         "from verl_hpc.rewards.built_in import BUILT_IN\n"
         "extra = {'question': '', 'metadata': {}}\n"
-        "BUILT_IN['math']('', '\\\\boxed{1}', '1', None)\n"
+        "BUILT_IN['math']('\\\\boxed{1}', '1')\n"
         "BUILT_IN['reasoning_gym']('reasoning_gym/gcd', '1', '1', extra)\n"
         "print('torch' in sys.modules)"
     )

@@ -205,7 +205,7 @@ JOINED = [
 
 
 def score(response, truth):
-    return compute_score("", response, truth, timeout_s=60.0)
+    return compute_score(response, truth, timeout_s=60.0)
 
 
 @pytest.mark.parametrize(("answers", "right"), [(SAME, 1), (OTHERS, 0)], ids=["same", "others"])

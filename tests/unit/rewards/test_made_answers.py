@@ -124,7 +124,7 @@ AROUND = ["{}", "({},7)", "[{},99)", r"\{{{},7\}}", r"{}\sqrt{{2}}", "x^2+{}", r
 
 
 def is_right(response, truth):
-    return compute_score("", response, truth, timeout_s=60.0) == 1.0
+    return compute_score(response, truth, timeout_s=60.0) == 1.0
 
 
 @given(

@@ -60,7 +60,7 @@ VALUES = {
 
 
 def is_right(answer, truth):
-    return compute_score("", rf"So \boxed{{{answer}}}.", truth, timeout_s=60.0) == 1.0
+    return compute_score(rf"So \boxed{{{answer}}}.", truth, timeout_s=60.0) == 1.0
 
 
 def test_another_value_is_wrong_in_every_form_in_which_the_right_one_is_right():

@@ -11,7 +11,7 @@ from verl_hpc.rewards.math_reward import compute_score
 
 
 def score(response, truth, **options) -> float:
-    return compute_score("lighteval/MATH", response, truth, None, **options)
+    return compute_score(response, truth, **options)
 
 
 RIGHT = [

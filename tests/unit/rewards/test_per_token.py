@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.unit.rewards.test_scoring import returning
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.errors import RewardError, ScoreNotFiniteError
 from verl_hpc.rewards.request import Request, batched
@@ -23,10 +24,6 @@ def request(turns=TURNS):
 ONE_TURN = request([("assistant", [5, 6, 7])])
 BY_TOKEN = [0.5, 0.0, -0.25, 1.0, 0.0, 2.0]
 BY_TURN = [0.5, -2.0]
-
-
-def returning(value):
-    return lambda **_: value
 
 
 def score(function, asked, **settings):

@@ -6,7 +6,7 @@ import pytest
 
 from verl_hpc.config.reward import REWARD_FUNCTIONS, REWARD_OPTIONS, RewardConfig
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.built_in import BUILT_IN, DATA_SOURCES, MAKERS, score_by_data_source
+from verl_hpc.rewards.built_in import BUILT_IN, DATA_SOURCES, MAKERS
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rewards.request import Request, arguments, taken
 from verl_hpc.rewards.scoring import score_responses
@@ -23,48 +23,32 @@ def call(function, response, truth, data_source="", extra=None):
     return result["score"] if isinstance(result, Mapping) else result
 
 
-@pytest.mark.parametrize(
-    ("name", "response", "truth"),
-    [
-        ("gsm8k", "#### 72", "72"),
-        ("math", r"\boxed{0.5}", r"\frac{1}{2}"),
-        ("exact_match", " yes\n", "yes"),
-    ],
-)
-def test_built_in_functions_by_name(name, response, truth):
-    assert call(find(name), response, truth) == 1.0
-    assert call(find(name), response, "1" + truth) == 0.0
-
-
-@pytest.mark.parametrize("truth", [None, "", " ", ["None"], {"target": "None"}])
-def test_exact_match_needs_a_truth(truth):
-    with pytest.raises(RewardError, match="no ground_truth|is no answer that a response could be"):
-        call(find("exact_match"), "None", truth)
+def test_exact_match_needs_a_truth():
+    for truth in (None, "", " ", ["None"], {"target": "None"}):
+        with pytest.raises(RewardError, match="no ground_truth|is no answer that a response could"):
+            call(find("exact_match"), "None", truth)
 
 
 def test_options_are_bound():
     assert call(find("gsm8k", method="flexible", format_score=0.2), "it is 71", "72") == 0.2
 
 
-@pytest.mark.parametrize(
-    ("source", "response", "truth", "extra"),
-    [
-        ("openai/gsm8k", "#### 72", "72", None),
-        ("lighteval/MATH", r"\boxed{\frac12}", "0.5", None),
-        ("DigitalLearningGmbH/MATH-lighteval", r"\boxed{2}", "2", None),
-        ("HuggingFaceH4/MATH-500", r"\boxed{2}", "2", None),
-        ("math_dapo", "Answer: 34", "34", None),
-        ("aime2024", r"\boxed{204}", "204", None),
-        ("numina_olympiads", r"\boxed{2}", "2", None),
-        ("reasoning_gym/chain_sum", "5", "5", {"question": "2 + 3", "metadata": {}}),
-    ],
-)
-def test_auto_goes_by_the_source_of_the_row(source, response, truth, extra):
-    assert call(find("auto"), response, truth, source, extra) == 1.0
+SOURCES = [
+    ("openai/gsm8k", "#### 72", "72", None),
+    ("lighteval/MATH", r"\boxed{\frac12}", "0.5", None),
+    ("DigitalLearningGmbH/MATH-lighteval", r"\boxed{2}", "2", None),
+    ("HuggingFaceH4/MATH-500", r"\boxed{2}", "2", None),
+    ("math_dapo", "Answer: 34", "34", None),
+    ("aime2024", r"\boxed{204}", "204", None),
+    ("numina_olympiads", r"\boxed{2}", "2", None),
+    ("reasoning_gym/chain_sum", "5", "5", {"question": "2 + 3", "metadata": {}}),
+    ("multiple_choice/gpqa", r"\boxed{Rome}", "B", {"choices": ["Paris", "Rome"]}),
+]
 
 
-def test_every_source_has_a_function():
-    assert set(DATA_SOURCES.values()) <= {*BUILT_IN, *MAKERS}
+def test_auto_goes_by_the_source_of_the_row():
+    for source, response, truth, extra in SOURCES:
+        assert call(find("auto"), response, truth, source, extra) == 1.0, source
 
 
 @pytest.mark.parametrize("source", ["codecontests", "", "OPENAI/GSM8K"])
@@ -78,6 +62,7 @@ def test_the_configuration_knows_the_names():
     assert {"auto", *BUILT_IN, *MAKERS} == set(REWARD_FUNCTIONS)
     assert not set(BUILT_IN) & set(MAKERS)
     assert set(MAKERS) == set(REWARD_OPTIONS)
+    assert set(DATA_SOURCES.values()) <= {*BUILT_IN, *MAKERS}
 
 
 @pytest.mark.parametrize("function", ["gsm8k", "auto"])
@@ -219,36 +204,26 @@ def test_other_signatures_are_refused_with_both_that_are_taken(tmp_path, paramet
     assert "function(response, ground_truth)" in text
 
 
-def test_what_has_no_signature_is_refused(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("score = max\n")
-    with pytest.raises(RewardError, match="nothing says what it takes"):
-        find(f"{path}:score")
+JUDGE = """class Judge:
+    def __call__(self, response, ground_truth): return 1.0
+    @property
+    def __signature__(self): {}
+score = Judge()
+"""
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("text", "message"),
     [
-        ("while True: pass", r"longer than import_timeout_s = 0\.2"),
-        ("1 / 0", r"its arguments cannot be read: ZeroDivisionError"),
-        ("return 3", r"its arguments cannot be read: TypeError"),
+        ("score = max\n", "nothing says what it takes"),
+        (JUDGE.format("exec('while True: pass')"), r"longer than import_timeout_s = 0\.2"),
+        (JUDGE.format("1 / 0"), r"its arguments cannot be read: ZeroDivisionError"),
+        (JUDGE.format("return 3"), r"its arguments cannot be read: TypeError"),
     ],
 )
-def test_a_signature_that_cannot_be_read(tmp_path, no_alarm, body, message):
+def test_a_signature_that_cannot_be_read(tmp_path, no_alarm, text, message):
     path = tmp_path / "mine.py"
-    path.write_text(
-        "class Judge:\n"
-        "    def __call__(self, response, ground_truth): return 1.0\n"
-        "    @property\n"
-        f"    def __signature__(self):\n        {body}\n"
-        "score = Judge()\n"
-    )
+    path.write_text(text)
     config = RewardConfig(function=f"{path}:score", import_timeout_s=0.2)
     with pytest.raises(RewardError, match=message):
         get_reward_function(config)
-
-
-def test_rows_of_multiple_choice_are_scored_by_their_choices():
-    extra = {"choices": ["Paris", "Rome"]}
-    assert score_by_data_source("multiple_choice/gpqa", r"\boxed{Rome}", "B", extra)["score"] == 1.0
-    assert score_by_data_source("multiple_choice/gpqa", "Answer: A", "B", extra)["score"] == 0.0

@@ -14,11 +14,6 @@ def written(folder, text, name="mine.py"):
     return path
 
 
-def test_a_function_is_found_in_its_file(tmp_path):
-    path = written(tmp_path, "def score(x):\n    return x + 1\n")
-    assert load_function(f"{path}:score")(1) == 2
-
-
 def test_files_of_one_name_are_two_modules(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()

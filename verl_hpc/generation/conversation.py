@@ -6,7 +6,7 @@ import logging
 import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -35,15 +35,6 @@ _WAIT_S = 1.0
 _LATE = "a step takes longer than timeout_s = {:g}, and did not end"
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The problem that a response answers."""
-
-    problem: Problem
-    is_chat: bool
-    """Whether the prompt was rendered with a chat template."""
-
-
 class Conversations(FeedAround):
     """A feed with one environment per request: a response goes on after its turn has ended.
 
@@ -54,7 +45,7 @@ class Conversations(FeedAround):
         feed: gets responses whose last turn has ended.
         config: limits, and the reaction to an error.
         environments: starts conversations with environments.
-        asked: problems by the index of the request.
+        problems: problem of each request.
         encoder: the run's encoder.
         seed: `seed(index, length)` of the turn that starts after `length` tokens.
         sampling: token limit of a response, and its stop strings.
@@ -66,23 +57,25 @@ class Conversations(FeedAround):
         feed: Feed,
         config: EnvironmentConfig,
         environments: Environments,
-        asked: Sequence[Asked],
+        problems: Sequence[Problem],
         encoder: Encoder,
         seed: Callable[[int, int], int],
         sampling: Sampling,
         control: Control | None = None,
     ) -> None:
         super().__init__(feed)
-        self._config, self._asked = config, asked
+        self._config, self._problems, self._encoder = config, problems, encoder
         self._seed, self._longest, self._control = seed, sampling.max_tokens, control
-        self._encode = {
-            chat: Observations(encoder, chat, config.role) for chat in {a.is_chat for a in asked}
+        self._observations = {
+            chat: Observations(encoder, chat, config.role)
+            for chat in set(map(encoder.is_chat, problems))
         }
         self._turns: dict[int, int] = {}
         self._waiting: dict[int, Response] = {}
         """Responses whose last turn awaits an observation."""
         leads = control is None or control.rank == 0
-        self._steps = _Steps(config, environments, asked, encoder, sampling.stop) if leads else None
+        steps = config, environments, problems, encoder, sampling.stop
+        self._steps = _Steps(*steps) if leads else None
 
     def close(self) -> None:
         """End all environments."""
@@ -106,10 +99,7 @@ class Conversations(FeedAround):
         while self._waiting:
             for index, said in self._answers(wait=not (num_running or started)).items():
                 response = self._waiting.pop(index)
-                if said is None:
-                    self._end(index, response)
-                    continue
-                longer = self._longer(index, response, said)
+                longer = response if said is None else self._longer(index, response, said)
                 if longer.finish_reason == "unfinished":
                     seed = self._seed(index, len(longer.tokens))
                     started.append((index, Request(self.requests[index].prompt, seed, longer)))
@@ -128,9 +118,9 @@ class Conversations(FeedAround):
     def _longer(self, index: int, response: Response, said: str) -> Response:
         """Append an observation to a response. One without tokens, which would join two turns, ends
         the response, and so does one that leaves no room for a turn of the model."""
-        asked = self._asked[index]
-        arguments = asked.problem.template_arguments
-        tokens = self._encode[asked.is_chat].tokens(said, response.tokens, arguments)
+        problem = self._problems[index]
+        observations = self._observations[self._encoder.is_chat(problem)]
+        tokens = observations.tokens(said, response.tokens, problem.template_arguments)
         if len(response.tokens) + len(tokens) >= self._longest:
             return replace(response, finish_reason="length")
         return observed(response, tokens) if tokens else response
@@ -153,12 +143,12 @@ class _Steps:
         self,
         config: EnvironmentConfig,
         environments: Environments,
-        asked: Sequence[Asked],
+        problems: Sequence[Problem],
         encoder: Encoder,
         stop: Sequence[str],
     ) -> None:
         self._config, self._environments, self._stop = config, environments, stop
-        self._asked, self._tokenizer = asked, encoder.tokenizer
+        self._problems, self._tokenizer = problems, encoder.tokenizer
         self._ends = {encoder.tokenizer.eos_token_id, encoder.turn_end}
         self._conversations: dict[int, Conversation] = {}
         self._selector = selectors.DefaultSelector()
@@ -217,8 +207,7 @@ class _Steps:
         text = str(self._tokenizer.decode(list(said), skip_special_tokens=False))
         try:
             if index not in self._conversations:
-                problem = self._asked[index].problem
-                self._conversations[index] = self._environments.begin(problem)
+                self._conversations[index] = self._environments.begin(self._problems[index])
             conversation = self._conversations[index]
             conversation.tell(turn, text)
         except StepFailedError as error:
@@ -250,7 +239,7 @@ class _Steps:
 
     def _failed(self, index: int, reason: str, observations: dict[int, str | None]) -> None:
         self.end(index)
-        where = self._asked[index].problem.where
+        where = self._problems[index].where
         words = f"rollout.environment.name = {self._config.name}, {where}: {reason}"
         if self._config.on_error == "stop":
             raise EnvironmentStepError(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from verl_hpc.errors import NotFiniteError
-from verl_hpc.generation.conversation import Asked, Conversations, turn_metrics
+from verl_hpc.generation.conversation import Conversations, turn_metrics
 from verl_hpc.generation.in_flight import InFlight, begun_before, lag_metrics, remember
 from verl_hpc.generation.prompt_queue import EnginePrompts, FromQueue
 from verl_hpc.generation.rollout import Rollout
@@ -184,7 +184,7 @@ def _conversations(
         feed,
         environment,
         settings.environments,
-        [Asked(slot.problem, settings.encoder.is_chat(slot.problem)) for slot in slots],
+        [slot.problem for slot in slots],
         settings.encoder,
         lambda index, length: response_seed(settings, slots[index], length),
         settings.sampling,

@@ -18,7 +18,7 @@ from verl_hpc.environments import processes
 from verl_hpc.environments.processes import Environments
 from verl_hpc.environments.registry import environment_of
 from verl_hpc.errors import ConfigError, DataError, EnvironmentStepError
-from verl_hpc.generation.conversation import Asked, Conversations
+from verl_hpc.generation.conversation import Conversations
 from verl_hpc.rollout.partial import this_turn
 from verl_hpc.rollout.protocol import Response, Sampling, never
 from verl_hpc.testing.local_rollout import LocalRollout
@@ -135,10 +135,9 @@ def conversations(
 ):
     options = {"notes": str(notes), **dict(options)}
     settings = EnvironmentConfig(name=f"{own}:{kind}", options=options, **{"max_turns": 8} | config)
-    asked = [Asked(problem, is_chat=False) for problem in problems]
     around = Encoder(LetterTokenizer()), lambda i, n: 100 * i + n, Sampling(longest)
     feed = feed_of([[3, 4], [5, 6, 7], [3, 5], [6]], [11, 12, 13, 14], interrupted=interrupted)
-    return Conversations(feed, settings, Environments(settings), asked, *around)
+    return Conversations(feed, settings, Environments(settings), problems, *around)
 
 
 def talk(turns, longest=40, num_seqs=2):

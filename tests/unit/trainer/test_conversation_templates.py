@@ -13,7 +13,7 @@ from verl_hpc.data.observations import Observations
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import Environments
-from verl_hpc.generation.conversation import Asked, Conversations
+from verl_hpc.generation.conversation import Conversations
 from verl_hpc.rollout.partial import continued
 from verl_hpc.rollout.protocol import Feed, Request, Response, Sampling
 
@@ -72,17 +72,20 @@ def have(conversations, talks):
     return conversations.responses
 
 
+def conversations_of(config, environments, problems, tokenizer, stop=()):
+    feed, encoder = Feed([Request([], 0) for _ in problems]), Encoder(tokenizer, chat="always")
+    sampling = Sampling(10_000, stop=stop)
+    return Conversations(feed, config, environments, problems, encoder, lambda *_: 0, sampling)
+
+
 @given(st.data(), st.sampled_from(sorted(TEMPLATES)))
 def test_what_is_trained_on_is_what_was_sampled(environments, data, name):
     config, processes = environments
     tokenizer = Letters(TEMPLATES[name])
     drawn = [data.draw(talks(name)) for _ in range(2)]
     texts = [[said for _, said in talk[:-1]] for talk in drawn]
-    asked = [Asked(Problem(i, json.dumps(said)), True) for i, said in enumerate(texts)]
-    feed, encoder = Feed([Request([], 0) for _ in asked]), Encoder(tokenizer)
-    conversations = Conversations(
-        feed, config, processes, asked, encoder, lambda *_: 0, Sampling(10_000)
-    )
+    problems = [Problem(i, json.dumps(said)) for i, said in enumerate(texts)]
+    conversations = conversations_of(config, processes, problems, tokenizer)
     observations = Observations(Encoder(tokenizer), is_chat=True)
     for response, talk, said in zip(have(conversations, drawn), drawn, texts, strict=True):
         tokens, mask = [], []
@@ -102,13 +105,10 @@ def test_an_environment_sees_special_tokens_but_the_one_that_ended_a_turn(tmp_pa
     path.write_text(OWN)
     config = EnvironmentConfig(name=f"{path}:Echoes", max_turns=9)
     tokenizer = Letters(CHATML)
-    asked = [Asked(Problem(0, "q"), True)]
     # The last token is one of rollout.stop_token_ids, or the last one of a string of rollout.stop.
     for stop, seen in (((), "[ab<|start|>x]"), (("<|end|>",), "[ab<|start|>x<|end|>]")):
         talk = [(tokenizer.encode("ab<|start|>x<|end|>"), None), (tokenizer.encode("b"), None)]
-        sampling = Sampling(1000, stop=stop)
-        conversations = Conversations(
-            config, Environments(config), asked, Encoder(tokenizer), lambda *_: 0, sampling
-        )
+        environments, problems = Environments(config), [Problem(0, "q")]
+        conversations = conversations_of(config, environments, problems, tokenizer, stop)
         (response,) = have(conversations, [talk])
         assert seen in tokenizer.decode(response.tokens)

@@ -16,7 +16,7 @@ from typing import Any
 
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.errors import DataError, RewardError
-from verl_hpc.rewards.printing import capped_output
+from verl_hpc.rewards.guard import capped_output
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scorer import FunctionScorer

@@ -39,7 +39,6 @@ def test_a_token_may_go_on_behind_the_string_that_it_completes():
 def test_a_reward_function_is_told(tokenizer):
     tokens = (*tokenizer.encode("7</a>", add_special_tokens=False),)
     for truncated, reason in ((False, "</a>"), (True, "length")):
-        request = Answer(Problem(0, "?"), tokens, (1,) * len(tokens), truncated).request(
-            tokenizer, STOP
-        )
+        answer = Answer(Problem(0, "?"), tokens, (1,) * len(tokens), truncated)
+        request = answer.request(tokenizer, STOP)
         assert (request.stop_reason, request.truncated) == (reason, truncated)

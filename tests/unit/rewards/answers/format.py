@@ -7,70 +7,39 @@ THREE = {"tags": ["plan", "think", "answer"]}
 LAZY = {"pattern": r"<think>.*?</think>\s*<answer>.*?</answer>"}
 THINKS = {"pattern": r"^<think>(?!.*<think>)(.*?)</think>.*$"}
 OWN_LINES = {"pattern": r"<reasoning>\n.*\n</reasoning>\n<answer>\n.*\n</answer>"}
-NAMED = {"pattern": r"\[REASONING\].*?\[/REASONING\].*?\[RESULT\].*?\[/RESULT\]"}
 
 RIGHT_TAGS = [
     # huggingface/open-r1 tests/test_rewards.py
     "<think>Some reasoning</think><answer>The answer</answer>",
-    # huggingface/open-r1 237
-    "<think>\nI count:\n1. a scooter\n2. a bicycle\n</think>\n<answer>2</answer>",
-    # EvolvingLMMs-Lab/open-r1-multimodal 15
-    "<think>Two and two.\n</think>\n\n<answer>\nFour.\n</answer>",
     "<think>2 + 2 = 4</think> \t <answer>4</answer>",  # huggingface/open-r1 PR 157
     "\n<think>2 + 2 = 4</think>\n\n\n<answer>4</answer>\n\n",  # BY571/SCoRe PR 6
     # huggingface/trl tests/test_rewards.py
     "<think>\nThis is <some tag> my reasoning.</think>\n<answer>4</answer>",
-    "<think></think>\n<answer>4</answer>",  # huggingface/trl tests/test_rewards.py
     "<think>It is a wild dog.</think>\n<answer></answer>",  # Liuziyu77/Visual-RFT 176
-    # eval-protocol/python-sdk tests/test_tag_count.py
-    "\n  <think>\n  It is 42.\n  </think>\n\n  <answer>\n  42\n  </answer>\n  ",
     "<think>2 < 3 and 5 > 4</think><answer>x < 3</answer>",
-    r"<think>Halves.</think><answer>$\boxed{\frac{1}{2}}$</answer>",
     "<think>Use <b>bold</b>.<br/></think><answer><p>4</p></answer>",
-    "<think>\r\na\r\n</think>\r\n<answer>\r\nb\r\n</answer>\r\n",
     "<think>\u601d\u8003</think>\u3000<answer>\u56db</answer>",
-    "<think>" + "So it is.\n" * 1000 + "</think><answer>4</answer>",
     "<think><thinking>deeply</thinking></think><answer>4</answer>",
 ]
 WRONG_TAGS = [
     "<think>Only thinking</think>",  # huggingface/open-r1 tests/test_rewards.py
-    "<answer>Only answer</answer>",  # huggingface/open-r1 tests/test_rewards.py
     # huggingface/open-r1 tests/test_rewards.py
     "<think>Missing closing</think><answer>Missing closing",
     # huggingface/open-r1 tests/test_rewards.py
     "<think>Wrong order</answer><answer>Wrong order</think>",
-    "2 plus 2 is 4.\n</think>\n<answer>4</answer>",  # huggingface/trl tests/test_rewards.py
     "So<think>2 + 2 = 4</think>\n<answer>4</answer>",  # huggingface/trl tests/test_rewards.py
-    "<think>\n2 + 2 = 4\n<answer>4</answer>",  # huggingface/trl tests/test_rewards.py
     # huggingface/trl tests/test_rewards.py
     "<think>This is<think>my reasoning.</think></think><answer>4</answer>",
-    # huggingface/trl tests/test_rewards.py
-    "<think>This is</think>\nmy\n<think>reasoning.</think>\n<answer>4</answer>",
     "<think>2 + 2</think>\n<think>is 4</think>\n<answer>4</answer>",  # huggingface/open-r1 359
     # huggingface/open-r1 PR 418
     "<think>a</think><answer>4</answer><think>b</think><answer>5</answer>",
-    # meta-pytorch/torchtune PR 2604
-    "<think>a</think><think>b</think><answer>1</answer><answer>2</answer>",
     "<think>a</think>\n<answer>\n333\n</answer>\n</answer>",  # huggingface/open-r1 616
-    # altic-dev/FluidVoice PR 836
-    "<think>a</think>The literal </think> tag is stray.<answer>4</answer>",
     "<think>2 + 2 = 4</think>So the answer is<answer>4</answer>",  # BY571/SCoRe PR 6
     "<think>2 + 2 = 4</think><answer>4</answer>\nI hope that this helps.",  # BY571/SCoRe PR 6
     "<think>2 + 2 = 4</think><answer>4</answer><|im_end|>",  # lsdefine/simple_GRPO 19
-    # eval-protocol/python-sdk tests/test_format.py
-    "Here:\n<think>\n42\n</think>\n<answer>\n42\n</answer>\nThanks for asking!",
-    # eval-protocol/python-sdk tests/test_format.py
-    "<answer>\n42\n</answer>\n<think>\nIt is 42.\n</think>",
     "<Think>2 + 2 = 4</Think><Answer>4</Answer>",  # OpenWhispr/openwhispr 1801
-    "<think>2 + 2 = 4</think>\nThe answer is 4.",  # knoveleng/open-rs 2
-    "<answer>\nThe area is 12.\n</answer>",  # modelscope/ms-swift 6515
-    "<think>a</think><answer>4</answer>\nQuestion: 5 + 5?\n<think>b",  # google/tunix PR 2116
-    ('<think lang="en">2 + 2 = 4</think><answer unit="m">4</answer>'),
-    "&lt;think&gt;a&lt;/think&gt;&lt;answer&gt;4&lt;/answer&gt;",
-    "```xml\n<think>a</think>\n<answer>4</answer>\n```",
+    '<think lang="en">2 + 2 = 4</think><answer unit="m">4</answer>',
     "<think>a<think><answer>4<answer>",
-    "<think/>a<answer/>4",
-    "<think>a</think><answer>4</answer>.",
     "<thinking>a</thinking><answer>4</answer>",
     "<think>a<answer>4</answer></think>",
     "<answer><think>a</think>4</answer>",
@@ -79,41 +48,27 @@ WRONG_TAGS = [
 RIGHT_OTHERS = [
     # huggingface/open-r1 616
     ("<reasoning>\ntest\n</reasoning>\n<answer>\n333\n</answer>", REASONING),
-    # unslothai/unsloth 1761
-    ("<reasoning>\nOne.\nTwo.\n</reasoning>\n<answer>\n3\n</answer>\n", REASONING),
     ("<answer><think>Hm.</think>42</answer>", ONE),
-    ("<plan>Add.</plan>\n<think>2 + 2</think>\n<answer>4</answer>", THREE),
     # huggingface/open-r1 237
     ("<think>\n1. a scooter\n2. a bicycle\n</think>\n<answer>2</answer>", LAZY),
-    # eval-protocol/python-sdk tests/test_format.py
-    ("[REASONING]\nIt is 42.\n[/REASONING]\n[RESULT]\n42\n[/RESULT]", NAMED),
-    # lsdefine/simple_GRPO 19
-    ("<think>a</think><|im_end|>", {"pattern": r"<think>.*</think><\|im_end\|>"}),
     # huggingface/trl tests/test_rewards.py
     ("<think>\nThis is\nmy reasoning.\n</think>\nThis is my answer.", THINKS),
     # unslothai/notebooks PR 11
     ("<reasoning>\na\n</reasoning>\n<answer>\n4\n</answer>", OWN_LINES),
-    ("42\n", {"pattern": r"\d+"}),
     ("42\n", {"pattern": r"\d+\n"}),
-    (r"so $\boxed{4}$.", {"pattern": r".*\\boxed\{.+\}.*"}),
     ("no", {"pattern": "yes|no"}),
 ]
 WRONG_OTHERS = [
     ("<think>I would write <answer>5</answer>.</think><answer>6</answer>", TWO),  # BY571/SCoRe PR 6
-    ("<think>Then I begin <answer>.</think><answer>6</answer>", TWO),  # BY571/SCoRe PR 6
     # meta-pytorch/torchtune PR 2604
     ("<think>a</think><answer>Or <think>more</think> 4</answer>", TWO),
     # huggingface/open-r1 616
     ("<reasoning>\na\n</reasoning>\n<answer>\n3\n</answer>\n</answer>", REASONING),
     ("<answer>4</answer><answer>4</answer>", ONE),  # huggingface/open-r1 PR 418
-    ("<think>2 + 2</think><answer>4</answer>", ONE),
     ("<think>2 + 2</think>\n<plan>Add.</plan>\n<answer>4</answer>", THREE),
-    # eval-protocol/python-sdk tests/test_format.py
-    ("Here: <think>a</think><answer>4</answer> Thanks!", LAZY),
     # huggingface/trl tests/test_rewards.py
     ("<think>This is<think>my reasoning.</think></think>This is my answer.", THINKS),
     ("<reasoning>a</reasoning><answer>4</answer>", OWN_LINES),  # unslothai/notebooks PR 11
-    ("A or B or C", {"pattern": "[A-C]"}),  # Liuziyu77/Visual-RFT 79
     ("42 apples", {"pattern": r"\d+"}),
     ("yes and no", {"pattern": "yes|no"}),
 ]

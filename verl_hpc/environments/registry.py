@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.environments.environment import Environment
 from verl_hpc.errors import ConfigError
 from verl_hpc.rewards.user_code import load_class, loading
 from verl_hpc.section import is_own
+
+
+_CLASSES = {"calculator": "Calculator", "python": "Python", "reasoning_gym": "ReasoningGym"}
+"""The class in the module of each name."""
 
 
 def environment_of(config: EnvironmentConfig) -> Environment:
@@ -20,22 +26,9 @@ def environment_of(config: EnvironmentConfig) -> Environment:
     if is_own(config.name):
         kind = load_class(config.name, Environment, limit, setting, ConfigError)
     else:
-        kind = _built_in(config.name)
+        # Each brings what the others do not need.
+        module = importlib.import_module(f"verl_hpc.environments.{config.name}")
+        kind = getattr(module, _CLASSES[config.name])
     failure = f"{setting} = {config.name} with rollout.environment.options = {config.options}"
     with loading(failure, limit, ConfigError):
         return kind(**config.options)
-
-
-def _built_in(name: str) -> type[Environment]:
-    # Each brings what the others do not need.
-    if name == "python":
-        from verl_hpc.environments.python import Python
-
-        return Python
-    if name == "reasoning_gym":
-        from verl_hpc.environments.reasoning_gym import ReasoningGym
-
-        return ReasoningGym
-    from verl_hpc.environments.calculator import Calculator
-
-    return Calculator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import torch
 import vllm._custom_ops as ops
@@ -64,7 +64,7 @@ def pack_linears(model: torch.nn.Module) -> None:
         if isinstance(kernel, vllm_cpu_fp8.PlainFp8Kernel):
             dtype = kernel.config.out_dtype
             weight = dequantised(layer.weight, layer.weight_scale_inv, dtype)
-            kernel.copy = _Packed(weight) if _packs(dtype) else _Plain(weight)
+            kernel.copy = _Packed(weight) if _packs(dtype) else partial(_plain, weight)
 
 
 def _packs(dtype: torch.dtype) -> bool:
@@ -72,17 +72,12 @@ def _packs(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or torch.cpu._is_avx512_supported()
 
 
-class _Plain:
-    """A linear layer's product with a weight (outputs, inputs) that it has no other copy of."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self._weight = weight
-
-    def __call__(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
-        del weight
-        return linear(x, self._weight, bias)
+def _plain(
+    own: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Multiply with a weight (outputs, inputs) that the layer has no other copy of."""
+    del weight
+    return linear(x, own, bias)
 
 
 class _Packed:

@@ -10,7 +10,6 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.rewards.user_code import load_class, loading
 from verl_hpc.section import is_own
 
-
 _CLASSES = {"calculator": "Calculator", "python": "Python", "reasoning_gym": "ReasoningGym"}
 """The class in the module of each name."""
 

@@ -76,9 +76,13 @@ def generate(
     if prompts is not None:
         current = [s for s in current if s.group in prompts.taken]
     complete = [(s, known[s.key]) for s in current if s.key in known and known[s.key].is_finished]
+    mine = [
+        Sample(s.index, s.group, len(s.prompt), len(r.tokens), r.finish_reason == "length")
+        for s, r in ((slot, tagged.response) for slot, tagged in complete)
+    ]
     # An engine that did not empty the queue, or has unfinished responses, was interrupted.
     ended_early = prompts is not None and not prompts.is_empty
-    samples = agree(place, complete, ended_early or len(complete) < len(current))
+    samples = agree(place, mine, ended_early or len(complete) < len(current))
     if settings.ahead:
         remember(rollout, settings, rows, known)
     if prompts is not None and rollout.queue is not None:
@@ -197,24 +201,16 @@ def _tagged(response: Response, begun: VersionedResponse, version: int) -> Versi
     return VersionedResponse(response, begun.versions + (version,) * new)
 
 
-_Complete = Sequence[tuple[Slot, VersionedResponse]]
-"""Finished responses of this engine, in their order in the step."""
-
-
-def agree(place: Placement, complete: _Complete, unfinished: bool) -> Samples:
+def agree(place: Placement, mine: Sequence[Sample], unfinished: bool) -> Samples:
     """Gather all engines' samples with their owners, equal on every rank.
 
     Args:
-        complete: this rank's engine's responses.
+        mine: samples of this rank's engine, in their order in the step.
         unfinished: whether this engine has unfinished responses.
 
     Raises:
         StepDropped: on every rank, if an engine has unfinished responses.
     """
-    mine = [
-        Sample(s.index, s.group, len(s.prompt), len(r.tokens), r.finish_reason == "length")
-        for s, r in ((slot, tagged.response) for slot, tagged in complete)
-    ]
     if place.control.any(unfinished):
         raise StepDropped
     if len(place.groups) == 1:
@@ -228,7 +224,7 @@ def _columns(
     place: Placement,
     settings: GenerateSettings,
     samples: Samples,
-    complete: _Complete,
+    complete: Sequence[tuple[Slot, VersionedResponse]],
     allowed_bytes: int,
 ) -> Columns:
     """Build the columns of this engine's samples."""

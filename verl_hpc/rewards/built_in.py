@@ -132,7 +132,7 @@ def score_by_data_source(
     Raises:
         RewardError: it gives none.
     """
-    given = {"data_source": data_source, "solution_str": solution_str}
+    given: dict[str, Any] = {"data_source": data_source, "solution_str": solution_str}
     given |= {"ground_truth": ground_truth, "extra_info": extra_info}
     function = function_for(data_source)
     return function(**{name: given[name] for name in taken(function) if name in given})

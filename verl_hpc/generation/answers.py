@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal
 
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
@@ -44,15 +45,24 @@ class Answer:
         Raises:
             RewardError: the tokenizer does not decode to text.
         """
-        problem = self.problem
-        turns = [_turn(tokenizer, *part) for part in spans(self.tokens, self.mask)]
-        said = [turn["content"] for turn in turns if turn["role"] == "assistant"]
+        problem, said = self.problem, ""
+        turns: list[Turn] = []
+        # A turn is a run of tokens that the model sampled, or that it did not.
+        for sampled, run in groupby(zip(self.tokens, self.mask, strict=True), itemgetter(1)):
+            tokens = [token for token, _ in run]
+            text = tokenizer.decode(tokens, skip_special_tokens=True)
+            if not isinstance(text, str):
+                given = type(text).__name__
+                raise RewardError(f"the tokenizer decodes to {given}, expected a string")
+            said = text if sampled else said
+            role: Literal["assistant", "environment"] = "assistant" if sampled else "environment"
+            turns.append({"role": role, "content": text, "token_ids": tokens})
         return Request(
             problem.index,
             problem.data_source,
             problem.ground_truth,
             problem.extra,
-            said[-1] if said else "",
+            said,
             problem.origin,
             problem.prompt,
             list(self.tokens),
@@ -89,16 +99,3 @@ def _completes(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], text: 
     # Bytes of a character that is not complete yet are shown as \ufffd.
     before = str(tokenizer.decode(tail[:-1])).rstrip("\ufffd")
     return text in str(tokenizer.decode(tail))[max(0, len(before) - len(text) + 1) :]
-
-
-def spans(tokens: Sequence[int], mask: Sequence[int]) -> list[tuple[bool, list[int]]]:
-    """Split tokens into runs of (whether the model sampled them, tokens)."""
-    pairs = groupby(zip(tokens, mask, strict=True), key=lambda pair: bool(pair[1]))
-    return [(sampled, [token for token, _ in run]) for sampled, run in pairs]
-
-
-def _turn(tokenizer: PreTrainedTokenizerBase, sampled: bool, tokens: list[int]) -> Turn:
-    text = tokenizer.decode(tokens, skip_special_tokens=True)
-    if not isinstance(text, str):
-        raise RewardError(f"the tokenizer decodes to {type(text).__name__}, expected a string")
-    return {"role": "assistant" if sampled else "environment", "content": text, "token_ids": tokens}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,12 @@ def generate(
         TrainingError: on every rank, if logits of one rank's model are not finite.
         StepDropped: on every rank, if the call is interruptible and a rank was preempted.
     """
-    slots = place.together(lambda: slots_of(place, settings, rows))
+    slots = place.together(partial(slots_of, place, settings, rows))
     prompts = _prompts(place, rollout, settings, rows, slots) if settings.steals else None
     known = _known(rollout, settings, rows, slots)
     missing = _missing(settings, rows, slots, known)
     new, failures = place.together(
-        lambda: _answered(place, rollout, settings, rows, missing, known, prompts)
+        partial(_answered, place, rollout, settings, rows, missing, known, prompts)
     )
     # From here on `known` has every response of this engine, finished or not.
     known |= new
@@ -76,10 +77,7 @@ def generate(
     if prompts is not None:
         current = [s for s in current if s.group in prompts.taken]
     complete = [(s, known[s.key]) for s in current if s.key in known and known[s.key].is_finished]
-    mine = [
-        Sample(s.index, s.group, len(s.prompt), len(r.tokens), r.finish_reason == "length")
-        for s, r in ((slot, tagged.response) for slot, tagged in complete)
-    ]
+    mine = [_sample(slot, tagged.response) for slot, tagged in complete]
     # An engine that did not empty the queue, or has unfinished responses, was interrupted.
     ended_early = prompts is not None and not prompts.is_empty
     samples = agree(place, mine, ended_early or len(complete) < len(current))
@@ -92,6 +90,11 @@ def generate(
     if settings.environments is not None:
         metrics |= turn_metrics(place, columns, failures)
     return (samples, columns), metrics
+
+
+def _sample(slot: Slot, response: Response) -> Sample:
+    truncated = response.finish_reason == "length"
+    return Sample(slot.index, slot.group, len(slot.prompt), len(response.tokens), truncated)
 
 
 def _prompts(
@@ -116,7 +119,9 @@ def _known(
     """Return the responses that earlier steps have begun, or that outlived an interruption."""
     if settings.ahead:
         return begun_before(rollout, settings, rows.step)
-    by_slot = settings.kept.take(rows) if settings.kept is not None else {}
+    if settings.kept is None:
+        return {}
+    by_slot = settings.kept.take(rows)
     return {s.key: VersionedResponse(by_slot[s.index], ()) for s in slots if s.index in by_slot}
 
 

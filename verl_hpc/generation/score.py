@@ -182,9 +182,11 @@ def score_rows(positions: Sequence[int], scores: Sequence[Score], names: Sequenc
 
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = sorted({name for of_one in metrics for name in of_one})
-    by_name = {name: [of_one[name] for of_one in metrics if name in of_one] for name in names}
-    return {name: sum(values) / len(values) for name, values in by_name.items()}
+    by_name: dict[str, list[float]] = {}
+    for of_one in metrics:
+        for name, value in of_one.items():
+            by_name.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in sorted(by_name.items())}
 
 
 def some_reasons(reasons: Iterable[str]) -> list[str]:

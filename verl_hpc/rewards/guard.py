@@ -33,7 +33,7 @@ def guarded(timeout_s: float) -> Iterator[None]:
     """
     process = os.getpid()
     try:
-        with _directory_kept(), _torch_kept(), time_limit(timeout_s):
+        with _state_kept(), time_limit(timeout_s):
             yield
     except BaseException as error:
         if os.getpid() != process:
@@ -44,32 +44,23 @@ def guarded(timeout_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def _directory_kept() -> Iterator[None]:
+def _state_kept() -> Iterator[None]:
     """Restore the working directory, to which paths of the run's data and checkpoints may be
-    relative."""
+    relative, and torch's gradient mode, without which no step would train, and default dtype."""
     here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    # Scoring needs no torch; in a rank it is there.
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        with_gradients, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
         yield
     finally:
         with suppress(OSError):  # code of the user may have closed it
             os.fchdir(here)
             os.close(here)
-
-
-@contextmanager
-def _torch_kept() -> Iterator[None]:
-    """Restore torch's gradient mode, without which no step would train, and default dtype."""
-    # Scoring needs no torch; in a rank it is there.
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    with_gradients, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    try:
-        yield
-    finally:
-        torch.set_grad_enabled(with_gradients)
-        torch.set_default_dtype(dtype)
+        if torch is not None:
+            torch.set_grad_enabled(with_gradients)
+            torch.set_default_dtype(dtype)
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
@@ -143,7 +134,7 @@ def capped_output(who: str) -> Iterator[None]:
         who: the code that prints, for the message.
     """
     streams = sys.stdout, sys.stderr
-    capped = [_Capped(stream) for stream in streams]
+    capped = _Capped(sys.stdout), _Capped(sys.stderr)
     sys.stdout, sys.stderr = capped  # type: ignore[assignment]
     try:
         yield

@@ -81,11 +81,12 @@ def _of_one(
         names = _two_arguments(signature, config.options)
         if names is None:
             raise _refused(signature, config, setting, error) from None
+    first, second = names
 
     def of_two(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any) -> Any:
         values = zip(KEYWORDS, (data_source, solution_str, ground_truth, extra_info), strict=True)
         given = dict(values)
-        return function(*(given[name] for name in names), **config.options)
+        return function(given[first], given[second], **config.options)
 
     return of_two
 

@@ -83,7 +83,7 @@ def _score_each(
         given = arguments(request, names)
         return _scored(config, setting, request, lambda: _read(awaited(function(**given)), request))
 
-    return [score(request) for request in requests]
+    return list(map(score, requests))
 
 
 def _score_together(
@@ -180,18 +180,15 @@ def _words(config: RewardConfig, setting: str, request: Request) -> str:
 def _read(result: Any, request: Request) -> Score:
     """Read a result: a number, a list of numbers, whose sum is the score, or a mapping with
     either."""
-    if not isinstance(result, Mapping):
-        return _score_of(result, request, {})
-    if "score" not in result:
-        raise ValueError(f"the result has no 'score'; it has {', '.join(map(str, result))}")
-    for key in result:
-        if not isinstance(key, str):
-            raise TypeError(f"the result has the key {key!r:.60}; keys are strings")
-    others = {k: v for k, v in result.items() if k != "score"}
-    return _score_of(result["score"], request, _figures(others))
-
-
-def _score_of(value: Any, request: Request, figures: dict[str, float]) -> Score:
+    value, figures = result, {}
+    if isinstance(result, Mapping):
+        if "score" not in result:
+            raise ValueError(f"the result has no 'score'; it has {', '.join(map(str, result))}")
+        for key in result:
+            if not isinstance(key, str):
+                raise TypeError(f"the result has the key {key!r:.60}; keys are strings")
+        value = result["score"]
+        figures = _figures({k: v for k, v in result.items() if k != "score"})
     numbers = _listed(value)
     if numbers is None:
         return Score(_finite(value), figures)

@@ -107,9 +107,6 @@ class Request:
     """What there is of the response. It is unfinished, and the whole response begins with its
     unchanged tokens and log-probs."""
 
-    def __post_init__(self) -> None:
-        assert self.prefix.finish_reason == "unfinished", self.prefix.finish_reason
-
 
 def never() -> bool:
     """Return False: an `interrupted` callback that never ends a call."""
@@ -134,8 +131,11 @@ class Feed:
         self, requests: Sequence[Request], interrupted: Callable[[], bool] = never
     ) -> None:
         self.requests, self._interrupted = requests, interrupted
-        self.responses = [request.prefix for request in requests]
+        self.responses: list[Response] = []
         """Each request's response so far; unfinished until the engine or a feature ends it."""
+        for request in requests:
+            assert request.prefix.finish_reason == "unfinished", request.prefix.finish_reason
+            self.responses.append(request.prefix)
         self.finished: set[int] = set()
         """Indices of finished responses."""
         self._next = list(enumerate(requests))

@@ -398,6 +398,6 @@ def test_a_hard_answer_is_wrong_even_where_the_limit_is_short():
     config = RewardConfig(function="math", timeout_s=0.3)
     function = get_reward_function(config)
     # What it imports at its first call may take longer.
-    function("math", r"\boxed{1}", "1", {})
+    function(r"\boxed{1}", "1")
     (score,) = score_responses(function, [request(r"\boxed{9^{9^{9^9}}}")], config)
     assert score == Score(0.0, {"no_answer": 0.0, "not_judged": 1.0})

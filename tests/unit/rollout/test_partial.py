@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from verl_hpc.rollout.partial import continued, observed
-from verl_hpc.rollout.protocol import NOT_BEGUN, Request, Response
+from verl_hpc.rollout.protocol import NOT_BEGUN, Feed, Request, Response
 
 BEGUN = Response((5, 6), (-0.1, -0.2), "unfinished")
 
@@ -31,4 +31,4 @@ def test_a_continued_response_keeps_the_experts_of_its_parts():
 def test_what_has_ended_is_not_continued():
     for reason in ("stop", "length"):
         with pytest.raises(AssertionError):
-            Request([5], 1, Response((5, 6), (-0.1, -0.2), reason))
+            Feed([Request([5], 1, Response((5, 6), (-0.1, -0.2), reason))])

@@ -1,4 +1,5 @@
-"""Functions of `verl.utils.reward_score` for files of reward functions, built on our scorers.
+"""Functions of `verl.utils.reward_score` for files of reward functions: our scorers, which have
+verl's arguments, and functions built on them.
 
 Names, arguments and results are verl's (0.9); answers are equal if `gsm8k` and `math` find them
 equal.
@@ -48,27 +49,11 @@ def default_compute_score(
     return score_by_data_source(data_source, solution_str, ground_truth, extra_info)
 
 
-def gsm8k_score(
-    solution_str: str,
-    ground_truth: Any,
-    method: Any = "strict",
-    format_score: float = 0.0,
-    score: float = 1.0,
-) -> float:
-    """Score a response like `reward.function: gsm8k`."""
-    return gsm8k.compute_score(solution_str, ground_truth, method, format_score, score)
-
-
 def gsm8k_answer(solution_str: str, method: str = "strict") -> str | None:
     """Return the number that a response ends with, as text without commas."""
     texts = (text.replace(",", "").rstrip(".") for text in _GSM8K[method].findall(solution_str))
     numbers = [text for text in texts if text.strip("-.")]
     return numbers[-1] if numbers else None
-
-
-def math_score(solution_str: str, ground_truth: Any) -> float:
-    """Score a response like `reward.function: math`."""
-    return math_reward.compute_score(solution_str, ground_truth)
 
 
 def math_scores(
@@ -77,13 +62,15 @@ def math_scores(
     ground_truths: Sequence[Any],
     extra_infos: Sequence[Any],  # noqa: ARG001
 ) -> list[float]:
-    """Return `math_score` of each response."""
-    return [math_score(s, t) for s, t in zip(solution_strs, ground_truths, strict=True)]
+    """Return the score of `reward.function: math` of each response."""
+    return [
+        math_reward.compute_score(s, t) for s, t in zip(solution_strs, ground_truths, strict=True)
+    ]
 
 
 def math_verify_score(model_output: str, ground_truth: Any) -> float:
-    """Return `math_score`, with the argument names of verl's math-verify."""
-    return math_score(model_output, ground_truth)
+    """Score a response like `reward.function: math`."""
+    return math_reward.compute_score(model_output, ground_truth)
 
 
 def dapo_score(
@@ -96,7 +83,7 @@ def dapo_score(
     """
     stated = [] if strict_box_verify else [*_ANSWER.finditer(solution_str)]
     answer = stated[-1][0] if stated else last_box(solution_str) or ""
-    right = math_score(answer, ground_truth) == 1.0
+    right = math_reward.compute_score(answer, ground_truth) == 1.0
     pred = stated[-1][1] if stated else unboxed(answer) if answer else "[INVALID]"
     return {"score": 1.0 if right else -1.0, "acc": right, "pred": pred}
 
@@ -109,7 +96,7 @@ def math_equal(str1: str | None, str2: str | None, verbose: bool = False) -> boo
     if str1.strip() == str2.strip():
         return True
     both = str1.strip() and str2.strip()
-    return bool(both) and math_score(f"\\boxed{{{_bare(str1)}}}", _bare(str2)) == 1.0
+    return bool(both) and math_reward.compute_score(f"\\boxed{{{_bare(str1)}}}", _bare(str2)) == 1.0
 
 
 def _bare(answer: str) -> str:
@@ -143,7 +130,7 @@ def unboxed(s: str) -> str:
 
 
 _MATH: Mapping[str, Callable[..., Any]] = {
-    "compute_score": math_score,
+    "compute_score": math_reward.compute_score,
     "is_equiv": math_equal,
     "last_boxed_only_string": last_box,
     "remove_boxed": unboxed,
@@ -153,7 +140,7 @@ MODULES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "default_compute_score": default_compute_score,
         "_default_compute_score": default_compute_score,
     },
-    f"{PACKAGE}.gsm8k": {"compute_score": gsm8k_score, "extract_solution": gsm8k_answer},
+    f"{PACKAGE}.gsm8k": {"compute_score": gsm8k.compute_score, "extract_solution": gsm8k_answer},
     f"{PACKAGE}.math": _MATH,
     f"{PACKAGE}.math_reward": _MATH,
     f"{PACKAGE}.math_batch": {"compute_score_batched": math_scores},

@@ -36,7 +36,7 @@ _LATE = "a step takes longer than timeout_s = {:g}, and did not end"
 
 
 class Conversations(FeedAround):
-    """A feed with one environment per request: a response goes on after its turn has ended.
+    """A feed with one environment per request, which answers the turns of a response.
 
     The engine's first rank runs the environments and broadcasts their answers. While one
     environment is slow the engine generates for the others.

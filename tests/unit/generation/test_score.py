@@ -119,8 +119,8 @@ def test_a_response_is_scored_with_its_tokens_and_the_row_that_it_answers():
 
     rows, samples, sequences = generated(5, per_prompt=2)
     cut = tuple(replace(sample, truncated=sample.index == 1) for sample in samples)
-    found, _ = score(place(), settings(reward), rows, replace(samples, samples=cut), sequences)
-    assert list(found.values) == [1000, 1001, 1102, 1103, 1204]
+    scores, _ = score(place(), settings(reward), rows, replace(samples, samples=cut), sequences)
+    assert list(scores.values) == [1000, 1001, 1102, 1103, 1204]
     assert calls[:2] == [([0], False, {"level": 10}, "?"), ([1], True, {"level": 10}, "?")]
 
 

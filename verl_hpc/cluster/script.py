@@ -220,33 +220,21 @@ def _folded(value: str) -> str:
     """A long list of names over several lines; inside quotes bash drops `\\` and the line's end."""
     if len(value) <= _WIDTH or "$" in value:
         return expandable(value)
-    return '"' + ",\\\n".join(_grouped(value.split(","))) + '"'
-
-
-def _grouped(names: Sequence[str]) -> list[str]:
-    groups = [""]
-    for name in names:
-        joined = f"{groups[-1]},{name}" if groups[-1] else name
-        if len(joined) > _WIDTH - 22:
-            groups.append(name)
-        else:
-            groups[-1] = joined
-    return groups
+    return '"' + ",\\\n".join(_packed(value.split(","), ",", _WIDTH - 22)) + '"'
 
 
 def _fill(words: Sequence[str]) -> list[str]:
     """Words on as few lines as fit, continued by backslashes."""
-    lines: list[list[str]] = [[]]
-    for word in words:
-        if lines[-1] and _width(lines[-1]) + len(word) > _WIDTH - 6:
-            lines.append([])
-        lines[-1].append(word)
-    return [_continued(line, index, len(lines)) for index, line in enumerate(lines)]
+    return " \\\n    ".join(_packed(words, " ", _WIDTH - 6)).split("\n")
 
 
-def _width(line: Iterable[str]) -> int:
-    return sum(len(word) + 1 for word in line)
-
-
-def _continued(line: Sequence[str], index: int, count: int) -> str:
-    return ("    " if index else "") + " ".join(line) + (" \\" if index < count - 1 else "")
+def _packed(items: Iterable[str], separator: str, width: int) -> list[str]:
+    """Items on as few lines of at most this width as possible; a longer one has its own."""
+    lines = [""]
+    for item in items:
+        joined = f"{lines[-1]}{separator}{item}" if lines[-1] else item
+        if len(joined) <= width or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines.append(item)
+    return lines

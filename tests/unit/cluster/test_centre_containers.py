@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.cluster.requests import CONTAINERS, profile, request
-from verl_hpc.cluster.centre_containers import ShifterConfig
+from verl_hpc.cluster.containers import ShifterConfig
 from verl_hpc.cluster.containers import PodmanConfig
 from verl_hpc.cluster.explain import explain
 from verl_hpc.cluster.job import plan_job

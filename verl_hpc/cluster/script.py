@@ -52,14 +52,14 @@ def render_step(job: Job) -> str:
 
 def _header(job: Job, made_by: Sequence[str]) -> list[str]:
     lines = [shebang(job), f"# {job.title}", *made_by_lines(made_by)]
-    if job.standalone:
+    if job.request.standalone:
         lines += [f"# sbatch it from the checkout; edit {_to_edit(job)} first."]
     return [*lines, *directive_lines(job.directives)]
 
 
 def shebang(job: Job) -> str:
     """The first line of a batch script."""
-    return "#!/bin/bash -l" if job.login_shell else "#!/bin/bash"
+    return "#!/bin/bash -l" if job.site.login_shell else "#!/bin/bash"
 
 
 def made_by_lines(words: Sequence[str]) -> list[str]:
@@ -98,7 +98,7 @@ def _assign(setting: Setting) -> str:
 
 
 def _setup(job: Job) -> list[str]:
-    if not job.setup:
+    if not job.site.setup:
         return []
     said = "setup of the site profile ended the job with status $?: $BASH_COMMAND"
     return [
@@ -106,7 +106,7 @@ def _setup(job: Job) -> list[str]:
         "set -e",
         # Of a function such as module, the line that calls it says more than what failed in it.
         f"""trap 'echo "{said}" >&2; awk "NR == ${{BASH_LINENO[*]: -2:1}}+0" "$0" >&2' EXIT""",
-        *job.setup,
+        *job.site.setup,
         "trap - EXIT",
         "set +e",
     ]
@@ -141,7 +141,7 @@ def _attempt(job: Job) -> list[str]:
         "# Slurm's programs are to ask this job's own cluster, about all of its jobs.",
         f"unset {' '.join(away)}",
         "# Every start has its own logs: one file a node, each line with its rank before it.",
-        f"umask {job.umask}",
+        f"umask {job.site.umask}",
         "shopt -s nullglob",
         'attempts=("$RUN"/job/attempts/[0-9]*)',
         "shopt -u nullglob",

@@ -6,8 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.cluster.requests import CONTAINERS, profile, request
-from verl_hpc.cluster.containers import ShifterConfig
-from verl_hpc.cluster.containers import PodmanConfig
+from verl_hpc.cluster.containers import PodmanConfig, ShifterConfig
 from verl_hpc.cluster.explain import explain
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.cluster.script import render_step
@@ -35,7 +34,7 @@ def test_the_engine_of_cscs_mounts_what_its_file_says(tmp_path):
     asked, job = plan(tmp_path, "edf")
     assert '--environment="$IMAGE"' in render_step(job)
     assert job.mounts == ()
-    assert "none: ranks see" not in explain(asked, job, ())
+    assert "none: ranks see" not in explain(job, ())
     assert asked.profile.site.container.shows(Path("/anything"))
 
 

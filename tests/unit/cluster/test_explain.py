@@ -20,7 +20,7 @@ def sections(text):
 
 def shown(directory, *overrides, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
-    return sections(explain(asked, plan_job(asked), ()))
+    return sections(explain(plan_job(asked), ()))
 
 
 def test_every_value_has_its_origin():
@@ -33,7 +33,7 @@ def test_every_value_has_its_origin():
 
 def test_the_script_is_shown_whole(tmp_path):
     asked = request(tmp_path)
-    text = sections(explain(asked, plan_job(asked), ()))["script"]
+    text = sections(explain(plan_job(asked), ()))["script"]
     assert text + "\n" == render_script(plan_job(asked))
 
 

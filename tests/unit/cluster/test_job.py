@@ -270,9 +270,10 @@ def test_what_is_refused(tmp_path, overrides, fields, message):
         plan(tmp_path, *overrides, **fields)
 
 
-def test_no_nodes(tmp_path):
-    with pytest.raises(ConfigError, match="--nodes = 0"):
-        plan_job(request(tmp_path, nodes=0))
+@pytest.mark.parametrize("nodes", [0, -1, 65_534, 99_999_999_999])
+def test_numbers_of_nodes_that_no_cluster_has(tmp_path, nodes):
+    with pytest.raises(ConfigError, match=f"--nodes {nodes}: from 1 to 65533"):
+        plan_job(request(tmp_path, nodes=nodes))
 
 
 def test_a_chain_has_no_script_of_its_own(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.cluster.requests import CPU_SITE, RUN, profile, request, write
 from verl_hpc.cli.main import main
 from verl_hpc.cluster.checks import check_packages
+from verl_hpc.cluster.job import plan_job
 from verl_hpc.errors import ConfigError
 
 
@@ -60,14 +61,14 @@ def missing(tracker, monkeypatch):
 def test_a_missing_package_is_refused(tmp_path, missing):
     asked = request(tmp_path, site=profile(tmp_path, python=sys.executable), run=missing.run)
     with pytest.raises(ConfigError, match=f"^{missing.needed}.*pip install {missing.package} "):
-        check_packages(asked)
-    assert check_packages(request(tmp_path)) == "", "a run without trackers needs none"
+        check_packages(plan_job(asked))
+    assert check_packages(plan_job(request(tmp_path))) == "", "a run without trackers needs none"
 
 
 @each_tracker
 def test_one_that_is_there_is_no_word(tmp_path, tracker):
     asked = request(tmp_path, site=profile(tmp_path, python=sys.executable), run=tracker.run)
-    assert check_packages(asked) == ""
+    assert check_packages(plan_job(asked)) == ""
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_one_that_is_there_is_no_word(tmp_path, tracker):
 @each_tracker
 def test_another_python_is_not_judged_from_here(tmp_path, missing, fields):
     site = profile(tmp_path, **{"python": sys.executable} | fields)
-    told = check_packages(request(tmp_path, site=site, run=missing.run))
+    told = check_packages(plan_job(request(tmp_path, site=site, run=missing.run)))
     needs = f"metrics.{missing.name} needs {missing.package}"
     assert told.startswith(f"{needs}: the ranks' Python is not this one")
 

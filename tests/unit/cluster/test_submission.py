@@ -56,7 +56,7 @@ ASK = object()
 def send(directory, *overrides, run=None, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
     job = plan_job(asked)
-    return submit(asked, job, render_script(job), "report", None if run is ASK else run or queue())
+    return submit(job, render_script(job), "report", None if run is ASK else run or queue())
 
 
 def test_a_job(cluster, tmp_path):

@@ -31,7 +31,7 @@ def here(tmp_path, tiny):
 
 def inputs(directory, *overrides, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
-    return {v.check: v for v in check_inputs(asked, plan_job(asked))}
+    return {v.check: v for v in check_inputs(plan_job(asked))}
 
 
 def test_models_that_are_whole_missing_or_not_seen(here):
@@ -88,13 +88,13 @@ def test_data_and_reward(here):
     data = "data.train={kind: files, paths: [a.jsonl, b.jsonl]}"
     (here / "a.jsonl").write_text("")
     asked = request(here, data, "reward.function=r.py:f")
-    states = [f"{v.check} {v.state}" for v in check_inputs(asked, plan_job(asked))]
+    states = [f"{v.check} {v.state}" for v in check_inputs(plan_job(asked))]
     files = ["data.train.paths ok", "data.train.paths fails", "reward.function fails"]
     assert states == ["model.path ok", *files]
 
 
 def room(asked, *, has_config=True):
-    return check_room(asked, plan_job(asked), has_config=has_config)
+    return check_room(plan_job(asked), has_config=has_config)
 
 
 def test_room(here, monkeypatch):
@@ -213,7 +213,7 @@ def fake_python(directory: Path, text: str) -> str:
 
 def python_verdict(directory: Path, *overrides, has_config=True, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
-    return check_python(asked, plan_job(asked), has_config=has_config)
+    return check_python(plan_job(asked), has_config=has_config)
 
 
 def test_this_python(tmp_path):

@@ -83,7 +83,8 @@ def model_directory(job: Job, role: RoleSettings) -> Path | None:
     except ConfigError:  # check_paths says so
         return None
     own = f"hf_{role.shares or role.name}"
-    return next(filter(_has_config, (model, model / own, model / "hf")), None)
+    places = (model, model / own, model / "hf")
+    return next((place for place in places if (place / "config.json").is_file()), None)
 
 
 def _check_tokenizers(job: Job, models: Mapping[str, Path]) -> None:
@@ -98,10 +99,6 @@ def _check_tokenizers(job: Job, models: Mapping[str, Path]) -> None:
     if tokenizer is not None:
         own = {name: directory for name, directory in models.items() if directory != first}
         check_tokenizers(tokenizer, own)
-
-
-def _has_config(directory: Path) -> bool:
-    return (directory / "config.json").is_file()
 
 
 def check_packages(job: Job) -> str:

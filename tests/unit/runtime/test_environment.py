@@ -83,12 +83,6 @@ def test_python_warnings_of_libraries_are_heard_only_if_asked_for(environ, asked
     assert [str(w.message) for w in caught] == [*heard, "ours"]
 
 
-def test_the_world_is_announced_as_torchrun_would(environ):
-    environment.announce_world(WORLD, "n0", 29123)
-    numbers = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
-    assert environ == numbers | {"MASTER_ADDR": "n0", "MASTER_PORT": "29123"}
-
-
 BELOW_SLURM = {"PMI_FD": "11", "SLURM_JOB_ID": "7"}
 
 
@@ -163,19 +157,6 @@ SCRATCH = [
 def test_scratch_is_the_jobs_own_where_there_is_one(environ, given, directory):
     environ |= given
     assert environment.scratch_directory() == Path(directory)
-
-
-def test_what_trackers_print_about_themselves_is_off_unless_the_user_wants_it(environ):
-    environment.prepare_trackers()
-    assert environ["WANDB_DISABLE_WEAVE"] == "true"
-    environ["WANDB_DISABLE_WEAVE"] = "false"
-    environment.prepare_trackers()
-    assert environ["WANDB_DISABLE_WEAVE"] == "false"
-
-
-def test_one_setting(environ):
-    environ["KNOB"] = "7"
-    assert (environment.setting("KNOB", "1"), environment.setting("OTHER", "1")) == ("7", "1")
 
 
 def test_more_threads_than_cores_are_refused_before_there_are_any(monkeypatch):

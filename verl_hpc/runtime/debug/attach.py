@@ -42,15 +42,15 @@ class Attachments:
             OSError: the answer cannot be written.
         """
         if self._world.rank == 0:
-            for request in take_requests(self._directory):
-                store.set(_KEY.format(rank=request.rank), request.name)
+            for rank, name in take_requests(self._directory).items():
+                store.set(_KEY.format(rank=rank), name)
         mine = _KEY.format(rank=self._world.rank)
         if not store.check([mine]):
             return
-        name = store.get(mine).decode()
-        if name != self._seen:
-            self._seen = name
-            answer(self._directory, self._start(name))
+        request = store.get(mine).decode()
+        if request != self._seen:
+            self._seen = request
+            answer(self._directory, self._start(request))
 
     def _start(self, request: str) -> Listening:
         port, error = 0, ""

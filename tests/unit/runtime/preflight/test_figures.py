@@ -4,7 +4,7 @@ import pytest
 
 from verl_hpc.hardware.node import GIB
 from verl_hpc.runtime.host_memory import _group_limits, most_bytes
-from verl_hpc.runtime.preflight.figures import Figures, judge_memory, measured_of
+from verl_hpc.runtime.preflight.figures import Figures, measured_of
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -48,14 +48,6 @@ A100 = ranks(39, 39, device="NVIDIA A100-SXM4-40GB")
 )
 def test_nodes_that_are_not_alike_are_not_told_as_one(figures):
     assert measured_of("here", 2, figures, {}) is None
-
-
-def test_the_verdict_on_memory():
-    verdict = judge_memory(ranks(79, 78))
-    assert verdict.state == "ok"
-    assert verdict.found == f"1000.0 GiB a node, 78.00 to 79.00 GiB a GPU: {H100}"
-    mixed = judge_memory([*ranks(79), A100[0]])
-    assert mixed.state == "unknown" and mixed.todo
 
 
 def test_the_least_limit_of_all_control_groups_counts(tmp_path):

@@ -92,7 +92,7 @@ class Case:
         self.patch.setattr(files.shutil, "disk_usage", lambda path: disk)
 
     def verdicts(self):
-        """As `doctor` has them."""
+        """What `doctor` says."""
         # The edges: programs are not here, or would take a process for each question.
         self.patch.setattr(programs.subprocess, "run", self.cluster.run)
         self.patch.setattr(programs.shutil, "which", self.cluster.which)

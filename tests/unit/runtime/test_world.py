@@ -6,7 +6,7 @@ import pytest
 
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import world
-from verl_hpc.runtime.world import World, check_launch, number_nodes, read_world
+from verl_hpc.runtime.world import World, check_launch, read_world
 
 MPICH = "MPI (MPICH Version: 5.0)"
 
@@ -94,14 +94,6 @@ HALVES = [
 def test_a_half_set_environment_is_named(environ, words):
     with pytest.raises(LaunchError, match=words):
         check_launch(environ, 0, 1, MPICH)
-
-
-@pytest.mark.parametrize(
-    "hosts, nodes",
-    [("bba", (0, 0, 1)), ("aabb", (0, 0, 1, 1)), ("abab", (0, 1, 0, 1)), ("c", (0,))],
-)
-def test_nodes_are_numbered_by_their_lowest_rank(hosts, nodes):
-    assert number_nodes(list(hosts)) == nodes
 
 
 HOSTS = ["n1", "n0", "n1", "n0"]

@@ -3,18 +3,24 @@
 import pytest
 
 from verl_hpc.hardware.node import GIB
+from verl_hpc.runtime.device import Device
 from verl_hpc.runtime.host_memory import _group_limits, most_bytes
-from verl_hpc.runtime.preflight.figures import Figures, measured_of
+from verl_hpc.runtime.preflight.devices import RankFacts, measured_of
 
 H100 = "NVIDIA H100 80GB HBM3"
 
 
 def ranks(*sizes, device=H100, per_node=2):
-    """Figures of GPUs of these GiB; each node has 100 GiB more than the one before it."""
+    """What ranks find on GPUs of these GiB; each node has 100 GiB more than the one before it."""
     return [
-        Figures(n // per_node, device, size * GIB, (1000 + 100 * (n // per_node)) * GIB)
+        rank(n // per_node, device, size * GIB, (1000 + 100 * (n // per_node)) * GIB)
         for n, size in enumerate(sizes)
     ]
+
+
+def rank(node, model, device_bytes, host_bytes):
+    device = Device(f"n{node}", model=model)
+    return RankFacts(node, device, "torch 2.13.0", None, None, device_bytes, host_bytes)
 
 
 PAIR, RING = {(0, 1): 90.0}, {(0, 1): 90.0, (1, 2): 80.0, (2, 0): 88.0}
@@ -24,7 +30,7 @@ FIGURES = [
     (2, ranks(79, 78, 79, 79), PAIR, (2, 2, H100, 78.0, 1000.0, 45.0)),
     (3, ranks(*[79] * 6), RING, (3, 2, H100, 79.0, 1000.0, 40.0)),
     (1, ranks(79, 79), {}, (1, 2, H100, 79.0, 1000.0, None)),
-    (1, [Figures(0, "cpu", None, 16 * GIB)] * 4, {}, (1, 4, "cpu", None, 16.0, None)),
+    (1, [rank(0, None, None, 16 * GIB)] * 4, {}, (1, 4, "cpu", None, 16.0, None)),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -104,9 +105,19 @@ def states(verdicts: Iterable[Verdict]) -> dict[str, str]:
 
 
 def words(row: Row, verdicts: Iterable[Verdict], directory: Path) -> str:
-    """What the check that a row breaks says, and the nodes that it blames; without a directory."""
-    said = [f"{v} {' '.join(v.nodes)}".rstrip() for v in verdicts if v.check == row.check]
-    return "\n    ".join([row.name, *said]).replace(f"{directory}/", "") + "\n"
+    """What the check that a row breaks says, and the nodes that it blames.
+
+    Paths are below a directory, and users have no numbers.
+    """
+    said = [
+        f"{one} (blames {', '.join(one.nodes)})" if one.nodes else str(one)
+        for one in verdicts
+        if one.check == row.check
+    ]
+    text = (
+        "\n    ".join([row.name, *said]).replace(f"{directory}/", "").replace(str(directory), ".")
+    )
+    return re.sub(r"(user|group) \d+", r"\1 N", text) + "\n"
 
 
 def check_words(file: Path, text: str) -> None:

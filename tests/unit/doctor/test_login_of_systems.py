@@ -54,6 +54,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setenv("PROJECT", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "ann")
     for name in ("SLURM_STEP_ID", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path

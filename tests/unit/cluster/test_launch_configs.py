@@ -31,6 +31,9 @@ RUNS = {
     "grpo_qwen3_235b_a22b": ("Qwen3-235B-A22B", (4, 8, 8, 1, 8, 16)),
 }
 
+# Whole dense models, and the tokens of a prompt and its response on average; assumed.
+DENSE = {"ppo_70b": 970, "grpo_8b": 600, "grpo_32b_fp8": 1200, "sft_8b": 1000}
+
 
 def arguments(name):
     words = launch_command((LAUNCH / f"{name}.sbatch").read_text())
@@ -61,6 +64,10 @@ def test_the_model_can_be_cut_as_the_configuration_says(name):
     # Every data-parallel replica gets its share of each optimizer step.
     samples = config.batch.size * (1 if config.recipe == "sft" else config.rollout.num_samples)
     assert samples % (config.batch.mini_batches * train.num_replicas) == 0
+    if name in DENSE:
+        # 1F1B with m micro-batches on p stages is busy m / (m + p - 1) of the time.
+        tokens = samples // (config.batch.mini_batches * train.dp) * DENSE[name]
+        assert -(-tokens // config.batch.max_tokens_per_micro_batch) >= 2 * train.pp
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -14,12 +14,11 @@ from verl_hpc.algorithms.aggregation import Mode
 from verl_hpc.algorithms.choices import one_of
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.kl import Estimator
-from verl_hpc.algorithms.kto import Kto
 from verl_hpc.algorithms.loss import OwnLoss, PolicyLoss
 from verl_hpc.algorithms.losses.ppo_clip import PpoClip
 from verl_hpc.algorithms.overlong import OverlongConfig
-from verl_hpc.algorithms.preference import OwnPreference, PreferenceLoss
-from verl_hpc.algorithms.preferences.dpo import Dpo
+from verl_hpc.algorithms.preference import Kto, OwnPreference, PreferenceLoss
+from verl_hpc.algorithms.preferences import Dpo
 from verl_hpc.section import (
     Finite,
     NonNegative,

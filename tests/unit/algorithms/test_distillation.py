@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_hpc.algorithms.distillation import forward_kl
+from verl_hpc.algorithms.role_losses import forward_kl
 
 
 @st.composite

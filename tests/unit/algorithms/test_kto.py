@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.algorithms.batches import numbers
 from tests.unit.algorithms.preferences.pairs import sigmoid
-from verl_hpc.algorithms.kto import Kto, reference_point
+from verl_hpc.algorithms.preference import Kto, reference_point
 
 
 def oracle(loss, ratio, desirable, kl):

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.algorithms.batches import masks, numbers, shapes
-from verl_hpc.algorithms.value_loss import clipped_value_loss
+from verl_hpc.algorithms.role_losses import clipped_value_loss
 
 
 @st.composite

@@ -6,11 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from verl_hpc.algorithms.covariance import covariances
 from verl_hpc.algorithms.lazy import torch
 from verl_hpc.algorithms.loss import PolicyLoss, StepTokens, Tokens
 from verl_hpc.algorithms.masked import masked_sum
-from verl_hpc.algorithms.selection import at_least_kth_largest
+from verl_hpc.algorithms.selection import at_least_kth_largest, covariances
 from verl_hpc.section import Finite, Fraction, NonNegativeFinite
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.algorithms.scored import Row, agrees, owners, rows, scored, whitened
 from verl_hpc.algorithms.advantages.prime import Prime
-from verl_hpc.algorithms.process_reward import outcome_cross_entropy
+from verl_hpc.algorithms.role_losses import outcome_cross_entropy
 
 
 def compared(reward, of_group):

@@ -33,7 +33,7 @@ from verl_hpc.algorithms.losses.gspo import Gspo
 from verl_hpc.algorithms.losses.ppo_clip import PpoClip
 from verl_hpc.algorithms.losses.sapo import Sapo
 from verl_hpc.algorithms.off_policy import off_policy
-from verl_hpc.algorithms.value_loss import clipped_value_loss
+from verl_hpc.algorithms.role_losses import clipped_value_loss
 
 VERL = json.loads(Path(__file__).with_name("verl.json").read_text(encoding="utf-8"))
 GIVEN = arrays()

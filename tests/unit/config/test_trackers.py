@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from tests.unit.config.trees import parse
-from verl_hpc.config.output import MetricsConfig
-from verl_hpc.config.tracker_packages import check_trackers, missing_trackers
+from verl_hpc.config.trackers import MetricsConfig, check_trackers
 from verl_hpc.errors import ConfigError
 
 ALL = {
@@ -40,8 +39,7 @@ def test_all_trackers_are_installed_here_and_looked_for_without_an_import() -> N
     modules = {module for module, _ in PACKAGES.values()}
     program = (
         "import sys\n"
-        "from verl_hpc.config.output import MetricsConfig\n"
-        "from verl_hpc.config.tracker_packages import check_trackers\n"
+        "from verl_hpc.config.trackers import MetricsConfig, check_trackers\n"
         f"check_trackers(MetricsConfig.model_validate({ALL!r}))\n"
         f"print(*sorted({modules!r} & sys.modules.keys()))\n"
     )
@@ -76,8 +74,8 @@ def test_a_directory_of_the_name_is_no_package(tmp_path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     assert real("wandb") is not None
-    found = list(missing_trackers(MetricsConfig.model_validate({"wandb": ALL["wandb"]})))
-    assert found == [("metrics.wandb", "wandb")]
+    with pytest.raises(ConfigError, match=r"metrics\.wandb needs the package wandb"):
+        check_trackers(MetricsConfig.model_validate({"wandb": ALL["wandb"]}))
 
 
 UNFIT_SETTINGS = [

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-MODULES = "files lengths fingerprint order overlap prepare public_sets raw_rows problem prompts"
+MODULES = "files lengths fingerprint order overlap prepare public_sets row_files problem prompts"
 HEAVY = {"torch", "transformers", "reasoning_gym", "mpi4py"}
 
 

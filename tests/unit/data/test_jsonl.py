@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_hpc.data.jsonl import JsonlRows
+from verl_hpc.data.row_files import JsonlRows
 from verl_hpc.errors import DataError
 
 

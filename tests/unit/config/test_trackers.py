@@ -78,32 +78,6 @@ def test_a_directory_of_the_name_is_no_package(tmp_path, monkeypatch: pytest.Mon
         check_trackers(MetricsConfig.model_validate({"wandb": ALL["wandb"]}))
 
 
-UNFIT_SETTINGS = [
-    ("metrics__prometheus", {}, "give pushgateway, port or textfile"),
-    ("metrics__prometheus", {"pushgateway": "monitor:9091"}, "metrics.prometheus.pushgateway"),
-    ("metrics__prometheus", {"pushgateway": "http://me:hunter2@monitor"}, "pushgateway"),
-    ("metrics__prometheus", {"port": 70000}, "metrics.prometheus.port"),
-    ("metrics__prometheus", {"textfile": "run.txt"}, "end in .prom"),
-    ("metrics__wandb", {}, "metrics.wandb.project"),
-    ("metrics__wandb", {"project": "a", "mode": "online"}, "offline"),
-    ("metrics__wandb", {"project": "a/b"}, "metrics.wandb.project"),
-    ("metrics__swanlab", {"project": "a", "api_key": "hunter2"}, "metrics.swanlab.api_key"),
-    ("runtime__profile", {"steps": []}, "runtime.profile.steps"),
-    ("runtime__profile", {"steps": [0]}, "runtime.profile.steps"),
-    ("runtime__profile", {"steps": [2, 2]}, "steps: has 2 twice"),
-    ("runtime__profile", {"steps": [1], "ranks": [0, 0]}, "ranks: has 0 twice"),
-    ("runtime__profile", {"ranks": [0]}, "runtime.profile.steps"),
-]
-
-
-@pytest.mark.parametrize(("name", "tree", "words"), UNFIT_SETTINGS)
-def test_settings_that_cannot_be(name: str, tree: dict, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(**{name: tree})
-    assert words in str(caught.value)
-    assert "hunter2" not in str(caught.value)
-
-
 def test_a_rank_that_the_job_has_not() -> None:
     from verl_hpc.placement.layouts import place_roles
 

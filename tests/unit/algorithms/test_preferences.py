@@ -1,18 +1,54 @@
-"""Every loss of pairs against its formula, pair by pair."""
+"""Losses of pairs, of single answers and of scores against their formulas, one by one."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.algorithms.preferences.pairs import agrees, log_sigmoid, pairs, sigmoid
+from tests.unit.algorithms.batches import agree, masks, numbers
 from verl_hpc.algorithms import preferences
 from verl_hpc.algorithms.choices import members
-from verl_hpc.algorithms.preference import Answers, PreferenceLoss, answers_of
+from verl_hpc.algorithms.preference import (
+    Answers,
+    Kto,
+    PreferenceLoss,
+    answers_of,
+    bradley_terry,
+    reference_point,
+)
 
 LOSSES = members(preferences, PreferenceLoss)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Sums over the tokens of an answer that count; `policy` is differentiable."""
+
+    policy: torch.Tensor
+    reference: float
+    length: int
+
+    @property
+    def ratio(self):
+        return self.policy - self.reference
+
+    @property
+    def mean(self):
+        return self.policy / max(self.length, 1)
+
+
+def log_sigmoid(x):
+    """log(1 / (1 + exp(-x))), by its two halves."""
+    if float(x) > 0:
+        return -torch.log1p(torch.exp(-x))
+    return x - torch.log1p(torch.exp(x))
+
+
+def sigmoid(x):
+    return torch.exp(log_sigmoid(x))
 
 
 def difference(loss, c, r):
@@ -99,20 +135,45 @@ ORACLES = {
 }
 
 
+CASES = [(name, options) for name, (_, given) in ORACLES.items() for options in given]
+
+
 def test_every_loss_has_an_oracle():
     assert LOSSES.keys() == ORACLES.keys()
 
 
-CASES = [(name, options) for name, (_, given) in ORACLES.items() for options in given]
+@st.composite
+def pairs(draw):
+    """(policy, reference, mask), (2 B, T) float64 each: neighbours are chosen and rejected. One in
+    four batches has answers that are far more, or far less, likely than under the reference."""
+    shape = 2 * draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    reference = draw(numbers(shape, -4.0, -0.1))
+    distance = draw(numbers(shape, -1.0, 1.0)) * draw(st.sampled_from([0.01, 1.0, 1.0, 150.0]))
+    return (reference + distance).clamp(max=-1e-3), reference, draw(masks(shape))
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-@settings(deadline=None, max_examples=20)
-@given(batch=pairs(), data=st.data())
-def test_losses_and_gradients_of_every_pair(name, options, batch, data):
-    loss = LOSSES[name](**options)
-    oracle, _ = ORACLES[name]
-    agrees(loss, lambda chosen, rejected: oracle(loss, chosen, rejected), batch, data)
+@settings(max_examples=20)
+@given(batch=pairs())
+def test_losses_and_gradients_of_every_pair(name, options, batch):
+    loss, (oracle, _) = LOSSES[name](**options), ORACLES[name]
+    policy, reference, mask = batch
+    width = mask.shape[1]
+
+    def ours(policy):
+        given = None if loss.reference_free else reference
+        return loss(*answers_of(policy, mask, given).pairs())
+
+    def theirs(leaves):
+        answers = []
+        for i, row in enumerate(mask):
+            places = [t for t in range(width) if row[t]]
+            total = sum((leaves[i * width + t] for t in places), torch.zeros(()).double())
+            answers.append(Answer(total, sum(float(reference[i, t]) for t in places), len(places)))
+        both = zip(answers[::2], answers[1::2], strict=True)
+        return [oracle(loss, chosen, rejected) for chosen, rejected in both]
+
+    agree(ours, theirs, policy)
 
 
 def answers(policy, reference, lengths):
@@ -146,3 +207,44 @@ def test_sums_leave_out_what_does_not_count():
     assert (found.log_probs.tolist(), found.log_ratios.tolist()) == ([-3.0, -3.0], [2.0, 1.0])
     assert found.mean_log_probs.tolist() == [-1.5, -3.0]
     assert found.log_probs.dtype == torch.float64
+
+
+# Answers that are good or bad, each by itself.
+
+
+@given(
+    st.integers(0, 5),
+    st.sampled_from([{}, {"beta": 1.0, "desirable_weight": 1.33}, {"undesirable_weight": 0.0}]),
+    st.sampled_from([0.0, 0.4, 200.0]),
+    st.sampled_from([1.0, 100.0]),
+    st.data(),
+)
+def test_kto(count, options, kl, reach, data):
+    loss, ratios = Kto(**options), reach * data.draw(numbers((count,)))
+    kinds = torch.tensor(data.draw(st.lists(st.booleans(), min_size=count, max_size=count))).bool()
+
+    def oracle(ratio, desirable):
+        if desirable:
+            return loss.desirable_weight * (1 - sigmoid(loss.beta * (ratio - kl)))
+        return loss.undesirable_weight * (1 - sigmoid(loss.beta * (kl - ratio)))
+
+    def theirs(leaves):
+        return [oracle(*pair) for pair in zip(leaves, kinds.tolist(), strict=True)]
+
+    agree(lambda ratios: loss(ratios, kinds, torch.tensor(kl).double()), theirs, ratios)
+
+
+def test_the_reference_point_is_no_less_than_nothing():
+    assert [reference_point(torch.tensor(x)).item() for x in (-0.5, 0.0, 2.0)] == [0.0, 0.0, 2.0]
+
+
+# Scores of a reward model.
+
+
+@given(st.integers(0, 5), st.sampled_from([1.0, 3.0, 100.0]), st.data())
+def test_bradley_terry(count, reach, data):
+    def theirs(leaves):
+        both = zip(leaves[:count], leaves[count:], strict=True)
+        return [-log_sigmoid(chosen - rejected) for chosen, rejected in both]
+
+    agree(lambda both: bradley_terry(*both), theirs, reach * data.draw(numbers((2, count))))

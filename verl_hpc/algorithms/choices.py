@@ -23,13 +23,14 @@ def members(package: ModuleType, base: type[S]) -> dict[str, type[S]]:
     """Sections of a module, or of a package's modules, by the name that each has."""
     inner = (info.name for info in iter_modules(getattr(package, "__path__", ())))
     modules = [import_module(f"{package.__name__}.{name}") for name in inner] or [package]
-    return {
+    sections = {
         value.model_fields["name"].default: value
         for module in modules
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, base)
         if value.__module__ == module.__name__ and not value.model_fields["name"].is_required()
     }
+    return dict(sorted(sections.items()))
 
 
 def one_of(package: ModuleType, base: type[Section], own: type[Section], default: str) -> Any:

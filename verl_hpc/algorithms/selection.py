@@ -1,10 +1,9 @@
-"""Choose tokens of a step whose numbers are spread over ranks."""
+"""The largest of numbers that are spread over ranks."""
 
 from __future__ import annotations
 
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.loss import StepTokens
-from verl_hpc.algorithms.masked import Reduce, alone, masked_sum
+from verl_hpc.algorithms.masked import Reduce, alone
 
 _BITS = 16
 """Bits decided at a time, of the 64 of a number."""
@@ -49,17 +48,3 @@ def _ordered(values: torch.Tensor) -> torch.Tensor:
     """int64 whose bits, read as an unsigned number, are in the order of the float64 values."""
     bits = (values.double() + 0.0).view(torch.int64)
     return torch.where(bits < 0, ~bits, bits ^ torch.iinfo(torch.int64).min)
-
-
-def covariances(step: StepTokens) -> tuple[torch.Tensor, int]:
-    """(log_prob - mean) (A - mean) of every token, (B, T) float64, and how many tokens of all ranks
-    count; the means are over these.
-
-    Of the log-probs before the step, so that what is chosen depends neither on micro-batches nor
-    on mini-batches; verl takes a micro-batch's, while it trains.
-    """
-    log_probs, advantages = step.old_log_probs.double(), step.advantages.double()
-    sums = [masked_sum(log_probs, step.mask), masked_sum(advantages, step.mask)]
-    totals = step.reduce(torch.stack([*sums, step.mask.sum().double()])).tolist()
-    count = max(totals[2], 1.0)
-    return (log_probs - totals[0] / count) * (advantages - totals[1] / count), int(totals[2])

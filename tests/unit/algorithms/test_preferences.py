@@ -231,7 +231,7 @@ def test_kto(count, options, kl, reach, data):
     def theirs(leaves):
         return [oracle(*pair) for pair in zip(leaves, kinds.tolist(), strict=True)]
 
-    agree(lambda ratios: loss(ratios, kinds, torch.tensor(kl).double()), theirs, ratios)
+    agree(lambda ratios: loss(ratios, kinds, torch.tensor(kl, dtype=torch.float64)), theirs, ratios)
 
 
 def test_the_reference_point_is_no_less_than_nothing():

@@ -35,7 +35,8 @@ def test_the_critics_loss(batch, clip):
         for value, before, target, counts in given:
             near = value
             if clip is not None and abs(float(value) - before) > clip:
-                near = torch.tensor(min(max(float(value), before - clip), before + clip)).double()
+                near = min(max(float(value), before - clip), before + clip)
+                near = torch.tensor(near, dtype=torch.float64)
             plain, clipped = (value - target) ** 2, (near - target) ** 2
             assume(near is value or abs(float(plain - clipped)) > 1e-6)
             is_clipped = float(clipped) > float(plain)

@@ -76,7 +76,6 @@ def _check_recipe_reads(config: RunSections) -> None:
         ("rollout.staleness", trains, silent),
         ("rollout.balance", trains, f"{silent}, and those of an evaluation are dealt as fixed"),
         ("rollout.environment", generates(config), "generates nothing here"),
-        ("algorithm.router_replay", trains, silent),
     ):
         above, _, name = setting.rpartition(".")
         section = getattr(config, above) if above else config

@@ -17,9 +17,9 @@ from verl_hpc.config.arguments import checked
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.explain import shown
 from verl_hpc.data.files import FilesSource
+from verl_hpc.data.formats import FORMATS, open_format
 from verl_hpc.data.order import Order, Position
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.row_files import FORMATS, open_format
 from verl_hpc.data.rows import OPTIONAL_COLUMNS, problem_of
 from verl_hpc.data.sources import read_problems
 from verl_hpc.errors import DataError

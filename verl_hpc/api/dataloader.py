@@ -10,9 +10,9 @@ from random import Random
 from verl_hpc.api.data import DataProvider
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
+from verl_hpc.data.formats import FORMATS
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.row_files import FORMATS
 from verl_hpc.errors import DataError
 from verl_hpc.section import NonNegativeFinite, Positive
 

@@ -10,9 +10,10 @@ from itertools import accumulate, islice
 from pathlib import Path
 
 from verl_hpc.config.data import FilesConfig, TrainOn
+from verl_hpc.data.formats import open_rows
 from verl_hpc.data.parquet import ParquetRows
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.row_files import RowFile, open_rows
+from verl_hpc.data.row_files import RowFile
 from verl_hpc.data.rows import OPTIONAL_COLUMNS, PROMPT_COLUMNS, Needs, RowReader
 from verl_hpc.errors import DataError
 
@@ -28,7 +29,7 @@ class FilesSource:
         train_on: which turns of the model are imitated (`conversations.answered`).
 
     Raises:
-        DataError: a file cannot be opened (`row_files.open_rows`), or there is no row; where a row
+        DataError: a file cannot be opened (`formats.open_rows`), or there is no row; where a row
             is read, it cannot be used.
     """
 

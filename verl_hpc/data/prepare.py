@@ -25,8 +25,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from verl_hpc.config.explain import near_or_all
+from verl_hpc.data.formats import open_rows
 from verl_hpc.data.public_sets import RECIPES, Recipe, Row
-from verl_hpc.data.row_files import RowFile, open_rows
+from verl_hpc.data.row_files import RowFile
 from verl_hpc.errors import DataError, VerlHpcError
 
 if TYPE_CHECKING:

@@ -238,8 +238,8 @@ def test_tokens_of_the_environment_do_not_matter(rows, noise):
     counts = torch.tensor([row.mask for row in rows]).bool()
     estimator = ESTIMATORS["gae"](gamma=0.9, lam=0.8)
     pairs = zip(estimator(scored(disturbed)), estimator(scored(rows)), strict=True)
-    for found, expected in pairs:
-        torch.testing.assert_close(found[counts], expected[counts], rtol=0, atol=0)
+    for actual, expected in pairs:
+        torch.testing.assert_close(actual[counts], expected[counts], rtol=0, atol=0)
 
 
 def test_long_responses():
@@ -268,8 +268,8 @@ def test_by_hand():
         ),
         ("rloo", {}, [1.0, 0.0, 0.5, 7.0], [0, 0, 0, 1], [0.75, -0.75, 0.0, 7.0]),
     ):
-        found = ESTIMATORS[name](**options)(simple(scores, groups))
-        assert found.tolist() == pytest.approx(expected, abs=1e-8), name
+        actual = ESTIMATORS[name](**options)(simple(scores, groups))
+        assert actual.tolist() == pytest.approx(expected, abs=1e-8), name
 
 
 def test_what_an_estimator_lacks_is_named():

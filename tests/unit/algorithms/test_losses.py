@@ -251,16 +251,16 @@ def chosen(loss, step, data):
 @given(steps(), st.sampled_from([2e-4, 0.2, 0.5]), st.data())
 def test_what_is_chosen_over_all_ranks(step, share, data):
     old, advantages, mask, random = step
-    found = covariances(old, advantages, mask)
-    count = max(int(share * len(found)), 1)
-    band = [p for p, c in found.items() if -0.5 < c < 2.0]
+    actual = covariances(old, advantages, mask)
+    count = max(int(share * len(actual)), 1)
+    band = [p for p, c in actual.items() if -0.5 < c < 2.0]
     expected = sorted(band, key=lambda p: float(random[p]), reverse=True)[:count]
     loss = LOSSES["clip_cov"](share=share, lower=-0.5, upper=2.0)
     assert chosen(loss, step, data) == set(expected)
-    ordered = sorted(found, key=found.get, reverse=True)
+    ordered = sorted(actual, key=actual.get, reverse=True)
     expected, rest = ordered[:count], ordered[count:]
     # The covariances of two tokens are equal but for rounding.
-    assume(not rest or found[expected[-1]] - found[rest[0]] > 1e-9)
+    assume(not rest or actual[expected[-1]] - actual[rest[0]] > 1e-9)
     assert chosen(LOSSES["kl_cov"](share=share), step, data) == set(expected)
 
 

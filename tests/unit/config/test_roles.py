@@ -1,4 +1,4 @@
-"""Which roles a run has, and what each takes from where."""
+"""Roles of a run: which there are, and what each takes from where."""
 
 import yaml
 

@@ -1,0 +1,72 @@
+"""Opening a file of rows by its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.data.row_files import CsvRows, JsonlRows, RemoteFile, RowFile
+from verl_hpc.errors import DataError
+
+FORMATS = ("parquet", "jsonl")
+"""Formats of data sets; public data sets are also published as CSV (`open_rows`)."""
+
+
+def open_rows(
+    path: Path,
+    needed: Sequence[str] = (),
+    optional: Iterable[str] | None = None,
+    formats: Sequence[str] = FORMATS,
+) -> RowFile:
+    """Open one file by its ending, which must be one of `formats`.
+
+    Raises:
+        DataError: for the reasons of `open_format`, or another ending.
+    """
+    kind = path.suffix.removeprefix(".")
+    if kind not in formats and path.is_file():
+        *others, last = (f".{name}" for name in formats)
+        endings = f"{', '.join(others)} or {last}"
+        raise DataError(f"{path}: the ending says the format; it must be {endings}")
+    return open_format(str(path), kind, needed, optional)
+
+
+def open_format(
+    path: str,
+    kind: str,
+    needed: Sequence[str],
+    optional: Iterable[str] | None,
+    scratch: Path = Path(),
+    options: dict[str, Any] | None = None,
+) -> RowFile:
+    """Open the rows of a file in a given format, local or behind a URL.
+
+    Remote Parquet is read by its footer and, on demand, row groups; remote JSONL is copied whole,
+    since its lines have no index.
+
+    Args:
+        path: the file, or its address.
+        kind: parquet, jsonl or csv.
+        needed: columns that Parquet must have.
+        optional: columns that are read if Parquet has them; None reads all.
+        scratch: directory for copies.
+        options: options of the file system of an address.
+
+    Raises:
+        DataError: it is not there, malformed, or without a needed column.
+    """
+    source: Path | RemoteFile = RemoteFile(path, options) if "://" in path else Path(path)
+    try:
+        if isinstance(source, Path):
+            if not source.is_file():
+                raise DataError(f"{path}: no such file; check the paths of the data set")
+            source.open("rb").close()
+        if kind == "parquet":
+            from verl_hpc.data.parquet import ParquetRows  # pyarrow takes long to import
+
+            return ParquetRows(source, needed, optional)
+        local = source if isinstance(source, Path) else source.copied_to(scratch)
+        return JsonlRows(local) if kind == "jsonl" else CsvRows(local)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error}); check the data set") from None

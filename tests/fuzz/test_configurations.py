@@ -64,7 +64,7 @@ def check(directory, capsys, count, model):
 
 
 def test_some_mutated_configurations(here, capsys):
-    """Of a model that fits nearly always, since the search for what would fit takes seconds."""
+    """The model nearly always fits, since the search for what would fit takes seconds."""
     check(here, capsys, 150, LLAMA | {"num_hidden_layers": 2})
 
 

@@ -1,7 +1,7 @@
 """Algorithms, and those of the user's files, as one setting that `name` decides.
 
-A file of `algorithms.advantages` or `algorithms.losses` adds its class by being there; a class of
-`algorithms.preferences` does so as well.
+A class in a file of `algorithms.advantages` or `algorithms.losses`, or in `algorithms.preferences`,
+is a choice by being there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def one_of(package: ModuleType, base: type[Section], own: type[Section], default
     """The type of a setting that is a section of the package, or of the user's.
 
     Args:
-        package: a package of one section a module, or one module of all.
+        package: has the sections in its modules; a plain module has them itself.
         base: of them all.
         own: the section of one whose name is path/file.py:name.
         default: name of a section that is given without its name.

@@ -41,9 +41,7 @@ _ALONE = (
 _KNOWN = f"{OWN}parallel."
 
 
-def engine_of(
-    values: Values, draft: Draft, model: str, layout: Mapping[str, Any]
-) -> dict[str, Any]:
+def _engine(values: Values, draft: Draft, model: str, layout: Mapping[str, Any]) -> dict[str, Any]:
     """`engine` of a model's section parallel, and what of its section fsdp is not our default.
 
     Args:
@@ -162,11 +160,10 @@ def _sums(values: Values, model: str) -> str:
     return str(word_for(f"{section}.reduce_dtype", found))
 
 
-def has_own_choice(values: Values, model: str) -> bool:
+def _reference_has_own_engine(values: Values) -> bool:
     """Whether the reference is told another engine than the actor's, in whose engine it is."""
-    same = (_strategy(values, m) == "megatron" for m in (model, ACTOR))
-    named = f"{ROLE[model]}parallel.engine" in values.own
-    return named or len(set(same)) > 1
+    by_megatron = {_strategy(values, model) == "megatron" for model in (REF, ACTOR)}
+    return f"{ROLE[REF]}parallel.engine" in values.own or len(by_megatron) > 1
 
 
 def replay(values: Values, draft: Draft) -> None:
@@ -247,9 +244,9 @@ def layout(values: Values, draft: Draft) -> None:
     for model, section in sections.items():
         shared = sections[ACTOR]
         is_cut_alike = all(shared.get(name) == value for name, value in section.items())
-        if model == REF and is_cut_alike and not has_own_choice(values, REF):
+        if model == REF and is_cut_alike and not _reference_has_own_engine(values):
             continue  # it recomputes nothing, and computes in the actor's engine
-        section |= engine_of(values, draft, model, section)
+        section |= _engine(values, draft, model, section)
         default = {name: field.default for name, field in ParallelConfig.model_fields.items()}
         own = default | section != default | shared
         if model in (ACTOR, REF) or own:

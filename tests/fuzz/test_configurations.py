@@ -17,13 +17,14 @@ MOST_BYTES = 6000
 MOST_SECONDS = 30.0
 
 
+LLAMA = PUBLISHED["Llama-3.1-8B"][0]
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "model").mkdir()
-    config = PUBLISHED["Llama-3.1-8B"][0]
-    (tmp_path / "model/config.json").write_text(json.dumps(config))
     return tmp_path
 
 
@@ -54,7 +55,8 @@ def fault(mutant, directory, capsys):
     return None if status == 1 and named else f"status {status}: {err[:200]}"
 
 
-def check(directory, capsys, count):
+def check(directory, capsys, count, model):
+    (directory / "model/config.json").write_text(json.dumps(model))
     found = [(m, fault(m, directory, capsys)) for m in mutants(SEED, count)]
     wrong = [f"{index}: {told}" for index, (_, told) in enumerate(found) if told is not None]
     assert len(found) == len({mutant.key for mutant, _ in found} - UNCHANGED) == count
@@ -62,9 +64,10 @@ def check(directory, capsys, count):
 
 
 def test_some_mutated_configurations(here, capsys):
-    check(here, capsys, 150)
+    """The model nearly always fits, since the search for what would fit takes seconds."""
+    check(here, capsys, 150, LLAMA | {"num_hidden_layers": 2})
 
 
 @pytest.mark.slow
 def test_thousands_of_mutated_configurations(here, capsys):
-    check(here, capsys, 4200)
+    check(here, capsys, 4200, LLAMA)

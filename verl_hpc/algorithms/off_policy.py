@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.log_ratio import bounded
-from verl_hpc.algorithms.masked import Reduce, alone
+from verl_hpc.algorithms.masked import Reduce, alone, bounded
 
 
 def off_policy(

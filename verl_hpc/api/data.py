@@ -17,7 +17,7 @@ from verl_hpc.config.arguments import checked
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.explain import shown
 from verl_hpc.data.files import FilesSource
-from verl_hpc.data.formats import open_format
+from verl_hpc.data.formats import FORMATS, open_format
 from verl_hpc.data.order import Order, Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.rows import OPTIONAL_COLUMNS, problem_of
@@ -88,6 +88,8 @@ class DataProvider:
                 f"DataProvider: storage_options are of URLs, and data_path = {paths[0]} is a path; "
                 "leave them out"
             )
+        if file_format not in FORMATS:
+            raise DataError(f"file_format = {file_format!r}; choose {' or '.join(FORMATS)}")
         self._scratch = temporary_directory(namespace)
         needed = [key for key in (prompt_key, answer_key) if key]
         options = dict(storage_options or {})

@@ -17,7 +17,7 @@ from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_hpc.config.run import RunConfig
-    from verl_hpc.data.sources import Source
+    from verl_hpc.data.problem import Source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.status import read_status
-    from verl_hpc.config.tracker_packages import is_installed
+    from verl_hpc.config.trackers import is_installed
     from verl_hpc.runs.find import find_run
 
     directory = find_run(arguments.run).resolve()

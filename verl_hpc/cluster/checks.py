@@ -14,7 +14,7 @@ from verl_hpc.cluster.request import Request
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
-from verl_hpc.config.tracker_packages import check_trackers, wanted_trackers
+from verl_hpc.config.trackers import check_trackers, wanted_trackers
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.placement.layouts import place_roles, run_layouts

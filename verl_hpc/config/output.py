@@ -1,4 +1,4 @@
-"""Settings of checkpoints, metrics, profiles and the runtime."""
+"""Settings of checkpoints, profiles and the runtime."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from verl_hpc.config.trackers import MlflowConfig, PrometheusConfig, SwanlabConfig, WandbConfig
 from verl_hpc.section import NonNegative, Positive, PositiveFinite, Seconds, Section
 
 
@@ -26,26 +25,6 @@ class CheckpointConfig(Section):
     force accepts them but for the recipe, as must, and reads new data from their beginning."""
     on_write_failure: Literal["stop", "continue"] = "stop"
     """Effect of a failed save, such as on a full disk; earlier steps stay either way."""
-
-
-class MetricsConfig(Section):
-    """Sinks besides metrics.jsonl, which is always written."""
-
-    terminal: Literal["auto", "live", "lines", "off"] = "auto"
-    """auto is live on a terminal, also on that of `train --ranks`, and lines elsewhere. Lines leave
-    figures out to fit a terminal, or the variable COLUMNS; metrics.jsonl has all of them."""
-    tensorboard: bool = False
-    """Event files for TensorBoard, in tensorboard/ of the run directory."""
-    prometheus: PrometheusConfig | None = None
-    """Push to a Pushgateway, be scraped, or write a file for the node exporter."""
-    wandb: WandbConfig | None = None
-    """An offline run of Weights & Biases, in wandb/ of the run directory."""
-    mlflow: MlflowConfig | None = None
-    """A run of MLflow, in mlflow/ of the run directory."""
-    swanlab: SwanlabConfig | None = None
-    """An offline run of SwanLab, in swanlab/ of the run directory."""
-    report: bool = True
-    """report.html, and its curves as plots/*.svg, at the end."""
 
 
 class ProfileConfig(Section):

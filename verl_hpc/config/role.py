@@ -1,14 +1,35 @@
-"""Settings of one model of a run, by its role."""
+"""Settings of one model of a run, by its role, and of the ranks that a label has."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import OffloadConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.section import PathText, Section
+
+FORMS = "one rank (3), neighbours (0-3), nodes (nodes 0-1), a share of all (1/2) or all"
+SHARE = re.compile(r"(\d{1,6})/([1-9]\d{0,5})")
+SPAN = re.compile(r"(nodes? +)?(\d{1,9})(?: *- *(\d{1,9}))?")
+
+
+def _as_text(value: object) -> object:
+    """Return a single rank, which YAML reads as a number, as text."""
+    return str(value) if type(value) is int else value
+
+
+def _check_ranks(text: str) -> str:
+    text = text.strip()
+    if text != "all" and not SHARE.fullmatch(text) and not SPAN.fullmatch(text):
+        raise ValueError(f"expected {FORMS}")
+    return text
+
+
+Ranks = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_ranks)]
+"""Ranks of a label."""
 
 Head = Literal["language_model", "value", "score"]
 """What a model computes: the log-prob of each next token, a value of each token, or a score of a

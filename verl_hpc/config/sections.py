@@ -22,11 +22,11 @@ from verl_hpc.config.model import (
     OptimizerConfig,
     ParallelConfig,
 )
-from verl_hpc.config.output import CheckpointConfig, MetricsConfig, RuntimeConfig
-from verl_hpc.config.placement import Ranks
+from verl_hpc.config.output import CheckpointConfig, RuntimeConfig
 from verl_hpc.config.reward import RewardConfig
-from verl_hpc.config.role import RoleConfig, RoleName
+from verl_hpc.config.role import Ranks, RoleConfig, RoleName
 from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.trackers import MetricsConfig
 from verl_hpc.section import PathText, Positive, Section, Seed, is_own
 
 RECIPES = ("sft", "rl", "reward_model", "dpo", "kto", "distillation")

@@ -1,11 +1,14 @@
-"""Settings of trackers, which get a run's metrics besides its own directory."""
+"""Where a run's metrics go: settings of trackers, and the packages that they need."""
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from verl_hpc.errors import ConfigError
 from verl_hpc.section import Integer, PathText, Section
 
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=128)]
@@ -67,3 +70,62 @@ class SwanlabConfig(Section):
     """Project of the uploaded run."""
     mode: Literal["offline"] = "offline"
     """Ranks need no network and no key."""
+
+
+class MetricsConfig(Section):
+    """Sinks besides metrics.jsonl, which is always written."""
+
+    terminal: Literal["auto", "live", "lines", "off"] = "auto"
+    """auto is live on a terminal, also on that of `train --ranks`, and lines elsewhere. Lines leave
+    figures out to fit a terminal, or the variable COLUMNS; metrics.jsonl has all of them."""
+    tensorboard: bool = False
+    """Event files for TensorBoard, in tensorboard/ of the run directory."""
+    prometheus: PrometheusConfig | None = None
+    """Push to a Pushgateway, be scraped, or write a file for the node exporter."""
+    wandb: WandbConfig | None = None
+    """An offline run of Weights & Biases, in wandb/ of the run directory."""
+    mlflow: MlflowConfig | None = None
+    """A run of MLflow, in mlflow/ of the run directory."""
+    swanlab: SwanlabConfig | None = None
+    """An offline run of SwanLab, in swanlab/ of the run directory."""
+    report: bool = True
+    """report.html, and its curves as plots/*.svg, at the end."""
+
+
+_PACKAGES = {
+    "tensorboard": ("tensorboard", "tensorboard"),
+    "prometheus": ("prometheus_client", "prometheus-client"),
+    "wandb": ("wandb", "wandb"),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "swanlab": ("swanlab", "swanlab"),
+}
+"""Module to import and package to install, by the field of metrics."""
+
+
+def check_trackers(metrics: MetricsConfig) -> None:
+    """Look for the packages that `metrics` needs, in this Python, without importing them.
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    for name, package in wanted_trackers(metrics):
+        if not is_installed(_PACKAGES[name][0]):
+            raise ConfigError(
+                f"metrics.{name} needs the package {package}, which is not installed in this "
+                f"Python; pip install {package} (or verl_hpc[track], which has all trackers), or "
+                f"leave metrics.{name} out"
+            )
+
+
+def is_installed(module: str) -> bool:
+    """Whether this Python has a module, found without importing it."""
+    spec = importlib.util.find_spec(module)
+    # A directory of that name, such as the one that W&B leaves where it runs, is no package.
+    return spec is not None and spec.origin is not None
+
+
+def wanted_trackers(metrics: MetricsConfig) -> Iterator[tuple[str, str]]:
+    """Fields of metrics that are given, and the package that each needs."""
+    for name, (_, package) in _PACKAGES.items():
+        if getattr(metrics, name):
+            yield name, package

@@ -11,9 +11,8 @@ from itertools import compress
 from verl_hpc.config.data import DataConfig, FilesConfig, ReasoningGymConfig, SourceConfig
 from verl_hpc.data.messages import text_of
 from verl_hpc.data.overlap import Overlap, count_overlaps
-from verl_hpc.data.problem import Problem
+from verl_hpc.data.problem import Problem, Source
 from verl_hpc.data.scan import scan
-from verl_hpc.data.sources import Source
 from verl_hpc.errors import DataError
 
 SHOWN = 3

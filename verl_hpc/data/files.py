@@ -10,10 +10,10 @@ from itertools import accumulate, islice
 from pathlib import Path
 
 from verl_hpc.config.data import FilesConfig, TrainOn
-from verl_hpc.data.jsonl import JsonlRows
+from verl_hpc.data.formats import open_rows
 from verl_hpc.data.parquet import ParquetRows
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.row_file import RowFile
+from verl_hpc.data.row_files import RowFile
 from verl_hpc.data.rows import OPTIONAL_COLUMNS, PROMPT_COLUMNS, Needs, RowReader
 from verl_hpc.errors import DataError
 
@@ -29,8 +29,8 @@ class FilesSource:
         train_on: which turns of the model are imitated (`conversations.answered`).
 
     Raises:
-        DataError: a file cannot be opened (`open_rows`), or there is no row; where a row is read,
-            it cannot be used.
+        DataError: a file cannot be opened (`formats.open_rows`), or there is no row; where a row
+            is read, it cannot be used.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FilesSource:
         train_on: TrainOn = "all",
     ) -> None:
         self._reader = RowReader(config, needs, train_on)
-        self._files = files or [open_rows(Path(path), config) for path in config.paths]
+        self._files = files or [_open(Path(path), config) for path in config.paths]
         self._ends = list(accumulate(map(len, self._files)))
         if not self._ends[-1]:
             raise DataError(f"{', '.join(config.paths)}: no rows; give a data set that has some")
@@ -79,28 +79,17 @@ class FilesSource:
                 yield DataError(f"{rows.where(row)}: {error}")
 
 
-def open_rows(path: Path, config: FilesConfig) -> RowFile:
-    """Open one file by its ending.
+def _open(path: Path, config: FilesConfig) -> RowFile:
+    """Open one file.
 
     Raises:
-        DataError: not there, neither .parquet nor .jsonl, malformed, or without a needed column.
+        DataError: for the reasons of `open_rows`, or no column that may hold a prompt.
     """
-    try:
-        if not path.is_file():
-            raise DataError(f"{path}: no such file; check the paths of the data set")
-        path.open("rb").close()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}); check the data set") from None
-    if path.suffix == ".jsonl":
-        return JsonlRows(path)
-    if path.suffix == ".parquet":
-        named = config.model_dump(include={"prompt_key", "answer_key"}, exclude_defaults=True)
-        rows = ParquetRows(path, list(named.values()), OPTIONAL_COLUMNS)
-        if not named and not set(PROMPT_COLUMNS) & set(rows.names):
-            columns = ", ".join(rows.names)
-            raise DataError(
-                f"{path}: no column 'prompt'; columns are {columns}; name the right one in "
-                "prompt_key of the data set"
-            )
-        return rows
-    raise DataError(f"{path}: the ending says the format; it must be .parquet or .jsonl")
+    named = config.model_dump(include={"prompt_key", "answer_key"}, exclude_defaults=True)
+    rows = open_rows(path, list(named.values()), OPTIONAL_COLUMNS)
+    if isinstance(rows, ParquetRows) and not named and not set(PROMPT_COLUMNS) & set(rows.names):
+        raise DataError(
+            f"{path}: no column 'prompt'; columns are {', '.join(rows.names)}; name the right one "
+            "in prompt_key of the data set"
+        )
+    return rows

@@ -1,25 +1,43 @@
-"""Open files of rows in a given format, local or behind a URL."""
+"""Opening a file of rows by its format."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_hpc.data.jsonl import JsonlRows
-from verl_hpc.data.parquet import ParquetRows
-from verl_hpc.data.remote import RemoteFile
-from verl_hpc.data.row_file import RowFile
+from verl_hpc.data.row_files import CsvRows, JsonlRows, RemoteFile, RowFile
 from verl_hpc.errors import DataError
 
 FORMATS = ("parquet", "jsonl")
+"""Formats of data sets; public data sets are also published as CSV (`open_rows`)."""
+
+
+def open_rows(
+    path: Path,
+    needed: Sequence[str] = (),
+    optional: Iterable[str] | None = None,
+    formats: Sequence[str] = FORMATS,
+) -> RowFile:
+    """Open one file by its ending, which must be one of `formats`.
+
+    Raises:
+        DataError: for the reasons of `open_format`, or another ending.
+    """
+    kind = path.suffix.removeprefix(".")
+    if kind not in formats and path.is_file():
+        *others, last = (f".{name}" for name in formats)
+        endings = f"{', '.join(others)} or {last}"
+        raise DataError(f"{path}: the ending says the format; it must be {endings}")
+    return open_format(str(path), kind, needed, optional)
 
 
 def open_format(
     path: str,
-    file_format: str,
-    needed: list[str],
-    optional: tuple[str, ...],
-    scratch: Path,
+    kind: str,
+    needed: Sequence[str],
+    optional: Iterable[str] | None,
+    scratch: Path = Path(),
     options: dict[str, Any] | None = None,
 ) -> RowFile:
     """Open the rows of a file in a given format, local or behind a URL.
@@ -28,24 +46,27 @@ def open_format(
     since its lines have no index.
 
     Args:
+        path: the file, or its address.
+        kind: parquet, jsonl or csv.
         needed: columns that Parquet must have.
-        optional: columns that are read if Parquet has them.
+        optional: columns that are read if Parquet has them; None reads all.
         scratch: directory for copies.
-        options: options of the file system.
+        options: options of the file system of an address.
 
     Raises:
-        DataError: another format, or a file that cannot be read.
+        DataError: it is not there, malformed, or without a needed column.
     """
-    if file_format not in FORMATS:
-        raise DataError(f"file_format = {file_format!r}; choose {' or '.join(FORMATS)}")
-    is_remote = "://" in path
-    if not is_remote and not Path(path).is_file():
-        raise DataError(f"{path}: no such file; check data_path")
+    source: Path | RemoteFile = RemoteFile(path, options) if "://" in path else Path(path)
     try:
-        if file_format == "jsonl":
-            remote = RemoteFile(path, options)
-            return JsonlRows(remote.copied_to(scratch) if is_remote else Path(path))
-        source = RemoteFile(path, options) if is_remote else Path(path)
-        return ParquetRows(source, needed, optional)
+        if isinstance(source, Path):
+            if not source.is_file():
+                raise DataError(f"{path}: no such file; check the paths of the data set")
+            source.open("rb").close()
+        if kind == "parquet":
+            from verl_hpc.data.parquet import ParquetRows  # pyarrow takes long to import
+
+            return ParquetRows(source, needed, optional)
+        local = source if isinstance(source, Path) else source.copied_to(scratch)
+        return JsonlRows(local) if kind == "jsonl" else CsvRows(local)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}); check data_path") from None
+        raise DataError(f"{path}: cannot be read ({error}); check the data set") from None

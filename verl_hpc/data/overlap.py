@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_hpc.data.messages import text_of
-from verl_hpc.data.problem import Prompt
+from verl_hpc.data.problem import Prompt, Source
 from verl_hpc.data.scan import refuse, scan
-from verl_hpc.data.sources import Source
 from verl_hpc.data.split import digest, plain
 from verl_hpc.errors import DataError
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from verl_hpc.data.remote import RemoteFile
+from verl_hpc.data.row_files import RemoteFile, RowFile
 from verl_hpc.errors import DataError
 
 CACHED_ROW_GROUPS = 4
@@ -29,11 +29,11 @@ UNCONVERTIBLE = (*UNREADABLE, OverflowError, KeyError)
 unknown time zone."""
 
 
-class ParquetRows:
+class ParquetRows(RowFile):
     """Random access by the file's footer; only used columns are read, except by `whole`."""
 
     def __init__(
-        self, path: Path | RemoteFile, needed: Sequence[str], optional: Iterable[str]
+        self, path: Path | RemoteFile, needed: Sequence[str], optional: Iterable[str] | None
     ) -> None:
         self._path = path
         try:
@@ -45,7 +45,7 @@ class ParquetRows:
         for column in map(top_level, needed):
             if column not in present:
                 raise DataError(f"{path}: no column {column!r}; columns are {', '.join(present)}")
-        used = (*map(top_level, needed), *optional)
+        used = (*map(top_level, needed), *(present if optional is None else optional))
         self._columns = [column for column in present if column in used]
         self._scanned = self._columns_to_scan(needed, schema)
         groups = map(self._footer.row_group, range(self._footer.num_row_groups))

@@ -25,15 +25,16 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from verl_hpc.config.explain import near_or_all
+from verl_hpc.data.formats import open_rows
 from verl_hpc.data.public_sets import RECIPES, Recipe, Row
-from verl_hpc.data.raw_rows import ENDINGS, open_raw
+from verl_hpc.data.row_files import RowFile
 from verl_hpc.errors import DataError, VerlHpcError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from verl_hpc.data.row_file import RowFile
-
+_FORMATS = ("jsonl", "parquet", "csv")
+_ENDINGS = ".jsonl, .parquet or .csv"
 ROWS_PER_GROUP = 1000
 """Rows that are converted, and later decoded, at a time."""
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
@@ -90,7 +91,7 @@ def _split_files(recipe: Recipe, source: Path) -> dict[str, Path]:
         )
     by_split = {}
     for split in recipe.splits:
-        files = [source / f"{split}{ending}" for ending in ENDINGS]
+        files = [source / f"{split}.{kind}" for kind in _FORMATS]
         there = [file for file in files if file.is_file()]
         if not there:
             raise DataError(
@@ -99,9 +100,6 @@ def _split_files(recipe: Recipe, source: Path) -> dict[str, Path]:
             )
         by_split[split] = there[0]
     return by_split
-
-
-_ENDINGS = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ class _Conversion:
         import pyarrow as pa
         from pyarrow import parquet
 
-        rows = open_raw(self.source)
+        rows = open_rows(self.source, formats=_FORMATS)
         if not len(rows):
             raise DataError(f"{self.source}: no rows")
         schema = self._schema()

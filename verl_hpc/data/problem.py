@@ -1,12 +1,13 @@
-"""One row of a data set."""
+"""One row of a data set, and a data set of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from verl_hpc.data.messages import Message
+from verl_hpc.errors import DataError
 
 Prompt = str | list[Message]
 """Text, or a chat list of {role, content}."""
@@ -58,3 +59,16 @@ class Problem:
     def where(self) -> str:
         """Name of the row in errors."""
         return self.origin or f"row {self.index}"
+
+
+class Source(Protocol):
+    """A data set; rows are read or generated when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Problem: ...
+
+    def scan(self) -> Iterator[Problem | DataError]:
+        """Check every row: yield all problems in order, with the checked fields only, and a
+        DataError in place of a bad row."""
+        ...

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from verl_hpc.config.data import ReasoningGymConfig
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.progress import Progress
+from verl_hpc.data.scan import Progress
 from verl_hpc.data.split import digest, is_held_out, plain
 from verl_hpc.errors import DataError
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit

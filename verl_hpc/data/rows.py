@@ -214,11 +214,16 @@ def problem_of(
 
 def _facts_of(row: Mapping[str, Any], index: int, origin: str) -> Problem:
     """Return the problem of a row without its prompt and its answers."""
+    if row.get("reward_model") is not None:
+        truth = _mapping(row, "reward_model").get("ground_truth")
+    else:
+        column = _first_of(row, GROUND_TRUTH_COLUMNS)
+        truth = row[column] if column else None
     return Problem(
         index=index,
         prompt="",
         data_source=row.get("data_source") or "",
-        ground_truth=_ground_truth(row),
+        ground_truth=truth,
         extra=_mapping(row, "extra_info"),
         origin=origin,
     )
@@ -252,13 +257,6 @@ def _mapping(row: Mapping[str, Any], column: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{column} is {kind_of(value)}; expected a mapping")
     return value
-
-
-def _ground_truth(row: Mapping[str, Any]) -> Any:
-    if row.get("reward_model") is not None:
-        return _mapping(row, "reward_model").get("ground_truth")
-    column = _first_of(row, GROUND_TRUTH_COLUMNS)
-    return row[column] if column else None
 
 
 def _first_of(row: Mapping[str, Any], columns: Iterable[str]) -> str | None:

@@ -1,13 +1,31 @@
-"""Pass over all rows of a data set."""
+"""Pass over all rows of a data set, and log how far a long pass has come."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator
 
-from verl_hpc.data.problem import Problem
-from verl_hpc.data.progress import Progress
-from verl_hpc.data.sources import Source
+from verl_hpc.data.problem import Problem, Source
 from verl_hpc.errors import DataError
+
+TOLD_EVERY_S = 10.0
+"""Least seconds between two lines."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Progress:
+    """Logs the progress of a pass, at most every `TOLD_EVERY_S` seconds."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+
+    def tell(self, name: str, done: int, total: int, what: str) -> None:
+        """Log `name: done of total what` if the last line is old enough."""
+        if time.monotonic() - self._told >= TOLD_EVERY_S:
+            self._told = time.monotonic()
+            _logger.warning("%s: %s of %s %s", name, f"{done:,}", f"{total:,}", what)
 
 
 def refuse(error: DataError) -> None:

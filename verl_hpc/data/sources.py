@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from verl_hpc.config.data import FilesConfig, SourceConfig, TrainOn
 from verl_hpc.data.files import FilesSource
-from verl_hpc.data.problem import Problem
+from verl_hpc.data.problem import Problem, Source
 from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
 from verl_hpc.data.rows import Needs
-from verl_hpc.errors import DataError
-
-
-class Source(Protocol):
-    """A data set; rows are read or generated when they are asked for."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Problem: ...
-
-    def scan(self) -> Iterator[Problem | DataError]:
-        """Check every row: yield all problems in order, with the checked fields only, and a
-        DataError in place of a bad row."""
-        ...
 
 
 def open_source(config: SourceConfig, needs: Needs = "prompt", train_on: TrainOn = "all") -> Source:

@@ -13,7 +13,7 @@ from verl_hpc.cluster.checks import inputs, is_path, model_directory, other_pyth
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.run import RunConfig
-from verl_hpc.config.tracker_packages import wanted_trackers
+from verl_hpc.config.trackers import wanted_trackers
 from verl_hpc.doctor.quota import Quota, read_quotas
 from verl_hpc.errors import ClusterError, ConfigError, ModelError
 from verl_hpc.layout.architecture import read_architecture

@@ -11,8 +11,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from rich.console import Console
 
-from verl_hpc.config.output import MetricsConfig
-from verl_hpc.config.tracker_packages import check_trackers
+from verl_hpc.config.trackers import MetricsConfig, check_trackers
 from verl_hpc.metrics.mlflow import Mlflow
 from verl_hpc.metrics.swanlab import Swanlab
 from verl_hpc.metrics.tensorboard import TensorBoard

@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.migration.legacy import older
-from verl_hpc.migration.models import PLACES
 from verl_hpc.migration.reference import reference
-from verl_hpc.migration.row import Fate, Row
+from verl_hpc.migration.row import PLACES, Fate, Row
 
 _FOLDER = Path(__file__).with_name("rows")
 _FILES = ("run", "model", "engine", "algorithm", "data", "rollout", "reward", "other")

@@ -19,7 +19,7 @@ from verl_hpc.config.replaced import drop_replaced
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import put, read_tree
 from verl_hpc.errors import ConfigError
-from verl_hpc.migration.convert import converters
+from verl_hpc.migration.convert.plain import converters
 from verl_hpc.migration.legacy import OWN, modern
 from verl_hpc.migration.reference import FORMS, Form, leaves, reference
 from verl_hpc.migration.row import Draft, same

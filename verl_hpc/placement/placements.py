@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from verl_hpc.config.placement import SHARE, SPAN
+from verl_hpc.config.role import SHARE, SPAN
 from verl_hpc.errors import ConfigError
 
 

@@ -1,5 +1,6 @@
-"""Models in the caches of Hugging Face's Hub and of ModelScope, read without network or library.
+"""Models by their names on a hub, in the caches of Hugging Face's Hub and of ModelScope.
 
+Caches are read without network or library.
 Layouts: `models--ORG--NAME/refs/REVISION` has the commit that `snapshots/COMMIT` is of, with links
 into `blobs/` (huggingface_hub, "Understand caching"); ModelScope has `models/ORG/NAME`, one state
 of each, named in its file `.mv`, with `___` for the dots of a name (modelscope.hub.utils.caching).
@@ -10,9 +11,45 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from verl_hpc.sources.names import HubName
+Hub = Literal["hf", "modelscope"]
+
+_PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+_NAME = re.compile(
+    rf"(?:(?P<hub>hf|modelscope):)?(?P<repo>{_PART}/{_PART})"
+    r"(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]{0,199}))?"
+)
+
+
+@dataclass(frozen=True)
+class HubName:
+    """A repository on a hub, and which state of it."""
+
+    hub: Hub
+    repo: str
+    """ORG/NAME."""
+    revision: str | None = None
+    """A branch, a tag or a commit; None is the hub's default branch."""
+
+    def __str__(self) -> str:
+        prefix = "" if self.hub == "hf" else f"{self.hub}:"
+        return f"{prefix}{self.repo}" + (f"@{self.revision}" if self.revision else "")
+
+
+def parse_name(text: str) -> HubName | None:
+    """Read `ORG/NAME`, `ORG/NAME@REVISION`, and either with the prefix `hf:` or `modelscope:`.
+
+    None where the text has another form, and so can only be a path.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None or ".." in text:
+        return None
+    hub: Hub = "modelscope" if match["hub"] == "modelscope" else "hf"
+    return HubName(hub, match["repo"], match["revision"])
+
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO = re.compile(r"models--(?P<org>[^/]+?)--(?P<name>[^/]+)")

@@ -14,8 +14,7 @@ from typing import Any
 
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.safetensors import safetensors_shard_map
-from verl_hpc.sources.cache import hf_cache, modelscope_caches
-from verl_hpc.sources.names import HubName, parse_name
+from verl_hpc.sources.cache import HubName, hf_cache, modelscope_caches, parse_name
 
 INDEX = "model.safetensors.index.json"
 _SMALL = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")

@@ -11,8 +11,14 @@ from pydantic import BaseModel
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.safetensors import safetensors_files
-from verl_hpc.sources.cache import hf_cache, locate, modelscope_caches, source_of
-from verl_hpc.sources.names import HubName, parse_name
+from verl_hpc.sources.cache import (
+    HubName,
+    hf_cache,
+    locate,
+    modelscope_caches,
+    parse_name,
+    source_of,
+)
 
 
 def model_settings(config: RunConfig) -> dict[str, str]:

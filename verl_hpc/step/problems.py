@@ -11,10 +11,10 @@ from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.check import Checked, HeldOut, WithCheck, WithoutRows, check_data
 from verl_hpc.data.lengths import LengthCheck
-from verl_hpc.data.problem import Problem
+from verl_hpc.data.problem import Problem, Source
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.data.rows import Needs
-from verl_hpc.data.sources import Source, open_source, read_problems
+from verl_hpc.data.sources import open_source, read_problems
 from verl_hpc.errors import DataError, RewardError
 from verl_hpc.rewards.built_in import function_for
 from verl_hpc.runtime.session import Session

@@ -9,8 +9,8 @@ from pathlib import Path
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import MANIFEST
 from verl_hpc.config.run import RunConfig
+from verl_hpc.data.problem import Source
 from verl_hpc.data.prompts import Encoder
-from verl_hpc.data.sources import Source
 from verl_hpc.data.turns import special_tokens
 from verl_hpc.errors import DataError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from verl_hpc.config.run import RunConfig
-from verl_hpc.config.tracker_packages import check_trackers
+from verl_hpc.config.trackers import check_trackers
 from verl_hpc.errors import LaunchError, VerlHpcError
 from verl_hpc.migration.translate import Migration, told_together
 from verl_hpc.runs.contract import ATTEMPT, OUTCOME, RESTART

@@ -1,6 +1,7 @@
-"""Random batches in float64, and data-parallel ranks that are threads."""
+"""Random batches in float64, ranks that are threads, and losses held to loops over scalars."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 
@@ -46,3 +47,25 @@ def deal(draw, num_rows):
     ranks = draw(st.integers(1, 3))
     owner = draw(st.lists(st.integers(0, ranks - 1), min_size=num_rows, max_size=num_rows))
     return [[row for row in range(num_rows) if owner[row] == rank] for rank in range(ranks)]
+
+
+def agree(ours, oracle, values):
+    """Assert that losses and their gradients are those of an oracle.
+
+    Args:
+        ours: losses of a tensor.
+        oracle: the same losses, one after another, of the tensor's elements as scalars that can be
+            differentiated.
+        values: the tensor, in float64.
+    """
+    leaves = [x.clone().requires_grad_() for x in values.flatten()]
+    whole = values.clone().requires_grad_()
+    losses, expected = ours(whole).flatten(), oracle(leaves)
+    assert losses.dtype == torch.float64
+    assert losses.tolist() == pytest.approx([float(x) for x in expected], rel=1e-9, abs=1e-9)
+    # Each loss weighs otherwise, so that no two gradients can be taken for each other.
+    (losses * torch.arange(1, len(losses) + 1)).sum().backward()
+    total = sum(((i + 1) * x for i, x in enumerate(expected)), torch.zeros(()).requires_grad_())
+    total.backward()
+    slopes = [0.0 if x.grad is None else float(x.grad) for x in leaves]
+    assert whole.grad.flatten().tolist() == pytest.approx(slopes, rel=1e-9, abs=1e-9)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.algorithms.batches import on_parts
 from verl_hpc.algorithms.advantage import Scored
+from verl_hpc.algorithms.masked import alone
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def rows(draw, several=False):
     return [row(group) for group in groups]
 
 
-def scored(rows, here=None, **more):
+def scored(rows, here=None, reduce=alone):
     """The batch of an estimator; `here` says which of the rows this rank has."""
     here = range(len(rows)) if here is None else here
     mine = [rows[i] for i in here]
@@ -81,7 +82,11 @@ def scored(rows, here=None, **more):
         greedy=torch.tensor([row.greedy for row in rows], dtype=torch.float64),
         log_probs=tokens("log_probs"),
         sum_p_squared=tokens("squares"),
-        **more,
+        components={
+            "score": torch.tensor([row.score for row in rows], dtype=torch.float64),
+            "form": torch.tensor([row.greedy * row.score for row in rows], dtype=torch.float64),
+        },
+        reduce=reduce,
     )
 
 
@@ -107,7 +112,7 @@ def whitened(found, rows):
     return [[(x - mean) / (variance + 1e-8) ** 0.5 if m else 0.0 for x, m in row] for row in pairs]
 
 
-def agrees(estimator, oracle, rows, owners):
+def agrees(estimator, oracle, rows, owners, tolerance=1e-9):
     """The estimator gives what the oracle does, on one rank and dealt to several.
 
     Args:
@@ -121,7 +126,7 @@ def agrees(estimator, oracle, rows, owners):
     whole = tokens_of(estimator, scored(rows))
     assert len(whole) == len(wide)
     for mine, other in zip(whole, wide, strict=True):
-        torch.testing.assert_close(mine[counts], other[counts], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(mine[counts], other[counts], rtol=tolerance, atol=tolerance)
     assert (whole[0][~counts] == 0).all()
     deals = [
         [i for i, owner in enumerate(owners[: len(rows)]) if owner == rank] for rank in (0, 1, 2)
@@ -132,7 +137,7 @@ def agrees(estimator, oracle, rows, owners):
 
     for here, partial in zip(deals, on_parts(part, deals), strict=True):
         for mine, other in zip(partial, whole, strict=True):
-            torch.testing.assert_close(mine, other[here], rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(mine, other[here], rtol=tolerance, atol=tolerance)
 
 
 owners = st.lists(st.integers(0, 2), min_size=12, max_size=12)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from tests.unit.algorithms.batches import deal, masks, numbers, on_parts, shapes
 from verl_hpc.algorithms.correction import CorrectionConfig, correct
@@ -117,41 +116,6 @@ def test_the_weighted_mean_over_what_sampled_is_the_mean_under_the_trainer():
     config = CorrectionConfig(upper=10.0)
     weights = correct(config, sampler.log(), trainer.log(), torch.ones(1, 3)).weights
     assert (sampler * weights * value).sum().item() == pytest.approx((trainer * value).sum().item())
-
-
-def test_known_noise_has_the_weights_of_its_closed_form():
-    """Noise e on the engine's log-probs: exp(-e) of a token, exp(-sum e) of a sequence."""
-    generator = torch.Generator().manual_seed(0)
-    old = -torch.rand(8, 6, generator=generator, dtype=torch.float64)
-    noise = 0.1 * torch.randn(8, 6, generator=generator, dtype=torch.float64)
-    for kind, expected in (
-        ("token", (-noise).exp()),
-        ("sequence", (-noise.sum(-1, keepdim=True)).exp().expand(8, 6)),
-    ):
-        config = CorrectionConfig(weights=kind, upper=100.0)
-        corrected = correct(config, old + noise, old, torch.ones(8, 6))
-        torch.testing.assert_close(corrected.weights, expected, rtol=1e-12, atol=0)
-
-
-CONTRADICTIONS = [
-    ({"lower": 0.5}, "lower = 0.5 with outside: truncate"),
-    ({"lower": 1.2, "outside": "leave_out"}, "lower = 1.2 and upper = 2: lower is at most 1"),
-    ({"lower": 1.0, "upper": 1.0, "outside": "leave_out"}, "lower = 1 is not below upper = 1"),
-    ({"weights": "none", "lower": 0.5, "reject": GEOMETRIC}, "lower = 0.5 has no effect"),
-    ({"upper": 0.5}, "lower = 0 and upper = 0.5: .* upper at least 1"),
-    ({"weights": "none"}, "weights: none corrects by reject alone"),
-    ({"weights": "none", "normalise": True, "reject": GEOMETRIC}, "normalise = True has no"),
-    ({"weights": "none", "upper": 5.0, "reject": GEOMETRIC}, "upper = 5.0 has no effect"),
-    ({"weights": "none", "outside": "leave_out", "reject": GEOMETRIC}, "outside = leave_out"),
-    ({"reject": GEOMETRIC | {"lower": 1.2}}, "lower is at most 1"),
-    ({"reject": {"lower": 0.5}}, "upper"),
-]
-
-
-@pytest.mark.parametrize("given, words", CONTRADICTIONS)
-def test_settings_that_contradict_each_other(given, words):
-    with pytest.raises(ValidationError, match=words):
-        CorrectionConfig(**given)
 
 
 def test_a_mean_weight_of_nearly_nothing_divides_none():

@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from verl_hpc.algorithms.overlong import OverlongConfig, overlong_penalties
+from verl_hpc.algorithms.overlong import overlong_penalties
 
 
 @given(st.integers(1, 100), st.integers(1, 50), st.floats(0, 5))
@@ -15,9 +14,3 @@ def test_against_the_cases_of_the_paper(length, buffer, factor):
     over = length - (longest - buffer)
     expected = -over / buffer * factor if over > 0 else 0.0
     assert found == pytest.approx(expected, rel=1e-12)
-
-
-def test_settings_that_do_nothing():
-    with pytest.raises(ValidationError, match="does nothing"):
-        OverlongConfig()
-    assert OverlongConfig(leave_out=True).buffer == 0

@@ -1,12 +1,12 @@
-"""Evaluation sets: what they may be, and what may not stand together."""
+"""Evaluation sets: what they are of, and the examples of docs/evaluation.md."""
 
 import re
+from pathlib import Path
 
-import pytest
-
-from tests.unit.config.trees import parse
-from verl_hpc.config.load import dump_config, load_config
-from verl_hpc.errors import ConfigError
+from tests.unit.config.trees import parse, tree
+from verl_hpc.config.load import dump_config, load_config, parse_config
+from verl_hpc.config.plain_yaml import read_yaml
+from verl_hpc.data.public_sets import RECIPES
 
 FILES = {"kind": "files", "paths": ["test.jsonl"]}
 EVERY = {"evaluation__every": 1}
@@ -14,43 +14,6 @@ EVERY = {"evaluation__every": 1}
 
 def sets(**changes):
     return {"evaluation__sets": {"aime24": {"source": FILES, **changes}}}
-
-
-WHOLE = {"recipe": "reward_model", "rollout": {"engine": "none"}}
-REWARD_MODEL = WHOLE | {"roles": {"reward": {}}}
-SAVES = {"evaluation": {"every": 1, "save_generations": True}, "data__evaluation": FILES}
-SECRET = {"function": "math", "options": {"api_key": "x"}}
-UNKNOWN = sets(reward={"function": "mth"})
-OF_SET = "evaluation.sets.aime24"
-REFUSED = [
-    (
-        "data.evaluation and evaluation.sets (aime24) are both given",
-        {"data__evaluation": FILES, **sets()},
-    ),
-    ("make data.evaluation", {"data__evaluation": FILES, **sets()}),
-    ("max_prompts = 5 is of data.evaluation", {"evaluation__max_prompts": 5, **sets()}),
-    ("num_samples = 4 with temperature = 0", sets(num_samples=4, temperature=0.0)),
-    ("top_p = 0.9 with temperature = 0", sets(top_p=0.9)),
-    (f"{OF_SET}.temperature = 3: vLLM samples up to 2", sets(temperature=3.0)),
-    (f"{OF_SET}.num_samples = 0", sets(num_samples=0)),
-    (f"{OF_SET}.num_samples = 10001", sets(num_samples=10_001)),
-    (f"{OF_SET}.temperature = 0.001: must be 0", sets(temperature=0.001)),
-    (f"{OF_SET}.samples: no such setting; did you mean num_samples", sets(samples=3)),
-    (f"{OF_SET}.source: is needed and not given", {"evaluation__sets": {"aime24": {}}}),
-    ("evaluation.sets.a/b: as a name", {"evaluation__sets": {"a/b": {"source": FILES}}}),
-    ("evaluation.every > 0 needs data.evaluation, or evaluation.sets", EVERY),
-    ("save_generations needs every > 0 or at_start", {"evaluation__save_generations": True}),
-    ("evaluation.save_generations with recipe: reward_model", WHOLE | SAVES),
-    ("evaluation.sets (aime24) with recipe: reward_model", REWARD_MODEL | sets()),
-    (f"{OF_SET}.reward.options.api_key looks like a secret", sets(reward=SECRET)),
-    ("reward.function = 'mth': no such function; did you mean math", UNKNOWN),
-]
-
-
-@pytest.mark.parametrize(("words", "changes"), REFUSED)
-def test_what_is_refused(words, changes):
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        parse(**changes)
 
 
 def test_data_evaluation_is_one_set_of_greedy_answers():
@@ -82,3 +45,25 @@ def test_what_a_run_reads_is_known_by_its_settings():
     assert list(config.sources) == ["data.train", "evaluation.sets.aime24.source"]
     assert config.rewards["evaluation.sets.aime24.reward"].function == "rewards.py:score"
     assert (config.longest_response, parse(**sets()).longest_response) == (900, 512)
+
+
+PAGE = (Path(__file__).parents[3] / "docs/evaluation.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_sets_is_a_configuration():
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    config = parse_config(tree() | read_yaml(example))
+    assert list(config.evaluation_sets) == ["math500", "aime24", "arithmetic"]
+    assert config.evaluation_sets["math500"].chosen_temperature == 0.0
+    assert config.longest_response == 8192
+
+
+def test_the_short_form_is_one():
+    short = PAGE.split("answered greedily:\n\n")[1].split("\n\n")[0]
+    (only,) = parse_config(tree() | read_yaml(short)).evaluation_sets.values()
+    assert only.max_prompts == 200
+
+
+def test_every_public_set_has_its_line():
+    lines = re.findall(r"^\| `(\w+)` \|.*\| `([^`]+)` \|$", PAGE, re.MULTILINE)
+    assert dict(lines) == {name: recipe.data_source for name, recipe in RECIPES.items()}

@@ -1,9 +1,9 @@
-"""What a role takes from where, and the settings that it cannot have."""
+"""Roles of a run: which there are, and what each takes from where."""
 
-import pytest
+import yaml
 
 from tests.unit.config.trees import GAE, parse
-from verl_hpc.errors import ConfigError
+from verl_hpc.config.load import dump_config, parse_config
 
 KL = {"algorithm__kl": {"placement": "reward"}}
 OWN = {"recipe": "my/recipe.py:mine"}
@@ -31,35 +31,59 @@ def test_a_reference_without_an_actor_is_a_model_of_its_own():
     assert settings["reference"].label == "train"
 
 
-UNFIT_SETTINGS = [
-    (
-        GAE | {"roles": {"critic": {"head": "language_model"}}},
-        "roles.critic.head = language_model: recipe rl needs value",
-    ),
-    ({"roles": {"actor": {"head": "score"}}}, "needs language_model"),
-    ({"roles": {"actor": {"trainable": False}}}, "roles.actor.trainable = false: .*trains"),
-    ({"roles": {"reward": {"trainable": True}}}, "roles.reward.trainable = true: .*not train"),
-    (
-        {"roles": {"reward": {"path": "models/r", "optimizer": {"lr": 1e-5}}}},
-        "roles.reward.optimizer: this role is not trained; .*roles.reward.trainable: true",
-    ),
-    (KL | {"roles": {"reference": {"offload": {}}}}, "roles.reference.offload: .*the actor's"),
-    (
-        KL | {"roles": {"reference": {"head": "language_model"}}},
-        "roles.reference.head: .*the actor's",
-    ),
-    (OWN | {"roles": {"judge": {"optimizer": {"lr": 1e-5}}}}, "roles.judge.optimizer"),
-]
-
-
-@pytest.mark.parametrize(("changes", "words"), UNFIT_SETTINGS)
-def test_settings_that_a_role_cannot_have(changes, words):
-    with pytest.raises(ConfigError, match=words):
-        parse(**changes)
-
-
 def test_a_role_of_ones_own_may_be_anything():
     roles = {"actor": {"head": "value", "trainable": False}, "judge": {"trainable": True}}
     settings = parse(**OWN, roles=roles).role_settings
     assert settings["actor"].head == "value" and not settings["actor"].trainable
     assert settings["judge"].trainable
+
+
+def test_a_critic_learns_faster_than_the_actor_in_an_engine_of_its_own():
+    chosen = {"engine": "fsdp", "recompute": "full", "fsdp": {"reshard_after_forward": False}}
+    config = parse(**GAE, roles={"critic": {"parallel": chosen}})
+    actor, critic = (config.role_settings[name] for name in ("actor", "critic"))
+    assert (critic.optimizer.lr, actor.optimizer.lr, config.optimizer.lr) == (1e-5, 1e-6, 1e-6)
+    assert actor.parallel.engine == "megatron"
+    assert not critic.parallel.fsdp.reshard_after_forward
+
+
+def adapted(**changes):
+    return parse(**GAE, algorithm__kl={"placement": "loss"}, **changes).role_settings
+
+
+def test_what_is_trained_has_the_adapters_of_the_run_or_its_own():
+    own = {"critic": {"lora": {"rank": 4, "target_modules": ["q_proj"]}}}
+    found = adapted(lora={"rank": 8}, roles=own)
+    assert (found["actor"].lora.rank, found["actor"].lora.scale) == (8, 4.0)
+    assert (found["critic"].lora.rank, found["critic"].lora.targets) == (4, ("q_proj",))
+    assert (found["reference"].shares, found["reference"].lora) == ("actor", None)
+    without = adapted(lora={}, roles={"critic": {"lora": "none"}})
+    assert without["actor"].lora is not None
+    assert without["critic"].lora is None
+    assert all(role.lora is None for role in adapted().values())
+
+
+TEACHER = {"recipe": "distillation", "roles": {"teacher": {"path": "models/teacher"}}}
+EARNS = {"name": "reverse_kl", "task_reward_weight": 0.5}
+
+
+def test_the_reverse_kl_is_followed_if_nothing_is_said():
+    config = parse(**TEACHER)
+    assert config.method == "distillation (reverse_kl)"
+    assert [*config.role_settings] == ["actor", "teacher"]
+    assert not config.role_settings["teacher"].trainable
+    assert not config.calls_reward and config.generates
+    assert parse_config(yaml.safe_load(dump_config(config))) == config
+
+
+def test_a_task_reward_is_scored_by_its_function_or_by_a_model():
+    assert parse(**TEACHER, distillation=EARNS).calls_reward
+    roles = TEACHER["roles"] | {"reward": {"path": "models/judge"}}
+    config = parse(recipe="distillation", roles=roles, distillation=EARNS)
+    assert [*config.role_settings] == ["actor", "teacher", "reward"]
+    assert not config.calls_reward
+
+
+def test_a_recipe_of_ones_own_may_generate_nothing():
+    assert parse(recipe="mine.py:dpo").generates
+    assert not parse(recipe="mine.py:dpo", rollout__engine="none").generates

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.data.conftest import damage_row_group, files, verl_row, write_jsonl, write_parquet
 from verl_hpc.config.data import DataConfig, ReasoningGymConfig
-from verl_hpc.data import progress
+from verl_hpc.data import scan
 from verl_hpc.data.check import Checked, HeldOut, WithoutRows, check_data
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.sources import open_source
@@ -202,6 +202,6 @@ def test_a_scan_of_parquet_reads_what_can_be_wrong_and_no_more(tmp_path):
 
 
 def test_a_long_pass_says_how_far_it_is(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(progress, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(scan, "TOLD_EVERY_S", 0.0)
     check(files(write_jsonl(tmp_path / "a.jsonl", [verl_row(0)] * 2)))
     assert caplog.messages == [f"data.train: {n} of 2 rows checked" for n in (1, 2)]

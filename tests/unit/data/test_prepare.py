@@ -13,7 +13,7 @@ from tests.unit.data.conftest import files, write_jsonl
 from verl_hpc.config.reward_options import CodeOptions
 from verl_hpc.data import prepare as module
 from verl_hpc.data.prepare import Written, main, prepare
-from verl_hpc.data.public_sets import RECIPES, last_boxed, whole_number
+from verl_hpc.data.public_sets import RECIPES, whole_number
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
 from verl_hpc.rewards.built_in import BUILT_IN, MAKERS, function_for
@@ -73,21 +73,6 @@ def test_math_takes_the_last_box_and_keeps_labels(tmp_path):
     assert (plain.extra["level"], plain.extra["type"]) == (None, None)
 
 
-BOXES = {
-    r"\boxed{7}": "7",
-    r"\boxed{1} then \boxed{\frac{a}{\sqrt{b}}}.": r"\frac{a}{\sqrt{b}}",
-    r"so $\boxed 7$ it is": "7",
-    r"so \fbox{B}": "B",
-    r"\boxed{\{1, 2\}}": r"\{1, 2\}",
-    r"\boxed{7": None,
-    "7": None,
-}
-
-
-def test_last_boxed():
-    assert {solution: last_boxed(solution) for solution in BOXES} == BOXES
-
-
 @pytest.mark.parametrize("name", ["test.jsonl", "test-00000-of-00001.jsonl"])
 def test_one_file_is_one_split(tmp_path, name):
     source, out = write_jsonl(tmp_path / name, [GSM8K_ROW]), tmp_path / "out"
@@ -113,20 +98,12 @@ def test_existing_files_are_never_overwritten(tmp_path):
     assert (out / "test.parquet").read_text() == "mine"
 
 
-MALFORMED = [
-    ("gsm8k", {"question": "1 + 1?"}, "needs a text 'answer'; fields are question"),
-    ("gsm8k", {"question": 1, "answer": "#### 1"}, "needs a text 'question'"),
-    ("gsm8k", {"question": "1 + 1?", "answer": "2"}, "answer holds no #### NUMBER"),
-    ("math", {"problem": "1 + 1?", "solution": "2"}, r"solution holds no \\boxed"),
-]
-
-
-@pytest.mark.parametrize(("recipe", "row", "message"), MALFORMED)
-def test_a_malformed_row_leaves_nothing_behind(tmp_path, recipe, row, message):
-    good = GSM8K_ROW if recipe == "gsm8k" else MATH_ROW
-    source = raw(tmp_path, [good], [good, row])
-    with pytest.raises(DataError, match=rf"test\.jsonl line 2: {message}"):
-        prepare(RECIPES[recipe], source, tmp_path / "out")
+def test_a_malformed_row_leaves_nothing_behind(tmp_path):
+    source = raw(tmp_path, [GSM8K_ROW], [GSM8K_ROW, {"question": "1 + 1?"}])
+    with pytest.raises(
+        DataError, match=r"test\.jsonl line 2: needs a text 'answer'; fields are qu"
+    ):
+        prepare(RECIPES["gsm8k"], source, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -139,13 +116,6 @@ def test_a_missing_source_says_what_it_should_be(tmp_path, capsys):
 def test_an_empty_source_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"train\.jsonl: no rows"):
         prepare(RECIPES["gsm8k"], raw(tmp_path, [], [GSM8K_ROW]), tmp_path / "out")
-
-
-def test_help_shows_examples(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["--help"])
-    assert stopped.value.code == 0
-    assert "python -m verl_hpc.data.prepare gsm8k --source" in capsys.readouterr().out
 
 
 # One file of each release, with the fields that it has
@@ -220,13 +190,15 @@ def test_the_answers_of_every_release_of_aime_are_integers(tmp_path):
         assert graded["score"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("answer", "number"),
-    [(25, "25"), ("025", "25"), ("$25$", "25"), ("-3", "-3"), ("12.0", "12"), ("12.5", None),
-     (True, None), ("x", None), ("", None), ("25 apples", None), (25.0, "25"), ("000", "0")],
-)  # fmt: skip
-def test_whole_number(answer, number):
-    assert whole_number(answer) == number
+NUMBERS = {
+    25: "25", "025": "25", "$25$": "25", "-3": "-3", "12.0": "12", "12.5": None,
+    True: None, "x": None, "": None, "25 apples": None, 25.5: None, "000": "0",
+}  # fmt: skip
+
+
+def test_whole_number():
+    assert {answer: whole_number(answer) for answer in NUMBERS} == NUMBERS
+    assert whole_number(25.0) == "25"
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -330,6 +302,9 @@ def without(row, *names):
 
 
 OTHER_FORMS = [
+    ("gsm8k", {"question": 1, "answer": "#### 1"}, "needs a text 'question'"),
+    ("gsm8k", {"question": "1 + 1?", "answer": "2"}, "answer holds no #### NUMBER"),
+    ("math", {"problem": "1 + 1?", "solution": "2"}, "solution holds no \\boxed"),
     ("math500", without(MATH_500_ROW, "answer"), "needs a text 'answer'; fields are problem,"),
     ("aime", {"problem": "1?"}, r"needs 'answer', or a 'solution' with \boxed{...}; fields"),
     ("aime", {"problem": "1?", "answer": "1/2"}, "answer = '1/2' is no integer"),
@@ -351,18 +326,20 @@ OTHER_FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "row", "message"), OTHER_FORMS)
-def test_a_row_of_another_form_is_named(tmp_path, name, row, message):
-    path = write_jsonl(tmp_path / "released.jsonl", [row])
-    with pytest.raises(DataError) as caught:
-        prepare(RECIPES[name], path, tmp_path / "out")
-    assert str(caught.value).startswith(f"{path} line 1: ")
-    assert message in str(caught.value)
-    assert list((tmp_path / "out").iterdir()) == []
+def test_a_row_of_another_form_is_named(tmp_path):
+    path, wrong = tmp_path / "released.jsonl", []
+    for name, row, message in OTHER_FORMS:
+        write_jsonl(path, [row])
+        with pytest.raises(DataError) as caught:
+            prepare(RECIPES[name], path, tmp_path / "out")
+        said = str(caught.value)
+        if not said.startswith(f"{path} line 1: ") or message not in said:
+            wrong.append((name, message, said))
+    assert (wrong, list((tmp_path / "out").iterdir())) == ([], [])
 
 
 NO_FILES = [
-    ("a.txt", "x", "the ending says the format; it must be one of .jsonl, .parquet, .csv"),
+    ("a.txt", "x", "the ending says the format; it must be .jsonl, .parquet or .csv"),
     ("a.parquet", "x", "not a readable Parquet file"),
     ("a.csv", "\udcff", "cannot be read"),
     ("a.csv", "Question\n", "no rows"),
@@ -382,14 +359,6 @@ def test_a_data_set_of_one_file_takes_no_directory(tmp_path):
         prepare(RECIPES["aime"], tmp_path, tmp_path / "out")
 
 
-def test_a_seed_can_be_given(tmp_path, capsys):
-    path = write_jsonl(tmp_path / "test.jsonl", [MMLU_ROW] * 2)
-    for seed in ("0", "7"):
-        arguments = ["mmlu", "--source", str(path), "--out", str(tmp_path / seed), "--seed", seed]
-        assert main(arguments) == 0
-    assert "test.parquet: 2 rows" in capsys.readouterr().out
-
-
 def test_a_data_set_that_is_not_prepared(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["gsm8", "--source", str(tmp_path), "--out", str(tmp_path)])
@@ -398,7 +367,7 @@ def test_a_data_set_that_is_not_prepared(tmp_path, capsys):
 
 def test_as_a_program(tmp_path):
     path = write_jsonl(tmp_path / "test.jsonl", [MMLU_ROW])
-    words = [sys.executable, "-m", "verl_hpc.data.prepare", "mmlu", "--source", path]
+    words = [sys.executable, "-m", "verl_hpc.data.prepare", "mmlu", "--seed", "7", "--source", path]
     first, again = (
         subprocess.run([*words, "--out", tmp_path], capture_output=True, text=True)
         for _ in range(2)

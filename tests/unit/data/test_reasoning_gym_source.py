@@ -9,7 +9,7 @@ import time
 import pytest
 
 from verl_hpc.config.data import ReasoningGymConfig
-from verl_hpc.data import progress, reasoning_gym_source
+from verl_hpc.data import reasoning_gym_source, scan
 from verl_hpc.data.reasoning_gym_source import HASH_ORDERED_TASKS
 from verl_hpc.data.sources import open_source
 from verl_hpc.data.split import is_held_out
@@ -121,7 +121,7 @@ def test_a_search_for_new_questions_ends_long_before_all_entries_are_tried():
 
 
 def test_a_long_search_says_how_far_it_is(monkeypatch, caplog):
-    monkeypatch.setattr(progress, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(scan, "TOLD_EVERY_S", 0.0)
     spelled("evaluation", size=2)
     assert "spell_backward: 1 of 2 questions for evaluation found" in caplog.messages
 

@@ -17,8 +17,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.cluster.requests import ROOT
-from verl_hpc.config.output import MetricsConfig
-from verl_hpc.config.trackers import PrometheusConfig
+from verl_hpc.config.trackers import MetricsConfig, PrometheusConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics import MetricsExporter
 from verl_hpc.metrics.prometheus import PrometheusMetrics

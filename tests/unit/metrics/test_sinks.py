@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from verl_hpc.config.output import MetricsConfig
+from verl_hpc.config.trackers import MetricsConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.runtime import terminal

@@ -9,8 +9,7 @@ import pytest
 from huggingface_hub import try_to_load_from_cache
 
 from tests.unit.sources.hubs import COMMIT, OTHER, hf_repository, modelscope_repository
-from verl_hpc.sources.cache import hf_cache, locate, repository, source_of
-from verl_hpc.sources.names import HubName, parse_name
+from verl_hpc.sources.cache import HubName, hf_cache, locate, parse_name, repository, source_of
 
 NAME = "Org/Some-Model.5"
 VARIABLES = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME")

@@ -13,8 +13,8 @@ from safetensors.torch import save
 
 from tests.unit.sources.hub_stand_in import COMMIT, Hub, serving
 from verl_hpc.errors import ModelError
+from verl_hpc.sources.cache import parse_name
 from verl_hpc.sources.fetch import fetch, wanted_files
-from verl_hpc.sources.names import parse_name
 
 NAME = "Org/Small"
 TOKEN = "hf_" + "Zq7" * 11

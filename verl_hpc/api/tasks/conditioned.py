@@ -24,9 +24,8 @@ from verl_hpc.algorithms.kl import kl_penalty
 from verl_hpc.api.prompts import PromptText
 from verl_hpc.api.tasks.settings import ConditionConfig
 from verl_hpc.config.algorithm import KlConfig
-from verl_hpc.data.problem import Problem
+from verl_hpc.data.problem import Problem, Source
 from verl_hpc.data.prompts import Encoder
-from verl_hpc.data.sources import Source
 from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.generation.score import score
 from verl_hpc.step.batch import REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows

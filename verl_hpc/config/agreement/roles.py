@@ -1,13 +1,15 @@
-"""Checks of section roles."""
+"""Checks of section roles, of adapters of low rank, and of roles whose parallel.engine is fsdp."""
 
 from __future__ import annotations
 
+from verl_hpc.config.agreement import refuse
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.role import RoleConfig
 from verl_hpc.config.roles import (
     FIRST_OF,
     default_head,
     is_trained,
+    role_settings,
     roles_of_recipe,
     shares_engine,
     trained_by_recipe,
@@ -67,3 +69,58 @@ def _check_shared(name: str, role: RoleConfig) -> None:
                 f"roles.{owner}.{setting}, or give the {name} a path, parallel or placement "
                 "of its own"
             )
+
+
+def check_lora(config: RunSections) -> None:
+    """Raises: ValueError: adapters where they cannot be honoured, or have no effect."""
+    for name, settings in role_settings(config).items():
+        chosen = config.roles[name].lora if name in config.roles else None
+        if chosen is not None and settings.optimizer is None:
+            raise ValueError(
+                f"roles.{name}.lora: this role is not trained; leave it out, or set "
+                f"roles.{name}.trainable: true"
+            )
+        if chosen == "none" and config.lora is None:
+            raise ValueError(
+                f"roles.{name}.lora = none, and no section lora gives it adapters; leave it out"
+            )
+        if settings.lora is not None and settings.optimizer and settings.model.fp8 is not None:
+            raise ValueError(
+                "model.fp8 with lora: products of adapters are computed in model.dtype, and a "
+                "frozen weight's FP8 copies are not kept for them; leave one of the two out"
+            )
+        if settings.first_of is not None:
+            _check_first(config, name, settings.first_of)
+
+
+def _check_first(config: RunSections, name: str, owner: str) -> None:
+    """Check a role that starts as a copy of `owner` in an engine of its own."""
+    lora = role_settings(config)[owner].lora
+    role = config.roles.get(name)
+    if lora is not None and lora.path is not None and (role is None or role.path is None):
+        raise ValueError(
+            f"lora.path with a {name} that has an engine of its own: it would have to start from "
+            f"the adapter, too, which only one that shares the {owner}'s engine does; leave out "
+            f"the {name}'s dtype, parallel and placement, or give it a path: a merged model"
+        )
+
+
+def check_fsdp_roles(config: RunSections) -> None:
+    """Raises: ValueError: a role with engine = fsdp asks for what only the other engine has."""
+    settings = role_settings(config)
+    first = next(iter(settings))
+    for name, role in settings.items():
+        if role.parallel.engine != "fsdp":
+            continue
+        given = {
+            f"lora (of the {name})": role.lora is not None,
+            "model.fp8": role.model.fp8 is not None,
+            "model.router": role.model.router is not None,
+            "algorithm.router_replay = rollout": config.replays_experts,
+            "rollout.quantization": name == first and config.rollout.quantization is not None,
+        }
+        refuse(
+            given,
+            f" with parallel.engine = fsdp of the {name}: only Megatron-core does that here; leave "
+            "it out, or choose engine: megatron",
+        )

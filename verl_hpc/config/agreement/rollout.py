@@ -1,8 +1,13 @@
-"""Checks of quantised rollouts and of router replay."""
+"""Checks of how responses are generated, scored and evaluated against the rest of a run."""
 
 from __future__ import annotations
 
+from verl_hpc.config.agreement import refuse
 from verl_hpc.config.distillation import ForwardKl
+from verl_hpc.config.reward import CALLED_BY_THE_RANK
+from verl_hpc.config.role import REWARD
+from verl_hpc.config.roles import calls_reward, generates
+from verl_hpc.config.rollout import HOTTEST_VLLM
 from verl_hpc.config.sections import RunSections
 
 _REPLAY_SETS = "router replay sets it: on on GPUs, off on CPU ranks"
@@ -35,10 +40,6 @@ def check_quantised(config: RunSections) -> None:
 def check_router_replay(config: RunSections) -> None:
     """Raises: ValueError: the rollout has no experts to replay."""
     setting, rollout = "algorithm.router_replay = rollout", config.rollout
-    if not config.samples_to_train:
-        raise ValueError(
-            f"{setting} with recipe: {config.recipe}, which trains on no responses; leave it out"
-        )
     if rollout.engine != "vllm":
         raise ValueError(
             f"{setting} with rollout.engine = {rollout.engine}, which does not tell where it "
@@ -56,7 +57,103 @@ def check_router_replay(config: RunSections) -> None:
             "experts; choose drop"
         )
     for name, reason in _NOT_WITH_REPLAY.items():
-        if name in rollout.engine_options:
+        option = {f"rollout.engine_options.{name}": name in rollout.engine_options}
+        refuse(option, f" with {setting}: {reason}; leave it out")
+
+
+def check_evaluation(config: RunSections) -> None:
+    """Raises: ValueError: evaluation data are missing or given twice, or ask for what the recipe or
+    the engine cannot do."""
+    evaluation = config.evaluation
+    if evaluation.sets and config.data.evaluation is not None:
+        raise ValueError(
+            f"data.evaluation and evaluation.sets ({', '.join(evaluation.sets)}) are both given; "
+            "make data.evaluation one of the sets, the first if stop_at is about it"
+        )
+    if evaluation.answers_alone and config.compares_answers:
+        raise ValueError(
+            f"{evaluation.answers_alone} with recipe: {config.recipe}, which compares pairs; give "
+            "them as data.evaluation, and leave this out"
+        )
+    if evaluation.wanted and not config.evaluation_sets:
+        setting = "every > 0" if evaluation.every else "at_start"
+        raise ValueError(f"evaluation.{setting} needs data.evaluation, or evaluation.sets")
+    if evaluation.stop_at is not None and not evaluation.every:
+        raise ValueError("evaluation.stop_at needs evaluation.every > 0")
+    for name, chosen in evaluation.sets.items():
+        if config.rollout.engine == "vllm" and chosen.chosen_temperature > HOTTEST_VLLM:
             raise ValueError(
-                f"rollout.engine_options.{name} with {setting}: {reason}; leave it out"
+                f"evaluation.sets.{name}.temperature = {chosen.chosen_temperature:g}: vLLM "
+                f"samples up to {HOTTEST_VLLM:g}; lower it, or choose rollout.engine: hf"
             )
+
+
+def check_reward_processes(config: RunSections) -> None:
+    """Raises: ValueError: there is no function that they could call."""
+    setting = f"runtime.reward_processes = {config.runtime.reward_processes}"
+    to_train = calls_reward(config) or config.has_own_recipe
+    if not generates(config) or not (to_train or config.evaluation.wanted):
+        model = config.has_advantages and REWARD in config.roles
+        what = "roles.reward, a model" if model else f"recipe: {config.recipe}"
+        raise ValueError(f"{setting}: no reward function is called with {what}; leave it out")
+    calls = config.reward_calls
+    if all(call.function in CALLED_BY_THE_RANK for call in calls.values()):
+        name, call = next(iter(calls.items()))
+        raise ValueError(
+            f"{setting}: {name}.function = {call.function} is called by the rank, since it has "
+            "many responses under way by itself; leave one of the two out"
+        )
+
+
+def check_generates_nothing(config: RunSections) -> None:
+    """Raises: ValueError: a built-in recipe or an evaluation generates without an engine."""
+    answers = config.recipe == "sft" and config.evaluation.wanted
+    if answers or (config.samples_to_train and not config.has_own_recipe):
+        what = "an evaluation" if answers else f"recipe: {config.recipe}"
+        raise ValueError(f"rollout.engine = none, and {what} generates; choose vllm or hf")
+
+
+def check_rollout_log_probs(config: RunSections) -> None:
+    """Raises: ValueError: the rollout's log-probs are those that a correction would start from, or
+    are of another distribution than the policy."""
+    algorithm, correction = config.algorithm, "algorithm.correction"
+    corrects = algorithm.correction is not None
+    if config.rollout.verify.on_mismatch == "correct":
+        corrects, correction = True, "rollout.verify.on_mismatch = correct"
+    if corrects and algorithm.old_log_probs == "rollout":
+        raise ValueError(
+            f"{correction} with algorithm.old_log_probs = rollout: every weight is 1 where the "
+            "ratio starts from the rollout's log-probs; choose auto, or do not correct"
+        )
+    if not config.rollout.filters:
+        return
+    filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in config.rollout.filters.items())
+    why = "the rollout engine then has no log-probs of the policy that is trained"
+    if algorithm.old_log_probs == "rollout":
+        raise ValueError(f"algorithm.old_log_probs = rollout with {filters}: {why}; choose auto")
+    if corrects:
+        raise ValueError(
+            f"{correction} with {filters}: {why}; do not correct, or leave the filters out"
+        )
+
+
+def check_refill(config: RunSections) -> None:
+    """Raises: ValueError: batch.refill_rounds with a setting that excludes it."""
+    algorithm, rollout = config.algorithm, config.rollout
+    against = {
+        "algorithm.drop_equal_groups = false": not algorithm.drop_equal_groups,
+        f"recipe: {config.recipe}": config.recipe != "rl",
+        f"rollout.staleness = {rollout.staleness}": rollout.staleness > 0,
+        f"rollout.on_interrupt = {rollout.on_interrupt}": rollout.on_interrupt == "keep",
+        "roles.reward, a model": REWARD in config.roles,
+        "placement.reward": REWARD in config.placement,
+        f"algorithm.advantage.name = {algorithm.advantage.name}": "greedy"
+        in algorithm.advantage.needs,
+        f"rollout.num_samples = {rollout.num_samples}": rollout.num_samples < 2,
+    }
+    setting = f"batch.refill_rounds = {config.batch.refill_rounds}"
+    refuse(
+        {f"{setting} with {other}": is_given for other, is_given in against.items()},
+        ": prompts are asked, and scored by the reward function, where responses are generated, "
+        "and groups of equal scores are left out; leave one of the two out",
+    )

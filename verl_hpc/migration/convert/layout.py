@@ -1,20 +1,179 @@
-"""How each model is cut and kept: Megatron's sizes, FSDP's Ulysses, recomputation and offload;
-`engine` says which engine trains."""
+"""How each model is cut and kept, and which engine trains it.
+
+Sizes are Megatron's or FSDP's Ulysses. The engine is fully_shard in the FSDP form, unless it cannot
+honour a setting. verl's default is FSDP, and what is not given has verl's default: weights,
+gradients and moments are then sharded here as they are there. Whether a model is a mixture of
+experts, which Megatron-core alone trains, is in its config.json; the run itself refuses that, and
+the note of `strategy` says what to give.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from verl_hpc.config.model import OffloadConfig, ParallelConfig
-from verl_hpc.migration.convert.engine import engine_of, has_own_choice
+from verl_hpc.config.model import OF_MEGATRON, OTHER_ENGINES, OffloadConfig, ParallelConfig
 from verl_hpc.migration.convert.plain import our_word, word_for
-from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, is_there
+from verl_hpc.migration.legacy import OWN
 from verl_hpc.migration.reference import reference
-from verl_hpc.migration.row import Draft, same
-from verl_hpc.migration.table import rows
-from verl_hpc.migration.values import Values
+from verl_hpc.migration.row import (
+    ACTOR,
+    CRITIC,
+    FSDP,
+    MODEL,
+    REF,
+    ROLE,
+    ROLLOUT,
+    Draft,
+    is_there,
+    same,
+)
+from verl_hpc.migration.table import note, rows
+from verl_hpc.migration.values import Refused, Values
+
+_REPLAY, _SWITCH = "algorithm.router_replay", f"{ROLLOUT}.enable_rollout_routing_replay"
+_ALONE = (
+    *("model.fp8", "model.router", _REPLAY),
+    *("rollout.expert_parallel", "rollout.quantization"),
+)
+"""Settings, or sections, that Megatron-core alone honours."""
+_KNOWN = f"{OWN}parallel."
+
+
+def _engine(values: Values, draft: Draft, model: str, layout: Mapping[str, Any]) -> dict[str, Any]:
+    """`engine` of a model's section parallel, and what of its section fsdp is not our default.
+
+    Args:
+        layout: the rest of its section parallel.
+    """
+    key = f"{model}.strategy"
+    wanted = _strategy(values, model) != "megatron"
+    own = [values.own.get(f"{prefix}parallel.engine") for prefix in (ROLE[model], "")]
+    chosen = next((engine for engine in own if engine is not None), None)
+    if wanted and values.form == "megatron":
+        _check_form(values, model)
+    obstacle = None
+    if chosen is None and wanted:
+        obstacle = next(_obstacles(values, draft, model, layout), None)
+    is_fsdp = chosen == "fsdp" if chosen is not None else wanted and obstacle is None
+    if obstacle is not None and not obstacle.startswith(_KNOWN):
+        text = note("megatron_trains", obstacle=obstacle)
+        if text not in draft.notes.values():
+            draft.note(key, text)
+    elif is_fsdp and chosen is None and model == ACTOR:
+        draft.note(key, note("fsdp_trains"))
+    return {"engine": "fsdp"} | _fsdp(values, model) if is_fsdp else _megatron(values, model)
+
+
+def _strategy(values: Values, model: str) -> str:
+    """Raises: Refused: no engine that is here."""
+    return str(our_word(values, f"{model}.strategy", OTHER_ENGINES))
+
+
+def _check_form(values: Values, model: str) -> None:
+    """Raises: Refused: a model of FSDP's in the Megatron form, which has no settings for it."""
+    near = f"verl_hpc.{ROLE[model]}parallel.engine=fsdp"
+    if model == ACTOR:
+        raise Refused(f"{model}.strategy", "this is verl's Megatron form", "model_engine=dp")
+    given = next((key for key in values.given if key.startswith(f"{model}.megatron.")), None)
+    if given is not None:
+        raise Refused(f"{model}.strategy", f"and {given} is Megatron's", near)
+
+
+def _obstacles(
+    values: Values, draft: Draft, model: str, layout: Mapping[str, Any]
+) -> Iterator[str]:
+    """What is set and Megatron-core alone honours, as a person calls it."""
+    for name in OF_MEGATRON:
+        default = ParallelConfig.model_fields[name].default
+        ours = [f"{prefix}parallel.{name}" for prefix in dict.fromkeys((ROLE[model], ""))]
+        yield from (f"{OWN}{one}" for one in ours if values.own.get(one, default) != default)
+        if layout.get(name, default) != default:
+            yield f"{ours[0]} = {layout[name]}"
+    own = [values.own.get(f"{prefix}parallel.recompute") for prefix in (ROLE[model], "")]
+    if "selective" in (layout.get("recompute"), *own):
+        yield f"{OWN}parallel.recompute = selective"
+    rank = f"{MODEL[model]}.{'lora.rank' if values.form == 'megatron' else 'lora_rank'}"
+    if values[rank]:
+        yield f"adapters ({rank})"
+    settings = draft.settings | dict(values.own)
+    for name, value in settings.items():
+        alone = name.startswith(_ALONE) and _concerns(name, model)
+        adapters = name in values.own and name.startswith(("lora.", f"{ROLE[model]}lora."))
+        if (alone or adapters) and value not in (None, False, 0, "none"):
+            yield f"{OWN}{name}" if name in values.own else name
+    for key in (_SWITCH, f"{ROLLOUT}.quantization"):
+        if values[key] and _concerns(key, model):
+            yield key
+    if values[f"{ROLLOUT}.expert_parallel_size"] != 1:
+        yield f"mixtures of experts ({ROLLOUT}.expert_parallel_size)"
+
+
+def _concerns(name: str, model: str) -> bool:
+    """The critic's weights do not travel to a quantised rollout."""
+    return model != CRITIC or not name.endswith("rollout.quantization")
+
+
+def _fsdp(values: Values, model: str) -> dict[str, Any]:
+    if values.form == "megatron" or model == REF:
+        return {}
+    settings = _shards(values, f"{FSDP[model]}.fsdp_size")
+    if values.flag(f"{FSDP[model]}.forward_prefetch"):
+        settings["fsdp.forward_prefetch"] = True
+    if not values.flag(f"{FSDP[model]}.reshard_after_forward"):
+        settings["fsdp.reshard_after_forward"] = False
+    if _sums(values, model) != "float32":
+        settings["fsdp.reduce_dtype"] = _sums(values, model)
+    liger = f"{MODEL[model]}.use_liger"
+    if liger in values and not values.flag(liger):
+        settings["fsdp.kernels"] = "flash_attention"
+    return settings
+
+
+def _shards(values: Values, key: str) -> dict[str, Any]:
+    """Ranks that divide one copy of the parameters, where they are not all; how many there are is
+    known where trainer.n_gpus_per_node is given."""
+    nodes, gpus = "trainer.nnodes", "trainer.n_gpus_per_node"
+    if values[key] in (None, -1):
+        return {}
+    size = values.whole(key)
+    ranks = values.whole(nodes) * values.whole(gpus) if gpus in values else None
+    if ranks is not None and size >= ranks:
+        return {}
+    if ranks is not None and ranks % size:
+        raise Refused(key, f"does not divide the {ranks} ranks", "parallel.fsdp.shard_size")
+    return {"fsdp.shard_size": size}
+
+
+def _megatron(values: Values, model: str) -> dict[str, Any]:
+    if values.form == "fsdp" and model != REF and _sums(values, model) != "float32":
+        key = f"{FSDP[model]}.mixed_precision.reduce_dtype"
+        raise Refused(key, "Megatron-core, which trains, sums gradients in float32", "parallel")
+    return {"engine": "megatron"}
+
+
+def _sums(values: Values, model: str) -> str:
+    """The element type in which gradients are summed."""
+    section = f"{FSDP[model]}.mixed_precision"
+    found = values.below(section).get("reduce_dtype", "fp32")
+    return str(word_for(f"{section}.reduce_dtype", found))
+
+
+def _reference_has_own_engine(values: Values) -> bool:
+    """Whether the reference is told another engine than the actor's, in whose engine it is."""
+    by_megatron = {_strategy(values, model) == "megatron" for model in (REF, ACTOR)}
+    return f"{ROLE[REF]}parallel.engine" in values.own or len(by_megatron) > 1
+
+
+def replay(values: Values, draft: Draft) -> None:
+    """Whether the rollout's experts are taken again in training."""
+    mode = f"{ACTOR}.router_replay.mode"
+    source = our_word(values, mode)
+    if (source == "rollout") != values.flag(_SWITCH):
+        raise Refused(_SWITCH if _SWITCH in values else mode, "both are set, or neither", _REPLAY)
+    draft.put(_REPLAY, source, mode, _SWITCH)
+
 
 _OFFLOAD = {
     "parameters": "param_offload",
@@ -84,9 +243,10 @@ def layout(values: Values, draft: Draft) -> None:
     sections = {model: _parallel(values, model) for model in ROLE if is_there(values, model)}
     for model, section in sections.items():
         shared = sections[ACTOR]
-        if model == REF and not has_own_choice(values, REF) and not _differs(section, shared):
-            continue  # it computes in the actor's engine
-        section |= engine_of(values, draft, model, section)
+        is_cut_alike = all(shared.get(name) == value for name, value in section.items())
+        if model == REF and is_cut_alike and not _reference_has_own_engine(values):
+            continue  # it recomputes nothing, and computes in the actor's engine
+        section |= _engine(values, draft, model, section)
         default = {name: field.default for name, field in ParallelConfig.model_fields.items()}
         own = default | section != default | shared
         if model in (ACTOR, REF) or own:
@@ -105,11 +265,6 @@ def _origins(values: Values, setting: str) -> tuple[str, ...]:
 @cache
 def _keys_of(setting: str) -> tuple[str, ...]:
     return tuple(row.key for row in rows() if setting in row.ours)
-
-
-def _differs(section: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:
-    """Whether the reference, which recomputes nothing, is cut otherwise than the actor."""
-    return any(section[name] != shared.get(name) for name in section)
 
 
 def offload(values: Values, draft: Draft) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.migration.convert.plain import refusal
-from verl_hpc.migration.models import ACTOR, MODEL, has_critic
-from verl_hpc.migration.row import Draft
+from verl_hpc.migration.row import ACTOR, MODEL, Draft, has_critic
 from verl_hpc.migration.table import known
 from verl_hpc.migration.values import Refused, Values
 

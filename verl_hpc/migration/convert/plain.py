@@ -1,15 +1,16 @@
-"""Conversions of one key to one setting."""
+"""Conversions of one key to one setting, and the functions that convert all keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache, partial
+from importlib import import_module
 from itertools import cycle
 from typing import Any
 
-from verl_hpc.migration.models import has_critic
 from verl_hpc.migration.reference import MISSING
-from verl_hpc.migration.row import Draft, Row, same
-from verl_hpc.migration.table import known
+from verl_hpc.migration.row import Draft, Row, has_critic, same
+from verl_hpc.migration.table import known, rows
 from verl_hpc.migration.values import Refused, Values
 
 
@@ -65,6 +66,34 @@ CONVERSIONS: Mapping[str, Callable[[Row, Values, Draft], None]] = {
     "whole": whole,
 }
 """The functions by the name that a row has for them."""
+
+
+@cache
+def converters() -> tuple[Callable[[Values, Draft], None], ...]:
+    """Return the functions in the table's order, each once: one of several keys, or plain ones,
+    which are each of one row."""
+    by: dict[str, Callable[[Values, Draft], None]] = {}
+    for row in rows():
+        if row.ours:
+            by.setdefault(row.by if "." in row.by else row.key, _function(row))
+    return tuple(by.values())
+
+
+def _function(row: Row) -> Callable[[Values, Draft], None]:
+    module, _, name = row.by.rpartition(".")
+    if not module:
+        return partial(CONVERSIONS[name], row)
+    # Only here, so that what is never asked for verl's keys does not load them.
+    function: Callable[[Values, Draft], None] = getattr(
+        import_module(f"{__package__}.{module}"), name
+    )
+    return function
+
+
+def copied(values: Values, draft: Draft, *keys: str) -> None:
+    """The values of keys as they are, each for the setting of its row."""
+    for key in keys:
+        draft.put(known(key).ours[0], values[key], key)
 
 
 def refusal(key: str, why: str) -> Refused:

@@ -6,8 +6,7 @@ from typing import Any
 
 from verl_hpc.config.rollout import OTHER_ENGINES
 from verl_hpc.migration.convert.plain import our_word, refusal
-from verl_hpc.migration.models import ROLLOUT
-from verl_hpc.migration.row import Draft
+from verl_hpc.migration.row import ROLLOUT, Draft
 from verl_hpc.migration.values import Refused, Values
 
 _VLLM = f"{ROLLOUT}.engine_kwargs.vllm"

@@ -1,12 +1,13 @@
-"""trainer.*: how long a run is, what it leaves behind, and where it runs."""
+"""trainer.* and global_profiler.*: how long a run is, what it leaves behind, and where it runs."""
 
 from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
+from typing import Any
 
-from verl_hpc.migration.row import Draft
-from verl_hpc.migration.table import note
+from verl_hpc.migration.row import PROFILERS, Draft
+from verl_hpc.migration.table import known, note
 from verl_hpc.migration.values import Refused, Values
 
 _KEEPS_ALL = 1_000_000
@@ -73,3 +74,90 @@ def generations(values: Values, draft: Draft) -> None:
     for key in (count, directory):
         if key in values:
             draft.note(key, "all answers are kept, in evaluations/ of the run directory")
+
+
+_TRACKERS = "metrics.* (docs/observability.md); metrics.jsonl is always written"
+_PLAIN = ("console", "file", "tensorboard")
+
+
+def loggers(values: Values, draft: Draft) -> None:
+    """Trackers, and their projects."""
+    key = "trainer.logger"
+    chosen = values[key]
+    chosen = chosen if isinstance(chosen, list) else [chosen]
+    if key not in values:
+        draft.note(key, note("no_tracker"))
+        return
+    projects = known(key).words
+    trackers = (*_PLAIN, *projects)
+    unknown = [name for name in chosen if name not in trackers]
+    if unknown:
+        why = f"there is no tracker {unknown[0]} here, but {', '.join(trackers)}"
+        raise Refused(key, why, _TRACKERS)
+    draft.put("metrics.terminal", "auto" if "console" in chosen else "off", key)
+    draft.put("metrics.tensorboard", "tensorboard" in chosen, key)
+    _put_projects(values, draft, [ours for name, ours in projects.items() if name in chosen])
+    told = [note(name) for name in ("wandb", "swanlab") if name in chosen]
+    if told:
+        draft.note(key, "; ".join(told))
+
+
+def _put_projects(values: Values, draft: Draft, settings: list[str]) -> None:
+    key = "trainer.project_name"
+    label = re.sub(r"[^A-Za-z0-9 ._-]+", "-", values.text(key)).lstrip(" ._-")[:128] or "verl"
+    for setting in settings:
+        draft.put(setting, label, "trainer.logger", key)
+    if settings and label != values[key]:
+        draft.note(key, f"a project has letters, digits, ' ', '.', '_' and '-': {label}")
+
+
+_GLOBAL = "global_profiler"
+_PROFILE = "runtime.profile"
+_TOOLS = ("torch", "torch_memory")
+_CONTENTS = ("cpu", "cuda", "memory")
+
+
+def profile(values: Values, draft: Draft) -> None:
+    """verl traces a model's workers in a worker group; we trace all that a rank does in a step."""
+    steps, tool = f"{_GLOBAL}.steps", f"{_GLOBAL}.tool"
+    traced = [one for one in PROFILERS if values.flag(f"{one}.enable") and values[f"{one}.tool"]]
+    if values[steps] is None or not traced:
+        return
+    for section in traced:
+        key = f"{section}.tool"
+        if values[key] not in _TOOLS:
+            why = f"PyTorch's profiler is the one here; {values[key]} is started from outside"
+            raise Refused(
+                key if key in values else tool, why, f"{_PROFILE}, or the tool around srun"
+            )
+    keys = [f"{one}.{name}" for one in traced for name in ("enable", "tool", "tool_config.torch")]
+    draft.put(f"{_PROFILE}.steps", _numbers(values, steps), steps, tool, *keys)
+    ranks = {rank for section in traced for rank in _traced_ranks(values, section)}
+    draft.put(f"{_PROFILE}.ranks", sorted(ranks), *(f"{one}.ranks" for one in traced))
+    memory = [_has_memory(values, section) for section in traced]
+    draft.put(f"{_PROFILE}.memory", any(memory), tool)
+    draft.note(steps, "a trace has all that a rank does in a step, whichever models are enabled")
+
+
+def _traced_ranks(values: Values, section: str) -> list[int]:
+    key, nodes, gpus = f"{section}.all_ranks", "trainer.nnodes", "trainer.n_gpus_per_node"
+    if not values.flag(key):
+        return _numbers(values, f"{section}.ranks") or [0]
+    if nodes not in values and gpus not in values:
+        raise Refused(key, f"how many there are is not said; give {gpus}", f"{_PROFILE}.ranks")
+    return list(range(values.whole(nodes) * values.whole(gpus)))
+
+
+def _has_memory(values: Values, section: str) -> bool:
+    key = f"{section}.tool_config.torch.contents"
+    contents = values[key] or []
+    if not isinstance(contents, list) or any(one not in _CONTENTS for one in contents):
+        raise Refused(key, f"expected some of {', '.join(_CONTENTS)}", _PROFILE)
+    return "memory" in contents or values[f"{section}.tool"] == "torch_memory"
+
+
+def _numbers(values: Values, key: str) -> list[int]:
+    found: Any = values[key]
+    if not isinstance(found, list) or any(type(number) is not int for number in found):
+        raise Refused(key, "expected a list of whole numbers", _PROFILE)
+    return list(dict.fromkeys(found))

@@ -8,32 +8,15 @@ import torch
 
 from tests.unit.algorithms.scored import tokens_of
 from tests.unit.algorithms.verl.arrays import DIVERGENCES, arrays, far
-from verl_hpc.algorithms.advantage import Scored
-from verl_hpc.algorithms.advantages.gae import Gae
-from verl_hpc.algorithms.advantages.gdpo import Gdpo
-from verl_hpc.algorithms.advantages.gpg import Gpg
-from verl_hpc.algorithms.advantages.grpo import Grpo
-from verl_hpc.algorithms.advantages.grpo_passk import GrpoPassK
-from verl_hpc.algorithms.advantages.opo import Opo
-from verl_hpc.algorithms.advantages.optimal_token_baseline import OptimalTokenBaseline
-from verl_hpc.algorithms.advantages.reinforce_plus_plus import ReinforcePlusPlus
-from verl_hpc.algorithms.advantages.reinforce_plus_plus_baseline import ReinforcePlusPlusBaseline
-from verl_hpc.algorithms.advantages.remax import Remax
-from verl_hpc.algorithms.advantages.rloo import Rloo
+from verl_hpc.algorithms import advantages, losses
+from verl_hpc.algorithms.advantage import Advantage, Scored
 from verl_hpc.algorithms.aggregation import Aggregation
+from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.correction import CorrectionConfig, RejectConfig, correct
 from verl_hpc.algorithms.kl import KlController, kl_penalty
-from verl_hpc.algorithms.loss import Tokens
-from verl_hpc.algorithms.losses.cispo import Cispo
-from verl_hpc.algorithms.losses.dppo import Dppo
-from verl_hpc.algorithms.losses.dro import Dro
-from verl_hpc.algorithms.losses.gmpo import Gmpo
-from verl_hpc.algorithms.losses.gpg import Gpg as GpgLoss
-from verl_hpc.algorithms.losses.gspo import Gspo
-from verl_hpc.algorithms.losses.ppo_clip import PpoClip
-from verl_hpc.algorithms.losses.sapo import Sapo
+from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.off_policy import off_policy
-from verl_hpc.algorithms.value_loss import clipped_value_loss
+from verl_hpc.algorithms.role_losses import clipped_value_loss
 
 VERL = json.loads(Path(__file__).with_name("verl.json").read_text(encoding="utf-8"))
 GIVEN = arrays()
@@ -58,32 +41,20 @@ def test_every_function_has_a_row():
     assert [name for name in VERL["functions"] if f"`{name}`" not in rows] == []
 
 
-ADVANTAGES = {
-    "gae": Gae(gamma=0.9, lam=0.8),
-    "grpo": Grpo(),
-    "grpo_none": Grpo(std="none"),
-    "grpo_vectorized": Grpo(),
-    "grpo_passk": GrpoPassK(),
-    "gdpo": Gdpo(rewards=["a", "b"], weights=[2.0, 0.5]),
-    "reinforce_plus_plus_baseline": ReinforcePlusPlusBaseline(),
-    "rloo": Rloo(),
-    "rloo_vectorized": Rloo(),
-    "opo": Opo(),
-    "reinforce_plus_plus": ReinforcePlusPlus(gamma=0.9),
-    "remax": Remax(),
-    "gpg": Gpg(),
-    "optimal_token_baseline": OptimalTokenBaseline(),
-    "tir_optimal_token_baseline": OptimalTokenBaseline(),
+ADVANTAGES = {name: (name, {}) for name in VERL["advantages"]} | {
+    "gae": ("gae", {"gamma": 0.9, "lam": 0.8}),
+    "grpo_none": ("grpo", {"std": "none"}),
+    "grpo_vectorized": ("grpo", {}),
+    "gdpo": ("gdpo", {"rewards": ["a", "b"], "weights": [2.0, 0.5]}),
+    "rloo_vectorized": ("rloo", {}),
+    "reinforce_plus_plus": ("reinforce_plus_plus", {"gamma": 0.9}),
+    "tir_optimal_token_baseline": ("optimal_token_baseline", {}),
 }
+"""Ours for each of verl's, and its settings."""
 NEAR = {"gdpo": 1e-5, "grpo_vectorized": 2e-6}
 """Tolerances where verl computes in float32."""
 OF_SEQUENCES = 1e-7
 """Where verl adds 1e-8 to the tokens of a sequence that a sum is divided by."""
-
-
-def test_all_that_is_recorded_is_compared():
-    assert VERL["advantages"].keys() == ADVANTAGES.keys()
-    assert VERL["losses"].keys() == VERL["weighted_losses"].keys() == LOSSES.keys()
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
@@ -100,21 +71,19 @@ def test_advantages(name):
         sum_p_squared=GIVEN["squares"],
         components={"a": GIVEN["part_a"].double(), "b": GIVEN["part_b"].double()},
     )
-    computed = tokens_of(ADVANTAGES[name], batch)
+    ours, options = ADVANTAGES[name]
+    computed = tokens_of(members(advantages, Advantage)[ours](**options), batch)
     for ours, theirs in zip(computed, VERL["advantages"][name], strict=False):
         same(ours, theirs, NEAR.get(name, 1e-9))
 
 
-LOSSES = {
-    "vanilla": PpoClip(clip_high=0.28),
-    "gspo": Gspo(),
-    "sapo": Sapo(),
-    "gpg": GpgLoss(),
-    "geo_mean": Gmpo(),
-    "cispo": Cispo(clip_low=0.2, clip_high=0.28),
-    "dppo_tv": Dppo(max_ratio=3.0),
-    "dppo_kl": Dppo(divergence="kl", max_ratio=3.0),
-    "dro": Dro(beta=0.5),
+LOSSES = {name: (name, {}) for name in VERL["losses"]} | {
+    "vanilla": ("ppo_clip", {"clip_high": 0.28}),
+    "geo_mean": ("gmpo", {}),
+    "cispo": ("cispo", {"clip_low": 0.2, "clip_high": 0.28}),
+    "dppo_tv": ("dppo", {"max_ratio": 3.0}),
+    "dppo_kl": ("dppo", {"divergence": "kl", "max_ratio": 3.0}),
+    "dro": ("dro", {"beta": 0.5}),
 }
 
 
@@ -123,11 +92,13 @@ LOSSES = {
 def test_losses_gradients_and_metrics(name, recorded):
     value, gradient, metrics = VERL[recorded][name]
     new = NEW.clone().requires_grad_()
-    losses, sums = LOSSES[name](Tokens(OLD, new, GIVEN["advantages"], MASK))
+    ours, options = LOSSES[name]
+    loss = members(losses, PolicyLoss)[ours](**options)
+    of_tokens, sums = loss(Tokens(OLD, new, GIVEN["advantages"], MASK))
     if recorded == "weighted_losses":
-        losses = LOSSES[name].weighted(losses, GIVEN["weights"], MASK)
-    mode = LOSSES[name].aggregation
-    total = Aggregation(mode, NUM_TOKENS, NUM_SEQUENCES)(losses, MASK)
+        of_tokens = loss.weighted(of_tokens, GIVEN["weights"], MASK)
+    mode = loss.aggregation
+    total = Aggregation(mode, NUM_TOKENS, NUM_SEQUENCES)(of_tokens, MASK)
     total.backward()
     tolerance = 1e-9 if mode == "token-mean" else OF_SEQUENCES
     same(total, value, tolerance)
@@ -149,11 +120,11 @@ def test_aggregations(mode):
 
 
 def test_the_critics_loss():
-    losses, sums = clipped_value_loss(
+    of_tokens, sums = clipped_value_loss(
         GIVEN["advantages"], GIVEN["values"], GIVEN["rewards"], MASK, 0.5
     )
     value, clipped = VERL["others"]["value_loss"]
-    same(Aggregation("token-mean", NUM_TOKENS, NUM_SEQUENCES)(losses, MASK), value)
+    same(Aggregation("token-mean", NUM_TOKENS, NUM_SEQUENCES)(of_tokens, MASK), value)
     assert sums["vf_clipfrac"].item() / NUM_TOKENS == pytest.approx(clipped, abs=1e-7)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.config.load import load_config
-from verl_hpc.config.placement import SPAN
+from verl_hpc.config.role import SPAN
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.placement.layouts import run_layouts

@@ -1,0 +1,103 @@
+"""Advantages from what each token earns from its place on."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from verl_hpc.algorithms.advantage import Advantage, Need, Scored
+from verl_hpc.algorithms.lazy import torch
+from verl_hpc.algorithms.masked import whiten
+from verl_hpc.section import Fraction
+
+
+class Gae(Advantage):
+    """Advantages from the values of a critic (arXiv 1506.02438, equations 11 to 16)."""
+
+    name: Literal["gae"] = "gae"
+    gamma: Fraction = 1.0
+    """Discount of a reward for each token that it comes later."""
+    lam: Fraction = 1.0
+    """GAE's lambda: 0 takes one reward and the next value, as biased as the critic is; 1 takes the
+    whole return, with its variance."""
+    value_lam: Fraction | None = None
+    """Lambda of the returns that the critic learns; null takes lam. 1 with a smaller lam is VAPO's
+    decoupled GAE (arXiv 2504.05118, section 4.1)."""
+    needs: ClassVar[frozenset[Need]] = frozenset({"values"})
+
+    def __call__(self, batch: Scored) -> tuple[torch.Tensor, torch.Tensor]:
+        """Whitened advantages, and returns: advantages before whitening, plus values."""
+        assert batch.values is not None
+        advantages = self._advantages(batch, batch.values, self.lam)
+        returns = advantages + batch.values
+        if self.value_lam is not None:
+            returns = self._advantages(batch, batch.values, self.value_lam) + batch.values
+        return whiten(advantages, batch.mask, batch.reduce) * batch.mask, returns
+
+    def _advantages(self, batch: Scored, values: torch.Tensor, lam: float) -> torch.Tensor:
+        """delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lam A_{t+1}, backwards.
+
+        Where the mask is 0 (an environment's tokens between two turns) the next value and the last
+        advantage are carried over unchanged, so values there do not matter.
+        """
+        counts = batch.mask.bool()
+        # Value of the first token from each place on that counts.
+        value = _from_behind((~counts).to(values), torch.where(counts, values, 0))
+        delta = batch.rewards + self.gamma * _later(value, 1) - values
+        discount = torch.where(counts, self.gamma * lam, torch.ones_like(values))
+        return _from_behind(discount, torch.where(counts, delta, 0))
+
+
+def _from_behind(factors: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    """x_t = factors_t x_{t+1} + terms_t along the last dim, with x = 0 past its end; all (B, T).
+
+    In log2(T) passes, each of which lets a token see twice as far (Hillis and Steele, "Data
+    parallel algorithms", 1986).
+    """
+    distance = 1
+    while distance < terms.shape[-1]:
+        terms = terms + factors * _later(terms, distance)
+        factors = factors * _later(factors, distance)
+        distance *= 2
+    return terms
+
+
+def _later(per_token: torch.Tensor, distance: int) -> torch.Tensor:
+    """(B, T): the value `distance` tokens later; 0 past the end."""
+    return torch.nn.functional.pad(per_token[:, distance:], (0, distance))
+
+
+class ReinforcePlusPlus(Advantage):
+    """Discounted returns of tokens against those of the whole batch: no critic, no groups
+    (REINFORCE++, arXiv 2501.03262)."""
+
+    name: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
+    gamma: Fraction = 1.0
+    """Discount of a reward for each token that it comes later."""
+
+    def __call__(self, batch: Scored) -> torch.Tensor:
+        """The rewards from each token on, discounted and whitened; tokens that do not count are
+        passed over."""
+        mask, returns = batch.mask.bool(), torch.zeros_like(batch.rewards)
+        following = batch.rewards.new_zeros(len(batch.rewards))
+        for t in reversed(range(mask.shape[1])):
+            following = torch.where(
+                mask[:, t], batch.rewards[:, t] + self.gamma * following, following
+            )
+            returns[:, t] = following
+        return whiten(returns, batch.mask, batch.reduce) * batch.mask
+
+
+class Remax(Advantage):
+    """The rewards of a response less those of the greedy answer to its prompt (ReMax, arXiv
+    2310.10505)."""
+
+    name: Literal["remax"] = "remax"
+    needs: ClassVar[frozenset[Need]] = frozenset({"greedy"})
+
+    def __call__(self, batch: Scored) -> torch.Tensor:
+        """The sum of the rewards from each token on, less the greedy answer's score (arXiv
+        2310.10505, algorithm 1, whose one reward comes with the last token)."""
+        assert batch.greedy is not None
+        rewards = torch.where(batch.mask.bool(), batch.rewards, 0)
+        returns = rewards.flip(-1).cumsum(-1).flip(-1) * batch.mask
+        return returns - batch.of_tokens(batch.greedy.to(returns))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -109,21 +109,3 @@ class HostStore:
 
     def _of(self, part: Part) -> Storages:
         return self._gradients if part == "gradients" else self._state
-
-
-class KeptOnHost:
-    """The methods of a `TrainingEngine` that its host store implements."""
-
-    host: HostStore
-
-    def host_copy(self) -> HostCopy:
-        return self.host.copy()
-
-    def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
-        return self.host.exchanged(values)
-
-    def offload(self, part: Part, once: bool = False) -> int:
-        return self.host.offload(part, once)
-
-    def onload(self, part: Part) -> None:
-        self.host.onload(part)

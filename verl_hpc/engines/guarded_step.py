@@ -54,7 +54,11 @@ class GuardedStep:
         metrics = {"lr": optimizer.learning_rate}
         skips = optimizer.settings.on_nonfinite == "skip"
         try:
-            self._refuse(loss)
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"the {self._name}'s loss is {loss}; the weights were left as they were. Look "
+                    "at the rewards and advantages of this step's batch"
+                )
             metrics["grad_norm"] = optimizer.step()
             self._skipped = 0
         except TrainingError as error:
@@ -71,13 +75,6 @@ class GuardedStep:
         if skips:
             metrics["num_skipped"] = float(self._skipped > 0)
         return metrics
-
-    def _refuse(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the {self._name}'s loss is {loss}; the weights were left as they were. Look at "
-                "the rewards and advantages of this step's batch"
-            )
 
 
 def refuse_norm(norm: float) -> None:

@@ -56,14 +56,9 @@ class OutputOptions:
 
     def of(self, indices: Sequence[int]) -> OutputOptions:
         """Return the options for the sequences at `indices`."""
-        chosen = self
-        if self.candidates is not None:
-            chosen = replace(chosen, candidates=[self.candidates[i] for i in indices])
-        if self.experts is not None:
-            chosen = replace(chosen, experts=[self.experts[i] for i in indices])
-        if self.allowed is not None:
-            chosen = replace(chosen, allowed=[self.allowed[i] for i in indices])
-        return chosen
+        per_sequence = {n: getattr(self, n) for n in ("candidates", "experts", "allowed")}
+        given = {n: column for n, column in per_sequence.items() if column is not None}
+        return replace(self, **{n: [column[i] for i in indices] for n, column in given.items()})
 
 
 NOTHING_MORE = OutputOptions()

@@ -20,11 +20,11 @@ from verl_hpc.engines.megatron.build import (
     transformer_config,
 )
 from verl_hpc.engines.megatron.lora import Adapters
-from verl_hpc.engines.megatron.offload import memory_of
 from verl_hpc.engines.megatron.optimizer import Optimizer, wrap_data_parallel
 from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.parameters import (
     mark_sharded,
+    memory_of,
     named_parameters,
     primary_regions_of,
     share_frozen,

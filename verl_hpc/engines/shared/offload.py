@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from verl_hpc.engines.protocol import HostCopy, Part
-from verl_hpc.engines.shared.storages import SharedStorages, Storages, fill
+from verl_hpc.engines.shared.storages import Storages, fill
 
 Memory = Part | Literal["trained", "frozen"]
 """A part, or only the trained parameters, or only the frozen ones in the engine's own memory."""
@@ -32,14 +32,19 @@ class HostStore:
     ) -> None:
         changing: Memory = "trained" if only_trained else "parameters"
         self._changing = Storages(lambda: candidates(changing), tells=True)
-        self._own_frozen = SharedStorages(lambda: candidates("frozen") if only_trained else ())
-        self._frozen: list[SharedStorages] = [self._own_frozen]
-        if base is not None:
-            self._frozen += base._frozen
+        self._own_frozen = Storages(
+            lambda: candidates("frozen") if only_trained else (), tells=True
+        )
+        self._frozen = [self._own_frozen, *(base._frozen if base is not None else ())]
         for frozen in self._frozen:
             frozen.need(self)
         self._gradients = Storages(lambda: candidates("gradients"), keeps=False)
         self._state = Storages(lambda: candidates("optimizer"))
+        self._parts: dict[Part, list[Storages]] = {
+            "parameters": [self._changing, *self._frozen],
+            "gradients": [self._gradients],
+            "optimizer": [self._state],
+        }
 
     def weights_changed(self) -> None:
         """Mark the host copy of trained parameters as outdated."""
@@ -60,19 +65,12 @@ class HostStore:
         Returns:
             Bytes freed.
         """
-        if part == "parameters":
-            freed = self._changing.leave(once)
-            return freed + sum(frozen.release(self, once) for frozen in self._frozen)
-        return self._of(part).leave(once)
+        return sum(storages.release(self, once) for storages in self._parts[part])
 
     def onload(self, part: Part) -> None:
         """Undo `offload`; gradients come back as zeros."""
-        if part == "parameters":
-            self._changing.come_back()
-            for frozen in self._frozen:
-                frozen.need(self)
-        else:
-            self._of(part).come_back()
+        for storages in self._parts[part]:
+            storages.need(self)
 
     def copy(self) -> HostCopy:
         """Return a new host copy of the trained parameters, page-locked on GPUs."""
@@ -98,14 +96,3 @@ class HostStore:
         finally:
             for tensor, before in zip(tensors, own, strict=True):
                 fill(tensor, before)
-
-    def _tensors(self, part: Part) -> Iterator[torch.Tensor]:
-        """Yield one tensor per storage of `part` on the device."""
-        if part == "parameters":
-            for storages in (self._changing, *self._frozen):
-                yield from storages.tensors()
-        else:
-            yield from self._of(part).tensors()
-
-    def _of(self, part: Part) -> Storages:
-        return self._gradients if part == "gradients" else self._state

@@ -18,7 +18,7 @@ _PIECE_BYTES = 1 << 28
 
 
 class Storages:
-    """Storages that are offloaded together.
+    """Storages that are offloaded together, unless another engine needs them.
 
     Args:
         find: lists tensors in these storages.
@@ -32,6 +32,7 @@ class Storages:
     ) -> None:
         self._find, self._keeps, self._tells = find, keeps, tells
         self._away: list[tuple[torch.Tensor, Sequence[torch.Tensor], int]] | None = None
+        self._needed_by: set[object] = set()
         self._page_locked: dict[int, list[torch.Tensor]] = {}
         self._is_copied = False
         """Whether the page-locked copy is current."""
@@ -44,16 +45,18 @@ class Storages:
         """Mark the page-locked copy as outdated."""
         self._is_copied = False
 
-    def leave(self, once: bool = False) -> int:
-        """Free the storages' device memory.
+    def release(self, user: object, once: bool = False) -> int:
+        """Free the storages' device memory unless another user needs them.
 
         Args:
+            user: an engine's store.
             once: use pageable host memory, which copies slowly and is freed afterwards.
 
         Returns:
             Bytes freed.
         """
-        if self._away is not None:
+        self._needed_by.discard(user)
+        if self._needed_by or self._away is not None:
             return 0
         tensors = list(self.tensors())
         on_gpu = any(tensor.is_cuda for tensor in tensors)
@@ -72,8 +75,9 @@ class Storages:
             torch.cuda.empty_cache()
         return freed
 
-    def come_back(self) -> None:
-        """Undo `leave`."""
+    def need(self, user: object) -> None:
+        """Bring the storages to the device for `user`."""
+        self._needed_by.add(user)
         away, self._away = self._away or [], None
         for tensor, kept, size in away:
             tensor.untyped_storage().resize_(size)
@@ -87,11 +91,17 @@ class Storages:
 
         Args:
             tensors: all of `tensors()`.
-            once: see `leave`.
+            once: see `release`.
         """
         stays = not once and any(tensor.is_cuda for tensor in tensors)
         sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
-        copies = [self._host_memory(i, size, stays) for i, size in enumerate(sizes)]
+        for i, size in enumerate(sizes) if stays else ():
+            if i not in self._page_locked:
+                self._page_locked[i] = _host_memory(size, page_locked=True)
+        copies = [
+            self._page_locked[i] if stays else _host_memory(size, page_locked=False)
+            for i, size in enumerate(sizes)
+        ]
         is_known = False
         if self._tells and stays:
             is_known, self._is_copied = self._is_copied, True
@@ -103,8 +113,7 @@ class Storages:
         """Return a new host copy of the tensors, page-locked on GPUs."""
         copies = []
         for tensor in self.tensors():
-            sizes = _piece_sizes(tensor.untyped_storage().nbytes())
-            copies.append([_host_piece(n, tensor.is_cuda) for n in sizes])
+            copies.append(_host_memory(tensor.untyped_storage().nbytes(), tensor.is_cuda))
             _keep(tensor, copies[-1])
         return copies
 
@@ -117,40 +126,6 @@ class Storages:
                 seen.add(key)
                 yield tensor
 
-    def _host_memory(self, index: int, num_bytes: int, page_locked: bool) -> list[torch.Tensor]:
-        if not page_locked or index not in self._page_locked:
-            pieces = [_host_piece(n, page_locked) for n in _piece_sizes(num_bytes)]
-            if not page_locked:
-                return pieces
-            self._page_locked[index] = pieces
-        return self._page_locked[index]
-
-
-class SharedStorages(Storages):
-    """Storages that several engines use: on the device while any of them needs them.
-
-    Args:
-        find: lists tensors in these storages.
-    """
-
-    def __init__(self, find: Callable[[], Iterable[torch.Tensor]]) -> None:
-        super().__init__(find, tells=True)
-        self._needed_by: set[object] = set()
-
-    def need(self, user: object) -> None:
-        """Bring the storages to the device for `user`."""
-        self._needed_by.add(user)
-        self.come_back()
-
-    def release(self, user: object, once: bool = False) -> int:
-        """Offload the storages unless another user needs them.
-
-        Returns:
-            Bytes freed.
-        """
-        self._needed_by.discard(user)
-        return 0 if self._needed_by else self.leave(once)
-
 
 def fill(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
     """Copy host pieces into a tensor's storage."""
@@ -158,8 +133,9 @@ def fill(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
         piece.copy_(there, non_blocking=tensor.is_cuda)
 
 
-def _host_piece(num_bytes: int, page_locked: bool) -> torch.Tensor:
-    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=page_locked)
+def _host_memory(num_bytes: int, page_locked: bool) -> list[torch.Tensor]:
+    sizes = [min(_PIECE_BYTES, num_bytes - at) for at in range(0, num_bytes, _PIECE_BYTES)]
+    return [torch.empty(size, dtype=torch.uint8, pin_memory=page_locked) for size in sizes]
 
 
 def _keep(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
@@ -172,7 +148,3 @@ def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     return whole.split(_PIECE_BYTES)
-
-
-def _piece_sizes(num_bytes: int) -> list[int]:
-    return [min(_PIECE_BYTES, num_bytes - at) for at in range(0, num_bytes, _PIECE_BYTES)]

@@ -21,7 +21,7 @@ from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.transfer.files import Reader, SafetensorsReader
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
 _NOT_READ = {
     "use_dora": "computes another product (DoRA)",
     "use_rslora": "divides alpha by the root of the rank (rsLoRA)",
@@ -71,7 +71,7 @@ def open_adapter(
     specs: dict[str, TensorSpec] = {}
     regions = []
     for region in stored.regions:
-        name = region.tensor.removeprefix(_PREFIX)
+        name = region.tensor.removeprefix(PREFIX)
         if region.tensor in names:
             specs[name] = stored.tensors[region.tensor]
             regions.append(Region(name, region.box, region.holders, region.view))
@@ -152,5 +152,5 @@ def write_adapter(
         "inference_mode": True,
     }
     (out / CONFIG).write_text(json.dumps(config, indent=2))
-    named = {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()}
+    named = {f"{PREFIX}{name}": tensor for name, tensor in tensors.items()}
     save_file(named, out / TENSORS, metadata={"format": "pt"})

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 
 from tests.unit.ranks import on_ranks
-from verl_hpc.checkpoint.components import Component
 from verl_hpc.checkpoint.convert import DEFAULT_SHARD_BYTES, export_step
 from verl_hpc.checkpoint.manifest import describe, read_manifest, write_manifest
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
-from verl_hpc.checkpoint.step_files import StepContents
+from verl_hpc.checkpoint.step_files import Component, StepContents
 from verl_hpc.checkpoint.weights import hf_files, open_weights
 from verl_hpc.checkpoint.write import save_step
 from verl_hpc.data.order import Position

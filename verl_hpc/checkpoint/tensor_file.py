@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -65,15 +65,6 @@ class Stored:
             pack(tensor.detach(), self.tile, out.view(self.dtype))
 
 
-@dataclass
-class _Layout:
-    """HDF5's own bytes of a file, and the places of the tensors' bytes."""
-
-    pieces: list[tuple[int, bytes]] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    """Byte offset of each tensor, and last of the checksums."""
-
-
 class TensorFile:
     """Writes files with the same tensors and attributes.
 
@@ -97,13 +88,12 @@ class TensorFile:
         Raises:
             OSError: it cannot be written.
         """
-        layout = self._layout
+        pieces, [*places, place_of_sums] = self._layout
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
-            for place, piece in layout.pieces:
+            for place, piece in pieces:
                 _write_all(descriptor, memoryview(piece), place)
             sums: list[int] = []
-            *places, place_of_sums = layout.places
             for stored, place, part in zip(self.tensors, places, parts, strict=True):
                 for start in range(0, stored.num_bytes, stored.tile_bytes):
                     tile = part[start : start + stored.tile_bytes].data
@@ -118,22 +108,23 @@ class TensorFile:
             os.close(descriptor)
 
     @cached_property
-    def _layout(self) -> _Layout:
-        layout = _Layout()
-        raw = SparseFile()
-        with raw:
+    def _layout(self) -> tuple[list[tuple[int, bytes]], list[int]]:
+        """HDF5's own bytes of a file by their offsets, and the offsets of each tensor's bytes and
+        last of the checksums."""
+        places: list[int] = []
+        with SparseFile() as raw:
             options = {"alignment_threshold": 1 << 16, "alignment_interval": _PAGE}
             with h5py.File(raw, "w", libver="latest", meta_block_size=1 << 16, **options) as file:
                 file.attrs.update(self._attributes)
                 num_tiles = 0
                 for stored in self.tensors:
-                    layout.places.append(_create(file, stored, num_tiles))
+                    places.append(_create(file, stored, num_tiles))
                     num_tiles += stored.num_tiles
-                layout.places.append(_create_sums(file, num_tiles))
+                places.append(_create_sums(file, num_tiles))
             sizes = [*(stored.num_bytes for stored in self.tensors), 8 * num_tiles]
-            spans = sorted(zip(layout.places, sizes, strict=True))
-            layout.pieces = list(_between(raw, [span for span in spans if span[1]]))
-        return layout
+            spans = sorted(zip(places, sizes, strict=True))
+            pieces = list(_between(raw, [span for span in spans if span[1]]))
+        return pieces, places
 
 
 def _create(file: h5py.File, stored: Stored, first_tile: int) -> int:

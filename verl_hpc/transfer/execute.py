@@ -13,8 +13,8 @@ from verl_hpc.layout.planner import DEFAULT_ROUNDS, Plan
 from verl_hpc.transfer.exchange import Buckets, Exchange
 from verl_hpc.transfer.files import Reader
 from verl_hpc.transfer.memory import Memory
+from verl_hpc.transfer.message import TransferStats
 from verl_hpc.transfer.own import OwnCopies
-from verl_hpc.transfer.stats import TransferStats
 from verl_hpc.transfer.sums import Sums
 
 

@@ -89,15 +89,9 @@ class FsdpEngine(LayoutEngine):
         self.host = HostStore(self._memory)
         self._outputs = Outputs(head, arch.vocab_size, groups, vocab_multiple=1)
         self._uses_flash = kernels.flash
-        self._planner = Planner(
-            groups.layout,
-            arch.hidden_size,
-            max_tokens,
-            shares_tokens=not kernels.flash,
-            largest=groups.largest,
-            # Each micro-batch gathers parameters from all ranks.
-            replicas_wait=True,
-        )
+        layout, size, shares = groups.layout, arch.hidden_size, not kernels.flash
+        # Each micro-batch gathers parameters from all ranks.
+        self._planner = Planner(layout, size, max_tokens, shares, groups.largest, True)
         self.device = self._shards[0].device
 
     # ---------------------------------------------------------------- weights

@@ -123,14 +123,9 @@ class MegatronEngine(LayoutEngine):
             base=base.host if base is not None else None,
         )
         self._outputs = Outputs(head, arch.vocab_size, groups, VOCAB_MULTIPLE)
-        self._planner = Planner(
-            groups.layout,
-            arch.hidden_size,
-            max_tokens,
-            # Rows that are split over ranks consist of whole sequences.
-            shares_tokens=backend == "local" and groups.layout.cp == 1,
-            largest=groups.largest,
-        )
+        # Rows that are split over ranks consist of whole sequences.
+        shares = backend == "local" and groups.layout.cp == 1
+        self._planner = Planner(groups.layout, arch.hidden_size, max_tokens, shares, groups.largest)
         self._passes = Passes(
             self._config,
             self._chunks,

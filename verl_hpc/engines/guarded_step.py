@@ -20,7 +20,6 @@ class Steps(Protocol):
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
-        ...
 
     def step(self) -> float:
         """Clip, update, advance the schedule; return the gradient norm before clipping.
@@ -28,7 +27,6 @@ class Steps(Protocol):
         Raises:
             TrainingError: the gradient is not finite; the weights are as they were.
         """
-        ...
 
 
 class GuardedStep:

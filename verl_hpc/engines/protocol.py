@@ -131,7 +131,6 @@ class InferenceEngine(Protocol):
         Returns:
             One entry per sequence, on every rank of the model-parallel group.
         """
-        ...
 
 
 class TrainingEngine(InferenceEngine, Protocol):
@@ -158,11 +157,9 @@ class TrainingEngine(InferenceEngine, Protocol):
     @property
     def is_trainable(self) -> bool:
         """Whether it has an optimizer."""
-        ...
 
     def weights_changed(self) -> None:
         """Notify the engine that `weights` were filled from outside."""
-        ...
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         """Return the regions of this rank's optimizer state, with the specs of the whole state.
@@ -173,20 +170,16 @@ class TrainingEngine(InferenceEngine, Protocol):
             primary: leave out regions that another rank of the layout saves, so that every element
                 is saved by one rank.
         """
-        ...
 
     def optimizer_tensors(self) -> Mapping[str, torch.Tensor]:
         """Return the memory of this rank's optimizer state (flat, float32) by the local names of
         `optimizer_map`; filling it restores the state."""
-        ...
 
     def counters(self) -> dict[str, int]:
         """Return the optimizer's counters: num_steps."""
-        ...
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:
         """Restore counters that `counters` returned."""
-        ...
 
     def update(
         self,
@@ -218,26 +211,21 @@ class TrainingEngine(InferenceEngine, Protocol):
             TrainingError: the loss or the gradient is not finite, and optimizer.on_nonfinite is
                 stop or too many updates in a row were skipped; weights are unchanged.
         """
-        ...
 
     @property
     def adapted(self) -> Mapping[str, torch.Tensor]:
         """The weights that have an adapter, by local name."""
-        ...
 
     def merge(self, name: str, to: torch.Tensor) -> None:
         """Write an adapted weight with its adapters into `to`, of the same shape and any type:
         computed in float32 and rounded once. The weight stays as it is."""
-        ...
 
     def without_adapters(self) -> AbstractContextManager[None]:
         """Make `infer` use the model's own weights, without adapters, inside this context."""
-        ...
 
     def host_copy(self) -> HostCopy:
         """Return the weights in host memory, page-locked on GPUs; with adapters, only those and
         what is trained with them."""
-        ...
 
     def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
         """Use other weights inside this context; the previous ones come back bit for bit.
@@ -245,7 +233,6 @@ class TrainingEngine(InferenceEngine, Protocol):
         Args:
             values: a `host_copy` of this engine.
         """
-        ...
 
     def offload(self, part: Part, once: bool = False) -> int:
         """Free the device memory of `part`; gradients are dropped, the rest is kept on the host.
@@ -257,8 +244,6 @@ class TrainingEngine(InferenceEngine, Protocol):
         Returns:
             Bytes freed.
         """
-        ...
 
     def onload(self, part: Part) -> None:
         """Undo `offload`; gradients come back as zeros."""
-        ...

@@ -27,7 +27,6 @@ class Schedule(Protocol):
 
     def step(self, increment: int) -> None:
         """Advance by `increment` steps."""
-        ...
 
 
 MakeSchedule = Callable[[torch.optim.Optimizer, OptimizerConfig], Schedule]

@@ -37,21 +37,17 @@ class LayoutOptimizer(Steps, Protocol):
     @property
     def num_steps(self) -> int:
         """Updates made so far."""
-        ...
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """Return master weights and moments by '<kind>/<local name>', in the optimizer's own
         memory; moments that do not exist yet are created as zeros."""
-        ...
 
     def owned(self, region: Region) -> list[tuple[Box, View]]:
         """Return the boxes of a region of the weights whose state this rank has, each with its view
         in the state of the region's parameter."""
-        ...
 
     def restore(self, num_steps: int) -> None:
         """Continue after `num_steps` updates."""
-        ...
 
 
 class LayoutEngine:

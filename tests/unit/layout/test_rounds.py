@@ -77,15 +77,6 @@ def test_no_rank_waits_for_ever(exchange):
     assert done == [len(s) for s in scripts], "every rank came to its end"
 
 
-def test_the_docstrings_rounds():
-    found = rounds({(0, 1): 2, (0, 2): 1, (1, 2): 1, (2, 0): 1})
-    assert {place: {m[:2] for m in matching} for place, matching in found.items()} == {
-        0: {(0, 1), (1, 2), (2, 0)},
-        1: {(0, 1)},
-        2: {(0, 2)},
-    }
-
-
 def test_a_ring_and_everyone_to_everyone_need_no_more_rounds_than_must_be():
     assert len(rounds({(r, (r + 1) % 8): 5 for r in range(8)})) == 5
     everyone = {(a, b): 1 for a in range(8) for b in range(8) if a != b}

@@ -246,19 +246,14 @@ def import_model(control: Control, source: Path, root: Path) -> Path:
     return save_step(control, root, 0, [component], contents)
 
 
-class _FromFiles(Mapping[str, torch.Tensor]):
-    """Tensors that are read on access, so that a model need not fit in memory."""
+class _FromFiles(dict[str, torch.Tensor]):
+    """Tensors that are read on access and not kept, so that a model need not fit in memory."""
 
     def __init__(self, weights: Weights, shard_map: ShardMap) -> None:
+        super().__init__()
         self._reader = weights.reader
         self._regions: dict[str, Region] = {r.view.name: r for r in shard_map.regions}
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __missing__(self, name: str) -> torch.Tensor:
         region = self._regions[name]
         return self._reader.read(str(region.holders[0]), name, region.box)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._regions)
-
-    def __len__(self) -> int:
-        return len(self._regions)

@@ -6,7 +6,7 @@ Tensors are named `base_model.model.<logical name>`, as in PEFT 0.21.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def open_adapter(
             f"lora.path = {directory}: no {CONFIG} there; give a directory that PEFT's "
             "save_pretrained or `verl_hpc export` wrote"
         )
-    _check_config(read_json_object(directory / CONFIG), lora, directory / CONFIG)
+    config = read_json_object(directory / CONFIG)
     file = directory / TENSORS
     if not file.is_file():
         raise ModelError(f"lora.path: no {file}; save the adapter with safe_serialization=True")
@@ -75,44 +75,45 @@ def open_adapter(
         if region.tensor in names:
             specs[name] = stored.tensors[region.tensor]
             regions.append(Region(name, region.box, region.holders, region.view))
-    _check_tensors(specs, wanted, head, file)
+    for problem in _problems(config, lora, specs, wanted, head):
+        raise ModelError(f"lora.path = {directory}: {problem}")
     return ShardMap(specs, regions), SafetensorsReader()
 
 
-def _check_config(config: Mapping[str, Any], lora: LoraConfig, file: Path) -> None:
+def _problems(
+    config: Mapping[str, Any],
+    lora: LoraConfig,
+    stored: Mapping[str, TensorSpec],
+    wanted: Mapping[str, TensorSpec],
+    head: str | None,
+) -> Iterator[str]:
+    """Say how an adapter differs from the configuration."""
     if config.get("peft_type") != "LORA":
-        raise ModelError(f"lora.path: {file}: peft_type = {config.get('peft_type')}, not LORA")
+        yield f"{CONFIG}: peft_type = {config.get('peft_type')}, not LORA"
     for name, meaning in _NOT_READ.items():
         if config.get(name):
-            raise ModelError(
-                f"lora.path: {file}: {name} = {config[name]!r} {meaning}, which is not supported"
-            )
+            yield f"{CONFIG}: {name} = {config[name]!r} {meaning}, which is not supported"
     if config.get("bias", "none") != "none":
-        raise ModelError(f"lora.path: {file}: bias = {config['bias']!r}; only none is supported")
+        yield f"{CONFIG}: bias = {config['bias']!r}; only none is supported"
     for ours, theirs in (("rank", "r"), ("alpha", "lora_alpha")):
         if config.get(theirs) != getattr(lora, ours):
-            raise ModelError(
-                f"lora.{ours} = {getattr(lora, ours)}, and {file} has {theirs} = "
+            yield (
+                f"lora.{ours} = {getattr(lora, ours)}, and {CONFIG} has {theirs} = "
                 f"{config.get(theirs)}; make them equal"
             )
-
-
-def _check_tensors(
-    found: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec], head: str | None, file: Path
-) -> None:
-    missing = [name for name in wanted if name not in found]
-    more = [name for name in found if name not in wanted and name != head]
+    missing = [name for name in wanted if name not in stored]
+    more = [name for name in stored if name not in wanted and name != head]
     for names, what in ((missing, "does not have"), (more, "has, besides what is wanted,")):
         if names:
-            raise ModelError(
-                f"lora.path: {file} {what} {names[0]} (and {len(names) - 1} more); is "
-                "lora.target_modules that of the adapter, and model.path its base?"
+            yield (
+                f"{TENSORS} {what} {names[0]} (and {len(names) - 1} more); is lora.target_modules "
+                "that of the adapter, and model.path its base?"
             )
     for name, spec in wanted.items():
-        if found[name].shape != spec.shape:
-            raise ModelError(
-                f"lora.path: {file}: {name} has shape {list(found[name].shape)}, and model.path "
-                f"calls for {list(spec.shape)}"
+        if stored[name].shape != spec.shape:
+            yield (
+                f"{TENSORS}: {name} has shape {list(stored[name].shape)}, and model.path calls for "
+                f"{list(spec.shape)}"
             )
 
 

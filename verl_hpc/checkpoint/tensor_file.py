@@ -11,7 +11,9 @@ on a full disk.
 
 from __future__ import annotations
 
+import io
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +26,6 @@ import torch
 import xxhash
 
 from verl_hpc.checkpoint import schema
-from verl_hpc.checkpoint.sparse_file import SparseFile
 from verl_hpc.checkpoint.tiles import num_tiles, pack, tile_shape
 from verl_hpc.layout.shard_map import dtype_name
 
@@ -125,6 +126,66 @@ class TensorFile:
             spans = sorted(zip(places, sizes, strict=True))
             pieces = list(_between(raw, [span for span in spans if span[1]]))
         return pieces, places
+
+
+class SparseFile(io.RawIOBase):
+    """A file in memory for h5py's file-object driver, which stores only written pages; unwritten
+    bytes read as zeros.
+
+    It is not a system file, even a nameless one, since a limit on file sizes would apply, and HDF5
+    may crash a process that cannot write.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = defaultdict(lambda: bytearray(_PAGE))
+        self._position = 0
+        self.size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._position if size is None else size
+        return self.size
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        view = memoryview(buffer).cast("B")
+        for at, page, start, stop in self._pieces(len(view)):
+            content = self._pages.get(page, bytes(_PAGE))
+            view[at : at + stop - start] = content[start:stop]
+        self._position += len(view)
+        return len(view)
+
+    def write(self, data: memoryview) -> int:  # type: ignore[override]
+        view = memoryview(data).cast("B")
+        for at, page, start, stop in self._pieces(len(view)):
+            self._pages[page][start:stop] = view[at : at + stop - start]
+        self._position += len(view)
+        self.size = max(self.size, self._position)
+        return len(view)
+
+    def _pieces(self, count: int) -> Iterator[tuple[int, int, int, int]]:
+        """Split the next `count` bytes by page; yield (offset, page, start and stop in it)."""
+        at = 0
+        while at < count:
+            page, start = divmod(self._position + at, _PAGE)
+            stop = min(start + count - at, _PAGE)
+            yield at, page, start, stop
+            at += stop - start
 
 
 def _create(file: h5py.File, stored: Stored, first_tile: int) -> int:

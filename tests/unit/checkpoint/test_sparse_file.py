@@ -1,6 +1,6 @@
 """A sparse file is a file: whatever is written and read, as with bytes in a row."""
 
-from verl_hpc.checkpoint.sparse_file import SparseFile
+from verl_hpc.checkpoint.tensor_file import SparseFile
 
 
 def test_holes_take_no_memory():

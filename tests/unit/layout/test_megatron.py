@@ -1,5 +1,6 @@
 """Megatron-core's memory, built tensor by tensor with numpy, against the shard map."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -20,11 +21,6 @@ from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map, padded_vocab
 from verl_hpc.layout.shard_map import shard_sizes
-
-FUSED_BY_TRANSFORMER_ENGINE = {
-    "input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
-    "pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight",
-}
 
 
 def vocabulary(table, tp, t, multiple):
@@ -179,20 +175,14 @@ def test_a_rank_of_padding_alone_holds_no_vocabulary():
 
 @pytest.mark.parametrize("arch", [architecture(family="qwen3"), moe()], ids=["dense", "experts"])
 def test_transformer_engine_only_spells_differently(arch):
+    fused_norms = {"input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight"}
+    if not arch.is_moe:
+        fused_norms["pre_mlp_layernorm.weight"] = "mlp.linear_fc1.layer_norm_weight"
+
     def respelt(name):
-        chunk, rest = name.split(".", 1)
-        layer, separator, part = rest.partition("_layernorm.weight")
-        prefix, _, kind = layer.rpartition(".")
-        key = f"{kind}{separator}{part}"
-        if arch.is_moe and key == "pre_mlp_layernorm.weight":
-            return name
-        if key in FUSED_BY_TRANSFORMER_ENGINE:
-            return f"{chunk}.{prefix}.{FUSED_BY_TRANSFORMER_ENGINE[key]}"
-        if ".local_experts." in name:
-            stem, _, tail = name.partition(".local_experts.")
-            index, _, linear = tail.partition(".")
-            return f"{stem}.{linear}{index}"
-        return name
+        for ours, theirs in fused_norms.items():
+            name = name.replace(ours, theirs)
+        return re.sub(r"local_experts\.(\d+)\.(linear_fc\d\.weight)", r"\2\1", name)
 
     layout = TrainLayout(tp=2, pp=2, ep=2 if arch.is_moe else 1)
     local = megatron_shard_map(arch, layout)

@@ -124,13 +124,13 @@ def _chosen_of(step: Step, component: str | None) -> tuple[str, Head]:
 
 def _write_adapter(step: Step, component: str, out: Path, dtype: str | None) -> dict[str, int]:
     """Write a component's adapters in PEFT's format; return the tensors' checksums by name."""
-    shard_map, state = step.component(component), step.state.adapters[component]
+    shard_map = step.component(component)
     arch = read_architecture(step.hf_directory(component))
     weights = Weights(arch, shard_map, step.reader(), step.path)
     boxes = {name: Box.whole(spec.shape) for name, spec in shard_map.tensors.items()}
     tensors = weights.read(boxes, dtype)
     head = SCORE_HEAD if SCORE_HEAD in tensors else None
-    write_adapter(out, tensors, base=state.base, rank=state.rank, alpha=state.alpha, head=head)
+    write_adapter(out, tensors, step.state.adapters[component], head)
     return {f"{PREFIX}{name}": int(checksum(tensor)) for name, tensor in tensors.items()}
 
 

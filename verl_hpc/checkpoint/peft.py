@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from verl_hpc.checkpoint.run_state import AdapterState
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.json_file import read_json_object
@@ -118,30 +119,23 @@ def _problems(
 
 
 def write_adapter(
-    out: Path,
-    tensors: Mapping[str, torch.Tensor],
-    *,
-    base: str,
-    rank: int,
-    alpha: float,
-    head: str | None,
+    out: Path, tensors: Mapping[str, torch.Tensor], state: AdapterState, head: str | None
 ) -> None:
     """Write an adapter that PEFT loads.
 
     Args:
         out: existing directory.
         tensors: tensors by logical name.
-        base: path of the base model.
-        rank, alpha: rank and alpha of all adapters.
+        state: base, rank and alpha of all adapters.
         head: logical tensor among them that replaces the base's output layer.
     """
     modules = {name.split(".lora_")[0].rpartition(".")[2] for name in tensors if name != head}
     config = {
         "peft_type": "LORA",
         "task_type": "SEQ_CLS" if head else "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "r": rank,
-        "lora_alpha": alpha,
+        "base_model_name_or_path": state.base,
+        "r": state.rank,
+        "lora_alpha": state.alpha,
         "lora_dropout": 0.0,
         "target_modules": sorted(modules),
         "modules_to_save": [head.removesuffix(".weight")] if head else None,

@@ -137,11 +137,6 @@ def write_manifest(step: Path, manifest: Manifest) -> None:
         os.fsync(file.fileno())
 
 
-def describe(path: Path, hashed: bool) -> WrittenFile:
-    """Describe a file's current content."""
-    return described(path.read_bytes()) if hashed else WrittenFile(bytes=path.stat().st_size)
-
-
 def described(data: bytes) -> WrittenFile:
     """Describe a file with content `data`."""
     return WrittenFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())

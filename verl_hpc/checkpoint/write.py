@@ -23,7 +23,7 @@ from verl_hpc.checkpoint import schema
 from verl_hpc.checkpoint.ahead import write_ahead
 from verl_hpc.checkpoint.host_copy import HostCopy
 from verl_hpc.checkpoint.index import Index
-from verl_hpc.checkpoint.manifest import Manifest, WrittenFile, describe, write_manifest
+from verl_hpc.checkpoint.manifest import Manifest, WrittenFile, write_manifest
 from verl_hpc.checkpoint.step_files import (
     ID_BYTES,
     Component,
@@ -252,7 +252,8 @@ class StepWriter:
         num_ranks = self._control.size
         of_ranks = map(schema.rank_file, range(num_ranks))
         for name in (*of_ranks, *map(schema.ahead_file, save.engines)):
-            save.files[name] = describe(save.partial / name, hashed=False)
+            size = (save.partial / name).stat().st_size
+            save.files[name] = WrittenFile(bytes=size)
         manifest = Manifest(
             step=save.number,
             time=time.time(),

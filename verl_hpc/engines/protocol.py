@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -57,7 +57,7 @@ class OutputOptions:
     def of(self, indices: Sequence[int]) -> OutputOptions:
         """Return the options for the sequences at `indices`."""
         per_sequence = {n: getattr(self, n) for n in ("candidates", "experts", "allowed")}
-        given = {n: column for n, column in per_sequence.items() if column is not None}
+        given: dict[str, Any] = {n: c for n, c in per_sequence.items() if c is not None}
         return replace(self, **{n: [column[i] for i in indices] for n, column in given.items()})
 
 

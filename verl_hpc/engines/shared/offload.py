@@ -42,7 +42,9 @@ class HostStore:
         self._own_frozen = Storages(
             lambda: candidates("frozen") if only_trained else (), tells=True
         )
-        self._frozen = [self._own_frozen, *(base._frozen if base is not None else ())]
+        self._frozen: list[Storages] = [self._own_frozen]
+        if base is not None:
+            self._frozen += base._frozen
         for frozen in self._frozen:
             frozen.need(self)
         self._gradients = Storages(lambda: candidates("gradients"), keeps=False)

@@ -56,9 +56,11 @@ class OutputOptions:
 
     def of(self, indices: Sequence[int]) -> OutputOptions:
         """Return the options for the sequences at `indices`."""
-        per_sequence = {n: getattr(self, n) for n in ("candidates", "experts", "allowed")}
-        given: dict[str, Any] = {n: c for n, c in per_sequence.items() if c is not None}
-        return replace(self, **{n: [column[i] for i in indices] for n, column in given.items()})
+        chosen: dict[str, Any] = {}
+        for name in ("candidates", "experts", "allowed"):
+            if (per_sequence := getattr(self, name)) is not None:
+                chosen[name] = [per_sequence[i] for i in indices]
+        return replace(self, **chosen)
 
 
 NOTHING_MORE = OutputOptions()

@@ -14,7 +14,9 @@ PARTS = ("parameters", "gradients", "optimizer")
 def bytes_held(engine):
     """Memory of an engine, by part."""
     return {
-        part: sum(t.untyped_storage().nbytes() for t in engine.host._tensors(part))
+        part: sum(
+            t.untyped_storage().nbytes() for s in engine.host._parts[part] for t in s.tensors()
+        )
         for part in PARTS
     }
 

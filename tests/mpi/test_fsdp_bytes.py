@@ -78,7 +78,7 @@ def test_bytes_of_a_step(here, tiny_model, dtype, tied, head, settings, micro_ba
     size, shards = here.world.size, engine.layout.num_shards
     texts = list(torch.arange(2 * micro_batches * size * 24).mul(97).remainder(253).split(24))
     mine = texts[replica_share(engine.layout)]
-    assert len(engine._passes.plan(mine).bins) == micro_batches
+    assert len(engine._planner.plan(mine).bins) == micro_batches
     layers = padded(engine, lambda name: name.startswith("model.layers."))
     outside = padded(engine, lambda name: not name.startswith("model.layers."))
     keeps = settings.get("reshard_after_forward") is False
@@ -108,7 +108,7 @@ def test_most_that_is_whole_is_what_the_ledger_says(here, tiny_model, dtype, tie
     engine, shape = built(here, tiny_model, dtype, tied, head, settings)
     texts = some_sequences(2 * here.world.size, 253)
     mine, loss = texts[replica_share(engine.layout)], score_loss(head, texts)
-    assert len(engine._passes.plan(mine).bins) == 1
+    assert len(engine._planner.plan(mine).bins) == 1
     engine.infer(mine)  # what is allocated once for all
 
     with counting(engine._modules) as counts:

@@ -42,7 +42,7 @@ def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
     assert metrics == expected
     same(updated, weights)
     layers = engine.arch.num_layers // layout.pp
-    plan = engine._passes.plan(sequences)
+    plan = engine._planner.plan(sequences)
     # Of each micro-batch the inputs of all layers, and of the norm and the layer behind them.
     assert {t.shape[1:] for t in moved} == {(1, engine.arch.hidden_size)}
     inputs = len(plan.bins) * layers

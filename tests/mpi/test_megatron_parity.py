@@ -43,6 +43,6 @@ def test_everything_equals_transformers(here, tiny_model, reference, sizes, fami
     vocab_size = engine.arch.vocab_size
     sequences = some_sequences(4, vocab_size) + responses(2, 4, vocab_size)
     mine = sequences[replica_share(engine.layout)]
-    assert sum(engine._passes.plan(mine).shared) > 0
+    assert sum(engine._planner.plan(mine).shared) > 0
     outputs_equal(engine, mine, expected)
     mean_loss_equals(engine, mine, expected, family, sequences)

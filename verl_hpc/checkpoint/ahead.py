@@ -6,7 +6,7 @@ step_00000006/ahead_00003.h5      of the engine whose first rank is 3
     purpose     (n,) int64, the place in `purposes`
     step, slot, num_slots   (n,) int64, as `ResponseId`
     versions    (sum of lengths,) int32, of the weights that sampled each token
-    ...         as `response_columns`
+    ...         the columns of `checkpoint.responses`
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from verl_hpc.checkpoint.damage import reading
 from verl_hpc.checkpoint.datasets import open_file, read_dataset
-from verl_hpc.checkpoint.response_columns import response_columns, responses_in, split
+from verl_hpc.checkpoint.responses import response_columns, responses_in, split
 from verl_hpc.checkpoint.schema import SAVE_ID
 from verl_hpc.checkpoint.tensor_file import write_tensors
 from verl_hpc.rollout.partial import ResponseId, VersionedResponse

@@ -16,17 +16,17 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from verl_hpc.checkpoint.components import Component
-from verl_hpc.checkpoint.export_adapter import StoredAdapter, stored_adapter
+from verl_hpc.checkpoint.peft import PREFIX, write_adapter
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import MANIFEST, step_name
-from verl_hpc.checkpoint.step_files import StepContents
+from verl_hpc.checkpoint.step_files import Component, StepContents
 from verl_hpc.checkpoint.weights import Weights, component_of, hf_files, open_weights
 from verl_hpc.checkpoint.write import save_step
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import CheckpointError
+from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.box import Box
-from verl_hpc.layout.heads import HEAD_TENSORS, Head, model_tensors
+from verl_hpc.layout.heads import HEAD_TENSORS, SCORE_HEAD, Head, model_tensors
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.runtime.control import Control
@@ -76,20 +76,24 @@ def export_step(
         )
     if not (step / MANIFEST).is_file():
         raise CheckpointError(f"--step {step}: no {MANIFEST} in it, so it is not a whole step")
-    model = _open_component(step, component)
+    opened = Step(step)
+    chosen, head = _chosen_of(opened, component)
+    is_adapter = any(".lora_" in name for name in opened.component(chosen).tensors)
+    weights = None
+    if not is_adapter:
+        weights = open_weights(step, chosen, check_files=False, head=head)
     # Written to another name and renamed at the end, so that `out` is complete or absent.
     partial = out.with_name(f".{out.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        if isinstance(model, StoredAdapter):
-            count = model.write(partial, dtype)
+        if weights is None:
+            sums = _write_adapter(opened, chosen, partial, dtype)
         else:
-            _write_model(model, partial, dtype, shard_bytes)
-            if model.head == "language_model":
-                opened = Step(step, check_files=False)
+            sums = _write_model(weights, partial, dtype, shard_bytes)
+            if head == "language_model":
                 _add_end(partial, opened.state.turn_end if opened.is_of_a_run else None)
-            count = _num_parameters(model)
+        count = _verify(partial, sums)
         os.rename(partial, out)  # noqa: PTH104 (fails where Path.rename would replace)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -99,38 +103,47 @@ def export_step(
     return count
 
 
-def _open_component(step: Path, component: str | None) -> Weights | StoredAdapter:
-    opened = Step(step)
-    known = [name for name in opened.components if not name.endswith(".optimizer")]
+def _chosen_of(step: Step, component: str | None) -> tuple[str, Head]:
+    """Return the component to export, and the output layer that it has."""
+    known = [name for name in step.components if not name.endswith(".optimizer")]
     if component is not None and component not in known:
         raise CheckpointError(
-            f"--component {component}: {step} has none of this name; "
+            f"--component {component}: {step.path} has none of this name; "
             f"{near_or_all(component, known)}"
         )
-    chosen = component_of(opened, component or "actor")
-    there = opened.component(chosen).tensors
+    chosen = component_of(step, component or "actor")
+    there = step.component(chosen).tensors
     heads: list[Head] = [head for head, name in HEAD_TENSORS.items() if name in there]
-    head = heads[0] if heads else "language_model"
-    if head == "value":
+    if heads == ["value"]:
         raise CheckpointError(
             f"--component {chosen}: it has a value head, which transformers has no class for; "
             f"{near_or_all(chosen, [name for name in known if name != chosen])}"
         )
-    adapter = stored_adapter(opened, chosen)
-    return adapter or open_weights(step, chosen, check_files=False, head=head)
+    return chosen, heads[0] if heads else "language_model"
 
 
-def _num_parameters(weights: Weights) -> int:
-    return sum(Box.whole(spec.shape).num_elements for spec in weights.tensors.values())
+def _write_adapter(step: Step, component: str, out: Path, dtype: str | None) -> dict[str, int]:
+    """Write a component's adapters in PEFT's format; return the tensors' checksums by name."""
+    shard_map = step.component(component)
+    arch = read_architecture(step.hf_directory(component))
+    weights = Weights(arch, shard_map, step.reader(), step.path)
+    boxes = {name: Box.whole(spec.shape) for name, spec in shard_map.tensors.items()}
+    tensors = weights.read(boxes, dtype)
+    head = SCORE_HEAD if SCORE_HEAD in tensors else None
+    write_adapter(out, tensors, step.state.adapters[component], head)
+    return {f"{PREFIX}{name}": int(checksum(tensor)) for name, tensor in tensors.items()}
 
 
-def _write_model(weights: Weights, out: Path, dtype: str | None, shard_bytes: int) -> None:
+def _write_model(
+    weights: Weights, out: Path, dtype: str | None, shard_bytes: int
+) -> dict[str, int]:
+    """Write a model for transformers; return the tensors' checksums by name."""
     kind = dtype or weights.shard_map.tensors[next(iter(weights.tensors))].dtype
     sums = _write_shards(weights, kind, out, shard_bytes)
     for name, path in hf_files(weights.hf_directory).items():
         shutil.copyfile(path, out / name)
     _write_config(out / "config.json", kind, is_classifier=weights.head == "score")
-    _verify(out, _num_parameters(weights), sums)
+    return sums
 
 
 def _write_shards(weights: Weights, dtype: str, out: Path, shard_bytes: int) -> dict[str, int]:
@@ -201,12 +214,10 @@ def _make_classifier(config: dict[str, Any]) -> None:
         config["pad_token_id"] = None
 
 
-def _verify(out: Path, num_parameters: int, sums: Mapping[str, int]) -> None:
-    written = safetensors_shard_map(out)
-    count = sum(Box.whole(s.shape).num_elements for s in written.tensors.values())
-    if count != num_parameters:
-        raise CheckpointError(f"{out}: {count} parameters, config.json means {num_parameters}")
-    reader = SafetensorsReader()
+def _verify(out: Path, sums: Mapping[str, int]) -> int:
+    """Compare what was written with the tensors' checksums; return the number of parameters."""
+    written, reader = safetensors_shard_map(out), SafetensorsReader()
+    assert written.tensors.keys() == sums.keys()
     for region in written.regions:
         tensor = reader.read(str(region.holders[0]), region.tensor, region.box)
         if int(checksum(tensor)) != sums[region.tensor]:
@@ -214,6 +225,7 @@ def _verify(out: Path, num_parameters: int, sums: Mapping[str, int]) -> None:
                 f"{out}: {region.tensor} reads back differently than it was written; is the "
                 "file system sound?"
             )
+    return sum(region.box.num_elements for region in written.regions)
 
 
 def import_model(control: Control, source: Path, root: Path) -> Path:
@@ -234,19 +246,14 @@ def import_model(control: Control, source: Path, root: Path) -> Path:
     return save_step(control, root, 0, [component], contents)
 
 
-class _FromFiles(Mapping[str, torch.Tensor]):
-    """Tensors that are read on access, so that a model need not fit in memory."""
+class _FromFiles(dict[str, torch.Tensor]):
+    """Tensors that are read on access and not kept, so that a model need not fit in memory."""
 
     def __init__(self, weights: Weights, shard_map: ShardMap) -> None:
+        super().__init__()
         self._reader = weights.reader
         self._regions: dict[str, Region] = {r.view.name: r for r in shard_map.regions}
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __missing__(self, name: str) -> torch.Tensor:
         region = self._regions[name]
         return self._reader.read(str(region.holders[0]), name, region.box)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._regions)
-
-    def __len__(self) -> int:
-        return len(self._regions)

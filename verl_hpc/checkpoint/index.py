@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 
 from verl_hpc.checkpoint import schema
+from verl_hpc.layout.box import Box
 from verl_hpc.layout.shard_map import TensorSpec
 
 
@@ -27,38 +28,35 @@ class Entry:
     stop: tuple[int, ...]
 
 
+_Rows = Sequence[tuple[int, Entry]]
+"""Entries, each with the rank that writes it."""
+
+
+@dataclass(frozen=True)
 class Index:
-    """A step's tensors, and the files of their regions.
+    """A step's tensors, and the files of their regions."""
 
-    Args:
-        tensors: whole tensors by name.
-        entries: each rank's entries, in rank order.
-    """
-
-    def __init__(
-        self, tensors: Mapping[str, TensorSpec], entries: Sequence[Sequence[Entry]]
-    ) -> None:
-        self._tensors, self._entries = tensors, entries
+    tensors: Mapping[str, TensorSpec]
+    """Whole tensors by name."""
+    entries: Sequence[Sequence[Entry]]
+    """Each rank's entries, in rank order."""
 
     @cached_property
     def content(self) -> bytes:
         """Content of the file."""
+        rows = [(rank, entry) for rank, of_rank in enumerate(self.entries) for entry in of_rank]
+        parts: dict[str, list[tuple[int, Entry]]] = {}
+        for row in rows:
+            parts.setdefault(row[1].tensor, []).append(row)
         image = BytesIO()
         with h5py.File(image, "w", libver="latest") as file:
-            _write_table(file, self._tensors, self._entries)
-            parts: dict[str, list[tuple[str, Entry]]] = {}
-            for rank, of_rank in enumerate(self._entries):
-                for entry in of_rank:
-                    parts.setdefault(entry.tensor, []).append((schema.rank_file(rank), entry))
-            for name, parts_of_tensor in parts.items():
-                _write_virtual(file, name, self._tensors[name], parts_of_tensor)
+            _write_table(file, self.tensors, rows)
+            for name, of_tensor in parts.items():
+                _write_virtual(file, name, self.tensors[name], of_tensor)
         return image.getvalue()
 
 
-def _write_table(
-    file: h5py.File, tensors: Mapping[str, TensorSpec], entries: Sequence[Sequence[Entry]]
-) -> None:
-    rows = [(rank, entry) for rank, of_rank in enumerate(entries) for entry in of_rank]
+def _write_table(file: h5py.File, tensors: Mapping[str, TensorSpec], rows: _Rows) -> None:
     names = sorted({entry.tensor for _, entry in rows})
     place = {name: i for i, name in enumerate(names)}
     writers = sorted({rank for rank, _ in rows})
@@ -86,20 +84,19 @@ def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array([[*row, *[-1] * (width - len(row))] for row in rows], dtype=np.int64)
 
 
-def _write_virtual(
-    file: h5py.File, name: str, spec: TensorSpec, parts: Sequence[tuple[str, Entry]]
-) -> None:
+def _write_virtual(file: h5py.File, name: str, spec: TensorSpec, parts: _Rows) -> None:
     """Write a virtual dataset of the whole tensor, for people and tools that do not know the
     shards."""
     stored = schema.stored_dtype(schema.DTYPES[spec.dtype])
     whole = h5py.h5s.create_simple(spec.shape)
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     # Not h5py.VirtualLayout, which takes ten times as long; there are tens of thousands of parts.
-    for path, part in parts:
-        size = tuple(b - a for a, b in zip(part.start, part.stop, strict=True))
+    for rank, part in parts:
+        size = Box(part.start, part.stop).shape
         whole.select_hyperslab(part.start, (1,) * len(size), block=size)
         source = h5py.h5s.create_simple(size)
-        plan.set_virtual(whole, path.encode(), part.dataset.encode(), source)
+        path = schema.rank_file(rank).encode()
+        plan.set_virtual(whole, path, part.dataset.encode(), source)
     plan.set_fill_value(np.array(schema.fill_value(stored), stored))
     dataset = file.create_dataset(name, spec.shape, stored, dcpl=plan)
     dataset.attrs[schema.DTYPE_ATTRIBUTE] = spec.dtype

@@ -137,11 +137,6 @@ def write_manifest(step: Path, manifest: Manifest) -> None:
         os.fsync(file.fileno())
 
 
-def describe(path: Path, hashed: bool) -> WrittenFile:
-    """Describe a file's current content."""
-    return described(path.read_bytes()) if hashed else WrittenFile(bytes=path.stat().st_size)
-
-
 def described(data: bytes) -> WrittenFile:
     """Describe a file with content `data`."""
     return WrittenFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
@@ -164,7 +159,8 @@ def read_manifest(step: Path) -> Manifest:
         content = json.loads(read_regular(path))
         own = content.pop(_OWN_SUM, None)
         version = content["format"]
-        if own != sum_of(content) and not _is_first_format(content, own):
+        # Format 1 had no checksums, and is refused below as what it is.
+        if own != sum_of(content) and (own, version) != (None, 1):
             raise ValueError("its checksum is not that of what was written")
     if version not in schema.READABLE:
         raise CheckpointError(
@@ -176,17 +172,6 @@ def read_manifest(step: Path) -> Manifest:
     with reading(path):
         del content["format"]
         return Manifest.model_validate(content)
-
-
-def _is_first_format(content: dict[str, Any], own: object) -> bool:
-    """Whether a manifest has format 1, which had only sizes of files, no checksums."""
-    sizes = content.get("files")
-    return (
-        own is None
-        and content["format"] == 1
-        and isinstance(sizes, dict)
-        and all(isinstance(size, int) for size in sizes.values())
-    )
 
 
 def sum_of(content: dict[str, Any]) -> str:

@@ -6,13 +6,14 @@ Tensors are named `base_model.model.<logical name>`, as in PEFT 0.21.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+from verl_hpc.checkpoint.run_state import AdapterState
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.json_file import read_json_object
@@ -21,7 +22,7 @@ from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.transfer.files import Reader, SafetensorsReader
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
 _NOT_READ = {
     "use_dora": "computes another product (DoRA)",
     "use_rslora": "divides alpha by the root of the rank (rsLoRA)",
@@ -62,7 +63,7 @@ def open_adapter(
             f"lora.path = {directory}: no {CONFIG} there; give a directory that PEFT's "
             "save_pretrained or `verl_hpc export` wrote"
         )
-    _check_config(read_json_object(directory / CONFIG), lora, directory / CONFIG)
+    config = read_json_object(directory / CONFIG)
     file = directory / TENSORS
     if not file.is_file():
         raise ModelError(f"lora.path: no {file}; save the adapter with safe_serialization=True")
@@ -71,76 +72,70 @@ def open_adapter(
     specs: dict[str, TensorSpec] = {}
     regions = []
     for region in stored.regions:
-        name = region.tensor.removeprefix(_PREFIX)
+        name = region.tensor.removeprefix(PREFIX)
         if region.tensor in names:
             specs[name] = stored.tensors[region.tensor]
             regions.append(Region(name, region.box, region.holders, region.view))
-    _check_tensors(specs, wanted, head, file)
+    for problem in _problems(config, lora, specs, wanted, head):
+        raise ModelError(f"lora.path = {directory}: {problem}")
     return ShardMap(specs, regions), SafetensorsReader()
 
 
-def _check_config(config: Mapping[str, Any], lora: LoraConfig, file: Path) -> None:
+def _problems(
+    config: Mapping[str, Any],
+    lora: LoraConfig,
+    stored: Mapping[str, TensorSpec],
+    wanted: Mapping[str, TensorSpec],
+    head: str | None,
+) -> Iterator[str]:
+    """Say how an adapter differs from the configuration."""
     if config.get("peft_type") != "LORA":
-        raise ModelError(f"lora.path: {file}: peft_type = {config.get('peft_type')}, not LORA")
+        yield f"{CONFIG}: peft_type = {config.get('peft_type')}, not LORA"
     for name, meaning in _NOT_READ.items():
         if config.get(name):
-            raise ModelError(
-                f"lora.path: {file}: {name} = {config[name]!r} {meaning}, which is not supported"
-            )
+            yield f"{CONFIG}: {name} = {config[name]!r} {meaning}, which is not supported"
     if config.get("bias", "none") != "none":
-        raise ModelError(f"lora.path: {file}: bias = {config['bias']!r}; only none is supported")
+        yield f"{CONFIG}: bias = {config['bias']!r}; only none is supported"
     for ours, theirs in (("rank", "r"), ("alpha", "lora_alpha")):
         if config.get(theirs) != getattr(lora, ours):
-            raise ModelError(
-                f"lora.{ours} = {getattr(lora, ours)}, and {file} has {theirs} = "
+            yield (
+                f"lora.{ours} = {getattr(lora, ours)}, and {CONFIG} has {theirs} = "
                 f"{config.get(theirs)}; make them equal"
             )
-
-
-def _check_tensors(
-    found: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec], head: str | None, file: Path
-) -> None:
-    missing = [name for name in wanted if name not in found]
-    more = [name for name in found if name not in wanted and name != head]
+    missing = [name for name in wanted if name not in stored]
+    more = [name for name in stored if name not in wanted and name != head]
     for names, what in ((missing, "does not have"), (more, "has, besides what is wanted,")):
         if names:
-            raise ModelError(
-                f"lora.path: {file} {what} {names[0]} (and {len(names) - 1} more); is "
-                "lora.target_modules that of the adapter, and model.path its base?"
+            yield (
+                f"{TENSORS} {what} {names[0]} (and {len(names) - 1} more); is lora.target_modules "
+                "that of the adapter, and model.path its base?"
             )
     for name, spec in wanted.items():
-        if found[name].shape != spec.shape:
-            raise ModelError(
-                f"lora.path: {file}: {name} has shape {list(found[name].shape)}, and model.path "
-                f"calls for {list(spec.shape)}"
+        if stored[name].shape != spec.shape:
+            yield (
+                f"{TENSORS}: {name} has shape {list(stored[name].shape)}, and model.path calls for "
+                f"{list(spec.shape)}"
             )
 
 
 def write_adapter(
-    out: Path,
-    tensors: Mapping[str, torch.Tensor],
-    *,
-    base: str,
-    rank: int,
-    alpha: float,
-    head: str | None,
+    out: Path, tensors: Mapping[str, torch.Tensor], state: AdapterState, head: str | None
 ) -> None:
     """Write an adapter that PEFT loads.
 
     Args:
         out: existing directory.
         tensors: tensors by logical name.
-        base: path of the base model.
-        rank, alpha: rank and alpha of all adapters.
+        state: base, rank and alpha of all adapters.
         head: logical tensor among them that replaces the base's output layer.
     """
     modules = {name.split(".lora_")[0].rpartition(".")[2] for name in tensors if name != head}
     config = {
         "peft_type": "LORA",
         "task_type": "SEQ_CLS" if head else "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "r": rank,
-        "lora_alpha": alpha,
+        "base_model_name_or_path": state.base,
+        "r": state.rank,
+        "lora_alpha": state.alpha,
         "lora_dropout": 0.0,
         "target_modules": sorted(modules),
         "modules_to_save": [head.removesuffix(".weight")] if head else None,
@@ -152,5 +147,5 @@ def write_adapter(
         "inference_mode": True,
     }
     (out / CONFIG).write_text(json.dumps(config, indent=2))
-    named = {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()}
+    named = {f"{PREFIX}{name}": tensor for name, tensor in tensors.items()}
     save_file(named, out / TENSORS, metadata={"format": "pt"})

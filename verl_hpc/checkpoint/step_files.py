@@ -1,21 +1,28 @@
-"""Write a step's small files on rank 0, and give the step its name."""
+"""What a rank writes of a step: its part of the tensors, and on rank 0 the small files."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.index import Entry
 from verl_hpc.checkpoint.manifest import WrittenFile, described
 from verl_hpc.checkpoint.run_state import RunState
 from verl_hpc.checkpoint.store import point_latest
+from verl_hpc.checkpoint.tensor_file import Stored
 from verl_hpc.errors import CheckpointError
+from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.rollout.partial import ResponseId, VersionedResponse
+from verl_hpc.transfer.memory import window
+
+ID_BYTES = 16
+"""Length of a save's id, in ASCII."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,48 @@ class StepContents:
     ahead: Mapping[ResponseId, VersionedResponse] = field(default_factory=dict)
     """Responses that this rank's engine generated ahead, on the engine's first rank; must not
     change any more."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of a step: tensors of one kind, and the regions that this rank writes."""
+
+    name: str
+    shard_map: ShardMap
+    tensors: Mapping[str, torch.Tensor]
+    """This rank's memory by the local names of the map."""
+    regions: Sequence[Region]
+    """Regions that this rank writes."""
+
+
+def datasets(
+    components: Sequence[Component], contents: StepContents
+) -> tuple[list[Stored], list[Entry]]:
+    """Return the datasets of one rank's file, in order, and the index entries of those of
+    components."""
+    stored = [Stored(schema.SAVE_ID, torch.uint8, (ID_BYTES,))]
+    entries: list[Entry] = []
+    for component in components:
+        for region in component.regions:
+            spec, box = component.shard_map.tensors[region.tensor], region.box
+            tensor = f"{component.name}/{region.tensor}"
+            entries.append(Entry(tensor, f"{tensor}/{len(entries)}", box.start, box.stop))
+            dtype = schema.DTYPES[spec.dtype]
+            stored.append(Stored(entries[-1].dataset, dtype, box.shape))
+    for key, array in contents.rank_arrays.items():
+        stored.append(Stored(f"{schema.RANK}/{key}", array.dtype, tuple(array.shape)))
+    return stored, entries
+
+
+def parts_of(
+    save_id: str, components: Sequence[Component], contents: StepContents
+) -> Iterator[torch.Tensor]:
+    """Yield the tensors of `datasets`, in order, each when it is needed."""
+    yield torch.tensor(list(save_id.encode()), dtype=torch.uint8)
+    for component in components:
+        for region in component.regions:
+            yield window(component.tensors, region.view, region).detach()
+    yield from contents.rank_arrays.values()
 
 
 def write_small_files(

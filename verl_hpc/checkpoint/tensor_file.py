@@ -11,9 +11,11 @@ on a full disk.
 
 from __future__ import annotations
 
+import io
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -24,7 +26,6 @@ import torch
 import xxhash
 
 from verl_hpc.checkpoint import schema
-from verl_hpc.checkpoint.sparse_file import SparseFile
 from verl_hpc.checkpoint.tiles import num_tiles, pack, tile_shape
 from verl_hpc.layout.shard_map import dtype_name
 
@@ -65,15 +66,6 @@ class Stored:
             pack(tensor.detach(), self.tile, out.view(self.dtype))
 
 
-@dataclass
-class _Layout:
-    """HDF5's own bytes of a file, and the places of the tensors' bytes."""
-
-    pieces: list[tuple[int, bytes]] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    """Byte offset of each tensor, and last of the checksums."""
-
-
 class TensorFile:
     """Writes files with the same tensors and attributes.
 
@@ -97,13 +89,12 @@ class TensorFile:
         Raises:
             OSError: it cannot be written.
         """
-        layout = self._layout
+        pieces, [*places, place_of_sums] = self._layout
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
-            for place, piece in layout.pieces:
+            for place, piece in pieces:
                 _write_all(descriptor, memoryview(piece), place)
             sums: list[int] = []
-            *places, place_of_sums = layout.places
             for stored, place, part in zip(self.tensors, places, parts, strict=True):
                 for start in range(0, stored.num_bytes, stored.tile_bytes):
                     tile = part[start : start + stored.tile_bytes].data
@@ -118,22 +109,83 @@ class TensorFile:
             os.close(descriptor)
 
     @cached_property
-    def _layout(self) -> _Layout:
-        layout = _Layout()
-        raw = SparseFile()
-        with raw:
+    def _layout(self) -> tuple[list[tuple[int, bytes]], list[int]]:
+        """HDF5's own bytes of a file by their offsets, and the offsets of each tensor's bytes and
+        last of the checksums."""
+        places: list[int] = []
+        with SparseFile() as raw:
             options = {"alignment_threshold": 1 << 16, "alignment_interval": _PAGE}
             with h5py.File(raw, "w", libver="latest", meta_block_size=1 << 16, **options) as file:
                 file.attrs.update(self._attributes)
                 num_tiles = 0
                 for stored in self.tensors:
-                    layout.places.append(_create(file, stored, num_tiles))
+                    places.append(_create(file, stored, num_tiles))
                     num_tiles += stored.num_tiles
-                layout.places.append(_create_sums(file, num_tiles))
+                places.append(_create_sums(file, num_tiles))
             sizes = [*(stored.num_bytes for stored in self.tensors), 8 * num_tiles]
-            spans = sorted(zip(layout.places, sizes, strict=True))
-            layout.pieces = list(_between(raw, [span for span in spans if span[1]]))
-        return layout
+            spans = sorted(zip(places, sizes, strict=True))
+            pieces = list(_between(raw, [span for span in spans if span[1]]))
+        return pieces, places
+
+
+class SparseFile(io.RawIOBase):
+    """A file in memory for h5py's file-object driver, which stores only written pages; unwritten
+    bytes read as zeros.
+
+    It is not a system file, even a nameless one, since a limit on file sizes would apply, and HDF5
+    may crash a process that cannot write.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = defaultdict(lambda: bytearray(_PAGE))
+        self._position = 0
+        self.size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._position if size is None else size
+        return self.size
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        view = memoryview(buffer).cast("B")
+        for at, page, start, stop in self._pieces(len(view)):
+            content = self._pages.get(page, bytes(_PAGE))
+            view[at : at + stop - start] = content[start:stop]
+        self._position += len(view)
+        return len(view)
+
+    def write(self, data: memoryview) -> int:  # type: ignore[override]
+        view = memoryview(data).cast("B")
+        for at, page, start, stop in self._pieces(len(view)):
+            self._pages[page][start:stop] = view[at : at + stop - start]
+        self._position += len(view)
+        self.size = max(self.size, self._position)
+        return len(view)
+
+    def _pieces(self, count: int) -> Iterator[tuple[int, int, int, int]]:
+        """Split the next `count` bytes by page; yield (offset, page, start and stop in it)."""
+        at = 0
+        while at < count:
+            page, start = divmod(self._position + at, _PAGE)
+            stop = min(start + count - at, _PAGE)
+            yield at, page, start, stop
+            at += stop - start
 
 
 def _create(file: h5py.File, stored: Stored, first_tile: int) -> int:

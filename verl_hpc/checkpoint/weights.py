@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,7 +172,12 @@ def open_weights(
         arch = read_architecture(directory)
         shard_map, reader = step.component(chosen), step.reader()
         weights = Weights(arch, shard_map, reader, directory, head, component=chosen)
-        _refuse_adapters(weights, step, chosen)
+        if any(".lora_" in name for name in shard_map.tensors):
+            raise ModelError(
+                f"{step.path}: its {chosen} holds adapters of {step.state.adapters[chosen].base} "
+                "and no weights; give model.path that model, and lora.path what `verl_hpc export` "
+                "writes of this step"
+            )
     elif source.is_dir():
         arch = read_architecture(source)
         file = source / "config.json"
@@ -185,7 +190,8 @@ def open_weights(
             f"model.path = {source}: no such directory; give a Hugging Face model directory or a "
             "step directory (runs/NAME/checkpoints/latest)"
         )
-    _check_tensors(weights, source, new_head)
+    for problem in _problems(weights, new_head):
+        raise ModelError(f"{source}: {problem}")
     return weights
 
 
@@ -200,46 +206,32 @@ def component_of(step: Step, *names: str) -> str:
     return next((name for name in names if name in models), names[0])
 
 
-def _refuse_adapters(weights: Weights, step: Step, component: str) -> None:
-    if any(".lora_" in name for name in weights.shard_map.tensors):
-        raise ModelError(
-            f"{step.path}: its {component} holds adapters of {step.state.adapters[component].base} "
-            "and no weights; give model.path that model, and lora.path what `verl_hpc export` "
-            "writes of this step"
-        )
-
-
-def _check_tensors(weights: Weights, source: Path, new_head: bool) -> None:
+def _problems(weights: Weights, new_head: bool) -> Iterator[str]:
+    """Say how stored tensors differ from those of config.json."""
     there = weights.shard_map.tensors
     missing = [name for name in weights.tensors if name not in there]
-    if missing == [SCORE_HEAD] and new_head:
-        missing = []
-    if missing == [SCORE_HEAD]:
-        raise ModelError(
-            f"{source}: no {SCORE_HEAD} in it, so it gives no score; give a reward model that "
-            "transformers' AutoModelForSequenceClassification saved, with num_labels 1"
+    if missing == [SCORE_HEAD] and not new_head:
+        yield (
+            f"no {SCORE_HEAD} in it, so it gives no score; give a reward model that transformers' "
+            "AutoModelForSequenceClassification saved, with num_labels 1"
         )
-    if missing:
-        raise ModelError(
-            f"{source}: config.json calls for {len(missing)} tensors that are not there, first "
-            f"{missing[0]}; is the download whole, and is tie_word_embeddings right?"
+    elif missing and missing != [SCORE_HEAD]:
+        yield (
+            f"config.json calls for {len(missing)} tensors that are not there, first {missing[0]}; "
+            "is the download whole, and is tie_word_embeddings right?"
         )
     for name, wanted in weights.tensors.items():
-        if name not in there:
-            continue
-        spec = there[name]
-        if name == SCORE_HEAD and spec.shape != wanted.shape:
-            raise ModelError(
-                f"{source}: tensor {name} has shape {list(spec.shape)}, so it does not give one "
-                f"score: {list(wanted.shape)} is needed; give a model with num_labels 1"
+        spec = there.get(name, wanted)
+        has, shape = f"tensor {name} has shape {list(spec.shape)}", list(wanted.shape)
+        if spec.shape != wanted.shape and name == SCORE_HEAD:
+            yield (
+                f"{has}, so it does not give one score: {shape} is needed; give a model with "
+                "num_labels 1"
             )
-        if spec.shape != wanted.shape:
-            raise ModelError(
-                f"{source}: tensor {name} has shape {list(spec.shape)}; config.json calls for "
-                f"{list(wanted.shape)}"
-            )
+        elif spec.shape != wanted.shape:
+            yield f"{has}; config.json calls for {shape}"
         if spec.dtype not in _WEIGHT_DTYPES:
-            raise ModelError(
-                f"{source}: tensor {name} is {spec.dtype}; weights are read from "
+            yield (
+                f"tensor {name} is {spec.dtype}; weights are read from "
                 f"{', '.join(_WEIGHT_DTYPES)}, convert quantised ones first"
             )

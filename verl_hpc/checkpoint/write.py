@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,12 +21,18 @@ import torch
 
 from verl_hpc.checkpoint import schema
 from verl_hpc.checkpoint.ahead import write_ahead
-from verl_hpc.checkpoint.background import Background
-from verl_hpc.checkpoint.components import ID_BYTES, Component, datasets, parts_of
 from verl_hpc.checkpoint.host_copy import HostCopy
 from verl_hpc.checkpoint.index import Index
-from verl_hpc.checkpoint.manifest import Manifest, WrittenFile, describe, write_manifest
-from verl_hpc.checkpoint.step_files import StepContents, make_real, write_small_files
+from verl_hpc.checkpoint.manifest import Manifest, WrittenFile, write_manifest
+from verl_hpc.checkpoint.step_files import (
+    ID_BYTES,
+    Component,
+    StepContents,
+    datasets,
+    make_real,
+    parts_of,
+    write_small_files,
+)
 from verl_hpc.checkpoint.tensor_file import Stored, TensorFile, packed
 from verl_hpc.errors import CheckpointError, VerlHpcError
 from verl_hpc.runtime.control import Control
@@ -33,6 +40,26 @@ from verl_hpc.runtime.control import Control
 _ROOM = "Free space there, or set `directory` to a file system with room"
 _ADVICE = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EFBIG: _ROOM}
 _OTHER_ADVICE = "See that this directory can be written from every node"
+
+
+def _in_background(work: Callable[[], None]) -> Future[float]:
+    """Start work in a thread of its own; the result is its duration in seconds.
+
+    The thread is a daemon: a failing process ends at once.
+    """
+    outcome: Future[float] = Future()
+
+    def run() -> None:
+        begin = time.monotonic()
+        try:
+            work()
+        except BaseException as error:  # whoever asks for the result gets it
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(time.monotonic() - begin)
+
+    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return outcome
 
 
 @dataclass
@@ -89,7 +116,7 @@ class StepWriter:
         self._file, self._index = TensorFile(()), Index({}, ())
         self._copy: HostCopy | None = None
         self._now: _Save | None = None
-        self._work = Background(lambda: None)
+        self._work: Future[float] = Future()
         self.seconds = 0.0
         """Duration of the newest finished save, as a run without other work would wait for it."""
 
@@ -128,7 +155,7 @@ class StepWriter:
             self._take(save, tensors)
         save.seconds = time.monotonic() - begin
         self._now = save
-        self._work = Background(lambda: self._write(save, tensors, contents))
+        self._work = _in_background(lambda: self._write(save, tensors, contents))
         if not self._background:
             self.finish()
         return save.final
@@ -142,7 +169,7 @@ class StepWriter:
     def look(self) -> None:
         """Advance the save under way if all ranks have written their parts, without waiting for the
         disk."""
-        if self._now is not None and all(self._control.allgather(self._work.is_over)):
+        if self._now is not None and all(self._control.allgather(self._work.done())):
             self._advance(self._now)
 
     def finish(self) -> None:
@@ -202,17 +229,17 @@ class StepWriter:
             if self._control.rank == 0:
                 shutil.rmtree(save.partial, ignore_errors=True)
             raise
-        save.seconds += self._work.seconds
+        save.seconds += self._work.result()
         if save.is_written:
             self._now, self._finished, self.seconds = None, save.number, save.seconds
         else:
             save.is_written = True
             leads = self._control.rank == 0
-            self._work = Background(lambda: self._publish(save) if leads else None)
+            self._work = _in_background(lambda: self._publish(save) if leads else None)
 
     def _wait(self, save: _Save) -> None:
         try:
-            self._work.wait()
+            self._work.result()
         except OSError as error:
             reason = error.strerror or str(error)
             raise CheckpointError(
@@ -225,7 +252,8 @@ class StepWriter:
         num_ranks = self._control.size
         of_ranks = map(schema.rank_file, range(num_ranks))
         for name in (*of_ranks, *map(schema.ahead_file, save.engines)):
-            save.files[name] = describe(save.partial / name, hashed=False)
+            size = (save.partial / name).stat().st_size
+            save.files[name] = WrittenFile(bytes=size)
         manifest = Manifest(
             step=save.number,
             time=time.time(),

@@ -84,52 +84,25 @@ def build_engine(
         ClusterError: FP8 that this rank cannot do.
         LayoutError, ModelError: sizes or a family that cannot be built.
     """
+    from verl_hpc.engines.megatron.parallel import started
+
+    groups = started(layout)
+    role: dict[str, Any] = {"head": head, "optimizer": optimizer, "name": name}
     if parallel.engine == "fsdp":
-        return _fsdp_engine(
-            arch,
-            layout,
-            model,
-            parallel,
-            head=head,
-            optimizer=optimizer,
-            max_tokens=max_tokens,
-            name=name,
-            lora=lora,
+        from verl_hpc.engines.fsdp.engine import FsdpEngine
+        from verl_hpc.engines.megatron.optimizer import schedule
+
+        assert lora is None and model.fp8 is None, "the configuration refuses that"
+        return FsdpEngine(
+            arch, groups, model, parallel, max_tokens=max_tokens, schedule=schedule, **role
         )
     assert parallel.engine == "megatron", parallel.engine
     from verl_hpc.engines.megatron.engine import MegatronEngine
-    from verl_hpc.engines.megatron.parallel import started
 
     assert base is None or isinstance(base, MegatronEngine), base
     return MegatronEngine(
-        arch,
-        started(layout),
-        model,
-        parallel,
-        head=head,
-        optimizer=optimizer,
-        max_tokens=max_tokens,
-        name=name,
-        lora=lora,
-        base=base,
+        arch, groups, model, parallel, max_tokens=max_tokens, lora=lora, base=base, **role
     )
-
-
-def _fsdp_engine(
-    arch: Architecture,
-    layout: TrainLayout,
-    model: ModelConfig,
-    parallel: ParallelConfig,
-    *,
-    lora: LoraConfig | None,
-    **arguments: Any,
-) -> TrainingEngine:
-    from verl_hpc.engines.fsdp.engine import FsdpEngine
-    from verl_hpc.engines.megatron.optimizer import schedule
-    from verl_hpc.engines.megatron.parallel import started
-
-    assert lora is None and model.fp8 is None, "the configuration refuses that"
-    return FsdpEngine(arch, started(layout), model, parallel, schedule=schedule, **arguments)
 
 
 def engine_shard_map(

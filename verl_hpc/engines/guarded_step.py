@@ -20,7 +20,6 @@ class Steps(Protocol):
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
-        ...
 
     def step(self) -> float:
         """Clip, update, advance the schedule; return the gradient norm before clipping.
@@ -28,7 +27,6 @@ class Steps(Protocol):
         Raises:
             TrainingError: the gradient is not finite; the weights are as they were.
         """
-        ...
 
 
 class GuardedStep:
@@ -54,7 +52,11 @@ class GuardedStep:
         metrics = {"lr": optimizer.learning_rate}
         skips = optimizer.settings.on_nonfinite == "skip"
         try:
-            self._refuse(loss)
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"the {self._name}'s loss is {loss}; the weights were left as they were. Look "
+                    "at the rewards and advantages of this step's batch"
+                )
             metrics["grad_norm"] = optimizer.step()
             self._skipped = 0
         except TrainingError as error:
@@ -71,13 +73,6 @@ class GuardedStep:
         if skips:
             metrics["num_skipped"] = float(self._skipped > 0)
         return metrics
-
-    def _refuse(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the {self._name}'s loss is {loss}; the weights were left as they were. Look at "
-                "the rewards and advantages of this step's batch"
-            )
 
 
 def refuse_norm(norm: float) -> None:

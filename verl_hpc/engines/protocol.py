@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -56,14 +56,11 @@ class OutputOptions:
 
     def of(self, indices: Sequence[int]) -> OutputOptions:
         """Return the options for the sequences at `indices`."""
-        chosen = self
-        if self.candidates is not None:
-            chosen = replace(chosen, candidates=[self.candidates[i] for i in indices])
-        if self.experts is not None:
-            chosen = replace(chosen, experts=[self.experts[i] for i in indices])
-        if self.allowed is not None:
-            chosen = replace(chosen, allowed=[self.allowed[i] for i in indices])
-        return chosen
+        chosen: dict[str, Any] = {}
+        for name in ("candidates", "experts", "allowed"):
+            if (per_sequence := getattr(self, name)) is not None:
+                chosen[name] = [per_sequence[i] for i in indices]
+        return replace(self, **chosen)
 
 
 NOTHING_MORE = OutputOptions()
@@ -136,7 +133,6 @@ class InferenceEngine(Protocol):
         Returns:
             One entry per sequence, on every rank of the model-parallel group.
         """
-        ...
 
 
 class TrainingEngine(InferenceEngine, Protocol):
@@ -163,11 +159,9 @@ class TrainingEngine(InferenceEngine, Protocol):
     @property
     def is_trainable(self) -> bool:
         """Whether it has an optimizer."""
-        ...
 
     def weights_changed(self) -> None:
         """Notify the engine that `weights` were filled from outside."""
-        ...
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         """Return the regions of this rank's optimizer state, with the specs of the whole state.
@@ -178,20 +172,16 @@ class TrainingEngine(InferenceEngine, Protocol):
             primary: leave out regions that another rank of the layout saves, so that every element
                 is saved by one rank.
         """
-        ...
 
     def optimizer_tensors(self) -> Mapping[str, torch.Tensor]:
         """Return the memory of this rank's optimizer state (flat, float32) by the local names of
         `optimizer_map`; filling it restores the state."""
-        ...
 
     def counters(self) -> dict[str, int]:
         """Return the optimizer's counters: num_steps."""
-        ...
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:
         """Restore counters that `counters` returned."""
-        ...
 
     def update(
         self,
@@ -223,26 +213,21 @@ class TrainingEngine(InferenceEngine, Protocol):
             TrainingError: the loss or the gradient is not finite, and optimizer.on_nonfinite is
                 stop or too many updates in a row were skipped; weights are unchanged.
         """
-        ...
 
     @property
     def adapted(self) -> Mapping[str, torch.Tensor]:
         """The weights that have an adapter, by local name."""
-        ...
 
     def merge(self, name: str, to: torch.Tensor) -> None:
         """Write an adapted weight with its adapters into `to`, of the same shape and any type:
         computed in float32 and rounded once. The weight stays as it is."""
-        ...
 
     def without_adapters(self) -> AbstractContextManager[None]:
         """Make `infer` use the model's own weights, without adapters, inside this context."""
-        ...
 
     def host_copy(self) -> HostCopy:
         """Return the weights in host memory, page-locked on GPUs; with adapters, only those and
         what is trained with them."""
-        ...
 
     def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
         """Use other weights inside this context; the previous ones come back bit for bit.
@@ -250,7 +235,6 @@ class TrainingEngine(InferenceEngine, Protocol):
         Args:
             values: a `host_copy` of this engine.
         """
-        ...
 
     def offload(self, part: Part, once: bool = False) -> int:
         """Free the device memory of `part`; gradients are dropped, the rest is kept on the host.
@@ -262,8 +246,6 @@ class TrainingEngine(InferenceEngine, Protocol):
         Returns:
             Bytes freed.
         """
-        ...
 
     def onload(self, part: Part) -> None:
         """Undo `offload`; gradients come back as zeros."""
-        ...

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.errors import ModelError
-from verl_hpc.layout.families import FAMILIES
+from verl_hpc.layout.families import FAMILIES, Family
 from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
@@ -165,7 +165,8 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         )
     # Anything that this package would compute differently is refused rather than ignored.
     fields = parse_hf_config(config, origin)
-    _refuse_variants(fields, origin)
+    for problem in _problems(fields):
+        raise ModelError(f"{origin}: {problem}")
     rope = fields.rope
     moe = bool(FAMILIES[family].table.expert_rows)
     num_experts = fields.num_local_experts or fields.num_experts or 0
@@ -205,8 +206,8 @@ def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {k: float(v) if type(v) is int else v for k, v in settings.items()}
 
 
-def _refuse_variants(fields: HfConfig, origin: str) -> None:
-    """Refuse variants that would otherwise silently be computed wrongly."""
+def _problems(fields: HfConfig) -> Iterator[str]:
+    """Name variants that would otherwise silently be computed wrongly."""
     family = FAMILIES[fields.model_type]
     has_bias = family.table.has("self_attn.q_proj.bias")
     refused = {
@@ -219,55 +220,48 @@ def _refuse_variants(fields: HfConfig, origin: str) -> None:
     }
     for field, present in refused.items():
         if present:
-            raise ModelError(f"{origin}: {field} = {getattr(fields, field)!r} is not supported")
+            yield f"{field} = {getattr(fields, field)!r} is not supported"
     for field, why in family.refused.items():
         if getattr(fields, field):
-            raise ModelError(f"{origin}: {field} in a {fields.model_type} {why}")
-    activation = fields.hidden_act
-    if activation != "silu":
-        raise ModelError(f"{origin}: hidden_act = {activation!r}; only silu (SwiGLU) is supported")
+            yield f"{field} in a {fields.model_type} {why}"
+    if fields.hidden_act != "silu":
+        yield f"hidden_act = {fields.hidden_act!r}; only silu (SwiGLU) is supported"
     if fields.mlp_only_layers or fields.decoder_sparse_step not in (None, 1):
-        raise ModelError(f"{origin}: dense layers among mixture-of-experts layers are not mapped")
-    _refuse_rotary(fields, origin)
-    _refuse_windows(fields, origin)
+        yield "dense layers among mixture-of-experts layers are not mapped"
+    yield from _problems_of_rotary(fields.rope)
+    yield from _problems_of_windows(fields, family)
 
 
-def _refuse_rotary(fields: HfConfig, origin: str) -> None:
-    for kind, value in fields.rope.items():
+def _problems_of_rotary(rope: Mapping[str, Any]) -> Iterator[str]:
+    for kind, value in rope.items():
         if isinstance(value, Mapping):
-            raise ModelError(
-                f"{origin}: rope_parameters.{kind}: rotary settings by kind of layer are not "
-                "supported; give all layers the same"
+            yield (
+                f"rope_parameters.{kind}: rotary settings by kind of layer are not supported; "
+                "give all layers the same"
             )
-    rope_type = fields.rope.get("rope_type", "default")
-    known = ("default", *SCALED_ROPE)
+    rope_type, known = rope.get("rope_type", "default"), ("default", *SCALED_ROPE)
     if rope_type not in known:
-        raise ModelError(
-            f"{origin}: rope_type = {rope_type!r} is not supported; supported are "
-            f"{', '.join(known)}"
-        )
-    partial = fields.rope.get("partial_rotary_factor", 1.0)
+        yield f"rope_type = {rope_type!r} is not supported; supported are {', '.join(known)}"
+    partial = rope.get("partial_rotary_factor", 1.0)
     if partial != 1.0:
-        raise ModelError(
-            f"{origin}: partial_rotary_factor = {partial}; only whole heads are rotated here, as "
-            "all supported models do"
+        yield (
+            f"partial_rotary_factor = {partial}; only whole heads are rotated here, as all "
+            "supported models do"
         )
 
 
-def _refuse_windows(fields: HfConfig, origin: str) -> None:
+def _problems_of_windows(fields: HfConfig, family: Family) -> Iterator[str]:
     window, slides = fields.sliding_window, fields.use_sliding_window
     if slides is None:
-        slides = FAMILIES[fields.model_type].defaults.get("use_sliding_window", False)
+        slides = family.defaults.get("use_sliding_window", False)
     positions = fields.max_position_embeddings
     if window and slides and window < positions:
-        raise ModelError(
-            f"{origin}: sliding_window = {window} is below max_position_embeddings = "
-            f"{positions}; windowed attention is not supported. If no sequence will be longer "
-            f"than {window}, set max_position_embeddings to {window} in config.json"
+        yield (
+            f"sliding_window = {window} is below max_position_embeddings = {positions}; windowed "
+            f"attention is not supported. If no sequence will be longer than {window}, set "
+            f"max_position_embeddings to {window} in config.json"
         )
     known = {"full_attention"} | ({"sliding_attention"} if window and slides else set())
     for kind in fields.layer_types or ():
         if kind not in known:
-            raise ModelError(
-                f"{origin}: layer_types has {kind!r}; only full_attention is supported"
-            )
+            yield f"layer_types has {kind!r}; only full_attention is supported"

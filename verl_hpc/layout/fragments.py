@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, pairwise, product
 
 from verl_hpc.errors import LayoutError
@@ -41,19 +42,6 @@ class Fragment:
 
 Cut = tuple[tuple[int, ...], int, Box]
 """(indices of the source boxes, index of the target box, their common part)."""
-
-
-class _Intersections:
-    """Intersections of lists of boxes; layers of a model ask the same question many times."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[tuple[Box, ...], tuple[Box, ...]], list[Cut]] = {}
-
-    def of(self, sources: tuple[Box, ...], targets: tuple[Box, ...]) -> list[Cut]:
-        key = (sources, targets)
-        if key not in self._known:
-            self._known[key] = list(_cut(sources, targets))
-        return self._known[key]
 
 
 def _cut(sources: Sequence[Box], targets: Sequence[Box]) -> Iterator[Cut]:
@@ -109,10 +97,13 @@ class _Pieces:
         self._interned: dict[tuple[Holder, ...], tuple[Holder, ...]] = {}
 
     def of(self, shard_map: ShardMap) -> Mapping[str, tuple[Piece, ...]]:
-        return {
-            tensor: tuple(map(self._piece, _by_box(regions)))
-            for tensor, regions in shard_map.by_tensor.items()
-        }
+        pieces = {}
+        for tensor, regions in shard_map.by_tensor.items():
+            by_box: dict[Box, list[Region]] = {}
+            for region in regions:
+                by_box.setdefault(region.box, []).append(region)
+            pieces[tensor] = tuple(map(self._piece, by_box.values()))
+        return pieces
 
     def merge(self, members: Sequence[Piece]) -> Piece:
         """One piece with everyone who holds the common part of several."""
@@ -124,13 +115,6 @@ class _Pieces:
             merged = {h for region in regions for h in region.holders}
             holders = tuple(sorted(merged, key=lambda h: (isinstance(h, str), h)))
         return Piece(tuple(regions), self._interned.setdefault(holders, holders))
-
-
-def _by_box(regions: Sequence[Region]) -> list[list[Region]]:
-    grouped: dict[Box, list[Region]] = {}
-    for region in regions:
-        grouped.setdefault(region.box, []).append(region)
-    return list(grouped.values())
 
 
 def fragments(source: ShardMap, target: ShardMap, max_bytes: int) -> Iterator[Fragment]:
@@ -146,14 +130,16 @@ def fragments(source: ShardMap, target: ShardMap, max_bytes: int) -> Iterator[Fr
         LayoutError: the target needs a tensor, or elements, that the source does not have, or
             the two disagree on a shape.
     """
-    intersections, grouping = _Intersections(), _Pieces()
+    grouping = _Pieces()
+    # Layers of a model are cut alike.
+    cut = cache(lambda sources, targets: list(_cut(sources, targets)))
     source_pieces = grouping.of(source)
     for tensor, wanted in grouping.of(target).items():
         _check_same_tensor(tensor, source, target)
         held = source_pieces[tensor]
         item = ITEM_BYTES[target.tensors[tensor].dtype]
         try:
-            cuts = intersections.of(tuple(map(_box, held)), tuple(map(_box, wanted)))
+            cuts = cut(tuple(map(_box, held)), tuple(map(_box, wanted)))
         except LayoutError as error:
             raise LayoutError(f"{tensor}: {error}; is the source complete?") from None
         for s, t, box in cuts:

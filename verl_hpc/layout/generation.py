@@ -10,7 +10,7 @@ from typing import Literal
 
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.grid import RankGrid
+from verl_hpc.layout.grid import RankGrid, check_divides
 
 Grouping = Literal["zero_redundancy", "contiguous"]
 
@@ -56,11 +56,7 @@ def layers_per_rollout_stage(num_layers: int, rollout_pp: int) -> int:
         LayoutError: they do not divide. Each rank of an engine sizes its own cache by its layers,
             and all must come to the same size.
     """
-    if num_layers % rollout_pp:
-        raise LayoutError(
-            f"rollout pipeline_parallel = {rollout_pp} does not divide the model's {num_layers} "
-            f"layers; choose a divisor of {num_layers}"
-        )
+    check_divides("rollout pipeline_parallel", rollout_pp, num_layers, "layers")
     return num_layers // rollout_pp
 
 

@@ -87,6 +87,23 @@ class RankGrid:
         return [self.ranks(**dict(zip(others, index, strict=True))) for index in product(*choices)]
 
 
+def check_divides(axis: str, size: int, number: int, what: str) -> None:
+    """Raises: LayoutError: a parallel size does not divide a number of the model."""
+    if number % size:
+        raise LayoutError(
+            f"{axis} = {size} does not divide the model's {number} {what}; choose a divisor of "
+            f"{number}"
+        )
+
+
+def check_key_value_heads(axis: str, size: int, heads: int) -> None:
+    """Raises: LayoutError: heads can neither be divided among ranks nor replicated on them."""
+    if max(heads, size) % min(heads, size):
+        raise LayoutError(
+            f"{axis} = {size} and the model's {heads} key/value heads: one must divide the other"
+        )
+
+
 def nodes_of(num_ranks: int, ranks_per_node: int) -> tuple[int, ...]:
     """Node index of each rank where nodes are filled one after another.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.box import row_major_strides
@@ -15,25 +15,15 @@ _PADDED = ("model.embed_tokens.weight", "lm_head.weight")
 _MOST_LISTED = 20
 
 
-class Parameter(Protocol):
-    """The attributes of a tensor that a check reads."""
-
-    @property
-    def shape(self) -> Sequence[int]: ...
-    @property
-    def dtype(self) -> Any: ...
-    def is_contiguous(self) -> bool: ...
-
-
 def check_parameters(
-    shard_map: ShardMap, rank: int, parameters: Mapping[str, Parameter], engine: str
+    shard_map: ShardMap, rank: int, parameters: Mapping[str, Any], engine: str
 ) -> None:
     """Refuse a map that does not fill every parameter of this rank, wholly and in its type.
 
     Args:
         shard_map: of the engine's layout.
         rank: the rank that holds the parameters.
-        parameters: by local name; buffers excluded.
+        parameters: torch's, by local name; buffers excluded.
         engine: what to call it in the error.
 
     Raises:
@@ -61,7 +51,7 @@ def check_parameters(
 
 
 def _differences(
-    name: str, parameter: Parameter, regions: Sequence[Region], shard_map: ShardMap
+    name: str, parameter: Any, regions: Sequence[Region], shard_map: ShardMap
 ) -> Iterator[str]:
     actual = _described(parameter)
     dtypes = {shard_map.tensors[region.tensor].dtype for region in regions}
@@ -83,5 +73,5 @@ def _differences(
         yield f"{name}: the engine has {actual}, the map {rows}{more}"
 
 
-def _described(parameter: Parameter) -> str:
+def _described(parameter: Any) -> str:
     return f"{list(parameter.shape)} of {dtype_name(parameter.dtype)}"

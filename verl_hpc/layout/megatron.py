@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from math import gcd, lcm
 from typing import Literal
 
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.grid import RankGrid
+from verl_hpc.layout.grid import RankGrid, check_divides, check_key_value_heads
 from verl_hpc.layout.heads import HEAD_TENSORS, Head, model_tensors
 from verl_hpc.layout.layer_regions import parameter_regions, placed, shares
 from verl_hpc.layout.layer_table import Row, by_parameter
@@ -31,7 +32,6 @@ from verl_hpc.layout.shard_map import (
     Region,
     RowBlock,
     ShardMap,
-    TensorSpec,
     padded_rows,
     slice_blocks,
     whole,
@@ -153,31 +153,17 @@ def check_megatron_layout(arch: Architecture, layout: TrainLayout) -> None:
     Raises:
         LayoutError: naming the two numbers that do not divide.
     """
-    rules = [
-        ("attention heads", arch.num_heads, "tensor_parallel", layout.tp),
-        ("ffn size", arch.ffn_size, "expert_tensor_parallel", layout.etp)
-        if arch.is_moe
-        else ("ffn size", arch.ffn_size, "tensor_parallel", layout.tp),
-    ]
-    if arch.is_moe:
-        rules.append(("experts", arch.num_experts, "expert_parallel", layout.ep))
     for axis, size in (("expert_parallel", layout.ep), ("expert_tensor_parallel", layout.etp)):
         if size > 1 and not arch.is_moe:
             raise LayoutError(f"{axis} = {size} with a model that has no experts; leave it out")
-    for what, number, axis, size in rules:
-        if number % size:
-            raise LayoutError(
-                f"{axis} = {size} does not divide the model's {number} {what}; "
-                f"choose a divisor of {number}"
-            )
+    check_divides("tensor_parallel", layout.tp, arch.num_heads, "attention heads")
+    if arch.is_moe:
+        check_divides("expert_tensor_parallel", layout.etp, arch.ffn_size, "ffn size")
+        check_divides("expert_parallel", layout.ep, arch.num_experts, "experts")
+    else:
+        check_divides("tensor_parallel", layout.tp, arch.ffn_size, "ffn size")
     _ = layout.expert_grid  # which refuses sizes that do not divide
-    # Key/value groups are either divided among ranks or replicated on them.
-    groups = arch.num_kv_heads
-    if max(groups, layout.tp) % min(groups, layout.tp):
-        raise LayoutError(
-            f"tensor_parallel = {layout.tp} and the model's {groups} key/value heads: one must "
-            "divide the other"
-        )
+    check_key_value_heads("tensor_parallel", layout.tp, arch.num_kv_heads)
     rows = arch.q_size + 2 * arch.kv_size
     if rows % layout.tp:
         raise LayoutError(
@@ -213,81 +199,70 @@ def megatron_shard_map(
         LayoutError: a size does not divide.
     """
     check_megatron_layout(arch, layout)
-    return ShardMap(
-        *_MegatronMap(arch, layout, backend, head, vocab_multiple).build(dtype or arch.dtype)
+    grid, last, final = layout.grid, layout.pp - 1, f"chunk{layout.vpp - 1}"
+    # One tuple object per shard: regions of a stage share it, and the planner groups by it.
+    everyone = [grid.ranks(pp=s) for s in range(layout.pp)]
+    shards: list[list[tuple[Holder, ...]]] = [
+        [grid.ranks(pp=s, tp=t) for t in range(layout.tp)] for s in range(layout.pp)
+    ]
+    vocabulary = partial(
+        padded_rows,
+        shape=(arch.vocab_size, arch.hidden_size),
+        num_rows=padded_vocab(arch.vocab_size, layout.tp, vocab_multiple),
     )
+    embedding, norm = "model.embed_tokens.weight", "model.norm.weight"
+    first = "chunk0.embedding.word_embeddings.weight"
+    regions = list(vocabulary(first, embedding, shards=shards[0]))
+    regions += _layers(arch, layout, backend, everyone, shards)
+    final_norm, output = f"{final}.decoder.final_layernorm.weight", f"{final}.output_layer.weight"
+    regions.append(whole(final_norm, norm, (arch.hidden_size,), everyone[last]))
+    if head in HEAD_TENSORS:
+        regions.append(whole(output, HEAD_TENSORS[head], (1, arch.hidden_size), everyone[last]))
+    elif not arch.tied_embeddings:
+        regions += vocabulary(output, "lm_head.weight", shards=shards[last])
+    elif layout.pp * layout.vpp > 1:
+        regions += vocabulary(output, embedding, shards=shards[last])
+    return ShardMap(model_tensors(arch, head, dtype), regions)
 
 
-class _MegatronMap:
-    def __init__(
-        self,
-        arch: Architecture,
-        layout: TrainLayout,
-        backend: Backend,
-        head: Head,
-        vocab_multiple: int,
-    ) -> None:
-        self.arch = arch
-        self.layout = layout
-        self.backend = backend
-        self.head: Head = head
-        self.vocab_multiple = vocab_multiple
-        self.counts = layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
-        # One tuple object per shard: regions of a stage share it, and the planner groups by it.
-        self.stage_ranks: list[tuple[Holder, ...]] = [
-            self.layout.grid.ranks(pp=s) for s in range(layout.pp)
-        ]
-        self.shard_ranks: list[list[tuple[Holder, ...]]] = [
-            [self.layout.grid.ranks(pp=s, tp=t) for t in range(layout.tp)] for s in range(layout.pp)
-        ]
+def _layers(
+    arch: Architecture,
+    layout: TrainLayout,
+    backend: Backend,
+    everyone: Sequence[tuple[Holder, ...]],
+    shards: Sequence[Sequence[tuple[Holder, ...]]],
+) -> Iterator[Region]:
+    """All decoder layers; `everyone` and `shards` have the ranks of each stage."""
+    by_stage = [
+        list(_layer(arch, layout, backend, stage, *ranks))
+        for stage, ranks in enumerate(zip(everyone, shards, strict=True))
+    ]
+    counts = layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
+    for chunk, stage in product(range(layout.vpp), range(layout.pp)):
+        for local, layer in enumerate(stage_layers(counts, stage, chunk)):
+            parameter = f"chunk{chunk}.decoder.layers.{local}"
+            yield from placed(by_stage[stage], f"model.layers.{layer}", parameter)
 
-    def build(self, dtype: str) -> tuple[dict[str, TensorSpec], list[Region]]:
-        return model_tensors(self.arch, self.head, dtype), list(self._regions())
 
-    def _regions(self) -> Iterator[Region]:
-        arch, layout = self.arch, self.layout
-        embedding = "chunk0.embedding.word_embeddings.weight"
-        yield from self._vocabulary(embedding, "model.embed_tokens.weight", 0)
-        layers = [list(self._layer(stage)) for stage in range(layout.pp)]
-        for chunk in range(layout.vpp):
-            for stage in range(layout.pp):
-                for local, layer in enumerate(stage_layers(self.counts, stage, chunk)):
-                    prefix = f"chunk{chunk}.decoder.layers.{local}"
-                    yield from placed(layers[stage], f"model.layers.{layer}", prefix)
-        last, final = layout.pp - 1, f"chunk{layout.vpp - 1}"
-        norm = f"{final}.decoder.final_layernorm.weight"
-        yield whole(norm, "model.norm.weight", (arch.hidden_size,), self.stage_ranks[last])
-        yield from self._output_layer(f"{final}.output_layer.weight", last)
-
-    def _output_layer(self, name: str, stage: int) -> Iterator[Region]:
-        if self.head in HEAD_TENSORS:
-            tensor, shape = HEAD_TENSORS[self.head], (1, self.arch.hidden_size)
-            yield whole(name, tensor, shape, self.stage_ranks[stage])
-        elif not self.arch.tied_embeddings:
-            yield from self._vocabulary(name, "lm_head.weight", stage)
-        elif self.layout.pp * self.layout.vpp > 1:
-            yield from self._vocabulary(name, "model.embed_tokens.weight", stage)
-
-    def _vocabulary(self, name: str, tensor: str, stage: int) -> Iterator[Region]:
-        arch = self.arch
-        num_rows = padded_vocab(arch.vocab_size, self.layout.tp, self.vocab_multiple)
-        shape = (arch.vocab_size, arch.hidden_size)
-        return padded_rows(name, tensor, shape, num_rows, self.shard_ranks[stage])
-
-    def _layer(self, stage: int) -> Iterator[Region]:
-        """A decoder layer of a stage, names below the layer."""
-        arch, layout, table = self.arch, self.layout, self.arch.layer_table
-        everyone = self.stage_ranks[stage]
-        shards = self.shard_ranks[stage]
-        for name, rows in by_parameter(table.rows, self.backend).items():
-            yield from parameter_regions(arch, name, rows, everyone, shards, _interleaved)
-        per_rank = arch.num_experts // layout.ep
-        for e in range(layout.ep):
-            shards = [layout.expert_grid.ranks(pp=stage, ep=e, etp=t) for t in range(layout.etp)]
-            for i in range(per_rank):
-                mine = [row.of_expert(e * per_rank + i) for row in table.expert_rows]
-                for name, rows in by_parameter(mine, self.backend).items():
-                    yield from parameter_regions(arch, name.format(i), rows, everyone, shards)
+def _layer(
+    arch: Architecture,
+    layout: TrainLayout,
+    backend: Backend,
+    stage: int,
+    everyone: tuple[Holder, ...],
+    shards: Sequence[tuple[Holder, ...]],
+) -> Iterator[Region]:
+    """A decoder layer of a stage, names below the layer."""
+    table = arch.layer_table
+    for name, rows in by_parameter(table.rows, backend).items():
+        yield from parameter_regions(arch, name, rows, everyone, shards, _interleaved)
+    per_rank = arch.num_experts // layout.ep
+    for e in range(layout.ep):
+        shards = [layout.expert_grid.ranks(pp=stage, ep=e, etp=t) for t in range(layout.etp)]
+        for i in range(per_rank):
+            mine = [row.of_expert(e * per_rank + i) for row in table.expert_rows]
+            for name, rows in by_parameter(mine, backend).items():
+                yield from parameter_regions(arch, name.format(i), rows, everyone, shards)
 
 
 def _interleaved(arch: Architecture, rows: Sequence[Row], t: int, n: int) -> Iterator[RowBlock]:

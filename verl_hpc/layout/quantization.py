@@ -46,7 +46,11 @@ def fused_modules(arch: Architecture) -> list[list[str]]:
     """
     table = arch.layer_table
     groups = [
-        [row.name.removesuffix(".weight") for row in rows if _is_linear(row.shape, row.split)]
+        [
+            row.name.removesuffix(".weight")
+            for row in rows
+            if len(row.shape) == 2 and row.split != "whole"
+        ]
         for rows in by_parameter(table.rows, "vllm").values()
     ]
     experts = [
@@ -55,10 +59,6 @@ def fused_modules(arch: Architecture) -> list[list[str]]:
         for row in table.expert_rows
     ]
     return [group for group in [*groups, experts] if group]
-
-
-def _is_linear(shape: Sequence[object], split: str) -> bool:
-    return len(shape) == 2 and split != "whole"
 
 
 def ignored_modules(arch: Architecture, ignored: Sequence[str], layer: int) -> list[str]:
@@ -95,8 +95,7 @@ def check_ignored(arch: Architecture, ignored: Sequence[str]) -> None:
     Raises:
         LayoutError: naming the entry.
     """
-    groups = [module for group in fused_modules(arch) for module in group]
-    modules = [f"model.layers.{n}.{m}" for n in range(arch.num_layers) for m in groups]
+    modules = _all_modules(arch)
     for entry in ignored:
         if not any(_names([entry], module) for module in modules):
             always = "embeddings, lm_head, norms and routers always stay as they are"
@@ -110,19 +109,25 @@ def check_ignored(arch: Architecture, ignored: Sequence[str]) -> None:
         )
 
 
-def quantised_tensors(arch: Architecture, ignored: Sequence[str]) -> Iterator[str]:
+def quantised_tensors(arch: Architecture, ignored: Sequence[str]) -> list[str]:
     """Logical tensors that rollout.quantization is about.
 
     Raises:
         LayoutError: an entry of `ignored` names nothing, or a part of what is fused.
     """
     check_ignored(arch, ignored)
+    left_out = {
+        f"model.layers.{layer}.{module}"
+        for layer in range(arch.num_layers)
+        for module in ignored_modules(arch, ignored, layer)
+    }
+    return [f"{module}.weight" for module in _all_modules(arch) if module not in left_out]
+
+
+def _all_modules(arch: Architecture) -> list[str]:
+    """Linear layers of all decoder layers, by their whole names."""
     modules = [module for group in fused_modules(arch) for module in group]
-    for layer in range(arch.num_layers):
-        left_out = set(ignored_modules(arch, ignored, layer))
-        for module in modules:
-            if module not in left_out:
-                yield f"model.layers.{layer}.{module}.weight"
+    return [f"model.layers.{n}.{module}" for n in range(arch.num_layers) for module in modules]
 
 
 def mean_item_bytes(arch: Architecture, ignored: Sequence[str], dtype: str) -> float:
@@ -153,9 +158,7 @@ def _in_engine(region: Region, engine: ShardMap, chosen: frozenset[str]) -> Iter
         return
     shape, box, view = engine.tensors[region.tensor].shape, region.box, region.view
     row, rest = divmod(view.offset, view.strides[0])
-    aligned = not rest and not row % BLOCK and not any(start % BLOCK for start in box.start)
-    ends = zip(box.stop, shape, strict=True)
-    if not aligned or any(stop % BLOCK and stop != whole for stop, whole in ends):
+    if rest or row % BLOCK or not _is_whole_blocks(box, shape):
         raise BlockMisfitError(
             f"{region.tensor} {list(shape)}: a rank has rows {box.start[0]} to {box.stop[0]} and "
             f"columns {box.start[1]} to {box.stop[1]} of it, from row {row} of {view.name}, which "

@@ -11,10 +11,12 @@ Parameter names and shapes follow vLLM 0.32 (`model_executor/models`, `layers/li
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import prod
 
 from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.grid import check_divides, check_key_value_heads
 from verl_hpc.layout.layer_regions import parameter_regions, placed
 from verl_hpc.layout.layer_table import by_parameter
 from verl_hpc.layout.megatron import padded_vocab
@@ -61,24 +63,18 @@ def check_vllm_layout(arch: Architecture, tp: int, expert_parallel: bool = False
     """
     if expert_parallel and not arch.is_moe:
         raise LayoutError(f"rollout expert_parallel: a {arch.family} has no experts; leave it out")
-    shared = ("experts", arch.num_experts) if expert_parallel else ("ffn size", arch.ffn_size)
-    for what, number in (("attention heads", arch.num_heads), shared):
-        if number % tp:
-            raise LayoutError(
-                f"rollout tensor_parallel = {tp} does not divide the model's {number} {what}; "
-                f"choose a divisor of {number}"
-            )
+    axis = "rollout tensor_parallel"
+    check_divides(axis, tp, arch.num_heads, "attention heads")
+    if expert_parallel:
+        check_divides(axis, tp, arch.num_experts, "experts")
+    else:
+        check_divides(axis, tp, arch.ffn_size, "ffn size")
     if padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE) % tp:
         raise LayoutError(
-            f"rollout tensor_parallel = {tp} does not divide the model's vocabulary of "
-            f"{arch.vocab_size} rows padded to a multiple of {VOCAB_MULTIPLE}; choose a power of 2"
+            f"{axis} = {tp} does not divide the model's vocabulary of {arch.vocab_size} rows "
+            f"padded to a multiple of {VOCAB_MULTIPLE}; choose a power of 2"
         )
-    heads = arch.num_kv_heads
-    if max(heads, tp) % min(heads, tp):
-        raise LayoutError(
-            f"rollout tensor_parallel = {tp} and the model's {heads} key/value heads: one must "
-            "divide the other"
-        )
+    check_key_value_heads(axis, tp, arch.num_kv_heads)
 
 
 def vllm_shard_map(
@@ -99,58 +95,43 @@ def vllm_shard_map(
     tp = len(replicas[0])
     assert all(len(group) == tp for group in replicas)
     check_vllm_layout(arch, tp, expert_parallel)
-    kind = dtype or arch.dtype
-    return ShardMap(arch.tensors(kind), list(_VllmMap(arch, replicas, expert_parallel).regions()))
+    shards: list[tuple[Holder, ...]] = [
+        tuple(sorted(group[t] for group in replicas)) for t in range(tp)
+    ]
+    everyone = tuple(sorted(rank for group in replicas for rank in group))
+    # vLLM pads to 64 rows in all, not per rank.
+    num_rows = padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE)
+    embedding, norm, output = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+    vocabulary = partial(
+        padded_rows, shape=(arch.vocab_size, arch.hidden_size), num_rows=num_rows, shards=shards
+    )
+    regions = list(vocabulary(embedding, embedding))
+    layer = list(_layer(arch, everyone, shards, expert_parallel))
+    for number in range(arch.num_layers):
+        prefix = f"model.layers.{number}"
+        regions += placed(layer, prefix, prefix)
+    regions.append(whole(norm, norm, (arch.hidden_size,), everyone))
+    if not arch.tied_embeddings:
+        regions += vocabulary(output, output)
+    return ShardMap(arch.tensors(dtype), regions)
 
 
-class _VllmMap:
-    def __init__(
-        self, arch: Architecture, replicas: Sequence[tuple[int, ...]], expert_parallel: bool
-    ) -> None:
-        self.arch = arch
-        self.expert_parallel = expert_parallel
-        self.tp = len(replicas[0])
-        self.shards: list[tuple[Holder, ...]] = [
-            tuple(sorted(group[t] for group in replicas)) for t in range(self.tp)
-        ]
-        self.everyone: tuple[Holder, ...] = tuple(sorted(r for group in replicas for r in group))
-
-    def regions(self) -> Iterator[Region]:
-        arch = self.arch
-        yield from self._vocabulary("model.embed_tokens.weight")
-        layer = list(self._layer())
-        for number in range(arch.num_layers):
-            prefix = f"model.layers.{number}"
-            yield from placed(layer, prefix, prefix)
-        norm = "model.norm.weight"
-        yield whole(norm, norm, (arch.hidden_size,), self.everyone)
-        if not arch.tied_embeddings:
-            yield from self._vocabulary("lm_head.weight")
-
-    def _vocabulary(self, name: str) -> Iterator[Region]:
-        arch = self.arch
-        # vLLM pads to 64 rows in all, not per rank.
-        num_rows = padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE)
-        shape = (arch.vocab_size, arch.hidden_size)
-        return padded_rows(name, name, shape, num_rows, self.shards)
-
-    def _layer(self) -> Iterator[Region]:
-        """A decoder layer, names below the layer."""
-        arch, table = self.arch, self.arch.layer_table
-        for name, rows in by_parameter(table.rows, "vllm").items():
-            yield from parameter_regions(arch, name, rows, self.everyone, self.shards)
-        for expert in range(arch.num_experts):
-            shards, number = self._holders(expert)
-            mine = [row.of_expert(expert) for row in table.expert_rows]
-            for name, rows in by_parameter(mine, "vllm").items():
-                share = sum(prod(arch.shape(row)) for row in rows) // len(shards)
-                yield from parameter_regions(
-                    arch, name, rows, self.everyone, shards, offset=number * share
-                )
-
-    def _holders(self, expert: int) -> tuple[Sequence[tuple[Holder, ...]], int]:
-        """Ranks that hold an expert, by shard, and its index among their experts."""
-        if not self.expert_parallel:
-            return self.shards, expert
-        place, number = divmod(expert, self.arch.num_experts // self.tp)
-        return self.shards[place : place + 1], number
+def _layer(
+    arch: Architecture,
+    everyone: tuple[Holder, ...],
+    shards: Sequence[tuple[Holder, ...]],
+    expert_parallel: bool,
+) -> Iterator[Region]:
+    """A decoder layer, names below the layer."""
+    table = arch.layer_table
+    for name, rows in by_parameter(table.rows, "vllm").items():
+        yield from parameter_regions(arch, name, rows, everyone, shards)
+    for expert in range(arch.num_experts):
+        holders, index = shards, expert
+        if expert_parallel:  # one rank has the whole expert, with others of its own
+            place, index = divmod(expert, arch.num_experts // len(shards))
+            holders = shards[place : place + 1]
+        mine = [row.of_expert(expert) for row in table.expert_rows]
+        for name, rows in by_parameter(mine, "vllm").items():
+            share = sum(prod(arch.shape(row)) for row in rows) // len(holders)
+            yield from parameter_regions(arch, name, rows, everyone, holders, offset=index * share)

@@ -9,10 +9,9 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from verl_hpc.checkpoint.components import Component
 from verl_hpc.checkpoint.run_state import AdapterState, OptimizerCounters, RunState
 from verl_hpc.checkpoint.schema import step_name
-from verl_hpc.checkpoint.step_files import StepContents
+from verl_hpc.checkpoint.step_files import Component, StepContents
 from verl_hpc.checkpoint.store import prune
 from verl_hpc.checkpoint.write import StepWriter, save_step
 from verl_hpc.config.load import dump_config

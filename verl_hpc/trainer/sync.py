@@ -27,8 +27,8 @@ from verl_hpc.trainer.merge import MergedWeights, parts_of
 from verl_hpc.transfer.exchange import Buckets
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.fp8 import Fp8Weights
+from verl_hpc.transfer.message import TransferStats
 from verl_hpc.transfer.process_memory import readable_neighbours
-from verl_hpc.transfer.stats import TransferStats
 
 PARTS: tuple[Part, ...] = ("optimizer", "gradients", "parameters")
 

@@ -19,9 +19,8 @@ from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Receive, Send, Step
 from verl_hpc.transfer.checksum import Digest, checksum
 from verl_hpc.transfer.memory import Memory, in_pieces
-from verl_hpc.transfer.message import Message, Part
+from verl_hpc.transfer.message import Message, Part, TransferStats
 from verl_hpc.transfer.reads import Reads
-from verl_hpc.transfer.stats import TransferStats
 from verl_hpc.transfer.sums import Sum, Sums
 
 _Slot = tuple[str, int]

@@ -3,23 +3,73 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from verl_hpc.layout.moves import RankMoves, moves_of
+from verl_hpc.layout.fragments import Fragment
+from verl_hpc.layout.moves import Copy, RankMoves, moves_of
 from verl_hpc.layout.planner import DEFAULT_ROUNDS, Plan
+from verl_hpc.transfer.checksum import Digest
 from verl_hpc.transfer.exchange import Buckets, Exchange
 from verl_hpc.transfer.files import Reader
-from verl_hpc.transfer.memory import Memory
-from verl_hpc.transfer.own import OwnCopies
-from verl_hpc.transfer.stats import TransferStats
+from verl_hpc.transfer.memory import Memory, in_pieces, window
+from verl_hpc.transfer.message import TransferStats
 from verl_hpc.transfer.sums import Sums
 
 
 def _call(work: Callable[[], None]) -> None:
     work()
+
+
+@dataclass(frozen=True)
+class _OwnCopy:
+    fragment: Fragment
+    copies: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    """(to, from)"""
+    summed: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    """Pairs (to, from) of which a checksum is wanted."""
+
+
+class OwnCopies:
+    """Copies bound to memory.
+
+    Args:
+        copies: of this rank.
+        memory: what is read and filled.
+        summed: fragments that others get, whose checksum is wanted; it is taken here, piece by
+            piece, while a core's cache has them.
+    """
+
+    def __init__(
+        self, copies: Sequence[Copy], memory: Memory, summed: Collection[Fragment]
+    ) -> None:
+        self.num_bytes = sum(copy.fragment.num_bytes for copy in copies)
+        self._copies = [_own_copy(copy, memory, copy.fragment in summed) for copy in copies]
+
+    def run(self, sums: Sums | None) -> None:
+        """Copy everything."""
+        for copy in self._copies:
+            digest = Digest()
+            for to, frm in copy.summed:
+                to.copy_(frm)
+                if sums is not None:
+                    digest.add(frm)
+            if sums is not None and copy.summed:
+                sums.know(copy.fragment, digest.found())
+            for to, frm in copy.copies:
+                to.copy_(frm)
+
+
+def _own_copy(copy: Copy, memory: Memory, summed: bool) -> _OwnCopy:
+    held = window(memory.source, copy.source, copy.fragment)
+    first, *others = memory.windows(copy.targets, copy.fragment)
+    # On a device the message's own sum is as quick; other dtypes travel as other bytes.
+    here = memory.device.type == "cpu" and memory.in_place(held, copy.fragment)
+    if not (summed and here):
+        return _OwnCopy(copy.fragment, [(to, held) for to in (first, *others)], ())
+    return _OwnCopy(copy.fragment, [(to, held) for to in others], list(in_pieces(first, held)))
 
 
 @dataclass(frozen=True)

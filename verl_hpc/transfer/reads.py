@@ -17,9 +17,8 @@ from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Receive, Step
 from verl_hpc.transfer.checksum import Digest
 from verl_hpc.transfer.memory import PIECE_BYTES, Memory
-from verl_hpc.transfer.message import exchange
+from verl_hpc.transfer.message import TransferStats, exchange
 from verl_hpc.transfer.process_memory import read_memory
-from verl_hpc.transfer.stats import TransferStats
 from verl_hpc.transfer.sums import Sums, column
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 
 from tests.unit.ranks import on_ranks
-from verl_hpc.checkpoint.components import Component
 from verl_hpc.checkpoint.convert import DEFAULT_SHARD_BYTES, export_step
-from verl_hpc.checkpoint.manifest import describe, read_manifest, write_manifest
+from verl_hpc.checkpoint.manifest import WrittenFile, described, read_manifest, write_manifest
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
-from verl_hpc.checkpoint.step_files import StepContents
+from verl_hpc.checkpoint.step_files import Component, StepContents
 from verl_hpc.checkpoint.weights import hf_files, open_weights
 from verl_hpc.checkpoint.write import save_step
 from verl_hpc.data.order import Position
@@ -137,8 +136,9 @@ def spoil_chunk(path: Path, data_of: Callable[[int], bytes]) -> None:
 def reseal(step: Path) -> None:
     """Make a manifest of the files as they are now, as somebody would who forges a step."""
     old = read_manifest(step)
+    now = {name: described((step / name).read_bytes()) for name in old.files}
     files = {
-        name: describe(step / name, written.sha256 is not None)
+        name: now[name] if written.sha256 else WrittenFile(bytes=now[name].bytes)
         for name, written in old.files.items()
     }
     write_manifest(step, old.model_copy(update={"files": files}))

@@ -8,9 +8,8 @@ import torch
 
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint import index, tensor_file, write
-from verl_hpc.checkpoint.components import Component
 from verl_hpc.checkpoint.read import Step
-from verl_hpc.checkpoint.step_files import StepContents
+from verl_hpc.checkpoint.step_files import Component, StepContents
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.write import StepWriter
 from verl_hpc.errors import CheckpointError

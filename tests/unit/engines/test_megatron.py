@@ -292,22 +292,6 @@ def test_rectangles_are_at_most_half_padding(lengths):
         assert len(chosen) * max(chosen) <= 2 * sum(chosen)
 
 
-def test_the_example_of_similar_lengths():
-    assert similar_lengths([9, 2, 8, 1, 1]) == [[0, 2], [1, 3, 4]]
-
-
-@given(many_lengths)
-def test_a_row_through_its_rectangles_and_back(lengths):
-    row = pack([torch.arange(n) for n in lengths])
-    total = sum(lengths)
-    packed = torch.arange(2.0 * total).view(total, 1, 2).requires_grad_()
-    views = PaddedAttention(row)
-    back = views.join([view.unpad(view.pad(packed)) for view in views.views])
-    assert torch.equal(back, packed)
-    (back * torch.arange(1.0, total + 1)[:, None, None]).sum().backward()
-    assert torch.equal(packed.grad, torch.arange(1.0, total + 1)[:, None, None].expand(-1, 1, 2))
-
-
 # Tokens that sequences share
 
 

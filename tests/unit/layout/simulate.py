@@ -135,15 +135,6 @@ def padded_rows(table: np.ndarray, multiple: int, parts: int, part: int) -> np.n
     return split(padded, parts, part)
 
 
-def covers_every_tensor(shard_map: ShardMap, holders: Sequence[Holder]) -> bool:
-    """Whether these holders have every element together."""
-    parts = [elements_of(shard_map, holder) for holder in holders]
-    return all(
-        set().union(*(part.get(tensor, set()) for part in parts)) == set(whole.ravel().tolist())
-        for tensor, whole in logical_values(shard_map).items()
-    )
-
-
 def elements_of(shard_map: ShardMap, holder: Holder) -> dict[str, set[int]]:
     """Flat indices of the elements one holder has, tensor by tensor."""
     values = logical_values(shard_map)

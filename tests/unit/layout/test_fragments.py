@@ -37,16 +37,6 @@ def matrices(*held):
     return ShardMap({"w": TensorSpec((4, 6), "float32")}, regions)
 
 
-def test_the_docstrings_rows():
-    source = rows("q", {0: (0, 2), 1: (2, 4), 2: (4, 6), 3: (6, 8)})
-    target = rows("q", {0: (0, 4), 1: (4, 8)})
-    found = [
-        (f.box.start[0], f.box.stop[0], f.source.holders, f.target.holders)
-        for f in fragments(source, target, 4096)
-    ]
-    assert found == [(0, 2, (0,), (0,)), (2, 4, (1,), (0,)), (4, 6, (2,), (1,)), (6, 8, (3,), (1,))]
-
-
 @given(pairs(), st.integers(4, 100))
 def test_every_target_box_is_covered_once_by_what_lies_inside_both_sides(maps, max_bytes):
     source, target = maps
@@ -69,19 +59,6 @@ def test_bytes_are_those_of_the_targets_type():
     assert [f.num_bytes for f in fragments(source, target, 4096)] == [16]
     assert [f.num_bytes for f in fragments(source, target, 9)] == [8, 8]
     assert [f.num_bytes for f in fragments(source, target, 1)] == [2] * 8
-
-
-def test_a_fragment_knows_where_it_lies_on_both_sides():
-    left, right = Box((0, 0), (4, 3)), Box((0, 3), (4, 6))
-    source = matrices((0, left, "left", 5), (1, right, "right", 0))
-    target = matrices((2, Box((1, 2), (3, 5)), "middle", 7))
-    first, second = fragments(source, target, 4096)
-    assert first.box == Box((1, 2), (3, 3))
-    assert first.source.views(0, first.box) == (View("left", 5 + 3 + 2, (3, 1)),)
-    assert first.target.views(2, first.box) == (View("middle", 7, (3, 1)),)
-    assert second.source.views(1, second.box) == (View("right", 3, (3, 1)),)
-    assert second.target.views(2, second.box) == (View("middle", 8, (3, 1)),)
-    assert first.source.views(1, first.box) == ()
 
 
 def test_everyone_who_holds_a_part_is_a_source_of_it():

@@ -11,7 +11,6 @@ from tests.unit.layout.test_planner import check
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.fsdp import fsdp_shard_map, rows_of
 from verl_hpc.layout.grid import nodes_of
-from verl_hpc.layout.heads import VALUE_HEAD
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.vllm import vllm_shard_map
 
@@ -26,11 +25,6 @@ def chunks(tensor: torch.Tensor, num_ranks: int) -> list[torch.Tensor]:
 def test_rows_are_those_of_torch_chunk(num_rows, num_ranks):
     expected = [chunk.tolist() for chunk in chunks(torch.arange(num_rows), num_ranks)]
     assert [list(rows) for rows in rows_of(num_rows, num_ranks)] == expected
-
-
-def test_rows_of_the_docstring():
-    assert [len(rows) for rows in rows_of(13, 8)] == [2, 2, 2, 2, 2, 2, 1, 0]
-    assert [len(rows) for rows in rows_of(10, 8)] == [2, 2, 2, 2, 2, 0, 0, 0]
 
 
 @given(
@@ -65,19 +59,6 @@ def test_ranks_at_the_same_place_of_groups_hold_the_same(size, copies, first_ran
                 for shard_map in (fsdp_shard_map(arch, alone), whole)
             )
             assert one == other
-
-
-def test_the_embedding_of_the_docstring():
-    hybrid = TrainLayout(dp=8, shard_size=4)
-    hybrid_map = fsdp_shard_map(architecture(vocab_size=1001), hybrid, head="value")
-    first, *_ = hybrid_map.by_tensor["model.embed_tokens.weight"]
-    assert (first.box.stop[0], first.holders) == (251, (0, 4))
-    assert [r.holders for r in hybrid_map.by_tensor[VALUE_HEAD]] == [(0, 4)]
-    shard_map = fsdp_shard_map(architecture(vocab_size=1001), TrainLayout(dp=8), head="value")
-    rows = [r.box for r in shard_map.by_tensor["model.embed_tokens.weight"]]
-    assert [(box.start[0], box.stop[0]) for box in rows[:1] + rows[-1:]] == [(0, 126), (882, 1001)]
-    (head,) = shard_map.by_tensor[VALUE_HEAD]
-    assert head.holders == (0,)
 
 
 @pytest.mark.parametrize("tied", [False, True])

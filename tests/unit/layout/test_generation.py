@@ -7,7 +7,7 @@ import pytest
 from tests.unit.layout.models import architecture
 from tests.unit.layout.simulate import elements_of
 from verl_hpc.errors import LayoutError
-from verl_hpc.layout.generation import contiguous_groups, generation_groups, zero_redundancy_applies
+from verl_hpc.layout.generation import contiguous_groups, generation_groups
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.vllm import vllm_shard_map
 
@@ -86,11 +86,6 @@ def test_engines_may_span_training_replicas_and_ranks_start_anywhere():
     assert generation_groups(wide, 4, "contiguous") == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert generation_groups(late, 2) == ((8, 10), (9, 11))
     assert generation_groups(late, 2, "contiguous") == ((8, 9), (10, 11))
-
-
-def test_where_zero_redundancy_applies():
-    applies = {(8, 2): True, (2, 4): False, (6, 4): False}
-    assert {sizes: zero_redundancy_applies(*sizes) for sizes in applies} == applies
 
 
 @pytest.mark.parametrize(

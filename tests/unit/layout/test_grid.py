@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.grid import RankGrid, nodes_of
 
-EIGHT = RankGrid.of(tp=2, dp=2, pp=2)
-
 grids = st.builds(
     lambda sizes, first: RankGrid.of(first, **dict(zip("abcd", sizes, strict=False))),
     st.lists(st.integers(1, 4), min_size=1, max_size=4),
@@ -23,17 +21,6 @@ def cube(grid):
     """Ranks as an array indexed by the axes in the grid's order."""
     ranks = np.arange(grid.first_rank, grid.first_rank + grid.size)
     return ranks.reshape(grid.sizes[::-1]).transpose()
-
-
-def test_the_docstrings_grid():
-    assert EIGHT.groups("tp") == [(0, 1), (2, 3), (4, 5), (6, 7)]
-    assert EIGHT.groups("dp") == [(0, 2), (1, 3), (4, 6), (5, 7)]
-    assert EIGHT.groups("pp") == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert EIGHT.groups("tp", "pp") == [(0, 1, 4, 5), (2, 3, 6, 7)]
-    assert EIGHT.ranks(tp=1, pp=0) == (1, 3)
-    assert EIGHT.rank(tp=1, pp=1) == 5
-    assert EIGHT.coordinates(6) == {"tp": 0, "dp": 1, "pp": 1}
-    assert [EIGHT.axis_size(a) for a in ("tp", "dp", "pp")] == [2, 2, 2]
 
 
 @given(grids)

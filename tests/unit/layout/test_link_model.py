@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.layout.models import PUBLISHED, architecture
+from tests.unit.layout.models import PUBLISHED
 from verl_hpc.layout import link_model
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.link_model import Links, limit_seconds, predicted_seconds
@@ -75,13 +75,6 @@ def test_what_is_passed_on_is_not_summed_again():
     wire, nvlink, summing = 1e-3 + 4 * MIB / 1e9, 1e-3 + 4 * MIB / 4e9, 4 * MIB / 10e9
     found = predicted_seconds(plan, (0, 1, 1), SLOW_MEMORY)
     assert found == pytest.approx(wire + nvlink + 3 * summing)
-
-
-def test_nothing_to_move_takes_no_time():
-    layout = TrainLayout(tp=2, dp=2)
-    report = reshard_report(architecture(vocab_size=64), layout, 2, 4)
-    assert report.limit_seconds == 0
-    assert report.predicted_seconds < 1e-6
 
 
 GOALS = {(8, 8, 2): 0.5, (8, 4, 4): 0.45, (4, 8, 4): 0.8}

@@ -106,21 +106,6 @@ def test_the_census_counts_the_messages_of_all_ranks(plan):
     assert sum(size * n for size, n in census.items()) == sum(plan.received_bytes.values())
 
 
-def test_what_a_rank_holds_already_is_copied_and_not_sent():
-    layout = TrainLayout(tp=2)
-    source = megatron_shard_map(architecture(), layout, vocab_multiple=8)
-    target = vllm_shard_map(architecture(), [(0,), (1,)])
-    plan = plan_transfer(source, target, (0, 0))
-    for rank in (0, 1):
-        moves = moves_of(plan, rank)
-        copied = sum(copy.fragment.num_bytes for copy in moves.copies)
-        assert moves.rank == rank
-        assert not moves.reads
-        assert copied + plan.received_bytes[rank] == target.num_bytes
-        assert list(sends(moves)) == list(receives(moves)) == [1 - rank]
-        assert not any(s.relay for m in sends(moves)[1 - rank] for s in m)
-
-
 def test_a_rank_outside_the_plan_does_nothing():
     arch = architecture()
     plan = plan_transfer(
@@ -131,18 +116,3 @@ def test_a_rank_outside_the_plan_does_nothing():
     assert not moves.reads
     assert not any(moves.hops)
     assert not moves_of(plan, 0).copies, "rank 0 needs nothing, it only sends"
-
-
-def test_bytes_that_cross_nodes_are_passed_on_from_target_memory():
-    """One rank of the second node receives; its neighbour gets the rest from it."""
-    arch = architecture()
-    source = megatron_shard_map(arch, TrainLayout())
-    target = vllm_shard_map(arch, [(2,), (3,)])
-    plan = plan_transfer(source, target, (0, 0, 1, 1))
-    moves = {rank: moves_of(plan, rank) for rank in range(4)}
-    first, second = plan.hops
-    assert {route.source for route in first} == {0}
-    assert all(route.relay and {route.source, route.target} == {2, 3} for route in second)
-    relayed = [s for r in (2, 3) for m in sends(moves[r], 1).values() for x in m for s in x]
-    assert all(s.relay for s in relayed)
-    assert {s.view.name for s in relayed} <= {r.view.name for r in target.regions}

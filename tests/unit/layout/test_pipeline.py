@@ -60,12 +60,6 @@ def test_stages_hold_consecutive_layers_in_the_order_they_run(sizes):
     assert run == list(range(num_layers))
 
 
-def test_interleaved_chunks():
-    counts = layers_per_stage(4, 2, 2)
-    assert [list(stage_layers(counts, 0, c)) for c in (0, 1)] == [[0], [2]]
-    assert [list(stage_layers(counts, 1, c)) for c in (0, 1)] == [[1], [3]]
-
-
 @pytest.mark.parametrize("num_layers, num_stages, num_chunks", [(32, 5, 1), (10, 4, 2), (1, 4, 1)])
 def test_a_refusal_names_the_sizes_and_every_stage_count_that_works(
     num_layers, num_stages, num_chunks

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.slow import all_slow
-from tests.unit.layout.models import LLAMA_31_405B, PUBLISHED, architecture, moe
+from tests.unit.layout.models import LLAMA_31_405B, PUBLISHED, architecture
 from tests.unit.layout.simulate import carry_out, elements_of
 from verl_hpc.layout.generation import generation_groups
 from verl_hpc.layout.grid import nodes_of
@@ -15,10 +15,6 @@ from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import Spread, reshard_report
 from verl_hpc.layout.vllm import vllm_shard_map
-
-
-def test_a_spread():
-    assert Spread.of(iter([3, 1, 8])) == Spread(1, 4.0, 8)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +91,8 @@ def test_equal_sizes_move_nothing():
     nothing = Spread(0, 0.0, 0)
     assert report.received_bytes_per_rank == report.inbound_bytes_per_node == nothing
     assert (report.messages, report.peak_bucket_bytes, report.paper_bytes_per_rank) == (0, 0, 0.0)
+    assert report.limit_seconds == 0
+    assert report.predicted_seconds < 1e-6
 
 
 def test_the_paper_has_no_figure_for_another_grouping():
@@ -104,44 +102,6 @@ def test_the_paper_has_no_figure_for_another_grouping():
     assert contiguous.paper_bytes_per_rank is None
     assert reshard_report(architecture(), layout, 8, 8).paper_bytes_per_rank is None
     assert contiguous.received_bytes_per_rank.mean > grouped.received_bytes_per_rank.mean
-
-
-def test_another_type_on_the_wire_scales_the_bytes():
-    layout = TrainLayout(tp=4, dp=2)
-    wide = reshard_report(architecture(), layout, 2, 8)
-    half = reshard_report(architecture(), layout, 2, 8, dtype="bfloat16")
-    assert half.model_bytes * 2 == wide.model_bytes
-    assert half.received_bytes_per_rank.max * 2 == wide.received_bytes_per_rank.max
-
-
-def test_no_message_is_larger_than_the_bucket():
-    arch = architecture(hidden_size=64, vocab_size=640)
-    report = reshard_report(arch, TrainLayout(tp=4), 1, 4, bucket_bytes=8192)
-    assert 4096 < report.peak_bucket_bytes <= 8192
-    assert report.messages >= sum([report.received_bytes_per_rank.min] * 4) / 8192
-
-
-def test_experts_may_leave_their_expert_parallel_group():
-    report = reshard_report(moe(), TrainLayout(tp=2, dp=2, ep=4), 2, 4)
-    assert report.received_bytes_per_rank == report.minimum_bytes_per_rank
-    assert report.received_bytes_per_rank.max > 0
-
-
-SPREADS = {
-    *("received_bytes_per_rank", "minimum_bytes_per_rank", "allgather_bytes_per_rank"),
-    *("inbound_bytes_per_node", "minimum_inbound_bytes_per_node"),
-}
-NUMBERS = {
-    *("paper_bytes_per_rank", "model_bytes", "peak_bucket_bytes", "messages"),
-    *("predicted_seconds", "limit_seconds", "planning_seconds"),
-}
-
-
-def test_json_has_every_figure_and_no_other():
-    figures = reshard_report(architecture(), TrainLayout(tp=4), 2, 2).as_json()
-    assert set(figures) == SPREADS | NUMBERS
-    assert all(set(figures[name]) == {"min", "mean", "max"} for name in SPREADS)
-    assert json.loads(json.dumps(figures)) == figures
 
 
 AT_SCALE = """

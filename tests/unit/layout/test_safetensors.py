@@ -109,19 +109,23 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path):
             read_header(file)
 
 
-def test_a_truncated_file_names_both_sizes(tmp_path):
-    file = save(tmp_path, w=torch.zeros(4, 3))
-    size = file.stat().st_size
-    file.write_bytes(file.read_bytes()[:-5])
-    refused(tmp_path, rf"{size - 5} bytes, .* {size}; .* download it again")
-
-
-def test_a_damaged_header(tmp_path):
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda good: good[:-5], r"{short} bytes, .* {size}; .* download it again"),
+        (lambda good: good + b"more", "truncated or damaged"),
+        (
+            lambda good: good[:8] + b"\xff" * 4 + good[12:],
+            "model.safetensors: damaged safetensors header",
+        ),
+    ],
+    ids=["cut off", "longer", "no JSON"],
+)
+def test_a_damaged_file(tmp_path, damage, told):
     file = save(tmp_path)
-    content = bytearray(file.read_bytes())
-    content[8:12] = b"\xff\xff\xff\xff"
-    file.write_bytes(content)
-    refused(tmp_path, r"model.safetensors: damaged safetensors header")
+    good = file.read_bytes()
+    file.write_bytes(damage(good))
+    refused(tmp_path, told.format(short=len(good) - 5, size=len(good)))
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04 a zip file, say", b"\xff" * 64, b""])
@@ -175,12 +179,6 @@ def test_tensors_that_share_bytes(tmp_path):
     entry = {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}
     forge(tmp_path, v=entry, w=entry)
     refused(tmp_path, "tensor w begins at byte 0, where the one before ends")
-
-
-def test_bytes_that_no_tensor_has(tmp_path):
-    file = save(tmp_path)
-    file.write_bytes(file.read_bytes() + b"more")
-    refused(tmp_path, "truncated or damaged")
 
 
 def test_links_and_directories_that_are_no_files(tmp_path):

@@ -32,19 +32,6 @@ def test_item_sizes_are_torchs(dtype):
     assert TensorSpec((3, 5), dtype).num_bytes == 15 * ITEM_BYTES[dtype]
 
 
-def test_a_scalar_is_one_element():
-    assert TensorSpec((), "float32").num_bytes == 4
-
-
-def test_slicing_blocks_as_in_the_docstring():
-    blocks = [RowBlock("a", 0, 4), RowBlock("b", 0, 2), RowBlock("a", 4, 8)]
-    assert list(slice_blocks(blocks, 3, 7)) == [
-        RowBlock("a", 3, 4),
-        RowBlock("b", 0, 2),
-        RowBlock("a", 4, 5),
-    ]
-
-
 @given(st.data())
 def test_slicing_blocks_is_slicing_the_stacked_rows(data):
     lengths = st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 5))

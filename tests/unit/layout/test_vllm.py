@@ -6,7 +6,6 @@ import pytest
 from tests.unit.layout.models import EXPERT_NAMES, architecture, moe
 from tests.unit.layout.simulate import (
     check_memory,
-    covers_every_tensor,
     filled_memory,
     logical_values,
     padded_rows,
@@ -153,23 +152,6 @@ def test_whole_experts_need_no_ffn_size_that_divides():
 def test_experts_that_cannot_be_divided(arch, words):
     with pytest.raises(LayoutError, match=words):
         vllm_shard_map(arch, [(0, 1, 2, 3)], expert_parallel=True)
-
-
-@pytest.mark.parametrize("replicas", REPLICAS, ids=str)
-def test_every_engine_covers_every_tensor(replicas):
-    shard_map = vllm_shard_map(architecture(num_layers=1), replicas)
-    for group in replicas:
-        assert covers_every_tensor(shard_map, group), group
-
-
-def test_replicated_key_heads_of_the_docstring():
-    shard_map = vllm_shard_map(architecture(num_kv_heads=2), [(0, 1, 2, 3), (4, 5, 6, 7)])
-    keys = shard_map.by_tensor["model.layers.0.self_attn.k_proj.weight"]
-    heads = {rank: set() for rank in range(8)}
-    for region in keys:
-        for rank in region.holders:
-            heads[rank] |= {row // 2 for row in range(region.box.start[0], region.box.stop[0])}
-    assert heads == {r: {0} if r in (0, 1, 4, 5) else {1} for r in range(8)}
 
 
 def test_the_type_that_travels():

@@ -13,7 +13,7 @@ def model(tmp_path):
     """Directories with a tokenizer.json each; a list of texts is the vocabulary of a BPE."""
 
     def make(name, vocab, added=(), **fields):
-        if isinstance(vocab, list):
+        if isinstance(vocab, list) and isinstance(vocab[0], str):
             vocab = {text: number for number, text in enumerate(vocab)}
         added = [{"id": number, "content": text} for number, text in added]
         return write(name, {"model": {"vocab": vocab}, "added_tokens": added, **fields})
@@ -27,38 +27,32 @@ def model(tmp_path):
     return make
 
 
-def test_the_first_id_with_another_text(model):
-    ours, theirs = model("a", ["x", "y", "z", "w"]), model("b", ["x", "Y", "z", "W"])
-    assert first_other_token(ours, theirs) == (1, "y", "Y")
-    assert first_other_token(theirs, ours) == (1, "Y", "y")
+RESERVED = [(0, "<reserved 0>")]
+STARTS = [(0, "<|im_start|>"), (3, "<pad>")]
 
 
-def test_the_order_in_the_file_does_not_matter(model):
-    ours, theirs = model("a", {"x": 0, "y": 1, "z": 2}), model("b", {"z": 2, "q": 1, "p": 0})
-    assert first_other_token(ours, theirs) == (0, "x", "p")
-    assert first_other_token(ours, model("c", {"z": 2, "y": 1, "x": 0})) is None
-
-
-def test_a_token_more_is_not_another_token(model):
-    assert first_other_token(model("a", ["x", "y"]), model("b", ["x", "y", "pad"])) is None
-
-
-def test_added_tokens_may_have_other_names(model):
-    """Also where the vocabulary has them, and where one model alone says that they are added."""
-    ours = model("a", ["<reserved 0>", "x", "y"], added=[(0, "<reserved 0>")])
-    theirs = model("b", ["<|im_start|>", "x", "y"], added=[(0, "<|im_start|>"), (3, "<pad>")])
-    plain = model("c", ["<unk>", "x", "y"])
-    for one, other in ((ours, theirs), (ours, plain), (plain, ours)):
-        assert first_other_token(one, other) is None
-
-
-def test_the_vocabulary_of_a_unigram(model):
-    def unigram(*texts):
-        return {"model": {"type": "Unigram", "vocab": [[text, -1.5] for text in texts]}}
-
-    ours, theirs = model.of("a", unigram("<unk>", "x", "y")), model.of("b", unigram("<unk>", "y"))
-    assert first_other_token(ours, theirs) == (1, "x", "y")
-    assert first_other_token(ours, model("c", ["<unk>", "x"])) is None
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ((["x", "y", "z", "w"],), (["x", "Y", "z", "W"],), (1, "y", "Y")),
+        # in any order
+        (({"x": 0, "y": 1, "z": 2},), ({"z": 2, "q": 1, "p": 0},), (0, "x", "p")),
+        (({"x": 0, "y": 1},), ({"y": 1, "x": 0},), None),
+        # a token more
+        ((["x", "y"],), (["x", "y", "pad"],), None),
+        # added tokens, also where one model alone says that they are added
+        ((["<reserved 0>", "x"], RESERVED), (["<|im_start|>", "x"], STARTS), None),
+        ((["<reserved 0>", "x"], RESERVED), (["<unk>", "x"],), None),
+        # the vocabulary of a Unigram
+        (([["<unk>", 0.0], ["x", -1.5]],), ([["<unk>", 0.0], ["y", -1.5]],), (1, "x", "y")),
+        (([["<unk>", 0.0], ["x", -1.5]],), (["<unk>", "x"],), None),
+    ],
+)
+def test_the_first_id_with_another_text(model, ours, theirs, expected):
+    one, other = model("a", *ours), model("b", *theirs)
+    assert first_other_token(one, other) == expected
+    swapped = expected and (expected[0], expected[2], expected[1])
+    assert first_other_token(other, one) == swapped
 
 
 def test_one_without_the_file(model, tmp_path):

@@ -75,26 +75,15 @@ def test_elements_count_and_not_how_they_lie(seed, dtype, rows, columns):
         assert checksum(view) == checksum(view.clone(memory_format=torch.contiguous_format))
 
 
-def test_shape_does_not_count_but_order_does():
-    matrix = torch.arange(6.0).view(2, 3)
-    assert checksum(matrix) == checksum(matrix.view(6))
-    assert checksum(matrix) != checksum(matrix.t())
-
-
-def test_scalars_and_tensors_that_train():
-    assert checksum(torch.tensor(3.0)) == checksum(torch.tensor([3.0]))
-    parameter = torch.nn.Parameter(torch.ones(3))
+@pytest.mark.parametrize("algorithm", BOTH)
+def test_shape_does_not_count_and_order_length_and_signs_do(algorithm):
+    matrix, parameter = torch.arange(6.0).view(2, 3), torch.nn.Parameter(torch.ones(3))
+    assert algorithm(matrix) == algorithm(matrix.view(6)) != algorithm(matrix.t())
+    assert algorithm(torch.tensor(3.0)) == algorithm(torch.tensor([3.0]))
+    assert algorithm(torch.tensor([0.0])) != algorithm(torch.tensor([-0.0]))
+    assert checksum(torch.zeros(4)) != checksum(torch.zeros(5))
     assert checksum(parameter) == checksum(torch.ones(3))
     assert not checksum(parameter).requires_grad
-
-
-def test_a_missing_tail_of_zeros_is_seen():
-    assert checksum(torch.zeros(4)) != checksum(torch.zeros(5))
-
-
-def test_the_two_zeros_differ():
-    for algorithm in BOTH:
-        assert algorithm(torch.tensor([0.0])) != algorithm(torch.tensor([-0.0]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

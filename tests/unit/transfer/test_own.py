@@ -8,8 +8,8 @@ from verl_hpc.layout.moves import Copy
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.transfer.checksum import checksum
+from verl_hpc.transfer.execute import OwnCopies
 from verl_hpc.transfer.memory import Memory
-from verl_hpc.transfer.own import OwnCopies
 from verl_hpc.transfer.sums import Sums
 
 SHAPE = (6, 4)

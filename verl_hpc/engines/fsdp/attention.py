@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import AttentionInterface
@@ -21,19 +21,8 @@ NAME = "verl_hpc_packed"
 """Key in transformers' registry of attentions."""
 
 
-class Attention(Protocol):
-    """Causal attention within each sequence of a row."""
-
-    def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
-    ) -> torch.Tensor:
-        """Attend from (T, heads, size) inputs to (T, heads, size); keys and values may have fewer
-        heads."""
-        ...
-
-
 class FlashAttention:
-    """`Attention` by FlashAttention 2 (arXiv 2307.08691) on the packed row; sequences must not
+    """FlashAttention 2 (arXiv 2307.08691) within each sequence of a packed row; sequences must not
     share tokens."""
 
     def __init__(self, row: PackedRow) -> None:
@@ -42,7 +31,7 @@ class FlashAttention:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """See `Attention`."""
+        """See `PaddedAttention.attend`."""
         from flash_attn import flash_attn_varlen_func
 
         starts, longest = self._starts, self._longest
@@ -52,7 +41,7 @@ class FlashAttention:
         return output
 
 
-_under_way: list[Attention] = []
+_under_way: list[FlashAttention | PaddedAttention] = []
 
 
 @contextmanager

@@ -11,22 +11,24 @@ import torch.distributed as dist
 
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
+from verl_hpc.engines.fsdp.attention import attending
 from verl_hpc.engines.fsdp.build import build_decoder, local_part, sharded_modules
 from verl_hpc.engines.fsdp.kernels import choose_kernels
 from verl_hpc.engines.fsdp.optimizer import MakeSchedule, ShardedAdam
-from verl_hpc.engines.fsdp.passes import Passes
 from verl_hpc.engines.guarded_step import GuardedStep
-from verl_hpc.engines.protocol import Head, OutputOptions, Sums, TokenOutputs
+from verl_hpc.engines.protocol import Head, OutputOptions
 from verl_hpc.engines.shared.groups import LayoutGroups
 from verl_hpc.engines.shared.layout_engine import LayoutEngine
-from verl_hpc.engines.shared.micro_batches import Plan
+from verl_hpc.engines.shared.micro_batches import Plan, Planner
 from verl_hpc.engines.shared.offload import HostStore, Memory
 from verl_hpc.engines.shared.outputs import Outputs
+from verl_hpc.engines.shared.packing import PackedRow, pack
+from verl_hpc.engines.shared.shared_prefixes import within
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.layout.writers import assign_writers
 
 
@@ -46,8 +48,6 @@ class FsdpEngine(LayoutEngine):
     """
 
     adapted: Mapping[str, torch.Tensor] = {}
-
-    _passes: Passes
 
     def __init__(
         self,
@@ -88,9 +88,11 @@ class FsdpEngine(LayoutEngine):
         )
         self.host = HostStore(self._memory)
         self._outputs = Outputs(head, arch.vocab_size, groups, vocab_multiple=1)
-        self._passes = Passes(
-            self.decoder, self._outputs, groups, max_tokens=max_tokens, uses_flash=kernels.flash
-        )
+        self._uses_flash = kernels.flash
+        layout, size, shares = groups.layout, arch.hidden_size, not kernels.flash
+        # Each micro-batch gathers parameters from all ranks.
+        self._planner = Planner(layout, size, max_tokens, shares, groups.largest, True)
+        self.device = self._shards[0].device
 
     # ---------------------------------------------------------------- weights
 
@@ -106,12 +108,9 @@ class FsdpEngine(LayoutEngine):
     def weights_changed(self) -> None:
         self.host.weights_changed()
 
-    def optimizer_map(self, primary: bool = False) -> ShardMap:
-        assert self.optimizer is not None
-        rank = dist.get_rank()
+    def _primary_regions(self, rank: int) -> Sequence[Region]:
         # Of ranks with the same rows each keeps a part, as of the weights.
-        mine = assign_writers(self.shard_map)[rank] if primary else self.shard_map.held_by(rank)
-        return self.optimizer.state_map(self.shard_map.tensors, mine, rank)
+        return assign_writers(self.shard_map)[rank]
 
     def merge(self, name: str, to: torch.Tensor) -> None:
         raise AssertionError(f"{name} has no adapter to merge into {to.shape}")
@@ -140,15 +139,32 @@ class FsdpEngine(LayoutEngine):
         wanted: OutputOptions,
         trains: bool,
     ) -> list[Any]:
-        def backward(indices: Sequence[int], outputs: Sequence[TokenOutputs]) -> Sums:
-            value, sums = consume(indices, outputs)
+        def use(row: PackedRow, indices: Sequence[int]) -> Any:
+            tensor = self.decoder(row.tokens, row.positions)
+            if not indices:
+                if trains:  # a rank without a sequence takes part in the others' backward pass
+                    (tensor.float().sum() * 0.0).backward()
+                return None
+            result = consume(
+                indices, self._outputs.read(tensor, row, temperature, wanted.of(indices))
+            )
+            if not trains:
+                return result
+            value, sums = result
             value.backward()
             return {**sums, "loss": value.detach()}
 
         self.decoder.train(trains)
-        use = backward if trains else consume
+        results: list[Any] = []
         try:
-            return self._passes.run(sequences, plan, temperature, use, wanted)
+            for indices in plan.bins:
+                chosen = [sequences[i].to(self.device) for i in indices]
+                # Where others have more sequences, a row of one token goes through with them.
+                empty = torch.zeros(1, dtype=torch.int64, device=self.device)
+                row = pack(chosen or [empty], 1, within(indices, plan.shared) if chosen else None)
+                with attending(row, self._uses_flash):
+                    results.append(use(row, indices))
+            return results
         finally:
             # What is gathered outside layers stays for a backward pass, and would be old then.
             for module in self._modules:

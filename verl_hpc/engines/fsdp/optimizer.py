@@ -6,7 +6,7 @@ moments, so that a checkpoint opens in any layout and in the other engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -16,9 +16,8 @@ from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.adamw import AdamW
 from verl_hpc.engines.fsdp.build import local_part
 from verl_hpc.engines.guarded_step import refuse_norm
-from verl_hpc.engines.protocol import STATE_KINDS, state_specs
-from verl_hpc.layout.box import View
-from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
+from verl_hpc.layout.box import Box, View
+from verl_hpc.layout.shard_map import Region
 
 
 class Schedule(Protocol):
@@ -28,7 +27,6 @@ class Schedule(Protocol):
 
     def step(self, increment: int) -> None:
         """Advance by `increment` steps."""
-        ...
 
 
 MakeSchedule = Callable[[torch.optim.Optimizer, OptimizerConfig], Schedule]
@@ -104,40 +102,15 @@ class ShardedAdam:
 
     @property
     def num_steps(self) -> int:
-        """Updates made so far."""
         return int(self._scheduler.num_steps)
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """See `AdamW.state_tensors`."""
         return self._adam.state_tensors()
 
-    def state_map(
-        self, tensors: Mapping[str, TensorSpec], regions: Sequence[Region], rank: int
-    ) -> ShardMap:
-        """Return a map of this rank's state, as logical tensors '<kind>/<name>'.
+    def owned(self, region: Region) -> list[tuple[Box, View]]:
+        return [(region.box, region.view)]
 
-        Args:
-            tensors: all logical tensors of the model.
-            regions: this rank's regions of them; the map has their state.
-            rank: this rank, the only holder named.
-        """
-        parts = [
-            Region(f"{kind}/{r.tensor}", r.box, (rank,), _of_kind(kind, r.view))
-            for r in regions
-            for kind in STATE_KINDS
-        ]
-        return ShardMap(state_specs(tensors), parts)
-
-    def counters(self) -> dict[str, int]:
-        """Return the optimizer's counters for a checkpoint."""
-        return {"num_steps": self.num_steps}
-
-    def restore_counters(self, counters: Mapping[str, int]) -> None:
-        """Continue after `counters["num_steps"]` updates."""
-        self._adam.restore(counters["num_steps"])
+    def restore(self, num_steps: int) -> None:
+        self._adam.restore(num_steps)
         self._scheduler.num_steps = 0
-        self._scheduler.step(increment=counters["num_steps"])
-
-
-def _of_kind(kind: str, view: View) -> View:
-    return View(f"{kind}/{view.name}", view.offset, view.strides)
+        self._scheduler.step(increment=num_steps)

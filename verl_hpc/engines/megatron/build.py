@@ -12,11 +12,12 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import silu
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
 from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.precision import choose_backend, has_apex_gradient_fusion
-from verl_hpc.engines.megatron.rotary import rotary_scaling, softmax_scale
 from verl_hpc.engines.megatron.spec import (
     PackedRotaryEmbedding,
     local_block_spec,
@@ -153,6 +154,36 @@ def _recompute_settings(parallel: ParallelConfig) -> dict[str, Any]:
             "recompute_num_layers": parallel.recompute_num_layers or 1,
         }
     return settings | {"recompute_modules": list(parallel.recompute_modules or ["mlp"])}
+
+
+def rotary_scaling(arch: Architecture) -> tuple[torch.Tensor, float] | None:
+    """Return (head_size / 2,) float32 inverse frequencies and the factor of sines and cosines; None
+    if positions are not scaled.
+
+    llama3 is Llama 3.1's scaling, linear divides all frequencies (arXiv 2306.15595), yarn divides
+    those of long waves and also scales attention (arXiv 2309.00071).
+    """
+    if arch.rope_scaling is None:
+        return None
+    config = LlamaConfig(
+        hidden_size=arch.hidden_size,
+        num_attention_heads=arch.num_heads,
+        head_dim=arch.head_size,
+        max_position_embeddings=arch.max_positions,
+        rope_parameters={**arch.rope_scaling, "rope_theta": arch.rope_theta},
+    )
+    scale = ROPE_INIT_FUNCTIONS[arch.rope_scaling["rope_type"]]
+    frequencies, factor = scale(config, torch.device("cpu"))
+    return frequencies, float(factor)
+
+
+def softmax_scale(arch: Architecture) -> float | None:
+    """Return attention's scale with the factor of `rotary_scaling` on both queries and keys; None
+    for the usual scale."""
+    scaling = rotary_scaling(arch)
+    if scaling is None or scaling[1] == 1.0:
+        return None
+    return float(scaling[1] ** 2 * arch.head_size**-0.5)
 
 
 def pipeline_layout(arch: Architecture, layout: TrainLayout) -> list[list[str]]:

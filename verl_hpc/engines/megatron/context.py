@@ -15,54 +15,15 @@ Everything but attention works token by token. Attention gathers keys and values
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from math import lcm
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 
-from verl_hpc.engines.shared.packing import PackedRow, Split, pack
+from verl_hpc.engines.shared.packing import ContextSplit, PackedRow, pack
 from verl_hpc.engines.shared.padded import causal_attention
-
-
-@dataclass(frozen=True)
-class ContextSplit(Split):
-    """Assignment of a row's T tokens to n ranks."""
-
-    places: torch.Tensor
-    """(n, T / n) int64: position in the row of each token of each rank, in the rank's order."""
-    group: dist.ProcessGroup
-    """The n ranks."""
-
-    @cached_property
-    def order(self) -> torch.Tensor:
-        """(T,) int64: index of each token of the row in the concatenation of all ranks' tokens."""
-        return self.places.flatten().argsort()
-
-    def local(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's (T / n, ...) part of a (T, ...) tensor."""
-        return whole.index_select(0, self.places[self.group.rank()])
-
-    def whole(self, part: torch.Tensor) -> torch.Tensor:
-        """Gather every rank's (T / n, ...) to (T, ...). The backward pass keeps each rank's own
-        part: all ranks compute the same loss of the whole row, so gradients are not summed."""
-        return _Gathered.apply(part, self)  # type: ignore[no-any-return]
-
-
-class _Gathered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: torch.Tensor, split: ContextSplit) -> torch.Tensor:
-        ctx.split = split
-        parts = [torch.empty_like(part) for _ in split.places]
-        dist.all_gather(parts, part.contiguous(), group=split.group)
-        return torch.cat(parts).index_select(0, split.order)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.split.local(gradient), None
 
 
 def pack_split(
@@ -99,7 +60,7 @@ class SplitAttention:
     """Causal attention from a rank's tokens to their whole sequences (PyTorch's kernels)."""
 
     def __init__(self, row: PackedRow) -> None:
-        assert isinstance(row.split_over, ContextSplit)
+        assert row.split_over is not None
         self._split, self._group = row.split_over, row.split_over.group
         self._lengths = row.lengths
 

@@ -20,11 +20,11 @@ from verl_hpc.engines.megatron.build import (
     transformer_config,
 )
 from verl_hpc.engines.megatron.lora import Adapters
-from verl_hpc.engines.megatron.offload import memory_of
 from verl_hpc.engines.megatron.optimizer import Optimizer, wrap_data_parallel
 from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.parameters import (
     mark_sharded,
+    memory_of,
     named_parameters,
     primary_regions_of,
     share_frozen,
@@ -35,14 +35,14 @@ from verl_hpc.engines.megatron.precision import check_offload, choose_backend
 from verl_hpc.engines.megatron.routers import Routers
 from verl_hpc.engines.protocol import Head, OutputOptions
 from verl_hpc.engines.shared.layout_engine import LayoutEngine
-from verl_hpc.engines.shared.micro_batches import Plan
+from verl_hpc.engines.shared.micro_batches import Plan, Planner
 from verl_hpc.engines.shared.offload import HostStore
 from verl_hpc.engines.shared.outputs import Outputs
 from verl_hpc.layout.adapters import AdapterShape, local_adapters, trained_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.layout.shard_map import ShardMap, union
+from verl_hpc.layout.shard_map import Region, union
 
 # Blockwise FP8 scales 128 tokens together; the other recipes need multiples of 8 to 32.
 _FP8_ROW_MULTIPLE = 128
@@ -57,7 +57,6 @@ class MegatronEngine(LayoutEngine):
     """
 
     _groups: MegatronGroups
-    _passes: Passes
 
     def __init__(
         self,
@@ -124,17 +123,20 @@ class MegatronEngine(LayoutEngine):
             base=base.host if base is not None else None,
         )
         self._outputs = Outputs(head, arch.vocab_size, groups, VOCAB_MULTIPLE)
+        # Rows that are split over ranks consist of whole sequences.
+        shares = backend == "local" and groups.layout.cp == 1
+        self._planner = Planner(groups.layout, arch.hidden_size, max_tokens, shares, groups.largest)
         self._passes = Passes(
             self._config,
             self._chunks,
             self._outputs,
             groups,
             backend=backend,
-            max_tokens=max_tokens,
             row_multiple=(self.layout.tp if parallel.sequence_parallel else 1)
             * (_FP8_ROW_MULTIPLE if model.fp8 else 1),
             offloads_activations=parallel.offload_activations,
         )
+        self.device = self._passes.device
 
     def _build_optimizer(self, settings: OptimizerConfig) -> Optimizer:
         # Gradients are sent when the last micro-batch is through, not while they still grow.
@@ -164,14 +166,8 @@ class MegatronEngine(LayoutEngine):
         if self.adapters is not None:
             self.adapters.mark_experts()
 
-    def optimizer_map(self, primary: bool = False) -> ShardMap:
-        assert self.optimizer is not None
-        rank = dist.get_rank()
-        trained = self.trained_map
-        regions = (
-            primary_regions_of(trained, self.layout, rank) if primary else trained.held_by(rank)
-        )
-        return self.optimizer.state_map(trained.tensors, regions, rank)
+    def _primary_regions(self, rank: int) -> Sequence[Region]:
+        return primary_regions_of(self.trained_map, self.layout, rank)
 
     def weights_changed(self) -> None:
         self.host.weights_loaded()
@@ -203,7 +199,7 @@ class MegatronEngine(LayoutEngine):
                 chunk.zero_grad_buffer()
             self.optimizer.zero_grad()
             if self._routers is not None:
-                self._routers.begin(sequences, self._passes.device)
+                self._routers.begin(sequences, self.device)
             yield
 
     def _run(

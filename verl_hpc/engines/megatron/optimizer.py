@@ -7,8 +7,9 @@ Those ranges are published as regions of logical tensors, so that a checkpoint o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,9 +25,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.guarded_step import refuse_norm
 from verl_hpc.engines.megatron.parallel import gathering_within
-from verl_hpc.engines.protocol import STATE_KINDS, state_specs
-from verl_hpc.layout.box import View, flat_range_boxes, row_major_strides
-from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
+from verl_hpc.engines.protocol import STATE_KINDS
+from verl_hpc.layout.box import Box, View, flat_range_boxes, row_major_strides
+from verl_hpc.layout.shard_map import Region
 
 
 def wrap_data_parallel(
@@ -128,7 +129,6 @@ class Optimizer:
 
     @property
     def num_steps(self) -> int:
-        """Updates made so far."""
         return int(self._scheduler.num_steps)
 
     def take_weights(self) -> None:
@@ -153,11 +153,6 @@ class Optimizer:
                     yield OwnedRange(self._names[parameter], owned.start, owned.end, main)
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """Return master weights and moments by '<kind>/<local name>'; moments that do not exist yet
-        are created as zeros.
-
-        They share the optimizer's memory: filling them restores it.
-        """
         self._create_moments()
         tensors: dict[str, torch.Tensor] = {}
         for shard in self._shards:
@@ -168,54 +163,34 @@ class Optimizer:
                     tensors[f"{moment}/{owned.name}"] = state[moment]
         return tensors
 
-    def state_map(
-        self, tensors: Mapping[str, TensorSpec], regions: Sequence[Region], rank: int
-    ) -> ShardMap:
-        """Return a map of this rank's state, as logical tensors '<kind>/<name>'.
+    def owned(self, region: Region) -> list[tuple[Box, View]]:
+        start, stop = self._ranges.get(region.view.name, (0, 0))
+        return list(_owned_parts(region, start, stop))
 
-        Args:
-            tensors: all logical tensors of the model.
-            regions: this rank's regions of them; the map has their state.
-            rank: this rank, the only holder named.
-        """
-        ranges = {owned.name: (owned.start, owned.stop) for owned in self.owned_ranges()}
-        parts = [
-            part
-            for region in regions
-            if region.view.name in ranges
-            for kind in STATE_KINDS
-            for part in _owned_parts(region, kind, *ranges[region.view.name], rank)
-        ]
-        return ShardMap(state_specs(tensors), parts)
+    @cached_property
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        return {owned.name: (owned.start, owned.stop) for owned in self.owned_ranges()}
 
-    def counters(self) -> dict[str, int]:
-        """Return the optimizer's counters for a checkpoint."""
-        return {"num_steps": self.num_steps}
-
-    def restore_counters(self, counters: Mapping[str, int]) -> None:
-        """Continue after `counters["num_steps"]` updates."""
-        steps = counters["num_steps"]
+    def restore(self, num_steps: int) -> None:
         self._create_moments()
         self._scheduler.num_steps = 0
-        self._scheduler.step(increment=steps)
+        self._scheduler.step(increment=num_steps)
         for shard in self._shards:
-            _set_steps(shard, steps)
+            _set_steps(shard, num_steps)
 
     def _create_moments(self) -> None:
         for shard in self._shards:
-            if not shard.optimizer.state:
-                self._create_moments_of(shard)
-
-    def _create_moments_of(self, shard: DistributedOptimizer) -> None:
-        before = [owned.main.detach().clone() for owned in self._owned_by(shard)]
-        # Adam makes its moments in its first step; there is no public way to make them without.
-        shard._init_optimizer_states_with_dummy_values()
-        for owned, value in zip(self._owned_by(shard), before, strict=True):
-            owned.main.detach().copy_(value)
-            state = shard.optimizer.state[owned.main]
-            for key in STATE_KINDS[1:]:
-                state[key].zero_()
-        _set_steps(shard, 0)  # the dummy step was counted
+            if shard.optimizer.state:
+                continue
+            owned = list(self._owned_by(shard))
+            before = [one.main.detach().clone() for one in owned]
+            # Adam makes its moments in its first step; there is no public way to make them without.
+            shard._init_optimizer_states_with_dummy_values()
+            for one, value in zip(owned, before, strict=True):
+                one.main.detach().copy_(value)
+                for key in STATE_KINDS[1:]:
+                    shard.optimizer.state[one.main][key].zero_()
+            _set_steps(shard, 0)  # the dummy step was counted
 
 
 def _set_steps(shard: DistributedOptimizer, steps: int) -> None:
@@ -255,7 +230,7 @@ def _fuse(optimizer: torch.optim.AdamW) -> None:
         group["fused"], group["foreach"] = True, False
 
 
-def _owned_parts(region: Region, kind: str, start: int, stop: int, rank: int) -> Iterator[Region]:
+def _owned_parts(region: Region, start: int, stop: int) -> Iterator[tuple[Box, View]]:
     """Yield the boxes of a parameter's region within its flat range `[start, stop)`."""
     assert region.view.strides == row_major_strides(region.box.shape), region
     # The range counts the parameter's elements; the region is some of its rows, from `first` on.
@@ -264,10 +239,8 @@ def _owned_parts(region: Region, kind: str, start: int, stop: int, rank: int) ->
     high = min(stop - first, region.box.num_elements)
     offset = first + low - start
     for part in flat_range_boxes(region.box.shape, low, high):
-        box = part.shifted(region.box.start)
-        strides = row_major_strides(part.shape)
-        name = f"{kind}/{region.view.name}"
-        yield Region(f"{kind}/{region.tensor}", box, (rank,), View(name, offset, strides))
+        view = View(region.view.name, offset, row_major_strides(part.shape))
+        yield part.shifted(region.box.start), view
         offset += part.num_elements
 
 

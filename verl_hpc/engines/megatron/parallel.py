@@ -112,15 +112,9 @@ def start_layouts(groups: Groups, layouts: Sequence[TrainLayout], seed: int) -> 
     mine = [layout for layout in layouts if rank in layout.grid.ranks()]
     for layout in layouts:
         _started[layout] = MegatronGroups(layout, groups, buffer) if layout in mine else None
-    _seed_generators(seed, mine[0].grid.coordinates(rank)["tp"] if mine else 0)
-
-
-def _seed_generators(seed: int, tp_rank: int) -> None:
-    """Seed the device's generator and Megatron-core's, some of which depend on `tp_rank`.
-
-    Nothing draws from the latter while dropout is 0, so layouts that give this rank different
-    `tp_rank`s can share one seed.
-    """
+    # Some of Megatron-core's generators depend on the rank's place. Nothing draws from them while
+    # dropout is 0, so layouts that give this rank different places can share one seed.
+    tp_rank = mine[0].grid.coordinates(rank)["tp"] if mine else 0
     tensor_parallel.model_parallel_cuda_manual_seed(
         seed, tp_rank=tp_rank, ep_rank=0, etp_rank=tp_rank
     )

@@ -18,7 +18,7 @@ from verl_hpc.engines.megatron.router_replay import RouterReplay
 from verl_hpc.engines.megatron.rows import MicroBatch, MicroBatches, RoutedRow, RowParams
 from verl_hpc.engines.megatron.spec import PackedRotaryEmbedding
 from verl_hpc.engines.protocol import NOTHING_MORE, OutputOptions
-from verl_hpc.engines.shared.micro_batches import Plan, Planner
+from verl_hpc.engines.shared.micro_batches import Plan
 from verl_hpc.engines.shared.outputs import Outputs
 from verl_hpc.engines.shared.packing import PackedRow, pack
 from verl_hpc.engines.shared.shared_prefixes import within
@@ -34,7 +34,6 @@ class Passes:
         outputs: reads the last stage's outputs.
         groups: the layout's process groups.
         backend: library of the layers.
-        max_tokens: limit of a micro-batch.
         row_multiple: a micro-batch's tokens on a rank are padded to a multiple of it.
         offloads_activations: whether inputs of layers wait in host memory.
     """
@@ -47,7 +46,6 @@ class Passes:
         groups: MegatronGroups,
         *,
         backend: Backend,
-        max_tokens: int,
         row_multiple: int,
         offloads_activations: bool,
     ) -> None:
@@ -55,11 +53,6 @@ class Passes:
         self._row_multiple, self._groups = row_multiple, groups
         self._is_local = backend == "local"
         self._replay = RouterReplay(config, chunks, groups)
-        # A row that is split over ranks is of whole sequences.
-        shares_tokens = self._is_local and groups.layout.cp == 1
-        self._planner = Planner(
-            groups.layout, config.hidden_size, max_tokens, shares_tokens, groups.largest
-        )
         self._saving: Callable[[], AbstractContextManager[None]] = nullcontext
         if offloads_activations:
             weights = [weight for chunk in chunks for weight in chunk.parameters()]
@@ -67,10 +60,6 @@ class Passes:
         # Log-probs widen the logits chunk by chunk; all of them at once would be gigabytes.
         self._options = {"fp32_output": False} if config.bf16 else {}
         self.device = torch.device("cpu" if config.use_cpu_initialization else "cuda")
-
-    def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
-        """See `Planner.plan`."""
-        return self._planner.plan(sequences, together)
 
     def run(
         self,

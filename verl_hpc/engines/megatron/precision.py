@@ -92,11 +92,10 @@ def _check_fp8(fp8: Fp8Config, dtype: str, available: bool) -> None:
         )
     if dtype == "float32":
         raise ClusterError("model.fp8 with model.dtype = float32; choose model.dtype: bfloat16")
-    major, minor = torch.cuda.get_device_capability()
-    needed = (10, 0) if fp8.recipe == "mxfp8" else (9, 0) if fp8.recipe == "blockwise" else (8, 9)
-    if (major, minor) < needed:
+    here = torch.cuda.get_device_capability()
+    needed = {"mxfp8": (10, 0), "blockwise": (9, 0)}.get(fp8.recipe, (8, 9))
+    if here < needed:
         raise ClusterError(
-            f"model.fp8.recipe = {fp8.recipe} needs compute capability "
-            f"{needed[0]}.{needed[1]}, this GPU has {major}.{minor}; choose another recipe or "
-            "remove model.fp8"
+            f"model.fp8.recipe = {fp8.recipe} needs compute capability {needed[0]}.{needed[1]}, "
+            f"this GPU has {here[0]}.{here[1]}; choose another recipe or remove model.fp8"
         )

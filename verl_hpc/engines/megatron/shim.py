@@ -23,22 +23,17 @@ CHECKED_VERSIONS = ("0.16.1",)
 
 _Q = r"""(['"])"""
 _RULES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        # torch.cpu mirrors these calls; torch.cpu.current_device() is the string "cpu".
-        (
-            r"torch\.cuda\.(current_device|synchronize|current_stream|stream|Stream)\b",
-            r"torch.cpu.\1",
-        ),
-        (r"device\s*=\s*" + _Q + r"cuda(?::0)?\1", "device='cpu'"),
-        (r"torch\.device\(" + _Q + r"cuda\1\)", "torch.device('cpu')"),
-        (_Q + r"torch\.cuda\.(Float|Half|BFloat16)Tensor\1", r"'torch.\2Tensor'"),
-        (r"\.cuda\((?:non_blocking=True|torch\.cpu\.current_device\(\))?\)", ".cpu()"),
-        (r"pin_memory\s*=\s*True", "pin_memory=False"),
-        (r"\.cpu\(\)\.pin_memory\(\)", ".cpu().clone()"),
-        (r"torch\.cuda\.(manual_seed|get_rng_state|set_rng_state)\b", r"torch.\1"),
-    )
+    # torch.cpu mirrors these calls; torch.cpu.current_device() is the string "cpu".
+    (r"torch\.cuda\.(current_device|synchronize|current_stream|stream|Stream)\b", r"torch.cpu.\1"),
+    (r"device\s*=\s*" + _Q + r"cuda(?::0)?\1", "device='cpu'"),
+    (r"torch\.device\(" + _Q + r"cuda\1\)", "torch.device('cpu')"),
+    (_Q + r"torch\.cuda\.(Float|Half|BFloat16)Tensor\1", r"'torch.\2Tensor'"),
+    (r"\.cuda\((?:non_blocking=True|torch\.cpu\.current_device\(\))?\)", ".cpu()"),
+    (r"pin_memory\s*=\s*True", "pin_memory=False"),
+    (r"\.cpu\(\)\.pin_memory\(\)", ".cpu().clone()"),
+    (r"torch\.cuda\.(manual_seed|get_rng_state|set_rng_state)\b", r"torch.\1"),
 ]
+"""Patterns and their replacements, in every module."""
 _FROM_MEMORY = """
 from verl_hpc.engines.megatron import data_parallel
 dist_all_gather_func = data_parallel.all_gather
@@ -47,48 +42,33 @@ dist_reduce_scatter_func = data_parallel.reduce_scatter
 _RULES_OF_MODULE = {
     # The jit fuser is torch.compile, which wants a C++ tool chain at run time; importing
     # megatron.core applies it before its own switch can be turned.
-    "megatron.core.jit": [
-        (re.compile(r"^enable_jit_fuser\(\)", re.MULTILINE), "disable_jit_fuser()")
-    ],
+    "megatron.core.jit": [(r"(?m)^enable_jit_fuser\(\)", "disable_jit_fuser()")],
     # Not to run at all, but to run faster.
     "megatron.core.tensor_parallel.layers": [
-        (
-            re.compile(r"torch\.matmul\((total_input|input), weight\.t"),
-            r"products.matmul(\1, weight.t",
-        ),
-        (re.compile(r"grad_output\.matmul\(weight\)"), "products.matmul(grad_output, weight)"),
-        (re.compile(r"\Z"), "\nfrom verl_hpc.engines.megatron import products\n"),
+        (r"torch\.matmul\((total_input|input), weight\.t", r"products.matmul(\1, weight.t"),
+        (r"grad_output\.matmul\(weight\)", "products.matmul(grad_output, weight)"),
+        (r"\Z", "\nfrom verl_hpc.engines.megatron import products\n"),
     ],
     # Shares of different sizes, which NCCL gathers and gloo does not: experts that are split in
     # both ways.
     "megatron.core.tensor_parallel.mappings": [
+        (r"torch\.distributed\.(all_gather\(output_tensor_list, input_), group=", r"uneven.\1, "),
         (
-            re.compile(
-                r"torch\.distributed\.all_gather\(output_tensor_list, input_, group=group\)"
-            ),
-            "uneven.all_gather(output_tensor_list, input_, group)",
+            r"torch\.distributed\.(reduce_scatter\(output, input_tensor_list), group=",
+            r"uneven.\1, ",
         ),
-        (
-            re.compile(
-                r"torch\.distributed\.reduce_scatter\(output, input_tensor_list, group=group\)"
-            ),
-            "uneven.reduce_scatter(output, input_tensor_list, group)",
-        ),
-        (re.compile(r"\Z"), "\nfrom verl_hpc.engines.megatron import uneven\n"),
+        (r"\Z", "\nfrom verl_hpc.engines.megatron import uneven\n"),
     ],
     # Numbers of tokens become lists only on their way from a GPU.
     "megatron.core.transformer.moe.moe_utils": [
-        (
-            re.compile(r"if torch\.is_tensor\(tensor\) and tensor\.is_cuda:"),
-            "if torch.is_tensor(tensor):",
-        ),
-        (re.compile(r"tensor\.record_stream\(torch\.cpu\.current_stream\(\)\)"), "pass"),
+        (r"if torch\.is_tensor\(tensor\) and tensor\.is_cuda:", "if torch.is_tensor(tensor):"),
+        (r"tensor\.record_stream\(torch\.cpu\.current_stream\(\)\)", "pass"),
     ],
     # torch.cpu's streams record no events.
     "megatron.core.transformer.moe.token_dispatcher": [
-        (re.compile(r"self\.d2h_event\.synchronize\(\)"), "pass")
+        (r"self\.d2h_event\.synchronize\(\)", "pass")
     ],
-    "megatron.core.distributed.param_and_grad_buffer": [(re.compile(r"\Z"), _FROM_MEMORY)],
+    "megatron.core.distributed.param_and_grad_buffer": [(r"\Z", _FROM_MEMORY)],
 }
 
 
@@ -98,7 +78,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         text = importlib.util.decode_source(self.get_data(path))
         rewritten = text
         for pattern, replacement in _RULES + _RULES_OF_MODULE.get(fullname, []):
-            rewritten = pattern.sub(replacement, rewritten)
+            rewritten = re.sub(pattern, replacement, rewritten)
         if rewritten == text:
             return super().get_code(fullname)  # untouched: the cached bytecode is right
         return self.source_to_code(rewritten.encode(), path)

@@ -8,45 +8,56 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from verl_hpc.engines.guarded_step import GuardedStep, Steps
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
+    STATE_KINDS,
+    HostCopy,
     Loss,
     OnOutputs,
     OutputOptions,
+    Part,
     Sums,
     TokenOutputs,
+    state_specs,
 )
 from verl_hpc.engines.shared.groups import LayoutGroups
-from verl_hpc.engines.shared.micro_batches import Plan
-from verl_hpc.engines.shared.offload import KeptOnHost
+from verl_hpc.engines.shared.micro_batches import Plan, Planner
+from verl_hpc.engines.shared.offload import HostStore
 from verl_hpc.engines.shared.outputs import Outputs, sum_metrics
+from verl_hpc.layout.box import Box, View
+from verl_hpc.layout.shard_map import Region, ShardMap
 
 
 class LayoutOptimizer(Steps, Protocol):
     """What `LayoutEngine` needs of an optimizer."""
 
-    def state_tensors(self) -> dict[str, torch.Tensor]: ...
+    @property
+    def num_steps(self) -> int:
+        """Updates made so far."""
 
-    def counters(self) -> dict[str, int]: ...
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """Return master weights and moments by '<kind>/<local name>', in the optimizer's own
+        memory; moments that do not exist yet are created as zeros."""
 
-    def restore_counters(self, counters: Mapping[str, int]) -> None: ...
+    def owned(self, region: Region) -> list[tuple[Box, View]]:
+        """Return the boxes of a region of the weights whose state this rank has, each with its view
+        in the state of the region's parameter."""
+
+    def restore(self, num_steps: int) -> None:
+        """Continue after `num_steps` updates."""
 
 
-class Plans(Protocol):
-    """What `LayoutEngine` needs of an engine's passes."""
-
-    device: torch.device
-
-    def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan: ...
-
-
-class LayoutEngine(KeptOnHost):
+class LayoutEngine:
     """Part of a `TrainingEngine` whose passes go through planned micro-batches."""
 
     optimizer: LayoutOptimizer | None
-    _passes: Plans
+    trained_map: ShardMap
+    device: torch.device
+    host: HostStore
+    _planner: Planner
     _outputs: Outputs
     _groups: LayoutGroups
     _guard: GuardedStep
@@ -59,13 +70,47 @@ class LayoutEngine(KeptOnHost):
         assert self.optimizer is not None
         return self.optimizer.state_tensors()
 
+    def optimizer_map(self, primary: bool = False) -> ShardMap:
+        assert self.optimizer is not None
+        rank, trained = dist.get_rank(), self.trained_map
+        held = self._primary_regions(rank) if primary else trained.held_by(rank)
+        parts = [
+            Region(
+                f"{kind}/{region.tensor}",
+                box,
+                (rank,),
+                View(f"{kind}/{view.name}", view.offset, view.strides),
+            )
+            for region in held
+            for kind in STATE_KINDS
+            for box, view in self.optimizer.owned(region)
+        ]
+        return ShardMap(state_specs(trained.tensors), parts)
+
+    @abstractmethod
+    def _primary_regions(self, rank: int) -> Sequence[Region]:
+        """Regions of this rank whose optimizer state it saves, so that every element is saved by
+        one rank."""
+
     def counters(self) -> dict[str, int]:
         assert self.optimizer is not None
-        return self.optimizer.counters()
+        return {"num_steps": self.optimizer.num_steps}
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:
         assert self.optimizer is not None
-        self.optimizer.restore_counters(counters)
+        self.optimizer.restore(counters["num_steps"])
+
+    def host_copy(self) -> HostCopy:
+        return self.host.copy()
+
+    def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
+        return self.host.exchanged(values)
+
+    def offload(self, part: Part, once: bool = False) -> int:
+        return self.host.offload(part, once)
+
+    def onload(self, part: Part) -> None:
+        self.host.onload(part)
 
     @abstractmethod
     def _run(
@@ -91,7 +136,7 @@ class LayoutEngine(KeptOnHost):
         temperature: float = 1.0,
         wanted: OutputOptions = NOTHING_MORE,
     ) -> list[TokenOutputs]:
-        plan = self._passes.plan(sequences)
+        plan = self._planner.plan(sequences)
 
         def collect(indices: Sequence[int], outputs: list[TokenOutputs]) -> list[TokenOutputs]:
             del indices
@@ -111,7 +156,7 @@ class LayoutEngine(KeptOnHost):
         seen: OnOutputs | None = None,
     ) -> dict[str, float]:
         assert self.optimizer is not None
-        plan = self._passes.plan(sequences, together)
+        plan = self._planner.plan(sequences, together)
         kept: dict[tuple[int, ...], list[TokenOutputs]] = {}
 
         # Used only for `seen`: otherwise outputs are freed after each micro-batch.
@@ -148,4 +193,4 @@ class LayoutEngine(KeptOnHost):
     ) -> list[TokenOutputs]:
         """Return the last stage's outputs on every stage, in the caller's order."""
         lengths = [len(tokens) for tokens in sequences]
-        return self._outputs.share(outputs, plan.bins, lengths, wanted, self._passes.device)
+        return self._outputs.share(outputs, plan.bins, lengths, wanted, self.device)

@@ -1,20 +1,27 @@
-"""Offload what a phase does not need to host memory: parameters, gradients, optimizer state."""
+"""Offload what a phase does not need to host memory: parameters, gradients, optimizer state.
+
+A storage is resized to 0 and back, so every view of a buffer (parameters, buckets, shards of the
+optimizer) is valid again afterwards. GPUs copy to page-locked memory, which is slow to allocate and
+therefore kept for the next time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
 
 from verl_hpc.engines.protocol import HostCopy, Part
-from verl_hpc.engines.shared.storages import SharedStorages, Storages, fill
 
 Memory = Part | Literal["trained", "frozen"]
 """A part, or only the trained parameters, or only the frozen ones in the engine's own memory."""
 
 Candidates = Callable[[Memory], Iterable[torch.Tensor]]
+
+# Torch rounds page-locked allocations up to powers of two; pieces of one keep the waste small.
+_PIECE_BYTES = 1 << 28
 
 
 class HostStore:
@@ -32,14 +39,21 @@ class HostStore:
     ) -> None:
         changing: Memory = "trained" if only_trained else "parameters"
         self._changing = Storages(lambda: candidates(changing), tells=True)
-        self._own_frozen = SharedStorages(lambda: candidates("frozen") if only_trained else ())
-        self._frozen: list[SharedStorages] = [self._own_frozen]
+        self._own_frozen = Storages(
+            lambda: candidates("frozen") if only_trained else (), tells=True
+        )
+        self._frozen: list[Storages] = [self._own_frozen]
         if base is not None:
             self._frozen += base._frozen
         for frozen in self._frozen:
             frozen.need(self)
         self._gradients = Storages(lambda: candidates("gradients"), keeps=False)
         self._state = Storages(lambda: candidates("optimizer"))
+        self._parts: dict[Part, list[Storages]] = {
+            "parameters": [self._changing, *self._frozen],
+            "gradients": [self._gradients],
+            "optimizer": [self._state],
+        }
 
     def weights_changed(self) -> None:
         """Mark the host copy of trained parameters as outdated."""
@@ -60,19 +74,12 @@ class HostStore:
         Returns:
             Bytes freed.
         """
-        if part == "parameters":
-            freed = self._changing.leave(once)
-            return freed + sum(frozen.release(self, once) for frozen in self._frozen)
-        return self._of(part).leave(once)
+        return sum(storages.release(self, once) for storages in self._parts[part])
 
     def onload(self, part: Part) -> None:
         """Undo `offload`; gradients come back as zeros."""
-        if part == "parameters":
-            self._changing.come_back()
-            for frozen in self._frozen:
-                frozen.need(self)
-        else:
-            self._of(part).come_back()
+        for storages in self._parts[part]:
+            storages.need(self)
 
     def copy(self) -> HostCopy:
         """Return a new host copy of the trained parameters, page-locked on GPUs."""
@@ -99,31 +106,135 @@ class HostStore:
             for tensor, before in zip(tensors, own, strict=True):
                 fill(tensor, before)
 
-    def _tensors(self, part: Part) -> Iterator[torch.Tensor]:
-        """Yield one tensor per storage of `part` on the device."""
-        if part == "parameters":
-            for storages in (self._changing, *self._frozen):
-                yield from storages.tensors()
-        else:
-            yield from self._of(part).tensors()
 
-    def _of(self, part: Part) -> Storages:
-        return self._gradients if part == "gradients" else self._state
+class Storages:
+    """Storages that are offloaded together, unless another engine needs them.
+
+    Args:
+        find: lists tensors in these storages.
+        keeps: whether to keep their contents; if not they come back as zeros.
+        tells: the caller reports every change by `changed`, so unchanged contents are not copied
+            again.
+    """
+
+    def __init__(
+        self, find: Callable[[], Iterable[torch.Tensor]], keeps: bool = True, tells: bool = False
+    ) -> None:
+        self._find, self._keeps, self._tells = find, keeps, tells
+        self._away: list[tuple[torch.Tensor, Sequence[torch.Tensor], int]] | None = None
+        self._needed_by: set[object] = set()
+        self._page_locked: dict[int, list[torch.Tensor]] = {}
+        self._is_copied = False
+        """Whether the page-locked copy is current."""
+
+    @property
+    def are_away(self) -> bool:
+        return self._away is not None
+
+    def changed(self) -> None:
+        """Mark the page-locked copy as outdated."""
+        self._is_copied = False
+
+    def release(self, user: object, once: bool = False) -> int:
+        """Free the storages' device memory unless another user needs them.
+
+        Args:
+            user: an engine's store.
+            once: use pageable host memory, which copies slowly and is freed afterwards.
+
+        Returns:
+            Bytes freed.
+        """
+        self._needed_by.discard(user)
+        if self._needed_by or self._away is not None:
+            return 0
+        tensors = list(self.tensors())
+        on_gpu = any(tensor.is_cuda for tensor in tensors)
+        copies = self.copied(tensors, once) if self._keeps else [()] * len(tensors)
+        self._away = []
+        freed = 0
+        for tensor, kept in zip(tensors, copies, strict=True):
+            storage = tensor.untyped_storage()
+            size = storage.nbytes()
+            self._away.append((tensor, kept, size))
+            storage.resize_(0)
+            freed += size
+        if on_gpu:
+            # The caching allocator would keep what was freed from the other engine.
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        return freed
+
+    def need(self, user: object) -> None:
+        """Bring the storages to the device for `user`."""
+        self._needed_by.add(user)
+        away, self._away = self._away or [], None
+        for tensor, kept, size in away:
+            tensor.untyped_storage().resize_(size)
+            fill(tensor, kept)
+            if not kept:
+                for piece in _pieces(tensor):
+                    piece.zero_()
+
+    def copied(self, tensors: Sequence[torch.Tensor], once: bool = False) -> HostCopy:
+        """Copy tensors to host memory; from a GPU, to page-locked memory that is kept.
+
+        Args:
+            tensors: all of `tensors()`.
+            once: see `release`.
+        """
+        stays = not once and any(tensor.is_cuda for tensor in tensors)
+        sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
+        for i, size in enumerate(sizes) if stays else ():
+            if i not in self._page_locked:
+                self._page_locked[i] = _host_memory(size, page_locked=True)
+        copies = [
+            self._page_locked[i] if stays else _host_memory(size, page_locked=False)
+            for i, size in enumerate(sizes)
+        ]
+        is_known = False
+        if self._tells and stays:
+            is_known, self._is_copied = self._is_copied, True
+        for tensor, kept in zip(tensors, copies, strict=True) if not is_known else ():
+            _keep(tensor, kept)
+        return copies
+
+    def copy(self) -> HostCopy:
+        """Return a new host copy of the tensors, page-locked on GPUs."""
+        copies = []
+        for tensor in self.tensors():
+            copies.append(_host_memory(tensor.untyped_storage().nbytes(), tensor.is_cuda))
+            _keep(tensor, copies[-1])
+        return copies
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield one tensor per storage on the device."""
+        seen: set[int] = set()
+        for tensor in self._find():
+            key = tensor.untyped_storage().data_ptr()
+            if key not in seen and tensor.untyped_storage().nbytes():
+                seen.add(key)
+                yield tensor
 
 
-class KeptOnHost:
-    """The methods of a `TrainingEngine` that its host store implements."""
+def fill(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
+    """Copy host pieces into a tensor's storage."""
+    for piece, there in zip(_pieces(tensor), kept, strict=False):
+        piece.copy_(there, non_blocking=tensor.is_cuda)
 
-    host: HostStore
 
-    def host_copy(self) -> HostCopy:
-        return self.host.copy()
+def _host_memory(num_bytes: int, page_locked: bool) -> list[torch.Tensor]:
+    sizes = [min(_PIECE_BYTES, num_bytes - at) for at in range(0, num_bytes, _PIECE_BYTES)]
+    return [torch.empty(size, dtype=torch.uint8, pin_memory=page_locked) for size in sizes]
 
-    def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
-        return self.host.exchanged(values)
 
-    def offload(self, part: Part, once: bool = False) -> int:
-        return self.host.offload(part, once)
+def _keep(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
+    for piece, there in zip(_pieces(tensor), kept, strict=True):
+        there.copy_(piece, non_blocking=tensor.is_cuda)
 
-    def onload(self, part: Part) -> None:
-        self.host.onload(part)
+
+def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return all bytes of a tensor's storage, in pieces."""
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    return whole.split(_PIECE_BYTES)

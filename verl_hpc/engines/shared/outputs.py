@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,33 +15,24 @@ from verl_hpc.engines.shared.log_probs import likeliest_tokens, log_probs_and_en
 from verl_hpc.engines.shared.packing import PackedRow
 from verl_hpc.layout.megatron import padded_vocab
 
-
-@dataclass(frozen=True)
-class _Field:
-    """Field of TokenOutputs, described so that every pipeline stage can receive it."""
-
-    name: str
-    dtype: torch.dtype = torch.float32
-    width: int | None = None
-    """Numbers per token; None is one number, without a dimension."""
+_Field = tuple[torch.dtype, tuple[int, ...]]
+"""Element type, and shape per token, so that every pipeline stage can receive a field."""
 
 
-def _fields(head: Head, wanted: OutputOptions) -> list[_Field]:
-    """Return the fields that a head fills."""
+def _fields(head: Head, wanted: OutputOptions) -> dict[str, _Field]:
+    """Return the fields of TokenOutputs that a head fills, by name."""
     assert head == "language_model" or wanted == NOTHING_MORE, f"a {head} has nothing more"
     assert wanted.allowed is None, "no constraint reaches it"
-    if head == "value":
-        return [_Field("values")]
-    if head == "score":
-        return [_Field("scores")]
-    filled = [_Field("log_probs"), _Field("entropy")]
-    filled += [_Field("untempered")] * wanted.untempered
-    filled += [_Field("sum_p_squared")] * wanted.sum_p_squared
+    number: _Field = (torch.float32, ())
+    if head != "language_model":
+        return {f"{head}s": number}
+    filled = {"log_probs": number, "entropy": number}
+    filled |= {name: number for name in ("untempered", "sum_p_squared") if getattr(wanted, name)}
     if wanted.top_k:
-        filled.append(_Field("top_tokens", torch.int64, wanted.top_k))
-        filled.append(_Field("top_log_probs", width=wanted.top_k))
+        filled["top_tokens"] = torch.int64, (wanted.top_k,)
+        filled["top_log_probs"] = torch.float32, (wanted.top_k,)
     if wanted.candidates:
-        filled.append(_Field("candidate_log_probs", width=wanted.candidates[0].shape[-1]))
+        filled["candidate_log_probs"] = torch.float32, wanted.candidates[0].shape[-1:]
     return filled
 
 
@@ -142,23 +132,21 @@ class Outputs:
             wanted: further outputs of all sequences.
             device: device of the outputs.
         """
-        fields = _fields(self._head, wanted)
         sizes = [1 if self._head == "score" else n - 1 for n in lengths]
         columns: dict[str, list[torch.Tensor]] = {}
-        for field in fields:
+        for name, (dtype, shape) in _fields(self._head, wanted).items():
             by_index: dict[int, torch.Tensor] = {}
             for indices, outputs in zip(bins, found, strict=False):
                 of_bin = zip(indices, outputs, strict=True)
-                by_index |= {i: getattr(o, field.name) for i, o in of_bin}
-            width = () if field.width is None else (field.width,)
+                by_index |= {i: getattr(o, name) for i, o in of_bin}
             flat = (
                 torch.cat([by_index[i] for i in range(len(sizes))])
                 if by_index
-                else torch.empty(sum(sizes), *width, dtype=field.dtype, device=device)
+                else torch.empty(sum(sizes), *shape, dtype=dtype, device=device)
             )
             if self._groups.layout.pp > 1:
                 dist.broadcast(flat, self._groups.stages[-1], group=self._groups.pp)
-            columns[field.name] = list(flat.split(sizes))
+            columns[name] = list(flat.split(sizes))
         return [
             TokenOutputs(**{name: rows[i] for name, rows in columns.items()})
             for i in range(len(sizes))

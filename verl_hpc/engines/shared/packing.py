@@ -4,21 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 
-class Split(Protocol):
-    """A row split over several ranks, each with some of its tokens."""
+@dataclass(frozen=True)
+class ContextSplit:
+    """Assignment of a row's T tokens to the n ranks of a context-parallel group."""
+
+    places: torch.Tensor
+    """(n, T / n) int64: position in the row of each token of each rank, in the rank's order."""
+    group: dist.ProcessGroup
+    """The n ranks."""
+
+    @cached_property
+    def order(self) -> torch.Tensor:
+        """(T,) int64: index of each token of the row in the concatenation of all ranks' tokens."""
+        return self.places.flatten().argsort()
 
     def local(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of a (T, ...) tensor."""
-        ...
+        """Return this rank's (T / n, ...) part of a (T, ...) tensor."""
+        return whole.index_select(0, self.places[self.group.rank()])
 
     def whole(self, part: torch.Tensor) -> torch.Tensor:
-        """Gather every rank's part to (T, ...) on every rank; differentiable."""
-        ...
+        """Gather every rank's (T / n, ...) to (T, ...). The backward pass keeps each rank's own
+        part: all ranks compute the same loss of the whole row, so gradients are not summed."""
+        return _Gathered.apply(part, self)  # type: ignore[no-any-return]
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, split: ContextSplit) -> torch.Tensor:
+        ctx.split = split
+        parts = [torch.empty_like(part) for _ in split.places]
+        dist.all_gather(parts, part.contiguous(), group=split.group)
+        return torch.cat(parts).index_select(0, split.order)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.split.local(gradient), None
 
 
 @dataclass(frozen=True)
@@ -44,7 +71,7 @@ class PackedRow:
     tokens are shared, so that sequences just follow each other."""
     real_lengths: tuple[int, ...] | None = None
     """Tokens of each real sequence without padding; None if none is padded."""
-    split_over: Split | None = None
+    split_over: ContextSplit | None = None
     """Context-parallel ranks; None if this rank has the whole row."""
 
     def local(self, whole: torch.Tensor) -> torch.Tensor:

@@ -88,14 +88,29 @@ def rows(*values: Any) -> bytes:
     return "".join(json.dumps(value) + "\n" for value in values).encode()
 
 
+def set_field(name: str, value: Any) -> Callable[[Place], None]:
+    """A change: this setting has another value."""
+    return lambda place: place.set(name, value)
+
+
 def replace_file(name: str, content: bytes | None) -> Callable[[Place], None]:
-    """A change: this file of the model has another content, or is missing."""
+    """A change: this file has another content, or is missing."""
 
     def change(place: Place) -> None:
-        file = place.model / name
+        file = place.directory / name
         file.unlink(missing_ok=True)
         if content is not None:
             file.write_bytes(content)
+
+    return change
+
+
+def damage_file(name: str, damage: Callable[[bytes], bytes]) -> Callable[[Place], None]:
+    """A change: this file has what `damage` makes of its content."""
+
+    def change(place: Place) -> None:
+        file = place.directory / name
+        file.write_bytes(damage(file.read_bytes()))
 
     return change
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from tests.fuzz.cases import PROBLEMS, Case, End, Place, rows
+from tests.fuzz.cases import PROBLEMS, Case, End, Place, replace_file, rows, set_field
 
 
 def _first(**changes: Any) -> bytes:
@@ -73,13 +73,6 @@ _JSONL: dict[str, tuple[bytes, End]] = {
 }
 
 
-def _jsonl(name: str, content: bytes, end: End) -> Case:
-    def change(place: Place) -> None:
-        (place.directory / "problems.jsonl").write_bytes(content)
-
-    return Case(f"jsonl {name}", change, end)
-
-
 def _parquet(name: str, damage: Callable[[bytes], bytes], end: End = "error") -> Case:
     def change(place: Place) -> None:
         import pyarrow as pa
@@ -101,10 +94,6 @@ def _place(name: str, change: Callable[[Place], None], end: End = "error") -> Ca
     return Case(f"data {name}", change, end)
 
 
-def _train(**settings: Any) -> Callable[[Place], None]:
-    return lambda place: place.set("data.train", settings)
-
-
 def _pipe(place: Place) -> None:
     os.mkfifo(place.directory / "pipe.jsonl")
     place.set("data.train.paths", ["pipe.jsonl"])
@@ -116,15 +105,19 @@ def _loop(place: Place) -> None:
 
 
 def _paths(*paths: str) -> Callable[[Place], None]:
-    return lambda place: place.set("data.train.paths", list(paths))
+    return set_field("data.train.paths", list(paths))
 
 
 def _gym(**changes: Any) -> Callable[[Place], None]:
-    return _train(**({"kind": "reasoning_gym", "task": "chain_sum", "size": 20} | changes))
+    tasks = {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}
+    return set_field("data.train", tasks | changes)
 
 
 CASES = (
-    *(_jsonl(name, content, end) for name, (content, end) in _JSONL.items()),
+    *(
+        Case(f"jsonl {name}", replace_file("problems.jsonl", content), end)
+        for name, (content, end) in _JSONL.items()
+    ),
     _parquet("whole", bytes, "same"),
     _parquet("empty", lambda data: b""),
     _parquet("cut", lambda data: data[:-100]),
@@ -142,11 +135,11 @@ CASES = (
     _place("a pipe", _pipe),
     _place("a link to itself", _loop),
     _place("the same file twice", _paths("problems.jsonl", "problems.jsonl"), "same or error"),
-    _place("another column", lambda place: place.set("data.train.prompt_key", "question")),
-    _place("a field of a text", lambda place: place.set("data.train.prompt_key", "prompt.x")),
-    _place("an empty column", lambda place: place.set("data.train.prompt_key", "")),
-    _place("a missing answer", lambda place: place.set("data.train.answer_key", "answer")),
-    _place("more rows than there are", lambda place: place.set("data.train.limit", 10**9), "same"),
+    _place("another column", set_field("data.train.prompt_key", "question")),
+    _place("a field of a text", set_field("data.train.prompt_key", "prompt.x")),
+    _place("an empty column", set_field("data.train.prompt_key", "")),
+    _place("a missing answer", set_field("data.train.answer_key", "answer")),
+    _place("more rows than there are", set_field("data.train.limit", 10**9), "same"),
     _place("an unknown task", _gym(task="chain_sun")),
     _place("an unknown option", _gym(options={"x": 1})),
     _place("an option of another type", _gym(options={"min_terms": "x"})),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.cases import Case, End, Place, edit_json, replace_file
+from tests.fuzz.cases import Case, End, Place, damage_file, edit_json, replace_file, set_field
 
 WEIGHTS = "model.safetensors"
 
@@ -91,7 +91,9 @@ def _config(changes: dict[str, Any], end: End) -> Case:
 
 def _file(name: str, content: bytes | None, end: End = "error") -> Case:
     shown = "missing" if content is None else repr(content[:40])
-    return Case(f"{name} {shown} {len(content or b'')}", replace_file(name, content), end)
+    return Case(
+        f"{name} {shown} {len(content or b'')}", replace_file(f"model/{name}", content), end
+    )
 
 
 def _tensors(name: str, edit: Callable[[dict[str, Any]], None], end: End = "error") -> Case:
@@ -114,24 +116,18 @@ def _replaced(name: str, make: Callable[[Any], Any]) -> Callable[[dict[str, Any]
 
 
 def _header(name: str, edit: Callable[[dict[str, Any]], object]) -> Case:
-    def change(place: Place) -> None:
-        file = place.model / WEIGHTS
-        data = file.read_bytes()
+    def damage(data: bytes) -> bytes:
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length])
         edit(header)
         text = json.dumps(header).encode()
-        file.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+        return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
-    return Case(f"header {name}", change)
+    return Case(f"header {name}", damage_file(f"model/{WEIGHTS}", damage))
 
 
 def _bytes(name: str, damage: Callable[[bytes], bytes]) -> Case:
-    def change(place: Place) -> None:
-        file = place.model / WEIGHTS
-        file.write_bytes(damage(file.read_bytes()))
-
-    return Case(f"weights {name}", change)
+    return Case(f"weights {name}", damage_file(f"model/{WEIGHTS}", damage))
 
 
 def _link(name: str) -> Case:
@@ -160,7 +156,7 @@ def _index(content: str) -> Case:
 
 
 def _path(name: str, path: str) -> Case:
-    return Case(f"model.path {name}", lambda place: place.set("model.path", path))
+    return Case(f"model.path {name}", set_field("model.path", path))
 
 
 NORM = "model.norm.weight"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.fuzz.cases import Case, End, Place
+from tests.fuzz.cases import Case, End, set_field
 
 _SETTINGS: tuple[tuple[str, Any, End], ...] = (
     ("runtime.threads_per_rank", 1_000_000, "error"),
@@ -50,11 +50,6 @@ _SETTINGS: tuple[tuple[str, Any, End], ...] = (
 )
 
 
-def _case(name: str, value: Any, end: End) -> Case:
-    def change(place: Place) -> None:
-        place.set(name, value)
-
-    return Case(f"number {name} = {value}", change, end)
-
-
-CASES = tuple(_case(*setting) for setting in _SETTINGS)
+CASES = tuple(
+    Case(f"number {name} = {value}", set_field(name, value), end) for name, value, end in _SETTINGS
+)

@@ -7,7 +7,7 @@ But for KeyboardInterrupt: it stands for the user's own, and shows where the ran
 
 from __future__ import annotations
 
-from tests.fuzz.cases import MOST_BYTES, REWARD, SCORE, Case, End, Place
+from tests.fuzz.cases import MOST_BYTES, REWARD, SCORE, Case, End, Place, replace_file, set_field
 
 _HEAD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    "
 
@@ -116,14 +116,8 @@ _SETTINGS: dict[str, tuple[str, object, End]] = {
 
 
 def _written(name: str, text: str, end: End, most_bytes: int = MOST_BYTES) -> Case:
-    def change(place: Place) -> None:
-        (place.directory / "reward.py").write_bytes(text.encode(errors="surrogateescape"))
-
+    change = replace_file("reward.py", text.encode(errors="surrogateescape"))
     return Case(f"reward {name}", change, end, most_bytes)
-
-
-def _set(name: str, field: str, value: object, end: End) -> Case:
-    return Case(f"reward: {name}", lambda place: place.set(field, value), end)
 
 
 def _surviving(name: str, end: End = "either") -> Case:
@@ -142,7 +136,7 @@ CASES = (
     *(_written(name, _HEAD + body, end) for name, (body, end) in _BODIES.items()),
     *(_written(name, _HEAD + body, end, most) for name, (body, end, most) in _LONG.items()),
     *(_written(name, text, end) for name, (text, end) in _FILES.items()),
-    *(_set(name, *setting) for name, setting in _SETTINGS.items()),
+    *(Case(f"reward: {name}", set_field(*to), end) for name, (*to, end) in _SETTINGS.items()),
     *map(_surviving, ("raises", "loops", "returns nan", "recurses", "raises what has no text")),
     _surviving("os._exit(0)", "gone"),
 )

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.fuzz.cases import Case, End, Place, edit_json, replace_file
+from tests.fuzz.cases import Case, End, Place, damage_file, edit_json, replace_file, set_field
 
 
 def _file(name: str, content: bytes | None, end: End = "error") -> Case:
     shown = b"missing" if content is None else content[:30]
-    return Case(f"tokenizer: {name} {shown!r}", replace_file(name, content), end)
+    return Case(f"tokenizer: {name} {shown!r}", replace_file(f"model/{name}", content), end)
 
 
 def _template(text: Any, end: End = "error") -> Case:
@@ -34,13 +34,12 @@ def _fields(end: End = "error", **changes: Any) -> Case:
 
 
 def _inside(name: str, edit: Callable[[dict[str, Any]], object], end: End = "error") -> Case:
-    def change(place: Place) -> None:
-        file = place.model / "tokenizer.json"
-        values = json.loads(file.read_text())
+    def damage(data: bytes) -> bytes:
+        values = json.loads(data)
         edit(values)
-        file.write_text(json.dumps(values))
+        return json.dumps(values).encode()
 
-    return Case(f"tokenizer: {name}", change, end)
+    return Case(f"tokenizer: {name}", damage_file("model/tokenizer.json", damage), end)
 
 
 def _gap(values: dict[str, Any]) -> None:
@@ -83,6 +82,6 @@ CASES = (
     _inside("another model", lambda v: v["model"].update(type="NoSuch")),
     _inside("no model", lambda v: v.pop("model")),
     _inside("no splitting", lambda v: v.update(pre_tokenizer=None), "either"),
-    Case("tokenizer: missing", lambda place: place.set("model.tokenizer", "gone")),
-    Case("tokenizer: a file", lambda place: place.set("model.tokenizer", "reward.py")),
+    Case("tokenizer: missing", set_field("model.tokenizer", "gone")),
+    Case("tokenizer: a file", set_field("model.tokenizer", "reward.py")),
 )

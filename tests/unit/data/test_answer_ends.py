@@ -24,6 +24,11 @@ VICUNA = (
     "{% for m in messages %}{{ m.role.upper() }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT: {% else %}{{ eos_token }}{% endif %}"
 )
+TULU = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}"
+    "{{ eos_token }}{% endif %}{% if not loop.last %}\n{% elif m.role != 'assistant' %}\n"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
 TWO_TURNS = said("u: hi", "a: yes", "u: more please", "a: no")
 
 
@@ -41,41 +46,55 @@ def learned(tokenizer, messages, first=1, **fields):
     return [tokenizer.decode([i for i, _ in run]) for on, run in marked if on]
 
 
-ENDS = [
-    (ALPACA, ["yes", "no<eos>"]),
-    (VICUNA, ["yes", "no\n<eos>"]),
+LEARNED = [
+    # A template may write its end behind the last turn alone.
+    (ALPACA, TWO_TURNS, ["yes", "no<eos>"]),
+    (VICUNA, TWO_TURNS, ["yes", "no\n<eos>"]),
     # Tokens that are not special: both turns have the text that the template ends them with.
-    (CHATML, ["yes<|im_end|>", "no<|im_end|>\n<eos>"]),
+    (CHATML, TWO_TURNS, ["yes<|im_end|>", "no<|im_end|>\n<eos>"]),
+    # An end that a user writes ends no answer.
+    (ALPACA, said("u: hi", "a: yes", "u: what is <eos>", "a: no"), ["yes", "no<eos>"]),
+    # Two answers in a row have a header between them, which is not learned.
+    (TULU, said("u: hi", "a: one", "a: two"), ["one<eos>", "two<eos>"]),
+    # A template that leaves thoughts out of all turns but the last one.
+    (
+        "qwen3",
+        said("u: hi", "a: one", "a: two"),
+        ["one<|im_end|>", "<think>\n\n</think>\n\ntwo<|im_end|>"],
+    ),
+    ("gptoss", said("u: hi", "a: "), ["<|channel|>final<|message|><|return|>"]),
 ]
 
 
-@pytest.mark.parametrize(("template", "texts"), ENDS)
-def test_an_answer_ends_before_the_next_turn(template, texts):
-    """A template may write its end behind the last turn alone."""
-    assert learned(templated(template), TWO_TURNS) == texts
+def test_what_is_learned_ends_before_the_next_turn():
+    for template, messages, texts in LEARNED:
+        tokenizer = templated(template) if "{" in template else tokenizer_of(template)
+        assert learned(tokenizer, messages) == texts, template
 
 
-def test_an_end_that_a_user_writes_ends_no_answer():
-    messages = said("u: hi", "a: yes", "u: what is <eos>", "a: no")
-    assert learned(templated(ALPACA), messages) == ["yes", "no<eos>"]
-
-
-LEFT_OUT = [
-    "Let me see.\n<think>\nfirst\n</think>\nThe words.",
-    "<think>\na1\n</think>\nSome words.\n<think>\na2\n</think>\nThe words.",
-    "<think>\na1\n</think>\nClose it with </think> and go on.",
+GET = {"type": "function", "function": {"name": "get", "parameters": {}}}
+GERMAN = [*said("s: Answer in German."), *said("u: hi", "a: ja")]
+REFUSED = [
+    # Words beside thoughts that are left out
+    *(
+        ("qwen3", [*said("u: hi"), {"role": "assistant", "content": text}], {}, "a part of an answ")
+        for text in (
+            "Let me see.\n<think>\nfirst\n</think>\nThe words.",
+            "<think>\na1\n</think>\nSome words.\n<think>\na2\n</think>\nThe words.",
+            "<think>\na1\n</think>\nClose it with </think> and go on.",
+        )
+    ),
+    ("gemma3", TWO_TURNS, {"template_arguments": {"tools": [GET]}}, "reads no tools"),
+    ("phi3", TWO_TURNS, {"template_arguments": {"tools": [GET]}}, "reads no tools"),
+    ("qwen2_5", GERMAN, {"system": "Answer in French."}, "is not that of its conversation"),
 ]
 
 
-@pytest.mark.parametrize("text", LEFT_OUT)
-def test_words_beside_thoughts_that_are_left_out_are_an_error(text):
-    with pytest.raises(DataError, match="leaves out a part of an answer"):
-        learned(tokenizer_of("qwen3"), [*said("u: hi"), {"role": "assistant", "content": text}])
-
-
-def test_an_empty_answer_is_its_end():
-    expected = ["<|channel|>final<|message|><|return|>"]
-    assert learned(tokenizer_of("gptoss"), said("u: hi", "a: ")) == expected
+def test_what_cannot_be_learned_is_refused():
+    for name, messages, fields, words in REFUSED:
+        with pytest.raises(DataError, match=words):
+            learned(tokenizer_of(name), messages, len(messages) - 1, **fields)
+    assert learned(tokenizer_of("qwen2_5"), GERMAN, 2, system="Answer in German.")
 
 
 def calling(said_before, *said_after, **arguments):
@@ -116,35 +135,6 @@ def test_arguments_that_are_a_text_stay_what_they_are_where_the_template_copies_
     messages[-1]["tool_calls"][0]["function"]["arguments"] = arguments
     assert arguments in learned(tokenizer_of("qwen3"), messages)[0]
     assert '{"x": 2}' in learned(tokenizer_of("qwen2_5"), messages)[0]
-
-
-TULU = (
-    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}"
-    "{{ eos_token }}{% endif %}{% if not loop.last %}\n{% elif m.role != 'assistant' %}\n"
-    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
-)
-
-
-def test_two_answers_in_a_row_have_a_header_between_them_that_is_not_learned():
-    messages = said("u: hi", "a: one", "a: two")
-    assert learned(templated(TULU), messages) == ["one<eos>", "two<eos>"]
-    # A template that leaves thoughts out of all turns but the last one.
-    expected = ["one<|im_end|>", "<think>\n\n</think>\n\ntwo<|im_end|>"]
-    assert learned(tokenizer_of("qwen3"), messages) == expected
-
-
-def test_tools_that_a_template_does_not_read_are_an_error():
-    tool = {"type": "function", "function": {"name": "get", "parameters": {}}}
-    for name in ("gemma3", "phi3"):
-        with pytest.raises(DataError, match="reads no tools"):
-            learned(tokenizer_of(name), TWO_TURNS, template_arguments={"tools": [tool]})
-
-
-def test_two_system_messages_that_differ_are_an_error():
-    messages = [{"role": "system", "content": "Answer in German."}, *said("u: hi", "a: ja")]
-    with pytest.raises(DataError, match="is not that of its conversation"):
-        learned(tokenizer_of("qwen2_5"), messages, 2, system="Answer in French.")
-    assert learned(tokenizer_of("qwen2_5"), messages, 2, system="Answer in German.")
 
 
 def test_later_turns_have_the_arguments_of_the_row():

@@ -25,7 +25,7 @@ import torch
 from benchmarks.figures import machine, machine_markdown, markdown_table, report, spread
 from benchmarks.simulated_world import SimulatedControl, Traffic
 from benchmarks.world_plan import pickled_facts, plan_of_the_world
-from verl_hpc.algorithms.advantages.group import Grpo
+from verl_hpc.algorithms.advantages.grpo import Grpo
 from verl_hpc.engines.shared.micro_batches import Planner
 from verl_hpc.flow import Move
 from verl_hpc.generation.generate import agree

@@ -9,7 +9,7 @@ lambda weighs the cost against the reward, and rises while the cost is above its
 `recipe: examples/safe_rlhf.py:safe_rlhf`, see configs/run/safe_rlhf.yaml.
 """
 
-from verl_hpc.algorithms.advantages.returns import Gae
+from verl_hpc.algorithms.advantages.gae import Gae
 from verl_hpc.step.batch import ADVANTAGES, RETURNS, VALUES, Columns
 from verl_hpc.step.number import Number
 from verl_hpc.step.operator import Metrics, operator

@@ -11,11 +11,13 @@ from verl_hpc.algorithms.advantage import Advantage, Scored
 from verl_hpc.algorithms.aggregation import Aggregation, Mode
 from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.correction import CorrectionConfig, correct
+from verl_hpc.algorithms.distillation import forward_kl
 from verl_hpc.algorithms.kl import Estimator, kl_penalty
 from verl_hpc.algorithms.loss import PolicyLoss, StepTokens, Tokens
 from verl_hpc.algorithms.off_policy import off_policy
 from verl_hpc.algorithms.preference import PreferenceLoss, answers_of
-from verl_hpc.algorithms.role_losses import clipped_value_loss, forward_kl, outcome_cross_entropy
+from verl_hpc.algorithms.process_reward import outcome_cross_entropy
+from verl_hpc.algorithms.value_loss import clipped_value_loss
 
 pytestmark = pytest.mark.world(4)
 

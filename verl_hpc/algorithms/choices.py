@@ -1,7 +1,6 @@
-"""Algorithms, and those of the user's files, as one setting that `name` decides.
+"""The algorithms of a package, and those of the user's files, as one setting that `name` decides.
 
-A class in a file of `algorithms.advantages` or `algorithms.losses`, or in `algorithms.preferences`,
-is a choice by being there.
+A file of `algorithms.advantages` or `algorithms.losses` adds its class by being there.
 """
 
 from __future__ import annotations
@@ -20,24 +19,22 @@ S = TypeVar("S", bound=Section)
 
 
 def members(package: ModuleType, base: type[S]) -> dict[str, type[S]]:
-    """Sections of a module, or of a package's modules, by the name that each has."""
-    inner = (info.name for info in iter_modules(getattr(package, "__path__", ())))
-    modules = [import_module(f"{package.__name__}.{name}") for name in inner] or [package]
-    sections = {
-        value.model_fields["name"].default: value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, base)
-        if value.__module__ == module.__name__ and not value.model_fields["name"].is_required()
-    }
-    return dict(sorted(sections.items()))
+    """Sections of a package's modules, by the name that each has."""
+    sections: dict[str, type[S]] = {}
+    for info in iter_modules(package.__path__):
+        module = import_module(f"{package.__name__}.{info.name}")
+        for value in vars(module).values():
+            is_section = isinstance(value, type) and issubclass(value, base)
+            if is_section and value.__module__ == module.__name__:
+                sections[value.model_fields["name"].default] = value
+    return sections
 
 
 def one_of(package: ModuleType, base: type[Section], own: type[Section], default: str) -> Any:
     """The type of a setting that is a section of the package, or of the user's.
 
     Args:
-        package: has the sections in its modules; a plain module has them itself.
+        package: of one section a module.
         base: of them all.
         own: the section of one whose name is path/file.py:name.
         default: name of a section that is given without its name.

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import model_validator
 
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.masked import Reduce, alone, bounded, masked_mean
+from verl_hpc.algorithms.log_ratio import bounded
+from verl_hpc.algorithms.masked import Reduce, alone, masked_mean
 from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section, chosen_by
 
 _LEAST_MEAN = 1e-8

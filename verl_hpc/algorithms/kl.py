@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.masked import bounded
+from verl_hpc.algorithms.log_ratio import bounded
 
 Estimator = Literal["k1", "abs", "k2", "k3", "k1+", "k3+"]
 

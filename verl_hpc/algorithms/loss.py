@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from verl_hpc.algorithms.aggregation import Mode
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.masked import Reduce, alone, bounded
+from verl_hpc.algorithms.log_ratio import bounded
+from verl_hpc.algorithms.masked import Reduce, alone
 from verl_hpc.section import OwnName, OwnSection, Section
 
 

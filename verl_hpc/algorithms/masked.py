@@ -1,4 +1,4 @@
-"""Statistics over the response tokens of a batch that is spread over ranks, and bounded log-ratios.
+"""Statistics over the response tokens of a batch that is spread over ranks.
 
 Shapes: B sequences, T response tokens, right-padded; `mask` is (B, T), 1 where a token counts.
 `reduce` sums a tensor over all data-parallel ranks, so that results do not depend on the layout;
@@ -40,8 +40,3 @@ def whiten(values: torch.Tensor, mask: torch.Tensor, reduce: Reduce = alone) -> 
     count = reduce(mask.sum().double())
     variance = masked_mean((wide - mean) ** 2, mask, reduce) * count / (count - 1).clamp(min=1)
     return ((wide - mean) * torch.rsqrt(variance + 1e-8)).to(values.dtype)
-
-
-def bounded(log_ratio: torch.Tensor) -> torch.Tensor:
-    """Clamped to +-20, so that its exponential is finite."""
-    return log_ratio.clamp(-20.0, 20.0)

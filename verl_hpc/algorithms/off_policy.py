@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.masked import Reduce, alone, bounded
+from verl_hpc.algorithms.log_ratio import bounded
+from verl_hpc.algorithms.masked import Reduce, alone
 
 
 def off_policy(

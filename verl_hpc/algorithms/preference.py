@@ -1,4 +1,4 @@
-"""Learning which answers are better, by their log-probs or scores: in pairs, or each by itself."""
+"""Losses of preferring one of two answers, by the answers' log-probs or scores."""
 
 from __future__ import annotations
 
@@ -104,44 +104,3 @@ def bradley_terry(chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
         rejected: (B,) scores of the worse answers to the same prompts.
     """
     return -torch.nn.functional.logsigmoid(chosen - rejected)
-
-
-class Kto(Section):
-    """KTO, the loss of recipe kto: the value of an answer relative to a reference point, after
-    prospect theory (arXiv 2402.01306)."""
-
-    beta: PositiveFinite = 0.1
-    """How closely the reference is kept to: the larger, the closer."""
-    desirable_weight: NonNegativeFinite = 1.0
-    """Weight of answers with label: true. The paper has weights times counts of the two kinds
-    between 1:1 and 4:3."""
-    undesirable_weight: NonNegativeFinite = 1.0
-    """Weight of answers with label: false."""
-
-    def __call__(
-        self, log_ratios: torch.Tensor, desirable: torch.Tensor, kl: torch.Tensor
-    ) -> torch.Tensor:
-        """Losses of answers, (B,): w (1 - sigmoid(beta (a - kl))) of a desirable one, of others
-        w (1 - sigmoid(beta (kl - a))).
-
-        Args:
-            log_ratios: (B,) a = log pi(y|x) - log pi_ref(y|x).
-            desirable: (B,) bool.
-            kl: the reference point, a number without gradient; see `reference_point`.
-        """
-        gains = self.beta * (log_ratios - kl)
-        return torch.where(
-            desirable,
-            self.desirable_weight * torch.sigmoid(-gains),
-            self.undesirable_weight * torch.sigmoid(gains),
-        )
-
-    def rewards(self, answers: Answers) -> torch.Tensor:
-        """(B,): what answers are worth by the policy, for metrics and evaluation."""
-        return self.beta * answers.log_ratios
-
-
-def reference_point(mean_log_ratio: torch.Tensor) -> torch.Tensor:
-    """The estimate of KL(pi || pi_ref), at least 0, from the mean log-ratio of answers to prompts
-    that they do not belong to."""
-    return mean_log_ratio.clamp(min=0)

@@ -9,16 +9,17 @@ from pydantic import Field, model_validator
 
 from verl_hpc.algorithms import advantages, losses, preferences
 from verl_hpc.algorithms.advantage import Advantage, OwnAdvantage
-from verl_hpc.algorithms.advantages.group import Grpo
+from verl_hpc.algorithms.advantages.grpo import Grpo
 from verl_hpc.algorithms.aggregation import Mode
 from verl_hpc.algorithms.choices import one_of
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.kl import Estimator
+from verl_hpc.algorithms.kto import Kto
 from verl_hpc.algorithms.loss import OwnLoss, PolicyLoss
-from verl_hpc.algorithms.losses.tokens import PpoClip
+from verl_hpc.algorithms.losses.ppo_clip import PpoClip
 from verl_hpc.algorithms.overlong import OverlongConfig
-from verl_hpc.algorithms.preference import Kto, OwnPreference, PreferenceLoss
-from verl_hpc.algorithms.preferences import Dpo
+from verl_hpc.algorithms.preference import OwnPreference, PreferenceLoss
+from verl_hpc.algorithms.preferences.dpo import Dpo
 from verl_hpc.section import (
     Finite,
     NonNegative,

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.algorithms.batches import agree, masks, numbers
 from verl_hpc.algorithms import preferences
 from verl_hpc.algorithms.choices import members
-from verl_hpc.algorithms.preference import (
-    Answers,
-    Kto,
-    PreferenceLoss,
-    answers_of,
-    bradley_terry,
-    reference_point,
-)
+from verl_hpc.algorithms.kto import Kto, reference_point
+from verl_hpc.algorithms.preference import Answers, PreferenceLoss, answers_of, bradley_terry
 
 LOSSES = members(preferences, PreferenceLoss)
 

@@ -8,7 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.algorithms.batches import agree, masks, numbers, shapes
-from verl_hpc.algorithms.role_losses import clipped_value_loss, forward_kl, outcome_cross_entropy
+from verl_hpc.algorithms.distillation import forward_kl
+from verl_hpc.algorithms.process_reward import outcome_cross_entropy
+from verl_hpc.algorithms.value_loss import clipped_value_loss
 
 
 @st.composite

@@ -8,8 +8,8 @@ import torch
 from tests.unit.step.operators.batches import MASKS, PLACE, column, per_token, samples, sequences
 from tests.unit.trainer.runs import loop, recipe_of, small_run
 from verl_hpc.algorithms.correction import CorrectionConfig
-from verl_hpc.algorithms.losses.covariance import ClipCov
-from verl_hpc.algorithms.losses.tokens import PpoClip
+from verl_hpc.algorithms.losses.clip_cov import ClipCov
+from verl_hpc.algorithms.losses.ppo_clip import PpoClip
 from verl_hpc.algorithms.overlong import OverlongConfig
 from verl_hpc.errors import ConfigError, FlowError
 from verl_hpc.generation.choose import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from verl_hpc.algorithms.preference import Kto, reference_point
+from verl_hpc.algorithms.kto import Kto, reference_point
 from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.step.batch import MASK, REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
 from verl_hpc.step.operator import Metrics, operator

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from verl_hpc.algorithms.preference import answers_of
-from verl_hpc.algorithms.role_losses import outcome_cross_entropy
+from verl_hpc.algorithms.process_reward import outcome_cross_entropy
 from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.errors import TrainingError
 from verl_hpc.step.batch import MASK, PROCESS_REWARDS, REF_LOG_PROBS, Columns, Samples

@@ -11,7 +11,7 @@ import torch
 from verl_hpc.algorithms.kl import kl_penalty
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
-from verl_hpc.algorithms.role_losses import clipped_value_loss
+from verl_hpc.algorithms.value_loss import clipped_value_loss
 from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.engines.protocol import OutputOptions, Sums, TokenOutputs
 from verl_hpc.errors import FlowError

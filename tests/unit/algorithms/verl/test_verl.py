@@ -16,7 +16,7 @@ from verl_hpc.algorithms.correction import CorrectionConfig, RejectConfig, corre
 from verl_hpc.algorithms.kl import KlController, kl_penalty
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.off_policy import off_policy
-from verl_hpc.algorithms.role_losses import clipped_value_loss
+from verl_hpc.algorithms.value_loss import clipped_value_loss
 
 VERL = json.loads(Path(__file__).with_name("verl.json").read_text(encoding="utf-8"))
 GIVEN = arrays()

@@ -14,16 +14,16 @@ from tests.unit.step.operators.batches import (
     sequences,
 )
 from verl_hpc.algorithms.advantage import Advantage
-from verl_hpc.algorithms.advantages.group import (
-    Gdpo,
-    Gpg,
-    Grpo,
-    Opo,
-    ReinforcePlusPlusBaseline,
-    Rloo,
-)
+from verl_hpc.algorithms.advantages.gae import Gae
+from verl_hpc.algorithms.advantages.gdpo import Gdpo
+from verl_hpc.algorithms.advantages.gpg import Gpg
+from verl_hpc.algorithms.advantages.grpo import Grpo
+from verl_hpc.algorithms.advantages.opo import Opo
 from verl_hpc.algorithms.advantages.optimal_token_baseline import OptimalTokenBaseline
-from verl_hpc.algorithms.advantages.returns import Gae, ReinforcePlusPlus, Remax
+from verl_hpc.algorithms.advantages.reinforce_plus_plus import ReinforcePlusPlus
+from verl_hpc.algorithms.advantages.reinforce_plus_plus_baseline import ReinforcePlusPlusBaseline
+from verl_hpc.algorithms.advantages.remax import Remax
+from verl_hpc.algorithms.advantages.rloo import Rloo
 from verl_hpc.errors import TrainingError
 from verl_hpc.step.batch import Sample, Samples
 from verl_hpc.step.operators.advantages import advantages

@@ -1,4 +1,4 @@
-"""Advantages from what each token earns from its place on."""
+"""Generalised advantage estimation (arXiv 1506.02438, equations 11 to 16)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_hpc.section import Fraction
 
 
 class Gae(Advantage):
-    """Advantages from the values of a critic (arXiv 1506.02438, equations 11 to 16)."""
+    """Advantages from the values of a critic."""
 
     name: Literal["gae"] = "gae"
     gamma: Fraction = 1.0
@@ -64,40 +64,3 @@ def _from_behind(factors: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
 def _later(per_token: torch.Tensor, distance: int) -> torch.Tensor:
     """(B, T): the value `distance` tokens later; 0 past the end."""
     return torch.nn.functional.pad(per_token[:, distance:], (0, distance))
-
-
-class ReinforcePlusPlus(Advantage):
-    """Discounted returns of tokens against those of the whole batch: no critic, no groups
-    (REINFORCE++, arXiv 2501.03262)."""
-
-    name: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
-    gamma: Fraction = 1.0
-    """Discount of a reward for each token that it comes later."""
-
-    def __call__(self, batch: Scored) -> torch.Tensor:
-        """The rewards from each token on, discounted and whitened; tokens that do not count are
-        passed over."""
-        mask, returns = batch.mask.bool(), torch.zeros_like(batch.rewards)
-        following = batch.rewards.new_zeros(len(batch.rewards))
-        for t in reversed(range(mask.shape[1])):
-            following = torch.where(
-                mask[:, t], batch.rewards[:, t] + self.gamma * following, following
-            )
-            returns[:, t] = following
-        return whiten(returns, batch.mask, batch.reduce) * batch.mask
-
-
-class Remax(Advantage):
-    """The rewards of a response less those of the greedy answer to its prompt (ReMax, arXiv
-    2310.10505)."""
-
-    name: Literal["remax"] = "remax"
-    needs: ClassVar[frozenset[Need]] = frozenset({"greedy"})
-
-    def __call__(self, batch: Scored) -> torch.Tensor:
-        """The sum of the rewards from each token on, less the greedy answer's score (arXiv
-        2310.10505, algorithm 1, whose one reward comes with the last token)."""
-        assert batch.greedy is not None
-        rewards = torch.where(batch.mask.bool(), batch.rewards, 0)
-        returns = rewards.flip(-1).cumsum(-1).flip(-1) * batch.mask
-        return returns - batch.of_tokens(batch.greedy.to(returns))

@@ -1,41 +1,8 @@
-"""Losses of roles that learn without advantages: a critic, a process reward model, a student."""
+"""Loss of a policy that learns from a teacher's probabilities."""
 
 from __future__ import annotations
 
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.masked import masked_sum
-
-
-def clipped_value_loss(
-    values: torch.Tensor,
-    old_values: torch.Tensor,
-    returns: torch.Tensor,
-    mask: torch.Tensor,
-    clip: float | None,
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Losses of tokens, (B, T), and the sum vf_clipfrac over the mask.
-
-    0.5 max((v - R)^2, (clip(v, v_old - c, v_old + c) - R)^2), as verl's critic; without `clip`
-    0.5 (v - R)^2. All arguments are (B, T); `values` is differentiable.
-    """
-    plain = (values - returns) ** 2
-    if clip is None:
-        return 0.5 * plain, {"vf_clipfrac": values.new_zeros(())}
-    near = torch.clamp(values, old_values - clip, old_values + clip)
-    clipped = (near - returns) ** 2
-    fraction = masked_sum((clipped > plain).to(values), mask).detach()
-    return 0.5 * torch.maximum(plain, clipped), {"vf_clipfrac": fraction}
-
-
-def outcome_cross_entropy(rewards: torch.Tensor, outcomes: torch.Tensor) -> torch.Tensor:
-    """Losses of responses, (B,): -y log sigmoid(r) - (1 - y) log sigmoid(-r) (arXiv
-    2502.01456).
-
-    Args:
-        rewards: (B,) r, sums of process rewards: beta (log pi_prm - log pi_ref) of the tokens.
-        outcomes: (B,) y, scores between 0 and 1.
-    """
-    return torch.nn.functional.softplus(rewards) - outcomes * rewards
 
 
 def forward_kl(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tensor:

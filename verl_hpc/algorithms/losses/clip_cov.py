@@ -1,4 +1,4 @@
-"""Losses that treat the few tokens otherwise that cost most entropy (arXiv 2505.22617)."""
+"""Clip-Cov: no gradient for a few of the tokens that cost most entropy (arXiv 2505.22617)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
+from verl_hpc.algorithms.covariance import covariances
 from verl_hpc.algorithms.lazy import torch
 from verl_hpc.algorithms.loss import PolicyLoss, StepTokens, Tokens
 from verl_hpc.algorithms.masked import masked_sum
@@ -13,23 +14,8 @@ from verl_hpc.algorithms.selection import at_least_kth_largest
 from verl_hpc.section import Finite, Fraction, NonNegativeFinite
 
 
-def covariances(step: StepTokens) -> tuple[torch.Tensor, int]:
-    """(log_prob - mean) (A - mean) of every token, (B, T) float64, and how many tokens of all ranks
-    count; the means are over these (equation 8).
-
-    They are of the log-probs before the step, so that what is chosen depends neither on
-    micro-batches nor on mini-batches; verl takes a micro-batch's, while it trains.
-    """
-    log_probs, advantages = step.old_log_probs.double(), step.advantages.double()
-    sums = [masked_sum(log_probs, step.mask), masked_sum(advantages, step.mask)]
-    totals = step.reduce(torch.stack([*sums, step.mask.sum().double()])).tolist()
-    count = max(totals[2], 1.0)
-    return (log_probs - totals[0] / count) * (advantages - totals[1] / count), int(totals[2])
-
-
 class ClipCov(PolicyLoss):
-    """PPO's clipped loss, without some tokens whose advantage goes with their log-prob (arXiv
-    2505.22617)."""
+    """PPO's clipped loss, without some tokens whose advantage goes with their log-prob."""
 
     name: Literal["clip_cov"] = "clip_cov"
     clip_low: Fraction = 0.2
@@ -72,37 +58,4 @@ class ClipCov(PolicyLoss):
             "pg_clipfrac": masked_sum(without.to(is_clipped), tokens.mask),
             "pg_clipfrac_ratio": masked_sum(is_clipped, tokens.mask),
             "ppo_kl": masked_sum(-log_ratio.detach(), tokens.mask),
-        }
-
-
-class KlCov(PolicyLoss):
-    """The ratio times the advantage; tokens whose advantage goes with their log-prob stay near
-    (arXiv 2505.22617)."""
-
-    name: Literal["kl_cov"] = "kl_cov"
-    share: Fraction = 2e-4
-    """Share of the step's tokens, those of the largest covariance, that are penalised; at least one
-    token."""
-    coefficient: NonNegativeFinite = 1.0
-    """Weight of the penalty."""
-    selects: ClassVar[bool] = True
-
-    def select(self, step: StepTokens) -> torch.Tensor:
-        """The tokens of the largest covariance (equation 12)."""
-        covariance, num_tokens = covariances(step)
-        count = max(int(self.share * num_tokens), 1)
-        return at_least_kth_largest(covariance, step.mask.bool(), count, step.reduce)
-
-    def __call__(self, tokens: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """-A r, plus coefficient |log_prob - old| for selected tokens (equation 13); the log-ratio
-        is clamped to +-20.
-
-        Metrics: pg_covfrac (selected tokens), ppo_kl (as verl's, of |log_prob - old|).
-        """
-        assert tokens.selected is not None
-        log_ratio = tokens.log_ratio
-        penalty = torch.where(tokens.selected, self.coefficient * log_ratio.abs(), 0)
-        return -tokens.advantages * log_ratio.exp() + penalty, {
-            "pg_covfrac": masked_sum(tokens.selected.to(log_ratio), tokens.mask).detach(),
-            "ppo_kl": masked_sum(log_ratio.detach().abs(), tokens.mask),
         }

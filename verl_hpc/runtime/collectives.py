@@ -21,7 +21,6 @@ import numpy as np
 from verl_hpc.runtime.channel import Messages
 
 T = TypeVar("T")
-N = TypeVar("N", int, float)
 Exchange = Callable[[Messages, Messages], None]
 """Sends arrays and fills arrays, both by the other rank; returns when all is sent and filled."""
 
@@ -82,18 +81,6 @@ def merge(peers: Peers, value: T, combine: Callable[[T, T], T]) -> T:
         value = combine(value, loaded(peers.swap(to, dumped(value), source)))
         distance *= 2
     return value
-
-
-def total(peers: Peers, value: N) -> N:
-    """The sum of all ranks' numbers, added in one order: equal to the last bit everywhere."""
-    nothing: Any = np.empty(0, np.uint8)
-    for _, parent, child in _branches(peers, 0):
-        if parent is not None:
-            peers.swap(parent, dumped(value), None)
-        elif child is not None:
-            value += loaded(peers.swap(None, nothing, child))
-    received: N = loaded(broadcast(peers, dumped(value), 0))
-    return received
 
 
 def allgather(peers: Peers, data: Any) -> tuple[Any, Any]:

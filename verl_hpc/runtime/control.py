@@ -72,7 +72,9 @@ class Control:
             collectives.merge(peers, None, lambda *_: None)
 
     def allgather(self, value: T) -> list[T]:
-        """The values of all ranks, in rank order."""
+        """The values of all ranks, in rank order; a rank alone gets its own, and no copy of it."""
+        if self.size == 1:
+            return [value]
         with self._meeting("allgather") as peers:
             return _loaded(*collectives.allgather(peers, collectives.dumped(value)))
 
@@ -91,7 +93,9 @@ class Control:
         return gathered.view(rows.dtype).reshape(-1, *rows.shape[1:]), sizes // item
 
     def gather(self, value: T, root: int = 0) -> list[T]:
-        """The values of all ranks on the root, in rank order; nothing elsewhere."""
+        """The values of all ranks on the root, as `allgather` gives them; nothing elsewhere."""
+        if self.size == 1:
+            return [value]
         with self._meeting(f"gather to rank {root}") as peers:
             return _loaded(*collectives.gather(peers, collectives.dumped(value), root))
 
@@ -108,6 +112,8 @@ class Control:
         Args:
             combine: in whatever order, and the same value more than once: a maximum, a union.
         """
+        if self.size == 1:
+            return value
         with self._meeting("merge") as peers:
             return collectives.merge(peers, value, combine)
 
@@ -149,11 +155,6 @@ class Control:
     def max(self, value: N) -> N:
         """The largest of all ranks' numbers."""
         return self.merge(value, lambda one, other: max(one, other))
-
-    def sum(self, value: N) -> N:
-        """All ranks' numbers, added."""
-        with self._meeting("sum") as peers:
-            return collectives.total(peers, value)
 
     def together(self, work: Callable[[], T]) -> T:
         """Run `work` on every rank; if it fails on one, it fails on all.

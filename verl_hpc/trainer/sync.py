@@ -186,7 +186,8 @@ class WeightSync:
                 training.offload(part)
         if engine is not None:
             engine.finish_update()
-        received = self._session.control.sum(sum(each.total_received_bytes for each in stats))
+        mine = sum(each.total_received_bytes for each in stats)
+        received = sum(self._session.control.allgather(mine))
         return {
             "reshard/received_bytes": float(received),
             "reshard/minimum_bytes": float(self._minimum),

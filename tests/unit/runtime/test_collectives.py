@@ -59,35 +59,6 @@ def test_values_are_combined(size):
     assert on_ranks(size, work) == [(0, everything, True)] * size
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_values_are_added_once_each(size):
-    def work(control):
-        return control.sum(2**70 + control.rank), control.sum(0.1 * control.rank)
-
-    found = on_ranks(size, work)
-    assert [whole for whole, _ in found] == [size * 2**70 + sum(range(size))] * size
-    # In one order for all.
-    assert len({part for _, part in found}) == 1
-    assert found[0][1] == pytest.approx(0.1 * sum(range(size)))
-
-
-@pytest.mark.parametrize("size", [8, 13])
-def test_a_sum_is_sent_to_one_rank_and_back(size):
-    def work(control):
-        sent = []
-        with control._meeting("sum") as peers:
-
-            def exchange(sends, receives):
-                sent.extend(data.size for _, data in sends)
-                peers.exchange(sends, receives)
-
-            assert collectives.total(Peers(peers.rank, peers.size, exchange), 3) == 3 * size
-        return sent
-
-    sent = [sizes for of_rank in on_ranks(size, work) for sizes in of_rank]
-    assert sent == [64] * 2 * (size - 1)
-
-
 def test_ranks_exchange_what_both_know_of():
     def work(control):
         part = control.split(0 if control.rank else 1)

@@ -20,14 +20,6 @@ _REQUEST = re.compile(r"attach-(\d{1,9})\.json")
 
 
 @dataclass(frozen=True)
-class Request:
-    """A request to a rank for a debugger."""
-
-    name: str
-    rank: int
-
-
-@dataclass(frozen=True)
 class Listening:
     """Answer of a rank: where its debugger listens."""
 
@@ -59,16 +51,16 @@ def ask_for_debugger(run_directory: Path, rank: int) -> str:
     return name
 
 
-def take_requests(run_directory: Path) -> list[Request]:
-    """Return the waiting requests, and remove them."""
-    requests = []
+def take_requests(run_directory: Path) -> dict[int, str]:
+    """Return the names of waiting requests by rank, and remove them."""
+    requests = {}
     for file in sorted(run_directory.glob("attach-*.json")):
         if (name := _REQUEST.fullmatch(file.name)) is None:
             continue
         try:
             text = read_regular(file)
             file.unlink()
-            requests.append(Request(str(json.loads(text)["request"]), int(name[1])))
+            requests[int(name[1])] = str(json.loads(text)["request"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return requests

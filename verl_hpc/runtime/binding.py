@@ -141,13 +141,8 @@ def _trouble(host: str, group: Sequence[Binding]) -> Trouble | None:
 
 def overlaps(bindings: Sequence[Binding]) -> bool:
     """Whether two ranks of a node may run on the same core."""
-    taken: set[tuple[str, int]] = set()
-    for binding in bindings:
-        mine = {(binding.host, core) for core in binding.cores}
-        if taken & mine:
-            return True
-        taken |= mine
-    return False
+    taken = [(binding.host, core) for binding in bindings for core in binding.cores]
+    return len(set(taken)) < len(taken)
 
 
 def numa_domains(cores: Iterable[int] | None = None) -> tuple[int, ...]:

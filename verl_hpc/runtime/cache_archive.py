@@ -147,7 +147,7 @@ def pack(root: Path, archive: Path, known: frozenset[str]) -> frozenset[str]:
         )
     part = archive.with_name(f".{archive.stem}.{secrets.token_hex(8)}{_PART}")
     try:
-        with open(part, "xb", opener=_private) as file:
+        with open(part, "x+b", opener=_private) as file:
             _write(root, sorted(names), file)
         part.replace(archive)
     finally:
@@ -184,24 +184,13 @@ def _files(root: Path) -> Iterator[str]:
                     yield path.relative_to(root).as_posix()
 
 
-class _Digesting:
-    """A file to write to, and the digest of what was written."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self._file.write(data)
-
-
 def _write(root: Path, names: list[str], file: IO[bytes]) -> None:
-    digesting = _Digesting(file)
-    with tarfile.open(fileobj=digesting, mode="w|", bufsize=_BLOCK) as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=file, mode="w") as tar:
         for name in names:
             tar.add(root / name, name, recursive=False, filter=_of_nobody)
-    file.write(digesting.digest.digest())
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
+    file.write(digest)
 
 
 def _private(name: str, flags: int) -> int:

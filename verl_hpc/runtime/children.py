@@ -48,9 +48,15 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
+def end_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when its parent ends.
+
+    Args:
+        parent: ends this process now if its parent is another by now.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if parent not in (None, os.getppid()):
+        os._exit(1)
 
 
 def wait_for(child: int) -> int:

@@ -199,14 +199,9 @@ def uses_other_network() -> bool:
     return named or plugin or os.environ.get("NCCL_IB_DISABLE", "0") != "0"
 
 
-def require_infiniband() -> None:
-    """Have NCCL fail without InfiniBand. Before NCCL starts, which reads the variable once."""
-    os.environ["NCCL_NET"] = "IB"
-
-
-def take_tcp() -> None:
-    """Have NCCL use TCP, where InfiniBand would end it. Before NCCL starts, as above."""
-    os.environ["NCCL_NET"] = "Socket"
+def use_network(name: str) -> None:
+    """Have NCCL use IB or Socket, which is TCP. Before NCCL starts, which reads it once."""
+    os.environ["NCCL_NET"] = name
 
 
 def log_nccl(file: Path) -> Path:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.runtime.bootstrap import Bootstrap
@@ -18,18 +18,14 @@ from verl_hpc.runtime.debug.post_mortem import PostMortem
 from verl_hpc.runtime.log_lines import stamped
 from verl_hpc.runtime.supervise import Note
 
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
 _GRACE_S = 2.0
 """What a rank that did not fail first leaves the first for its report."""
 
 _HALF = 32 * 1024
 """Characters at both ends of a report."""
-
-
-class Counter(Protocol):
-    """The part of a torch store that failures need."""
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a shared number and return its new value."""
 
 
 class FailureReporter:
@@ -51,7 +47,7 @@ class FailureReporter:
         self._note = note
         # Code of the user may close the stream, or put something else in its place.
         self._stderr = os.dup(2)
-        self.store: Counter | None = None
+        self.store: TCPStore | None = None
         self.stage = "start-up"
         """What the rank is doing, for the report."""
         self.post_mortem: PostMortem | None = None

@@ -234,9 +234,7 @@ def _fork(line: socket.socket, stand_in: int) -> int | None:
 
 def _stand_for(stand_in: int, parent: int, handed: list[int]) -> None:
     """Take over what mpiexec gave to the process `stand_in`; end when this one's parent does."""
-    end_with_parent()
-    if os.getppid() != parent:
-        os._exit(1)
+    end_with_parent(parent)
     os.setsid()  # as mpiexec's own: a terminal's signals reach it through mpiexec
     *streams, channel = handed
     for number, stream in enumerate(streams):

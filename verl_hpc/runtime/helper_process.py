@@ -162,12 +162,12 @@ def serve(patrons: socket.socket, work: Callable[[socket.socket], None]) -> None
         with socket.socket(fileno=fds[0]) as patron:
             if os.fork() == 0:
                 patrons.close()
+                end_with_parent()
                 _run(patron, work)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _run(patron: socket.socket, work: Callable[[socket.socket], None]) -> None:
-    end_with_parent()
     # Some sites warn all processes of a job with SIGUSR1 or SIGUSR2, which stay ignored: the rank
     # needs this process until its step ends.
     for number in (signal.SIGCHLD, signal.SIGTERM):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from typing import Any
@@ -45,13 +46,8 @@ class Stamped:
 
 
 def _stamp(text: str, at_start: bool) -> tuple[str, bool]:
-    now = time.strftime(TIME_FORMAT)
-    parts = []
-    for index, part in enumerate(text.split("\n")):
-        if index:
-            parts.append("\n")
-            at_start = True
-        if part:
-            parts.append(f"{now} {part}" if at_start else part)
-            at_start = False
-    return "".join(parts), at_start
+    now = f"{time.strftime(TIME_FORMAT)} "
+    told = re.sub("(?m)^(?=.)", now, text)
+    if not at_start and not text.startswith("\n"):
+        told = told.removeprefix(now)
+    return told, text.endswith("\n") if text else at_start

@@ -106,7 +106,7 @@ def session(
             infiniband = choose_network(world, control, refuse=device != "any")
         stores = start_torch(world, control, threads, collective_timeout_s)
         reporter.store = stores()
-        watchdog = Watchdog(world.rank, world.size, world.host, late_after_s, waits=control)
+        watchdog = Watchdog(control, world.host, late_after_s)
         watchdog.start(stores())
         try:
             yield Session(world, control, watchdog, reporter, job, infiniband)
@@ -142,10 +142,8 @@ def choose_network(world: World, control: Control, *, refuse: bool) -> Fabric | 
     limited = control.together(look)
     if mine is None:
         return None
-    if control.any(bool(fabric.trouble(mine) or limited)):
-        environment.take_tcp()
-    else:
-        environment.require_infiniband()
+    is_troubled = control.any(bool(fabric.trouble(mine) or limited))
+    environment.use_network("Socket" if is_troubled else "IB")
     return mine
 
 

@@ -89,7 +89,7 @@ def supervised(run_directory: Path) -> Iterator[Note]:
     child = os.fork()
     if child:
         _wait(child, note, run_directory)
-    _die_with(parent)
+    end_with_parent(parent)
     fork_without_handlers()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     faulthandler.enable()
@@ -102,13 +102,6 @@ def supervised(run_directory: Path) -> Iterator[Note]:
         note.told()
         raise
     note.done()
-
-
-def _die_with(parent: int) -> None:
-    """Let the kernel end this process when its parent is killed."""
-    end_with_parent()
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:

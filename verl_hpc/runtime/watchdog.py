@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from verl_hpc.config.spans import spans
 from verl_hpc.runs.ranks import HISTORY, MOST_HISTORIES, Progress, Ranks, last_wrote, write_ranks
@@ -27,30 +27,20 @@ from verl_hpc.runtime.debug.debugger import hide_from_debugger
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
+    from verl_hpc.runtime.control import Control
+
 _KEY = "verl_hpc/progress/{}"
-
-
-class Waits(Protocol):
-    """The part of the control plane that tells where a rank is inside an operator."""
-
-    size: int
-    num_waits: int
-    waiting_since: float | None
-    waiting_for: Sequence[int]
+_MOST_LINES = 8
 
 
 def describe(
-    late: Sequence[Progress],
-    progress: Sequence[Progress],
-    most: int = 8,
-    patience_s: float = math.inf,
+    late: Sequence[Progress], progress: Sequence[Progress], patience_s: float = math.inf
 ) -> str:
     """One line a late rank, and where the ranks are that wait for them.
 
     Args:
         late: ranks that hold up others.
         progress: all ranks.
-        most: lines.
         patience_s: seconds after which a rank that has written nothing may be elsewhere.
     """
     behind = {p.rank for p in late}
@@ -64,10 +54,10 @@ def describe(
             return last_wrote([repr(p.operator)], f"{p.silent_s:.0f} s")
         return f"in {p.operator!r} for {p.seconds:.0f} s"
 
-    lines = [f"  rank {p.rank} on {p.host}: {where(p)}" for p in late[:most]]
-    if len(late) > most:
-        lines.append(f"  and {len(late) - most} more")
-    for operator, number in Counter(p.operator for p in waiting).most_common(most):
+    lines = [f"  rank {p.rank} on {p.host}: {where(p)}" for p in late[:_MOST_LINES]]
+    if len(late) > _MOST_LINES:
+        lines.append(f"  and {len(late) - _MOST_LINES} more")
+    for operator, number in Counter(p.operator for p in waiting).most_common(_MOST_LINES):
         lines.append(f"  {number} of {len(progress)} ranks wait in {operator!r}")
     return "verl_hpc: late ranks:\n" + "\n".join(lines) + "\n"
 
@@ -78,19 +68,17 @@ class Watchdog:
     `enter` is what the main thread calls at each operator; it takes no lock and no message.
 
     Args:
-        waits: tells whether this rank waits for others; without it only operators are compared.
+        control: of all ranks; it says whether this rank waits for others.
     """
 
     def __init__(
         self,
-        rank: int,
-        size: int,
+        control: Control,
         host: str,
         late_after_s: float,
         write: Callable[[str], object] = sys.stderr.write,
-        waits: Waits | None = None,
     ) -> None:
-        self.rank, self.size, self.host = rank, size, host
+        self._control, self.host = control, host
         self.late_after_s = late_after_s
         self.interval_s = min(late_after_s / 4, 10.0)
         self.run_directory: Path | None = None
@@ -100,7 +88,6 @@ class Watchdog:
         self.places = ""
         """Names of the placements that this rank belongs to, once it is known."""
         self._write = write
-        self._waits = waits
         self._longest: dict[str, float] = {}
         """Seconds, by operator."""
         # Times of the system's clock: rank 0 counts on where a rank has fallen silent.
@@ -116,10 +103,6 @@ class Watchdog:
         self._longest[last] = max(self._longest.get(last, 0.0), now - since)
         self._now = (count + 1, operator, now)
         self._history.append(self._now[1:])
-
-    @property
-    def operator(self) -> str:
-        return self._now[1]
 
     def start(self, store: TCPStore) -> None:
         """Publish and watch through `store`, a connection that no other thread uses."""
@@ -144,7 +127,7 @@ class Watchdog:
                 self._publish(store)
                 for errand in self.errands:
                     errand(store)
-                if self.rank == 0:
+                if self._control.rank == 0:
                     self._watch(store)
             except (RuntimeError, OSError):
                 # The store is gone or slow: the job is ending, or ranks have not published yet.
@@ -152,27 +135,29 @@ class Watchdog:
                 continue
 
     def _publish(self, store: TCPStore) -> None:
-        waits = self._waits
-        since = waits.waiting_since if waits else None
-        in_part = waits is not None and since is not None and len(waits.waiting_for) < waits.size
-        state = {
-            "now": self._now,
-            "usual_s": self._longest.get(self._now[1], 0.0),
+        (count, operator, entered), control = self._now, self._control
+        since, ranks = control.waiting_since, control.waiting_for
+        in_part = since is not None and len(ranks) < control.size
+        facts = {
+            "rank": control.rank,
+            "count": count,
+            "operator": operator,
+            "usual_s": self._longest.get(operator, 0.0),
             "places": self.places,
             "host": self.host,
             "pid": os.getpid(),
-            "num_waits": waits.num_waits if waits else 0,
-            "waiting_since": since,
-            "waits_for": spans(waits.waiting_for) if waits and in_part else "",
-            "time": time.time(),
-            "history": list(self._history) if self.rank < MOST_HISTORIES else [],
+            "num_waits": control.num_waits,
+            "waits_for": spans(ranks) if in_part else "",
         }
-        store.set(_KEY.format(self.rank), json.dumps(state))
+        times = {"seconds": entered, "silent_s": time.time()}
+        times |= {} if since is None else {"waited_s": since}
+        history = list(self._history) if control.rank < MOST_HISTORIES else []
+        store.set(_KEY.format(control.rank), json.dumps([facts, times, history]))
 
     def _watch(self, store: TCPStore) -> None:
-        beats = store.multi_get([_KEY.format(rank) for rank in range(self.size)])
+        beats = store.multi_get([_KEY.format(rank) for rank in range(self._control.size)])
         now = time.time()
-        progress = [_progress(rank, json.loads(text), now) for rank, text in enumerate(beats)]
+        progress = [_progress(text, now) for text in beats]
         job = os.environ.get("SLURM_JOB_ID")
         ranks = Ranks(now, self.interval_s, self.late_after_s, job, tuple(progress))
         late = ranks.late
@@ -184,21 +169,8 @@ class Watchdog:
             write_ranks(self.run_directory, ranks)
 
 
-def _progress(rank: int, state: dict[str, Any], now: float) -> Progress:
-    count, operator, since = state["now"]
-    waiting_since = state["waiting_since"]
-    return Progress(
-        rank=rank,
-        count=count,
-        operator=operator,
-        seconds=max(now - since, 0.0),
-        host=state["host"],
-        pid=state["pid"],
-        num_waits=state["num_waits"],
-        waited_s=0.0 if waiting_since is None else max(now - waiting_since, 0.0),
-        waits_for=state["waits_for"],
-        usual_s=state["usual_s"],
-        places=state["places"],
-        silent_s=max(now - state["time"], 0.0),
-        history=tuple((name, began) for name, began in state["history"]),
-    )
+def _progress(text: bytes, now: float) -> Progress:
+    """What a rank has published; its times have become the seconds since."""
+    facts, times, history = json.loads(text)
+    seconds = {name: max(now - then, 0.0) for name, then in times.items()}
+    return Progress(**facts, **seconds, history=tuple(map(tuple, history)))

@@ -35,7 +35,7 @@ def rank(run):
             if time.monotonic() > end:
                 return
             time.sleep(0.01)
-        answer(run, Listening(requests[0].name, **fields))
+        answer(run, Listening(next(iter(requests.values())), **fields))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -167,28 +168,26 @@ def gpu(host, index, model="NVIDIA H100"):
     return Device(host, f"cuda:{index}", model, f"GPU-{index}")
 
 
-def test_ranks_that_lack_their_gpus_are_named_by_node():
-    bad = Device("n1", trouble="SLURM_GPUS_ON_NODE=2 promises GPUs, but torch sees none")
-    with pytest.raises(ClusterError) as caught:
-        check_devices([gpu("n0", 0), gpu("n0", 1), bad, bad])
-    message = str(caught.value)
-    assert message.startswith("n1 (ranks 2, 3): SLURM_GPUS_ON_NODE=2 promises GPUs")
-    assert message.endswith("With runtime.device=cpu all ranks compute on their cores instead")
+BAD = Device("n1", trouble="SLURM_GPUS_ON_NODE=2 promises GPUs, but torch sees none")
+OWNERS = [gpu("n0", 0), gpu("n0", 1), gpu("n1", 0)]
+JOBS = [
+    (OWNERS, []),
+    ([Device("n0"), Device("n1")], []),
+    ([*OWNERS[:2], BAD, BAD],
+     ["n1 (ranks 2, 3): SLURM_GPUS_ON_NODE=2 promises GPUs",
+      "With runtime.device=cpu all ranks compute on their cores instead"]),
+    ([OWNERS[0], Device("n1"), Device("n1")],
+     ["n1 (ranks 1, 2) has no GPU, and n0 has NVIDIA H100"]),
+    ([*OWNERS, OWNERS[2]], ["ranks 2 and 3 on n1", "GPU GPU-0", "--gpus-per-node=G"]),
+]  # fmt: skip
+"""What each rank has found, and what is said of it."""
 
 
-def test_cores_beside_gpus():
-    with pytest.raises(ClusterError, match=r"n1 \(ranks 1, 2\) has no GPU, and n0 has NVIDIA H100"):
-        check_devices([gpu("n0", 0), Device("n1"), Device("n1")])
-    check_devices([Device("n0"), Device("n1")])
-
-
-def test_two_ranks_on_one_gpu():
-    owners = [gpu("n0", 0), gpu("n0", 1), gpu("n1", 0)]
-    check_devices(owners)
-    with pytest.raises(ClusterError) as caught:
-        check_devices([*owners, gpu("n1", 0)])
-    for words in ("ranks 2 and 3 on n1", "GPU GPU-0", "--gpus-per-node=G"):
-        assert words in str(caught.value)
+@pytest.mark.parametrize(("devices", "words"), JOBS)
+def test_jobs_whose_ranks_cannot_compute_together(devices, words):
+    with pytest.raises(ClusterError) if words else nullcontext() as caught:
+        check_devices(devices)
+    assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_gpus_of_several_kinds_are_told(caplog):

@@ -34,11 +34,35 @@ def environ(monkeypatch):
         logging.getLogger(name).setLevel(level)
 
 
-def test_settings_of_the_user_stay(environ):
-    environ["VLLM_LOGGING_LEVEL"] = "DEBUG"
+ALLOCATORS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+INTERFACES = {"ib0": "ib0", "ib": "ib0", "hsn,ib": "hsn1", "=ib0": "ib0"}
+INTERFACES |= dict.fromkeys(("=ib", "^lo,docker", "eth9", ""))
+SET = [
+    ({"VLLM_LOGGING_LEVEL": "DEBUG"},
+     {"VLLM_LOGGING_LEVEL": "DEBUG", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1"}),
+    ({}, dict(zip(ALLOCATORS, ("expandable_segments:True", None), strict=True))),
+    ({ALLOCATORS[0]: ""}, dict(zip(ALLOCATORS, ("", None), strict=True))),
+    ({ALLOCATORS[1]: "x"}, dict(zip(ALLOCATORS, (None, "x"), strict=True))),
+    # The site's own directory stays; LUMI's page asks for both of MIOpen's.
+    ({"VERL_HPC_CACHE": "/tmp/job", "TRITON_CACHE_DIR": "/site"},
+     {"TRITON_CACHE_DIR": "/site", "TORCH_EXTENSIONS_DIR": "/tmp/job/torch_extensions",
+      "MIOPEN_USER_DB_PATH": "/tmp/job/miopen", "MIOPEN_CUSTOM_CACHE_DIR": "/tmp/job/miopen"}),
+    # Gloo follows NCCL's interface; hsn0 is there, and has no address.
+    *(({"NCCL_SOCKET_IFNAME": wanted}, {"GLOO_SOCKET_IFNAME": chosen})
+      for wanted, chosen in INTERFACES.items()),
+    ({"NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "mine"}, {"GLOO_SOCKET_IFNAME": "mine"}),
+]  # fmt: skip
+"""Variables of the user and of the site, and some that libraries then read."""
+
+
+@pytest.mark.parametrize(("given", "expected"), SET)
+def test_what_libraries_read_unless_the_user_chose(environ, monkeypatch, given, expected):
+    names = ["lo", "hsn0", "hsn1", "ib0", "ib1"]
+    monkeypatch.setattr(environment.socket, "if_nameindex", lambda: list(enumerate(names)))
+    monkeypatch.setattr(environment, "_has_address", lambda name: name != "hsn0")
+    environ |= given
     environment.prepare_environment(3, sharers=2)
-    assert environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
-    assert (environ["VLLM_ENABLE_V1_MULTIPROCESSING"], environ["HF_HUB_OFFLINE"]) == ("0", "1")
+    assert {name: environ.get(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -50,16 +74,6 @@ def test_cores_are_shared_among_the_ranks_that_have_them(
     environment.os.sched_getaffinity = lambda _: set(range(cores))
     assert environment.prepare_environment(threads, sharers) == expected
     assert environ["OMP_NUM_THREADS"] == str(expected)
-
-
-@pytest.mark.parametrize(
-    "chosen", [{}, {"PYTORCH_ALLOC_CONF": ""}, {"PYTORCH_CUDA_ALLOC_CONF": "x"}]
-)
-def test_the_allocators_segments_expand_unless_the_user_chose(environ, chosen):
-    environ |= chosen
-    environment.prepare_environment(1, sharers=1)
-    found = {name: value for name, value in environ.items() if "ALLOC_CONF" in name}
-    assert found == (chosen or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
 
 
 def test_our_warnings_are_printed_and_the_libraries_are_not(environ, capsys):
@@ -81,12 +95,6 @@ def test_python_warnings_of_libraries_are_heard_only_if_asked_for(environ, asked
         warnings.warn_explicit("look here", UserWarning, "x.py", 1, module="torch.nn.modules")
         warnings.warn_explicit("ours", UserWarning, "y.py", 1, module="verl_hpc.trainer")
     assert [str(w.message) for w in caught] == [*heard, "ours"]
-
-
-def test_the_world_is_announced_as_torchrun_would(environ):
-    environment.announce_world(WORLD, "n0", 29123)
-    numbers = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
-    assert environ == numbers | {"MASTER_ADDR": "n0", "MASTER_PORT": "29123"}
 
 
 BELOW_SLURM = {"PMI_FD": "11", "SLURM_JOB_ID": "7"}
@@ -165,42 +173,11 @@ def test_scratch_is_the_jobs_own_where_there_is_one(environ, given, directory):
     assert environment.scratch_directory() == Path(directory)
 
 
-def test_what_trackers_print_about_themselves_is_off_unless_the_user_wants_it(environ):
-    environment.prepare_trackers()
-    assert environ["WANDB_DISABLE_WEAVE"] == "true"
-    environ["WANDB_DISABLE_WEAVE"] = "false"
-    environment.prepare_trackers()
-    assert environ["WANDB_DISABLE_WEAVE"] == "false"
-
-
-def test_one_setting(environ):
-    environ["KNOB"] = "7"
-    assert (environment.setting("KNOB", "1"), environment.setting("OTHER", "1")) == ("7", "1")
-
-
 def test_more_threads_than_cores_are_refused_before_there_are_any(monkeypatch):
     monkeypatch.setattr(environment.os, "cpu_count", lambda: 8)
     environment.check_threads(8)
     with pytest.raises(ConfigError, match=r"threads_per_rank = 9: \S+ has 8 cores; choose fewer"):
         environment.check_threads(9)
-
-
-INTERFACES = {"ib0": "ib0", "ib": "ib0", "hsn,ib": "hsn1", "=ib0": "ib0"}
-INTERFACES |= dict.fromkeys(("=ib", "^lo,docker", "eth9", ""))
-
-
-@pytest.mark.parametrize("wanted, chosen", INTERFACES.items())
-def test_gloo_follows_nccls_interface(environ, monkeypatch, wanted, chosen):
-    """hsn0 is there, and has no address."""
-    names = ["lo", "hsn0", "hsn1", "ib0", "ib1"]
-    monkeypatch.setattr(environment.socket, "if_nameindex", lambda: list(enumerate(names)))
-    monkeypatch.setattr(environment, "_has_address", lambda name: name != "hsn0")
-    environ["NCCL_SOCKET_IFNAME"] = wanted
-    environment.prepare_environment(1, 1)
-    assert environ.get("GLOO_SOCKET_IFNAME") == chosen
-    environ["GLOO_SOCKET_IFNAME"] = "mine"
-    environment.prepare_environment(1, 1)
-    assert environ["GLOO_SOCKET_IFNAME"] == "mine"
 
 
 def test_an_interface_that_has_an_address():
@@ -215,15 +192,6 @@ def test_the_name_at_which_a_node_is_reached(environ, template, address):
     if template is not None:
         environ["VERL_HPC_NODE_ADDRESS"] = template
     assert environment.node_address("jwb1.juwels") == address
-
-
-def test_compilers_keep_their_files_in_the_jobs_directory(environ):
-    environ |= {"VERL_HPC_CACHE": "/tmp/job", "TRITON_CACHE_DIR": "/site"}
-    environment.prepare_environment(1, 1)
-    assert environ["TORCH_EXTENSIONS_DIR"] == "/tmp/job/torch_extensions"
-    assert environ["TRITON_CACHE_DIR"] == "/site", "the site profile's own"
-    for name in ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR"):
-        assert environ[name].startswith("/tmp/job"), "as LUMI's page asks"
 
 
 def test_hidden_gpus(environ):

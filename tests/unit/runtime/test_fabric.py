@@ -35,74 +35,48 @@ void ibv_free_device_list(struct device **l) { memset(l, 0, sizeof list); }
 """
 
 
-@pytest.fixture
-def adapters(tmp_path):
-    """`adapters(mlx5_0=("InfiniBand", "4: ACTIVE"))` gives the kernel's directory of them."""
-
-    def make(**ports):
-        for name, (layer, state) in ports.items():
-            port = tmp_path / "class" / name / "ports" / "1"
-            port.mkdir(parents=True)
-            (port / "link_layer").write_text(f"{layer}\n")
-            (port / "state").write_text(f"{state}\n")
-        return tmp_path / "class"
-
-    return make
+def kernel(directory, ports):
+    """The kernel's directory of adapters, by their names."""
+    for name, (layer, state) in ports.items():
+        port = directory / "class" / name / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "link_layer").write_text(f"{layer}\n")
+        (port / "state").write_text(f"{state}\n")
+    return directory / "class"
 
 
-@pytest.fixture
-def verbs(tmp_path):
-    """A library with devices, each with whether it can be opened."""
-
-    def make(**devices):
-        if shutil.which("cc") is None:
-            pytest.skip("no C compiler")
-        source = tmp_path / "verbs.c"
-        listed = ", ".join(f'{{"{name}", {int(opens)}}}' for name, opens in devices.items())
-        source.write_text(VERBS.replace("DEVICES", listed))
-        library = tmp_path / "libverbs.so"
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-        return str(library)
-
-    return make
+def library(directory, devices):
+    """A library that knows these devices, each with whether it can be opened."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    listed = ", ".join(f'{{"{name}", {int(opens)}}}' for name, opens in devices.items())
+    (directory / "verbs.c").write_text(VERBS.replace("DEVICES", listed))
+    words = ["cc", "-shared", "-fPIC", "-o", "libverbs.so", "verbs.c"]
+    subprocess.run(words, check=True, cwd=directory)
+    return str(directory / "libverbs.so")
 
 
-UP = ("InfiniBand", "4: ACTIVE")
+UP, DOWN, ROCE = ("InfiniBand", "4: ACTIVE"), ("InfiniBand", "1: DOWN"), ("Ethernet", "4: ACTIVE")
+ONE, BOTH = ("mlx5_0",), ("mlx5_0", "mlx5_1")
+ADAPTERS = [
+    ({}, None, Fabric(), None),
+    ({"mlx5_0": UP, "mlx5_1": DOWN, "mlx5_2": ROCE}, None, Fabric(ONE),
+     "mlx5_0 up, but libibverbs.so.1 is missing: install libibverbs1"),
+    (dict.fromkeys(BOTH, UP), {"mlx5_0": True, "mlx5_1": False}, Fabric(BOTH, BOTH, ONE), None),
+    ({"mlx5_0": UP}, {"irdma0": True}, Fabric(ONE, ("irdma0",), ("irdma0",)),
+     "mlx5_0 up, but libibverbs has no driver for it: install ibverbs-providers"),
+    ({"mlx5_0": UP}, {"mlx5_0": False}, Fabric(ONE, ONE),
+     "mlx5_0 up, but cannot be opened: is /dev/infiniband there"),
+]  # fmt: skip
+"""Ports, the library's devices if there is one, what is read, and what is wrong."""
 
 
-def test_no_adapters(tmp_path):
-    assert read_fabric(tmp_path / "none") == Fabric()
-    assert trouble(Fabric()) is None
-
-
-def test_ports_that_are_down_and_ethernet_do_not_count(adapters):
-    found = read_fabric(
-        adapters(mlx5_0=UP, mlx5_1=("InfiniBand", "1: DOWN"), mlx5_2=("Ethernet", "4: ACTIVE")),
-        "libnone.so.1",
-    )
-    assert found == Fabric(active=("mlx5_0",), known=None)
-
-
-def test_adapters_that_can_be_opened(adapters, verbs):
-    found = read_fabric(adapters(mlx5_0=UP, mlx5_1=UP), verbs(mlx5_0=True, mlx5_1=False))
-    assert found == Fabric(("mlx5_0", "mlx5_1"), ("mlx5_0", "mlx5_1"), ("mlx5_0",))
-    assert trouble(found) is None
-
-
-def test_what_keeps_adapters_from_being_used(adapters, verbs):
-    there = adapters(mlx5_0=UP)
-    why = trouble(read_fabric(there, "libnone.so.1"))
-    assert why.startswith("mlx5_0 up, but libibverbs.so.1 is missing: install libibverbs1")
-    unknown = read_fabric(there, verbs(irdma0=True))
-    assert unknown.known == ("irdma0",)
-    for fabric in (unknown, Fabric(("mlx5_0",), ())):
-        words = "mlx5_0 up, but libibverbs has no driver for it: install ibverbs-providers"
-        assert words in trouble(fabric)
-
-
-def test_adapters_that_nobody_may_open(adapters, verbs):
-    found = read_fabric(adapters(mlx5_0=UP), verbs(mlx5_0=False))
-    assert "cannot be opened: is /dev/infiniband there" in trouble(found)
+@pytest.mark.parametrize(("ports", "devices", "fabric", "words"), ADAPTERS)
+def test_adapters_and_why_they_cannot_be_used(tmp_path, ports, devices, fabric, words):
+    verbs = "libnone.so.1" if devices is None else library(tmp_path, devices)
+    assert read_fabric(kernel(tmp_path, ports), verbs) == fabric
+    why = trouble(fabric)
+    assert why is None if words is None else why.startswith(words)
 
 
 SAYS = "n0 [0] NCCL INFO"

@@ -1,5 +1,4 @@
-"""The control plane over gloo, and over the channel of threads that other tests have instead: no
-launcher, no MPI."""
+"""The control plane over gloo: no launcher, no MPI. Other tests have channels of threads."""
 
 import math
 from datetime import timedelta
@@ -12,13 +11,8 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.runtime.gloo_channel import GlooChannel
 
 
-@pytest.fixture(params=["gloo", "threads"])
-def on_ranks(request):
+def on_ranks(size, work, timeout_s=20.0):
     """What `work(control)` gives on each rank, each a thread."""
-    return on_gloo_ranks if request.param == "gloo" else ranks.on_ranks
-
-
-def on_gloo_ranks(size, work, timeout_s=20.0):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def channel(rank):
@@ -28,7 +22,7 @@ def on_gloo_ranks(size, work, timeout_s=20.0):
     return ranks.on_ranks(size, work, channel, math.inf)
 
 
-def test_collectives_of_values_of_different_sizes(on_ranks):
+def test_collectives_of_values_of_different_sizes():
     def work(control):
         control.barrier()
         mine = {"rank": control.rank, "text": "x" * 1000 * control.rank}
@@ -46,7 +40,7 @@ def test_collectives_of_values_of_different_sizes(on_ranks):
         assert (heard, one, none) == ("from one", True, False)
 
 
-def test_groups_and_groups_of_groups(on_ranks):
+def test_groups_and_groups_of_groups():
     def work(control):
         half = control.split(control.rank % 2)
         again = half.split(0)
@@ -56,7 +50,7 @@ def test_groups_and_groups_of_groups(on_ranks):
     assert on_ranks(4, work) == expected
 
 
-def test_a_rank_without_messages_does_not_wait(on_ranks):
+def test_a_rank_without_messages_does_not_wait():
     """A redistribution in which this rank neither gives nor lacks anything."""
 
     def work(control):
@@ -66,7 +60,7 @@ def test_a_rank_without_messages_does_not_wait(on_ranks):
     assert on_ranks(2, work) == [True, True]
 
 
-def test_failing_together(on_ranks):
+def test_failing_together():
     def work(control):
         def check():
             if control.rank == 1:
@@ -79,7 +73,7 @@ def test_failing_together(on_ranks):
     assert on_ranks(2, work) == ["steps = 0 (on rank 1)", "steps = 0"]
 
 
-def test_waits_are_counted_for_the_watchdog(on_ranks):
+def test_waits_are_counted_for_the_watchdog():
     def work(control):
         control.barrier()
         control.allgather(control.rank)
@@ -88,7 +82,7 @@ def test_waits_are_counted_for_the_watchdog(on_ranks):
     assert on_ranks(2, work) == [(2, None)] * 2
 
 
-def test_a_wait_in_a_part_tells_its_ranks(on_ranks):
+def test_a_wait_in_a_part_tells_its_ranks():
     def work(control):
         part = control.split(control.rank % 2)
         part.barrier()
@@ -99,11 +93,11 @@ def test_a_wait_in_a_part_tells_its_ranks(on_ranks):
     assert on_ranks(3, work) == [(part, part, False, None) for part in parts]
 
 
-def test_one_rank_alone(on_ranks):
+def test_one_rank_alone():
     assert on_ranks(1, lambda control: control.allgather("me")) == [["me"]]
 
 
-def test_a_peer_that_does_not_come_is_an_error_and_not_a_hang(on_ranks):
+def test_a_peer_that_does_not_come_is_an_error_and_not_a_hang():
     def work(control):
         if control.rank == 0:
             # gloo's own, or that of the control plane.

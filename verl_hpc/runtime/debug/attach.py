@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from verl_hpc.package import FOLDER
 from verl_hpc.runs.attach import Listening, answer, take_requests
 from verl_hpc.runtime.debug.debugger import listen
 from verl_hpc.runtime.world import World
 
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
 _KEY = "verl_hpc/attach/{rank}"
-
-
-class Store(Protocol):
-    """The part of a torch store that requests need."""
-
-    def set(self, key: str, value: str) -> None: ...
-    def get(self, key: str) -> bytes: ...
-    def check(self, keys: list[str]) -> bool: ...
 
 
 class Attachments:
@@ -40,22 +35,22 @@ class Attachments:
         self._directory = run_directory
         self._seen = ""
 
-    def look(self, store: Store) -> None:
+    def look(self, store: TCPStore) -> None:
         """Hand on or act on a request that is new.
 
         Raises:
             OSError: the answer cannot be written.
         """
         if self._world.rank == 0:
-            for request in take_requests(self._directory):
-                store.set(_KEY.format(rank=request.rank), request.name)
+            for rank, name in take_requests(self._directory).items():
+                store.set(_KEY.format(rank=rank), name)
         mine = _KEY.format(rank=self._world.rank)
         if not store.check([mine]):
             return
-        name = store.get(mine).decode()
-        if name != self._seen:
-            self._seen = name
-            answer(self._directory, self._start(name))
+        request = store.get(mine).decode()
+        if request != self._seen:
+            self._seen = request
+            answer(self._directory, self._start(request))
 
     def _start(self, request: str) -> Listening:
         port, error = 0, ""

@@ -48,7 +48,7 @@ def test_a_request_reaches_its_rank_alone_and_once(tmp_path, monkeypatch):
     answer = read_answer(tmp_path, 2, name)
     assert (answer.rank, answer.host, answer.port, answer.error) == (2, "n2", 4711, "")
     assert (answer.pid, len(started)) == (os.getpid(), 1)
-    assert take_requests(tmp_path) == [], "rank 0 has taken it"
+    assert take_requests(tmp_path) == {}, "rank 0 has taken it"
     again = ask_for_debugger(tmp_path, 2)
     for rank in job:
         rank.look(store)
@@ -81,10 +81,10 @@ def test_files_that_cannot_be_read_are_none(tmp_path):
     for text in ("", "{}", "[]", "7"):
         (tmp_path / "attach-0.json").write_text(text)
         (tmp_path / "attached-0.json").write_text(text)
-        assert take_requests(tmp_path) == []
+        assert take_requests(tmp_path) == {}
         assert read_answer(tmp_path, 0, "a") is None
     (tmp_path / "attach-x.json").write_text('{"request": "a"}')
-    assert take_requests(tmp_path) == []
+    assert take_requests(tmp_path) == {}
     withdraw_request(tmp_path, 0)
     answer(tmp_path, Listening("a", 0, "n0", 1, 2, "/x"))
     assert read_answer(tmp_path, 0, "a").port == 2

@@ -13,9 +13,10 @@ of GPU (`cluster.hardware.hardware_of`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.link_model import Links
@@ -83,134 +84,44 @@ def _flops(bfloat16: float, float32: float, float8: float = 0.0) -> dict[str, fl
     return flops | ({"float8": float8} if float8 else {})
 
 
+_TABLE: Sequence[tuple[Any, ...]] = (
+    # GiB; Tflop/s of bfloat16, float32 and float8; GB/s of HBM, NVLink and PCIe.
+    ("A100-40", 39.50, (312.0, 19.5), (1555.0, 300.0, 32.0),
+     "NVIDIA A100 data sheet (SXM, 40 GB); memory: TianheWu/CoSeR issue 10"),
+    ("A100-80", 79.14, (312.0, 19.5), (2039.0, 300.0, 32.0),
+     "NVIDIA A100 data sheet (SXM, 80 GB); memory: murong-xu/Control-GIC issue 6"),
+    ("H100-80", 79.11, (989.4, 66.9, 1978.9), (3350.0, 450.0, 64.0),
+     "NVIDIA H100 data sheet (SXM); memory: vllm-project/vllm issue 27508"),
+    ("H100-94", 93.1, (835.0, 60.0, 1671.0), (3900.0, 300.0, 64.0),
+     ("NVIDIA H100 data sheet (NVL, pairs joined by NVLink); memory: 95,830 MiB of nvidia-smi "
+      "less 0.5 GiB, as other Hopper GPUs keep")),
+    ("H100-96", 94.88, (989.4, 66.9, 1978.9), (4000.0, 450.0, 450.0),
+     ("NVIDIA GH200 data sheet (96 GB HBM3; host memory over NVLink-C2C); memory: "
+      "Lightning-AI/litgpt issue 1892"), "GH200"),
+    ("H200", 139.8, (989.4, 66.9, 1978.9), (4800.0, 450.0, 64.0),
+     "NVIDIA H200 data sheet (SXM, 141 GB); memory: 143,771 MiB of nvidia-smi less 0.6 GiB"),
+    ("H800", 79.11, (989.4, 66.9, 1978.9), (3350.0, 200.0, 64.0),
+     "an H100 whose NVLink is cut to 400 GB/s (DeepSeek-V3, arXiv 2412.19437, section 3.1)"),
+    ("H20", 95.00, (148.0, 44.0, 296.0), (4000.0, 450.0, 64.0),
+     ("figures that NVIDIA's partners print, since there is no public data sheet; memory: "
+      "modelscope/DiffSynth-Studio issue 1238")),
+    ("B200", 178.3, (2250.0, 75.0, 4500.0), (7700.0, 900.0, 64.0),
+     ("NVIDIA DGX B200 data sheet (180 GB a GPU, 8 GPUs); memory: 183,359 MiB of nvidia-smi "
+      "less 0.7 GiB")),
+    ("GB200", 184.0, (2500.0, 80.0, 5000.0), (8000.0, 900.0, 225.0),
+     ("NVIDIA GB200 NVL72 data sheet (186 GB a GPU; a Grace's NVLink-C2C serves two); memory: "
+      "its 186 GB are 189,471 MiB of nvidia-smi, less 1 GiB")),
+    ("MI300X", 191.5, (1307.4, 163.4, 2614.9), (5300.0, 448.0, 64.0),
+     "AMD Instinct MI300X data sheet (192 GB are GiB; 7 links of 64 GB/s each way)"),
+    ("L40S", 44.42, (362.0, 91.6, 733.0), (864.0, 0.0, 32.0),
+     "NVIDIA L40S data sheet (48 GB, no NVLink); memory: stepfun-ai/Step-Video-T2V issue 8"),
+    (CPU, 0.0, (0.1, 0.1), (10.0, 0.0, 10.0),
+     ("one core of the machine of benchmarks/results/2026-11-products-cpu.md (0.19 Tflop/s of "
+      "products on two); memory is a round figure: plan calibrate fits the rest")),
+)  # fmt: skip
 KINDS: Mapping[str, GpuKind] = {
-    kind.name: kind
-    for kind in (
-        GpuKind(
-            "A100-40",
-            39.50,
-            _flops(312.0, 19.5),
-            1555.0,
-            300.0,
-            32.0,
-            "NVIDIA A100 data sheet (SXM, 40 GB); memory: TianheWu/CoSeR issue 10",
-        ),
-        GpuKind(
-            "A100-80",
-            79.14,
-            _flops(312.0, 19.5),
-            2039.0,
-            300.0,
-            32.0,
-            "NVIDIA A100 data sheet (SXM, 80 GB); memory: murong-xu/Control-GIC issue 6",
-        ),
-        GpuKind(
-            "H100-80",
-            79.11,
-            _flops(989.4, 66.9, 1978.9),
-            3350.0,
-            450.0,
-            64.0,
-            "NVIDIA H100 data sheet (SXM); memory: vllm-project/vllm issue 27508",
-        ),
-        GpuKind(
-            "H100-94",
-            93.1,
-            _flops(835.0, 60.0, 1671.0),
-            3900.0,
-            300.0,
-            64.0,
-            "NVIDIA H100 data sheet (NVL, pairs joined by NVLink); memory: 95,830 MiB of "
-            "nvidia-smi less 0.5 GiB, as other Hopper GPUs keep",
-        ),
-        GpuKind(
-            "H100-96",
-            94.88,
-            _flops(989.4, 66.9, 1978.9),
-            4000.0,
-            450.0,
-            450.0,
-            "NVIDIA GH200 data sheet (96 GB HBM3; host memory over NVLink-C2C); memory: "
-            "Lightning-AI/litgpt issue 1892",
-            "GH200",
-        ),
-        GpuKind(
-            "H200",
-            139.8,
-            _flops(989.4, 66.9, 1978.9),
-            4800.0,
-            450.0,
-            64.0,
-            "NVIDIA H200 data sheet (SXM, 141 GB); memory: 143,771 MiB of nvidia-smi less 0.6 GiB",
-        ),
-        GpuKind(
-            "H800",
-            79.11,
-            _flops(989.4, 66.9, 1978.9),
-            3350.0,
-            200.0,
-            64.0,
-            "an H100 whose NVLink is cut to 400 GB/s (DeepSeek-V3, arXiv 2412.19437, section 3.1)",
-        ),
-        GpuKind(
-            "H20",
-            95.00,
-            _flops(148.0, 44.0, 296.0),
-            4000.0,
-            450.0,
-            64.0,
-            "figures that NVIDIA's partners print, since there is no public data sheet; memory: "
-            "modelscope/DiffSynth-Studio issue 1238",
-        ),
-        GpuKind(
-            "B200",
-            178.3,
-            _flops(2250.0, 75.0, 4500.0),
-            7700.0,
-            900.0,
-            64.0,
-            "NVIDIA DGX B200 data sheet (180 GB a GPU, 8 GPUs); memory: 183,359 MiB of nvidia-smi "
-            "less 0.7 GiB",
-        ),
-        GpuKind(
-            "GB200",
-            184.0,
-            _flops(2500.0, 80.0, 5000.0),
-            8000.0,
-            900.0,
-            225.0,
-            "NVIDIA GB200 NVL72 data sheet (186 GB a GPU; a Grace's NVLink-C2C serves two); "
-            "memory: its 186 GB are 189,471 MiB of nvidia-smi, less 1 GiB",
-        ),
-        GpuKind(
-            "MI300X",
-            191.5,
-            _flops(1307.4, 163.4, 2614.9),
-            5300.0,
-            448.0,
-            64.0,
-            "AMD Instinct MI300X data sheet (192 GB are GiB; 7 links of 64 GB/s each way)",
-        ),
-        GpuKind(
-            "L40S",
-            44.42,
-            _flops(362.0, 91.6, 733.0),
-            864.0,
-            0.0,
-            32.0,
-            "NVIDIA L40S data sheet (48 GB, no NVLink); memory: stepfun-ai/Step-Video-T2V issue 8",
-        ),
-        GpuKind(
-            CPU,
-            0.0,
-            _flops(0.1, 0.1),
-            10.0,
-            0.0,
-            10.0,
-            "one core of the machine of benchmarks/results/2026-11-products-cpu.md (0.19 Tflop/s "
-            "of products on two); memory is a round figure: plan calibrate fits the rest",
-        ),
-    )
+    name: GpuKind(name, memory, _flops(*flops), *speeds, *source_and_driver_name)
+    for name, memory, flops, speeds, *source_and_driver_name in _TABLE
 }
 """Kinds by name."""
 

@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from verl_hpc.runs.process import stat_fields
+
 _PROC = Path("/proc")
 
 
 def is_alive(process: int) -> bool:
     """Whether a process runs; one that has ended and was not waited for does not."""
     try:
-        stat = (_PROC / str(process) / "stat").read_text()
+        return stat_fields(process)[0] not in "ZX"
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def has_variable(process: int, name: str, value: str) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_hpc.errors import ClusterError
-from verl_hpc.testing.slurm_lab import accounting_conf
 
 DEFAULT_PARTITION = "debug"
 URGENT_PARTITION = "urgent"
@@ -46,6 +45,34 @@ SlurmctldTimeout=10
 ReturnToService=2
 MinJobAge=3600
 MessageTimeout=10
+"""
+_DATABASE = """\
+AuthType=auth/munge
+AuthInfo=socket={munge_socket}
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={dbd_port}
+SlurmUser={user}
+LogFile={directory}/log/slurmdbd.log
+PidFile={directory}/run/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct_db
+"""
+_ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={dbd_port}
+AccountingStoragePass={munge_socket}
+AccountingStorageTRES=gres/gpu
+JobAcctGatherType=jobacct_gather/linux
+# Each node has a meter of its own, a file that a test writes, in place of /sys/cray/pm_counters.
+AcctGatherEnergyType=acct_gather_energy/pm_counters
+JobAcctGatherFrequency=1
+AcctGatherNodeFreq=1
 """
 _NO_ACCOUNTING = """\
 AccountingStorageType=accounting_storage/none
@@ -170,10 +197,10 @@ class LabSettings:
             "dbd_port": self.database_port(first_port) - 1,
             "database_port": self.database_port(first_port),
         }
-        accounts = accounting_conf.CONTROLLER if self.accounting else _NO_ACCOUNTING
+        accounts = _ACCOUNTING if self.accounting else _NO_ACCOUNTING
         partitions = _SCHEDULING + _LOGIN * self.login_node
-        kept = {"slurmdbd.conf": accounting_conf.slurmdbd_conf(values)} if self.accounting else {}
-        return kept | {
+        database = {"slurmdbd.conf": _DATABASE.format(**values)} if self.accounting else {}
+        return database | {
             "slurm.conf": (_CONTROLLER + accounts + _NODES + partitions).format(**values),
             "nodes.conf": self._nodes_conf(first_port + 1),
             "gres.conf": self._gres_conf(),

@@ -20,6 +20,7 @@ import secrets
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -92,6 +93,7 @@ class RunLock:
         self._me = _myself()
         self._ask = run_tool
         self._descriptor = self._take()
+        self._sweep()
         self._over = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="run lock", daemon=True)
         self._beats.start()
@@ -208,6 +210,14 @@ class RunLock:
                 self._path.unlink(missing_ok=True)
         finally:
             guard.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Remove the new files of writers that were killed before they could rename them."""
+        now = os.fstat(self._descriptor).st_mtime
+        for file in (*self._run.glob(".*.new"), *self._run.glob("lives/.*.new")):
+            with suppress(OSError):  # somebody else's, or gone
+                if now - file.stat().st_mtime > STALE_S:
+                    file.unlink()
 
     def _refusal(self, holder: Holder | None) -> InUseError:
         return InUseError(

@@ -62,6 +62,17 @@ def test_it_is_there_while_a_run_lasts_and_renewed(tmp_path, hurried):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_that_killed_writers_have_left_are_removed(tmp_path):
+    (tmp_path / "lives").mkdir()
+    for name in (".ranks.json.1.new", "lives/.0.json.2.new", "new", ".ranks.json.3.new"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / ".ranks.json.3.new").touch()
+    with RunLock(tmp_path):
+        left = {path.name for path in tmp_path.rglob("*")}
+    assert left == {"lives", "new", ".ranks.json.3.new", FILE}, "somebody may be writing one now"
+
+
 def test_a_second_process_is_refused_and_told_by_whom(tmp_path, hurried):
     with RunLock(tmp_path) as lock:
         told = rf"in use by process {os.getpid()} on .*another name"

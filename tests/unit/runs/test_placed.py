@@ -1,10 +1,8 @@
 """Placements of a run, and what their ranks do."""
 
-import json
-
 import pytest
 
-from verl_hpc.runs.heartbeat import FILE, Heartbeat, read_heartbeat
+from verl_hpc.runs.heartbeat import Heartbeat, read_heartbeat
 from verl_hpc.runs.placed import Placed, described
 from verl_hpc.runs.ranks import Progress, Ranks
 
@@ -46,11 +44,3 @@ def test_a_heartbeat_has_the_placements(tmp_path):
     heart.place([TRAIN, ROLLOUT])
     heart.beat("rollout", 1)
     assert read_heartbeat(tmp_path).placements == (TRAIN, ROLLOUT)
-
-
-def test_a_heartbeat_without_placements_is_read(tmp_path):
-    Heartbeat(tmp_path, lambda: 100.0).beat("rollout", 1)
-    found = json.loads((tmp_path / FILE).read_text())
-    assert found.pop("placements") == []
-    (tmp_path / FILE).write_text(json.dumps(found))
-    assert read_heartbeat(tmp_path).placements == ()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,13 +12,11 @@ import pytest
 from tests.unit.waiting import within
 from verl_hpc.runs.jobs import record_job
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
-from verl_hpc.runs.records import read_record, write_record
 from verl_hpc.runs.stacks import gather as stacks_gather
-from verl_hpc.runs.stacks.gather import gather_stacks, step_words
+from verl_hpc.runs.stacks.gather import gather_stacks
 from verl_hpc.runs.stacks.stack import (
     SIGNAL,
     Frame,
-    NodeStacks,
     Stack,
     Thread,
     from_faulthandler,
@@ -86,12 +83,6 @@ def test_groups_begin_with_the_odd_one_out():
     numbers = [[s.rank for s in part] for part in group(stacks)]
     assert numbers == [[4], [2, 3], [0, 1], [5]], "lines of a waiting loop say nothing"
     assert [s.rank for s in group(stacks, late=[3])[0]] == [2, 3]
-
-
-def test_stacks_travel(tmp_path):
-    stacks = [stack(0, WAIT, problem="x"), stack(1, problem="gone")]
-    write_record(tmp_path / "n0.json", NodeStacks(tuple(stacks)))
-    assert read_record(tmp_path / "n0.json", NodeStacks).stacks == tuple(stacks)
 
 
 VICTIM = """
@@ -210,8 +201,11 @@ def test_the_step_that_reaches_other_nodes(tmp_path, monkeypatch):
     finally:
         os.umask(before)
     assert "the rank is gone" in taken.problem
-    words = "--overlap --jobid=4711 --nodes=1 --ntasks=1 --ntasks-per-node=1"
-    assert f"{words} --nodelist={HOST}" in (tmp_path / "srun").read_text()
+    words = f"--overlap --jobid=4711 --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist={HOST} "
+    assert (
+        f"{words}--cpus-per-task=1 --mem=0 --gres=none --mpi=none"
+        in (tmp_path / "srun").read_text()
+    )
     assert list((tmp_path / "stacks").iterdir()) == []
     assert (tmp_path / "stacks").stat().st_mode & 0o777 == 0o750
     assert (tmp_path / "cluster").read_text() == "c2\n"
@@ -224,17 +218,6 @@ def test_the_step_that_reaches_other_nodes(tmp_path, monkeypatch):
     assert "srun is not on PATH" in taken.problem
 
 
-def test_the_step_takes_nothing_from_the_job(tmp_path):
-    words = step_words(tmp_path, tmp_path, "1", ["n0", "n1"], "auto")
-    assert {"--overlap", "--mem=0", "--gres=none", "--mpi=none", "--ntasks=2"} <= set(words)
-
-
 def test_a_node_without_ranks_json(tmp_path, capsys):
     assert main(str(tmp_path), str(tmp_path), "auto") == 1
     assert "has no ranks.json" in capsys.readouterr().err
-
-
-def test_no_other_meaning_is_taken_away():
-    """Stop requests, time limits of rewards and keyboards have their signals."""
-    taken = {signal.SIGUSR2, signal.SIGTERM, signal.SIGALRM, signal.SIGINT, signal.SIGUSR1}
-    assert SIGNAL not in taken

@@ -1,18 +1,6 @@
 """Verdicts as lines, as data, and what they say of nodes."""
 
-import json
-
-from verl_hpc.runs.records import as_record
-from verl_hpc.runs.verdict import (
-    Verdict,
-    any_fails,
-    failing_nodes,
-    fails,
-    listed,
-    ok,
-    to_data,
-    unknown,
-)
+from verl_hpc.runs.verdict import any_fails, failing_nodes, fails, listed, ok, unknown
 
 VERDICTS = [
     ok("mpi", "pmi2"),
@@ -30,11 +18,6 @@ def test_a_line():
 def test_unknown_is_no_failure():
     assert not any_fails(VERDICTS[:2])
     assert any_fails(VERDICTS)
-
-
-def test_there_and_back():
-    told = json.loads(json.dumps(to_data(VERDICTS)))
-    assert [as_record(entry, Verdict) for entry in told] == VERDICTS
 
 
 def test_nodes_to_blame():

@@ -23,7 +23,7 @@ from verl_hpc.runtime import device, environment, fabric, limits, session, world
 from verl_hpc.runtime.binding import Binding
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.fabric import Fabric
-from verl_hpc.runtime.preflight import devices, examine, figures, gpu, network, node
+from verl_hpc.runtime.preflight import devices, examine, gpu, network, node
 from verl_hpc.runtime.preflight import fabric as preflight_fabric
 from verl_hpc.runtime.preflight import limits as preflight_limits
 from verl_hpc.runtime.session import Session
@@ -181,9 +181,6 @@ class Cuda:
     def mem_get_info(self, which: object) -> tuple[int, int]:
         return 78 * GIB, 80 * GIB
 
-    def get_device_name(self, which: object) -> str:
-        return here().model
-
 
 class _Torch:
     """torch of the node that asks; its tensors are arrays, and its devices their names."""
@@ -229,7 +226,7 @@ def stand_in(monkeypatch: Any, meeting: Meeting) -> None:
     patch(world, "socket", SimpleNamespace(gethostname=lambda: here().name))
     patch(environment, "node_name", lambda: here().name)
     patch(examine, "read_binding", _binding)
-    patch(figures, "most_bytes", lambda: HOST_BYTES)
+    patch(devices, "most_bytes", lambda: HOST_BYTES)
     for module in (device, devices):
         patch(module, "driver_version", lambda: here().driver)
     for place in (limits, preflight_limits):

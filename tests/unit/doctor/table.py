@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
+
+from verl_hpc.runs.verdict import Verdict
 
 SYSTEMS = {
     "LUMI": "lumi_g",
@@ -93,6 +97,31 @@ def shown(rows: list[Row], cells: Mapping[tuple[str, str], Cell]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     pads = ([word.ljust(width) for word, width in zip(line, widths, strict=True)] for line in lines)
     return "\n".join("  ".join(line).rstrip() for line in pads)
+
+
+def states(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    """States by check."""
+    return {verdict.check: verdict.state for verdict in verdicts}
+
+
+def words(row: Row, verdicts: Iterable[Verdict], directory: Path) -> str:
+    """What the check that a row breaks says, and the nodes that it blames.
+
+    Paths are below a directory, and users have no numbers.
+    """
+    said = [
+        f"{one} (blames {', '.join(one.nodes)})" if one.nodes else str(one)
+        for one in verdicts
+        if one.check == row.check
+    ]
+    text = (
+        "\n    ".join([row.name, *said]).replace(f"{directory}/", "").replace(str(directory), ".")
+    )
+    return re.sub(r"(user|group) \d+", r"\1 N", text) + "\n"
+
+
+def check_words(file: Path, text: str) -> None:
+    assert text == file.read_text(), f"{file.name} should be:\n{text}"
 
 
 def wrong(rows: list[Row], cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:

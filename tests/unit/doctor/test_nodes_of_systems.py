@@ -2,7 +2,8 @@
 
 The table is nodes_of_systems.txt; nodes.py says what stands in for what. Each row breaks one thing:
 the check of its name must have the state of the cell, the checks of ALSO fail with it, and the
-others have what they have where nothing is broken. A failure prints all of it.
+others have what they have where nothing is broken. A failure prints all of it. What is said in
+words, and which nodes are blamed, is in nodes_in_words.txt for one of the systems.
 """
 
 import json
@@ -22,6 +23,7 @@ from verl_hpc.runtime.fabric import Fabric
 from verl_hpc.runtime.preflight.examine import examine, result_path, write_result
 
 TABLE = Path(__file__).with_name("nodes_of_systems.txt")
+WORDS, SPOKEN = Path(__file__).with_name("nodes_in_words.txt"), "leonardo_booster"
 FLOORS = {"preflight.min_bandwidth_gb_s": 10.0, "preflight.min_write_gb_s": 0.5}
 TCP = {"NCCL_NET": "Socket"}
 
@@ -153,6 +155,7 @@ STATES = {
     "all-reduce: slow": each(put(speed=1.0)),
     "nccl: TCP beside a faster network": each(put(network="Socket")),
     "nccl: TCP is chosen": each(put(network="Socket"), variables=TCP),
+    "nccl: it does not say": each(put(network="")),
 }
 NEED_GPUS = ("infiniband", "nccl", "gpu cores", "memory")
 ALSO = {
@@ -236,13 +239,8 @@ def verdicts(monkeypatch, system, directory, state):
         return nodes.run_ranks(made, meeting, work)
 
 
-def states(*asked):
-    """States by check; arguments as of `verdicts`."""
-    return {verdict.check: verdict.state for verdict in verdicts(*asked)}
-
-
 def compare(row, found, healthy):
-    also = ALSO.get(row.name, ())
+    found, also = table.states(found), ALSO.get(row.name, ())
     one = table.cell(row, found, healthy, (*also, *FOLLOWS.get(row.name, ())))
     missed = [name for name in also if found.get(name) != "fails"]
     failed = [name for name in FOLLOWS.get(row.name, ()) if found.get(name) == "fails"]
@@ -252,21 +250,24 @@ def compare(row, found, healthy):
 def test_ranks_say_of_every_system_what_is_true_of_it(tmp_path, monkeypatch):
     rows = table.parse(TABLE.read_text())
     assert [row.name for row in rows] == list(STATES)
-    cells = {}
+    cells, words = {}, ""
     for heading, system in SYSTEMS.items():
-        look = partial(states, monkeypatch, system)
+        look = partial(verdicts, monkeypatch, system)
         whole = {}
         for kind in ((1, False), (2, False), (2, True)):
             state = each(nothing, num_nodes=kind[0], has_all=kind[1])
-            whole[kind] = look(tmp_path / f"{system}/{kind}", state)
+            whole[kind] = table.states(look(tmp_path / f"{system}/{kind}", state))
             assert set(whole[kind].values()) == {"ok"}, (system, whole[kind])
         for number, row in enumerate(rows):
             state = STATES[row.name]
             seen = look(tmp_path / f"{system}/row{number}", state)
             kind = state.num_nodes, state.has_all
             cells[row.name, heading] = compare(row, seen, whole[kind])
+            if system == SPOKEN:
+                words += table.words(row, seen, tmp_path / f"{system}/row{number}")
     text = table.shown(rows, cells)
     assert list(table.wrong(rows, cells)) == [], f"\n{text}"
+    table.check_words(WORDS, words)
 
 
 def test_the_command_reads_what_ranks_have_written(tmp_path, monkeypatch, capsys):

@@ -14,9 +14,8 @@ from verl_hpc.hardware.measured import Measured
 from verl_hpc.runs.verdict import Verdict, failing_nodes, fails, listed, ok, to_data
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.binding import Binding, find_trouble, overlaps, read_binding
-from verl_hpc.runtime.preflight.devices import check_torch
+from verl_hpc.runtime.preflight.devices import judge_memory, judge_torch, look, measured_of
 from verl_hpc.runtime.preflight.fabric import check_fabric, check_network
-from verl_hpc.runtime.preflight.figures import judge_memory, measured_of, read_figures
 from verl_hpc.runtime.preflight.gpu import Gpu, judge_gpus, judge_nearness
 from verl_hpc.runtime.preflight.limits import check_limits
 from verl_hpc.runtime.preflight.network import check_all, judge_pairs, measure_pairs
@@ -56,14 +55,14 @@ def examine(
     wanted_gpus = None if site is None else site.gpus_per_node
     hosts = node_names(here)
     bindings = here.control.allgather(read_binding(here.world))
-    figures = here.control.allgather(read_figures(here))
+    ranks = here.control.allgather(look(here))
     verdicts = [
         _check_world(here, hosts, num_nodes),
         judge_binding(bindings),
         _check_gpus(here, hosts, gpus, wanted_gpus),
-        check_torch(here, hosts, wanted_gpus),
+        judge_torch(ranks, hosts, wanted_gpus),
         *judge_nearness(bindings, here.control.allgather(_near_cores(here, gpus))),
-        judge_memory(figures),
+        judge_memory(ranks),
         *check_fabric(here, hosts),
         check_limits(here, hosts, wanted_gpus),
         check_clocks(here, hosts, wanted.max_clock_skew_s),
@@ -77,7 +76,7 @@ def examine(
     verdicts += check_network(here, hosts, nccl_log)
     if site is None:
         return Findings(verdicts, None)
-    return Findings(verdicts, measured_of(site.name, len(hosts), figures, speeds))
+    return Findings(verdicts, measured_of(site.name, len(hosts), ranks, speeds))
 
 
 def node_names(here: Session) -> list[str]:

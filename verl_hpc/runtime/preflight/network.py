@@ -26,7 +26,24 @@ def measure_pairs(here: Session, hosts: Sequence[str]) -> dict[Pair, float]:
     Args:
         hosts: name of each node.
     """
-    return _measure_pairs(here, hosts) if len(hosts) > 1 else {}
+    import torch.distributed as dist
+
+    speeds: dict[Pair, float] = {}
+    for pairs in rounds_of(len(hosts)):
+        mine = next((pair for pair in pairs if here.world.node in pair), None)
+        seconds = 0.0
+        here.control.barrier()
+        if mine is not None:
+            here.enter(f"all-reduce between {hosts[mine[0]]} and {hosts[mine[1]]}")
+            ranks = [r for r, node in enumerate(here.world.node_of) if node in mine]
+            group = dist.new_group(ranks, use_local_synchronization=True)
+            seconds = _all_reduce_s(here, group)
+            dist.destroy_process_group(group)
+        took = here.control.allgather(seconds)
+        for pair in pairs:
+            ranks = [r for r, node in enumerate(here.world.node_of) if node in pair]
+            speeds[pair] = _bus_gb_s(here, len(ranks), max(took[r] for r in ranks))
+    return speeds
 
 
 def check_all(here: Session, floor: float | None) -> list[Verdict]:
@@ -46,8 +63,8 @@ def check_all(here: Session, floor: float | None) -> list[Verdict]:
 def rounds_of(num_nodes: int) -> list[list[Pair]]:
     """The pairs of a ring, in rounds in which no node has two: at most three rounds."""
     ring = [(node, (node + 1) % num_nodes) for node in range(num_nodes)]
-    if num_nodes == 2:
-        ring = ring[:1]
+    if num_nodes <= 2:
+        ring = ring[: num_nodes - 1]
     last = [ring.pop()] if num_nodes % 2 and num_nodes > 1 else []
     return [pairs for pairs in (ring[0::2], ring[1::2], last) if pairs]
 
@@ -87,27 +104,6 @@ def _floor(floor: float | None) -> str:
     if floor is None:
         return " (preflight.min_bandwidth_gb_s is not set: reported only)"
     return f", at least {floor:g} wanted"
-
-
-def _measure_pairs(here: Session, hosts: Sequence[str]) -> dict[Pair, float]:
-    import torch.distributed as dist
-
-    speeds: dict[Pair, float] = {}
-    for pairs in rounds_of(len(hosts)):
-        mine = next((pair for pair in pairs if here.world.node in pair), None)
-        seconds = 0.0
-        here.control.barrier()
-        if mine is not None:
-            here.enter(f"all-reduce between {hosts[mine[0]]} and {hosts[mine[1]]}")
-            ranks = [r for r, node in enumerate(here.world.node_of) if node in mine]
-            group = dist.new_group(ranks, use_local_synchronization=True)
-            seconds = _all_reduce_s(here, group)
-            dist.destroy_process_group(group)
-        took = here.control.allgather(seconds)
-        for pair in pairs:
-            ranks = [r for r, node in enumerate(here.world.node_of) if node in pair]
-            speeds[pair] = _bus_gb_s(here, len(ranks), max(took[r] for r in ranks))
-    return speeds
 
 
 def _all_reduce_s(here: Session, group: Any) -> float:

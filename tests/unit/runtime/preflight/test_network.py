@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from verl_hpc.runtime.preflight.network import judge_pairs, rounds_of, slow_nodes
+from verl_hpc.runtime.preflight.network import rounds_of, slow_nodes
 
 
 @pytest.mark.parametrize("num_nodes", range(2, 12))
@@ -19,7 +19,7 @@ def test_rounds_have_each_pair_of_the_ring_once_and_no_node_twice(num_nodes):
 
 
 def test_one_node_has_nobody_to_measure():
-    assert [pair for pairs in rounds_of(1) for pair in pairs if pair[0] != pair[1]] == []
+    assert rounds_of(1) == []
 
 
 def ring(num_nodes, *bad):
@@ -41,25 +41,3 @@ ONE_SLOW_PAIR, TWO_NODES = ring(5) | {(1, 2): 1.0}, {(0, 1): 1.0}
 @pytest.mark.parametrize("speeds", [ONE_SLOW_PAIR, TWO_NODES, ring(5, *range(5))])
 def test_where_no_node_stands_out_none_is_to_blame(speeds):
     assert slow_nodes(speeds, 5.0) == []
-
-
-HOSTS = ["n0", "n1", "n2", "n3"]
-
-
-PAIRS = [
-    (ring(4, 1), None, "ok", (), "1.00 to 10.00 GB/s in 4 pairs"),
-    (ring(4, 1), None, "ok", (), "reported only"),
-    (ring(4), 10.0, "ok", (), ""),
-    (ring(4, 1), 5.0, "fails", ("n1",), "slow: n0-n1 1.00, n1-n2 1.00"),
-    (ring(4, 1), 5.0, "fails", ("n1",), "leave out n1"),
-    (ring(4, 0, 1, 2, 3), 5.0, "fails", (), "all are slow"),
-    (ring(4) | {(1, 2): 1.0}, 5.0, "fails", (), "one node of each slow pair"),
-    (TWO_NODES, 5.0, "fails", (), "all are slow"),
-]
-
-
-@pytest.mark.parametrize(("speeds", "floor", "state", "blamed", "words"), PAIRS)
-def test_verdicts_on_pairs(speeds, floor, state, blamed, words):
-    verdict = judge_pairs(speeds, HOSTS, floor)
-    assert (verdict.state, verdict.nodes) == (state, blamed)
-    assert words in f"{verdict.found} {verdict.todo}"

@@ -20,8 +20,7 @@ from benchmarks.scaling_tables import (
     strong_table,
     weak_table,
 )
-from tests.unit.cluster.test_launch_configs import MODELS, RUNS, num_ranks
-from tests.unit.cluster.test_launch_memory import DENSE
+from tests.unit.cluster.test_launch_configs import DENSE, MODELS, RUNS, num_ranks
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import architecture_from

@@ -131,7 +131,7 @@ def _option(name: str) -> str:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises: ConfigError: options that are missing, or do not go together."""
-    from verl_hpc.cluster.checks import MOST_NODES
+    from verl_hpc.cluster.job import MOST_NODES
 
     _check_words(arguments.words)
     only = f"only plan {CALIBRATE} RUN... takes it; leave it out, or name runs to calibrate from"

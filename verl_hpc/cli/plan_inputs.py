@@ -106,14 +106,13 @@ def architectures(
         ModelError: a file that cannot be read, or of a family that is not mapped.
     """
     files = _given(config, given)
-    request = Request(config, "", (), profile, 1, "1:00:00", Path.cwd())
-    job = plan_job(request)
+    job = plan_job(Request(config, "", (), profile, 1, "1:00:00", Path.cwd()))
     archs: dict[str, Architecture] = {}
     read: dict[Path, Architecture] = {}
     for name, role in config.role_settings.items():
         own = role.model.path != config.model.path
         path = files.get(name) or (None if own else files.get(""))
-        path = path or model_directory(request, job, role)
+        path = path or model_directory(job, role)
         if path is None:
             raise _missing(name, role.model.path, own)
         if path not in read:

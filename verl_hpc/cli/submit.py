@@ -112,26 +112,26 @@ def run(arguments: argparse.Namespace) -> int:
     job = plan_job(request)
     made_by = _made_by(arguments)
     if arguments.auto:
-        request = _with_best_layout(arguments, request, job, " ".join(made_by))
+        request = _with_best_layout(arguments, job, " ".join(made_by))
         job = plan_job(request)
-    check_request(request, job)
-    _note("" if arguments.script_only else check_packages(request))
-    verdict = memory_verdict(request, job, arguments.force)
+    check_request(job)
+    _note("" if arguments.script_only else check_packages(job))
+    verdict = memory_verdict(job, arguments.force)
     script = render_script(job, made_by)
     if arguments.script_only:
         sys.stdout.write(script)
         print(verdict, file=sys.stderr)
         return 0
-    report = f"{explain(request, job, made_by)}\n== memory\n{verdict}\n"
+    report = f"{explain(job, made_by)}\n== memory\n{verdict}\n"
     if arguments.dry_run:
         _note_unused()
-        check_own_code(request, job)
+        check_own_code(job)
         sys.stdout.write(report)
         return 0
-    return _submit(request, job, script, report, verdict)
+    return _submit(job, script, report, verdict)
 
 
-def _with_best_layout(arguments: argparse.Namespace, request: Any, job: Any, made_by: str) -> Any:
+def _with_best_layout(arguments: argparse.Namespace, job: Any, made_by: str) -> Any:
     from verl_hpc.cluster.fit import with_best_layout
 
     if arguments.script_only:
@@ -139,7 +139,7 @@ def _with_best_layout(arguments: argparse.Namespace, request: Any, job: Any, mad
             "--auto with --script-only: the script names --config, which has no layout that was "
             "found; write one with `plan --search --write FILE`, and submit that"
         )
-    return with_best_layout(request, job, made_by)
+    return with_best_layout(job, made_by)
 
 
 def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
@@ -167,9 +167,9 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
     sweep = plan_sweep(base, arguments.sweep, arguments.at_once, arguments.until_goal)
     verdicts = []
     for run in sweep.runs:
-        check_request(run.request, run.job)
-        verdicts.append(memory_verdict(run.request, run.job, arguments.force))
-    for note in dict.fromkeys(check_packages(run.request) for run in sweep.runs):
+        check_request(run.job)
+        verdicts.append(memory_verdict(run.job, arguments.force))
+    for note in dict.fromkeys(check_packages(run.job) for run in sweep.runs):
         _note(note)
     words = _made_by(arguments)
     words += [f"--sweep {shlex.quote(word)}" for word in arguments.sweep]
@@ -177,13 +177,13 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
     words += ["--until-goal"] if sweep.until_goal else []
     array = render_array(sweep, words)
     reports = [
-        f"{explain(run.request, run.job, ())}\n== memory\n{verdict}\n"
+        f"{explain(run.job, ())}\n== memory\n{verdict}\n"
         for run, verdict in zip(sweep.runs, verdicts, strict=True)
     ]
     _note_unused()
     if arguments.dry_run:
         for run in sweep.runs:
-            check_own_code(run.request, run.job)
+            check_own_code(run.job)
         parts = [("array", array), ("runs", table(sweep) + "\n"), ("run 0", reports[0])]
         sys.stdout.write("\n".join(f"== {title}\n{text}" for title, text in parts))
         return 0
@@ -208,12 +208,12 @@ def _made_by(arguments: argparse.Namespace) -> list[str]:
     return [*words, *map(shlex.quote, arguments.overrides)]
 
 
-def _submit(request: Any, job: Any, script: str, report: str, verdict: str) -> int:
+def _submit(job: Any, script: str, report: str, verdict: str) -> int:
     from verl_hpc.cluster.submission import submit
     from verl_hpc.slurm.tools import scancel
 
     _note_unused()
-    ids = submit(request, job, script, report)
+    ids, request = submit(job, script, report), job.request
     attempts = request.run_directory / "job" / "attempts"
     print(f"job {ids[0]}: {job.title}")
     print(verdict)

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from verl_hpc.cluster.job import Job, plan_job
+from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.own_code import check_defines
 from verl_hpc.cluster.request import Request
-from verl_hpc.cluster.site import Site
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
@@ -30,74 +29,71 @@ from verl_hpc.sources.local import (
     not_cached,
 )
 
-MOST_NODES = 65_533
-"""Most nodes that a cluster of Slurm can have (the limit of MaxNodeCount)."""
 
-
-def check_request(request: Request, job: Job) -> None:
+def check_request(job: Job) -> None:
     """Compare the ranks with the layout; with the models, too, if they can be read here.
 
     Raises:
         ConfigError, ModelError: the run cannot be laid out on these ranks, or its roles read other
             token ids.
     """
-    if not 1 <= request.nodes <= MOST_NODES:
-        raise ConfigError(f"--nodes {request.nodes}: from 1 to {MOST_NODES}")
-    config, per_node = request.config, request.profile.site.ranks_per_node
+    request, config, per_node = job.request, job.request.config, job.site.ranks_per_node
     try:
         place_roles(config, request.num_ranks, per_node)
     except ConfigError as error:
         raise ConfigError(
             f"--nodes {request.nodes} x {per_node} ranks = {request.num_ranks}: {error}"
         ) from None
-    models = _models(request, job)
-    archs = model_archs(request, job)
+    models = _models(job)
+    archs = model_archs(job)
     first = next(iter(config.role_settings))
     if first in archs:
         run_layouts(config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node)
-        if not request.profile.site.gpus_per_node:
+        if not job.site.gpus_per_node:
             check_heads_on_cpus(config, archs[first])
-    _check_tokenizers(request, job, models)
+    _check_tokenizers(job, models)
 
 
-def model_archs(request: Request, job: Job) -> dict[str, Architecture]:
+def model_archs(job: Job) -> dict[str, Architecture]:
     """Read the architectures of the roles whose models can be read here.
 
     Raises:
         ModelError: one is of a family that is not mapped.
     """
-    directories = _models(request, job)
+    directories = _models(job)
     read = {path: read_architecture(path) for path in dict.fromkeys(directories.values())}
     return {name: read[path] for name, path in directories.items()}
 
 
-def _models(request: Request, job: Job) -> dict[str, Path]:
+def _models(job: Job) -> dict[str, Path]:
     """Directories on the host of the roles' models, of those that can be read here."""
-    settings = request.config.role_settings
-    directories = {name: model_directory(request, job, role) for name, role in settings.items()}
+    settings = job.request.config.role_settings
+    directories = {name: model_directory(job, role) for name, role in settings.items()}
     return {name: directory for name, directory in directories.items() if directory is not None}
 
 
-def model_directory(request: Request, job: Job, role: RoleSettings) -> Path | None:
+def model_directory(job: Job, role: RoleSettings) -> Path | None:
     """Where a role's config.json is on the host: in a model directory, or in a step of a run.
 
     None where it is not seen from here.
     """
     try:
         path = local_directory(role.model.path)
-        model = outside(request, job, f"roles.{role.name}.path", path)
+        model = outside(job, f"roles.{role.name}.path", path)
     except ConfigError:  # check_paths says so
         return None
     own = f"hf_{role.shares or role.name}"
-    return next(filter(_has_config, (model, model / own, model / "hf")), None)
+    places = (model, model / own, model / "hf")
+    return next((place for place in places if (place / "config.json").is_file()), None)
 
 
-def _check_tokenizers(request: Request, job: Job, models: Mapping[str, Path]) -> None:
-    first = models.get(next(iter(request.config.role_settings)))
-    tokenizer, path = first, request.config.model.tokenizer
+def _check_tokenizers(job: Job, models: Mapping[str, Path]) -> None:
+    config = job.request.config
+    first = models.get(next(iter(config.role_settings)))
+    tokenizer, path = first, config.model.tokenizer
     if path is not None:
         try:
-            tokenizer = outside(request, job, "model.tokenizer", local_directory(path))
+            tokenizer = outside(job, "model.tokenizer", local_directory(path))
         except ConfigError:  # check_paths says so
             return
     if tokenizer is not None:
@@ -105,11 +101,7 @@ def _check_tokenizers(request: Request, job: Job, models: Mapping[str, Path]) ->
         check_tokenizers(tokenizer, own)
 
 
-def _has_config(directory: Path) -> bool:
-    return (directory / "config.json").is_file()
-
-
-def check_packages(request: Request) -> str:
+def check_packages(job: Job) -> str:
     """Look for the packages of the run's trackers, where the ranks' Python is this one.
 
     Returns:
@@ -118,14 +110,12 @@ def check_packages(request: Request) -> str:
     Raises:
         ConfigError: one is not installed.
     """
-    wanted = [
-        f"metrics.{name} needs {package}"
-        for name, package in wanted_trackers(request.config.metrics)
-    ]
+    metrics = job.request.config.metrics
+    wanted = [f"metrics.{name} needs {package}" for name, package in wanted_trackers(metrics)]
     if not wanted:
         return ""
-    if _ranks_have_this_python(request):
-        check_trackers(request.config.metrics)
+    if _ranks_have_this_python(job):
+        check_trackers(metrics)
         return ""
     return (
         f"{'; '.join(wanted)}: the ranks' Python is not this one, so that nobody has looked here; "
@@ -137,8 +127,9 @@ _ENTERED = frozenset({"environment", "container-image", "container-name", "uenv"
 """Options of Slurm with which a job, or a step, sees another file system than login nodes."""
 
 
-def other_python(site: Site, job: Job) -> str | None:
+def other_python(job: Job) -> str | None:
     """Why the ranks' Python is not what its name is on this login node; None if it is."""
+    site = job.site
     if site.container.image is not None:
         return "inside the container"
     entered = _ENTERED & {setting.name for setting in (*job.directives, *job.srun)}
@@ -158,35 +149,34 @@ def is_path(python: str) -> bool:
     return "/" in os.path.expandvars(python).split()[0]
 
 
-def _ranks_have_this_python(request: Request) -> bool:
+def _ranks_have_this_python(job: Job) -> bool:
     """Whether ranks run in the environment of this process: no container, no lines of setup that
     could choose another, and the same interpreter."""
-    site = request.profile.site
+    site = job.site
     program = shutil.which(os.path.expandvars(site.python))
-    if site.setup or "PATH" in site.environment or not program:
-        return False
-    if other_python(site, plan_job(request)) is not None:
+    if site.setup or "PATH" in site.environment or not program or other_python(job) is not None:
         return False
     return Path(program).absolute().parent == Path(sys.executable).absolute().parent
 
 
-def check_paths(request: Request, job: Job) -> None:
+def check_paths(job: Job) -> None:
     """Look for the run's files here, as the ranks will look for them there.
 
     Raises:
         ConfigError: one does not exist, or no mount shows it to the ranks.
         ModelError: a model on a hub is not in the cache, or is there in part.
     """
-    if not request.profile.site.check_paths:
+    request = job.request
+    if not job.site.check_paths:
         return
     if request.program == "train":
         _check_models(request)
     for name, path in inputs(request) if request.program == "train" else ():
-        file = outside(request, job, name, path)
-        outside(request, job, name, str(repository(path)))
+        file = outside(job, name, path)
+        outside(job, name, str(repository(path)))
         if not file.exists():
             raise _missing(f"{name} = {path}", file)
-    check_own_code(request, job)
+    check_own_code(job)
     image = image_path(request)
     if image is not None and "$" not in str(image) and not image.exists():
         raise ConfigError(f"container.image = {image}: does not exist; build it with containers/")
@@ -201,18 +191,19 @@ def _check_models(request: Request) -> None:
         check_whole(name, local_directory(path))
 
 
-def check_own_code(request: Request, job: Job) -> None:
+def check_own_code(job: Job) -> None:
     """Look into the files of the recipe and of the reward function that are the user's.
 
     Raises:
         ConfigError: one does not exist here, or does not define the name that is asked for.
     """
+    request = job.request
     for name, reference in own_code(request.config) if request.program == "train" else ():
         path, _, function = reference.rpartition(":")
-        file = outside(request, job, name, path)
+        file = outside(job, name, path)
         if file.exists():
             check_defines(f"{name} = {reference}", file, function)
-        elif request.profile.site.check_paths:
+        elif job.site.check_paths:
             raise _missing(f"{name} = {path}", file)
 
 
@@ -272,18 +263,19 @@ def inputs(request: Request) -> Iterator[tuple[str, str]]:
         yield name, reference.rpartition(":")[0]
 
 
-def outside(request: Request, job: Job, name: str, path: str) -> Path:
+def outside(job: Job, name: str, path: str) -> Path:
     """Where a path of the ranks is on the host.
 
     Raises:
         ConfigError: no mount shows it to the ranks.
     """
+    request = job.request
     inside = Path(os.path.normpath(request.directory / path))
     for mount in reversed(job.mounts):  # a later one lies on top
         if mount.covers(str(inside)):
             return Path(mount.source) / inside.relative_to(mount.target)
     always = (request.directory, request.run_directory)
-    if any(map(inside.is_relative_to, always)) or request.profile.site.container.shows(inside):
+    if any(map(inside.is_relative_to, always)) or job.site.container.shows(inside):
         return inside
     shown = ", ".join(mount.target for mount in job.mounts)
     raise ConfigError(

@@ -1,19 +1,20 @@
-"""Kinds of containers. Each says how srun, or the command that srun starts, gets into it."""
+"""Kinds of containers. Each says how srun, or the command that srun starts, gets into it.
+
+Values may use variables of the script.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from verl_hpc.cluster.centre_containers import EdfConfig, ShifterConfig
-from verl_hpc.cluster.container_base import Container, Unmounted
 from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
-from verl_hpc.cluster.oci import DockerConfig, PodmanConfig
 from verl_hpc.cluster.setting import DEFAULT, SITE, Setting
 from verl_hpc.cluster.shell import expandable, literal
+from verl_hpc.section import Section
 
 # A rank that wraps another process must hand on Slurm's signals: where Slurm tracks processes by
 # cgroup, "inherited processes will only get SIGKILL" (proctrack_cgroup.c). Where it does not, it
@@ -27,6 +28,61 @@ exec {pipe}<> <(:)
 (trap "" USR2 TERM; "$@" {pipe}>&-; echo $? >&$pipe) <&0 &
 until wait $!; [ ! -e /proc/$! ]; do :; done
 trap "" USR2 TERM; read -r -t 1 status <&$pipe; exit ${status:-1}"""
+
+# Neither hands on the environment. PMI2 talks over a descriptor, which Podman passes on if it is 3.
+# Docker's daemon runs as root: ranks must have the user's ids all the same.
+_ENTER = """\
+program=$1; shift
+for start in SLURM PMI USER LOGNAME CUDA_VISIBLE ROCR_VISIBLE HIP_VISIBLE; do
+    for name in $(compgen -e "$start"); do set -- --env="$name" "$@"; done
+done
+if [ "$program" = docker ]; then
+    for group in $(id -G); do set -- --group-add="$group" "$@"; done
+    # An image knows no user of that number, whose home would be /.
+    set -- --user="$(id -u):$(id -g)" --env=HOME=/tmp "$@"
+elif [ -n "${PMI_FD-}" ]; then
+    exec 3>&"$PMI_FD"
+    export PMI_FD=3
+    set -- --preserve-fds=1 "$@"
+fi
+exec "$program" run "$@\""""
+
+
+class Container(Section):
+    """A kind of container. Each has an `image`, path or name, which is None where ranks run in the
+    node's own file system, and `mounts`, what the site mounts besides what every job needs."""
+
+    takes_mounts: ClassVar[bool] = True
+    """Whether the job says what is mounted."""
+
+    def shows(self, path: Path) -> bool:
+        """Whether ranks see a path of the host without any mount."""
+        del path
+        return False
+
+    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
+        """Options of srun; `names` are the variables that must reach the ranks."""
+        del mounts, names
+        return []
+
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        """Words before the command that srun starts, quoted for the shell; `names` as above."""
+        del mounts, names
+        return []
+
+
+class Unmounted(Container):
+    """A kind whose file systems the job does not choose, so that ranks see every path."""
+
+    takes_mounts: ClassVar[bool] = False
+
+    @property
+    def mounts(self) -> list[str]:
+        return []
+
+    def shows(self, path: Path) -> bool:
+        del path
+        return True
 
 
 class BareConfig(Unmounted):
@@ -113,6 +169,101 @@ class BwrapConfig(Container):
             words += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
         words += ["--chdir", "$PWD", "--"]
         return ["bash", "-c", literal(_PASS_ON), "bwrap", *map(expandable, words)]
+
+
+_AMD = ("--device=/dev/kfd", "--device=/dev/dri")
+_DEVICES = {
+    ("podman", "nvidia"): ("--device=nvidia.com/gpu=all",),
+    ("podman", "amd"): (*_AMD, "--group-add=keep-groups"),
+    ("podman-hpc", "nvidia"): ("--gpu",),
+    ("docker", "nvidia"): ("--gpus=all",),
+    ("docker", "amd"): _AMD,
+}
+"""Options that bring in the GPUs, by program and vendor."""
+
+
+class _OciConfig(Container):
+    """What both kinds share."""
+
+    image: str
+    """Name of an image that every node has, or gets from a registry: NAME[:TAG]."""
+    mounts: list[MountText] = []
+    """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
+    gpu: Literal["nvidia", "amd", "none"] = "nvidia"
+    """Vendor whose devices the container gets, all of the node's, or none."""
+    options: list[str] = []
+    """More options of `run`, such as --device=/dev/infiniband or --ulimit=host."""
+
+    def _prefix(self, program: str, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        # Ranks of a node share memory and see each other's processes, as MPI and NCCL need it.
+        words = ["--rm", "--network=host", "--ipc=host", "--pid=host", "--entrypoint="]
+        words += _DEVICES.get((program, self.gpu), ())
+        words += [f"--volume={mount.text}" for mount in mounts]
+        words += [f"--env={name}" for name in names]
+        words += ["--workdir=$PWD", *self.options, IMAGE]
+        return ["bash", "-c", literal(_ENTER), program, program, *map(expandable, words)]
+
+
+class PodmanConfig(_OciConfig):
+    """Podman, without root: root inside the container is the user outside."""
+
+    kind: Literal["podman"]
+    program: Literal["podman", "podman-hpc"] = "podman"
+    """podman-hpc is NERSC's, whose --gpu brings in NVIDIA's devices and driver."""
+
+    @model_validator(mode="after")
+    def _check_gpu(self) -> Self:
+        if self.program == "podman-hpc" and self.gpu == "amd":
+            raise ValueError("podman-hpc brings in no gpu 'amd'; write nvidia or none")
+        return self
+
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        return self._prefix(self.program, mounts, names)
+
+
+class DockerConfig(_OciConfig):
+    """Docker, whose daemon starts ranks with the ids and the groups of the user."""
+
+    kind: Literal["docker"]
+
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        return self._prefix(self.kind, mounts, names)
+
+
+class ShifterConfig(Container):
+    """Shifter, started by every rank (docs.nersc.gov, "Using Shifter")."""
+
+    kind: Literal["shifter"]
+    image: str
+    """Name of an image that `shifterimg pull` has fetched, such as docker:me/verl_hpc:1."""
+    mounts: list[MountText] = []
+    """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
+    modules: list[str] = ["gpu"]
+    """What the site adds to the image: gpu is the driver, nccl-plugin the network's libraries.
+    Without any, the site's default modules are left out, too."""
+
+    def shows(self, path: Path) -> bool:
+        return path.is_relative_to(Path.home())
+
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        del names
+        words = ["shifter", f"--image={IMAGE}", f"--module={','.join(self.modules) or 'none'}"]
+        words += [f"--volume={mount.text}" for mount in mounts]
+        return [expandable(word) for word in [*words, "--workdir=$PWD"]]
+
+
+class EdfConfig(Unmounted):
+    """CSCS's container engine, whose image and mounts stand in an environment definition file
+    (docs.cscs.ch, "Container Engine")."""
+
+    kind: Literal["edf"]
+    image: str
+    """The file, absolute, or its name below ~/.edf. Its mounts must show the working and the run
+    directory, and its [env] is where the image's own variables are overridden."""
+
+    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
+        del mounts, names
+        return [Setting("environment", IMAGE, SITE)]
 
 
 ContainerConfig = Annotated[

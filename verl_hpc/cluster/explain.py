@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.mounts import Mount
-from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.script import render_script, render_step
 from verl_hpc.cluster.setting import Setting
 
 
-def explain(request: Request, job: Job, made_by: Sequence[str]) -> str:
+def explain(job: Job, made_by: Sequence[str]) -> str:
     """Script, srun line, mounts and environment; the same request gives the same bytes."""
     mounts = [Setting(mount.source, f"-> {_target(mount)}", mount.origin) for mount in job.mounts]
     passed = [Setting(s.name, "(the submitter's)", s.origin) for s in job.passed]
@@ -21,16 +20,16 @@ def explain(request: Request, job: Job, made_by: Sequence[str]) -> str:
         ("options of sbatch", _table(job.directives)),
         ("options of srun", _table(job.srun)),
         ("variables of the script", _table(job.variables)),
-        ("mounts", _table(mounts) or _without_mounts(request)),
+        ("mounts", _table(mounts) or _without_mounts(job)),
         ("environment of the ranks", _table([*job.environment, *passed])),
-        ("run configuration, where it is not the default", _table(request.given())),
+        ("run configuration, where it is not the default", _table(job.request.given())),
         ("after the job", _after(job)),
     ]
     return "\n\n".join(f"== {title}\n{text}" for title, text in parts) + "\n"
 
 
-def _without_mounts(request: Request) -> str:
-    if request.profile.site.container.image is None:
+def _without_mounts(job: Job) -> str:
+    if job.site.container.image is None:
         return "none: ranks see the node's own file systems"
     return "those of the image's own file"
 

@@ -22,18 +22,17 @@ FORCE = "--force submits it all the same"
 _UNCHECKED = "memory was not checked"
 
 
-def memory_verdict(request: Request, job: Job, force: bool = False) -> str:
+def memory_verdict(job: Job, force: bool = False) -> str:
     """What the memory ledger says of a run, in a line.
 
     Args:
-        request: for a run.
-        job: of it.
+        job: of the run.
         force: let pass what does not fit.
 
     Raises:
         ConfigError: it does not fit; with the first phase that does not, and the cheapest change.
     """
-    known = _known(request, job)
+    known, request = _known(job), job.request
     if isinstance(known, str):
         return f"{_UNCHECKED}: {known}"
     hardware, archs = known
@@ -56,20 +55,20 @@ def memory_verdict(request: Request, job: Job, force: bool = False) -> str:
     )
 
 
-def with_best_layout(request: Request, job: Job, made_by: str) -> Request:
+def with_best_layout(job: Job, made_by: str) -> Request:
     """Give a run the placement and the layouts that a search finds.
 
     Args:
-        request: for a run.
-        job: of it.
+        job: of the run.
         made_by: the command, for the record.
 
     Raises:
         ConfigError: what a search needs is not known, an override is of what it chooses, or
             nothing fits.
     """
+    request = job.request
     refuse_searched(request.config, request.overrides, "--auto")
-    known = _known(request, job)
+    known = _known(job)
     if isinstance(known, str):
         raise ConfigError(
             f"--auto: a search cannot start: {known}; or write a layout with `plan --search "
@@ -80,9 +79,9 @@ def with_best_layout(request: Request, job: Job, made_by: str) -> Request:
     return replace(request, config=plan.config, record=plan.record(made_by))
 
 
-def _known(request: Request, job: Job) -> tuple[Hardware, dict[str, Architecture]] | str:
+def _known(job: Job) -> tuple[Hardware, dict[str, Architecture]] | str:
     """Hardware and models of all roles; or what is not known."""
-    site = request.profile.site
+    site, config = job.site, job.request.config
     if site.gpus_per_node and site.gpu is None:
         return (
             f"site {site.name} does not say which GPUs its nodes have (gpu); set it to one of "
@@ -94,11 +93,11 @@ def _known(request: Request, job: Job) -> tuple[Hardware, dict[str, Architecture
             f"site {site.name} does not say how much memory its nodes have (host_memory_gib); set "
             "it to GiB of a node"
         )
-    archs = model_archs(request, job)
-    missing = [name for name in request.config.role_settings if name not in archs]
+    archs = model_archs(job)
+    missing = [name for name in config.role_settings if name not in archs]
     if missing:
-        role = request.config.role_settings[missing[0]]
-        own = role.model.path != request.config.model.path
+        role = config.role_settings[missing[0]]
+        own = role.model.path != config.model.path
         setting = f"roles.{role.name}.path" if own else "model.path"
         return (
             f"no config.json of the {role.name}'s model is seen from here: {setting} = "

@@ -9,25 +9,24 @@ from verl_hpc.cluster.options import check_gpu_request, drop, sbatch_options, sr
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import check_path, expandable, literal, required
-from verl_hpc.cluster.site import RestartConfig
+from verl_hpc.cluster.site import RestartConfig, Site
 from verl_hpc.cluster.variables import ARCHIVES, CACHE, passed_names, rank_environment
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import ATTEMPT
+from verl_hpc.runs.verdict import counted
+
+MOST_NODES = 65_533
+"""Most nodes that a cluster of Slurm can have (the limit of MaxNodeCount)."""
 
 
 @dataclass(frozen=True)
 class Job:
     """What Slurm is asked for, and what the batch script does on its first node."""
 
-    title: str
-    standalone: bool
-    in_array: bool
-    login_shell: bool
-    umask: str
+    request: Request
     directives: tuple[Setting, ...]
     variables: tuple[Setting, ...]
     """Variables of the script itself: RUN, CONFIG, IMAGE, CACHES and CACHE."""
-    setup: tuple[str, ...]
     environment: tuple[Setting, ...]
     passed: tuple[Setting, ...]
     """Variables whose values are the submitter's."""
@@ -37,8 +36,22 @@ class Job:
     """Words, quoted for the shell, that enter the container."""
     command: tuple[str, ...]
     """Words, quoted for the shell, that every rank runs."""
-    restarts: RestartConfig | None
-    """None for a job that is not started again."""
+
+    @property
+    def site(self) -> Site:
+        return self.request.profile.site
+
+    @property
+    def title(self) -> str:
+        config, nodes = self.request.config, counted(self.request.nodes, "node")
+        what = config.method if self.request.program == "train" else "checks"
+        ranks = f"{self.site.ranks_per_node} ranks"
+        return f"{config.name}: {what} on {nodes} x {ranks}, {self.site.name}"
+
+    @property
+    def restarts(self) -> RestartConfig | None:
+        """None for a job that is not started again."""
+        return self.site.restarts if self.request.program == "train" else None
 
 
 def plan_job(request: Request) -> Job:
@@ -47,8 +60,8 @@ def plan_job(request: Request) -> Job:
     Raises:
         ConfigError: sizes, times or paths that cannot be.
     """
-    if request.nodes < 1:
-        raise ConfigError(f"--nodes = {request.nodes}: at least one")
+    if not 1 <= request.nodes <= MOST_NODES:
+        raise ConfigError(f"--nodes {request.nodes}: from 1 to {MOST_NODES}")
     if request.standalone and request.profile.site.restarts.by == "chain":
         raise ConfigError("--resume-by chain submits several jobs; there is no single script")
     site = request.profile.site
@@ -71,29 +84,16 @@ def plan_job(request: Request) -> Job:
     check_gpu_request(site, "extra_directives", directives)
     check_gpu_request(site, "srun_args", srun)
     return Job(
-        title=_title(request),
-        standalone=request.standalone,
-        in_array=request.in_array,
-        login_shell=site.login_shell,
-        umask=site.umask,
+        request=request,
         directives=tuple(directives),
         variables=tuple(variables),
-        setup=tuple(site.setup),
         environment=tuple(environment),
         passed=tuple(passed),
         mounts=tuple(mounts),
         srun=tuple(srun),
         prefix=tuple(site.container.prefix(mounts, names)),
         command=_command(request),
-        restarts=site.restarts if request.program == "train" else None,
     )
-
-
-def _title(request: Request) -> str:
-    config, ranks = request.config, request.profile.site.ranks_per_node
-    nodes = f"{request.nodes} node{'s' if request.nodes > 1 else ''}"
-    what = config.method if request.program == "train" else "checks"
-    return f"{config.name}: {what} on {nodes} x {ranks} ranks, {request.profile.site.name}"
 
 
 def _script_variables(request: Request) -> list[Setting]:

@@ -12,7 +12,7 @@ def decision_lines(job: Job) -> list[str]:
         return ['exit "$rc"']
     # One job of an array has the array's own number, which means all of them.
     array = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
-    job_id = array if job.in_array else "$SLURM_JOB_ID"
+    job_id = array if job.request.in_array else "$SLURM_JOB_ID"
     return [
         *_outcome(),
         *_ask_slurm(job_id),

@@ -52,14 +52,14 @@ def render_step(job: Job) -> str:
 
 def _header(job: Job, made_by: Sequence[str]) -> list[str]:
     lines = [shebang(job), f"# {job.title}", *made_by_lines(made_by)]
-    if job.standalone:
+    if job.request.standalone:
         lines += [f"# sbatch it from the checkout; edit {_to_edit(job)} first."]
     return [*lines, *directive_lines(job.directives)]
 
 
 def shebang(job: Job) -> str:
     """The first line of a batch script."""
-    return "#!/bin/bash -l" if job.login_shell else "#!/bin/bash"
+    return "#!/bin/bash -l" if job.site.login_shell else "#!/bin/bash"
 
 
 def made_by_lines(words: Sequence[str]) -> list[str]:
@@ -98,7 +98,7 @@ def _assign(setting: Setting) -> str:
 
 
 def _setup(job: Job) -> list[str]:
-    if not job.setup:
+    if not job.site.setup:
         return []
     said = "setup of the site profile ended the job with status $?: $BASH_COMMAND"
     return [
@@ -106,7 +106,7 @@ def _setup(job: Job) -> list[str]:
         "set -e",
         # Of a function such as module, the line that calls it says more than what failed in it.
         f"""trap 'echo "{said}" >&2; awk "NR == ${{BASH_LINENO[*]: -2:1}}+0" "$0" >&2' EXIT""",
-        *job.setup,
+        *job.site.setup,
         "trap - EXIT",
         "set +e",
     ]
@@ -141,7 +141,7 @@ def _attempt(job: Job) -> list[str]:
         "# Slurm's programs are to ask this job's own cluster, about all of its jobs.",
         f"unset {' '.join(away)}",
         "# Every start has its own logs: one file a node, each line with its rank before it.",
-        f"umask {job.umask}",
+        f"umask {job.site.umask}",
         "shopt -s nullglob",
         'attempts=("$RUN"/job/attempts/[0-9]*)',
         "shopt -u nullglob",
@@ -220,33 +220,21 @@ def _folded(value: str) -> str:
     """A long list of names over several lines; inside quotes bash drops `\\` and the line's end."""
     if len(value) <= _WIDTH or "$" in value:
         return expandable(value)
-    return '"' + ",\\\n".join(_grouped(value.split(","))) + '"'
-
-
-def _grouped(names: Sequence[str]) -> list[str]:
-    groups = [""]
-    for name in names:
-        joined = f"{groups[-1]},{name}" if groups[-1] else name
-        if len(joined) > _WIDTH - 22:
-            groups.append(name)
-        else:
-            groups[-1] = joined
-    return groups
+    return '"' + ",\\\n".join(_packed(value.split(","), ",", _WIDTH - 22)) + '"'
 
 
 def _fill(words: Sequence[str]) -> list[str]:
     """Words on as few lines as fit, continued by backslashes."""
-    lines: list[list[str]] = [[]]
-    for word in words:
-        if lines[-1] and _width(lines[-1]) + len(word) > _WIDTH - 6:
-            lines.append([])
-        lines[-1].append(word)
-    return [_continued(line, index, len(lines)) for index, line in enumerate(lines)]
+    return " \\\n    ".join(_packed(words, " ", _WIDTH - 6)).split("\n")
 
 
-def _width(line: Iterable[str]) -> int:
-    return sum(len(word) + 1 for word in line)
-
-
-def _continued(line: Sequence[str], index: int, count: int) -> str:
-    return ("    " if index else "") + " ".join(line) + (" \\" if index < count - 1 else "")
+def _packed(items: Iterable[str], separator: str, width: int) -> list[str]:
+    """Items on as few lines of at most this width as possible; a longer one has its own."""
+    lines = [""]
+    for item in items:
+        joined = f"{lines[-1]}{separator}{item}" if lines[-1] else item
+        if len(joined) <= width or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines.append(item)
+    return lines

@@ -30,9 +30,7 @@ from verl_hpc.runs.lock import RunLock
 from verl_hpc.slurm.tools import Runner, my_scripts, on_cluster, scancel
 
 
-def submit(
-    request: Request, job: Job, script: str, report: str, run: Runner | None = None
-) -> list[str]:
+def submit(job: Job, script: str, report: str, run: Runner | None = None) -> list[str]:
     """Write the run directory and submit the job, or all jobs of its chain.
 
     A submission that is refused leaves no directory that was not there before.
@@ -45,8 +43,9 @@ def submit(
         ClusterError: Slurm is not here or refuses, or an earlier job of the run is not over.
     """
     _check(job)
-    check_paths(request, job)
-    restarts, place, site = job.restarts, request.run_directory, request.profile.site
+    check_paths(job)
+    request, restarts, site = job.request, job.restarts, job.site
+    place = request.run_directory
     links = restarts.most + 1 if restarts is not None and restarts.by == "chain" else 1
     ids: list[str] = []
     with writing(request, place):
@@ -115,20 +114,20 @@ def submit_sweep(
     first, place = sweep.runs[0], sweep.directory
     _check(first.job)
     for one in sweep.runs:
-        check_paths(one.request, one.job)
-    site = first.request.profile.site
-    with writing(first.request, place):
+        check_paths(one.job)
+    site, requests = first.job.site, [one.job.request for one in sweep.runs]
+    with writing(requests[0], place):
         _refuse_other_kind(place, "job/job.sbatch", "the directory of a single run")
         new = missing(place)
         make_directory(place, site)
-    with site_umask(site), only_submission(first.request, place, place):
-        refuse_two_jobs([one.request for one in sweep.runs], run)
-        runs = [missing(one.request.run_directory) for one in sweep.runs]
+    with site_umask(site), only_submission(requests[0], place, place):
+        refuse_two_jobs(requests, run)
+        runs = [missing(request.run_directory) for request in requests]
         with _removed_if_refused(*runs, new):
             jobs, queued = _submit_array(sweep, array, scripts, reports)
-        for index, (directory, one) in enumerate(zip(jobs, sweep.runs, strict=True)):
+        for index, (directory, request) in enumerate(zip(jobs, requests, strict=True)):
             run_of_it = replace(queued, job_id=f"{queued.job_id}_{index}")
-            _record(directory, one.request, run_of_it)
+            _record(directory, request, run_of_it)
     return queued.job_id
 
 
@@ -137,10 +136,10 @@ def _submit_array(
 ) -> tuple[list[Path], Queued]:
     """The job/ of each run, and the array's job."""
     made = zip(sweep.runs, scripts, reports, strict=True)
-    jobs = [write_job(one.request, script, report) for one, script, report in made]
+    jobs = [write_job(one.job.request, script, report) for one, script, report in made]
     given = [{"run": str(index), "given": one.words} for index, one in enumerate(sweep.runs)]
     directives = array_directives(sweep)
-    with writing(sweep.runs[0].request, sweep.directory):
+    with writing(sweep.runs[0].job.request, sweep.directory):
         (sweep.directory / "goal").unlink(missing_ok=True)
         (sweep.directory / "sweep.sbatch").write_text(array, encoding="utf-8")
         (sweep.directory / "sweep.json").write_text(json.dumps(given, indent=1) + "\n", "utf-8")

@@ -32,7 +32,6 @@ class SweepRun:
 
     words: tuple[str, ...]
     """Its combination, such as ("optimizer.lr=1e-6", "seed=2")."""
-    request: Request
     job: Job
 
 
@@ -99,7 +98,7 @@ def plan_sweep(
         overrides = (*base.overrides, *words, f"directory={place}", f"name='{index}'")
         config = with_local_models(load_config(base.config_path, overrides))
         request = replace(base, config=config, overrides=overrides, in_array=True)
-        runs.append(SweepRun(words, request, plan_job(request)))
+        runs.append(SweepRun(words, plan_job(request)))
     return Sweep(base.run_directory, tuple(runs), at_once, until_goal)
 
 
@@ -120,7 +119,7 @@ def render_array(sweep: Sweep, made_by: Sequence[str]) -> str:
     lines = [shebang(first), f"# {sweep.directory.name}: {what}"]
     lines += [*made_by_lines(made_by), *directive_lines(array_directives(sweep)), ""]
     lines += [f"SWEEP={expandable(str(sweep.directory))}", 'RUN="$SWEEP/$SLURM_ARRAY_TASK_ID"']
-    call = f'bash {"-l " if first.login_shell else ""}"$RUN/job/job.sbatch"'
+    call = f'bash {"-l " if first.site.login_shell else ""}"$RUN/job/job.sbatch"'
     lines += _until_goal(call) if sweep.until_goal else [f"exec {call}"]
     return "\n".join(lines) + "\n"
 

@@ -46,9 +46,9 @@ print(json.dumps({"version": sys.version.split()[0], "found": found}))
 """
 
 
-def check_room(request: Request, job: Job, *, has_config: bool) -> Verdict:
+def check_room(job: Job, *, has_config: bool) -> Verdict:
     """The run directory can be written, and has room for the checkpoints that are kept."""
-    run = request.run_directory
+    request, run = job.request, job.request.run_directory
     there = next(path for path in (run, *run.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         return fails("run directory", f"{there} cannot be written", "set directory=...")
@@ -63,7 +63,7 @@ def check_room(request: Request, job: Job, *, has_config: bool) -> Verdict:
         free = min(free, quota.free_bytes)
         text += f", {_shown(quota)}"
     config = request.config
-    each = _checkpoint(request, job) if has_config else None
+    each = _checkpoint(job) if has_config else None
     count = _num_checkpoints(config)
     needed = (each or 0) * count
     if each is not None:
@@ -89,15 +89,15 @@ def _shown(quota: Quota) -> str:
     return f"{quota.whose} uses {' and '.join(parts)}"
 
 
-def check_inputs(request: Request, job: Job) -> Iterator[Verdict]:
+def check_inputs(job: Job) -> Iterator[Verdict]:
     """Model, tokenizer, data and reward function are where the ranks will look for them."""
-    for name, path in inputs(request):
+    for name, path in inputs(job.request):
         try:
-            file = outside(request, job, name, path)
+            file = outside(job, name, path)
         except ConfigError as error:
             yield fails(name, *str(error).split("; ", 1))
             continue
-        if not request.profile.site.check_paths and not file.exists():
+        if not job.site.check_paths and not file.exists():
             yield unknown(name, f"{file} is not seen from here, and check_paths is false")
         elif needs_fetch(path):
             todo = f"on a node with network: {fetch_command([path])}"
@@ -111,10 +111,10 @@ def check_inputs(request: Request, job: Job) -> Iterator[Verdict]:
             yield _model(name, file) if is_model else ok(name, str(file))
 
 
-def check_python(request: Request, job: Job, *, has_config: bool) -> Verdict:
+def check_python(job: Job, *, has_config: bool) -> Verdict:
     """The interpreter of the ranks can import this package, and has the others installed."""
-    site = request.profile.site
-    if (why := other_python(site, job)) is not None:
+    site, request = job.site, job.request
+    if (why := other_python(job)) is not None:
         return unknown("python", f"{site.python}: {why}; --nodes tries it")
     environ = dict(os.environ)
     if site.code == "snapshot":
@@ -175,13 +175,13 @@ def _num_checkpoints(config: RunConfig) -> int:
     return most + 1
 
 
-def _checkpoint(request: Request, job: Job) -> float | None:
+def _checkpoint(job: Job) -> float | None:
     """Bytes of one; None if unknown."""
     parameters = 0
-    for role in request.config.role_settings.values():
+    for role in job.request.config.role_settings.values():
         if not role.trainable:
             continue
-        directory = model_directory(request, job, role)
+        directory = model_directory(job, role)
         if directory is None:
             return None
         try:

@@ -53,7 +53,7 @@ def submit_checks(request: Request) -> str:
         ConfigError, ClusterError: as `submit`.
     """
     job = plan_job(request)
-    (job_id,) = submit(request, job, render_script(job), explain(request, job, ()))
+    (job_id,) = submit(job, render_script(job), explain(job, ()))
     return job_id
 
 

@@ -51,18 +51,19 @@ def check_login(
         return
     job = plan_job(request)
     if tools.state == "ok":
-        yield from _ask_slurm(request, job, run)
+        yield from _ask_slurm(job, run)
     yield check_container(request)
-    yield check_python(request, job, has_config=has_config)
-    yield check_room(request, job, has_config=has_config)
+    yield check_python(job, has_config=has_config)
+    yield check_room(job, has_config=has_config)
     yield _check_excluded(request)
     yield _expectations(request.profile)
     if has_config:
-        yield from check_inputs(request, job)
-        yield _check_layout(request, job, has_nodes)
+        yield from check_inputs(job)
+        yield _check_layout(job, has_nodes)
 
 
-def _ask_slurm(request: Request, job: Job, run: Runner) -> Iterator[Verdict]:
+def _ask_slurm(job: Job, run: Runner) -> Iterator[Verdict]:
+    request = job.request
     yield check_mpi(job, run)
     yield from check_partition(request, run)
     yield from check_account(request, run)
@@ -87,16 +88,16 @@ def _expectations(profile: Profile) -> Verdict:
     return ok("expected", ", ".join(shown))
 
 
-def _check_layout(request: Request, job: Job, has_nodes: bool) -> Verdict:
+def _check_layout(job: Job, has_nodes: bool) -> Verdict:
     """On the nodes that are asked for, or else on the fewest of those that are tried."""
-    errors = []
+    request, errors = job.request, []
     for nodes in [request.nodes] if has_nodes else node_counts(_MOST_TRIED):
         try:
-            check_request(replace(request, nodes=nodes), job)
+            check_request(replace(job, request=replace(request, nodes=nodes)))
         except VerlHpcError as error:
             errors.append(str(error))
             continue
-        ranks = f"{nodes} x {request.profile.site.ranks_per_node} ranks"
+        ranks = f"{nodes} x {job.site.ranks_per_node} ranks"
         return ok("layout", f"the run can be laid out on {ranks}")
     if has_nodes or errors[-1] == errors[-2]:  # else it is a matter of their number
         return fails("layout", errors[-1], "see --help of submit")

@@ -101,7 +101,7 @@ BAD_INPUT = [
     (["--cluster", "site.yaml", "seed=3"], "'seed=3' is one of a run: give --config"),
     (["--cluster", "site.yaml", "site.preflight.min_bandwith=3"], "did you mean"),
     (["--cluster", "site.yaml", "site.preflight.exclude_days=0"], "exclude_days = 0"),
-    (["--cluster", "site.yaml", "--nodes", "0"], "--nodes = 0: at least one"),
+    (["--cluster", "site.yaml", "--nodes", "0"], "--nodes 0: from 1 to 65533"),
     (["--cluster", "site.yaml", "--nodes", "1", "--time", "soon"], "--time 'soon'"),
     (["--result", "nowhere"], "--result nowhere: no result there"),
     (["--forget", "n3"], "--forget n3: not on the list"),

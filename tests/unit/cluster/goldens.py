@@ -69,7 +69,7 @@ def golden(file: str) -> str:
     """What a file of tests/golden/ must hold: NAME.sbatch, or NAME.txt for its dry run."""
     name, _, ending = file.rpartition(".")
     job = plan_job(request(name))
-    return render_script(job) if ending == "sbatch" else explain(request(name), job, ())
+    return render_script(job) if ending == "sbatch" else explain(job, ())
 
 
 GOLDENS = [*(f"{name}.sbatch" for name in SITES | SYSTEMS), "pyxis.txt", "bwrap_lab.txt"]

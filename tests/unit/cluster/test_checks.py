@@ -29,17 +29,17 @@ def here(tmp_path):
 def refusal(directory, *overrides, site=None, run=None):
     asked = request(directory, *overrides, site=site, run=run)
     with pytest.raises(ConfigError) as caught:
-        check_paths(asked, plan_job(asked))
+        check_paths(plan_job(asked))
     return str(caught.value)
 
 
 def check(asked):
-    check_request(asked, plan_job(asked))
+    check_request(plan_job(asked))
 
 
 def check_files(directory, *overrides, **more):
     asked = request(directory, *overrides, **more)
-    check_paths(asked, plan_job(asked))
+    check_paths(plan_job(asked))
 
 
 def image(*mounts, **fields):
@@ -56,9 +56,6 @@ def test_ranks_that_do_not_fit_the_layout(tmp_path):
         check(asked)
     for part in ("--nodes 2 x 4 ranks = 8", "4 x", "= 16", "start a multiple of 16"):
         assert part in str(caught.value)
-
-
-def test_ranks_that_fit(tmp_path):
     check(request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 2}"))
 
 
@@ -97,23 +94,14 @@ AHEAD = "rollout.staleness=1"
 @pytest.mark.parametrize(
     "overrides, words",
     [
-        (["placement={train: 0-3, rollout: 4-8}"],
-         ["--nodes 2", "placement.rollout = 4-8", "ranks 0 to 7", "start more"]),
         (["placement={train: 0-3, rollout: node 2}"],
          ["placement.rollout = node 2", "nodes 0 to 1", "start more"]),
         (["placement={train: 0-2, rollout: 3-7}", "parallel.tensor_parallel=2"],
          ["parallel: tensor_parallel 2", "the 3 ranks", "choose smaller sizes"]),
         (["placement={train: 0-3, rollout: 4-6, reward: 7}", "rollout.tensor_parallel=2"],
          ["rollout tensor_parallel = 2", "the 3 ranks 4-6", "a divisor of 3"]),
-        (["placement={train: 0-3, rollout: 4-6}"],
-         ["rank 7 of 8", "nothing to do", "start fewer ranks"]),
-        (["placement={train: 0-3, rollout: 4-7, critic: 3}"],
-         ["placement.critic = 3", "no role of recipe rl", "labels: actor, train, rollout"]),
-        (["roles={critic: {}}"], ["roles.critic", "no operator of recipe rl", "roles: actor"]),
         ([GAE, "roles={critc: {}}"], ["roles.critc", "did you mean critic"]),
         (["roles={rollout: {}}"], ["roles.rollout", "a label's", "choose another"]),
-        (["roles={actor: {placement: trian}}", "placement={train: 0-3, rollout: 4-7}"],
-         ["roles.actor.placement = trian", "no such label", "did you mean train"]),
         ([AHEAD], ["rollout.staleness = 1", "rank 0 generates and computes the actor", "give"]),
         ([AHEAD, "placement={train: 0-3, rollout: 2-7}"],
          ["rollout.staleness = 1", "rank 2 generates", "placement.rollout"]),
@@ -186,15 +174,6 @@ def test_tokenizers_are_read_through_the_mounts(tmp_path, tmp_path_factory):
     check(request(tmp_path, GAE, critic, f"model.tokenizer={host}/words", site=site))
 
 
-def test_models_are_read_through_the_mounts(tmp_path, tmp_path_factory):
-    host = tmp_path_factory.mktemp("host")
-    published(tmp_path / "model")
-    published(host / "m", vocab_size=64)
-    site = profile(tmp_path, container=image(f"{host}:/in:ro", kind="bwrap", image="/rootfs"))
-    with pytest.raises(ConfigError, match=r"roles.critic: .* 64 tokens"):
-        check(request(tmp_path, GAE, "roles.critic.path=/in/m", site=site))
-
-
 def test_a_model_that_no_mount_shows_is_not_read(tmp_path, tmp_path_factory):
     """What lies there on the host is not what the ranks would see; check_paths refuses it."""
     host = tmp_path_factory.mktemp("host")
@@ -226,6 +205,7 @@ def test_a_file_that_is_missing_is_named(here, override, name):
     message = refusal(here, override)
     for part in (name, "does not exist here", "check_paths: false"):
         assert part in message
+    check_files(here, override, site=profile(here, check_paths=False))
 
 
 @pytest.mark.parametrize("setting", ["recipe", "reward.function"])
@@ -263,17 +243,17 @@ def test_a_file_of_code_without_the_name_is_refused_unrun(here, setting, text, w
 def test_a_file_of_code_with_the_name(here, text):
     (here / "own.py").write_text(text)
     asked = request(here, "recipe=own.py:mine")
-    check_own_code(asked, plan_job(asked))
+    check_own_code(plan_job(asked))
 
 
 def test_code_that_only_compute_nodes_see(here):
     site = profile(here, check_paths=False)
     asked = request(here, "recipe=gone.py:mine", site=site)
-    check_own_code(asked, plan_job(asked))
+    check_own_code(plan_job(asked))
     (here / "own.py").write_text("")
     asked = request(here, "recipe=own.py:mine", site=site)
     with pytest.raises(ConfigError, match="defines no 'mine'"):
-        check_own_code(asked, plan_job(asked))
+        check_own_code(plan_job(asked))
 
 
 def test_evaluation_sets_are_looked_for_too(here):
@@ -285,10 +265,6 @@ def test_evaluation_sets_are_looked_for_too(here):
     told = refusal(here, run=named)
     assert "evaluation.sets.aime24.reward.function = reward.py:rate" in told
     assert "defines no 'rate'" in told
-
-
-def test_login_nodes_that_see_nothing(tmp_path):
-    check_files(tmp_path, site=profile(tmp_path, check_paths=False))
 
 
 def test_an_image_that_is_missing(here):
@@ -351,13 +327,6 @@ def test_a_passed_variable_must_be_set(tmp_path, monkeypatch):
     check_passed(job)
 
 
-@pytest.mark.parametrize("nodes", [0, -1, 65_534, 99_999_999_999])
-def test_numbers_of_nodes_that_no_cluster_has(tmp_path, nodes):
-    job = plan_job(request(tmp_path))
-    with pytest.raises(ConfigError, match=f"--nodes {nodes}: from 1 to 65533"):
-        check_request(request(tmp_path, nodes=nodes), job)
-
-
 # Models on a hub
 
 
@@ -374,11 +343,11 @@ def test_a_job_gets_the_snapshot_that_was_there_when_it_was_submitted(cached, he
     asked = request(here, "model.path=Org/Base")
     pinned = replace(asked, config=with_local_models(asked.config))
     assert dict(inputs(pinned))["model.path"] == str(cached)
-    check_paths(pinned, plan_job(pinned))
+    check_paths(plan_job(pinned))
     (cached.parents[1] / "refs/main").write_text(OTHER)
-    check_paths(pinned, plan_job(pinned))
+    check_paths(plan_job(pinned))
     with pytest.raises(ModelError, match="python -m verl_hpc fetch Org/Base$"):
-        check_paths(asked, plan_job(asked))
+        check_paths(plan_job(asked))
 
 
 def test_a_models_layout_is_checked_in_the_cache(cached, here):

@@ -8,7 +8,6 @@ from tests.unit.cluster.goldens import golden
 from tests.unit.cluster.requests import CONTAINERS, profile, request
 from verl_hpc.cluster.explain import explain
 from verl_hpc.cluster.job import plan_job
-from verl_hpc.cluster.script import render_script
 
 ROW = re.compile(r".* \[(run config|site|command line|default)(: .+)?\]")
 
@@ -20,7 +19,7 @@ def sections(text):
 
 def shown(directory, *overrides, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
-    return sections(explain(asked, plan_job(asked), ()))
+    return sections(explain(plan_job(asked), ()))
 
 
 def test_every_value_has_its_origin():
@@ -29,12 +28,6 @@ def test_every_value_has_its_origin():
             if title not in ("script", "srun", "after the job"):
                 for line in text.splitlines():
                     assert ROW.fullmatch(line), line
-
-
-def test_the_script_is_shown_whole(tmp_path):
-    asked = request(tmp_path)
-    text = sections(explain(asked, plan_job(asked), ()))["script"]
-    assert text + "\n" == render_script(plan_job(asked))
 
 
 RUN = "run configuration, where it is not the default"

@@ -127,7 +127,7 @@ def test_the_run_directory_records_where_the_layout_came_from(submit, tmp_path, 
     base = Request(
         load_config("run.yaml"), "run.yaml", (), load_profile("site.yaml"), 2, "10", tmp_path
     )
-    request = with_best_layout(base, plan_job(base), "the command")
+    request = with_best_layout(plan_job(base), "the command")
     assert request.record.by == "the command"
     assert request.config != base.config
     job = write_job(request, "", "")

@@ -1,12 +1,9 @@
 """What a job asks Slurm for: options, mounts, variables, and the origin of each."""
 
-import re
-
 import pytest
 
-from tests.unit.cluster.requests import CONTAINERS, CPU_SITE, profile, request, write
+from tests.unit.cluster.requests import CONTAINERS, profile, request
 from verl_hpc.cluster.job import plan_job
-from verl_hpc.cluster.profile import load_profile
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, RUN_CONFIG, SITE
 from verl_hpc.errors import ConfigError
 
@@ -34,6 +31,10 @@ GRES = {"gpu_request": "gres"}
 MORE = ["--gres=nvme:1", "--constraint=a", "--constraint=b", "--licenses=x", "--licenses=y"]
 HOSTS = ["--exclude=n[5,3]", "--exclude=n[1,3]"]
 OWN = {"extra_directives": ["--gres=gpu:4,nvme:1"]}
+PYTHON = (
+    ",".join(f"PYTHON{name}" for name in ("UNBUFFERED", "UTF8", "SAFEPATH", "HASHSEED"))
+    + ",HDF5_USE_FILE_LOCKING,PYTHONNOUSERSITE,PYTHONPATH"
+)
 VALUES = [
     # One rank per GPU that sees all GPUs.
     ({}, "directives", GPU_RANKS | {"gpus-per-task": ...}),
@@ -62,6 +63,7 @@ VALUES = [
     ({"gpu_request": "none"} | OWN, "directives", {"gres": "gpu:4,nvme:1", "gpus-per-node": ...}),
     ({"drop_directives": ["gpus-per-node"]} | OWN, "directives",
      {"gres": "gpu:4,nvme:1", "gpus-per-node": ...}),
+    ({"drop_directives": ["gpus-per-node"]}, "srun", {"gpus-per-node": ...}),
     ({"extra_directives": ["--gpus-per-node=h100:4"]}, "directives", {"gpus-per-node": "h100:4"}),
     # A job of a shared node does not take all its memory.
     ({}, "directives", {"mem": "0"}),
@@ -87,6 +89,10 @@ VALUES = [
     # Packages of whoever submits do not shadow those of an image, without which they may be all
     # that there is.
     ({}, "environment", {"PYTHONNOUSERSITE": ...}),
+    # What the image sets would win over what is not named.
+    ({"container": CONTAINERS["pyxis"], "offline": False, "pass_environment": ["HF_TOKEN"]}, "srun",
+     {"container-env": f"VERL_HPC_ATTEMPT,{PYTHON},SRUN_CPUS_PER_TASK,VERL_HPC_GPUS_PER_NODE,"
+                       "VERL_HPC_CACHE,HF_TOKEN"}),
     *(({"container": CONTAINERS[kind]}, "environment",
        {"PYTHONNOUSERSITE": "1", "PYTHONPATH": "$RUN/job/code"})
       for kind in ("pyxis", "apptainer", "bwrap", "podman")),
@@ -97,18 +103,6 @@ VALUES = [
 @pytest.mark.parametrize(("fields", "part", "expected"), VALUES)
 def test_values_of_settings(tmp_path, fields, part, expected):
     assert among(values(getattr(plan(tmp_path, **fields), part)), expected) == expected
-
-
-def test_ranks_that_do_without_mpi(tmp_path):
-    assert " train --bootstrap slurm --config " in " ".join(plan(tmp_path, mpi="none").command)
-    assert "--bootstrap" not in plan(tmp_path).command
-
-
-def test_nodes_without_gpus_ask_for_none(tmp_path):
-    site = load_profile(write(tmp_path / "cpu.yaml", CPU_SITE))
-    job = plan_job(request(tmp_path, site=site))
-    assert not [s.name for s in (*job.directives, *job.srun) if "gpu" in s.name]
-    assert values(job.srun)["ntasks-per-node"] == "2"
 
 
 def test_origins_of_options(tmp_path):
@@ -131,29 +125,6 @@ def test_a_short_job_is_warned_within_its_time(tmp_path):
     assert origins(short)["signal"] == "default: a third of 600 s"
 
 
-def test_dropped_options_are_in_neither(tmp_path):
-    job = plan(tmp_path, drop_directives=["gpus-per-node", "exclusive"])
-    assert not {"gpus-per-node", "exclusive"} & {s.name for s in (*job.directives, *job.srun)}
-
-
-# Variables
-
-
-def test_caches_are_node_local_and_the_jobs_own(tmp_path):
-    job = plan(tmp_path, node_scratch="$LOCAL_SCRATCH")
-    cache = values(job.variables)["CACHE"]
-    assert re.fullmatch(r"\$\{LOCAL_SCRATCH:\?.*\}/verl_hpc-\$SLURM_JOB_ID", cache)
-    assert values(job.environment)["VERL_HPC_CACHE"] == "$CACHE"
-
-
-def test_compile_caches_are_kept_where_the_site_says(tmp_path):
-    job = plan(tmp_path, caches="$PROJECT/caches", container=CONTAINERS["apptainer"])
-    kept = values(job.variables)["CACHES"]
-    assert re.fullmatch(r"\$\{PROJECT:\?caches of the site profile .*\}/caches", kept)
-    assert values(job.environment)["VERL_HPC_KEPT_CACHES"] == "$CACHES"
-    assert ("$CACHES", SITE) in [(m.text.partition(":")[0], m.origin) for m in job.mounts]
-
-
 def test_the_sites_variables_win_and_say_so(tmp_path):
     variables = {"NCCL_NET": "IB", "WANDB_MODE": "online"}
     job = plan(tmp_path, overridden={"environment.NCCL_DEBUG": "INFO"}, environment=variables)
@@ -161,53 +132,6 @@ def test_the_sites_variables_win_and_say_so(tmp_path):
     expected = {"WANDB_MODE": SITE, "NCCL_NET": SITE, "NCCL_DEBUG": COMMAND_LINE}
     expected["PYTHONHASHSEED"] = DEFAULT
     assert among(origins(job.environment), expected) == expected
-
-
-def test_which_code_ranks_run(tmp_path):
-    path = values(plan(tmp_path).environment)["PYTHONPATH"]
-    assert path.startswith("$RUN/job/code") and path.endswith("${PYTHONPATH:+:$PYTHONPATH}")
-    standalone = plan_job(request(tmp_path, standalone=True))
-    assert values(standalone.environment)["PYTHONPATH"].startswith("$PWD")
-
-
-# Containers
-
-
-def test_pyxis_is_options_of_srun(tmp_path):
-    job = plan(tmp_path, container=CONTAINERS["pyxis"], environment={"NCCL_NET": "IB"},
-               pass_environment=["HF_TOKEN"])  # fmt: skip
-    expected = {
-        "container-image": "$IMAGE",
-        "container-mounts": "/tmp:/tmp,/data:/data:ro,$PWD:$PWD",
-        "container-workdir": "$PWD",
-        "no-container-mount-home": None,
-    }
-    options = values(job.srun)
-    assert among(options, expected) == expected
-    names = options["container-env"].split(",")
-    assert {"NCCL_NET", "HF_TOKEN", "VERL_HPC_ATTEMPT", "PYTHONPATH"} <= set(names)
-    assert (job.prefix, values(job.variables)["IMAGE"]) == ((), "/images/a.sqsh")
-
-
-def test_apptainer_is_words_before_the_command(tmp_path):
-    words = " ".join(plan(tmp_path, container=CONTAINERS["apptainer"]).prefix)
-    mounts = '--bind /tmp:/tmp --bind /data:/data --bind "$PWD:$PWD"'
-    assert words == f'apptainer exec --nv {mounts} --pwd "$PWD" "$IMAGE"'
-
-
-@pytest.mark.parametrize("gpu, flag", [("amd", "--rocm"), ("none", "exec --bind")])
-def test_apptainer_without_nvidia(tmp_path, gpu, flag):
-    job = plan(tmp_path, container={**CONTAINERS["apptainer"], "gpu": gpu})
-    assert flag in " ".join(job.prefix)
-    assert "--nv" not in job.prefix
-
-
-def test_bwrap_mounts_and_changes_directory(tmp_path):
-    words = " ".join(plan(tmp_path, container=CONTAINERS["bwrap"]).prefix)
-    assert "bwrap --ro-bind $IMAGE /" in words.replace('"', "")
-    assert '--bind "$PWD" "$PWD"' in words
-    assert "--ro-bind /data /in" in words
-    assert words.endswith('--chdir "$PWD" --')
 
 
 def test_what_a_run_writes_to_is_on_top_of_what_the_site_mounts(tmp_path):
@@ -220,34 +144,12 @@ def test_what_a_run_writes_to_is_on_top_of_what_the_site_mounts(tmp_path):
 def test_mounts_and_their_origins(tmp_path):
     bare = plan(tmp_path)
     assert (bare.mounts, bare.prefix) == ((), ())
-    inside = plan(tmp_path, container=CONTAINERS["apptainer"], node_scratch="/local")
-    expected = {"$PWD": DEFAULT, "/local": SITE, "/data": SITE}
+    fields = {"node_scratch": "/local", "caches": "$PROJECT/caches"}
+    inside = plan(tmp_path, container=CONTAINERS["apptainer"], **fields)
+    expected = {"$PWD": DEFAULT, "/local": SITE, "/data": SITE, "$CACHES": SITE}
     assert {mount.source: mount.origin for mount in inside.mounts} == expected
     outside = plan(tmp_path, "directory=/elsewhere", container=CONTAINERS["bwrap"])
     assert [m.origin for m in outside.mounts if m.source == "$RUN"] == [COMMAND_LINE]
-
-
-# Paths
-
-
-def test_a_submitted_job_names_its_directory_in_full(tmp_path):
-    job = plan(tmp_path)
-    assert values(job.variables)["RUN"] == str(tmp_path / "runs/run")
-    assert values(job.variables)["CONFIG"] == "$RUN/job/config.yaml"
-    assert values(job.directives)["output"] == str(tmp_path / "runs/run/job/slurm-%j.log")
-    assert job.command[-2:] == ("--config", '"$CONFIG"')
-
-
-def test_a_standalone_script_names_paths_as_they_were_given(tmp_path):
-    job = plan_job(request(tmp_path, "seed=3", "data.train.task=a b", standalone=True))
-    assert values(job.variables)["RUN"] == "runs/run"
-    assert values(job.variables)["CONFIG"] == "run.yaml"
-    assert values(job.directives)["output"] == "%x-%j.log"
-    assert job.command[-2:] == ("seed=3", "'data.train.task=a b'")
-    assert str(tmp_path) not in str(job)
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(
@@ -270,9 +172,10 @@ def test_what_is_refused(tmp_path, overrides, fields, message):
         plan(tmp_path, *overrides, **fields)
 
 
-def test_no_nodes(tmp_path):
-    with pytest.raises(ConfigError, match="--nodes = 0"):
-        plan_job(request(tmp_path, nodes=0))
+@pytest.mark.parametrize("nodes", [0, -1, 65_534, 99_999_999_999])
+def test_numbers_of_nodes_that_no_cluster_has(tmp_path, nodes):
+    with pytest.raises(ConfigError, match=f"--nodes {nodes}: from 1 to 65533"):
+        plan_job(request(tmp_path, nodes=nodes))
 
 
 def test_a_chain_has_no_script_of_its_own(tmp_path):

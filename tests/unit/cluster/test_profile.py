@@ -172,14 +172,6 @@ def test_what_is_no_override(word):
         parse_site_override(word)
 
 
-def test_an_override_below_a_value(tmp_path):
-    assert "mpi is a value, not a section" in refusal(tmp_path, {"mpi.x": 1}, mpi="pmi2")
-
-
-def test_a_mistyped_override_names_its_neighbours(tmp_path):
-    assert "acount: no such setting; did you mean account" in refusal(tmp_path, {"acount": "x"})
-
-
 def test_origins(tmp_path):
     given = {"account": "me", "environment.A": "2", "restarts.by": "chain"}
     fields = {"mpi": "pmix", "environment": {"B": "1"}, "restarts": {"most": 3}}
@@ -244,13 +236,6 @@ def test_a_resolved_profile_reads_back_as_itself(tmp_path):
         again = load_profile(write(tmp_path / f"{name}.yaml", site.model_dump(mode="json")))
         assert again.site == site
         assert isinstance(again.site.container, BaseModel)
-
-
-def test_the_tests_own_site_is_the_smallest():
-    for name in SITE:
-        tree = {k: v for k, v in SITE.items() if k != name}
-        with pytest.raises(ValueError, match=name):
-            Site.model_validate(tree)
 
 
 def test_a_file_of_measurements_is_named_from_the_profiles_directory(tmp_path):

@@ -16,7 +16,7 @@ from verl_hpc.cluster.run_directory import source_state, write_job
 from verl_hpc.cluster.variables import rank_environment
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
-from verl_hpc.runs.jobs import read_jobs, record_job
+from verl_hpc.runs.jobs import read_jobs
 
 
 def test_everything_about_a_run_is_in_its_directory(tmp_path):
@@ -78,13 +78,6 @@ def test_the_commit_is_known_in_a_checkout():
     state = source_state()
     assert set(state) == {"version", "commit", "changed"}
     assert state["commit"] is None or len(state["commit"]) == 40
-
-
-def test_jobs_are_remembered(tmp_path):
-    assert read_jobs(tmp_path) == []
-    record_job(tmp_path, {"job_id": "1"})
-    record_job(tmp_path, {"job_id": "2"})
-    assert [facts["job_id"] for facts in read_jobs(tmp_path)] == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from tests.unit.cluster.goldens import COMMAND, GOLDEN, GOLDENS, HERE, LAUNCH, golden, launch
+from tests.unit.cluster.goldens import GOLDEN, GOLDENS, HERE, LAUNCH, golden, launch
 from tests.unit.cluster.goldens import request as golden_request
-from tests.unit.cluster.requests import CONTAINERS, profile, request
+from tests.unit.cluster.requests import profile, request
 from tests.unit.cluster.shellcheck import shellcheck
 from verl_hpc.cluster.job import plan_job
-from verl_hpc.cluster.script import render_script, render_step
+from verl_hpc.cluster.script import render_script
 
 AGAIN = "python -m tests.unit.cluster.goldens writes it again"
 SCRIPTS = sorted(LAUNCH.glob("*.sbatch"))
@@ -30,7 +30,7 @@ def test_scripts_of_launch_are_what_their_own_command_prints(path):
     assert path.read_text() == launch(path), AGAIN
 
 
-@pytest.mark.parametrize("path", [*SCRIPTS, *sorted(GOLDEN.glob("*.sbatch"))], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.sbatch")), ids=lambda p: p.name)
 def test_shellcheck_finds_nothing(path):
     assert shellcheck(path) == ""
 
@@ -52,37 +52,10 @@ def test_directives_come_before_any_command():
             assert all(line.startswith("#") for line in lines[: last + 1])
 
 
-@pytest.mark.parametrize("name", CONTAINERS)
-def test_the_same_request_gives_the_same_bytes(tmp_path, name):
-    def text():
-        site = profile(tmp_path, container=CONTAINERS[name], mpi="none")
-        return render_script(plan_job(request(tmp_path, site=site)))
-
-    assert text() == text()
-
-
 def test_nothing_of_the_machine_is_in_a_script(monkeypatch):
     monkeypatch.setenv("USER", "somebody")
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     assert golden("pyxis.sbatch") == (GOLDEN / "pyxis.sbatch").read_text()
-
-
-def test_one_srun_runs_the_program_and_one_tidies_up(tmp_path):
-    job = plan_job(request(tmp_path))
-    script = render_script(job)
-    assert (script.count("\nsrun "), script.count("\ntimeout 60 srun ")) == (1, 1)
-    assert 'rm -rf "$CACHE"' in script
-    assert render_step(job).startswith("srun --ntasks-per-node=4")
-    assert render_step(job) in script
-
-
-def test_secrets_are_named_and_have_no_value(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "hunter2")
-    site = profile(tmp_path, pass_environment=["WANDB_API_KEY"])
-    script = render_script(plan_job(request(tmp_path, site=site)))
-    assert '"${WANDB_API_KEY:?' in script
-    assert "hunter2" not in script
-    assert "export WANDB_API_KEY" not in script
 
 
 def test_a_blank_in_an_option_is_quoted(tmp_path):
@@ -90,13 +63,6 @@ def test_a_blank_in_an_option_is_quoted(tmp_path):
     assert '#SBATCH --comment="two words"' in render_script(plan_job(request(tmp_path, site=site)))
 
 
-def test_the_command_that_makes_a_script_is_in_it(tmp_path):
-    job = plan_job(request(tmp_path))
-    script = render_script(job, [COMMAND, "--config x.yaml", "'name=a b'"])
-    assert f"# Made by:\n#   {COMMAND} --config x.yaml 'name=a b'\n" in script
-
-
 def test_a_plan_depends_on_nothing_but_the_request():
-    assert plan_job(golden_request("pyxis")) == plan_job(golden_request("pyxis"))
     moved = dataclasses.replace(golden_request("pyxis"), directory=HERE / "x")
     assert render_script(plan_job(moved)) == render_script(plan_job(golden_request("pyxis")))

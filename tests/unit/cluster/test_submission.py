@@ -56,7 +56,7 @@ ASK = object()
 def send(directory, *overrides, run=None, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
     job = plan_job(asked)
-    return submit(asked, job, render_script(job), "report", None if run is ASK else run or queue())
+    return submit(job, render_script(job), "report", None if run is ASK else run or queue())
 
 
 def test_a_job(cluster, tmp_path):
@@ -75,13 +75,6 @@ def test_a_run_that_nobody_has_submitted_asks_no_controller(cluster, tmp_path):
     for questions in (0, 1):
         send(tmp_path, run=lambda words: asked.append(words) or "")
         assert len(asked) == questions
-
-
-def test_the_log_directory_is_there_before_the_job(cluster, tmp_path):
-    send(tmp_path)
-    output = f"#SBATCH --output={tmp_path}/runs/run/job/slurm-%j.log\n"
-    assert output in (cluster / "script.41").read_text()
-    assert (tmp_path / "runs/run/job").is_dir()
 
 
 def test_a_chain_waits_link_by_link(cluster, tmp_path):
@@ -124,6 +117,8 @@ def test_a_job_that_slurm_may_have_taken_keeps_its_directory(cluster, tmp_path, 
     monkeypatch.setenv("REFUSES", "")
     with pytest.raises(ClusterError, match=r"its job 41 is PENDING.*was cut off"):
         send(tmp_path, code="installed", run=queue(job / ".submission_file_0123.sh", j41="PENDING"))
+    assert not (cluster / "script.42").exists()
+    assert [facts["job_id"] for facts in read_jobs(job)] == ["41"], "status must know of it"
 
 
 def test_the_cluster_is_the_one_that_sbatch_names(cluster, tmp_path, monkeypatch):
@@ -181,17 +176,6 @@ def test_two_jobs_never_share_a_run_directory(cluster, tmp_path, state):
     for part in (f"job 41 is {state}", "scancel 41", "name="):
         assert part in str(caught.value)
     assert not (cluster / "script.42").exists()
-
-
-def test_a_job_whose_submission_was_cut_off_is_found(cluster, tmp_path):
-    """sbatch had taken it, and the program that called sbatch did not live to write it down."""
-    send(tmp_path)
-    job = tmp_path / "runs/run/job"
-    (job / "submitted.jsonl").unlink()
-    with pytest.raises(ClusterError, match=r"its job 41 is PENDING.*was cut off"):
-        send(tmp_path, run=queue(job / ".submission_file_0123.sh", j41="PENDING"))
-    assert not (cluster / "script.42").exists()
-    assert [facts["job_id"] for facts in read_jobs(job)] == ["41"], "status must know of it"
 
 
 def test_a_run_of_a_sweep_that_was_cut_off_is_found(cluster, tmp_path):

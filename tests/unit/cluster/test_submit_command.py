@@ -53,14 +53,6 @@ def test_a_dry_run_tells_which_options_of_the_shell_are_not_used(files, monkeypa
     assert "SBATCH_GRES: this shell sets what sbatch would read" in capsys.readouterr().err
 
 
-def test_a_dry_run_is_the_same_every_time(files, capsys):
-    texts = []
-    for _ in range(2):
-        submit(*files, "--dry-run", "seed=3")
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1]
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -141,13 +133,6 @@ def test_mistakes_are_answered_in_one_line_or_two(files, capsys, word, answer):
     assert answer in shown.err
     assert "Traceback" not in shown.err
     assert len(shown.err.splitlines()) <= 3
-
-
-def test_without_slurm_a_submission_says_so(files, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert submit(*files) == 1
-    assert "sbatch is not on PATH" in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
 
 
 def python(*words, cwd=ROOT):

@@ -199,5 +199,5 @@ def test_a_variant_that_is_swept_takes_nothing_of_the_files(submit, tmp_path, ca
     asked = request(tmp_path, site=load_profile(tmp_path / "site.yaml"), run=loss)
     base = replace(asked, config_path=str(tmp_path / "run.yaml"))
     runs = plan_sweep(base, ["algorithm.loss.name=ppo_clip,gspo"], None, False).runs
-    assert [run.request.config.algorithm.loss.clip_high for run in runs] == [0.28, 4e-4]
+    assert [run.job.request.config.algorithm.loss.clip_high for run in runs] == [0.28, 4e-4]
     assert "dropped with it: algorithm.loss.clip_high" in caplog.text

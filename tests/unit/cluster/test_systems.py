@@ -110,22 +110,3 @@ def test_an_account_that_is_mandatory(path, tmp_path):
         return
     with pytest.raises(ConfigError, match=f"account: {path.stem} charges every job to one"):
         plan_job(request(tmp_path, site=profile))
-
-
-SLINGSHOT = {
-    "NCCL_NET": "AWS Libfabric",
-    "NCCL_NET_GDR_LEVEL": "PHB",
-    "NCCL_CROSS_NIC": "1",
-    "NCCL_PROTO": "^LL128",
-    "FI_CXI_DEFAULT_CQ_SIZE": "131072",
-    "FI_CXI_DEFAULT_TX_SIZE": "16384",
-    "FI_CXI_DISABLE_HOST_REGISTER": "1",
-    "FI_CXI_RX_MATCH_MODE": "software",
-    "FI_MR_CACHE_MONITOR": "userfaultfd",
-}
-"""Variables of CSCS's page (eth-cscs/cscs-docs, docs/software/communication/nccl_env_vars)."""
-
-
-def test_the_profile_of_slingshot_has_the_variables_of_a_centres_page():
-    found = load_profile(ROOT / "slurm/slingshot.yaml").site.environment
-    assert SLINGSHOT.items() <= found.items()

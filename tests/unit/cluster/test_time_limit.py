@@ -30,21 +30,17 @@ def test_what_is_no_time_limit(text):
     assert "24:00:00" in str(caught.value)
 
 
-def test_a_long_job_is_warned_a_quarter_of_an_hour_before():
-    assert signal_lead(86400, None) == (900, "")
-    assert signal_lead(2700, None) == (900, "")
-
-
-@pytest.mark.parametrize("limit", [1, 2, 60, 600, 2699])
-def test_a_short_job_is_warned_within_its_time(limit):
-    lead, reason = signal_lead(limit, None)
-    assert 0 < lead <= limit
-    assert lead < limit or limit == 1
-    assert str(limit) in reason
-
-
-def test_a_site_may_choose_the_lead():
-    assert signal_lead(3600, 120) == (120, "")
+@pytest.mark.parametrize(
+    ("limit", "wanted", "lead"),
+    [
+        # A quarter of an hour before the end, or within the time of a short job; or as a site says.
+        (86400, None, 900), (2700, None, 900), (3600, 120, 120),
+        (2699, None, 899), (600, None, 200), (60, None, 20), (2, None, 1), (1, None, 1),
+    ],
+)  # fmt: skip
+def test_when_a_job_is_warned(limit, wanted, lead):
+    reason = f"a third of {limit} s" if limit < 2700 else ""
+    assert signal_lead(limit, wanted) == (lead, reason)
 
 
 @pytest.mark.parametrize("lead", [600, 601])

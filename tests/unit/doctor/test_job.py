@@ -43,7 +43,7 @@ def test_the_script(tmp_path):
     assert "#SBATCH --no-requeue\n" in text
     for word in ("--signal", "scontrol requeue", "train"):
         assert word not in text
-    assert "not started again" in explain(asked, job, ())
+    assert "not started again" in explain(job, ())
 
 
 @pytest.mark.parametrize(

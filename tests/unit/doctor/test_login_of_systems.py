@@ -2,7 +2,7 @@
 
 The table is login_of_systems.txt. Each row breaks one thing: the check of its name must have the
 state of the cell, and the others what they have where nothing is broken. A failure prints all of
-it.
+it. What is said in words is in login_in_words.txt for one of the systems.
 """
 
 import argparse
@@ -24,9 +24,11 @@ from verl_hpc.cluster.job import plan_job
 from verl_hpc.doctor import files, login
 from verl_hpc.doctor.slurm import check_submission
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.verdict import Verdict
 from verl_hpc.slurm import programs
 
 TABLE = Path(__file__).with_name("login_of_systems.txt")
+WORDS, SPOKEN = Path(__file__).with_name("login_in_words.txt"), "perlmutter_gpu"
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024,
     "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 16,
@@ -52,6 +54,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setenv("PROJECT", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "ann")
     for name in ("SLURM_STEP_ID", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
@@ -77,6 +80,7 @@ class Case:
         self.cluster = cluster.healthy(system)
         self.words = (*words, "--cluster", str(ROOT / f"slurm/systems/{system}.yaml"))
         self.here, self.patch = directory, monkeypatch
+        self.free(1e15)
 
     def nobody_may(self, mode, path):
         """Root may do everything, and tests run as root in containers."""
@@ -89,17 +93,16 @@ class Case:
         self.patch.setattr(files.shutil, "disk_usage", lambda path: disk)
 
     def verdicts(self):
-        """States by check, as `doctor` has them."""
+        """What `doctor` says."""
         # The edges: programs are not here, or would take a process for each question.
         self.patch.setattr(programs.subprocess, "run", self.cluster.run)
         self.patch.setattr(programs.shutil, "which", self.cluster.which)
         try:
             request, has_config = asked(self.words, self.here)
             has_nodes = "--nodes" in self.words
-            verdicts = login.check_login(request, has_config=has_config, has_nodes=has_nodes)
-            return {verdict.check: verdict.state for verdict in verdicts}
+            return list(login.check_login(request, has_config=has_config, has_nodes=has_nodes))
         except ConfigError as error:
-            return {str(error).partition(":")[0]: "refused"}
+            return [Verdict(str(error).partition(":")[0], "refused", str(error))]
 
 
 @cache
@@ -241,22 +244,26 @@ def verdicts(system, words, here, monkeypatch, harm=nothing):
 def test_doctor_says_of_every_system_what_is_true_of_it(here, monkeypatch):
     rows = table.parse(TABLE.read_text())
     assert [row.name for row in rows] == list(STATES)
-    healthy = cache(lambda system, words: verdicts(system, words, here, monkeypatch))
-    cells = {}
+    healthy = cache(lambda *case: table.states(verdicts(*case, here, monkeypatch)))
+    cells, words = {}, ""
     for row in rows:
-        words, harm = STATES[row.name]
+        given, harm = STATES[row.name]
         for heading, system in SYSTEMS.items():
-            states = verdicts(system, words, here, monkeypatch, harm)
+            seen = verdicts(system, given, here, monkeypatch, harm)
             follows = FOLLOWS.get(row.name, FOLLOWS.get(row.check, ()))
-            cells[row.name, heading] = table.cell(row, states, healthy(system, words), follows)
+            before = healthy(system, given)
+            cells[row.name, heading] = table.cell(row, table.states(seen), before, follows)
+            if system == SPOKEN:
+                words += table.words(row, seen, here)
     text = table.shown(rows, cells)
     assert list(table.wrong(rows, cells)) == [], f"\n{text}"
+    table.check_words(WORDS, words)
 
 
 @pytest.mark.parametrize("system", SYSTEMS.values())
 def test_the_command_asks_programs_on_path(here, monkeypatch, capsys, system):
     """The command itself asks the stand-ins, which are files on PATH here."""
-    expected = verdicts(system, ACCOUNT, here, monkeypatch)
+    expected = table.states(verdicts(system, ACCOUNT, here, monkeypatch))
     assert "fails" not in expected.values()
     (here / "bin").mkdir()
     cluster.healthy(system).install(here / "bin")

@@ -5,9 +5,11 @@ import pytest
 from verl_hpc.errors import ClusterError
 from verl_hpc.slurm.tools import (
     job_details,
+    longest_of_qos,
     mpi_plugins,
     my_jobs,
     my_scripts,
+    node_kinds,
     on_cluster,
     partitions,
     past_states,
@@ -59,10 +61,28 @@ def test_details_of_a_job():
     assert expected.items() <= job_details("13", answering(answer)).items()
 
 
-def test_mpi_plugins():
-    new = "MPI plugin types are...\n\tpmix\n\tpmi2\nspecific pmix plugin versions available: x"
-    for answer in (new, "srun: MPI types are...\nsrun: pmi2\n"):
-        assert "pmi2" in mpi_plugins(answering(answer))
+def test_mpi_plugins_and_their_versions():
+    new = "MPI plugin types are...\n\tpmix\n\tpmi2\nspecific pmix plugin versions available: x,y"
+    assert mpi_plugins(answering(new)) == ["pmix", "pmi2", "x", "y"]
+    assert mpi_plugins(answering("srun: MPI types are...\nsrun: pmi2\n")) == ["pmi2"]
+
+
+def test_kinds_of_nodes():
+    for gres, gpus in (
+        ("(null)", 0),
+        ("gpu:8(S:0-1)", 8),
+        ("gpu:h100:4(S:0),nvme:1", 4),
+        ("gpu:a100:4,gpu:v100:2", 6),
+        ("notgpu:3", 0),
+    ):
+        assert node_kinds("gpu", answering(f"64+|{gres}\n64|{gres}\n")) == [(64, gpus)]
+
+
+def test_limits_of_qualities_of_service():
+    run = answering("normal|\nlong|3-00:00:00\n")
+    assert [longest_of_qos(name, run) for name in ("long", "normal")] == ["3-00:00:00", ""]
+    with pytest.raises(ClusterError, match="no QOS x"):
+        longest_of_qos("x", run)
 
 
 # The programs themselves

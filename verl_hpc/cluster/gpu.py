@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_hpc.errors import ConfigError
-from verl_hpc.hardware.node import GpuKind, gpu_kind
+from verl_hpc.hardware.node import GpuKind, flops, gpu_kind
 from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section
 
 
@@ -28,14 +28,11 @@ class GpuFigures(Section):
     def kind(self, name: str) -> GpuKind:
         """Return the kind of GPU that the planner takes."""
         bfloat16 = self.bfloat16_tflops
-        tflops = {"bfloat16": bfloat16, "float16": bfloat16}
-        tflops["float32"] = self.float32_tflops or bfloat16 / 8
-        if self.float8_tflops is not None:
-            tflops["float8"] = self.float8_tflops
+        float32 = self.float32_tflops or bfloat16 / 8
         return GpuKind(
             name,
             self.memory_gib,
-            tflops,
+            flops(bfloat16, float32, self.float8_tflops),
             self.hbm_gb_s,
             self.nvlink_gb_s,
             self.pcie_gb_s,

@@ -79,9 +79,10 @@ def _words(name: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", name.lower()))
 
 
-def _flops(bfloat16: float, float32: float, float8: float = 0.0) -> dict[str, float]:
-    flops = {"bfloat16": bfloat16, "float16": bfloat16, "float32": float32}
-    return flops | ({"float8": float8} if float8 else {})
+def flops(bfloat16: float, float32: float, float8: float | None = None) -> dict[str, float]:
+    """Return peaks by element type; that of float16 is bfloat16's."""
+    known = {"bfloat16": bfloat16, "float16": bfloat16, "float32": float32}
+    return known if float8 is None else known | {"float8": float8}
 
 
 _TABLE: Sequence[tuple[Any, ...]] = (
@@ -120,8 +121,8 @@ _TABLE: Sequence[tuple[Any, ...]] = (
       "products on two); memory is a round figure: plan calibrate fits the rest")),
 )  # fmt: skip
 KINDS: Mapping[str, GpuKind] = {
-    name: GpuKind(name, memory, _flops(*flops), *speeds, *source_and_driver_name)
-    for name, memory, flops, speeds, *source_and_driver_name in _TABLE
+    name: GpuKind(name, memory, flops(*tflops), *speeds, *source_and_driver_name)
+    for name, memory, tflops, speeds, *source_and_driver_name in _TABLE
 }
 """Kinds by name."""
 

@@ -104,13 +104,21 @@ PROMISE = {"SLURM_GPUS_ON_NODE": "4"}
 
 
 UNSEEN = [
-    ("2.13.0+cpu", None, "580.95.05", "", "2.13.0+cpu is built without CUDA"),
-    ("2.13.0+cpu", None, "580.95.05", "", "requirements/gpu.txt"),
-    ("2.13.0+cu130", "13.0", None, "", "finds no GPU driver"),
-    ("2.13.0+cu130", "13.0", None, "", "--nv"),
-    ("2.13.0+cu130", "13.0", "550.54.15", "The driver is too old", "needs driver 580 or newer"),
-    ("2.13.0+cu130", "13.0", "550.54.15", "The driver is too old", "cannot use driver 550.54"),
-    ("2.13.0+cu130", "13.0", "580.95.05", "No CUDA GPUs are available", "No CUDA GPUs"),
+    ("2.13.0+cpu", None, None, "", "2.13.0+cpu is built without CUDA and ROCm (no GPU driver is"),
+    (
+        "2.13.0+cu130",
+        "13.0",
+        None,
+        "",
+        "13.0 finds no GPU driver; does the node have GPUs, and does",
+    ),
+    (
+        "2.13.0+cu118",
+        "11.8",
+        "440.1",
+        "It is too old",
+        "needs driver 450 or newer, cannot use driv",
+    ),
     ("2.13.0+cu130", "13.0", "580.95.05", "", "it counts no GPU"),
 ]
 
@@ -151,17 +159,13 @@ def test_two_masks_that_hide_all(monkeypatch, driver):
     assert told.endswith("(hidden by ROCR_VISIBLE_DEVICES=4, HIP_VISIBLE_DEVICES=4?)")
 
 
-def test_a_gpu_that_computes_wrongly_or_not_at_all(monkeypatch):
-    twos = torch.full((16, 16), 2.0)
-
+def test_a_gpu_that_does_not_compute(monkeypatch):
     def refuses(size):
         raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
     stand_in(monkeypatch, Cuda(1), product=refuses)
     expected = "cuda:0 cannot be used: CUDA error: no kernel image is available"
     assert find_device("n0", 0, 1).trouble == expected
-    stand_in(monkeypatch, Cuda(1), product=lambda size: twos)
-    assert "GPU-0) multiplies matrices wrongly" in find_device("n0", 0, 1).trouble
 
 
 def gpu(host, index, model="NVIDIA H100"):

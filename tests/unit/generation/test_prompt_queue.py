@@ -63,7 +63,7 @@ def test_the_longest_of_the_last_time_come_first():
 
 def test_an_engine_takes_prompts_while_it_has_room():
     ((place, queue),) = engines(1, counter())
-    prompts = queue.deal(place, dict.fromkeys(range(4), [1]), StepRows(1, range(4)), 1)
+    prompts = queue.deal(place, dict.fromkeys(range(4), (1,)), StepRows(1, range(4)), 1)
     feed = FromQueue(feed_of([[1]] * 8, range(8)), prompts, [i // 2 for i in range(8)], at_a_time=3)
     taken = [[index for index, _ in feed.next(num_running)] for num_running in (0, 3, 2, 1, 0)]
     assert taken == [[0, 1, 2, 3], [], [4, 5], [6, 7], []]

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import feed_of
 from tests.unit.generation.test_generate import PLACE, ROWS, TEXTS, rollout, settings
+from tests.unit.rollout.scripted_turns import ScriptedTurns
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
@@ -15,12 +17,16 @@ from verl_hpc.generation.ahead import AsyncScorer
 from verl_hpc.generation.answers import Answer
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.score import ScoreSettings, score
+from verl_hpc.generation.scored_ahead import ScoredAhead
+from verl_hpc.generation.slots import slots_of
 from verl_hpc.placement.layouts import Pool
 from verl_hpc.rewards.request import batched
 from verl_hpc.rewards.scorer import FunctionScorer, SumScorer, Term
+from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.placement import Placement
 from verl_hpc.testing.local import LocalControl
+from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import CPU, LetterTokenizer
 
 
@@ -157,6 +163,17 @@ def test_responses_are_scored_as_they_end_and_asked_for_once():
     assert len(workers.asked) == 6
     expected, _ = score(PLACE, replace(mine, ahead=None), ROWS, samples, columns)
     assert responses.values == expected.values and len({*responses.values}) > 2
+
+
+def test_a_conversation_is_scored_when_its_last_turn_has_ended():
+    workers, problems = AtOnce(), Rows()
+    mine = scoring(workers, problems)
+    slots = slots_of(PLACE, settings(problems=problems, scoring=mine), ROWS)
+    feed = ScoredAhead(feed_of([s.prompt for s in slots], range(6)), PLACE, mine, slots)
+    turns = ScriptedTurns(feed, dict.fromkeys(range(6), 1), most=12)
+    LocalRollout().generate(turns, Sampling(12))
+    assert len(workers.asked) == 6
+    assert {len(request.turns) for _, request, *_ in workers.asked} == {1, 3}
 
 
 def test_ranks_of_an_engine_have_each_its_responses_scored():

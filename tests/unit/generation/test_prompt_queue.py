@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.generated import feed_of
 from tests.unit.generation.test_generate import rollout, settings
 from tests.unit.ranks import on_ranks
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.generation.generate import generate
-from verl_hpc.generation.prompt_queue import PromptQueue
+from verl_hpc.generation.prompt_queue import FromQueue, PromptQueue
 from verl_hpc.placement.layouts import Pool
 from verl_hpc.rollout.protocol import FeedAround, Sampling
 from verl_hpc.step.batch import Sample, StepRows
@@ -58,6 +59,14 @@ def test_the_longest_of_the_last_time_come_first():
     # Of row 5 nothing is known: the mean of the others, 5.8.
     supply = queue.deal(place, {0: [1], 1: [1], 2: [1], 3: [1]}, rows, 1)
     assert list(itertools.takewhile(bool, iter(supply.more, None))) == [[1], [3], [2], [0]]
+
+
+def test_an_engine_takes_prompts_while_it_has_room():
+    ((place, queue),) = engines(1, counter())
+    prompts = queue.deal(place, dict.fromkeys(range(4), (1,)), StepRows(1, range(4)), 1)
+    feed = FromQueue(feed_of([[1]] * 8, range(8)), prompts, [i // 2 for i in range(8)], at_a_time=3)
+    taken = [[index for index, _ in feed.next(num_running)] for num_running in (0, 3, 2, 1, 0)]
+    assert taken == [[0, 1, 2, 3], [], [4, 5], [6, 7], []]
 
 
 class Late(FeedAround):

@@ -5,10 +5,11 @@ import resource
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.unit.checkpoint.steps import STATE, write_step
 from tests.unit.ranks import on_ranks
+from verl_hpc.checkpoint import convert
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.cli.main import main
@@ -107,3 +108,13 @@ def test_a_model_with_fused_projections_comes_back_as_it_was(tmp_path):
     assert "model.layers.1.self_attn.qkv_proj.weight" in before
     assert before.keys() == after.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_what_reads_back_differently_is_not_exported(original, tmp_path, monkeypatch):
+    def spoilt(tensors, file, **more):
+        save_file({name: tensor + 1 for name, tensor in tensors.items()}, file, **more)
+
+    monkeypatch.setattr(convert, "save_file", spoilt)
+    with pytest.raises(CheckpointError, match="reads back differently than it was written"):
+        export_step(original, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []

@@ -32,8 +32,7 @@ from verl_hpc.flow import DataFlow
 from verl_hpc.metrics.sinks import Sink, Sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.section import NonNegative
-from verl_hpc.step.batch import StepRows
-from verl_hpc.step.scores import Scores
+from verl_hpc.step.batch import Scores, StepRows
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import rl
 from verl_hpc.trainer.state import Progress

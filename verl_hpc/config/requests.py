@@ -7,6 +7,7 @@ earlier one of its kind: a save must not undo a stop.
 from __future__ import annotations
 
 import getpass
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -62,8 +63,12 @@ def leave_request(run_directory: Path, request: Request) -> Path:
 
 def read_requests(run_directory: Path) -> list[Request]:
     """The requests that wait, a stop first; unreadable ones are ignored."""
-    requests = (_read(_file(run_directory, kind)) for kind in KINDS)
-    return [request for request in requests if request is not None]
+    requests = []
+    for kind in KINDS:
+        with suppress(OSError, ValidationError):
+            content = read_regular(_file(run_directory, kind))
+            requests.append(Request.model_validate_json(content))
+    return requests
 
 
 def withdraw(run_directory: Path, kind: Kind) -> None:
@@ -73,10 +78,3 @@ def withdraw(run_directory: Path, kind: Kind) -> None:
 
 def _file(run_directory: Path, kind: Kind) -> Path:
     return run_directory / f"request_{kind}.json"
-
-
-def _read(path: Path) -> Request | None:
-    try:
-        return Request.model_validate_json(read_regular(path))
-    except (OSError, ValidationError):
-        return None

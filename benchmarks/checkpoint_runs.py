@@ -83,26 +83,25 @@ def _watched_run(here: Session, config: Any) -> Any:
             self.stalls: list[float] = []
             self.took: dict[int, float] = {}
             self.inside = False
+            let_change = self.writer.let_change
+            self.writer.let_change = lambda: self._count(let_change)  # type: ignore[method-assign]
 
         def _count(self, work: Any, *arguments: Any) -> None:
             if self.inside:  # begin finishes the save before, which it is by then
                 work(*arguments)
                 return
-            self.inside, before, begin = True, self.newest, time.perf_counter()
+            self.inside, before, begin = True, self.writer.newest, time.perf_counter()
             work(*arguments)
             self.inside = False
-            if self.newest > before:
+            if self.writer.newest > before:
                 self.stalls.append(0.0)
             if self.stalls:
                 self.stalls[-1] += time.perf_counter() - begin
-                self.took[len(self.stalls)] = self.seconds
+                self.took[len(self.stalls)] = self.writer.seconds
 
         def begin(self, *arguments: Any) -> None:
             self.finish()
             self._count(super().begin, *arguments)
-
-        def let_change(self) -> None:
-            self._count(super().let_change)
 
         def look(self) -> None:
             self._count(super().look)
@@ -116,7 +115,9 @@ def _watched_run(here: Session, config: Any) -> Any:
     finally:
         loop.Saves = before  # type: ignore[assignment,misc]
     (saves,) = watched
-    ranks = here.control.allgather((saves.stalls, list(saves.took.values()), saves.copy_bytes))
+    ranks = here.control.allgather(
+        (saves.stalls, list(saves.took.values()), saves.writer.copy_bytes)
+    )
     stalls = [max(values) for values in zip(*(r[0] for r in ranks), strict=True)]
     seconds = [max(values) for values in zip(*(r[1] for r in ranks), strict=True)]
     times: dict[str, Any] = {}

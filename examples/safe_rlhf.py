@@ -10,7 +10,7 @@ lambda weighs the cost against the reward, and rises while the cost is above its
 """
 
 from verl_hpc.algorithms.advantages.gae import Gae
-from verl_hpc.step.batch import ADVANTAGES, RETURNS, VALUES, Columns
+from verl_hpc.step.batch import ADVANTAGES, RETURNS, VALUES, Columns, Scores
 from verl_hpc.step.number import Number
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.advantages import advantages
@@ -18,7 +18,6 @@ from verl_hpc.step.operators.infer import model_scores, values
 from verl_hpc.step.operators.kl import Penalty
 from verl_hpc.step.operators.update import update_actor, update_critic
 from verl_hpc.step.placement import Placement
-from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import scored_responses

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.gpu
 def test_a_trace_has_kernels_and_memory_has_a_snapshot(tmp_path):
     traces = Traces(ProfileConfig(steps=[1], memory=True), tmp_path, 0, "cuda:0")
     traces.begin(1)
-    with traces.operator("update_actor"):
-        data = torch.ones(256, 256, device="cuda:0")
-        (data @ data).sum().item()
+    traces.enter("update_actor")
+    data = torch.ones(256, 256, device="cuda:0")
+    (data @ data).sum().item()
     assert traces.stop()
     traces.write()
     trace = tmp_path / "profiles/step_000001_rank_0.json.gz"

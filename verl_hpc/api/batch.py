@@ -18,8 +18,7 @@ from verl_hpc.generation.answers import Answer
 from verl_hpc.generation.score import per_token_of
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scoring import Score
-from verl_hpc.step.batch import MASK, ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples
-from verl_hpc.step.scores import Scores
+from verl_hpc.step.batch import MASK, ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples, Scores
 
 
 @dataclass(frozen=True)

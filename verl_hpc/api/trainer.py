@@ -29,11 +29,10 @@ from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError
 from verl_hpc.flow import DataFlow
+from verl_hpc.metrics.meters import Meters
 from verl_hpc.metrics.sinks import Sink, Sinks
-from verl_hpc.metrics.timers import Timers
 from verl_hpc.section import NonNegative
-from verl_hpc.step.batch import StepRows
-from verl_hpc.step.scores import Scores
+from verl_hpc.step.batch import Scores, StepRows
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import rl
 from verl_hpc.trainer.state import Progress
@@ -92,7 +91,7 @@ class PPOTrainer:
         self.actor_model, self.critic_model = as_actor(actor_model), as_critic(critic_model)
         check_code(self.config, actor_model=self.actor_model, critic_model=self.critic_model)
         self.tokenizer, self.data_provider = tokenizer, data_provider
-        self._prompts, self._sinks, self._timers = StepPrompts(), Sinks([]), Timers()
+        self._prompts, self._sinks, self._meters = StepPrompts(), Sinks([]), Meters()
         self._progress = Progress(0, Position())
         self._run = assemble(
             self._run_config(1),
@@ -143,7 +142,7 @@ class PPOTrainer:
     def _step(self, problems: Sequence[Problem]) -> dict[str, float]:
         with self._debug_and_profile():
             batch = self._rollout(problems)
-            with self._timers("reward"):
+            with self._meters.during("reward"):
                 scores = self._scores(batch)
             return self._update(batch, scores)
 
@@ -189,7 +188,7 @@ class PPOTrainer:
         check_lengths(problems, self.config.max_prompt_length)
         rows = StepRows(self.global_step + 1, self._prompts.add(problems))
         recipe = self._recipe(len(problems))
-        with self._timers("rollout"):
+        with self._meters.during("rollout"):
             recipe.metrics.clear()
             rest = [op.name for op in recipe.operators if op.name != "rollout"]
             values = recipe.without(*rest).compile().run(rows=rows)
@@ -201,7 +200,7 @@ class PPOTrainer:
         return scores_of(scorer(batch.requests))
 
     def _update(self, batch: Batch, scores: Scores) -> dict[str, float]:
-        with self._timers("update"):
+        with self._meters.during("update"):
             values, metrics = self._learn(batch, scores)
         position = getattr(self.data_provider, "position", None)
         if not isinstance(position, Position):
@@ -209,7 +208,7 @@ class PPOTrainer:
         self._progress = Progress(self.global_step + 1, position)
         self._values = values if self.config.enable_debug_mode else {}
         self._sinks.rewards(scores.values)
-        self._sinks.write(self.global_step, metrics | self._timers.drain())
+        self._sinks.write(self.global_step, metrics | self._meters.drain())
         return metrics
 
     def _learn(self, batch: Batch, scores: Scores) -> tuple[dict[str, Any], dict[str, float]]:

@@ -66,8 +66,8 @@ def read_requests(run_directory: Path) -> list[Request]:
     requests = []
     for kind in KINDS:
         with suppress(OSError, ValidationError):
-            text = read_regular(_file(run_directory, kind))
-            requests.append(Request.model_validate_json(text))
+            content = read_regular(_file(run_directory, kind))
+            requests.append(Request.model_validate_json(content))
     return requests
 
 

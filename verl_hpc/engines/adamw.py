@@ -1,7 +1,9 @@
-"""PyTorch's AdamW over float32 master weights, and its state as named tensors."""
+"""PyTorch's AdamW over float32 master weights, its state as named tensors, and the optimizer of
+modules of one process."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -9,6 +11,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.protocol import STATE_KINDS
+from verl_hpc.errors import ConfigError, NotFiniteError
 
 _MOMENTS = STATE_KINDS[1:]
 
@@ -89,3 +92,69 @@ class AdamW:
                     "step": torch.zeros((), dtype=torch.float32, device=main.device),
                     **{moment: torch.zeros_like(main.detach()) for moment in _MOMENTS},
                 }
+
+
+def masters_of(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.nn.Parameter]:
+    """Return float32 master weights: the parameters themselves if they are float32, else copies."""
+    return {
+        name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float())
+        for name, p in parameters.items()
+    }
+
+
+class ModuleAdamW(AdamW):
+    """AdamW at a constant learning rate; updated master weights are copied to the parameters.
+
+    Args:
+        parameters: the module's parameters by logical name.
+        settings: constant learning rate and so on.
+        masters: float32 weights shared with another optimizer; None makes its own.
+
+    Raises:
+        ConfigError: see `ModuleEngine`.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        settings: OptimizerConfig,
+        masters: Mapping[str, torch.nn.Parameter] | None = None,
+    ) -> None:
+        for name in ("schedule", "warmup_steps", "decay_steps", "on_nonfinite"):
+            value = getattr(settings, name)
+            if value != OptimizerConfig.model_fields[name].default:
+                raise ConfigError(
+                    f"optimizer.{name} = {value}: a module in one process is trained at a constant "
+                    "learning rate, and a loss that is not finite ends it; leave it out, or train "
+                    "by `python -m verl_hpc train`"
+                )
+        self._parameters = parameters
+        super().__init__(settings, dict(masters) if masters is not None else masters_of(parameters))
+
+    def take_weights(self) -> None:
+        for name, master in self.masters.items():
+            master.data.copy_(self._parameters[name].detach())
+
+    def restore(self, num_steps: int) -> None:
+        super().restore(num_steps)
+        self._give_weights()
+
+    def update(self) -> float:
+        """Update with the parameters' gradients; return the norm before clipping."""
+        for name, master in self.masters.items():
+            gradient = self._parameters[name].grad
+            # One that had no part in the loss: its moments go on all the same.
+            master.grad = torch.zeros_like(master) if gradient is None else gradient.float()
+        norm = self.norm()
+        if not math.isfinite(norm):
+            raise NotFiniteError(f"the gradient's norm is {norm}; the weights are as they were")
+        self.step(norm)
+        self._give_weights()
+        for name, master in self.masters.items():
+            master.grad = self._parameters[name].grad = None
+        return float(norm)
+
+    def _give_weights(self) -> None:
+        for name, master in self.masters.items():
+            if master is not self._parameters[name]:
+                self._parameters[name].data.copy_(master.detach())

@@ -12,7 +12,7 @@ import torch
 
 from verl_hpc.algorithms.allowed import unpacked
 from verl_hpc.config.model import OptimizerConfig
-from verl_hpc.engines.module_optimizer import ModuleAdamW
+from verl_hpc.engines.adamw import ModuleAdamW
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     HostCopy,

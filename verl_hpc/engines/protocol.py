@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -96,8 +96,7 @@ class TokenOutputs:
 
     def detached(self) -> TokenOutputs:
         """Return these outputs detached from the graph."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TokenOutputs(**{n: v.detach() for n, v in values.items() if v is not None})
+        return TokenOutputs(**{n: v.detach() for n, v in vars(self).items() if v is not None})
 
 
 Sums = dict[str, torch.Tensor]

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 import torch
 
 from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.engines.adamw import ModuleAdamW, masters_of
 from verl_hpc.engines.module import ModuleEngine, here
-from verl_hpc.engines.module_optimizer import ModuleAdamW, masters_of
 from verl_hpc.engines.protocol import STATE_KINDS
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import Head

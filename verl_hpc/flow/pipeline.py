@@ -29,16 +29,21 @@ class Run:
         """Values that the operator needs."""
         return list(self.needs.values())
 
-    def call(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the operator's function; return its outputs by name. Positional-only parameters are
-        passed by position.
+    def call(self, values: Values, place: str) -> dict[str, Any]:
+        """Call the operator's function with values as they are at a placement; return its outputs
+        by name. Positional-only parameters are passed by position.
 
         Raises:
             FlowError: the operator gives another number of outputs than it declares.
         """
         operator = self.operator
-        arguments = {name: values[value] for name, value in self.needs.items()}
-        first = [arguments.pop(name) for name in operator.positional if name in arguments]
+        first, arguments = [], {}
+        for name, value in self.needs.items():
+            argument = values.at(place, value)
+            if name in operator.positional:
+                first.append(argument)
+            else:
+                arguments[name] = argument
         result = operator.func(*first, **arguments)
         names = operator.gives
         if len(names) == 1:
@@ -242,10 +247,9 @@ class Pipeline:
             try:
                 enter(item.name, place)
                 if isinstance(item, Run):
-                    values.put(place, item.call(values.at(place, item.needs.values())))
+                    values.put(place, item.call(values, place))
                 else:
-                    known = values.at(item.source, (*item.values, item.index))
-                    values.put(item.target, mover.move(item, known))
+                    values.put(item.target, mover.move(item, values.known(item)))
             except StepCancelled:
                 mover.abandon(item for item, _ in mine[number + 1 :] if isinstance(item, Move))
                 raise
@@ -298,7 +302,12 @@ class Values:
             self.made.setdefault(name, value)
             self._placed[name, place] = value
 
-    def at(self, place: str, names: Iterable[str | None]) -> dict[str, Any]:
-        """Values as they are at a placement, else as they were made, if this rank has them."""
-        made, placed = self.made, self._placed
-        return {n: placed.get((n, place), made[n]) for n in names if n is not None and n in made}
+    def at(self, place: str, name: str) -> Any:
+        """Return a value as it is at a placement, else as it was made."""
+        return self._placed.get((name, place), self.made[name])
+
+    def known(self, move: Move) -> dict[str, Any]:
+        """Return a move's values and their index as they are at its source, if this rank has
+        them."""
+        names = (*move.values, move.index)
+        return {n: self.at(move.source, n) for n in names if n is not None and n in self.made}

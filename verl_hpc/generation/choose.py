@@ -23,13 +23,13 @@ from verl_hpc.step.batch import (
     WEIGHTS,
     Columns,
     Samples,
+    Scores,
     StepRows,
     cut_rows,
     padded,
 )
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
-from verl_hpc.step.scores import Scores
 
 
 @dataclass(frozen=True)

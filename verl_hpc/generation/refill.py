@@ -16,10 +16,9 @@ from verl_hpc.generation.generate import generate
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.score import ScoreSettings, score, tells_apart
 from verl_hpc.generation.slots import GenerateSettings
-from verl_hpc.step.batch import Columns, Sample, Samples, StepRows
+from verl_hpc.step.batch import Columns, Sample, Samples, Scores, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
-from verl_hpc.step.scores import Scores
 
 _logger = logging.getLogger(__name__)
 

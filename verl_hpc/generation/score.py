@@ -15,11 +15,10 @@ from verl_hpc.generation.answers import Answer
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
 from verl_hpc.runtime.control import Control
-from verl_hpc.step.batch import MASK, Columns, Samples, StepRows
+from verl_hpc.step.batch import MASK, Columns, Samples, Scores, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import StepProblems
-from verl_hpc.step.scores import Scores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

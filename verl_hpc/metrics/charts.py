@@ -15,17 +15,10 @@ MOST_OWN = 24
 _MOST_CURVES = 7
 _STANDARD_ROLES = ("actor", "critic")
 _ELSEWHERE = frozenset(
-    {
-        "cpu_s",
-        "perf",
-        "prompt_length",
-        "reshard",
-        "response_length",
-        "sft",
-        "timing_s",
-        "training",
-        "val",
-    }
+    (
+        *("cpu_s", "perf", "prompt_length", "reshard", "response_length"),
+        *("sft", "timing_s", "training", "val"),
+    )
 )
 """First words of standard metrics, of which `CHARTS` has those worth a chart."""
 _SET_METRIC = re.compile(r"val/([^/]+)/(accuracy|pass@(\d+))")

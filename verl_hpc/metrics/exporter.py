@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from http.client import HTTPException
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
     CollectorRegistry,
@@ -58,16 +58,6 @@ def _taken(port: int, error: OSError) -> ConfigError:
     )
 
 
-class Destination(Protocol):
-    """A place to which the registry is published after each step."""
-
-    def publish(self, registry: CollectorRegistry) -> None:
-        """Raises: OSError: it could not."""
-
-    def close(self) -> None:
-        """End publishing."""
-
-
 class MetricsExporter:
     """Exports a run's metrics to Prometheus under the names of `verl_hpc.metrics.prometheus`.
 
@@ -110,16 +100,17 @@ class MetricsExporter:
         if not job_name:
             raise ConfigError("MetricsExporter: job_name is empty; a Pushgateway needs one")
         self._metrics, self._has_name = PrometheusMetrics(run_name), bool(run_name)
-        self._failing: set[Destination] = set()
-        self._destinations: list[Destination] = []
-        if port is not None:
-            self._destinations.append(_Port(port, self._metrics.registry))
-        if textfile is not None:
-            self._destinations.append(_TextFile(Path(textfile)))
         self._grouping = {"run": run_name} if run_name else {}
+        self._textfile, self._file_fails = textfile, False
+        self._server: tuple[WSGIServer, threading.Thread] | None = None
+        if port is not None:
+            try:
+                self._server = start_http_server(port, registry=self._metrics.registry)
+            except OSError as error:
+                raise _taken(port, error) from None
+        self._gateway: _Pushgateway | None = None
         if pushgateway_url is not None:
-            gateway = _Pushgateway(pushgateway_url, job_name, self._grouping)
-            self._destinations.append(gateway)
+            self._gateway = _Pushgateway(pushgateway_url, job_name, self._grouping)
 
     @classmethod
     def of(cls, config: PrometheusConfig, run_name: str) -> MetricsExporter:
@@ -143,9 +134,6 @@ class MetricsExporter:
             if run:
                 self._grouping["run"] = run
 
-    def stage(self, name: str) -> None:
-        """Ignore stages: Prometheus gets finished steps only."""
-
     def by_task(self) -> None:
         """Give metrics of several tasks each task's name as a label.
 
@@ -159,54 +147,29 @@ class MetricsExporter:
         self._metrics.rewards(values, task)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Publish a finished step to all destinations."""
+        """Publish a finished step; a scrape of the port reads it at any time."""
         self._metrics.step(step, values)
-        for destination in self._destinations:
+        if self._gateway is not None:
+            self._gateway.publish(self._metrics.registry)
+        if self._textfile is not None:
             try:
-                destination.publish(self._metrics.registry)
+                write_to_textfile(str(self._textfile), self._metrics.registry)
+                self._file_fails = False
             except OSError as error:
-                if destination not in self._failing:
-                    _logger.warning("metrics.prometheus: %s: %s", destination, error)
-                self._failing.add(destination)
-            else:
-                self._failing.discard(destination)
+                if not self._file_fails:
+                    _logger.warning("metrics.prometheus: textfile %s: %s", self._textfile, error)
+                self._file_fails = True
 
     def close(self) -> None:
-        """Publish what is left, and free the port. The Pushgateway keeps the last values."""
-        for destination in self._destinations:
-            destination.close()
-
-
-class _Port:
-    """A port that Prometheus scrapes at any time; steps need no work."""
-
-    def __init__(self, port: int, registry: CollectorRegistry) -> None:
-        try:
-            self._server, self._thread = start_http_server(port, registry=registry)
-        except OSError as error:
-            raise _taken(port, error) from None
-
-    def publish(self, registry: CollectorRegistry) -> None:
-        """Do nothing: scrapes read the registry."""
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _TextFile:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __str__(self) -> str:
-        return f"textfile {self._path}"
-
-    def publish(self, registry: CollectorRegistry) -> None:
-        write_to_textfile(str(self._path), registry)
-
-    def close(self) -> None:
-        """Do nothing: the file stays as the last step has left it."""
+        """Publish what is left, and free the port. The Pushgateway keeps the last values, and the
+        file stays as the last step has left it."""
+        if self._server is not None:
+            server, thread = self._server
+            server.shutdown()
+            server.server_close()
+            thread.join()
+        if self._gateway is not None:
+            self._gateway.close()
 
 
 class _Pushgateway:

@@ -49,28 +49,7 @@ _SECONDS = (
     *(1200, 1800, 3600, 7200),
 )
 """Upper ends of buckets, from an operator of a tiny model to a step of hours."""
-_REWARDS = (
-    -10,
-    -5,
-    -2,
-    -1,
-    -0.5,
-    -0.2,
-    0,
-    0.1,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    0.9,
-    1,
-    2,
-    5,
-    10,
-)
+_REWARDS = (-10, -5, -2, -1, -0.5, -0.2, *(tenths / 10 for tenths in range(10)), 1, 2, 5, 10)
 _KL = {
     REFERENCE_KL: "reference",
     REFERENCE_KL_PENALTY: "reference",

@@ -6,33 +6,34 @@ import json
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from verl_hpc.config.regular_file import make_directory, open_regular, replace_text
-from verl_hpc.metrics.sample_limits import MAX_CHARACTERS, MAX_GROUPS, MAX_RESPONSES, cut, surplus
 from verl_hpc.runs.records import parse_record
 
+MAX_GROUPS = 4
+"""Most prompts that are kept of a step's training, and as many of its evaluation."""
+MAX_RESPONSES = 8
+"""Most responses that are kept for one prompt."""
+MAX_CHARACTERS = 4000
+"""Most characters of a text; a longer one keeps its two ends, and a note of what was cut."""
+MAX_STEPS = 50
+"""Most files, one per step. Together they have at most 2 x 4 x (2 + 8) x 4,000 x 50 = 16 million
+characters of text, which is 16 MB in English and 192 MB if every one were written in 12 bytes, as
+an emoji is."""
+NEWEST_STEPS = 10
+"""Newest steps, which are never thinned out."""
+_ROOM = 60
+"""Characters for the note of what was cut."""
 DIRECTORY = "samples"
 _MOST_BYTES = 2 * MAX_GROUPS * (MAX_RESPONSES + 2) * (MAX_CHARACTERS + 100) * 12
 _NAME = re.compile(r"step_(\d{6,12})\.json")
 
 Kind = Literal["train", "evaluation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-
-__all__ = [
-    "KINDS",
-    "MAX_GROUPS",
-    "MAX_RESPONSES",
-    "Kind",
-    "SampleGroup",
-    "SampleLog",
-    "SampleResponse",
-    "read_samples",
-    "sample_steps",
-]
 _logger = logging.getLogger(__name__)
 
 
@@ -89,33 +90,40 @@ class SampleLog:
         """
         self._run_directory = run_directory
         self._fails = False
+        self._newest: tuple[int, Mapping[Kind, Sequence[SampleGroup]]] = (-1, {})
+        """The step written last, and its groups."""
         last = -1 if resumed_from is None else resumed_from
         try:
+            make_directory(run_directory / DIRECTORY)
             for step in sample_steps(run_directory):
                 if step > last:
                     file_of(run_directory, step).unlink()
         except OSError as error:
             self._fail(error)
-        left = sample_steps(run_directory)
-        self._evaluated = {s for s in left if "evaluation" in read_samples(run_directory, s)}
+        self._steps = sample_steps(run_directory)
+        self._evaluated = {
+            step for step in self._steps if "evaluation" in read_samples(run_directory, step)
+        }
 
     def write(self, step: int, kind: Kind, groups: Sequence[SampleGroup]) -> None:
         """Keep the first `MAX_GROUPS` groups with `MAX_RESPONSES` responses each, in place of the
         step's earlier ones of this kind."""
         if self._fails:
             return
-        both = {**read_samples(self._run_directory, step), kind: groups}
-        tree = {"step": step} | {
-            name: [_as_tree(g) for g in both[name][:MAX_GROUPS]] for name in both
-        }
-        path = file_of(self._run_directory, step)
+        newest, both = self._newest
+        if step != newest:
+            both = read_samples(self._run_directory, step) if step in self._steps else {}
+        both = {**both, kind: groups}
+        tree = {"step": step} | {name: [*map(_as_tree, both[name][:MAX_GROUPS])] for name in both}
+        text = json.dumps(tree, allow_nan=False) + "\n"
         try:
-            make_directory(path.parent)
-            replace_text(path, json.dumps(tree, allow_nan=False) + "\n")
+            replace_text(file_of(self._run_directory, step), text)
+            self._newest, self._steps = (step, both), sorted({*self._steps, step})
             if kind == "evaluation":
                 self._evaluated.add(step)
-            for old in surplus(sample_steps(self._run_directory), self._evaluated):
-                file_of(self._run_directory, old).unlink()
+            for old in surplus(self._steps, self._evaluated):
+                file_of(self._run_directory, old).unlink(missing_ok=True)
+                self._steps.remove(old)
         except OSError as error:
             self._fail(error)
 
@@ -149,23 +157,41 @@ def read_samples(run_directory: Path, step: int) -> dict[Kind, list[SampleGroup]
 
 
 def _as_tree(group: SampleGroup) -> dict[str, Any]:
-    return {
-        "prompt": cut(group.prompt),
-        "ground_truth": cut(group.ground_truth),
-        "responses": [
-            {
-                "text": cut(response.text),
-                "score": _number(response.score),
-                "advantage": _number(response.advantage),
-                "truncated": response.truncated,
-                "version": response.version,
-                "stop_reason": response.stop_reason,
-            }
-            for response in group.responses[:MAX_RESPONSES]
-        ],
-    }
+    responses = []
+    for response in group.responses[:MAX_RESPONSES]:
+        tree = {**vars(response), "text": cut(response.text)}
+        for name in ("score", "advantage"):
+            # NaN and infinities, which JSON lacks, are written by name.
+            if tree[name] is not None and not math.isfinite(tree[name]):
+                tree[name] = str(tree[name])
+        responses.append(tree)
+    prompt, truth = cut(group.prompt), cut(group.ground_truth)
+    return {"prompt": prompt, "ground_truth": truth, "responses": responses}
 
 
-def _number(value: float | None) -> float | str | None:
-    """Return the name of NaN or an infinity, which JSON lacks; other values unchanged."""
-    return value if value is None or math.isfinite(value) else str(value)
+def surplus(steps: Sequence[int], evaluated: Collection[int] = ()) -> list[int]:
+    """Return the steps to forget if there are more than `MAX_STEPS`, in order.
+
+    The first step and the `NEWEST_STEPS` last stay; of the others those go that leave the smallest
+    gaps, steps with an evaluation after all others, and the newest of these last.
+    """
+    newest_evaluated = max(evaluated, default=None)
+    kept, gone = list(steps), []
+
+    def worth(i: int) -> tuple[bool, bool, int]:
+        step = kept[i]
+        return step in evaluated, step == newest_evaluated, kept[i + 1] - kept[i - 1]
+
+    # Drop the step of least worth, never the first or one of the newest.
+    while len(kept) > MAX_STEPS:
+        gone.append(kept.pop(min(range(1, len(kept) - NEWEST_STEPS), key=worth)))
+    return gone
+
+
+def cut(text: str) -> str:
+    """Return at most `MAX_CHARACTERS` of a text: its two ends, and between them how much is left
+    out."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    half = (MAX_CHARACTERS - _ROOM) // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters cut ...]\n{text[-half:]}"

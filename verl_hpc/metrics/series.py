@@ -65,17 +65,12 @@ def axis_range(
     It is never empty: around one value it is a fifth of that, around zero 0 to 1. With a margin it
     is also never so narrow that its ticks would differ beyond the fourth digit.
     """
-    floor, ceiling = limits
     low, high = (clamp(value, limits) for value in (min(values), max(values)))
     if low == high == 0:
         return 0.0, 1.0
     largest = max(abs(low), abs(high))
     pad = max(high - low, largest / 30) * margin if high > low else largest * 0.1
-    low, high = low - pad, high + pad
-    return (
-        low if floor is None else max(low, floor),
-        high if ceiling is None else min(high, ceiling),
-    )
+    return clamp(low - pad, limits), clamp(high + pad, limits)
 
 
 def clamp(value: float, limits: tuple[float | None, float | None]) -> float:

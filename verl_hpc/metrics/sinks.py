@@ -5,28 +5,27 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 
 from verl_hpc.config.trackers import MetricsConfig, check_trackers
-from verl_hpc.metrics.mlflow import Mlflow
-from verl_hpc.metrics.swanlab import Swanlab
-from verl_hpc.metrics.tensorboard import TensorBoard
 from verl_hpc.metrics.terminal import LineView, LiveView
-from verl_hpc.metrics.wandb import Wandb
+from verl_hpc.metrics.trackers import Mlflow, Swanlab, TensorBoard, Wandb
 from verl_hpc.runtime import terminal
 
 _logger = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """A destination of a run's metrics besides metrics.jsonl. Values may be NaN or infinite."""
+    """A destination of a run's metrics besides metrics.jsonl. Values may be NaN or infinite.
 
-    def stage(self, name: str) -> None:
-        """Note that an operator begins; called many times a second."""
+    It may also have `stage(name)`, which is called when an operator begins, many times a second,
+    and `rewards(values, task)`, which gets the scores of all responses of a step, or of a task in
+    it, before its `write`.
+    """
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Take the metrics of a finished step."""
@@ -35,17 +34,9 @@ class Sink(Protocol):
         """Release all resources; no call follows."""
 
 
-@runtime_checkable
-class TakesRewards(Protocol):
-    """A sink that wants the scores of all responses, not their mean alone."""
-
-    def rewards(self, values: Iterable[float], task: str = "") -> None:
-        """Take the scores of a step, or of a task in it, before its `write`."""
-
-
 class Sinks:
-    """Passes everything on to each sink. A sink that fails is logged and dropped: a full quota or a
-    closed terminal must not end a run whose metrics.jsonl is intact.
+    """Passes everything on to each sink that takes it. A sink that fails is logged and dropped: a
+    full quota or a closed terminal must not end a run whose metrics.jsonl is intact.
 
     A context manager that closes them, which restores the terminal after an error.
     """
@@ -58,23 +49,22 @@ class Sinks:
         self._sinks.append(sink)
 
     def stage(self, name: str) -> None:
-        self._each(lambda sink: sink.stage(name))
+        self._each("stage", name)
 
     def rewards(self, values: Iterable[float], task: str = "") -> None:
-        self._each(
-            lambda sink: sink.rewards(values, task) if isinstance(sink, TakesRewards) else None
-        )
+        self._each("rewards", values, task)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._each(lambda sink: sink.write(step, values))
+        self._each("write", step, values)
 
     def close(self) -> None:
-        self._each(lambda sink: sink.close())
+        self._each("close")
 
-    def _each(self, call: Callable[[Sink], None]) -> None:
+    def _each(self, event: str, *arguments: Any) -> None:
         for sink in tuple(self._sinks):
             try:
-                call(sink)
+                if hasattr(sink, event):
+                    getattr(sink, event)(*arguments)
             except Exception as error:
                 self._sinks.remove(sink)
                 with contextlib.suppress(Exception):

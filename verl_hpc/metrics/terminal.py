@@ -52,9 +52,6 @@ class LineView:
         self._columns = columns
         self._pace = Pace(total_steps)
 
-    def stage(self, name: str) -> None:
-        """Ignore stages: a log has finished steps only."""
-
     def write(self, step: int, values: Mapping[str, float]) -> None:
         width = len(str(self._total_steps))
         first = f"step {step:>{width}}/{self._total_steps}"

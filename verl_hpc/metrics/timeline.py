@@ -6,17 +6,26 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TextIO
 
 from verl_hpc.config.regular_file import make_directory, replace_file
-from verl_hpc.metrics.timeline_reader import DIRECTORY, Interval, file_of, read_lines, read_timeline
+from verl_hpc.metrics.timeline_reader import (
+    DIRECTORY,
+    Interval,
+    file_of,
+    rank_files,
+    read_lines,
+    read_timeline,
+)
 
 MAX_BYTES = 256_000
 """Most bytes of one rank's file: about two hundred steps of ten operators."""
 MAX_NAME = 80
 """Most characters of an operator's or a placement's name."""
+MAX_RANKS = 64
+"""Most ranks of a run that write a timeline."""
 
 __all__ = ["DIRECTORY", "MAX_BYTES", "Interval", "Timeline", "read_timeline"]
 _logger = logging.getLogger(__name__)
@@ -49,7 +58,7 @@ class Timeline:
             rank: rank of this process in the world.
             resumed_from: step of the checkpoint that training resumes from; lines of later steps
                 are dropped. None starts over.
-            writes: False for a rank that keeps no file, see `timeline_ranks`.
+            writes: False for a rank that keeps no file, see `writing_ranks`.
         """
         self._path = file_of(run_directory, rank)
         self._clock = clock
@@ -57,18 +66,33 @@ class Timeline:
         self._lines: list[tuple[int, str]] = []
         self._size = 0
         self._file: TextIO | None = None
-        if writes:
-            self._try(lambda: self._start(resumed_from))
+        if not writes:
+            return
+        last = -1 if resumed_from is None else resumed_from
+        lines = [(step, line) for step, line in read_lines(self._path) if step <= last]
+        try:
+            self._rewrite(newest(lines, MAX_BYTES))
+        except OSError as error:
+            self._give_up(error)
 
     def begin(self, step: int, operator: str, placement: str) -> None:
         """End the open interval now, and begin this one."""
-        now = self._clock()
-        self._close_interval(now)
+        now = self.end()
         self._open = (step, operator[:MAX_NAME], placement[:MAX_NAME], now)
 
-    def end(self) -> None:
-        """End the open interval now, and begin none."""
-        self._close_interval(self._clock())
+    def end(self) -> float:
+        """End the open interval now, and begin none; return the time."""
+        now = self._clock()
+        if self._open is not None and self._file is not None:
+            step, operator, placement, start = self._open
+            row = {"step": step, "operator": operator, "placement": placement}
+            row |= {"start": round(start, 4), "stop": round(max(now, start), 4)}
+            try:
+                self._write(step, json.dumps(row) + "\n")
+            except OSError as error:
+                self._give_up(error)
+        self._open = None
+        return now
 
     def close(self) -> None:
         """End the open interval, and close the file."""
@@ -81,14 +105,6 @@ class Timeline:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _close_interval(self, now: float) -> None:
-        if self._open is not None and self._file is not None:
-            step, operator, placement, start = self._open
-            row = {"step": step, "operator": operator, "placement": placement}
-            row |= {"start": round(start, 4), "stop": round(max(now, start), 4)}
-            self._try(lambda: self._write(step, json.dumps(row) + "\n"))
-        self._open = None
-
     def _write(self, step: int, line: str) -> None:
         assert self._file is not None
         self._lines.append((step, line))
@@ -98,11 +114,6 @@ class Timeline:
         else:
             self._file.write(line)
             self._file.flush()
-
-    def _start(self, resumed_from: int | None) -> None:
-        last = -1 if resumed_from is None else resumed_from
-        lines = [(step, line) for step, line in read_lines(self._path) if step <= last]
-        self._rewrite(newest(lines, MAX_BYTES))
 
     def _rewrite(self, lines: list[tuple[int, str]]) -> None:
         self._close_file()
@@ -116,13 +127,10 @@ class Timeline:
             with contextlib.suppress(OSError):  # a full disk, which was said before
                 file.close()
 
-    def _try(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except OSError as error:
-            _logger.warning("the timeline of this rank ends here: %s", error)
-            self._lines = []
-            self._close_file()
+    def _give_up(self, error: OSError) -> None:
+        _logger.warning("the timeline of this rank ends here: %s", error)
+        self._lines = []
+        self._close_file()
 
 
 def newest(lines: Sequence[tuple[int, str]], most: int) -> list[tuple[int, str]]:
@@ -137,3 +145,47 @@ def newest(lines: Sequence[tuple[int, str]], most: int) -> list[tuple[int, str]]
         return kept
     broken = lines[first - 1][0]
     return [pair for pair in kept if pair[0] != broken] or kept
+
+
+def writing_ranks(num_ranks: int, placements: Mapping[str, Sequence[int]]) -> frozenset[int]:
+    """Return the ranks that write a timeline, at most `MAX_RANKS`: rank 0, the first of each
+    placement (up to `MAX_RANKS` - 1), and others at equal distances."""
+    chosen = {0, *(ranks[0] for ranks in placements.values() if ranks)}
+    if len(chosen) > MAX_RANKS:
+        chosen = set(sorted(chosen)[:MAX_RANKS])
+    room = MAX_RANKS - len(chosen)
+    others = [rank for rank in range(num_ranks) if rank not in chosen]
+    if len(others) > room:
+        others = [others[i * len(others) // room] for i in range(room)]
+    return frozenset(chosen.union(others))
+
+
+def open_timeline(
+    run_directory: Path,
+    rank: int,
+    num_ranks: int,
+    placements: Mapping[str, Sequence[int]],
+    resumed_from: int | None,
+) -> Timeline:
+    """Open a rank's timeline, which writes if the rank is one of `writing_ranks`.
+
+    Rank 0 also removes files of ranks that wrote in an earlier start and do not now.
+    """
+    writers = writing_ranks(num_ranks, placements)
+    if rank == 0:
+        forget_others(run_directory, writers, resumed_from)
+    return Timeline(run_directory, rank, resumed_from, writes=rank in writers)
+
+
+def forget_others(run_directory: Path, writers: Collection[int], resumed_from: int | None) -> None:
+    """Keep only the steps up to the resumed one in files of ranks that do not write now."""
+    for rank, path in rank_files(run_directory):
+        if rank in writers:
+            continue
+        try:
+            if resumed_from is None:
+                path.unlink()
+            else:
+                Timeline(run_directory, rank, resumed_from).close()
+        except OSError as error:
+            _logger.warning("%s cannot be removed: %s", path, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ _MOST_EVENTS = 1_000_000
 
 
 class Traces:
-    """Traces the steps of `runtime.profile`, on its ranks.
+    """Traces the steps of `runtime.profile` on one of its ranks.
 
     A step leaves `profiles/step_000002_rank_0.json.gz`, in Chrome's format, with a range for each
     operator of the recipe around what PyTorch did in it; with `memory` also
@@ -25,25 +24,23 @@ class Traces:
     (pytorch.org/memory_viz), and which nothing here reads.
 
     Args:
-        config: None traces nothing.
+        config: steps to trace, and what of them.
         run_directory: an existing directory.
         rank: this process's rank.
         device: "cpu", or the name of a GPU.
     """
 
-    def __init__(
-        self, config: ProfileConfig | None, run_directory: Path, rank: int, device: str
-    ) -> None:
-        self._config = config if config is not None and rank in config.ranks else None
-        self._directory, self._rank = run_directory / DIRECTORY, rank
+    def __init__(self, config: ProfileConfig, run_directory: Path, rank: int, device: str) -> None:
+        self._config, self._directory, self._rank = config, run_directory / DIRECTORY, rank
         self._on_gpu = device != "cpu"
         self._profiler: Any = None
         self._runs = False
+        self._range: Any = None
         self._step = 0
 
     def begin(self, step: int) -> None:
         """Start tracing, if the step is one to trace."""
-        if self._config is None or step not in self._config.steps:
+        if step not in self._config.steps:
             return
         from torch.profiler import ProfilerActivity, profile
 
@@ -55,18 +52,18 @@ class Traces:
         self._profiler.start()
         self._runs = True
 
-    def operator(self, name: str) -> AbstractContextManager[Any]:
-        """Return a range of the trace, named after an operator."""
-        if not self._runs:
-            return nullcontext()
-        return torch.profiler.record_function(name)
+    def enter(self, operator: str) -> None:
+        """End the current range of the trace, and begin one of an operator; "" begins none."""
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+        if operator and self._runs:
+            self._range = torch.profiler.record_function(operator)
+            self._range.__enter__()
 
     def stop(self) -> bool:
-        """Stop tracing; all ranges must be closed.
-
-        Returns:
-            Whether there is a trace to write.
-        """
+        """Stop tracing; return whether there is a trace to write."""
+        self.enter("")
         was_on, self._runs = self._runs, False
         if was_on:
             self._profiler.stop()
@@ -74,7 +71,6 @@ class Traces:
 
     def write(self) -> None:
         """Write the files of the step that `stop` ended; each appears whole."""
-        assert self._config is not None
         name = f"step_{self._step:06d}_rank_{self._rank}"
         self._directory.mkdir(exist_ok=True)
         # The ending .gz makes the profiler compress the file.

@@ -12,8 +12,10 @@ from typing import Literal
 
 import torch
 
+from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.order import Position
 from verl_hpc.errors import FlowError
+from verl_hpc.step.metrics import spread
 
 TOKENS = "tokens"
 MASK = "mask"
@@ -153,6 +155,31 @@ class Samples:
         return [i for i, owner in enumerate(self.owners[placement]) if owner == group]
 
 
+@dataclass(frozen=True)
+class Scores:
+    """Scores of all samples of a step, equal on every rank."""
+
+    values: Sequence[float]
+    """Score of each sample, by position."""
+    num_failed: int = 0
+    """Calls of the reward function that failed and scored 0."""
+    extra: Mapping[str, float] | None = None
+    """Means of further numbers that the reward function returned."""
+    details: Sequence[Mapping[str, float]] = ()
+    """The further numbers of each sample, by position."""
+    per_token: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    """Rewards of a response's tokens by their index, by position, if the reward function returned a
+    list. The last token gets the rest of the response's value."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        metrics = spread("critic/score", self.values)
+        metrics |= {f"reward/{name}": value for name, value in (self.extra or {}).items()}
+        if self.num_failed:
+            metrics["reward/num_failed"] = float(self.num_failed)
+        return metrics
+
+
 @dataclass
 class Columns:
     """Per-token values of this rank's samples under one placement."""
@@ -177,10 +204,40 @@ class Columns:
             for i, tokens in zip(self.positions, self.values[TOKENS], strict=True)
         ]
 
+    def check(self, samples: Samples) -> None:
+        """Raises: FlowError: a column is not in `COLUMNS`, or its shape differs from that."""
+        for name, rows in self.values.items():
+            if name not in COLUMNS:
+                raise FlowError(
+                    f"column {name!r} has no type, so ranks without samples could not take part in "
+                    f"moving it; make it known with verl_hpc.step.batch.add_column; "
+                    f"{near_or_all(name, COLUMNS)}"
+                )
+            width, per = self.widths.get(name), COLUMNS[name].per
+            for position, row in zip(self.positions, rows, strict=True):
+                length = samples.samples[position].count(per)
+                shape = (length,) if width is None else (length, width)
+                if row.shape != shape:
+                    raise FlowError(
+                        f"column {name!r} of sample {position} has shape {tuple(row.shape)}, "
+                        f"expected {shape}; give one row a {per}, and Columns(..., "
+                        f"widths={{{name!r}: N}}) where a row is N numbers"
+                    )
+
+    def copy_to(self, device: torch.device) -> Columns:
+        """Copy to a device in the types of `COLUMNS`, with one copy for each column."""
+        values: dict[str, list[torch.Tensor]] = {}
+        for name, rows in self.values.items():
+            values[name] = []
+            if rows:
+                joined = torch.cat(rows).to(device, COLUMNS[name].dtype)
+                values[name] = list(joined.split([*map(len, rows)]))
+        return Columns(self.positions, values, self.widths)
+
 
 def pad_rows(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     """Pad (T_i, ...) tensors at the right to one (B, T, ...) tensor; T is 1 if all are empty."""
-    longest = max([len(row) for row in rows] + [1])
+    longest = max(1, *map(len, rows))
     padded = rows[0].new_zeros(len(rows), longest, *rows[0].shape[1:])
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row

@@ -10,7 +10,7 @@ from verl_hpc.errors import FlowError
 from verl_hpc.flow import Move, Mover, StepCancelled
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.world import World
-from verl_hpc.step.batch import Columns
+from verl_hpc.step.batch import Columns, Samples
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.redistribute import redistribute
 
@@ -58,7 +58,13 @@ class Exchange(Mover):
         self._meeting = cache(self._between)
 
     def move(self, move: Move, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `Mover`."""
+        """See `Mover`. Columns stay in place where both placements have every sample on the same
+        ranks.
+
+        Raises:
+            FlowError: a value that is not shared is not `Columns`, a column is not in `COLUMNS`, or
+                its shape differs from that.
+        """
         source, target = self._places[move.source], self._places[move.target]
         control, root = self._meeting(source, target)
         # Where both have all ranks, these give a flow up together.
@@ -104,10 +110,17 @@ class Exchange(Mover):
                 names, widths = control.broadcast(held, root)
                 mine = mine or Columns([], {column: [] for column in names}, widths)
             assert mine is not None
+            samples: Samples = values[move.index]
+            mine.check(samples)
+            owners = samples.owners
+            # On every rank alike, so that none waits for a message.
+            if source.groups == target.groups and owners[source.name] == owners[target.name]:
+                columns[name] = mine.copy_to(target.device)
+                continue
             columns[name] = redistribute(
                 self._world,
                 control,
-                values[move.index],
+                samples,
                 mine,
                 (source.name, source.groups),
                 (target.name, target.groups),

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from verl_hpc.config.evaluation import EvaluationSetConfig
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.check import Checked, HeldOut, WithCheck, WithoutRows, check_data
@@ -35,11 +34,8 @@ class StepProblems:
         Raises:
             DataError: a malformed row.
         """
-        missing = [row for row in rows if row not in self._last]
-        if missing:
-            self._last = dict(zip(missing, read_problems(self.source, missing), strict=True)) | {
-                row: self._last[row] for row in rows if row in self._last
-            }
+        if not self._last.keys() >= {*rows}:
+            self._last = dict(zip(rows, read_problems(self.source, rows), strict=True))
         return [self._last[row] for row in rows]
 
 
@@ -105,10 +101,11 @@ def _check(
     reward = config.reward if config.calls_reward else None
     train = WithCheck(train, _usable(config, encoder, reward))
     if config.evaluation.wanted:
-        held_out = [
-            replace(result, source=_usable_set(config, encoder, result.source, chosen))
-            for result, chosen in zip(held_out, sets.values(), strict=True)
-        ]
+        for number, chosen in enumerate(sets.values()):
+            reward = (chosen.reward or config.reward) if config.generates else None
+            check = _usable(config, encoder, reward)
+            source = WithCheck(held_out[number].source, check, chosen.max_prompts)
+            held_out[number] = replace(held_out[number], source=source)
     result = check_data(data, train, held_out)
     return checked or result
 
@@ -116,13 +113,6 @@ def _check(
 def setting_of(config: RunConfig, name: str) -> str:
     """Return the settings key of an evaluation set's data."""
     return f"evaluation.sets.{name}.source" if config.evaluation.sets else "data.evaluation"
-
-
-def _usable_set(
-    config: RunConfig, encoder: Encoder, source: Source, chosen: EvaluationSetConfig
-) -> Source:
-    reward = (chosen.reward or config.reward) if config.generates else None
-    return WithCheck(source, _usable(config, encoder, reward), chosen.max_prompts)
 
 
 def _usable(

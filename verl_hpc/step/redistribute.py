@@ -7,7 +7,9 @@ every step, and GPU communication keeps buffers for each peer it ever had.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,7 @@ import torch
 
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.world import World
-from verl_hpc.step.batch import Columns, Samples
-from verl_hpc.step.column_bytes import ColumnBytes, check_columns, copied
+from verl_hpc.step.batch import COLUMNS, Columns, Samples
 from verl_hpc.step.routes import Groups, Routes
 
 
@@ -32,23 +33,16 @@ def redistribute(
     """Return this rank's columns under the target placement; the ranks of both placements call it.
 
     A rank receives only what it lacks, from a rank of its own node if possible; data that a node
-    lacks enter it once, and are then passed on within the node. Where both placements have every
-    sample on the same ranks, nothing is packed or sent.
+    lacks enter it once, and are then passed on within the node.
 
     Args:
         control: control plane of both placements' ranks.
         samples: lengths and owners of all samples.
-        columns: this rank's columns under the source placement; on ranks outside it no samples, but
-            the names and widths.
+        columns: this rank's columns under the source placement, of the shapes in `COLUMNS`; on
+            ranks outside it no samples, but the names and widths.
         source, target: (placement label, groups of ranks).
         device: device of the result.
-
-    Raises:
-        FlowError: a column is not in `COLUMNS`, or its shape differs from that.
     """
-    check_columns(samples, columns)
-    if source[1] == target[1] and samples.owners[source[0]] == samples.owners[target[0]]:
-        return copied(columns, device)  # on every rank alike, so that none waits for a message
     content = ColumnBytes(samples, columns)
     routes = Routes(world.rank, world.node_of, source[1], target[1])
     # Pack what this rank has by target group, and allocate buffers for what it lacks by source.
@@ -84,3 +78,91 @@ def _by_owner(positions: Sequence[int], owners: Sequence[int]) -> dict[int, list
     for position in positions:
         by_owner.setdefault(owners[position], []).append(position)
     return by_owner
+
+
+class ColumnBytes:
+    """A rank's rows of some columns, as bytes.
+
+    A message about samples has their rows of the first column, then those of the next.
+
+    Args:
+        samples: lengths of all samples.
+        columns: this rank's columns, of the shapes in `COLUMNS`.
+    """
+
+    def __init__(self, samples: Samples, columns: Columns) -> None:
+        self._samples, self._widths = samples.samples, columns.widths
+        self._dtypes = {name: COLUMNS[name].dtype for name in columns.values}
+        self._columns = columns
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[int, Any]]:
+        """The bytes of each row in host memory, by column and position."""
+        return {
+            name: dict(zip(self._columns.positions, self._on_host(name), strict=True))
+            for name in self._dtypes
+        }
+
+    def pack(self, positions: Sequence[int]) -> Any:
+        """Pack samples that this rank has into a message, (n,) uint8."""
+        rows = [self._rows[name][position] for name in self._dtypes for position in positions]
+        return np.concatenate(rows) if rows else np.empty(0, np.uint8)
+
+    def num_bytes(self, positions: Iterable[int]) -> int:
+        """Count the bytes of a message about any samples."""
+        return sum(self._bytes(name, i) for i in positions for name in self._dtypes)
+
+    def unpack(
+        self,
+        positions: Sequence[int],
+        parts: Iterable[tuple[Sequence[int], Any]],
+        device: torch.device,
+    ) -> Columns:
+        """Build the columns of the samples at `positions` from messages.
+
+        Args:
+            positions: the samples, ascending.
+            parts: (positions of a message's samples, message).
+            device: device of the columns.
+        """
+        rows: dict[str, dict[int, Any]] = {name: {} for name in self._dtypes}
+        for members, message in parts:
+            # A message is column-major: split it into rows, then give each column its own.
+            sizes = [self._bytes(name, i) for name in self._dtypes for i in members]
+            ends = accumulate(sizes)
+            pieces = [message[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+            for number, by_position in enumerate(rows.values()):
+                begin = number * len(members)
+                by_position.update(zip(members, pieces[begin : begin + len(members)], strict=True))
+        values = {
+            name: self._column(name, [by_position[i] for i in positions], positions, device)
+            for name, by_position in rows.items()
+        }
+        return Columns(positions, values, self._widths)
+
+    def _column(
+        self, name: str, rows: Sequence[Any], positions: Sequence[int], device: torch.device
+    ) -> list[torch.Tensor]:
+        if not positions:  # a split into no parts gives one
+            return []
+        lengths = [self._elements(name, i) for i in positions]
+        values = torch.empty(sum(lengths), dtype=self._dtypes[name])
+        np.concatenate(rows, out=values.view(torch.uint8).numpy())
+        width = self._widths.get(name)
+        parts = values.to(device).split(lengths)
+        return [part if width is None else part.view(-1, width) for part in parts]
+
+    def _on_host(self, name: str) -> list[Any]:
+        """Return the bytes of each row, with one copy from the device for all."""
+        rows, positions = self._columns[name], self._columns.positions
+        if not rows:
+            return []
+        joined = torch.cat([row.flatten() for row in rows]).to(self._dtypes[name]).cpu()
+        sizes = [self._bytes(name, i) for i in positions]
+        return np.split(joined.view(torch.uint8).numpy(), list(accumulate(sizes))[:-1])
+
+    def _bytes(self, name: str, position: int) -> int:
+        return self._elements(name, position) * self._dtypes[name].itemsize
+
+    def _elements(self, name: str, position: int) -> int:
+        return self._samples[position].count(COLUMNS[name].per) * self._widths.get(name, 1)

@@ -9,13 +9,13 @@ may be c, it is 1 + c, for answers of a with a share c of b.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
+from verl_hpc.testing.task_files import task_main, write_rows
 from verl_hpc.testing.tiny import make_tiny_model
 
 LETTERS = "abcd"
@@ -71,44 +71,31 @@ def make_scorer(directory: Path, values: Mapping[str, float]) -> Path:
     return directory
 
 
-def write_rows(directory: Path, seed: int) -> None:
-    """Write different prompts with answers of random letters.
+def write(directory: Path, seed: int) -> str:
+    """Write different prompts with answers of random letters, and the models; return what is there.
 
     Raises:
         FileExistsError: a file exists.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     random = Random(f"letter values {seed}")  # noqa: S311
     numbers = random.sample(range(10 ** (NUM_LETTERS - 1)), sum(ROWS.values()))
     for name, count in ROWS.items():
-        with (directory / f"{name}.jsonl").open("x", encoding="ascii") as file:
-            for _ in range(count):
-                row = {
-                    "prompt": f"{numbers.pop():0{NUM_LETTERS - 1}}=",
-                    "answer": "".join(random.choices(LETTERS, k=NUM_LETTERS)),
-                }
-                file.write(json.dumps(row) + "\n")
+        rows = (
+            {
+                "prompt": f"{numbers.pop():0{NUM_LETTERS - 1}}=",
+                "answer": "".join(random.choices(LETTERS, k=NUM_LETTERS)),
+            }
+            for _ in range(count)
+        )
+        write_rows(directory / f"{name}.jsonl", rows)
+    for name, values in VALUES.items():
+        make_scorer(directory / name, values)
+    return f"{directory}: rows to imitate and to answer, and the models {', '.join(VALUES)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m verl_hpc.testing.letter_values",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--seed", type=int, default=0, help="of the rows")
-    arguments = parser.parse_args(argv)
-    try:
-        write_rows(arguments.out, arguments.seed)
-    except FileExistsError as error:
-        print(f"{error.filename} exists already; choose another --out", file=sys.stderr)
-        return 1
-    for name, values in VALUES.items():
-        make_scorer(arguments.out / name, values)
-    print(f"{arguments.out}: rows to imitate and to answer, and the models {', '.join(VALUES)}")
-    return 0
+    return task_main("verl_hpc.testing.letter_values", __doc__, write, argv)
 
 
 if __name__ == "__main__":

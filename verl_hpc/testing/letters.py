@@ -7,8 +7,6 @@ problems. Those of evaluation are the same for every seed; no seed has one of th
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from random import Random
 from string import ascii_lowercase
 
 from verl_hpc.data.split import is_held_out
+from verl_hpc.testing.task_files import task_main, write_rows
 
 FEWEST, MOST = 4, 6
 """Least and most letters of a problem; all lengths are equally likely."""
@@ -41,38 +40,23 @@ def problems(num_rows: int, seed: str, *, held_out: bool) -> dict[str, str]:
     return answers
 
 
-def write(directory: Path, seed: int) -> None:
-    """Write all files.
+def write(directory: Path, seed: int) -> str:
+    """Write all files; return what they hold.
 
     Raises:
         FileExistsError: one of them exists.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     for name, num_rows in ROWS.items():
         held_out = name == "evaluation"
         drawn = problems(num_rows, name if held_out else f"{name} {seed}", held_out=held_out)
-        with (directory / f"{name}.jsonl").open("x", encoding="ascii") as file:
-            for prompt, answer in drawn.items():
-                file.write(json.dumps({"prompt": prompt, "answer": answer}) + "\n")
+        rows = ({"prompt": prompt, "answer": answer} for prompt, answer in drawn.items())
+        write_rows(directory / f"{name}.jsonl", rows)
+    return ", ".join(f"{directory / name}.jsonl: {rows} rows" for name, rows in ROWS.items())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m verl_hpc.testing.letters",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--seed", type=int, default=0, help="of the rows of training")
-    arguments = parser.parse_args(argv)
-    try:
-        write(arguments.out, arguments.seed)
-    except FileExistsError as error:
-        print(f"{error.filename} exists already; choose another --out", file=sys.stderr)
-        return 1
-    print(", ".join(f"{arguments.out / name}.jsonl: {rows} rows" for name, rows in ROWS.items()))
-    return 0
+    return task_main("verl_hpc.testing.letters", __doc__, write, argv)
 
 
 if __name__ == "__main__":

@@ -117,15 +117,14 @@ class LocalEngine(ModuleEngine):
         wanted: OutputOptions,
     ) -> list[TokenOutputs]:
         assert wanted.allowed is None, "no constraint reaches it"
-        return [self._outputs(sequences[i], temperature, wanted.of([i])) for i in indices]
-
-    def _outputs(
-        self, tokens: torch.Tensor, temperature: float, wanted: OutputOptions
-    ) -> TokenOutputs:
-        """Compute the outputs of one sequence; `wanted` is restricted to it."""
-        rows = self._model(tokens)
-        if self.head == "score":
-            return TokenOutputs(scores=rows[-1])
-        if self.head == "value":
-            return TokenOutputs(values=rows[:-1, 0])
-        return outputs_of_row(rows[:-1], tokens[1:], temperature, wanted)
+        outputs = []
+        for i in indices:
+            rows = self._model(sequences[i])
+            if self.head == "score":
+                outputs.append(TokenOutputs(scores=rows[-1]))
+            elif self.head == "value":
+                outputs.append(TokenOutputs(values=rows[:-1, 0]))
+            else:
+                chosen, of_row = sequences[i][1:], wanted.of([i])
+                outputs.append(outputs_of_row(rows[:-1], chosen, temperature, of_row))
+        return outputs

@@ -45,8 +45,8 @@ class LetterTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         del add_special_tokens
-        ids = (ord(letter) - ord("a") + 1 for letter in text)
-        return [token for token in ids if 0 < token < self.vocab_size]
+        before = ord("a") - 1
+        return [t for letter in text if 0 < (t := ord(letter) - before) < self.vocab_size]
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
         end = "" if skip_special_tokens else self.eos_token

@@ -9,8 +9,6 @@ evaluation are the same for every seed; no seed has one of them in training.
 
 from __future__ import annotations
 
-import argparse
-import json
 import operator
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 from verl_hpc.data.split import is_held_out
+from verl_hpc.testing.task_files import task_main, write_rows
 
 LARGEST = 999
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
@@ -63,27 +62,20 @@ def _guess(value: int, random: Random) -> str:
     return str(-size if value < 0 else size)
 
 
+def write(directory: Path, seed: int) -> str:
+    """Write all files; return what they hold.
+
+    Raises:
+        FileExistsError: one of them exists.
+    """
+    for name in ROWS:
+        write_rows(directory / f"{name}.jsonl", rows(name, seed))
+    return "\n".join(f"{directory / name}.jsonl: {count} rows" for name, count in ROWS.items())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m verl_hpc.testing.sums",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--seed", type=int, default=0, help="of the rows of training")
-    arguments = parser.parse_args(argv)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    for name in ROWS:
-        path = arguments.out / f"{name}.jsonl"
-        try:
-            with path.open("x", encoding="ascii") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows(name, arguments.seed))
-        except FileExistsError:
-            print(f"{path} exists already; choose another --out", file=sys.stderr)
-            return 1
-        print(f"{path}: {ROWS[name]} rows")
-    return 0
+    return task_main("verl_hpc.testing.sums", __doc__, write, argv)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ import torch
 
 from verl_hpc.checkpoint.peft import open_adapter
 from verl_hpc.layout.heads import HEAD_TENSORS
-from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.runtime.session import Session
 from verl_hpc.step.role import Role
-from verl_hpc.transfer.execute import Transfer
+from verl_hpc.trainer.fill import fill
 from verl_hpc.transfer.memory import window
 
 
@@ -42,13 +41,9 @@ def _load(session: Session, role: Role) -> None:
     stored, reader = session.control.together(lambda: open_adapter(lora, wanted, head))
     names = [name for name in role.trained_map.tensors if name in stored.tensors]
     target = role.trained_map.restricted_to(names)
-    plan = session.control.together(
-        lambda: plan_transfer(stored.restricted_to(names), target, session.world.node_of)
-    )
     dtype: torch.dtype = getattr(torch, role.settings.model.dtype)
-    Transfer(plan, session.world.rank, reader).run(
-        {}, engine.weights if engine else {}, dtype, session.control.together
-    )
+    held = engine.weights if engine else {}
+    fill(session, stored.restricted_to(names), reader, target, held, dtype)
 
 
 def _draw(role: Role, rank: int, seed: int) -> None:

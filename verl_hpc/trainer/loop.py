@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from operator import add
 
 import torch
 
@@ -13,12 +14,8 @@ from verl_hpc.errors import VerlHpcError
 from verl_hpc.flow import Pipeline, StepCancelled
 from verl_hpc.flow.picture import flow_mermaid, flow_text
 from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
-from verl_hpc.metrics.meters import Counter, Meters, find_counters
-from verl_hpc.metrics.names import ENERGY
-from verl_hpc.metrics.timers import Stages, Timers
-from verl_hpc.metrics.traces import Traces
+from verl_hpc.metrics.names import ENERGY, STEP_SECONDS
 from verl_hpc.placement.bases import shared_bases_text
-from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.lives import LifeRecord
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import StepDropped, StopRequest
@@ -36,30 +33,17 @@ class Loop:
     """Takes a recipe's steps, evaluates and saves until the run is over."""
 
     def __init__(
-        self,
-        run: RunContext,
-        recipe: Recipe,
-        records: Records,
-        heartbeat: Heartbeat | None,
-        life: LifeRecord | None = None,
+        self, run: RunContext, recipe: Recipe, records: Records, life: LifeRecord | None = None
     ) -> None:
         assert run.stop is not None
         self.run, self.config, self.stop = run, run.config, run.stop
-        self.recipe, self.records, self.heartbeat = recipe, records, heartbeat
-        self._life = life
-        self.timers = Timers()
-        self.meters = Meters(_counters(run))
-        self._traces = Traces(
-            run.config.runtime.profile, run.config.run_directory, run.rank, str(run.session.device)
-        )
+        self.recipe, self.records, self._life = recipe, records, life
         self._droppable = False
-        self._step_now = 0
         self._evaluated = -1
         """Newest step with an evaluation."""
         self._saves: Saves
         self._rollout_has: int | None = None
         """Step whose weights the rollout engine has."""
-        self._stages = Stages()
         self._steps = Steps(run, recipe, self._enter_operator, self._weights_to_rollout)
         if run.rollout is not None:
             run.rollout.wants_to_leave = lambda: (
@@ -81,7 +65,7 @@ class Loop:
         On an error that all ranks raise, a save under way is finished first.
         """
         self._saves = Saves(self.run, progress.step)
-        self.run.let_change = self._saves.let_change
+        self.run.let_change = self._saves.writer.let_change
         try:
             return self._to_the_end(progress)
         except VerlHpcError as error:
@@ -99,14 +83,14 @@ class Loop:
         begin = self.stop.agree_to_begin()
         outcome = self._outcome(progress, owed if progress.step else {}, begin)
         while not outcome:
-            self._step_now = step = progress.step + 1
-            self._traces.begin(step)
+            step = progress.step + 1
+            self.records.begin_step(step)
             try:
                 progress, metrics = self._step(step, progress)
             except StepCancelled:
                 self._write_trace()
                 self._save_for_good(progress)
-                if self._saves.newest == progress.step:
+                if self._saves.writer.newest == progress.step:
                     self._keep_responses(progress.step)
                 outcome = self._outcome(progress, {}, self.stop.agree())
                 break
@@ -139,7 +123,6 @@ class Loop:
         self._saves.finish()
         if outcome != "restart":
             self.stop.honoured()
-        self._stages.close()
         return Result(progress, outcome, "" if outcome in ENDS else self.stop.reason)
 
     def _outcome(
@@ -166,7 +149,7 @@ class Loop:
         stepped = self._steps.take(step, progress)
         if self._life is not None:
             self._life.end_step()
-        self.stop.took(step=time.monotonic() - begin, save=self._saves.seconds)
+        self.stop.took(step=time.monotonic() - begin, save=self._saves.writer.seconds)
         self.records.samples(step, "train", stepped.samples)
         self.records.rewards(stepped.rewards)
         return stepped.progress, stepped.metrics
@@ -203,7 +186,7 @@ class Loop:
     def _save(self, progress: Progress) -> None:
         """Start saving the step unless it is saved already; the rollout engine loses its
         weights."""
-        if progress.step <= self._saves.newest:
+        if progress.step <= self._saves.writer.newest:
             return
         self._enter("save_checkpoint")
         self._rollout_has = None
@@ -233,24 +216,24 @@ class Loop:
             run.kept.save(run.session.control, step, place.index if leads else 0, leads)
 
     def _record(self, step: int, metrics: dict[str, float]) -> None:
-        self._stages.close()
+        self.records.pause()
         # All ranks' figures combined on rank 0, and the rank's own elsewhere.
-        mine = self.timers.drain() | memory_metrics() | self.meters.drain()
+        mine = self.records.meters.drain() | memory_metrics()
         metrics |= combined(self.run.session.control.gather(mine)) or mine
         if "perf/total_num_tokens" in metrics:
-            seconds = metrics["timing_s/step"]
+            seconds = metrics[STEP_SECONDS]
             of_a_rank = metrics["perf/total_num_tokens"] / self.run.session.world.size
             metrics["perf/throughput"] = of_a_rank / seconds
             metrics["perf/time_per_step"] = seconds
-        if self._saves.seconds:
-            metrics["perf/save_seconds"] = self._saves.seconds
+        if self._saves.writer.seconds:
+            metrics["perf/save_seconds"] = self._saves.writer.seconds
         self.records.write(step, metrics)
 
     def _write_trace(self) -> None:
-        self._stages.close()
-        if self._traces.stop():
+        traces = self.records.traces
+        if traces is not None and traces.stop():
             self._enter("write_profile")
-            self._traces.write()
+            traces.write()
 
     def _enter_operator(self, pipeline: Pipeline, step: int, name: str, place: str) -> None:
         """Start an operator. If all ranks run every operator they may drop the step here together,
@@ -266,18 +249,13 @@ class Loop:
         self._enter(name, place, step)
 
     def _enter(self, name: str, place: str = "all", step: int | None = None) -> None:
-        """End the previous stage and start the next, for watchdog, records and timers."""
+        """End the previous stage and start the next, for watchdog and records."""
         if self.run.session.world.device != "cpu":
             torch.cuda.synchronize()
-        self._stages.close()
         self.run.session.enter(name)
-        self.meters.enter(name)
-        self.records.stage(self._step_now if step is None else step, name, place)
-        if self.heartbeat is not None:
-            self.heartbeat.beat(name, self._step_now)
-            if self._step_now == 0:
-                announce(name, self.config.metrics.terminal)
-        self._stages.begin(self.timers(name), self._traces.operator(name))
+        self.records.stage(name, place, step)
+        if self.records.step_now == 0 and self.records.heartbeat is not None:
+            announce(name, self.config.metrics.terminal)
 
     def _owes_evaluation(self, step: int) -> bool:
         """Whether an evaluation is due after the step and has not been done."""
@@ -285,24 +263,15 @@ class Loop:
         is_due = settings.at_start
         if step > 0:
             is_due = settings.every > 0 and step % settings.every == 0
-            is_due = is_due or (settings.wanted and step == self.run.num_steps)
+            is_due = is_due or (step == self.run.num_steps and settings.wanted)
         return is_due and self._evaluated < step
 
 
 def combined(gathered: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Combine ranks' figures by name: the largest seconds and memory, and the sum of joules."""
-    by_name: dict[str, list[float]] = {}
+    together: dict[str, float] = {}
     for of_rank in gathered:
         for name, value in of_rank.items():
-            by_name.setdefault(name, []).append(value)
-    return {
-        name: (sum if name.startswith(ENERGY) else max)(values) for name, values in by_name.items()
-    }
-
-
-def _counters(run: RunContext) -> list[Counter]:
-    """Return the energy counters of this rank's GPU and, on a node's first rank, of its CPUs."""
-    world = run.session.world
-    on_gpu = world.device != "cpu"
-    uuid = str(torch.cuda.get_device_properties(world.device).uuid) if on_gpu else None
-    return find_counters(uuid, reads_node=world.local_rank == 0)
+            join = add if name.startswith(ENERGY) else max
+            together[name] = join(together[name], value) if name in together else value
+    return together

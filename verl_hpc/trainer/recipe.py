@@ -102,19 +102,18 @@ class Recipe(DataFlow):
                 f"operator {name!r}: outputs = {', '.join(names)}; its function declares "
                 f"{len(declared.outputs)}: {', '.join(declared.outputs)}"
             )
-        # The flow calls `_Bound` with values only; placement, roles and settings are fixed here.
+        # The flow calls it with values only; placement, roles and settings are fixed here.
         given = (where, *role_objects, *((settings,) if settings is not None else ()))
         renamed = dict(zip(declared.outputs, names, strict=True))
         self._first_steps[name] = first_step
         self.add(
             name,
-            _Bound(
+            self._bound(
                 name,
                 func,
                 given,
-                self.metrics,
                 prefix,
-                self._run.prepare if any(isinstance(r, Role) for r in role_objects) else None,
+                computes=any(isinstance(role, Role) for role in role_objects),
             ),
             inputs=inputs,
             outputs=tuple(renamed.values()),
@@ -176,6 +175,44 @@ class Recipe(DataFlow):
         """Whether any operator uses the rollout engines."""
         return any(ROLLOUT in op.roles for op in self.operators)
 
+    def _bound(
+        self, name: str, func: Callable[..., Any], given: Sequence[Any], prefix: str, computes: bool
+    ) -> Callable[..., Any]:
+        """Return an operator with bound placement, roles and settings, which the flow calls with
+        values.
+
+        Args:
+            computes: whether a model of it computes, so that a save must have copied the weights,
+                and the rollout must have given the device's memory back.
+        """
+        run, bound = self._run, partial(func, *given)
+
+        def call(**values: Any) -> Any:
+            if computes:
+                run.let_change()
+                if run.sync is not None:
+                    run.sync.to_training()
+            result = bound(**values)
+            is_pair = isinstance(result, tuple) and len(result) == 2
+            if not (is_pair and isinstance(result[1], Mapping)):
+                raise FlowError(
+                    f"operator {name!r} gives {type(result).__name__}; expected its output and "
+                    "its metrics: `return output, {}`"
+                )
+            output, metrics = result
+            metrics = {f"{prefix}{metric}": value for metric, value in metrics.items()}
+            twice = sorted({*self.metrics}.intersection(metrics))
+            if twice:
+                raise FlowError(
+                    f"operator {name!r}: another operator of the step gives the metric "
+                    f"{twice[0]!r}, too; give one of them a prefix"
+                )
+            self.metrics |= metrics
+            return output
+
+        call.__signature__ = inspect.signature(bound)  # type: ignore[attr-defined]
+        return call
+
     def _role(self, operator: str, name: str) -> Role | Rollout:
         self.roles.add(name)
         known = self._run.every_role
@@ -191,40 +228,3 @@ class Recipe(DataFlow):
             f"{needs}, which the run does not have; give it in roles, or "
             f"{near_or_all(name, known, 'roles')}"
         )
-
-
-class _Bound:
-    """An operator with bound placement, roles and settings, which the flow calls with values."""
-
-    def __init__(
-        self,
-        name: str,
-        func: Callable[..., Any],
-        given: Sequence[Any],
-        metrics: dict[str, float],
-        prefix: str,
-        prepare: Callable[[], None] | None,
-    ) -> None:
-        self._name, self._func = name, partial(func, *given)
-        self._metrics, self._prefix, self._prepare = metrics, prefix, prepare
-        self.__signature__ = inspect.signature(self._func)
-
-    def __call__(self, **values: Any) -> Any:
-        if self._prepare is not None:
-            self._prepare()
-        result = self._func(**values)
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            raise FlowError(
-                f"operator {self._name!r} gives {type(result).__name__}; expected its output and "
-                "its metrics: `return output, {}`"
-            )
-        output, metrics = result
-        metrics = {f"{self._prefix}{name}": value for name, value in metrics.items()}
-        twice = sorted({*self._metrics}.intersection(metrics))
-        if twice:
-            raise FlowError(
-                f"operator {self._name!r}: another operator of the step gives the metric "
-                f"{twice[0]!r}, too; give one of them a prefix"
-            )
-        self._metrics |= metrics
-        return output

@@ -6,10 +6,12 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
 
 from verl_hpc.config.regular_file import is_regular, replace_text
 from verl_hpc.config.requests import KINDS
@@ -18,14 +20,16 @@ from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 from verl_hpc.metrics.generations import forget_after
 from verl_hpc.metrics.log import FILE_NAME as METRICS
 from verl_hpc.metrics.log import MetricsLog
+from verl_hpc.metrics.meters import Counter, Meters, find_counters
 from verl_hpc.metrics.names import VALIDATION
 from verl_hpc.metrics.report import FILE_NAME as REPORT
 from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.samples import Kind, SampleGroup, SampleLog
 from verl_hpc.metrics.sinks import Sinks, open_sinks
-from verl_hpc.metrics.timeline import Timeline
-from verl_hpc.metrics.timeline_ranks import open_timeline
+from verl_hpc.metrics.timeline import Timeline, open_timeline
+from verl_hpc.metrics.traces import Traces
 from verl_hpc.runs.heartbeat import FILE as HEARTBEAT
+from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.ranks import FILE as RANKS
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.state import Progress
@@ -71,25 +75,48 @@ class Result:
 
 @dataclass
 class Records:
-    """Metrics and views; on other ranks than 0 only the timeline is written."""
+    """Everything that watches a run; ranks other than 0 have only a timeline, meters and traces."""
 
     directory: Path
     timeline: Timeline
+    meters: Meters
+    traces: Traces | None = None
+    heartbeat: Heartbeat | None = None
     sample_log: SampleLog | None = None
     log: MetricsLog | None = None
     sinks: Sinks | None = None
     report: bool = False
+    step_now: int = 0
+    """Step under way; 0 before the first."""
 
     @property
     def last_evaluated(self) -> int:
         """Newest step whose metrics include an evaluation; -1 without one."""
         return self.log.newest.get(VALIDATION, -1) if self.log is not None else -1
 
-    def stage(self, step: int, name: str, place: str) -> None:
-        """Show the operator that starts."""
-        self.timeline.begin(step, name, place)
+    def begin_step(self, step: int) -> None:
+        """Note that a step begins."""
+        self.step_now = step
+        if self.traces is not None:
+            self.traces.begin(step)
+
+    def stage(self, name: str, place: str = "all", step: int | None = None) -> None:
+        """Note that an operator starts, of the step under way or of another, and that the one
+        before it has ended."""
+        self.meters.enter(name)
+        if self.traces is not None:
+            self.traces.enter(name)
+        self.timeline.begin(self.step_now if step is None else step, name, place)
         if self.sinks is not None:
             self.sinks.stage(name)
+        if self.heartbeat is not None:
+            self.heartbeat.beat(name, self.step_now)
+
+    def pause(self) -> None:
+        """Note that the operator under way has ended, and the next has not begun."""
+        self.meters.enter("")
+        if self.traces is not None:
+            self.traces.enter("")
 
     def samples(self, step: int, kind: Kind, groups: Sequence[SampleGroup]) -> None:
         """Write some prompts and responses for people to read."""
@@ -124,26 +151,45 @@ def _forget_generations(directory: Path, last: int) -> None:
 
 
 @contextmanager
-def open_records(run: RunContext, restored: Progress | None) -> Iterator[Records]:
+def open_records(
+    run: RunContext, restored: Progress | None, heartbeat: Heartbeat | None = None
+) -> Iterator[Records]:
     """Open the records of a run, continuing after the restored step."""
     config, rank = run.config, run.rank
     directory, settings = config.run_directory, config.metrics
     resumed = None if restored is None else restored.step
-    with open_timeline(directory, rank, run.session.world.size, run.ranks, resumed) as timeline:
-        if rank != 0:
-            yield Records(directory, timeline)
-            return
-        with (
-            MetricsLog(directory, resumed) as log,
-            open_sinks(
-                settings,
-                directory,
-                run.num_steps,
-                recipe=config.method,
-                resumed_from=resumed,
-                settings=config.model_dump(mode="json"),
-            ) as sinks,
-        ):
-            samples = SampleLog(directory, resumed)
+    profile, traces = config.runtime.profile, None
+    if profile is not None and rank in profile.ranks:
+        traces = Traces(profile, directory, rank, str(run.session.device))
+    sample_log, log, sinks = None, None, None
+    with ExitStack() as stack:
+        timeline = stack.enter_context(
+            open_timeline(directory, rank, run.session.world.size, run.ranks, resumed)
+        )
+        if rank == 0:
+            log = stack.enter_context(MetricsLog(directory, resumed))
+            sinks = stack.enter_context(
+                open_sinks(
+                    settings,
+                    directory,
+                    run.num_steps,
+                    recipe=config.method,
+                    resumed_from=resumed,
+                    settings=config.model_dump(mode="json"),
+                )
+            )
+            sample_log = SampleLog(directory, resumed)
             _forget_generations(directory, -1 if resumed is None else resumed)
-            yield Records(directory, timeline, samples, log, sinks, settings.report)
+        # The first step's seconds begin here.
+        meters, report = Meters(_counters(run)), settings.report
+        yield Records(
+            directory, timeline, meters, traces, heartbeat, sample_log, log, sinks, report
+        )
+
+
+def _counters(run: RunContext) -> list[Counter]:
+    """Return the energy counters of this rank's GPU and, on a node's first rank, of its CPUs."""
+    world = run.session.world
+    on_gpu = world.device != "cpu"
+    uuid = str(torch.cuda.get_device_properties(world.device).uuid) if on_gpu else None
+    return find_counters(uuid, reads_node=world.local_rank == 0)

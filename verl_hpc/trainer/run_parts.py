@@ -143,12 +143,6 @@ class RunParts:
     def exchange(self) -> Exchange:
         return Exchange(self.session.world, self.places, self.controls)
 
-    def prepare(self) -> None:
-        """Make room for models before they compute, and let a save copy them."""
-        self.let_change()
-        if self.sync is not None:
-            self.sync.to_training()
-
     @property
     def kernels(self) -> dict[str, str]:
         """Kernels of layers and attention in training and generation, listed separately for roles

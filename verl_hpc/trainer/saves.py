@@ -49,7 +49,7 @@ class Saves:
         settings = run.config.checkpoint
         self._run, self._goes_on = run, settings.on_write_failure == "continue"
         check_owner = run.lock.check if run.lock is not None else lambda: None
-        self._writer = StepWriter(
+        self.writer = StepWriter(
             run.session.control,
             checkpoint_root(run.config),
             settings.background,
@@ -58,21 +58,6 @@ class Saves:
             saved,
         )
         self._parts = [_Parts(role, run.rank) for role in run.trained]
-
-    @property
-    def newest(self) -> int:
-        """Newest step with a checkpoint, or with a save under way."""
-        return self._writer.newest
-
-    @property
-    def seconds(self) -> float:
-        """Duration of the last finished save."""
-        return self._writer.seconds
-
-    @property
-    def copy_bytes(self) -> int:
-        """Host memory of this rank's copy of the saved tensors."""
-        return self._writer.copy_bytes
 
     def begin(self, progress: Progress) -> None:
         """Save a step; with checkpoint.background it is written while the run continues."""
@@ -90,22 +75,17 @@ class Saves:
             made_ahead(run, progress.step),
         )
         with self._failing(progress.step):
-            self._writer.begin(progress.step, components, contents, self._stays)
-
-    def let_change(self) -> None:
-        """Wait until this rank's weights and optimizers are copied; call before a model
-        computes."""
-        self._writer.let_change()
+            self.writer.begin(progress.step, components, contents, self._stays)
 
     def look(self) -> None:
         """Advance a save that all ranks have written; call at the end of a step."""
-        with self._failing(self.newest):
-            self._writer.look()
+        with self._failing(self.writer.newest):
+            self.writer.look()
 
     def finish(self) -> None:
         """Wait for the save under way, if there is one."""
-        with self._failing(self.newest):
-            self._writer.finish()
+        with self._failing(self.writer.newest):
+            self.writer.finish()
 
     def finish_after(self, error: VerlHpcError) -> None:
         """Wait for the save under way after `error`; log, not raise, an error of the save."""

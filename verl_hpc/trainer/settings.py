@@ -6,12 +6,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.aggregation import Mode
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
+from verl_hpc.config.explain import explain
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.choose import ChooseSettings, SelectSettings, ShapeSettings
 from verl_hpc.generation.refill import RefillSettings
@@ -19,8 +22,9 @@ from verl_hpc.generation.score import ScoreSettings
 from verl_hpc.generation.slots import EvaluationSet, GenerateSettings
 from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.rewards.scorer import make_scorer
+from verl_hpc.rewards.user_code import load_class
 from verl_hpc.rollout.protocol import Sampling
-from verl_hpc.section import Section
+from verl_hpc.section import Section, is_own
 from verl_hpc.step.operators.assign import AssignSettings
 from verl_hpc.step.operators.examples import ExampleSettings
 from verl_hpc.step.operators.infer import OldLogProbsSettings
@@ -32,7 +36,6 @@ from verl_hpc.step.operators.pairs import PairSettings
 from verl_hpc.step.operators.process_reward import ProcessRewardSettings
 from verl_hpc.step.operators.smooth import SmoothSettings
 from verl_hpc.step.operators.update import PolicySettings, ValueSettings
-from verl_hpc.step.own_algorithm import loaded
 from verl_hpc.step.problems import StepProblems, setting_of
 from verl_hpc.trainer.run_parts import RunParts
 
@@ -225,24 +228,38 @@ class Settings:
 
     @cached_property
     def advantage(self) -> Advantage:
-        """Advantage estimator, from the package or a user's file (`own_algorithm.loaded`)."""
+        """Advantage estimator, from the package or a user's file."""
         return self._loaded("advantage", Advantage)
 
     @cached_property
     def loss(self) -> PolicyLoss:
-        """Policy loss, from the package or a user's file (`own_algorithm.loaded`)."""
+        """Policy loss, from the package or a user's file."""
         return self._loaded("loss", PolicyLoss)
 
     @cached_property
     def preference(self) -> PreferenceLoss:
-        """Loss of pairs, from the package or a user's file (`own_algorithm.loaded`)."""
+        """Loss of pairs, from the package or a user's file."""
         return self._loaded("preference", PreferenceLoss)
 
     def _loaded(self, name: str, base: type[S]) -> S:
-        """Load the setting `name` of section algorithm."""
+        """Return the setting `name` of section algorithm, or the class that it names by
+        path/file.py:Name with the section's other settings.
+
+        Raises:
+            ConfigError: the file cannot be loaded, does not have such a kind of `base`, or the
+                class does not accept the settings.
+        """
         chosen: S = getattr(self._config.algorithm, name)
+        given, setting = chosen.model_dump(), f"algorithm.{name}.name"
+        if not is_own(given["name"]):
+            return chosen
         limit = self._config.reward.import_timeout_s
-        return loaded(f"algorithm.{name}", chosen, base, limit)
+        own_class = load_class(given["name"], base, limit, setting, ConfigError)
+        try:
+            return own_class.model_validate(given)
+        except ValidationError as error:
+            text = explain(error, own_class)
+            raise ConfigError(f"{setting} = {given['name']}:\n{text}") from None
 
     @property
     def pair_loss(self) -> PairSettings:

@@ -17,11 +17,11 @@ from verl_hpc.data.order import Position
 from verl_hpc.engines.generators import restore_generators
 from verl_hpc.engines.protocol import state_specs
 from verl_hpc.errors import CheckpointError, ConfigError, DamageError, agreed
-from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.runtime.session import Session
 from verl_hpc.step.role import Role
 from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.fill import fill
 from verl_hpc.trainer.fingerprint import (
     DATA,
     FIRST_WEIGHTS,
@@ -33,7 +33,6 @@ from verl_hpc.trainer.fingerprint import (
     check_fingerprint,
 )
 from verl_hpc.trainer.made_ahead import take_up
-from verl_hpc.transfer.execute import Transfer
 
 _logger = logging.getLogger(__name__)
 
@@ -150,7 +149,7 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     weights = control.together(lambda: step.component(role.name))
     control.together(lambda: _check_model(step, role, weights))
     tensors: Mapping[str, torch.Tensor] = engine.weights if engine else {}
-    _fill(run, step, weights, role.trained_map, tensors, role.dtype)
+    fill(run.session, weights, step.reader(), role.trained_map, tensors, role.dtype)
     if engine is not None:
         engine.weights_changed()
     state = control.together(lambda: step.component(f"{role.name}.optimizer"))
@@ -158,7 +157,7 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     tensors = {}
     if engine is not None:
         needed, tensors = engine.optimizer_map(), engine.optimizer_tensors()
-    _fill(run, step, state, needed, tensors, torch.float32)
+    fill(run.session, state, step.reader(), needed, tensors, torch.float32)
     if engine is not None:
         engine.restore_counters(step.state.optimizers[role.name].model_dump())
 
@@ -186,16 +185,3 @@ def _check_adapters(step: Step, role: Role, there: Collection[str], here: Collec
             f"lora: {step.path} holds {words[was]} of its {role.name}, and this configuration "
             f"trains {words[now]}; give back what it was, or give the run another name"
         )
-
-
-def _fill(
-    run: RunContext,
-    step: Step,
-    source: ShardMap,
-    target: ShardMap,
-    tensors: Mapping[str, torch.Tensor],
-    dtype: torch.dtype,
-) -> None:
-    world, control = run.session.world, run.session.control
-    plan = control.together(lambda: plan_transfer(source, target, world.node_of))
-    Transfer(plan, world.rank, step.reader()).run({}, tensors, dtype, control.together)

@@ -11,10 +11,9 @@ from verl_hpc.flow import Pipeline, StepCancelled, Values
 from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.runtime.stop import StepDropped
-from verl_hpc.step.batch import StepRows
-from verl_hpc.step.scores import Scores
+from verl_hpc.step.batch import Scores, StepRows
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.look import NOTHING, join_samples, step_samples
+from verl_hpc.trainer.look import join_samples, step_samples
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.state import Progress
 
@@ -190,20 +189,19 @@ class Steps:
         if self._run.layouts.is_split:
             self._enter(self._recipe.pipeline(progress.step), progress.step, WAIT, "all")
         # Else the sequences are the data's, and no response of the model.
-        look = step_samples(self._run, values.made) if self._generates else NOTHING
+        look = step_samples(self._run, values.made) if self._generates else {}
         leads = any(place.leads for place in self._run.places.values())
         rewards: Sequence[float] = ()
         scores = values.made.get("scores")
         if leads and isinstance(scores, Scores) and self._run.config.metrics.prometheus is not None:
             rewards = tuple(scores.values)
-        said = (mine if leads else {}, look, rewards) if leads or look is not NOTHING else None
-        gathered = [part for part in self._run.session.control.gather(said) if part is not None]
-        together = dict(metrics)
-        for of_rank, _, _ in gathered:
-            together |= of_rank
-        # Every rank that has them has the same.
-        rewards = next(
-            (of_rank_rewards for _, _, of_rank_rewards in gathered if of_rank_rewards), ()
-        )
-        samples = join_samples(part for _, part, _ in gathered)
-        return StepResult(progress, together, samples, rewards)
+        said = (mine if leads else {}, look, rewards) if leads or look else None
+        together, looks = dict(metrics), []
+        for part in self._run.session.control.gather(said):
+            if part is not None:
+                of_rank, look, of_rank_rewards = part
+                together |= of_rank
+                looks.append(look)
+                # Every rank that has them has the same.
+                rewards = rewards or of_rank_rewards
+        return StepResult(progress, together, join_samples(looks), rewards)

@@ -180,18 +180,20 @@ class WeightSync:
         if engine is not None:
             engine.begin_update()
         receives = engine.weights if engine is not None else {}
-        stats = [self._send(part, receives) for part in range(len(self._transfers))]
+        received, seconds = 0, 0.0
+        for number in range(len(self._transfers)):
+            stats = self._send(number, receives)
+            received += stats.total_received_bytes
+            seconds += stats.seconds
         for training, parts in self._offloads:
             for part in parts:
                 training.offload(part)
         if engine is not None:
             engine.finish_update()
-        mine = sum(each.total_received_bytes for each in stats)
-        received = sum(self._session.control.allgather(mine))
         return {
-            "reshard/received_bytes": float(received),
+            "reshard/received_bytes": float(sum(self._session.control.allgather(received))),
             "reshard/minimum_bytes": float(self._minimum),
-            "reshard/seconds": sum(each.seconds for each in stats),
+            "reshard/seconds": seconds,
         }
 
     def _send(self, part: int, receives: Mapping[str, torch.Tensor]) -> TransferStats:

@@ -131,10 +131,9 @@ def _train(
         run_directory = config.run_directory
         rows = read_metrics(run_directory) if (run_directory / METRICS).exists() else []
         life.resume(step, seconds_after(rows, step))
-    with open_records(run, restored) as records:
-        loop = Loop(run, recipe, records, heartbeat, life)
-        session.watchdog.errands.append(loop.meters.tick)
-        result = loop.to_the_end(restored or START)
+    with open_records(run, restored, heartbeat) as records:
+        session.watchdog.errands.append(records.meters.tick)
+        result = Loop(run, recipe, records, life).to_the_end(restored or START)
         records.finish(run_facts(run, result))
     if heartbeat is not None:
         heartbeat.end(result.outcome)

@@ -7,7 +7,7 @@ import pytest
 
 from verl_hpc.config.model import ModelConfig
 from verl_hpc.engines.megatron import precision
-from verl_hpc.trainer import build, versions
+from verl_hpc.trainer import build, facts
 
 BF16 = ModelConfig(path="x")
 
@@ -103,17 +103,17 @@ def test_rank_0_says_that_a_gpu_goes_without(machine, monkeypatch, kind, rank, d
 
 
 def test_versions_of_all_that_computes():
-    found = versions.installed_versions()
+    found = facts.installed_versions()
     assert found["megatron-core"] == "0.16.1"
     assert {"torch", "vllm", "transformers", "mpi4py"} <= set(found)
     assert "transformer-engine" not in found
 
 
 def test_versions_of_a_gpu(monkeypatch):
-    cuda = versions.torch.cuda
+    cuda = facts.torch.cuda
     monkeypatch.setattr(cuda, "is_available", lambda: True)
     monkeypatch.setattr(cuda, "nccl", SimpleNamespace(version=lambda: (2, 29, 3)), raising=False)
     monkeypatch.setattr(cuda, "get_device_name", lambda: "H100")
-    found = versions.installed_versions()
+    found = facts.installed_versions()
     assert (found["nccl"], found["gpu"]) == ("2.29.3", "H100")
     assert "cuda" in found

@@ -20,8 +20,7 @@ from verl_hpc.generation.choose import (
     select_tokens,
     shape_scores,
 )
-from verl_hpc.step.batch import Sample, Samples, StepRows
-from verl_hpc.step.scores import Scores
+from verl_hpc.step.batch import Sample, Samples, Scores, StepRows
 
 NOTHING = [[0] * len(mask) for mask in MASKS]
 

@@ -56,11 +56,6 @@ def test_what_is_on_the_page_elsewhere_has_none(name):
     assert len(by_title(name)) == len(CHARTS)
 
 
-def test_the_lag_of_responses_has_a_chart():
-    found = by_title("rollout/lag/mean", "rollout/lag/max")
-    assert (len(found["Steps that responses are behind"]), len(found)) == (2, len(CHARTS))
-
-
 def test_weights_of_a_correction_have_a_chart():
     whats = ("weight", "truncated")
     names = [f"{role}/correction_{what}" for role in ("actor", "b") for what in whats]

@@ -11,18 +11,16 @@ from pathlib import Path
 import pytest
 
 from verl_hpc.metrics import samples
-from verl_hpc.metrics.sample_limits import (
+from verl_hpc.metrics.samples import (
     MAX_CHARACTERS,
     MAX_GROUPS,
     MAX_RESPONSES,
     MAX_STEPS,
     NEWEST_STEPS,
-    cut,
-)
-from verl_hpc.metrics.samples import (
     SampleGroup,
     SampleLog,
     SampleResponse,
+    cut,
     read_samples,
     sample_steps,
 )
@@ -185,7 +183,6 @@ def _full(*_: object) -> None:
 )
 def test_files_that_are_no_samples_have_none(tmp_path, foreign):
     log = SampleLog(tmp_path, None)
-    (tmp_path / "samples").mkdir()
     step_file(tmp_path, 1).write_bytes(foreign)
     assert read_samples(tmp_path, 1) == {}
     log.write(1, "train", [group()])

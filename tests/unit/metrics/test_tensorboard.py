@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_hpc.metrics.tensorboard import TensorBoard
+from verl_hpc.metrics.trackers import TensorBoard
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -22,7 +22,6 @@ def scalars(directory: Path, tag: str) -> list[tuple[int, float]]:
 def write_steps(directory: Path, values: dict[int, float], resumed_from: int | None) -> None:
     sink = TensorBoard(directory, resumed_from)
     for step, value in values.items():
-        sink.stage("rollout")
         sink.write(step, {"critic/score/mean": value})
     sink.close()
 
@@ -45,7 +44,7 @@ def test_nan_reads_back(tmp_path):
 
 def test_torch_is_not_needed(tmp_path):
     code = (
-        "import sys, pathlib; from verl_hpc.metrics.tensorboard import TensorBoard\n"
+        "import sys, pathlib; from verl_hpc.metrics.trackers import TensorBoard\n"
         f"TensorBoard(pathlib.Path({str(tmp_path)!r})).close(); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -31,7 +31,6 @@ def shown(console: Console) -> str:
 
 def test_a_line_a_step(capsys):
     view = LineView(total_steps=200)
-    view.stage("rollout")
     view.write(12, VALUES)
     view.close()
     assert capsys.readouterr().out == (

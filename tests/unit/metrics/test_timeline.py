@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from verl_hpc.metrics import timeline
-from verl_hpc.metrics.timeline import MAX_BYTES, Interval, Timeline, read_timeline
-from verl_hpc.metrics.timeline_ranks import MAX_RANKS, open_timeline, writing_ranks
+from verl_hpc.metrics.timeline import (
+    MAX_BYTES,
+    MAX_RANKS,
+    Interval,
+    Timeline,
+    open_timeline,
+    read_timeline,
+    writing_ranks,
+)
 from verl_hpc.metrics.timeline_reader import file_of, step_range
 
 T0 = 1_790_000_000.0
@@ -212,22 +219,14 @@ def test_no_run_no_timeline(tmp_path):
     assert step_range(tmp_path) is None
 
 
-def test_small_worlds_write_on_all_ranks():
+def test_small_worlds_write_on_all_ranks_and_large_ones_on_some():
     assert writing_ranks(4, {"train": (0, 1), "rollout": (2, 3)}) == {0, 1, 2, 3}
     assert writing_ranks(64, {}) == set(range(64))
-
-
-def test_large_worlds_write_on_some_ranks():
     placements = {"train": range(1000, 1500), "rollout": range(1501, 4096), "none": ()}
     ranks = sorted(writing_ranks(4096, placements))
-    assert len(ranks) == MAX_RANKS
-    assert {0, 1000, 1501} <= set(ranks)
+    assert len(ranks) == MAX_RANKS and {0, 1000, 1501} <= set(ranks)
     assert max(b - a for a, b in pairwise(ranks)) <= 70
-
-
-def test_more_placements_than_ranks_that_may_write():
-    ranks = writing_ranks(1000, {f"p{i}": (i,) for i in range(200)})
-    assert ranks == set(range(MAX_RANKS))
+    assert writing_ranks(1000, {f"p{i}": (i,) for i in range(200)}) == set(range(MAX_RANKS))
 
 
 def test_a_run_on_fewer_ranks_forgets_the_steps_that_others_did(tmp_path):

@@ -7,18 +7,20 @@ import json
 
 import torch
 
+from tests.unit.trainer.runs import small_run
 from verl_hpc.config.output import ProfileConfig
 from verl_hpc.metrics.traces import Traces
+from verl_hpc.trainer.records import open_records
 
 
 def take_step(traces: Traces, step: int) -> bool:
     traces.begin(step)
     for name in ("rollout", "update_actor"):
-        with traces.operator(name):
-            torch.ones(8, 8) @ torch.ones(8, 8)
+        traces.enter(name)
+        torch.ones(8, 8) @ torch.ones(8, 8)
     if traces.stop():
-        with traces.operator("not in it"):
-            traces.write()
+        traces.enter("not in it")
+        traces.write()
         return True
     return False
 
@@ -50,7 +52,11 @@ def test_memory_on_cpu_ranks_is_that_of_the_allocator(tmp_path):
     assert {4 * 8 * 8, -4 * 8 * 8} <= sizes
 
 
-def test_other_ranks_and_runs_without_a_profile_leave_nothing(tmp_path):
-    for config in (None, ProfileConfig(steps=[1], ranks=[0])):
-        assert not take_step(Traces(config, tmp_path, 1, "cpu"), 1)
-    assert list(tmp_path.iterdir()) == []
+def test_only_ranks_that_are_named_trace_and_none_without_a_profile(tmp_path):
+    for number, (profile, rank, traces) in enumerate(
+        [(None, 0, False), ({"steps": [1]}, 0, True), ({"steps": [1]}, 1, False)]
+    ):
+        run = small_run(tmp_path, name=str(number), runtime__profile=profile)
+        run.rank = rank
+        with open_records(run, None) as records:
+            assert bool(records.traces) is traces

@@ -7,42 +7,49 @@ import torch
 
 from tests.unit.ranks import on_ranks
 from verl_hpc.errors import FlowError
+from verl_hpc.flow import Move
+from verl_hpc.placement.layouts import Pool
 from verl_hpc.step import batch
-from verl_hpc.step import column_bytes as module
-from verl_hpc.step import redistribute as redistribute_module
+from verl_hpc.step import redistribute as module
 from verl_hpc.step.batch import COLUMNS, TOKENS, Columns, Sample, Samples
-from verl_hpc.step.column_bytes import ColumnBytes
-from verl_hpc.step.redistribute import redistribute
+from verl_hpc.step.exchange import Communicators, Exchange
+from verl_hpc.step.placement import Placement
+from verl_hpc.step.redistribute import ColumnBytes, redistribute
 from verl_hpc.testing.local import LocalControl
+from verl_hpc.testing.local_run import local_session
 
 SAMPLES = Samples((Sample(0, 0, 2, 3, False),), {"here": [0], "there": [0]})
+SIDES = ("here", ((0,),)), ("there", ((0,),))
+CPU = torch.device("cpu")
 
 
-@pytest.fixture(params=["as bytes", "in place"], autouse=True)
-def way(request, monkeypatch):
-    """One rank has all of a column; the way of several ranks is taken as well."""
-    if request.param == "as bytes":
-        monkeypatch.setattr(redistribute_module, "copied", packed)
+def moved_in_place(values, widths=None, name="columns"):
+    """One rank has all of a column; columns may also be something else."""
+    control = LocalControl()
+    places = {side: Placement(Pool(side, groups), 0, control, CPU) for side, groups in SIDES}
+    exchange = Exchange(local_session().world, places, Communicators(control))
+    given = Columns([0], values, widths or {}) if name == "columns" else values
+    return exchange.move(
+        Move((name,), "here", "there", False, "samples"), {name: given, "samples": SAMPLES}
+    )[name]
+
+
+def moved_as_bytes(values, widths=None):
+    """The way of several ranks."""
+    columns, world = Columns([0], values, widths or {}), SimpleNamespace(rank=0, node_of=(0,))
+    return redistribute(world, LocalControl(), SAMPLES, columns, *SIDES, CPU)
+
+
+@pytest.fixture(params=[moved_in_place, moved_as_bytes])
+def move(request):
     return request.param
-
-
-def packed(columns, device):
-    content, positions = ColumnBytes(SAMPLES, columns), columns.positions
-    return content.unpack(positions, [(positions, content.pack(positions))], device)
-
-
-def move(values, widths=None):
-    world, groups = SimpleNamespace(rank=0, node_of=(0,)), ((0,),)
-    columns, sides = Columns([0], values, widths or {}), (("here", groups), ("there", groups))
-    cpu = torch.device("cpu")
-    return redistribute(world, LocalControl(), SAMPLES, columns, *sides, cpu)
 
 
 LENGTHS = {"sequence": 5, "read": 4, "token": 3, "sample": 1}
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_every_column_there_is_arrives(name):
+def test_every_column_there_is_arrives(move, name):
     column = torch.arange(LENGTHS[COLUMNS[name].per]).to(COLUMNS[name].dtype)
     moved = move({name: [column]})
     assert torch.equal(moved[name][0], column)
@@ -50,7 +57,7 @@ def test_every_column_there_is_arrives(name):
 
 
 @pytest.mark.parametrize("per", LENGTHS)
-def test_a_column_of_the_users_arrives_once_it_is_known(monkeypatch, per):
+def test_a_column_of_the_users_arrives_once_it_is_known(move, monkeypatch, per):
     monkeypatch.setattr(batch, "COLUMNS", COLUMNS.copy())
     monkeypatch.setattr(module, "COLUMNS", batch.COLUMNS)
     assert batch.add_column("lengths", torch.int32, per) == "lengths"
@@ -61,18 +68,17 @@ def test_a_column_of_the_users_arrives_once_it_is_known(monkeypatch, per):
         batch.add_column("lengths", torch.int64, per)
 
 
-def test_rows_of_several_numbers_arrive_as_rows():
+def test_rows_of_several_numbers_arrive_as_rows(move):
     rows = torch.arange(12, dtype=torch.int32).view(3, 4)
     moved = move({"versions": [rows], "values": [torch.ones(3)]}, {"versions": 4})
     assert torch.equal(moved["versions"][0], rows) and moved["values"][0].shape == (3,)
     assert moved.widths == {"versions": 4}
 
 
-def test_columns_that_are_in_place_are_not_packed(monkeypatch, way):
-    if way == "in place":
-        monkeypatch.setattr(ColumnBytes, "pack", None)
+def test_columns_that_are_in_place_are_copied_and_not_packed(monkeypatch):
+    monkeypatch.setattr(ColumnBytes, "pack", None)
     column = torch.ones(3, dtype=torch.float64)
-    moved = move({"values": [column]})
+    moved = moved_in_place({"values": [column]})
     assert moved["values"][0].dtype == torch.float32
     column.zero_()
     assert moved["values"][0].sum() == 3, "a later change of the column it came from"
@@ -81,7 +87,7 @@ def test_columns_that_are_in_place_are_not_packed(monkeypatch, way):
 @pytest.mark.parametrize("shape, widths", [((3, 4), {}), ((3, 4), {"values": 5}), ((2,), {})])
 def test_a_column_of_another_shape_is_refused(shape, widths):
     with pytest.raises(FlowError, match=r"column 'values' of sample 0 has shape .*, expected \(3,"):
-        move({"values": [torch.zeros(shape)]}, widths)
+        moved_in_place({"values": [torch.zeros(shape)]}, widths)
 
 
 def test_a_column_without_a_type_is_refused():
@@ -89,7 +95,12 @@ def test_a_column_without_a_type_is_refused():
     with pytest.raises(
         FlowError, match=r"column 'old_log_prob' has no type.*batch.add_column.*mean old_log_probs"
     ):
-        move({"old_log_prob": [torch.zeros(3)]})
+        moved_in_place({"old_log_prob": [torch.zeros(3)]})
+
+
+def test_a_value_of_another_kind_is_named():
+    with pytest.raises(FlowError, match="value 'penalty': a dict cannot move from here to there"):
+        moved_in_place({}, name="penalty")
 
 
 GROUPS = {"one": ((0, 1), (2, 3), (4, 5), (6, 7)), "other": ((0, 2, 4, 6), (1, 3, 5, 7))}

@@ -27,22 +27,6 @@ def test_a_control_plane_of_one_rank_hears_itself():
     assert caught.value.agreed
 
 
-def test_shapes_are_those_of_the_protocol():
-    outputs = LocalEngine().infer(TOKENS, 0.5, OutputOptions(untempered=True))
-    for tokens, output in zip(TOKENS, outputs, strict=True):
-        for row in (output.log_probs, output.entropy, output.untempered):
-            assert row.shape == (len(tokens) - 1,) and row.dtype == torch.float32
-        assert output.values is output.scores is None
-    assert LocalEngine(head="value").infer(TOKENS)[0].values.shape == (3,)
-    assert LocalEngine(head="score").infer([*TOKENS, torch.tensor([7])])[2].scores.shape == (1,)
-
-
-def test_what_was_not_asked_for_is_not_there():
-    (output,) = LocalEngine().infer(TOKENS[:1])
-    there = {name for name, value in vars(output).items() if value is not None}
-    assert there == {"log_probs", "entropy"}
-
-
 def test_further_outputs_are_of_one_distribution():
     engine = LocalEngine()
     every = torch.arange(12).repeat(3, 1)
@@ -56,16 +40,6 @@ def test_further_outputs_are_of_one_distribution():
         assert torch.allclose(sorted_p, p.gather(-1, output.top_tokens))
         mine = output.candidate_log_probs.gather(-1, tokens[1:, None])[:, 0]
         assert torch.allclose(mine, output.log_probs)
-
-
-def test_outputs_are_causal():
-    """What comes later changes nothing; log-probs are a distribution's."""
-    engine = LocalEngine()
-    whole = engine.infer([torch.tensor([1, 2, 3, 4, 5])])[0].log_probs
-    part = engine.infer([torch.tensor([1, 2, 3])])[0].log_probs
-    assert torch.allclose(whole[:2], part)
-    every = engine.infer([torch.tensor([1, 2, token]) for token in range(12)])
-    assert sum(float(o.log_probs[-1].exp()) for o in every) == pytest.approx(1)
 
 
 def test_an_update_is_adamws():
@@ -89,33 +63,6 @@ def test_an_update_is_adamws():
         for copy, weight in zip(copies, engine.weights.values(), strict=True):
             torch.testing.assert_close(copy.detach(), weight, atol=1e-6, rtol=1e-5)
     assert engine.counters() == {"num_steps": 3}
-
-
-def test_its_state_can_be_carried_over():
-    def loss(indices, outputs):
-        return -sum(o.log_probs.sum() for o in outputs), {}
-
-    one, other = (LocalEngine(optimizer=OptimizerConfig(lr=1e-2), seed=s) for s in (1, 2))
-    one.update(TOKENS, loss)
-    assert set(other.optimizer_tensors()) == set(one.optimizer_map().tensors)
-    for source, target in ((one.weights, other.weights),
-                           (one.optimizer_tensors(), other.optimizer_tensors())):  # fmt: skip
-        for name, tensor in target.items():
-            tensor.copy_(source[name])
-    other.restore_counters(one.counters())
-    assert one.update(TOKENS, loss) == other.update(TOKENS, loss)
-    for name, weight in one.weights.items():
-        assert torch.equal(weight, other.weights[name])
-
-
-def test_weights_from_outside_are_the_optimizers_too():
-    engine = LocalEngine(optimizer=OptimizerConfig(lr=1e-9))
-    for weight in engine.weights.values():
-        weight.fill_(0.5)
-    engine.weights_changed()
-    engine.update(TOKENS, lambda i, o: (-sum(x.log_probs.sum() for x in o), {}))
-    for weight in engine.weights.values():
-        assert torch.allclose(weight, torch.tensor(0.5), atol=1e-6)
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing():

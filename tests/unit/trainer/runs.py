@@ -72,7 +72,7 @@ def loop(run, resumes=False):
     recipe = recipe_of(run)
     restored = restore(run) if resumes else None
     with open_records(run, restored) as records:
-        result = Loop(run, recipe, records, None).to_the_end(restored or START)
+        result = Loop(run, recipe, records).to_the_end(restored or START)
     return result, lines(run)
 
 

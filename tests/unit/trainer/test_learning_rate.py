@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.config.trees import GAE, parse
 from verl_hpc.errors import ConfigError
-from verl_hpc.trainer.learning_rate import with_decay_steps
+from verl_hpc.trainer.build import with_decay_steps
 
 COSINE = {"optimizer": {"schedule": "cosine", "warmup_steps": 2}}
 

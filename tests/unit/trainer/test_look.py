@@ -3,8 +3,7 @@
 from tests.unit.step.operators.batches import samples, sequences
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.metrics.samples import read_samples
-from verl_hpc.step.batch import StepRows
-from verl_hpc.step.scores import Scores
+from verl_hpc.step.batch import Scores, StepRows
 from verl_hpc.trainer.look import join_samples, step_samples
 
 

@@ -26,16 +26,15 @@ from verl_hpc.api.tasks.settings import ConditionConfig
 from verl_hpc.config.algorithm import KlConfig
 from verl_hpc.data.problem import Problem, Source
 from verl_hpc.data.prompts import Encoder
-from verl_hpc.engines.protocol import Sums, TokenOutputs
+from verl_hpc.engines.protocol import Sums
 from verl_hpc.generation.score import score
-from verl_hpc.step.batch import REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
+from verl_hpc.step.batch import REF_LOG_PROBS, TOKENS, Columns, Samples, Scores, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.infer import ref_log_probs
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import StepProblems
 from verl_hpc.step.role import Role
-from verl_hpc.step.scores import Scores
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import add_responses
@@ -193,14 +192,12 @@ def update_conditioned(
     """
     kl = settings.kl
 
-    def loss(
-        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, Sums]:
-        log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
+    def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
+        log_probs, mask = batch.responses("log_probs")
         total = batch.aggregation(-log_probs, mask)
         metrics = {"nll": total.detach()}
         if reference is not None:
-            ref = batch.column(reference, REF_LOG_PROBS, indices)
+            ref = batch.column(reference, REF_LOG_PROBS)
             distance = kl_penalty(log_probs, ref, kl.chosen_estimator)
             penalty = batch.aggregation(distance, mask)
             total = total + kl.coefficient * penalty

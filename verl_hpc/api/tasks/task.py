@@ -25,7 +25,7 @@ from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import ConfigError
 from verl_hpc.flow import Pipeline
 from verl_hpc.metrics import names
-from verl_hpc.metrics.timers import Stages, Timers
+from verl_hpc.metrics.meters import Meters
 from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.step.batch import StepRows
 from verl_hpc.trainer.recipe import Recipe
@@ -157,19 +157,18 @@ class Task:
             DataError, RewardError, TrainingError, ModelError: raised by the operators.
         """
         text = self.condition.asked if self.condition is not None else ""
-        tokenizer, timers = self._models.tokenizer, Timers()
+        tokenizer, meters = self._models.tokenizer, Meters()
         rows = self._prompts.add(
             [replace(p, prompt=prompt_of(p, tokenizer, text)) for p in problems]
         )
         self._plain.add(problems)
         recipe, pipeline = self._flow(len(rows), self.seed)
         recipe.metrics.clear()
-        with Stages() as stages:
-            values = pipeline.run(
-                rows=StepRows(step, rows), enter=lambda operator, _: stages.begin(timers(operator))
-            )
+        values = pipeline.run(
+            rows=StepRows(step, rows), enter=lambda operator, _: meters.enter(operator)
+        )
         self.scores = list(values["scores"].values)
-        metrics = {**recipe.metrics, **timers.drain()}
+        metrics = {**recipe.metrics, **meters.drain()}
         seconds = metrics[names.STEP_SECONDS]
         metrics |= {
             "reward": metrics[names.SCORE],

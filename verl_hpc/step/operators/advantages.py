@@ -19,6 +19,7 @@ from verl_hpc.step.batch import (
     VALUES,
     Columns,
     Samples,
+    Scores,
     cut_rows,
     padded,
 )
@@ -26,7 +27,6 @@ from verl_hpc.step.metrics import spread
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.kl import Penalty
 from verl_hpc.step.placement import Placement
-from verl_hpc.step.scores import Scores
 
 
 @operator("advantages")
@@ -104,25 +104,21 @@ def _spreads_of_tokens(
     """Return `critic/NAME/mean`, `max` and `min` over all ranks' unmasked tokens, if there are
     any."""
     mine = {}
-    if place.leads_group and any(mask.any() for mask in masks):
-        mine = {name: _sums(rows, masks) for name, rows in columns.items()}
+    counts = [mask.bool() for mask in masks]
+    if place.leads_group and any(count.any() for count in counts):
+        for name, rows in columns.items():
+            pairs = zip(rows, counts, strict=True)
+            values = torch.cat([row[count].double().cpu() for row, count in pairs])
+            largest, smallest = values.max().item(), values.min().item()
+            mine[name] = len(values), values.sum().item(), largest, smallest
     gathered = [of_rank for of_rank in place.allgather(mine) if of_rank]
     metrics = {}
     for name in columns if gathered else ():
-        counts, sums, largest, smallest = zip(*(g[name] for g in gathered), strict=True)
-        metrics[f"critic/{name}/mean"] = sum(sums) / sum(counts)
+        num_tokens, sums, largest, smallest = zip(*(g[name] for g in gathered), strict=True)
+        metrics[f"critic/{name}/mean"] = sum(sums) / sum(num_tokens)
         metrics[f"critic/{name}/max"] = max(largest)
         metrics[f"critic/{name}/min"] = min(smallest)
     return metrics
-
-
-def _sums(
-    rows: Sequence[torch.Tensor], masks: Sequence[torch.Tensor]
-) -> tuple[int, float, float, float]:
-    """Return the number of unmasked tokens, and their values' sum, largest and smallest."""
-    counted = zip(rows, masks, strict=True)
-    values = torch.cat([row[mask.bool()].double().cpu() for row, mask in counted])
-    return len(values), values.sum().item(), values.max().item(), values.min().item()
 
 
 def _token_rewards(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Literal
 
 from verl_hpc.data.order import permute
@@ -88,7 +88,11 @@ def assign_groups(
         together: number of neighbours that share owner and mini-batch.
         step: part of the seed of a shuffle.
     """
-    units = _units(settings, samples, together)
+    # Units of samples, as positions, that stay in one mini-batch.
+    units: list[Sequence[int]] = [range(i, i + together) for i in range(0, len(samples), together)]
+    if settings.shuffle == "groups":
+        by_group = groupby(range(len(samples)), key=lambda i: samples[i].group)
+        units = [list(members) for _, members in by_group]
     epochs = range(settings.update_epochs if settings.shuffle != "none" else 1)
     mini_batches, *later = [_deal(settings, units, step, epoch) for epoch in epochs]
     all_owners = dict(owners or {})
@@ -100,16 +104,6 @@ def assign_groups(
     return Samples(tuple(samples), all_owners, mini_batches, later)
 
 
-def _units(
-    settings: AssignSettings, samples: Sequence[Sample], together: int
-) -> list[Sequence[int]]:
-    """Return units of samples, as positions, that stay in one mini-batch."""
-    if settings.shuffle != "groups":
-        return [range(i, i + together) for i in range(0, len(samples), together)]
-    by_group = groupby(range(len(samples)), key=lambda i: samples[i].group)
-    return [list(members) for _, members in by_group]
-
-
 def _deal(
     settings: AssignSettings, units: Sequence[Sequence[int]], step: int, epoch: int
 ) -> list[list[int]]:
@@ -117,8 +111,11 @@ def _deal(
     order = list(range(len(units)))
     if settings.shuffle != "none":
         permute(order, f"{settings.seed}/mini_batches/{step}/{epoch}")
-    parts = [share(len(units), i, settings.mini_batches) for i in range(settings.mini_batches)]
-    return [sorted(i for unit in part for i in units[order[unit]]) for part in parts]
+    batches = []
+    for index in range(settings.mini_batches):
+        chosen = [units[order[i]] for i in share(len(units), index, settings.mini_batches)]
+        batches.append(sorted(chain.from_iterable(chosen)))
+    return batches
 
 
 def _groups(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from verl_hpc.algorithms.distillation import forward_kl
 from verl_hpc.config.distillation import DistillationConfig
-from verl_hpc.engines.protocol import OutputOptions, Sums, TokenOutputs
+from verl_hpc.engines.protocol import OutputOptions, Sums
 from verl_hpc.step.batch import (
     ADVANTAGES,
     EXPERTS,
@@ -48,15 +47,15 @@ def grade(
     wanted = OutputOptions(top_k=settings.top_k)
     outputs = teacher.engine.infer(sequences[TOKENS], settings.temperature, wanted)
 
-    def column(found: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        return response_parts(samples, sequences, found)
+    def column(output: str) -> list[torch.Tensor]:
+        return response_parts(samples, sequences, outputs, output)
 
-    columns = {TEACHER_LOG_PROBS: column([o.log_probs for o in outputs])}
+    columns = {TEACHER_LOG_PROBS: column("log_probs")}
     widths = {}
     if settings.top_k:
-        tokens = column([o.top_tokens for o in outputs])
+        tokens = column("top_tokens")
         columns[TEACHER_TOP_TOKENS] = [row.int() for row in tokens]
-        columns[TEACHER_TOP_LOG_PROBS] = column([o.top_log_probs for o in outputs])
+        columns[TEACHER_TOP_LOG_PROBS] = column("top_log_probs")
         widths = dict.fromkeys((TEACHER_TOP_TOKENS, TEACHER_TOP_LOG_PROBS), settings.top_k)
     return Columns(sequences.positions, columns, widths), {}
 
@@ -113,12 +112,10 @@ def update_student(
     # The policy's loss without a KL to a reference; the teacher's KL is added to it.
     policy = actor_loss(settings, old, advantages, None, trained, selected)
 
-    def loss(
-        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, Sums]:
-        total, metrics = policy(batch, indices, outputs)
-        student, mask = batch.responses(indices, [o.candidate_log_probs for o in outputs])
-        teacher = batch.column(graded, TEACHER_TOP_LOG_PROBS, indices)
+    def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
+        total, metrics = policy(batch)
+        student, mask = batch.responses("candidate_log_probs")
+        teacher = batch.column(graded, TEACHER_TOP_LOG_PROBS)
         kl = batch.aggregation(forward_kl(teacher, student), mask)
         return total + kl, {**metrics, "forward_kl": kl.detach()}
 

@@ -71,14 +71,21 @@ def examples(
         DataError: on every rank: a row without an answer or a pair, an overlong prompt, or no row
             left.
     """
-    encoded = place.together(lambda: encode_rows(settings, rows))
-    samples, columns = assign_examples(place, settings, rows, encoded)
-    dropped = len(rows.rows) - len(encoded) // settings.per_row
-    metrics = length_metrics(samples.samples, settings.assign.max_prompt_tokens)
-    metrics[DROPPED] = float(dropped)
+    encoded, samples, columns, metrics = encode_step(place, settings, rows)
     if settings.per_row == 2:
         metrics[SAME_WHEN_CUT] = float(_num_same(place, rows, encoded))
     return (samples, columns), metrics
+
+
+def encode_step(
+    place: Placement, settings: ExampleSettings, rows: StepRows
+) -> tuple[list[Example], Samples, Columns, dict[str, float]]:
+    """Encode a step's rows as `examples` does; also return all examples as token ids."""
+    encoded = place.together(lambda: encode_rows(settings, rows))
+    samples, columns = assign_examples(place, settings, rows, encoded)
+    metrics = length_metrics(samples.samples, settings.assign.max_prompt_tokens)
+    metrics[DROPPED] = float(len(rows.rows) - len(encoded) // settings.per_row)
+    return encoded, samples, columns, metrics
 
 
 def encode_rows(settings: ExampleSettings, rows: StepRows) -> list[Example]:

@@ -22,12 +22,12 @@ from verl_hpc.step.batch import (
     VALUES,
     Columns,
     Samples,
+    Scores,
 )
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.mismatch import MismatchSettings, check, compare
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
-from verl_hpc.step.scores import Scores
 
 _SCORED: Any = np.dtype([("position", "<i4"), ("score", "<f8")])
 
@@ -57,13 +57,19 @@ def response_part(prompt_length: int, per_token: torch.Tensor) -> torch.Tensor:
 
 
 def response_parts(
-    samples: Samples, columns: Columns, per_token: Sequence[torch.Tensor | None]
+    samples: Samples, columns: Columns, outputs: Sequence[TokenOutputs], output: str
 ) -> list[torch.Tensor]:
-    """Apply `response_part` to all samples of a rank; every output must be present."""
+    """Apply `response_part` to an output of all samples of a rank.
+
+    Args:
+        outputs: outputs of each sample.
+        output: a field of `TokenOutputs`, which must be present.
+    """
     parts = []
-    for position, output in zip(columns.positions, per_token, strict=True):
-        assert output is not None, "the engine has not this output"
-        parts.append(response_part(samples.samples[position].prompt_length, output))
+    for position, of_sample in zip(columns.positions, outputs, strict=True):
+        per_token = getattr(of_sample, output)
+        assert per_token is not None, f"the engine has no {output}"
+        parts.append(response_part(samples.samples[position].prompt_length, per_token))
     return parts
 
 
@@ -114,13 +120,12 @@ def old_log_probs(
     metrics = probe(place, settings, samples, sequences, outputs)
     log_probs = sequences[ROLLOUT_LOG_PROBS]
     if not settings.from_rollout:
-        log_probs = response_parts(samples, sequences, [o.log_probs for o in outputs])
+        log_probs = response_parts(samples, sequences, outputs, "log_probs")
     columns = {OLD_LOG_PROBS: log_probs}
     if settings.keeps_entropy:
-        columns[ENTROPY] = response_parts(samples, sequences, [o.entropy for o in outputs])
+        columns[ENTROPY] = response_parts(samples, sequences, outputs, "entropy")
     if settings.sum_p_squared:
-        squares = [o.sum_p_squared for o in outputs]
-        columns[SUM_P_SQUARED] = response_parts(samples, sequences, squares)
+        columns[SUM_P_SQUARED] = response_parts(samples, sequences, outputs, "sum_p_squared")
     return Columns(sequences.positions, columns), metrics
 
 
@@ -137,15 +142,15 @@ def probe(
     Raises:
         TrainingError: see `old_log_probs`.
     """
-    like_rollout = [o.untempered if settings.filtered else o.log_probs for o in outputs]
-    mismatch = compare(
+    like_rollout = "untempered" if settings.filtered else "log_probs"
+    metrics = compare(
         place,
         sequences,
-        response_parts(samples, sequences, like_rollout),
-        response_parts(samples, sequences, [o.entropy for o in outputs]),
+        response_parts(samples, sequences, outputs, like_rollout),
+        response_parts(samples, sequences, outputs, "entropy"),
     )
-    check(place, settings.mismatch, mismatch)
-    return mismatch.metrics
+    check(place, settings.mismatch, metrics)
+    return metrics
 
 
 @operator("reference")
@@ -162,7 +167,7 @@ def log_probs_of(
     """Compute log-probs of the response tokens under a role's policy, as a column."""
     wanted = OutputOptions(allowed=allowed_tokens(samples, sequences))
     outputs = role.engine.infer(sequences[TOKENS], temperature, wanted)
-    log_probs = response_parts(samples, sequences, [o.log_probs for o in outputs])
+    log_probs = response_parts(samples, sequences, outputs, "log_probs")
     return Columns(sequences.positions, {column: log_probs})
 
 
@@ -172,7 +177,7 @@ def values(
 ) -> tuple[Columns, Metrics]:
     """Compute values of the state before each response token."""
     outputs = critic.engine.infer(sequences[TOKENS])
-    rows = response_parts(samples, sequences, [o.values for o in outputs])
+    rows = response_parts(samples, sequences, outputs, "values")
     return Columns(sequences.positions, {VALUES: rows}), {}
 
 

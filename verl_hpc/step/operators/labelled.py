@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from verl_hpc.algorithms.kto import Kto, reference_point
-from verl_hpc.engines.protocol import Sums, TokenOutputs
+from verl_hpc.engines.protocol import Sums
 from verl_hpc.step.batch import MASK, REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
 from verl_hpc.step.operator import Metrics, operator
-from verl_hpc.step.operators.assign import DROPPED, length_metrics
-from verl_hpc.step.operators.examples import Example, ExampleSettings, assign_examples, encode_rows
+from verl_hpc.step.operators.examples import Example, ExampleSettings, assign_examples, encode_step
 from verl_hpc.step.operators.infer import response_parts
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
 from verl_hpc.step.operators.pairs import named, read_answers
@@ -39,11 +38,8 @@ def labelled_examples(
         DataError: on every rank: a row without an answer or a label, an overlong prompt, or no row
             left.
     """
-    encoded = place.together(lambda: encode_rows(settings, rows))
-    samples, columns = assign_examples(place, settings, rows, encoded)
+    encoded, samples, columns, metrics = encode_step(place, settings, rows)
     labels = [bool(example.label) for example in encoded]
-    metrics = length_metrics(samples.samples, settings.assign.max_prompt_tokens)
-    metrics[DROPPED] = float(len(rows.rows) - len(encoded))
     return (samples, columns, labels, encoded), metrics
 
 
@@ -116,12 +112,10 @@ def update_on_labels(
         total = _log_ratio(actor, mismatched_samples, mismatched, mismatched_reference, members)
         points.append(reference_point(place.reduce(total.to(place.device)) / len(members)))
 
-    def loss(
-        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, Sums]:
-        answers = read_answers(batch, indices, outputs, reference)
+    def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
+        answers = read_answers(batch, reference)
         desirable = torch.tensor(
-            [labels[sequences.positions[batch.rows[i]]] for i in indices],
+            [labels[sequences.positions[row]] for row in batch.rows],
             dtype=torch.bool,
             device=place.device,
         )
@@ -158,7 +152,7 @@ def _log_ratio(
         {TOKENS: [sequences[TOKENS][row] for row in rows]},
     )
     outputs = actor.engine.infer(mine[TOKENS])
-    of_responses = response_parts(samples, mine, [o.log_probs for o in outputs])
+    of_responses = response_parts(samples, mine, outputs, "log_probs")
     total = torch.zeros((), dtype=torch.float64)
     for row, log_probs in zip(rows, of_responses, strict=True):
         ratio = log_probs.double() - reference[REF_LOG_PROBS][row].double()

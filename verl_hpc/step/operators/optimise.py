@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -30,7 +30,7 @@ class OptimiseSettings:
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """This rank's part of one optimizer step."""
+    """This rank's part of one optimizer step, or of a micro-batch of it."""
 
     samples: Samples
     sequences: Columns
@@ -41,34 +41,43 @@ class MiniBatch:
     aggregation: Aggregation
     """Aggregation of token losses, with the normalisers of the whole mini-batch."""
     members: Sequence[int]
-    """Positions of all its samples, over all ranks."""
+    """Positions of all samples of the mini-batch, over all ranks."""
+    outputs: Sequence[TokenOutputs] = ()
+    """The engine's outputs for each of `rows`, of a micro-batch."""
 
     @property
     def num_tokens(self) -> int:
         """Unmasked tokens of the whole mini-batch; at least 1."""
         return max(self.aggregation.num_tokens, 1)
 
-    def responses(
-        self, indices: Sequence[int], per_token: Sequence[torch.Tensor | None]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return outputs of a micro-batch's response tokens, (B, T, ...) float32, and their mask,
-        (B, T)."""
-        rows = []
-        for index, output in zip(indices, per_token, strict=True):
-            assert output is not None, "the engine has not this output"
-            sample = self.samples.samples[self.sequences.positions[self.rows[index]]]
-            rows.append(response_part(sample.prompt_length, output))
-        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        return padded, self.column(self.masks, MASK, indices).to(padded)
+    def responses(self, output: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return an output of the response tokens, (B, T, ...) float32, and their mask, (B, T).
 
-    def column(self, columns: Columns, name: str, indices: Sequence[int]) -> torch.Tensor:
-        """Return a column of a micro-batch's samples, padded to (B, T, ...)."""
-        return pad_rows([columns[name][self.rows[i]] for i in indices])
+        Args:
+            output: a field of `TokenOutputs`.
+        """
+        parts = []
+        for row, outputs in zip(self.rows, self.outputs, strict=True):
+            per_token = getattr(outputs, output)
+            assert per_token is not None, f"the engine has no {output}"
+            sample = self.samples.samples[self.sequences.positions[row]]
+            parts.append(response_part(sample.prompt_length, per_token))
+        padded = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+        return padded, self.column(self.masks, MASK).to(padded)
+
+    def column(self, columns: Columns, name: str) -> torch.Tensor:
+        """Return a column of these samples, padded to (B, T, ...)."""
+        return pad_rows([columns[name][row] for row in self.rows])
+
+    def loss_of(
+        self, loss: TokenLoss, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, Sums]:
+        """Compute the loss of a micro-batch, given by indices in `rows`, from its outputs."""
+        return loss(replace(self, rows=[self.rows[i] for i in indices], outputs=outputs))
 
 
-TokenLoss = Callable[[MiniBatch, Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, Sums]]
-"""Function of (mini-batch, indices of a micro-batch in it, their outputs) to (scalar, sums of
-metrics)."""
+TokenLoss = Callable[[MiniBatch], tuple[torch.Tensor, Sums]]
+"""Function of a micro-batch to (scalar, sums of metrics)."""
 
 
 def optimise(
@@ -103,7 +112,8 @@ def optimise(
         TrainingError: a loss or gradient is not finite.
     """
     batches = _mini_batches(place, settings, samples, sequences, masks or sequences)
-    by_step = []
+    sums: dict[str, float] = {}
+    num_steps = 0
     for batch in batches:
         # Without an unmasked token on any rank there is no loss to normalise.
         if not batch.aggregation.num_sequences:
@@ -111,22 +121,20 @@ def optimise(
         if prepare is not None:
             prepare(batch)
         tokens = [sequences[TOKENS][row] for row in batch.rows]
-        by_step.append(
-            role.trained.update(
-                tokens,
-                partial(loss, batch),
-                settings.temperature,
-                together,
-                wanted.of(batch.rows),
-                seen,
-            )
+        metrics = role.trained.update(
+            tokens,
+            partial(batch.loss_of, loss),
+            settings.temperature,
+            together,
+            wanted.of(batch.rows),
+            seen,
         )
-    metrics = {
-        name: sum(f[name] for f in by_step) / (1 if name == "num_skipped" else len(by_step))
-        for name in (by_step[0] if by_step else ())
-    }
-    num_empty = len(batches) - len(by_step)
-    return metrics | ({"num_empty": float(num_empty)} if num_empty else {})
+        num_steps += 1
+        for name, value in metrics.items():
+            sums[name] = sums.get(name, 0.0) + value
+    means = {n: total / (1 if n == "num_skipped" else num_steps) for n, total in sums.items()}
+    num_empty = len(batches) - num_steps
+    return means | ({"num_empty": float(num_empty)} if num_empty else {})
 
 
 def _mini_batches(
@@ -137,25 +145,27 @@ def _mini_batches(
     masks: Columns,
 ) -> list[MiniBatch]:
     """Return this rank's part of the mini-batches of all update epochs, in order."""
-    batches = samples.all_epochs(settings.update_epochs)
-    row_of = {position: row for row, position in enumerate(sequences.positions)}
-    rows_of = [[row_of[i] for i in sorted(members) if i in row_of] for members in batches]
-    # Unmasked tokens, and sequences with one, of each mini-batch: summed over ranks they normalise.
-    counts = torch.zeros(len(rows_of), 2, dtype=torch.float64, device=place.device)
-    for number, rows in enumerate(rows_of):
+    parts, counts = [], []
+    for members in samples.all_epochs(settings.update_epochs):
+        chosen = set(members)
+        rows = [row for row, position in enumerate(sequences.positions) if position in chosen]
+        parts.append((members, rows))
+        # Unmasked tokens, and sequences with one: summed over ranks they normalise.
+        counted = torch.zeros(2, dtype=torch.float64, device=place.device)
         for row in rows:
             tokens = masks[MASK][row].sum()
-            counts[number] += torch.stack([tokens, tokens > 0])
+            counted += torch.stack([tokens, tokens > 0])
+        counts.append(counted)
+    totals = place.reduce(torch.stack(counts)).tolist()
+    mode, scale = settings.aggregation, settings.scale
     return [
         MiniBatch(
             samples,
             sequences,
             masks,
             rows,
-            Aggregation(settings.aggregation, int(tokens), int(with_tokens), settings.scale),
+            Aggregation(mode, int(tokens), int(with_tokens), scale),
             members,
         )
-        for members, rows, (tokens, with_tokens) in zip(
-            batches, rows_of, place.reduce(counts).tolist(), strict=True
-        )
+        for (members, rows), (tokens, with_tokens) in zip(parts, totals, strict=True)
     ]

@@ -3,13 +3,13 @@ rejected one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from verl_hpc.algorithms.preference import Answers, PreferenceLoss, answers_of
-from verl_hpc.engines.protocol import Sums, TokenOutputs
+from verl_hpc.engines.protocol import Sums
 from verl_hpc.errors import TrainingError
 from verl_hpc.step.batch import MASK, REF_LOG_PROBS, Columns, Samples, StepRows, pad_rows
 from verl_hpc.step.metrics import pair_metrics
@@ -51,10 +51,8 @@ def update_on_pairs(
             number per pair.
     """
 
-    def loss(
-        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, Sums]:
-        answers = read_answers(batch, indices, outputs, reference)
+    def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
+        answers = read_answers(batch, reference)
         chosen, rejected = answers.pairs()
         losses = _losses(settings.loss, chosen, rejected)
         sums = _sums(settings.loss, chosen, rejected)
@@ -69,15 +67,10 @@ def update_on_pairs(
     return (), named(actor, metrics)
 
 
-def read_answers(
-    batch: MiniBatch,
-    indices: Sequence[int],
-    outputs: Sequence[TokenOutputs],
-    reference: Columns | None,
-) -> Answers:
+def read_answers(batch: MiniBatch, reference: Columns | None) -> Answers:
     """Read a micro-batch's answers, with the reference's log-probs if given."""
-    log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
-    before = None if reference is None else batch.column(reference, REF_LOG_PROBS, indices)
+    log_probs, mask = batch.responses("log_probs")
+    before = None if reference is None else batch.column(reference, REF_LOG_PROBS)
     return answers_of(log_probs, mask, before)
 
 

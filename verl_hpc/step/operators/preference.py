@@ -3,12 +3,10 @@ then the rejected one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from verl_hpc.algorithms.preference import bradley_terry
-from verl_hpc.engines.protocol import Sums, TokenOutputs
+from verl_hpc.engines.protocol import Sums
 from verl_hpc.step.batch import Columns, Samples, StepRows
 from verl_hpc.step.metrics import pair_metrics
 from verl_hpc.step.operator import Metrics, operator
@@ -28,12 +26,10 @@ def update_reward(
         TrainingError: a loss or gradient is not finite.
     """
 
-    def loss(
-        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, Sums]:
+    def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
         num_pairs = batch.aggregation.num_sequences // 2
-        scores = [o.scores for o in outputs if o.scores is not None]
-        assert len(scores) == len(outputs), "the engine has no scores"
+        scores = [o.scores for o in batch.outputs if o.scores is not None]
+        assert len(scores) == len(batch.rows), "the engine has no scores"
         chosen, rejected = torch.cat(scores).view(-1, 2).unbind(1)
         margins = (chosen - rejected).detach()
         metrics = {"accuracy": (margins > 0).sum(), "margin": margins.sum()}

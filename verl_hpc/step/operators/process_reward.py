@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from verl_hpc.algorithms.preference import answers_of
 from verl_hpc.algorithms.process_reward import outcome_cross_entropy
-from verl_hpc.engines.protocol import Sums, TokenOutputs
+from verl_hpc.engines.protocol import Sums
 from verl_hpc.errors import TrainingError
-from verl_hpc.step.batch import MASK, PROCESS_REWARDS, REF_LOG_PROBS, Columns, Samples
+from verl_hpc.step.batch import MASK, PROCESS_REWARDS, REF_LOG_PROBS, Columns, Samples, Scores
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.infer import log_probs_of
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
-from verl_hpc.step.scores import Scores
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,12 @@ def update_prm(
     """
     _check(place, scores)
 
-    def loss(
-        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, Sums]:
-        log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
-        before = batch.column(prm_reference, REF_LOG_PROBS, indices)
+    def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
+        log_probs, mask = batch.responses("log_probs")
+        before = batch.column(prm_reference, REF_LOG_PROBS)
         answers = answers_of(log_probs, mask, before)
         rewards = settings.beta * answers.log_ratios
-        positions = [sequences.positions[batch.rows[i]] for i in indices]
+        positions = [sequences.positions[row] for row in batch.rows]
         outcomes = torch.tensor([scores.values[p] for p in positions]).to(rewards)
         counts = answers.lengths > 0
         losses = torch.where(counts, outcome_cross_entropy(rewards, outcomes), 0)

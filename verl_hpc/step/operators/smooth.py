@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from verl_hpc.config.reward import SmoothingConfig
+from verl_hpc.step.batch import Scores
 from verl_hpc.step.number import Number
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
-from verl_hpc.step.scores import Scores
 
 _LEAST_VARIANCE = 1e-8
 

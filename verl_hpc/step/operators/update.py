@@ -141,33 +141,31 @@ def actor_loss(
     gradient."""
     algorithm = settings.algorithm
 
-    def loss(
-        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, Sums]:
-        log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
+    def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
+        log_probs, mask = batch.responses("log_probs")
         before = log_probs.detach()
         if old is not None:
-            before = batch.column(old, OLD_LOG_PROBS, indices)
-        advantage = batch.column(advantages, ADVANTAGES, indices)
+            before = batch.column(old, OLD_LOG_PROBS)
+        advantage = batch.column(advantages, ADVANTAGES)
         chosen = None
         if settings.loss.selects:
             assert selected is not None
-            chosen = batch.column(selected, SELECTED, indices).bool()
+            chosen = batch.column(selected, SELECTED).bool()
         # Loss of each token, corrected for the rollout's distribution, then aggregated.
         losses, sums = settings.loss(Tokens(before, log_probs, advantage, mask, chosen))
         if trained is not None and WEIGHTS in trained.values:
-            weights = batch.column(trained, WEIGHTS, indices)
+            weights = batch.column(trained, WEIGHTS)
             losses = settings.loss.weighted(losses, weights, mask)
         policy = batch.aggregation(losses, mask)
         metrics = {name: value.double() / batch.num_tokens for name, value in sums.items()}
         metrics["pg_loss"] = policy.detach()
         total = policy
         if algorithm.entropy_coefficient:
-            entropy, _ = batch.responses(indices, [o.entropy for o in outputs])
+            entropy, _ = batch.responses("entropy")
             total = total - algorithm.entropy_coefficient * batch.aggregation(entropy, mask)
         if algorithm.kl.placement == "loss":
             assert reference is not None
-            ref = batch.column(reference, REF_LOG_PROBS, indices)
+            ref = batch.column(reference, REF_LOG_PROBS)
             kl = batch.aggregation(kl_penalty(log_probs, ref, algorithm.kl.chosen_estimator), mask)
             total = total + algorithm.kl.coefficient * kl
             metrics["kl_loss"] = kl.detach()
@@ -193,14 +191,12 @@ def update_critic(
         TrainingError: a loss or gradient is not finite.
     """
 
-    def loss(
-        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, Sums]:
-        predicted, mask = batch.responses(indices, [o.values for o in outputs])
+    def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
+        predicted, mask = batch.responses("values")
         losses, sums = clipped_value_loss(
             predicted,
-            batch.column(values, VALUES, indices),
-            batch.column(advantages, RETURNS, indices),
+            batch.column(values, VALUES),
+            batch.column(advantages, RETURNS),
             mask,
             settings.clip,
         )
@@ -225,10 +221,8 @@ def update_sft(
         TrainingError: a loss or gradient is not finite.
     """
 
-    def loss(
-        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, Sums]:
-        log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
+    def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
+        log_probs, mask = batch.responses("log_probs")
         return batch.aggregation(-log_probs, mask), {}
 
     metrics = optimise(place, actor, settings, samples, sequences, loss)

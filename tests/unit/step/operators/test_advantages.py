@@ -25,10 +25,9 @@ from verl_hpc.algorithms.advantages.reinforce_plus_plus_baseline import Reinforc
 from verl_hpc.algorithms.advantages.remax import Remax
 from verl_hpc.algorithms.advantages.rloo import Rloo
 from verl_hpc.errors import TrainingError
-from verl_hpc.step.batch import Sample, Samples
+from verl_hpc.step.batch import Sample, Samples, Scores
 from verl_hpc.step.operators.advantages import advantages
 from verl_hpc.step.operators.kl import Penalty
-from verl_hpc.step.scores import Scores
 
 SCORES = Scores([1.0, 0.0, 0.5], 0, {})
 

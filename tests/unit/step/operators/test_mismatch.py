@@ -7,7 +7,6 @@ import pytest
 from tests.unit.config.trees import parse
 from verl_hpc.errors import TrainingError
 from verl_hpc.step.operators.mismatch import (
-    Mismatch,
     MismatchSettings,
     check,
     default_tolerance,
@@ -16,7 +15,14 @@ from verl_hpc.step.operators.mismatch import (
 from verl_hpc.testing.local_run import local_place
 
 PLACE = local_place()
-APART = Mismatch(0.5, 2.0, 1.0)
+
+
+def differs(mean, largest):
+    name = "training/rollout_log_probs_diff_"
+    return {f"{name}mean": mean, f"{name}max": largest}
+
+
+APART = differs(0.5, 2.0)
 
 
 TOLERANCES = [
@@ -43,8 +49,8 @@ def test_a_mismatch_stops_the_run_by_default():
         check(PLACE, settings(), APART)
     assert e.value.agreed
     with pytest.raises(TrainingError):
-        check(PLACE, settings(), Mismatch(float("nan"), 0.0, 0.0))
-    check(PLACE, settings(), Mismatch(1e-5, 1e-3, 0.0))
+        check(PLACE, settings(), differs(float("nan"), 0.0))
+    check(PLACE, settings(), differs(1e-5, 1e-3))
     check(PLACE, settings(probe=False), APART)
     check(PLACE, settings(probe_tolerance=0.6), APART)
 
@@ -56,8 +62,8 @@ def test_a_mismatch_may_be_told_and_no_more(caplog):
 
 
 def test_weights_are_not_accused_where_checksums_cleared_them():
-    cleared = mismatch_text(APART, 1e-4, checksums=True)
+    cleared = mismatch_text(0.5, 2.0, 1e-4, checksums=True)
     assert "are those that were sent, by their checksums" in cleared
     assert "rollout.verify.on_mismatch: warn" in cleared
-    unknown = mismatch_text(APART, 1e-4, checksums=False)
+    unknown = mismatch_text(0.5, 2.0, 1e-4, checksums=False)
     assert "rollout.verify.checksums is false" in unknown and "not ruled out" in unknown

@@ -8,9 +8,9 @@ from tests.unit.config.trees import parse
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.config.reward import SmoothingConfig
 from verl_hpc.errors import ConfigError
+from verl_hpc.step.batch import Scores
 from verl_hpc.step.number import Number
 from verl_hpc.step.operators.smooth import SmoothSettings, smooth
-from verl_hpc.step.scores import Scores
 from verl_hpc.testing.local_run import local_place
 
 STEPS = [[0.0, 1.0, 1.0], [0.5, 0.25], [3.0, -1.0, 2.0, 2.0]]

@@ -306,27 +306,6 @@ def test_every_mini_batch_is_a_step_in_every_epoch(later):
     assert metrics["sft/loss"] == pytest.approx(sum(loss for _, loss in seen) / 4, rel=1e-6)
 
 
-def test_micro_batches_change_nothing():
-    found = []
-    for size in (1, 2, 3):
-        actor = role(optimizer=SMALL)
-        actor.training.micro_batch = size
-        _, metrics = update_sft(PLACE, actor, steps("seq-mean-token-mean"), samples(), sequences())
-        found.append((metrics["sft/loss"], actor.training.gradients))
-    for loss, gradients in found[1:]:
-        assert loss == pytest.approx(found[0][0], rel=1e-6)
-        same(gradients, found[0][1])
-
-
-def test_an_update_lowers_the_loss():
-    actor = role(optimizer=OptimizerConfig(lr=1e-2))
-    losses = [
-        update_sft(PLACE, actor, steps(), samples(), sequences())[1]["sft/loss"] for _ in range(20)
-    ]
-    assert losses[-1] < 0.8 * losses[0]
-    assert losses == sorted(losses, reverse=True)
-
-
 def test_a_loss_that_is_not_finite_leaves_the_weights():
     critic = role("critic", "value", SMALL)
     before = {name: weight.clone() for name, weight in critic.training.weights.items()}

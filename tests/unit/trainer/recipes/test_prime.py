@@ -21,13 +21,13 @@ from tests.unit.step.operators.batches import (
 from tests.unit.trainer.runs import loop, recipe_of, small_run
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.errors import ConfigError, TrainingError
+from verl_hpc.step.batch import Scores
 from verl_hpc.step.operators.optimise import OptimiseSettings
 from verl_hpc.step.operators.process_reward import (
     ProcessRewardSettings,
     process_rewards,
     update_prm,
 )
-from verl_hpc.step.scores import Scores
 from verl_hpc.testing.local_run import engine_of
 
 REWARD = "def score(response, ground_truth):\n    return float('a' in response)\n"

@@ -8,9 +8,9 @@ import torch
 from tests.unit.step.operators.batches import MASKS, PLACE, column, per_token
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.rewards.user_code import load_function
+from verl_hpc.step.batch import Scores
 from verl_hpc.step.number import Number
 from verl_hpc.step.operators.kl import Penalty
-from verl_hpc.step.scores import Scores
 
 FILE = Path(__file__).parents[4] / "examples/safe_rlhf.py"
 LIMIT, RATE = 0.125, 0.1

@@ -1,0 +1,50 @@
+"""Write the files of an example's task: the command line that these modules share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    """Write rows as JSON, one a line, into a new file.
+
+    Raises:
+        FileExistsError: it exists.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x", encoding="ascii") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def task_main(
+    module: str,
+    description: str | None,
+    write: Callable[[Path, int], str],
+    argv: Sequence[str] | None,
+) -> int:
+    """Run the command line of a task's module; return the exit status.
+
+    Args:
+        module: its name.
+        description: its docstring.
+        write: writes the files into a directory, by a seed; returns what it has written.
+        argv: words of the command line; those of this process if None.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--seed", type=int, default=0, help="of the rows of training")
+    arguments = parser.parse_args(argv)
+    try:
+        print(write(arguments.out, arguments.seed))
+    except FileExistsError as error:
+        print(f"{error.filename} exists already; choose another --out", file=sys.stderr)
+        return 1
+    return 0

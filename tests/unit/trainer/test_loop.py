@@ -302,7 +302,7 @@ def test_finished_responses_are_kept_beside_the_step(tmp_path):
     assert len(run.kept.by_slot) == 4
     again, count = small_run(tmp_path, **changes), []
     generate = again.rollout.engine.generate
-    again.rollout.engine.generate = lambda p, *a, **k: count.append(len(p)) or generate(p, *a, **k)
+    again.rollout.engine.generate = lambda f, s: count.append(len(f.requests)) or generate(f, s)
     loop(again, resumes=True)
     assert count == [0, 4]
     whole = small_run(tmp_path, name="whole", **changes)

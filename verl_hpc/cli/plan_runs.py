@@ -21,6 +21,9 @@ from verl_hpc.metrics.report import read_facts
 from verl_hpc.placement.layouts import RunLayouts, run_layouts
 from verl_hpc.runs.jobs import read_jobs
 
+SKIP = 3
+"""First steps that are left out by default."""
+
 
 @dataclass(frozen=True)
 class PastRun:
@@ -83,6 +86,18 @@ def read_run(path: Path, cluster: str | None = None, model_config: Sequence[str]
     layouts = run_layouts(config, first, ranks, archs=archs, ranks_per_node=hardware.ranks_per_node)
     rows = [row for row in read_metrics(path) if row.get(STEP_SECONDS) is not None]
     return PastRun(path, config, archs, layouts, hardware, rows)
+
+
+def first_steps(skip: int | None) -> int:
+    """Return how many first steps --skip leaves out; kernels are compiled and memory is allocated
+    in them.
+
+    Raises:
+        ConfigError: the number is negative.
+    """
+    if skip is not None and skip < 0:
+        raise ConfigError(f"--skip {skip}: a number of steps from 0 up")
+    return SKIP if skip is None else skip
 
 
 def _profile(path: Path, cluster: str | None) -> Profile:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.unit.cli.status_runs import beat, make_run
-from verl_hpc.cli.hang_text import as_json, as_text
+from verl_hpc.cli.hang import as_json, as_text
 from verl_hpc.cli.main import main
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 from verl_hpc.runs.stacks.stack import STOPPED, Frame, Stack, Thread

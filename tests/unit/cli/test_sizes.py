@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_hpc.cli.sizes import parse_sizes
+from verl_hpc.cli.reshard import parse_sizes
 from verl_hpc.errors import ConfigError
 
 AXES = ("tp", "pp", "dp")

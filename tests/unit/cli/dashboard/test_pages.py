@@ -12,8 +12,8 @@ import pytest
 
 from tests.dashboards import serving
 from tests.unit.cli.status_runs import HEAVY, beat, make_run, submit_run, without_slurm, work
-from verl_hpc.cli.dashboard.log import tail
 from verl_hpc.cli.dashboard.metrics import MetricsTail
+from verl_hpc.cli.dashboard.parts import tail
 from verl_hpc.cli.dashboard.server import make_server
 from verl_hpc.cli.main import main
 from verl_hpc.metrics.log import MetricsLog

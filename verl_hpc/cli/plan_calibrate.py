@@ -90,12 +90,11 @@ def _measured(
         measured(
             str(run.path),
             run.config,
-            run.arch,
+            run.archs,
             run.layouts,
             run.rows_after(skip),
             Machine(run.hardware, efficiency),
-            archs=run.archs,
-            by=by,
+            by,
         )
         for run in runs
     ]

@@ -38,11 +38,6 @@ class PastRun:
     rows: Sequence[Row]
     """Rows of steps whose seconds are known."""
 
-    @property
-    def arch(self) -> Architecture:
-        """Architecture of the first role's model."""
-        return self.archs[next(iter(self.archs))]
-
     def rows_after(self, skip: int) -> list[Row]:
         """Return the rows without the first steps.
 

@@ -127,7 +127,7 @@ def _predict(path: Path, window: Window, how: Prediction) -> Predicted:
     rows = [row for row in run.rows if window.first <= row["step"] <= window.last]
     work = workload_measured(run.config, rows)
     machine = Machine(run.hardware, read_efficiency(how.efficiency, run.hardware.kind))
-    step = predict_step(run.config, run.arch, run.layouts, machine, archs=run.archs, work=work)
+    step = predict_step(run.config, run.archs, run.layouts, machine, work=work)
     return Predicted(step.seconds, step.operators)
 
 

@@ -270,13 +270,11 @@ class Planner:
         found: Verified | None = None,
         most_tried: int | None = None,
     ) -> Plan:
-        first = self._archs[next(iter(self._archs))]
         step = predict_step(
             config,
-            first,
+            self._archs,
             memory.layouts,
             self._machine,
-            archs=self._archs,
             work=self._work,
             plans_transfer=memory.layouts.num_ranks <= _MOST_PLANNED_RANKS,
         )

@@ -112,7 +112,7 @@ def test_a_plan_is_the_ledger_and_the_time_model():
     archs = dict.fromkeys(config.role_settings, arch)
     layouts = run_layouts(config, arch, 128, ranks_per_node=8)
     assert plan.ledger.all_phases == ledger(config, archs, layouts, MACHINE.hardware).all_phases
-    step = predict_step(config, arch, layouts, MACHINE, archs=archs)
+    step = predict_step(config, archs, layouts, MACHINE)
     assert plan.step.seconds == step.seconds
     assert plan.work == workload_of(config)
 

@@ -58,14 +58,6 @@ class Phase:
         return self.host_limit_bytes - self.host_bytes - (self.device_bytes * self.is_shared)
 
     @property
-    def lacks_host_memory(self) -> bool:
-        """Whether host memory is what does not fit."""
-        host, device = self.host_room_bytes, self.room_bytes
-        if self.problem is not None or host is None or host >= 0:
-            return False
-        return self.is_shared or device is None or device >= 0
-
-    @property
     def fits(self) -> bool:
         rooms = (self.room_bytes, self.host_room_bytes)
         return self.problem is None and all(room is None or room >= 0 for room in rooms)

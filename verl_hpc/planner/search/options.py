@@ -15,13 +15,19 @@ from verl_hpc.planner.search.cuts import Cut, cuts_of, rollout_sizes
 from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.pareto_front import Option, ParetoFront
 from verl_hpc.planner.search.set_bytes import SetBytes
-from verl_hpc.planner.timing.cost import Cost
-from verl_hpc.planner.timing.generation import generate_cost
-from verl_hpc.planner.timing.machine import Machine, element_size
-from verl_hpc.planner.timing.operator_costs import engines, filled_cost, offload_cost, role_model
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.operator_costs import (
+    engines,
+    filled_cost,
+    offload_cost,
+    pass_cost,
+    role_model,
+    serving_cost,
+    swap_cost,
+)
 from verl_hpc.planner.timing.operators import Work
-from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
-from verl_hpc.planner.timing.refit import estimated_seconds
+from verl_hpc.planner.timing.passes import Model
+from verl_hpc.planner.timing.refit import Refit, estimated_seconds
 from verl_hpc.planner.timing.workload import Workload
 
 
@@ -127,7 +133,9 @@ class Options:
             if one.role == role and one.kind in ("infer", "update"):
                 seconds[place] = self._pass_seconds(one, forward if one.kind == "infer" else model)
             elif one.role in sharing:
-                seconds[place] = self._pass_seconds(one, forward) + self._swap(model)
+                seconds[place] = self._pass_seconds(one, forward) + self._machine.seconds(
+                    swap_cost(self._machine, model)
+                )
         if generates and self._config.samples_to_train:
             seconds[-1] = self._machine.seconds(offload_cost(self._machine, settings, model))
         return tuple(seconds)
@@ -135,18 +143,9 @@ class Options:
     def _pass_seconds(self, one: Work, model: Model) -> float:
         key = (one.kind, one.greedy, model)
         if key not in self._passes:
-            cost = infer_cost if one.kind == "infer" else update_cost
-            work = self._work.greedily() if one.greedy else self._work
-            self._passes[key] = self._machine.seconds(cost(self._machine, model, work))
+            cost = pass_cost(self._machine, one, model, self._work)
+            self._passes[key] = self._machine.seconds(cost)
         return self._passes[key]
-
-    def _swap(self, model: Model) -> float:
-        """Seconds to move the weights of a role that computes in another's engine, there and
-        back."""
-        if not self._machine.hardware.kind.is_gpu:
-            return 0.0
-        num_bytes = 2 * element_size(model.dtype) * parameters_per_rank(model)
-        return self._machine.seconds(self._machine.pcie(num_bytes))
 
     def _serving(self, num_ranks: int, beside_roles: bool) -> list[Option]:
         """Engines of every size that can start."""
@@ -174,16 +173,10 @@ class Options:
 
     def _generation_seconds(self, num_ranks: int, tp: int) -> list[float]:
         deployed = engines(self._config, self._archs[self._first], self._machine, num_ranks, tp)
-        seconds = [0.0] * (len(self._works) + 1)
-        for place, one in enumerate(self._works):
-            if one.kind == "generate":
-                work = self._work.greedily() if one.greedy else self._work
-                cost = generate_cost(self._machine, deployed, work)
-                seconds[place] = self._machine.seconds(cost)
-            elif one.kind == "score":
-                scores: Cost = {"scores": self._work.sequences / num_ranks}
-                seconds[place] = self._machine.seconds(scores)
-        return seconds
+        costs = (
+            serving_cost(self._machine, one, deployed, self._work, num_ranks) for one in self._works
+        )
+        return [*map(self._machine.seconds, costs), 0.0]
 
     def _with_engine(
         self, cut: Cut, seconds: Sequence[float], held: SetBytes, engine: Option
@@ -197,17 +190,9 @@ class Options:
         return Option(cut, engine.rollout_tp, tuple(both), held.plus(engine.bytes))
 
     def _transfer(self, layout: TrainLayout, tp: int, shared: bool) -> float:
-        config, machine, arch = self._config, self._machine, self._archs[self._first]
-        seconds = estimated_seconds(
-            arch,
-            layout,
-            tp,
-            machine.hardware,
-            config.rollout_dtype,
-            shared=shared,
-            checksums=config.rollout.verify.checksums,
-            num_stages=config.rollout.pipeline_parallel,
-        )
+        rollout, machine = self._config.rollout, self._machine
+        refit = Refit.of(self._config, self._archs[self._first], layout, tp, shared)
+        seconds = estimated_seconds(refit, machine.hardware, rollout.verify.checksums)
         if not machine.hardware.kind.is_gpu:
-            seconds += machine.seconds(filled_cost(machine, config, arch, layout, tp, shared))
+            seconds += machine.seconds(filled_cost(machine, refit, rollout.engine == "vllm"))
         return seconds

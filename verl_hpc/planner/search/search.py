@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.placement.layouts import ROLLOUT
+from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.planner.search.candidate import Candidate
 from verl_hpc.planner.search.choose import Chosen, RoleSet, choose, may_fit
 from verl_hpc.planner.search.emit import must_share, separated
-from verl_hpc.planner.search.flow_time import FlowTime, PlacedFlow
 from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.no_fit import why_nothing_fits
 from verl_hpc.planner.search.options import Options
@@ -29,6 +28,7 @@ from verl_hpc.planner.search.placements import Partition, allotments, set_partit
 from verl_hpc.planner.search.searched_run import SearchedRun
 from verl_hpc.planner.search.set_ledger import SetLedgers
 from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.schedule import Flow, PlacedFlow
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 
@@ -45,8 +45,6 @@ class Found:
     """Allotments compared, over all placements."""
     layouts: int = 0
     """Layouts compared, over all roles."""
-    ledgers: int = 0
-    """Ledgers computed, each of a set with its layouts."""
 
     @property
     def best(self) -> Candidate:
@@ -107,7 +105,7 @@ class _Search:
         run = SearchedRun(config, settings, archs, machine.hardware, num_ranks, spare_bytes)
         self._run = run
         self._bound, self._ledgers = MemoryBound(run), SetLedgers(run)
-        self._flow = FlowTime(config)
+        self._flow = Flow(config)
         self._options = Options(
             config, settings, archs, machine, work, self._bound, self._flow.works
         )
@@ -136,14 +134,8 @@ class _Search:
         if not ranking:
             raise ConfigError(why_nothing_fits(self._run))
         ranking.sort(key=lambda candidate: candidate.seconds)
-        return Found(
-            ranking,
-            misfits,
-            len(placements),
-            self._allotments,
-            self._options.evaluated,
-            self._ledgers.asked,
-        )
+        counts = (len(placements), self._allotments, self._options.evaluated)
+        return Found(ranking, misfits, *counts)
 
     def _placements(self) -> list[Partition]:
         """List the placements of the roles; a rollout with its own ranks is a set by itself."""
@@ -197,10 +189,10 @@ class _Search:
         return self._least[key]
 
     def _placed(self, sets: Partition) -> PlacedFlow:
-        number = {role: i for i, roles in enumerate(sets) for role in roles}
-        number.setdefault(ROLLOUT, number[self._first])
-        trained = {name for name, one in self._settings.items() if one.trainable}
-        return self._flow.on(number, [bool(trained.intersection(roles)) for roles in sets])
+        place = {role: [i] for i, roles in enumerate(sets) for role in roles}
+        place[SCORING] = place.setdefault(ROLLOUT, place[self._first])
+        busy = {place[name][0] for name, one in self._settings.items() if one.trainable}
+        return self._flow.on(place, busy)
 
     def _role_set(self, roles: tuple[str, ...], size: int) -> RoleSet:
         """The roles of a set that choose a layout."""
@@ -230,7 +222,8 @@ class _Search:
         return self._may_fit[key]
 
     def _candidate(self, sets: Partition, sizes: tuple[int, ...], chosen: Chosen) -> Candidate:
-        operators = dict(zip(self._flow.names, chosen.durations, strict=False))
+        names = [work.name for work in self._flow.works]
+        operators = dict(zip(names, chosen.durations, strict=False))
         if self._config.generates and self._config.samples_to_train:
             operators["reshard"] = chosen.durations[-1]
         return Candidate(sets, sizes, chosen.options, chosen.seconds, operators)

@@ -24,7 +24,6 @@ class SetLedgers:
     def __init__(self, run: SearchedRun) -> None:
         self._run = run
         self._known: dict[tuple[object, ...], bool] = {}
-        self.asked = 0
 
     def fits(
         self, num_ranks: int, options: Mapping[str, Option], sharing: Mapping[str, str]
@@ -39,7 +38,6 @@ class SetLedgers:
         choices = ((name, one.cut, one.rollout_tp) for name, one in options.items())
         key = (num_ranks, *choices, *sharing.items())
         if key not in self._known:
-            self.asked += 1
             self._known[key] = self._fits(num_ranks, options, sharing)
         return self._known[key]
 

@@ -98,12 +98,10 @@ def workload_measured(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> W
 def measured(
     name: str,
     config: RunConfig,
-    arch: Architecture,
+    archs: Mapping[str, Architecture] | Architecture,
     layouts: RunLayouts,
     rows: Sequence[Mapping[str, Any]],
     machine: Machine,
-    *,
-    archs: Mapping[str, Architecture] | None = None,
     by: str = SECONDS,
 ) -> Measured:
     """Extract an operator's seconds and cost for each operator of a run.
@@ -111,12 +109,11 @@ def measured(
     Args:
         name: of the run, for tables.
         config: of the run.
-        arch: of the first role's model.
+        archs: of every role's model by its name, or one for all.
         layouts: of the run.
         rows: of metrics.jsonl, of steps whose operators are all in; the first steps, in which
             kernels are compiled and memory is allocated, are better left out.
         machine: what it ran on.
-        archs: of roles that have a model of their own.
         by: CPU_SECONDS or SECONDS.
 
     Raises:
@@ -126,7 +123,7 @@ def measured(
         # Those of rank 0, unless roles are on ranks of their own: then of the rank with most.
         machine = replace(machine, counts_waiting=False, of_first_rank=not layouts.is_split)
     work = workload_measured(config, rows)
-    step = predict_step(config, arch, layouts, machine, archs=archs, work=work)
+    step = predict_step(config, archs, layouts, machine, work=work)
     seconds = {
         operator: median(values) if (values := _values(rows, f"{by}{operator}")) else None
         for operator in step.costs

@@ -76,15 +76,9 @@ class _Part:
     """Micro-batches."""
 
 
-def infer_cost(
-    machine: Machine, model: Model, work: Workload, sequences: int | None = None
-) -> Cost:
-    """A forward pass over the sequences of a step.
-
-    Args:
-        sequences: number of them, if not the step's.
-    """
-    part = _part(model, work, sequences or work.sequences)
+def infer_cost(machine: Machine, model: Model, work: Workload) -> Cost:
+    """A forward pass over the sequences of a step."""
+    part = _part(model, work, work.sequences)
     micro = _slowest(machine, model, part, "inference", passes=1.0, layer_passes=1)
     return together([_pipelined(machine, model, part, micro, 1), _host(machine, model, part)])
 

@@ -54,7 +54,7 @@ def test_every_candidate_is_a_run_of_the_seconds_that_it_promises():
     config, archs, on, found = the_best()
     for candidate in found.ranking:
         chosen, layouts = laid_out(config, candidate, archs, 4)
-        step = predict_step(chosen, SMALL, layouts, on, archs=archs)
+        step = predict_step(chosen, archs, layouts, on)
         assert step.seconds == pytest.approx(candidate.seconds)
         assert step.operators == pytest.approx(candidate.operators)
 

@@ -50,7 +50,7 @@ from verl_hpc.planner.search.sizes import Objective, node_counts
 from verl_hpc.runs.find import find_run
 
 CALIBRATE = "calibrate"
-_OBJECTIVES: dict[str, Objective] = {"time": "step_seconds", "gpu-hours": "gpu_hours"}
+_OBJECTIVES: dict[str, Objective] = {"time": "seconds", "gpu-hours": "gpu_hours"}
 _OF_PLANS = (
     "config", "nodes", "max_nodes", "search", "explain", "objective", "json", "svg", "write",
     "prompt", "response", "measured", "budget", "until", "time", "like",

@@ -108,17 +108,14 @@ def architectures(
     files = _given(config, given)
     request = Request(config, "", (), profile, 1, "1:00:00", Path.cwd())
     job = plan_job(request)
-    archs: dict[str, Architecture] = {}
-    read: dict[Path, Architecture] = {}
+    archs = {}
     for name, role in config.role_settings.items():
         own = role.model.path != config.model.path
         path = files.get(name) or (None if own else files.get(""))
         path = path or model_directory(request, job, role)
         if path is None:
             raise _missing(name, role.model.path, own)
-        if path not in read:
-            read[path] = read_architecture(path)
-        archs[name] = read[path]
+        archs[name] = read_architecture(path)
     return archs
 
 

@@ -27,22 +27,10 @@ def as_text(plan: Plan, everything: bool = False) -> str:
         plan: the plan.
         everything: all terms with their formulas, all assumptions, and why others lost.
     """
-    blocks = [
-        list(_head(plan)),
-        list(_layouts(plan)),
-        list(_verdict(plan)),
-        list(_memory(plan)),
-        list(_bars(plan)),
-        list(_time(plan)),
-        list(_cost(plan)),
-    ]
-    if plan.found is not None:
-        blocks.append(list(_found(plan)))
-    if everything:
-        blocks += [list(_terms(plan)), list(_assumptions(plan))]
-    else:
-        blocks.append(list(_said(plan)))
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    parts = [_head, _layouts, _verdict, _memory, _bars, _time, _cost, _found]
+    parts += [_terms, _assumptions] if everything else [_said]
+    blocks = ["\n".join(part(plan)) for part in parts]
+    return "\n\n".join(block for block in blocks if block)
 
 
 def _head(plan: Plan) -> Iterator[str]:
@@ -174,7 +162,8 @@ def _cost(plan: Plan) -> Iterator[str]:
 
 def _found(plan: Plan) -> Iterator[str]:
     result = plan.found
-    assert result is not None
+    if result is None:
+        return
     searched = result.found
     yield (
         f"searched {searched.placements} placements, {searched.allotments:,} allotments and "

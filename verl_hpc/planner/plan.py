@@ -10,14 +10,14 @@ from typing import Any
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, VerlHpcError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.placement.layouts import RunLayouts, layouts_of, placement_of, run_layouts
+from verl_hpc.placement.layouts import RunLayouts, layouts_of, placement_of
+from verl_hpc.planner.memory import terms
 from verl_hpc.planner.memory.changes import Remedy, remedy
-from verl_hpc.planner.memory.ledger import Ledger, ledger
+from verl_hpc.planner.memory.ledger import Ledger, ledger_on
 from verl_hpc.planner.memory.phase import GIB
 from verl_hpc.planner.record import Record
 from verl_hpc.planner.search.explain import placed_text
-from verl_hpc.planner.search.sizes import Objective, node_counts, search_sizes
-from verl_hpc.planner.search.verified import Verified
+from verl_hpc.planner.search.sizes import Objective, Verified, node_counts, search_sizes
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import ASSUMPTIONS, StepTime, predict_step
 from verl_hpc.planner.timing.workload import Workload, workload_of
@@ -89,7 +89,7 @@ class Plan:
         """Assumptions of the memory and time models, as text."""
         missing = () if self.fits else ("It does not fit: seconds are those of a run that did.",)
         sharded = (_NOT_TIMED,) if _sharded(self.config) else ()
-        return (*missing, *self.assumed, *sharded, *ASSUMPTIONS, *self.ledger.assumptions)
+        return (*missing, *self.assumed, *sharded, *ASSUMPTIONS, *terms.ASSUMPTIONS)
 
     def why_not(self) -> str | None:
         """The first phase that does not fit, with the largest terms; None where all do."""
@@ -173,22 +173,21 @@ class Planner:
         Raises:
             ConfigError: it cannot be laid out there.
         """
-        return self._plan(self._config, self._ledger(nodes))
+        return self._plan(self._ledger(nodes))
 
-    def on_best(self, most_nodes: int, objective: Objective = "step_seconds") -> Plan:
+    def on_best(self, most_nodes: int, objective: Objective = "seconds") -> Plan:
         """Plan on the best number of nodes up to `most_nodes`, among those on which the run fits.
 
         Raises:
             ConfigError: it can be laid out on none of them.
         """
-        ledgers, error = self._ledgers(node_counts(most_nodes))
-        fitting = [one for one in ledgers if one.fits]
-        if not fitting:
-            if ledgers:
-                return self._plan(self._config, ledgers[-1], most_tried=most_nodes)
-            raise error or ConfigError("no number of nodes")
-        plans = [self._plan(self._config, one) for one in fitting]
-        return min(plans, key=lambda plan: cost_of(plan.step, objective))
+        ledgers, refused = self._ledgers(node_counts(most_nodes))
+        if not ledgers:
+            raise refused[-1]
+        plans = [self._plan(one) for one in ledgers if one.fits]
+        if not plans:
+            return self._plan(ledgers[-1], most_tried=most_nodes)
+        return min(plans, key=lambda plan: float(getattr(plan.step, objective)))
 
     def on_fewest(self) -> Plan:
         """Plan on the fewest nodes on which the run fits, among the `node_counts` up to MOST_NODES.
@@ -196,22 +195,14 @@ class Planner:
         Raises:
             ConfigError: it can be laid out on none.
         """
-        last: Ledger | None = None
-        error: VerlHpcError | None = None
-        for nodes in node_counts(MOST_NODES):
-            try:
-                last = self._ledger(nodes)
-            except VerlHpcError as refused:
-                error = error or refused
-                continue
-            if last.fits:
-                break
-        if last is None:
-            raise error or ConfigError("no number of nodes")
-        return self._plan(self._config, last, most_tried=None if last.fits else MOST_NODES)
+        ledgers, refused = self._ledgers(node_counts(MOST_NODES), until_it_fits=True)
+        if not ledgers:
+            raise refused[0]
+        last = ledgers[-1]
+        return self._plan(last, most_tried=None if last.fits else MOST_NODES)
 
     def search(
-        self, nodes: Sequence[int], objective: Objective = "step_seconds", option: str = "--nodes"
+        self, nodes: Sequence[int], objective: Objective = "seconds", option: str = "--nodes"
     ) -> Plan:
         """Plan the best placement and layouts over the given numbers of nodes.
 
@@ -240,38 +231,33 @@ class Planner:
         best = search_sizes(
             self._config, self._archs, self._machine, sizes, objective, work=self._work
         )[0]
-        return self._plan(best.config, best.ledger, best)
+        return self._plan(best.ledger, best)
 
-    def _ledgers(self, counts: Sequence[int]) -> tuple[list[Ledger], VerlHpcError | None]:
+    def _ledgers(
+        self, counts: Sequence[int], until_it_fits: bool = False
+    ) -> tuple[list[Ledger], list[VerlHpcError]]:
+        """Ledgers on numbers of nodes, and why there are none on others."""
         ledgers: list[Ledger] = []
-        error: VerlHpcError | None = None
+        refused: list[VerlHpcError] = []
         for nodes in counts:
             try:
                 ledgers.append(self._ledger(nodes))
-            except VerlHpcError as refused:
-                error = refused
-        return ledgers, error
+            except VerlHpcError as error:
+                refused.append(error)
+                continue
+            if until_it_fits and ledgers[-1].fits:
+                break
+        return ledgers, refused
 
     def _ledger(self, nodes: int) -> Ledger:
-        hardware = self._machine.hardware
-        layouts = run_layouts(
-            self._config,
-            self._archs[next(iter(self._archs))],
-            nodes * self._per_node,
-            archs=self._archs,
-            ranks_per_node=self._per_node,
-        )
-        return ledger(self._config, self._archs, layouts, hardware, counts_buckets=True)
+        num_ranks = nodes * self._per_node
+        return ledger_on(self._config, self._archs, num_ranks, self._machine.hardware, True)
 
     def _plan(
-        self,
-        config: RunConfig,
-        memory: Ledger,
-        found: Verified | None = None,
-        most_tried: int | None = None,
+        self, memory: Ledger, found: Verified | None = None, most_tried: int | None = None
     ) -> Plan:
         step = predict_step(
-            config,
+            memory.config,
             self._archs,
             memory.layouts,
             self._machine,
@@ -297,8 +283,3 @@ def cheapest_change(memory: Ledger, archs: Archs) -> Remedy | None:
 def _sharded(config: RunConfig) -> list[str]:
     """Roles that fully_shard trains."""
     return [n for n, role in config.role_settings.items() if role.parallel.engine == "fsdp"]
-
-
-def cost_of(step: StepTime, objective: Objective) -> float:
-    """Value that `objective` minimises."""
-    return step.seconds if objective == "step_seconds" else step.gpu_hours

@@ -59,14 +59,9 @@ def _of_chunk(shape: RoleShape, stage: int, chunk: int) -> list[Buffer]:
 
 def _unpadded(shape: RoleShape, stage: int) -> tuple[Unpadded, ...]:
     layout = shape.layout
-    elements = (stage_elements if shape.adapters is None else trained_elements)(shape, stage)
+    elements = trained_elements(shape, stage)
     experts = layout.tp * layout.dp // (layout.ep * layout.etp)
     return (Unpadded(elements.dense, layout.dp), Unpadded(elements.expert, experts))
-
-
-def parameter_elements(shape: RoleShape, stage: int) -> int:
-    """Elements of a rank's parameters, without the padding of buffers."""
-    return stage_elements(shape, stage).total
 
 
 def apart_elements(shape: RoleShape, stage: int) -> int:
@@ -81,11 +76,12 @@ def frozen(shape: RoleShape, stage: int) -> int:
     if shape.is_sharded:
         return 0 if shape.trainable else shards(shape).num_elements * shape.kept_bytes
     if not shape.trainable:
-        return parameter_elements(shape, stage) * shape.item_bytes
+        return stage_elements(shape, stage).total * shape.item_bytes
     if shape.adapters is None:
         return 0
     heads = shape.head != "language_model" and shape.is_last(stage)
-    return (parameter_elements(shape, stage) - heads * shape.arch.hidden_size) * shape.item_bytes
+    outside = heads * shape.arch.hidden_size
+    return (stage_elements(shape, stage).total - outside) * shape.item_bytes
 
 
 @lru_cache(maxsize=4096)
@@ -118,9 +114,7 @@ def gradients(shape: RoleShape, stage: int) -> int:
 @lru_cache(maxsize=16384)
 def owned_elements(shape: RoleShape, stage: int, replica: int = 0) -> int:
     """Elements of the ranges that a replica's optimizer owns."""
-    if replica == 0:
-        return sum(map(sum, (b.owned(0) for b in buffers(shape, stage))))
-    return sum(sum(b.owned(replica % b.num_replicas)) for b in buffers(shape, stage))
+    return sum(owned_ranges(shape, stage, replica))
 
 
 def owned_ranges(shape: RoleShape, stage: int, replica: int = 0) -> list[int]:

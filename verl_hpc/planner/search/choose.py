@@ -10,19 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from verl_hpc.planner.search.pareto_front import Option, ParetoFront
 from verl_hpc.planner.search.set_bytes import Limits, SetBytes, least_bytes, most_bytes
 
 Seconds = Callable[[Sequence[float], float], float]
 """Function from the seconds of a step's operators and of the refit to those of the step."""
-
-
-class Fits(Protocol):
-    """Whether the layouts of all roles of a set fit by the memory ledger."""
-
-    def __call__(self, options: Mapping[str, Option]) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,8 @@ class RoleSet:
     fronts: Mapping[str, ParetoFront]
     outside: SetBytes
     """Bytes that belong to neither a role nor an engine."""
-    fits: Fits
+    fits: Callable[[Mapping[str, Option]], bool]
+    """Whether the layouts of all its roles fit by the memory ledger."""
 
 
 @dataclass(frozen=True)

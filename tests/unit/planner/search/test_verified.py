@@ -12,8 +12,7 @@ from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.search.emit import applied
-from verl_hpc.planner.search.sizes import search_sizes
-from verl_hpc.planner.search.verified import search_that_fits
+from verl_hpc.planner.search.sizes import search_sizes, search_that_fits
 from verl_hpc.planner.timing.machine import Machine
 
 H100 = Machine(Hardware(KINDS["H100-80"], 8))
@@ -39,9 +38,9 @@ def test_it_fits_by_the_ledger_and_is_laid_out_as_told(model, num_gpus):
     archs = archs_of(config, model)
     verified = search_that_fits(config, archs, H100, num_gpus)
     again = applied(config, verified.overrides)
-    assert again == verified.config
+    assert again == verified.ledger.config
     layouts = run_layouts(again, MODELS[model], num_gpus, archs=archs, ranks_per_node=8)
-    assert layouts.train == verified.layouts.train
+    assert layouts.train == verified.ledger.layouts.train
     told = ledger(again, archs, layouts, H100.hardware)
     assert told.fits and told.least_room_bytes == verified.ledger.least_room_bytes
 

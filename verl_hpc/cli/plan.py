@@ -167,6 +167,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--search needs to know how many nodes there are: --nodes or --max-nodes")
     if arguments.write is not None and not arguments.search:
         raise ConfigError("--write writes what --search has found: add --search")
+    target, config = arguments.write, Path(arguments.config)
+    if target is not None and target.exists() and config.exists() and target.samefile(config):
+        raise ConfigError(f"--write {target}: that is --config itself; choose another file")
     if arguments.objective is not None and arguments.max_nodes is None:
         raise ConfigError(
             f"--objective {arguments.objective} chooses among numbers of nodes: give --max-nodes"
@@ -230,8 +233,6 @@ def _write_found(
     Raises:
         ConfigError: the file cannot be written, or cannot express what was found.
     """
-    if target.exists() and target.samefile(config):
-        raise ConfigError(f"--write {target}: that is --config itself; choose another file")
     base = load_config(config, words)
     tree: dict[str, Any] = {INCLUDE: [os.path.relpath(config.resolve(), target.resolve().parent)]}
     for word in words:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from verl_hpc.config.run import RunConfig
@@ -44,13 +45,12 @@ _MORE_RANKS = 16
 class Plan:
     """Memory, time and cost of a run, predicted before it starts."""
 
+    archs: Archs
     ledger: Ledger
     step: StepTime
     work: Workload
     assumed: tuple[str, ...]
     """Assumptions about the workload, where neither the user nor the configuration gives it."""
-    remedy: Remedy | None
-    """The cheapest changes that make it fit; None where it fits, or nothing helps."""
     found: Verified | None
     """Result of the search; None without one."""
     planning_seconds: float
@@ -90,6 +90,11 @@ class Plan:
         missing = () if self.fits else ("It does not fit: seconds are those of a run that did.",)
         sharded = (_NOT_TIMED,) if _sharded(self.config) else ()
         return (*missing, *self.assumed, *sharded, *ASSUMPTIONS, *terms.ASSUMPTIONS)
+
+    @cached_property
+    def remedy(self) -> Remedy | None:
+        """The cheapest changes that make it fit; None where it fits, or nothing helps."""
+        return None if self.fits else cheapest_change(self.ledger, self.archs)
 
     def why_not(self) -> str | None:
         """The first phase that does not fit, with the largest terms; None where all do."""
@@ -264,9 +269,9 @@ class Planner:
             work=self._work,
             plans_transfer=memory.layouts.num_ranks <= _MOST_PLANNED_RANKS,
         )
-        change = None if memory.fits else cheapest_change(memory, self._archs)
         seconds = time.perf_counter() - self._began
-        return Plan(memory, step, self._work, self._assumed, change, found, seconds, most_tried)
+        about = self._work, self._assumed, found, seconds, most_tried
+        return Plan(self._archs, memory, step, *about)
 
 
 def cheapest_change(memory: Ledger, archs: Archs) -> Remedy | None:

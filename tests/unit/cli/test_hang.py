@@ -109,10 +109,3 @@ def test_ranks_out_of_reach(run, capsys):
     write_ranks(run, Ranks(1000.0, 10.0, 120.0, None, (progress(0),)))
     assert main(["hang", "ppo"]) == 1
     assert "not reached: on another machine than" in capsys.readouterr().out
-
-
-def test_bad_words(run, refuses):
-    assert "did you mean ppo?" in refuses("hang", "pppo")
-    with pytest.raises(SystemExit) as ended:
-        main(["hang", "ppo", "--by", "gdb"])
-    assert ended.value.code == 2

@@ -66,7 +66,7 @@ class RankMemory:
                 place = grid.coordinates(rank)
                 shared = role.frozen(shape, place["pp"]) if name in run.layouts.bases else 0
                 self._here[name] = RoleOnRank(shape, place["pp"], place["dp"], shared)
-        self.host = HostMemory(run, self._here, self._goes)
+        self.host = HostMemory(run, self._here, self._generates)
 
     def phases(self) -> Iterator[Phase]:
         """Yield all phases of the rank."""
@@ -108,14 +108,10 @@ class RankMemory:
         terms = self.resident()
         for name in self._here:
             for part, names in _PARTS.items():
-                if self._goes(name, part):
+                if self.host.goes(name, part):
                     for term in names:
                         del terms[f"{name}.{term}"]
         return terms
-
-    def _goes(self, name: str, part: str) -> bool:
-        """Whether a part of a role leaves the device in every step."""
-        return self._generates and bool(getattr(self._run.settings[name].offload, part))
 
     @property
     def buckets(self) -> Terms:

@@ -85,10 +85,15 @@ def frozen(shape: RoleShape, stage: int) -> int:
 
 
 @lru_cache(maxsize=4096)
+def buffer_elements(shape: RoleShape, stage: int) -> int:
+    """Elements of the buffers of a stage, padding included."""
+    return sum(buffer.num_elements for buffer in buffers(shape, stage))
+
+
+@lru_cache(maxsize=4096)
 def weights(shape: RoleShape, stage: int) -> int:
     """Bytes of parameters; trained ones lie in the optimizer's buffers, padding included."""
-    in_buffers = sum(b.num_elements for b in buffers(shape, stage)) * shape.kept_bytes
-    return frozen(shape, stage) + in_buffers
+    return frozen(shape, stage) + buffer_elements(shape, stage) * shape.kept_bytes
 
 
 def merged(shape: RoleShape, stage: int, item_bytes: int) -> int:
@@ -100,15 +105,6 @@ def merged(shape: RoleShape, stage: int, item_bytes: int) -> int:
     num_layers = sum(row[stage] for row in shape.layers)
     at_once = max(MERGED_BYTES // (sum(p.num_elements for p in layer) * item_bytes), 1)
     return min(at_once, num_layers) * adapted_elements(shape) * item_bytes
-
-
-@lru_cache(maxsize=4096)
-def gradients(shape: RoleShape, stage: int) -> int:
-    """Bytes of the float32 gradient buffers; 0 for shards, whose gradients exist only in an
-    update."""
-    if shape.is_sharded:
-        return 0
-    return sum(b.num_elements for b in buffers(shape, stage)) * MASTER_BYTES
 
 
 @lru_cache(maxsize=16384)
@@ -123,18 +119,6 @@ def owned_ranges(shape: RoleShape, stage: int, replica: int = 0) -> list[int]:
     for buffer in buffers(shape, stage):
         ranges += buffer.owned(replica % buffer.num_replicas)
     return ranges
-
-
-def masters(shape: RoleShape, stage: int, replica: int = 0) -> int:
-    """Bytes of float32 copies of the owned ranges; 0 where parameters are float32 themselves."""
-    if not shape.has_masters:
-        return 0
-    return owned_elements(shape, stage, replica) * MASTER_BYTES
-
-
-def moments(shape: RoleShape, stage: int, replica: int = 0) -> int:
-    """Bytes of Adam's two moments of the owned ranges."""
-    return 2 * owned_elements(shape, stage, replica) * MASTER_BYTES
 
 
 @lru_cache(maxsize=4096)
@@ -155,9 +139,12 @@ def fp8_copies(shape: RoleShape, stage: int) -> int:
 
 def resident(shape: RoleShape, stage: int, replica: int = 0) -> dict[str, int]:
     """Bytes that the engine holds from step to step, by term."""
+    owned = owned_elements(shape, stage, replica) * MASTER_BYTES
     return {
         "weights": weights(shape, stage),
-        "gradients": gradients(shape, stage),
-        "masters": masters(shape, stage, replica),
-        "moments": moments(shape, stage, replica),
+        # Gradients of shards exist only in an update.
+        "gradients": 0 if shape.is_sharded else buffer_elements(shape, stage) * MASTER_BYTES,
+        # Parameters in float32 are their own master weights.
+        "masters": owned if shape.has_masters else 0,
+        "moments": 2 * owned,
     }

@@ -104,7 +104,7 @@ class PlacedFlow:
 def _needs(works: Sequence[Work]) -> list[Sequence[int]]:
     """For each operator, those that produce its inputs."""
     maker: dict[str, int] = {}
-    needs = []
+    needs: list[Sequence[int]] = []
     for i, work in enumerate(works):
         assert {*maker, "rows"}.issuperset(work.needs), work
         needs.append(sorted({maker[v] for v in (*work.needs, *work.optional) if v in maker}))

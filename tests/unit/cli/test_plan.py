@@ -9,8 +9,7 @@ import yaml
 
 from tests.unit.cluster.requests import ROOT, RUN, SITE, write
 from verl_hpc.cli.main import main
-from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
-from verl_hpc.cli.plan_text import bar
+from verl_hpc.cli.plan_text import KINDS, LETTERS, bar, by_kind
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import KINDS as GPUS

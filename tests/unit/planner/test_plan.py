@@ -248,15 +248,6 @@ def test_ranks_of_their_own():
     assert {name: placement_of(plan.layouts)[name] for name in found} == found
 
 
-def test_cores_without_a_known_memory_are_refused_nothing():
-    config = parse()
-    arch = architecture(num_layers=4, hidden_size=64, ffn_size=64, head_size=8, vocab_size=128)
-    machine = Machine(Hardware(KINDS["cpu"], 4))
-    plan = Planner(config, dict.fromkeys(config.role_settings, arch), machine).on(1)
-    assert plan.fits
-    assert {phase["limit_bytes"] for phase in plan.as_json()["phases"]} == {None}
-
-
 def test_fully_shard_is_planned_and_not_searched():
     words = "parallel.engine=fsdp", "parallel.tensor_parallel=1", "parallel.sequence_parallel=false"
     searched = planner("grpo_8b", *words)

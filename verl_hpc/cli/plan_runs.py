@@ -79,8 +79,12 @@ def read_run(path: Path, cluster: str | None = None, model_config: Sequence[str]
     archs = architectures(config, profile, model_config)
     first = archs[next(iter(archs))]
     layouts = run_layouts(config, first, ranks, archs=archs, ranks_per_node=hardware.ranks_per_node)
-    rows = [row for row in read_metrics(path) if row.get(STEP_SECONDS) is not None]
-    return PastRun(path, config, archs, layouts, hardware, rows)
+    return PastRun(path, config, archs, layouts, hardware, timed_rows(path))
+
+
+def timed_rows(path: Path) -> list[Row]:
+    """Return a run's metrics of steps whose seconds are known."""
+    return [row for row in read_metrics(path) if row.get(STEP_SECONDS) is not None]
 
 
 def first_steps(skip: int | None) -> int:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.cli.output import write_file
-from verl_hpc.cli.plan_runs import first_steps, ranks_of, read_run
+from verl_hpc.cli.plan_runs import first_steps, ranks_of, read_run, timed_rows
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
-from verl_hpc.metrics.log import Row, read_metrics
+from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
 from verl_hpc.metrics.series import mean_seconds
 from verl_hpc.planner.timing.calibrate import workload_measured
@@ -90,7 +90,7 @@ def scaling_page(
     if repeated := {str(d) for d in directories if directories.count(d) > 1}:
         raise ConfigError(f"report scaling: {', '.join(repeated)} is given twice")
     settings = [dict(_flat(read_tree(path / "config.yaml"))) for path in directories]
-    rows = [_timed(path) for path in directories]
+    rows = [timed_rows(path) for path in directories]
     window = _window(directories, rows, settings, skip)
     names = _names(directories)
     runs = [
@@ -150,10 +150,6 @@ def _measure(
         rank_hours=ranks * sum(row[STEP_SECONDS] for row in rows) / 3600,
         settings=settings,
     )
-
-
-def _timed(path: Path) -> list[Row]:
-    return [row for row in read_metrics(path) if row.get(STEP_SECONDS) is not None]
 
 
 def _without_apart(row: Row) -> Row:

@@ -108,14 +108,13 @@ class Options:
         base, settings = self._models[role], self._run.settings[role]
         model = Model(base.arch, cut.layout, base.head, base.dtype, base.fp8, cut.recompute)
         forward = model if cut.recompute == "none" else replace(model, recompute="none")
+        swap = self._machine.seconds(swap_cost(self._machine, model)) if sharing else 0.0
         seconds = [0.0] * (len(self._works) + 1)
         for place, one in enumerate(self._works):
             if one.role == role and one.kind in ("infer", "update"):
                 seconds[place] = self._pass_seconds(one, forward if one.kind == "infer" else model)
             elif one.role in sharing:
-                seconds[place] = self._pass_seconds(one, forward) + self._machine.seconds(
-                    swap_cost(self._machine, model)
-                )
+                seconds[place] = self._pass_seconds(one, forward) + swap
         if generates and self._config.samples_to_train:
             seconds[-1] = self._machine.seconds(offload_cost(self._machine, settings, model))
         return tuple(seconds)

@@ -125,13 +125,11 @@ def _spans(
     refit = seconds.get(RESHARD, 0.0)
     durations = [seconds[work.name] for work in flow.works]
     ends = placed.ends(durations, refit)
-    first = [Span(RESHARD, "all", 0.0, refit)] if refit else []
-    return first + [
-        Span(
-            flow.works[i].name, layouts.pool_of[flow.works[i].role], ends[i] - durations[i], ends[i]
-        )
-        for i in chain(*placed.parts)
-    ]
+    spans = [Span(RESHARD, "all", 0.0, refit)] if refit else []
+    for i in chain(*placed.parts):
+        work = flow.works[i]
+        spans.append(Span(work.name, layouts.pool_of[work.role], ends[i] - durations[i], ends[i]))
+    return spans
 
 
 def step_flops(config: RunConfig, archs: Mapping[str, Architecture], work: Workload) -> float:

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from verl_hpc.cli.status_progress import read_progress
 from verl_hpc.cli.status_text import Status, as_json, as_text
-from verl_hpc.config.requests import read_requests
 from verl_hpc.runs.find import find_run, newest_run, no_runs_yet, restart_budget, total_steps
 from verl_hpc.runs.queue import ask_slurm
 from verl_hpc.runs.ranks import read_ranks
@@ -58,6 +57,9 @@ def read_status(directory: Path, now: float) -> Status:
         directory: run directory.
         now: seconds since the epoch.
     """
+    # It imports pydantic, which takes longer than all the rest; `list` does without.
+    from verl_hpc.config.requests import read_requests
+
     progress = read_progress(directory)
     sight = look(directory, now, progress.longest_s)
     answer = ask_slurm(directory, sight.asks())

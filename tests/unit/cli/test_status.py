@@ -2,12 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.unit.cli.status_runs import (
+    HEAVY,
     beat,
     fake_slurm,
     heavy_imports,
@@ -263,6 +266,15 @@ def test_ctrl_c_is_no_error(run, monkeypatch, shown):
 
 
 # What a login node imports
+
+
+@pytest.mark.parametrize("verb_name", ["status", "list", "logs", "report"])
+def test_help_imports_next_to_nothing(verb_name):
+    words = ["-X", "importtime", "-m", "verl_hpc", verb_name, "--help"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "verl_hpc.errors" in names
+    assert not {n.split(".")[0] for n in names} & (HEAVY | {"pydantic", "yaml", "rich"})
 
 
 @pytest.mark.parametrize("words", [["status", "run"], ["list"], ["logs", "run"], ["save", "run"]])

@@ -166,9 +166,9 @@ class Options:
         return Option(cut, engine.rollout_tp, tuple(both), held.plus(engine.bytes))
 
     def _transfer(self, layout: TrainLayout, tp: int, shared: bool) -> float:
-        rollout, machine = self._config.rollout, self._machine
+        machine = self._machine
         refit = Refit.of(self._config, self._arch, layout, tp, shared)
-        seconds = estimated_seconds(refit, machine.hardware, rollout.verify.checksums)
+        seconds = estimated_seconds(refit, machine.hardware, self._config.rollout.verify.checksums)
         if not machine.hardware.kind.is_gpu:
-            seconds += machine.seconds(filled_cost(machine, refit, rollout.engine == "vllm"))
+            seconds += machine.seconds(filled_cost(machine, self._config, refit))
         return seconds

@@ -162,7 +162,7 @@ def device_cost(run: Run) -> Cost:
     the sum of the offloads of all roles on the generating ranks, on CPU ranks the copies of the
     transfer."""
     if not run.machine.hardware.kind.is_gpu:
-        return filled_cost(run.machine, _refit(run), run.config.rollout.engine == "vllm")
+        return filled_cost(run.machine, run.config, _refit(run))
     generates = set(run.layouts.pools[run.layouts.pool_of["rollout"]].ranks)
     settings = run.config.role_settings
     brings = [
@@ -174,9 +174,10 @@ def device_cost(run: Run) -> Cost:
     return together([*brings, switch])
 
 
-def filled_cost(machine: Machine, refit: Refit, packs: bool) -> Cost:
+def filled_cost(machine: Machine, config: RunConfig, refit: Refit) -> Cost:
     """Cost of filling an engine's weights on CPUs: what a rank lacks is sent, everything is copied,
-    and then packed for products if `packs` (`rollout.vllm_cpu.pack_linears`)."""
+    and then packed for products (`rollout.vllm_cpu.pack_linears`)."""
+    packs = config.rollout.engine == "vllm"
     # The bucket, the weights and the packed weights are each read and written.
     num_bytes = 4 * refit.received_bytes + (4 if packs else 2) * refit.needed_bytes
     return together([{"switches": 1.0}, machine.memory(num_bytes)])

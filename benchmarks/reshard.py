@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.figures import MIB, machine, machine_markdown, markdown_table, report, spread
 from benchmarks.launch import shown
-from verl_hpc.cli.sizes import parse_sizes
+from verl_hpc.cli.reshard import parse_sizes
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map

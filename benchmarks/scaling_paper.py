@@ -9,9 +9,9 @@ from benchmarks.scaling_shapes import Shape
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.placement.layouts import RunLayouts, layouts_of, run_layouts
 from verl_hpc.planner.memory.ledger import Ledger, ledger
-from verl_hpc.planner.search.explain import layouts_text, placed_text
+from verl_hpc.planner.search.explain import placed_text
 from verl_hpc.planner.search.search import Candidate, search
-from verl_hpc.planner.search.verified import search_that_fits
+from verl_hpc.planner.search.sizes import search_that_fits
 from verl_hpc.planner.timing.step import predict_step, step_flops
 from verl_hpc.planner.timing.workload import workload_of
 
@@ -145,7 +145,7 @@ def found(shape: Shape, num_ranks: int) -> Step:
     if shape.arch.num_experts:
         return _formulas(shape, num_ranks)
     best = search_that_fits(shape.config, shape.archs, shape.machine, num_ranks)
-    return _step(shape, best.layouts, best.ledger, _text(best.candidate))
+    return _step(shape, best.ledger.layouts, best.ledger, _text(best.candidate))
 
 
 def own(shape: Shape, num_ranks: int) -> Step:
@@ -168,11 +168,13 @@ def own(shape: Shape, num_ranks: int) -> Step:
 
 
 def _step(shape: Shape, layouts: RunLayouts, told: Ledger, text: str) -> Step:
-    step = predict_step(told.config, shape.arch, layouts, shape.machine, archs=shape.archs)
+    step = predict_step(told.config, shape.arch, layouts, shape.machine)
     efficiency = shape.machine.efficiency
     terms = {}
     for name, cost in step.costs.items():
-        terms[name] = efficiency.by_term(cost)
+        terms[name] = {
+            term: amount * efficiency.of(term) for term, amount in cost.items() if amount
+        }
         if (rest := step.operators[name] - sum(terms[name].values())) > 1e-9:
             terms[name][OUTSIDE] = rest
     room = told.least_room_bytes
@@ -207,13 +209,31 @@ def _formulas(shape: Shape, num_ranks: int) -> Step:
 
 
 def _text(candidate: Candidate) -> str:
-    layouts = layouts_text(candidate)
+    layouts = _layouts(candidate)
     apart = f"{placed_text(candidate)}: " if len(candidate.sets) > 1 else ""
     same = {text for name, text in layouts.items() if name != "rollout"}
     if len(same) == 1:
         rollout = f"; rollout {layouts['rollout']}" if "rollout" in layouts else ""
         return f"{apart}{same.pop()}{rollout}"
     return apart + "; ".join(f"{name} {text}" for name, text in layouts.items())
+
+
+def _layouts(candidate: Candidate) -> dict[str, str]:
+    """Describe each role's layout, such as `TP8 PP4 DP4, recompute full`; for the rollout,
+    `TP8`."""
+    texts = {}
+    for role, option in candidate.options.items():
+        if option.cut is None:
+            continue
+        layout = option.cut.layout
+        sizes = [f"TP{layout.tp}", f"PP{layout.pp}", f"DP{layout.num_replicas}"]
+        sizes += [f"CP{layout.cp}"] * (layout.cp > 1)
+        sizes += [f"VPP{layout.vpp}"] * (layout.vpp > 1) + [f"EP{layout.ep}"] * (layout.ep > 1)
+        recompute = option.cut.recompute
+        texts[role] = " ".join(sizes) + f", recompute {recompute}" * (recompute != "none")
+    if candidate.rollout_tp is not None:
+        texts["rollout"] = f"TP{candidate.rollout_tp}"
+    return texts
 
 
 def _more(first: Mapping[str, float], now: Mapping[str, float], share: float) -> dict[str, float]:

@@ -206,8 +206,8 @@ def _fit(directories: Sequence[Path], skip: int) -> str:
 
 def _of_cpu(past: PastRun, skip: int) -> Measured:
     rows, machine = past.rows_after(skip), Machine(past.hardware, defaults(past.hardware.kind))
-    words = (past.path.name, past.config, past.arch, past.layouts, rows, machine)
-    return measured(*words, archs=past.archs, by=CPU_SECONDS)
+    words = (past.path.name, past.config, past.archs, past.layouts, rows, machine)
+    return measured(*words, CPU_SECONDS)
 
 
 def cpu_rows(

@@ -82,7 +82,8 @@ def test_two_layouts_predict_a_third_within_a_quarter(tree, tmp_path, capsys):
     third = read_run(runs["third"], str(tmp_path / "site.yaml"))
     machine = Machine(third.hardware, read_efficiency(tmp_path / "fit.yaml", third.hardware.kind))
     rows = third.rows_after(SKIP)
-    seen = measured("third", third.config, third.arch, third.layouts, rows, machine, by=CPU_SECONDS)
+    known = (third.config, third.archs, third.layouts, rows, machine)
+    seen = measured("third", *known, by=CPU_SECONDS)
     errors = errors_of([seen], machine.efficiency)
     print(*(f"{e.operator} {e.measured:.4f} s {e.relative:+.0%}" for e in errors), sep="\n")
     assert {"rollout", "ref_log_probs", "update_actor"} <= {e.operator for e in errors}

@@ -35,9 +35,6 @@ class Account:
         lasting = (now - self.start) * self.granted / self.used
         return self.start + lasting if lasting < _CENTURY_S else None
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Report:
@@ -56,7 +53,7 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         return {
             "time": self.now,
-            "account": None if self.account is None else self.account.as_json(),
+            "account": None if self.account is None else asdict(self.account),
             "runs": [run.as_json(self.co2_g_per_kwh) for run in self.runs],
             "meter": self.meter,
             "problems": list(self.problems),

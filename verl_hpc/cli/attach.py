@@ -18,13 +18,12 @@ import socket
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from verl_hpc.cli.hang import ranks_under_way
 from verl_hpc.errors import ClusterError, ConfigError
-
-if TYPE_CHECKING:
-    from verl_hpc.runs.attach import Listening
-    from verl_hpc.runs.ranks import Ranks
+from verl_hpc.runs.attach import Listening, ask_for_debugger, read_answer, withdraw_request
+from verl_hpc.runs.find import find_run
+from verl_hpc.runs.ranks import Ranks
 
 _PATIENCE_S = 20.0
 """Seconds to wait beyond two intervals of the watchdogs; importing debugpy takes some seconds."""
@@ -43,9 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.hang import ranks_under_way
-    from verl_hpc.runs.find import find_run
-
     directory = find_run(arguments.run)
     ranks = ranks_under_way(directory, "attach to")
     last = len(ranks.ranks) - 1
@@ -57,8 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _ask(directory: Path, ranks: Ranks, rank: int) -> Listening:
-    from verl_hpc.runs.attach import ask_for_debugger, read_answer, withdraw_request
-
     patience = 2 * ranks.interval_s + _PATIENCE_S
     request = ask_for_debugger(directory, rank)
     deadline = time.monotonic() + patience

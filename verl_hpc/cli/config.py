@@ -20,12 +20,19 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
 
+from verl_hpc.cluster.site import Site
+from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.load import dump_config, load_config
+from verl_hpc.config.reward import REWARD_OPTIONS
+from verl_hpc.config.run import RunConfig
+from verl_hpc.config.settings import SettingInfo, leaves, settings_of
+from verl_hpc.config.tree import parse_override
 from verl_hpc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from verl_hpc.config.settings import SettingInfo
+from verl_hpc.planner.record import Record, read_record
 
 _WIDTH = 100
 _LONGEST = 60
@@ -43,17 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-
-    if arguments.config is not None and arguments.explain is not None:
-        from verl_hpc.cli.config_origin import explained_values
-
-        words = (arguments.config, arguments.overrides, arguments.explain)
-        text = explained_values(*words, _explained(arguments.explain))
-    elif arguments.config is not None:
-        text = _resolved(arguments)
-    elif arguments.overrides:
+    path, words = arguments.config, arguments.overrides
+    if path is not None and arguments.explain is not None:
+        text = _explained(arguments.explain) + _values(path, words, arguments.explain)
+    elif path is not None:
+        text = dump_config(load_config(path, words))
+    elif words:
         raise ConfigError(
-            f"{arguments.overrides[0]}: overrides belong to --config, which is not given; to read "
+            f"{words[0]}: overrides belong to --config, which is not given; to read "
             "about a setting, write --explain NAME"
         )
     else:
@@ -62,22 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _resolved(arguments: argparse.Namespace) -> str:
-    from verl_hpc.config.load import dump_config, load_config
-
-    return dump_config(load_config(arguments.config, arguments.overrides))
-
-
 def _explained(word: str | None) -> str:
-    from dataclasses import replace
-    from difflib import get_close_matches
-
-    from verl_hpc.cluster.site import Site
-    from verl_hpc.config.explain import near_or_all
-    from verl_hpc.config.reward import REWARD_OPTIONS
-    from verl_hpc.config.run import RunConfig
-    from verl_hpc.config.settings import settings_of
-
     settings = settings_of(RunConfig)
     if word is None:
         return _table(settings)
@@ -117,6 +106,39 @@ def _condition(setting: SettingInfo) -> str:
 
 def _default(setting: SettingInfo) -> str:
     return "(needed)" if setting.default is None else setting.default
+
+
+def _values(path: str, words: Sequence[str], name: str) -> str:
+    """Return the values of a setting or section in a file, and where each comes from.
+
+    Args:
+        path: path of the file.
+        words: overrides.
+        name: name of the setting or section; a part of a name has no value.
+
+    Raises:
+        ConfigError: for the reasons of `load_config`.
+    """
+    config = load_config(path, words)
+    record = read_record(Path(path))
+    given = [parse_override(word)[0] for word in words]
+    rows = [
+        f"{setting} = {'null' if value is None else value}   "
+        f"[{_origin(setting, is_set, given, record, path)}]"
+        for setting, value, is_set in leaves(config)
+        if setting == name or setting.startswith(f"{name}.")
+    ]
+    if record is not None and any(record.covers(row.partition(" = ")[0]) for row in rows):
+        rows.append(f"found by: {record.by}\nwhy: {record.why}")
+    return "".join(f"{row}\n" for row in ["", *rows]) if rows else ""
+
+
+def _origin(name: str, is_set: bool, given: Sequence[str], record: Record | None, path: str) -> str:
+    if any(name == word or name.startswith(f"{word}.") for word in given):
+        return "command line"
+    if record is not None and record.covers(name):
+        return "plan"
+    return path if is_set else "default"
 
 
 if __name__ == "__main__":

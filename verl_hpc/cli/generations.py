@@ -16,12 +16,12 @@ import argparse
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from verl_hpc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from verl_hpc.metrics.generations import Generation
+from verl_hpc.metrics.generations import Generation, generation_steps, line_of, read_generations
+from verl_hpc.metrics.names import RIGHT
+from verl_hpc.metrics.text import number, visible
+from verl_hpc.runs.find import find_run
 
 _SHOWN = 10
 
@@ -40,21 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.runs.find import find_run
-
     directory = find_run(arguments.run)
     step = _step(directory, arguments.step)
     answers = _wanted(directory, step, arguments)
     if arguments.json:
-        _print_json(answers if arguments.all else islice(answers, _SHOWN))
+        for generation in answers if arguments.all else islice(answers, _SHOWN):
+            print(line_of(generation), end="")
     else:
         _print(directory, step, answers, None if arguments.all else _SHOWN)
     return 0
 
 
 def _step(directory: Path, asked: int | None) -> int:
-    from verl_hpc.metrics.generations import generation_steps
-
     steps = generation_steps(directory)
     if not steps:
         raise ConfigError(
@@ -73,9 +70,6 @@ def _few(steps: list[int]) -> str:
 
 
 def _wanted(directory: Path, step: int, arguments: argparse.Namespace) -> Iterator[Generation]:
-    from verl_hpc.metrics.generations import read_generations
-    from verl_hpc.metrics.names import RIGHT
-
     sets: dict[str, None] = {}
     chosen = 0
     for generation in read_generations(directory, step):
@@ -93,16 +87,7 @@ def _wanted(directory: Path, step: int, arguments: argparse.Namespace) -> Iterat
         raise ConfigError(f"--set {arguments.set}: step {step} has {', '.join(sets)}; choose one")
 
 
-def _print_json(answers: Iterator[Generation]) -> None:
-    from verl_hpc.metrics.generations import line_of
-
-    for generation in answers:
-        print(line_of(generation), end="")
-
-
 def _print(directory: Path, step: int, answers: Iterator[Generation], limit: int | None) -> None:
-    from verl_hpc.metrics.generations import generation_steps
-
     print(f"{directory}: answers of step {step}; there are {_few(generation_steps(directory))}")
     count = 0
     for count, generation in enumerate(answers, 1):
@@ -115,8 +100,6 @@ def _print(directory: Path, step: int, answers: Iterator[Generation], limit: int
 
 
 def _print_one(generation: Generation) -> None:
-    from verl_hpc.metrics.text import number, visible
-
     figures = {"score": generation.score, **generation.extra}
     words = [
         f"{visible(generation.set)} row {generation.row}, answer {generation.sample}",
@@ -130,8 +113,6 @@ def _print_one(generation: Generation) -> None:
 
 
 def _end(generation: Generation) -> str:
-    from verl_hpc.metrics.text import visible
-
     if generation.truncated:
         return ", cut"
     return f", ended by {visible(generation.stop_reason)}" if generation.stop_reason else ""

@@ -14,13 +14,15 @@ import argparse
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from verl_hpc.cli.status_progress import Progress, read_progress
+from verl_hpc.cli.status_text import ago
 from verl_hpc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from verl_hpc.cli.status_progress import Progress
-
+from verl_hpc.metrics.names import PAIR_LOSS, PREFERENCE_LOSS, SCORE, SFT_LOSS
+from verl_hpc.metrics.text import duration, number
+from verl_hpc.runs.find import RUNS, last_activity, named_runs, no_runs_yet, recipe, total_steps
+from verl_hpc.runs.queue import ask_slurm
+from verl_hpc.runs.status import conclude, look
 
 HEADER = ("run", "state", "recipe", "step", "reward", "a step", "to go", "job", "last sign of life")
 
@@ -32,8 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.runs.find import named_runs
-
     directory = directory_of_runs(arguments.directory)
     if directory is None:
         return 0
@@ -55,8 +55,6 @@ def directory_of_runs(given: Path | None) -> Path | None:
     Raises:
         ConfigError: there is no directory of the given name.
     """
-    from verl_hpc.runs.find import RUNS, no_runs_yet
-
     directory = given or RUNS
     if directory.is_dir():
         return directory
@@ -74,13 +72,6 @@ def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[s
         runs: run directories by name.
         now: seconds since the epoch.
     """
-    from verl_hpc.cli.status_progress import read_progress
-    from verl_hpc.cli.status_text import ago
-    from verl_hpc.metrics.text import duration
-    from verl_hpc.runs.find import last_activity, recipe, total_steps
-    from verl_hpc.runs.queue import ask_slurm
-    from verl_hpc.runs.status import conclude, look
-
     newest_first = sorted(runs, key=lambda name: last_activity(runs[name]), reverse=True)
     progresses = {name: read_progress(runs[name]) for name in newest_first}
     sights = {name: look(runs[name], now, p.longest_s) for name, p in progresses.items()}
@@ -111,9 +102,6 @@ def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[s
 
 def _reward(progress: Progress) -> str:
     """Return the last reward, or the last loss of a run without rewards."""
-    from verl_hpc.metrics.names import PAIR_LOSS, PREFERENCE_LOSS, SCORE, SFT_LOSS
-    from verl_hpc.metrics.text import number
-
     labels = {SCORE: "", **dict.fromkeys((SFT_LOSS, PAIR_LOSS, PREFERENCE_LOSS), "loss ")}
     for name, label in labels.items():
         if name in progress.figures:

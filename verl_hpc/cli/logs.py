@@ -18,6 +18,12 @@ import sys
 import time
 from pathlib import Path
 
+from verl_hpc.errors import ClusterError
+from verl_hpc.runs.find import find_run
+from verl_hpc.runs.logs.errors import first_error
+from verl_hpc.runs.logs.follow import Follower
+from verl_hpc.runs.logs.read import attempt_directory, node_logs, read_lines
+
 _POLL_S = 1.0
 
 
@@ -34,8 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.runs.find import find_run
-
     directory = find_run(arguments.run)
     if arguments.first_error:
         return _first_error(directory, arguments)
@@ -44,9 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _all(directory: Path, arguments: argparse.Namespace) -> None:
-    from verl_hpc.errors import ClusterError
-    from verl_hpc.runs.logs.read import attempt_directory, node_logs, read_lines
-
     attempt = attempt_directory(directory, arguments.attempt)
     count = 0
     for log in node_logs(attempt):
@@ -60,9 +61,6 @@ def _all(directory: Path, arguments: argparse.Namespace) -> None:
 
 
 def _first_error(directory: Path, arguments: argparse.Namespace) -> int:
-    from verl_hpc.runs.logs.errors import first_error
-    from verl_hpc.runs.logs.read import attempt_directory
-
     attempt = attempt_directory(directory, arguments.attempt)
     failure = first_error(attempt, arguments.rank)
     if failure is None:
@@ -78,8 +76,6 @@ def _first_error(directory: Path, arguments: argparse.Namespace) -> int:
 
 
 def _follow(directory: Path, arguments: argparse.Namespace) -> None:
-    from verl_hpc.runs.logs.follow import Follower
-
     follower = Follower(directory, arguments.attempt, arguments.rank)
     shown: Path | None = None
     while True:

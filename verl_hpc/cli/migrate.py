@@ -24,7 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_hpc.errors import ConfigError
+from verl_hpc.migration.script import PROGRAMS, command_words, words_of
+from verl_hpc.migration.text import as_yaml, table
 from verl_hpc.migration.translate import Migration, migrate, migrate_file
+from verl_hpc.migration.words import joined
 
 _REFUSED = 3
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -62,8 +65,6 @@ def plain_words(words: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: an option has no value.
     """
-    from verl_hpc.migration.words import joined
-
     if any(word.partition("=")[0] in ("--keys", "-h", "--help") for word in words):
         return list(words)
     plain = []
@@ -78,8 +79,6 @@ def plain_words(words: Sequence[str]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.migration.text import as_yaml, table
-
     if arguments.keys is not None:
         sys.stdout.write(table(arguments.keys))
         return 0
@@ -104,8 +103,6 @@ def _behind(words: list[str], module: str) -> list[str]:
     Raises:
         ConfigError: it is another module.
     """
-    from verl_hpc.migration.script import PROGRAMS
-
     if module not in PROGRAMS:
         raise ConfigError(f"-m {module}: expected one of {', '.join(PROGRAMS)}")
     start = next((i for i, word in enumerate(words) if "=" in word), len(words))
@@ -149,8 +146,6 @@ def _is_script(words: Sequence[str]) -> bool:
 
 
 def _found(words: Sequence[str]) -> Migration:
-    from verl_hpc.migration.script import command_words, words_of
-
     given, words = _given(words)
     if not words:
         raise ConfigError("nothing to migrate: give a script, a YAML file, or verl's command line")

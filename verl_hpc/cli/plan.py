@@ -24,21 +24,33 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from verl_hpc.cli.output import write_file
+from verl_hpc.cli.plan_inputs import planner_of
+from verl_hpc.cli.plan_svg import as_svg
+from verl_hpc.cli.plan_text import as_text
+from verl_hpc.cluster.job import MOST_NODES
+from verl_hpc.cluster.profile import PREFIX
+from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.load import load_config
+from verl_hpc.config.model import ParallelConfig
+from verl_hpc.config.plain_yaml import write_yaml
+from verl_hpc.config.run import RunConfig
+from verl_hpc.config.tree import INCLUDE, parse_override, put
 from verl_hpc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from verl_hpc.planner.plan import Plan
-    from verl_hpc.planner.search.sizes import Objective
+from verl_hpc.planner.plan import Plan
+from verl_hpc.planner.search.sizes import Objective, node_counts
+from verl_hpc.runs.find import find_run
 
 CALIBRATE = "calibrate"
-_OBJECTIVES: dict[str, Objective] = {"time": "step_seconds", "gpu-hours": "gpu_hours"}
+_OBJECTIVES: dict[str, Objective] = {"time": "seconds", "gpu-hours": "gpu_hours"}
 _OF_PLANS = (
     "config", "nodes", "max_nodes", "search", "explain", "objective", "json", "svg", "write",
     "prompt", "response", "measured", "budget", "until", "time", "like",
@@ -94,8 +106,6 @@ def run(arguments: argparse.Namespace) -> int:
         _refuse(arguments, _OF_PLANS, f"plan {CALIBRATE} takes no such option; leave it out")
         return run_calibrate(arguments)
     if arguments.like is not None:
-        from verl_hpc.runs.find import find_run
-
         run = find_run(arguments.like)
         own = [run / "config.yaml", run / "job" / "config.yaml"]
         arguments.like = run
@@ -114,7 +124,10 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse(arguments, ("time", "like"), "it belongs to --budget and --until: add one of them")
     plan = make(arguments)
     _write(arguments, plan)
-    _print(arguments, plan)
+    text = (
+        json.dumps(plan.as_json(), indent=1) if arguments.json else as_text(plan, arguments.explain)
+    )
+    print(text)
     return 0 if plan.fits else 1
 
 
@@ -131,8 +144,6 @@ def _option(name: str) -> str:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises: ConfigError: options that are missing, or do not go together."""
-    from verl_hpc.cluster.job import MOST_NODES
-
     _check_words(arguments.words)
     only = f"only plan {CALIBRATE} RUN... takes it; leave it out, or name runs to calibrate from"
     _refuse(arguments, ("out", "skip", "by"), only)
@@ -156,6 +167,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--search needs to know how many nodes there are: --nodes or --max-nodes")
     if arguments.write is not None and not arguments.search:
         raise ConfigError("--write writes what --search has found: add --search")
+    target, config = arguments.write, Path(arguments.config)
+    if target is not None and target.exists() and config.exists() and target.samefile(config):
+        raise ConfigError(f"--write {target}: that is --config itself; choose another file")
     if arguments.objective is not None and arguments.max_nodes is None:
         raise ConfigError(
             f"--objective {arguments.objective} chooses among numbers of nodes: give --max-nodes"
@@ -163,8 +177,6 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _check_words(words: Sequence[str]) -> None:
-    from verl_hpc.config.explain import near_or_all
-
     for word in words:
         if "=" not in word:
             near = near_or_all(word, [CALIBRATE], "the only word without = is")
@@ -173,46 +185,26 @@ def _check_words(words: Sequence[str]) -> None:
 
 def make(arguments: argparse.Namespace) -> Plan:
     """Return the plan that the options ask for."""
-    from verl_hpc.cli.plan_inputs import planner_of
-    from verl_hpc.planner.search.sizes import node_counts
-
     planner = planner_of(arguments)
     objective = _OBJECTIVES[arguments.objective or "time"]
     nodes, most = arguments.nodes, arguments.max_nodes
     if arguments.search:
-        if most is not None:
-            return planner.search(node_counts(most), objective, "--max-nodes")
-        return planner.search([nodes], objective)
+        counts = [nodes] if most is None else node_counts(most)
+        return planner.search(counts, objective, "--nodes" if most is None else "--max-nodes")
     if most is not None:
         return planner.on_best(most, objective)
     return planner.on_fewest() if nodes is None else planner.on(nodes)
 
 
-def _print(arguments: argparse.Namespace, plan: Plan) -> None:
-    if arguments.json:
-        text = json.dumps(plan.as_json(), indent=1)
-    else:
-        from verl_hpc.cli.plan_text import as_text
-
-        text = as_text(plan, arguments.explain)
-    print(text)
-
-
 def _write(arguments: argparse.Namespace, plan: Plan) -> None:
     """Write the files that the options ask for."""
     if arguments.svg is not None:
-        from verl_hpc.cli.output import write_file
-        from verl_hpc.cli.plan_svg import as_svg
-
         write_file("--svg", arguments.svg, as_svg(plan))
         print(f"wrote {arguments.svg}", file=sys.stderr)
     if arguments.write is not None:
-        from verl_hpc.cli.plan_found import write_found
-        from verl_hpc.cluster.profile import PREFIX
-
         words = [word for word in arguments.words if not word.startswith(PREFIX)]
         made_by = _made_by(arguments)
-        write_found(Path(arguments.config), arguments.write, plan, made_by, words)
+        _write_found(Path(arguments.config), arguments.write, plan, made_by, words)
         print(f"wrote {arguments.write}", file=sys.stderr)
 
 
@@ -224,6 +216,49 @@ def _made_by(arguments: argparse.Namespace) -> str:
         values = value if isinstance(value, list) else [] if value is None else [value]
         words += [f"{_option(name)} {shlex.quote(f'{one}')}" for one in values]
     return " ".join([*words, *map(shlex.quote, arguments.words)])
+
+
+def _write_found(
+    config: Path, target: Path, plan: Plan, made_by: str, words: Sequence[str]
+) -> None:
+    """Write the result of a search as a configuration that includes the original one.
+
+    Args:
+        config: the original file.
+        target: the file to write.
+        plan: a plan with `found`.
+        made_by: the command, for the record.
+        words: overrides of the command line.
+
+    Raises:
+        ConfigError: the file cannot be written, or cannot express what was found.
+    """
+    base = load_config(config, words)
+    tree: dict[str, Any] = {INCLUDE: [os.path.relpath(config.resolve(), target.resolve().parent)]}
+    for word in words:
+        put(tree, *parse_override(word))
+    assert plan.found is not None
+    for name, value in plan.found.overrides.items():
+        put(tree, name, _whole(base, name, value))
+    text = plan.record(made_by).header() + write_yaml(tree)
+    write_file("--write", target, text)
+    if load_config(target).model_dump() != plan.config.model_dump():
+        target.unlink()
+        raise ConfigError(
+            f"--write {target}: {config} has labels in its placement that a file which includes "
+            "it cannot take away; remove placement from it"
+        )
+
+
+def _whole(base: RunConfig, name: str, value: object) -> object:
+    """Return a section, with defaults for all that the included file sets in it."""
+    *sections, last = name.split(".")
+    if last != "parallel" or not isinstance(value, Mapping):
+        return value
+    parent = base.roles.get(sections[-1]) if sections else base
+    before: ParallelConfig | None = getattr(parent, "parallel", None)
+    known = () if before is None else sorted(before.model_fields_set)
+    return {field: ParallelConfig.model_fields[field].default for field in known} | dict(value)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from verl_hpc.budget.forecast import (
     waits_like,
 )
 from verl_hpc.cli.plan_inputs import planner_of, profile_and_config
-from verl_hpc.cli.plan_runs import ranks_of
+from verl_hpc.cli.plan_runs import SKIP, ranks_of
 from verl_hpc.cluster.site import Site
 from verl_hpc.cluster.time_limit import parse_time, signal_lead
 from verl_hpc.config.run import RunConfig
@@ -38,7 +38,6 @@ from verl_hpc.slurm.tools import Runner
 TIME = "24:00:00"
 _START_S = 600.0
 _DAYS = 30
-_SKIP = 3
 
 
 @dataclass(frozen=True)
@@ -125,9 +124,9 @@ def _question(arguments: argparse.Namespace, now: float) -> Question:
 
 def _measured(path: Path, question: Question) -> tuple[str, Links]:
     """Return the seconds per step and the nodes of a run."""
-    rows = [row for row in read_metrics(path) if row["step"] > _SKIP and row.get(STEP_SECONDS)]
+    rows = [row for row in read_metrics(path) if row["step"] > SKIP and row.get(STEP_SECONDS)]
     if not rows:
-        raise ConfigError(f"--like {path}: no step after the first {_SKIP}; let it do a few more")
+        raise ConfigError(f"--like {path}: no step after the first {SKIP}; let it do a few more")
     step_s = sum(row[STEP_SECONDS] for row in rows) / len(rows)
     ready = [x.ready - x.began for x in read_lives(path) if x.ready is not None]
     start_s = ready[-1] if ready else _START_S

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 
 from verl_hpc.cli.output import write_file
-from verl_hpc.cli.plan_runs import PastRun, read_run
+from verl_hpc.cli.plan_runs import PastRun, first_steps, read_run
 from verl_hpc.errors import ConfigError
 from verl_hpc.planner.timing.calibrate import (
     CPU_SECONDS,
@@ -26,7 +26,6 @@ from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_effic
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.runs.find import find_run
 
-_SKIP = 3
 _ROUNDS = 6
 FAR = 0.25
 """Relative error from which on a prediction is reported."""
@@ -37,9 +36,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     words = arguments.words[1:]
     if not words:
         raise ConfigError("plan calibrate: name the runs, such as runs/n1 runs/n2")
-    skip = _SKIP if arguments.skip is None else arguments.skip
-    if skip < 0:
-        raise ConfigError(f"--skip {skip}: a number of steps from 0 up")
+    skip = first_steps(arguments.skip)
     by = CPU_SECONDS if arguments.by == "cpu" else SECONDS
     paths = [find_run(word) for word in words]
     runs = [read_run(path, arguments.cluster, arguments.model_config or ()) for path in paths]
@@ -93,12 +90,11 @@ def _measured(
         measured(
             str(run.path),
             run.config,
-            run.arch,
+            run.archs,
             run.layouts,
             run.rows_after(skip),
             Machine(run.hardware, efficiency),
-            archs=run.archs,
-            by=by,
+            by,
         )
         for run in runs
     ]

@@ -107,17 +107,14 @@ def architectures(
     """
     files = _given(config, given)
     job = plan_job(Request(config, "", (), profile, 1, "1:00:00", Path.cwd()))
-    archs: dict[str, Architecture] = {}
-    read: dict[Path, Architecture] = {}
+    archs = {}
     for name, role in config.role_settings.items():
         own = role.model.path != config.model.path
         path = files.get(name) or (None if own else files.get(""))
         path = path or model_directory(job, role)
         if path is None:
             raise _missing(name, role.model.path, own)
-        if path not in read:
-            read[path] = read_architecture(path)
-        archs[name] = read[path]
+        archs[name] = read_architecture(path)
     return archs
 
 

@@ -21,6 +21,9 @@ from verl_hpc.metrics.report import read_facts
 from verl_hpc.placement.layouts import RunLayouts, run_layouts
 from verl_hpc.runs.jobs import read_jobs
 
+SKIP = 3
+"""First steps that are left out by default."""
+
 
 @dataclass(frozen=True)
 class PastRun:
@@ -34,11 +37,6 @@ class PastRun:
     hardware: Hardware
     rows: Sequence[Row]
     """Rows of steps whose seconds are known."""
-
-    @property
-    def arch(self) -> Architecture:
-        """Architecture of the first role's model."""
-        return self.archs[next(iter(self.archs))]
 
     def rows_after(self, skip: int) -> list[Row]:
         """Return the rows without the first steps.
@@ -81,8 +79,24 @@ def read_run(path: Path, cluster: str | None = None, model_config: Sequence[str]
     archs = architectures(config, profile, model_config)
     first = archs[next(iter(archs))]
     layouts = run_layouts(config, first, ranks, archs=archs, ranks_per_node=hardware.ranks_per_node)
-    rows = [row for row in read_metrics(path) if row.get(STEP_SECONDS) is not None]
-    return PastRun(path, config, archs, layouts, hardware, rows)
+    return PastRun(path, config, archs, layouts, hardware, timed_rows(path))
+
+
+def timed_rows(path: Path) -> list[Row]:
+    """Return a run's metrics of steps whose seconds are known."""
+    return [row for row in read_metrics(path) if row.get(STEP_SECONDS) is not None]
+
+
+def first_steps(skip: int | None) -> int:
+    """Return how many first steps --skip leaves out; kernels are compiled and memory is allocated
+    in them.
+
+    Raises:
+        ConfigError: the number is negative.
+    """
+    if skip is not None and skip < 0:
+        raise ConfigError(f"--skip {skip}: a number of steps from 0 up")
+    return SKIP if skip is None else skip
 
 
 def _profile(path: Path, cluster: str | None) -> Profile:

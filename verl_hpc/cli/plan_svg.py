@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from verl_hpc.cli.plan_kinds import COLOURS, by_kind
+from verl_hpc.cli.plan_text import COLOURS, by_kind
 from verl_hpc.planner.memory.phase import GIB
 from verl_hpc.planner.plan import Plan
 from verl_hpc.planner.timing.schedule import Span

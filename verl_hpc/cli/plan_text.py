@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
 from verl_hpc.hardware.measured import MEASURED
 from verl_hpc.placement.bases import shared_bases_text
 from verl_hpc.placement.layouts import layouts_of, placement_of
@@ -14,6 +13,25 @@ from verl_hpc.planner.memory.terms import term
 from verl_hpc.planner.plan import Plan
 from verl_hpc.planner.search.explain import explain
 
+KINDS = ("weights", "gradients", "optimizer", "passes", "rollout", "other")
+"""Kinds of memory: training weights, float32 gradients, master weights and moments, memory of a
+pass, all of a rollout engine, and CUDA, NCCL, buffers and holes."""
+LETTERS = dict(zip(KINDS, "wgoprx", strict=True))
+COLOURS = dict(
+    zip(KINDS, ("#1f77b4", "#17a2b8", "#6a4fb3", "#d95f02", "#1b9e77", "#9a9a9a"), strict=True)
+)
+_OF_TERMS: Mapping[str, str] = {
+    "weights": "weights",
+    "fp8": "weights",
+    "apart": "weights",
+    "gradients": "gradients",
+    "masters": "optimizer",
+    "moments": "optimizer",
+    **dict.fromkeys(
+        ("activations", "recomputed", "logits", "logits_gradient", "work", "gathered", "sent"),
+        "passes",
+    ),
+}
 _WIDTH = 100
 _BAR = 64
 _LEAST_SHARE = 0.001
@@ -27,22 +45,19 @@ def as_text(plan: Plan, everything: bool = False) -> str:
         plan: the plan.
         everything: all terms with their formulas, all assumptions, and why others lost.
     """
-    blocks = [
-        list(_head(plan)),
-        list(_layouts(plan)),
-        list(_verdict(plan)),
-        list(_memory(plan)),
-        list(_bars(plan)),
-        list(_time(plan)),
-        list(_cost(plan)),
-    ]
-    if plan.found is not None:
-        blocks.append(list(_found(plan)))
-    if everything:
-        blocks += [list(_terms(plan)), list(_assumptions(plan))]
-    else:
-        blocks.append(list(_said(plan)))
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    parts = [_head, _layouts, _verdict, _memory, _bars, _time, _cost, _found]
+    parts += [_terms, _assumptions] if everything else [_said]
+    blocks = ["\n".join(part(plan)) for part in parts]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def by_kind(phase: Phase) -> dict[str, int]:
+    """Return the bytes of the device by kind, in the order of KINDS."""
+    sizes = dict.fromkeys(KINDS, 0)
+    for name, size in phase.device.items():
+        role, _, term = name.rpartition(".")
+        sizes["rollout" if role == "rollout" else _OF_TERMS.get(term, "other")] += size
+    return sizes
 
 
 def _head(plan: Plan) -> Iterator[str]:
@@ -174,7 +189,8 @@ def _cost(plan: Plan) -> Iterator[str]:
 
 def _found(plan: Plan) -> Iterator[str]:
     result = plan.found
-    assert result is not None
+    if result is None:
+        return
     searched = result.found
     yield (
         f"searched {searched.placements} placements, {searched.allotments:,} allotments and "

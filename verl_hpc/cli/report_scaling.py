@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_hpc.cli.plan_runs import ranks_of, read_run
+from verl_hpc.cli.output import write_file
+from verl_hpc.cli.plan_runs import first_steps, ranks_of, read_run, timed_rows
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
-from verl_hpc.metrics.log import Row, read_metrics
+from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
 from verl_hpc.metrics.series import mean_seconds
+from verl_hpc.planner.timing.calibrate import workload_measured
+from verl_hpc.planner.timing.efficiency_file import read_efficiency
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.step import predict_step
+from verl_hpc.runs.find import find_run
 from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
 from verl_hpc.runs.scaling.page import Window, render_page, unit_of
 from verl_hpc.runs.scaling.prediction import Predicted, prediction_block, prediction_svg
@@ -37,6 +44,33 @@ class Prediction:
     """Path for the SVG."""
 
 
+def run_scaling(words: Sequence[str], arguments: argparse.Namespace) -> int:
+    """Write the page about these runs, or print it.
+
+    Raises:
+        VerlHpcError: for the reasons of `scaling_page`, or options that do not go together.
+    """
+    skip = first_steps(arguments.skip)
+    page = scaling_page([find_run(word) for word in words], skip, _prediction(arguments))
+    if arguments.out is None:
+        print(page, end="")
+        return 0
+    write_file("--out", arguments.out, page)
+    print(arguments.out)
+    return 0
+
+
+def _prediction(arguments: argparse.Namespace) -> Prediction | None:
+    cluster, efficiency = arguments.cluster, arguments.efficiency
+    model_config = arguments.model_config or ()
+    if arguments.predict:
+        picture = None if arguments.out is None else arguments.out.with_suffix(".svg")
+        return Prediction(cluster, model_config, efficiency, picture)
+    if cluster or efficiency or model_config:
+        raise ConfigError("--cluster, --efficiency and --model-config belong to --predict: add it")
+    return None
+
+
 def scaling_page(
     directories: Sequence[Path], skip: int, prediction: Prediction | None = None
 ) -> str:
@@ -56,7 +90,7 @@ def scaling_page(
     if repeated := {str(d) for d in directories if directories.count(d) > 1}:
         raise ConfigError(f"report scaling: {', '.join(repeated)} is given twice")
     settings = [dict(_flat(read_tree(path / "config.yaml"))) for path in directories]
-    rows = [_timed(path) for path in directories]
+    rows = [timed_rows(path) for path in directories]
     window = _window(directories, rows, settings, skip)
     names = _names(directories)
     runs = [
@@ -77,10 +111,7 @@ def _predicted(
     unit = unit_of(runs)
     name = None
     if how.picture is not None:
-        try:
-            how.picture.write_text(prediction_svg(runs, predictions, unit), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--out: cannot write {how.picture}: {error.strerror}") from None
+        write_file("--out", how.picture, prediction_svg(runs, predictions, unit))
         name = how.picture.name
     of = f"factors of {how.efficiency}" if how.efficiency else "the default factors of GPUs"
     note = (
@@ -92,16 +123,11 @@ def _predicted(
 
 
 def _predict(path: Path, window: Window, how: Prediction) -> Predicted:
-    from verl_hpc.planner.timing.calibrate import workload_measured
-    from verl_hpc.planner.timing.efficiency_file import read_efficiency
-    from verl_hpc.planner.timing.machine import Machine
-    from verl_hpc.planner.timing.step import predict_step
-
     run = read_run(path, how.cluster, how.model_config)
     rows = [row for row in run.rows if window.first <= row["step"] <= window.last]
     work = workload_measured(run.config, rows)
     machine = Machine(run.hardware, read_efficiency(how.efficiency, run.hardware.kind))
-    step = predict_step(run.config, run.arch, run.layouts, machine, archs=run.archs, work=work)
+    step = predict_step(run.config, run.archs, run.layouts, machine, work=work)
     return Predicted(step.seconds, step.operators)
 
 
@@ -124,10 +150,6 @@ def _measure(
         rank_hours=ranks * sum(row[STEP_SECONDS] for row in rows) / 3600,
         settings=settings,
     )
-
-
-def _timed(path: Path) -> list[Row]:
-    return [row for row in read_metrics(path) if row.get(STEP_SECONDS) is not None]
 
 
 def _without_apart(row: Row) -> Row:

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 
-from verl_hpc.cli.sizes import parse_sizes
+from verl_hpc.cluster.hardware import links_of
+from verl_hpc.cluster.profile import load_profile
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.link_model import Links
@@ -59,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     for flag in ("gpus_per_node", "bucket_mib"):
-        _check_positive(f"--{flag.replace('_', '-')}", getattr(arguments, flag))
+        number = getattr(arguments, flag)
+        if number is not None and number < 1:
+            raise ConfigError(f"--{flag.replace('_', '-')} {number}: a whole number from 1 up")
     gpus_per_node, links = _site(arguments)
     train = parse_sizes("--train", arguments.train, ("tp", "pp", "dp", "vpp", "ep", "etp"))
     rollout = parse_sizes("--rollout", arguments.rollout, ("tp",))
@@ -77,9 +81,22 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_positive(flag: str, number: int | None) -> None:
-    if number is not None and number < 1:
-        raise ConfigError(f"{flag} {number}: a whole number from 1 up")
+def parse_sizes(flag: str, text: str, allowed: Iterable[str]) -> dict[str, int]:
+    """Read `axis=number,axis=number`.
+
+    Raises:
+        ConfigError: an axis that is not in `allowed`, given twice, or not a whole number from 1.
+    """
+    known = tuple(allowed)
+    sizes: dict[str, int] = {}
+    for word in text.split(","):
+        axis, _, number = word.strip().partition("=")
+        if axis not in known or axis in sizes:
+            raise ConfigError(f"{flag} {text}: {word!r}; give each of {', '.join(known)} once")
+        if not number.isdecimal() or int(number) < 1:
+            raise ConfigError(f"{flag} {text}: {axis} = {number!r}; a whole number from 1 up")
+        sizes[axis] = int(number)
+    return sizes
 
 
 def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
@@ -92,9 +109,6 @@ def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
         if arguments.gpus_per_node is None:
             raise ConfigError("give --gpus-per-node N, or --site with a profile that has it")
         return arguments.gpus_per_node, Links()
-    from verl_hpc.cluster.hardware import links_of
-    from verl_hpc.cluster.profile import load_profile
-
     site = load_profile(arguments.site, flag="--site").site
     given: int | None = arguments.gpus_per_node
     return site.ranks_per_node if given is None else given, links_of(site)

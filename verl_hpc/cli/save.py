@@ -12,10 +12,12 @@ examples:
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from verl_hpc.cli.status_text import Status
+from verl_hpc.cli.status_text import Status
+from verl_hpc.cli.stop import ask
+from verl_hpc.config.requests import Request
+from verl_hpc.metrics.text import duration
+from verl_hpc.runs.find import find_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,17 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.stop_request import ask
-    from verl_hpc.config.requests import Request
-    from verl_hpc.runs.find import find_run
-
     ask(find_run(arguments.run), Request(kind="save"), _promise)
     return 0
 
 
-def _promise(status: Status) -> str:
-    from verl_hpc.metrics.text import duration
-
+def _promise(status: Status, _: Request) -> str:
     pace = status.progress.seconds
     about = "" if pace is None else f", which takes {duration(pace)}"
     return f"it finishes the step under way{about}, saves and continues"

@@ -17,10 +17,13 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from verl_hpc.cli.status_text import Status
+from verl_hpc.cli.status_progress import read_progress
+from verl_hpc.cli.status_text import Status, as_json, as_text
+from verl_hpc.runs.find import find_run, newest_run, no_runs_yet, restart_budget, total_steps
+from verl_hpc.runs.queue import ask_slurm
+from verl_hpc.runs.ranks import read_ranks
+from verl_hpc.runs.status import conclude, last_save, look
 
 _REDRAW_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
@@ -34,8 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.runs.find import find_run, newest_run, no_runs_yet
-
     directory = find_run(arguments.run) if arguments.run else newest_run()
     if directory is None:
         print("null" if arguments.json else no_runs_yet())
@@ -56,13 +57,8 @@ def read_status(directory: Path, now: float) -> Status:
         directory: run directory.
         now: seconds since the epoch.
     """
-    from verl_hpc.cli.status_progress import read_progress
-    from verl_hpc.cli.status_text import Status
+    # It imports pydantic, which takes longer than all the rest; `list` does without.
     from verl_hpc.config.requests import read_requests
-    from verl_hpc.runs.find import restart_budget, total_steps
-    from verl_hpc.runs.queue import ask_slurm
-    from verl_hpc.runs.ranks import read_ranks
-    from verl_hpc.runs.status import conclude, last_save, look
 
     progress = read_progress(directory)
     sight = look(directory, now, progress.longest_s)
@@ -83,8 +79,6 @@ def read_status(directory: Path, now: float) -> Status:
 
 
 def _show(status: Status, arguments: argparse.Namespace) -> None:
-    from verl_hpc.cli.status_text import as_json, as_text
-
     if arguments.json:
         print(json.dumps(as_json(status), indent=None if arguments.watch else 1), flush=True)
     elif arguments.watch and sys.stdout.isatty():

@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verl_hpc.cli.status_progress import Progress
-from verl_hpc.config.requests import Request
 from verl_hpc.metrics.names import OVERLAP, STATUS
 from verl_hpc.metrics.text import duration, number
 from verl_hpc.runs.heartbeat import FAILED
@@ -18,6 +17,9 @@ from verl_hpc.runs.placed import described as described_placement
 from verl_hpc.runs.ranks import Ranks
 from verl_hpc.runs.reasons import explained
 from verl_hpc.runs.status import RunStatus, Save, State
+
+if TYPE_CHECKING:
+    from verl_hpc.config.requests import Request
 
 _SKEW_S = 5.0
 _BAR = 30

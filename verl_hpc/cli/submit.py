@@ -25,7 +25,22 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.cli.job_options import add_job_options
+from verl_hpc.cluster.checks import check_own_code, check_packages, check_request
+from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
+from verl_hpc.cluster.explain import explain
+from verl_hpc.cluster.fit import memory_verdict, with_best_layout
+from verl_hpc.cluster.inherited import unused_options
+from verl_hpc.cluster.job import Job, plan_job
+from verl_hpc.cluster.profile import PREFIX, load_for_job
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.script import render_script
+from verl_hpc.cluster.shell import check_words
+from verl_hpc.cluster.submission import submit, submit_sweep
+from verl_hpc.cluster.sweep import plan_sweep, render_array, table
+from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
+from verl_hpc.slurm.tools import scancel
+from verl_hpc.sources.local import with_local_models
 
 _SHORTHANDS = {
     "account": "account",
@@ -69,18 +84,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cluster.checks import check_own_code, check_packages, check_request
-    from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
-    from verl_hpc.cluster.explain import explain
-    from verl_hpc.cluster.fit import memory_verdict
-    from verl_hpc.cluster.job import plan_job
-    from verl_hpc.cluster.profile import PREFIX, load_for_job
-    from verl_hpc.cluster.request import Request
-    from verl_hpc.cluster.script import render_script
-    from verl_hpc.cluster.shell import check_words
-    from verl_hpc.config.load import load_config
-    from verl_hpc.sources.local import with_local_models
-
     check_words(_given(arguments))
     flags: dict[str, Any] = {
         field: getattr(arguments, name)
@@ -112,7 +115,12 @@ def run(arguments: argparse.Namespace) -> int:
     job = plan_job(request)
     made_by = _made_by(arguments)
     if arguments.auto:
-        request = _with_best_layout(arguments, job, " ".join(made_by))
+        if arguments.script_only:
+            raise ConfigError(
+                "--auto with --script-only: the script names --config, which has no layout that "
+                "was found; write one with `plan --search --write FILE`, and submit that"
+            )
+        request = with_best_layout(job, " ".join(made_by))
         job = plan_job(request)
     check_request(job)
     _note("" if arguments.script_only else check_packages(job))
@@ -131,17 +139,6 @@ def run(arguments: argparse.Namespace) -> int:
     return _submit(job, script, report, verdict)
 
 
-def _with_best_layout(arguments: argparse.Namespace, job: Any, made_by: str) -> Any:
-    from verl_hpc.cluster.fit import with_best_layout
-
-    if arguments.script_only:
-        raise ConfigError(
-            "--auto with --script-only: the script names --config, which has no layout that was "
-            "found; write one with `plan --search --write FILE`, and submit that"
-        )
-    return with_best_layout(job, made_by)
-
-
 def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Yield options and their words, all of which the script repeats in its header."""
     for name, value in vars(arguments).items():
@@ -149,15 +146,8 @@ def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield from ((option, str(word)) for word in (value if isinstance(value, list) else [value]))
 
 
-def _sweep(arguments: argparse.Namespace, base: Any) -> int:
+def _sweep(arguments: argparse.Namespace, base: Request) -> int:
     """Submit an array of runs, or show what would be submitted."""
-    from verl_hpc.cluster.checks import check_own_code, check_packages, check_request
-    from verl_hpc.cluster.explain import explain
-    from verl_hpc.cluster.fit import memory_verdict
-    from verl_hpc.cluster.script import render_script
-    from verl_hpc.cluster.submission import submit_sweep
-    from verl_hpc.cluster.sweep import plan_sweep, render_array, table
-
     if arguments.auto:
         raise ConfigError(
             "--auto with --sweep: each run would have a layout of its own; write one with "
@@ -208,10 +198,7 @@ def _made_by(arguments: argparse.Namespace) -> list[str]:
     return [*words, *map(shlex.quote, arguments.overrides)]
 
 
-def _submit(job: Any, script: str, report: str, verdict: str) -> int:
-    from verl_hpc.cluster.submission import submit
-    from verl_hpc.slurm.tools import scancel
-
+def _submit(job: Job, script: str, report: str, verdict: str) -> int:
     _note_unused()
     ids, request = submit(job, script, report), job.request
     attempts = request.run_directory / "job" / "attempts"
@@ -233,8 +220,6 @@ def _note(text: str) -> None:
 
 
 def _note_unused() -> None:
-    from verl_hpc.cluster.inherited import unused_options
-
     if unused := unused_options():
         _note(
             f"{', '.join(unused)}: this shell sets what sbatch would read, and the job does not "

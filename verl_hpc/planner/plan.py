@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, VerlHpcError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.placement.layouts import RunLayouts, layouts_of, placement_of, run_layouts
+from verl_hpc.placement.layouts import RunLayouts, layouts_of, placement_of
+from verl_hpc.planner.memory import terms
 from verl_hpc.planner.memory.changes import Remedy, remedy
-from verl_hpc.planner.memory.ledger import Ledger, ledger
+from verl_hpc.planner.memory.ledger import Ledger, ledger_on
 from verl_hpc.planner.memory.phase import GIB
 from verl_hpc.planner.record import Record
 from verl_hpc.planner.search.explain import placed_text
-from verl_hpc.planner.search.sizes import Objective, node_counts, search_sizes
-from verl_hpc.planner.search.verified import Verified
+from verl_hpc.planner.search.sizes import Objective, Verified, node_counts, search_sizes
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import ASSUMPTIONS, StepTime, predict_step
 from verl_hpc.planner.timing.workload import Workload, workload_of
@@ -44,13 +45,12 @@ _MORE_RANKS = 16
 class Plan:
     """Memory, time and cost of a run, predicted before it starts."""
 
+    archs: Archs
     ledger: Ledger
     step: StepTime
     work: Workload
     assumed: tuple[str, ...]
     """Assumptions about the workload, where neither the user nor the configuration gives it."""
-    remedy: Remedy | None
-    """The cheapest changes that make it fit; None where it fits, or nothing helps."""
     found: Verified | None
     """Result of the search; None without one."""
     planning_seconds: float
@@ -89,7 +89,12 @@ class Plan:
         """Assumptions of the memory and time models, as text."""
         missing = () if self.fits else ("It does not fit: seconds are those of a run that did.",)
         sharded = (_NOT_TIMED,) if _sharded(self.config) else ()
-        return (*missing, *self.assumed, *sharded, *ASSUMPTIONS, *self.ledger.assumptions)
+        return (*missing, *self.assumed, *sharded, *ASSUMPTIONS, *terms.ASSUMPTIONS)
+
+    @cached_property
+    def remedy(self) -> Remedy | None:
+        """The cheapest changes that make it fit; None where it fits, or nothing helps."""
+        return None if self.fits else cheapest_change(self.ledger, self.archs)
 
     def why_not(self) -> str | None:
         """The first phase that does not fit, with the largest terms; None where all do."""
@@ -173,22 +178,21 @@ class Planner:
         Raises:
             ConfigError: it cannot be laid out there.
         """
-        return self._plan(self._config, self._ledger(nodes))
+        return self._plan(self._ledger(nodes))
 
-    def on_best(self, most_nodes: int, objective: Objective = "step_seconds") -> Plan:
+    def on_best(self, most_nodes: int, objective: Objective = "seconds") -> Plan:
         """Plan on the best number of nodes up to `most_nodes`, among those on which the run fits.
 
         Raises:
             ConfigError: it can be laid out on none of them.
         """
-        ledgers, error = self._ledgers(node_counts(most_nodes))
-        fitting = [one for one in ledgers if one.fits]
-        if not fitting:
-            if ledgers:
-                return self._plan(self._config, ledgers[-1], most_tried=most_nodes)
-            raise error or ConfigError("no number of nodes")
-        plans = [self._plan(self._config, one) for one in fitting]
-        return min(plans, key=lambda plan: cost_of(plan.step, objective))
+        ledgers, refused = self._ledgers(node_counts(most_nodes))
+        if not ledgers:
+            raise refused[-1]
+        plans = [self._plan(one) for one in ledgers if one.fits]
+        if not plans:
+            return self._plan(ledgers[-1], most_tried=most_nodes)
+        return min(plans, key=lambda plan: float(getattr(plan.step, objective)))
 
     def on_fewest(self) -> Plan:
         """Plan on the fewest nodes on which the run fits, among the `node_counts` up to MOST_NODES.
@@ -196,22 +200,14 @@ class Planner:
         Raises:
             ConfigError: it can be laid out on none.
         """
-        last: Ledger | None = None
-        error: VerlHpcError | None = None
-        for nodes in node_counts(MOST_NODES):
-            try:
-                last = self._ledger(nodes)
-            except VerlHpcError as refused:
-                error = error or refused
-                continue
-            if last.fits:
-                break
-        if last is None:
-            raise error or ConfigError("no number of nodes")
-        return self._plan(self._config, last, most_tried=None if last.fits else MOST_NODES)
+        ledgers, refused = self._ledgers(node_counts(MOST_NODES), until_it_fits=True)
+        if not ledgers:
+            raise refused[0]
+        last = ledgers[-1]
+        return self._plan(last, most_tried=None if last.fits else MOST_NODES)
 
     def search(
-        self, nodes: Sequence[int], objective: Objective = "step_seconds", option: str = "--nodes"
+        self, nodes: Sequence[int], objective: Objective = "seconds", option: str = "--nodes"
     ) -> Plan:
         """Plan the best placement and layouts over the given numbers of nodes.
 
@@ -240,49 +236,42 @@ class Planner:
         best = search_sizes(
             self._config, self._archs, self._machine, sizes, objective, work=self._work
         )[0]
-        return self._plan(best.config, best.ledger, best)
+        return self._plan(best.ledger, best)
 
-    def _ledgers(self, counts: Sequence[int]) -> tuple[list[Ledger], VerlHpcError | None]:
+    def _ledgers(
+        self, counts: Sequence[int], until_it_fits: bool = False
+    ) -> tuple[list[Ledger], list[VerlHpcError]]:
+        """Ledgers on numbers of nodes, and why there are none on others."""
         ledgers: list[Ledger] = []
-        error: VerlHpcError | None = None
+        refused: list[VerlHpcError] = []
         for nodes in counts:
             try:
                 ledgers.append(self._ledger(nodes))
-            except VerlHpcError as refused:
-                error = refused
-        return ledgers, error
+            except VerlHpcError as error:
+                refused.append(error)
+                continue
+            if until_it_fits and ledgers[-1].fits:
+                break
+        return ledgers, refused
 
     def _ledger(self, nodes: int) -> Ledger:
-        hardware = self._machine.hardware
-        layouts = run_layouts(
-            self._config,
-            self._archs[next(iter(self._archs))],
-            nodes * self._per_node,
-            archs=self._archs,
-            ranks_per_node=self._per_node,
-        )
-        return ledger(self._config, self._archs, layouts, hardware, counts_buckets=True)
+        num_ranks = nodes * self._per_node
+        return ledger_on(self._config, self._archs, num_ranks, self._machine.hardware, True)
 
     def _plan(
-        self,
-        config: RunConfig,
-        memory: Ledger,
-        found: Verified | None = None,
-        most_tried: int | None = None,
+        self, memory: Ledger, found: Verified | None = None, most_tried: int | None = None
     ) -> Plan:
-        first = self._archs[next(iter(self._archs))]
         step = predict_step(
-            config,
-            first,
+            memory.config,
+            self._archs,
             memory.layouts,
             self._machine,
-            archs=self._archs,
             work=self._work,
             plans_transfer=memory.layouts.num_ranks <= _MOST_PLANNED_RANKS,
         )
-        change = None if memory.fits else cheapest_change(memory, self._archs)
         seconds = time.perf_counter() - self._began
-        return Plan(memory, step, self._work, self._assumed, change, found, seconds, most_tried)
+        about = self._work, self._assumed, found, seconds, most_tried
+        return Plan(self._archs, memory, step, *about)
 
 
 def cheapest_change(memory: Ledger, archs: Archs) -> Remedy | None:
@@ -299,8 +288,3 @@ def cheapest_change(memory: Ledger, archs: Archs) -> Remedy | None:
 def _sharded(config: RunConfig) -> list[str]:
     """Roles that fully_shard trains."""
     return [n for n, role in config.role_settings.items() if role.parallel.engine == "fsdp"]
-
-
-def cost_of(step: StepTime, objective: Objective) -> float:
-    """Value that `objective` minimises."""
-    return step.seconds if objective == "step_seconds" else step.gpu_hours

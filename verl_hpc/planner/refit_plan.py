@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal, NamedTuple
 
-from verl_hpc.config import rollout as rollouts
 from verl_hpc.config.model import Engine
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.rollout import RolloutConfig
@@ -34,21 +32,15 @@ def refit_plan(
         layouts: of the run.
         hardware: of its nodes.
     """
-    rollout = config.rollout
     first = next(iter(layouts.train))
+    role = config.role_settings[first]
     return _planned(
         replace(arch, rope_scaling=None),  # it cannot be hashed
         layouts.train[first],
-        config.role_settings[first].parallel.engine,
-        trained_dtype(config.role_settings[first]),
-        _Engines(
-            rollout.engine,
-            rollout.pipeline_parallel,
-            rollout.expert_parallel,
-            config.rollout_dtype,
-            rollout.quantization,
-            tuple(rollout.ignored_layers),
-        ),
+        role.parallel.engine,
+        trained_dtype(role),
+        config.rollout.model_dump_json(),  # nor can a section
+        config.rollout_dtype,
         layouts.replicas,
         nodes_of(layouts.num_ranks, hardware.ranks_per_node),
         DEFAULT_BUCKET_BYTES if hardware.kind.is_gpu else HOST_BUCKET_BYTES,
@@ -60,38 +52,21 @@ def trained_dtype(role: RoleSettings) -> str:
     return kept_dtype(role.model.dtype, role.trainable and role.parallel.engine == "fsdp")
 
 
-class _Engines(NamedTuple):
-    """Settings that decide how engines lay out their weights; hashable."""
-
-    engine: rollouts.Engine
-    num_stages: int
-    expert_parallel: bool
-    dtype: str
-    quantization: Literal["fp8"] | None
-    ignored_layers: tuple[str, ...]
-
-
 @lru_cache(maxsize=16)
 def _planned(
     arch: Architecture,
     train: TrainLayout,
     trainer: Engine,
     dtype: str,
-    rollout: _Engines,
+    rollout: str,
+    rollout_dtype: str,
     replicas: Sequence[tuple[int, ...]],
     nodes: Sequence[int],
     bucket_bytes: int,
 ) -> Plan:
-    engines = RolloutConfig(
-        engine=rollout.engine,
-        tensor_parallel=len(replicas[0]) // rollout.num_stages,
-        pipeline_parallel=rollout.num_stages,
-        expert_parallel=rollout.expert_parallel,
-        quantization=rollout.quantization,
-        ignored_layers=list(rollout.ignored_layers),
-    )
     assert trainer in ("megatron", "fsdp"), trainer
     shard_map = fsdp_shard_map if trainer == "fsdp" else megatron_shard_map
     source = shard_map(arch, train, dtype=dtype)
-    target = rollout_shard_map(engines, arch, replicas, rollout.dtype)
+    engines = RolloutConfig.model_validate_json(rollout)
+    target = rollout_shard_map(engines, arch, replicas, rollout_dtype)
     return plan_transfer(quantised_source(source, target), target, nodes, bucket_bytes)

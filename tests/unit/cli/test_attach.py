@@ -8,7 +8,6 @@ import pytest
 
 from tests.unit.cli.status_runs import beat, make_run
 from verl_hpc.cli import attach as verb
-from verl_hpc.cli.main import main
 from verl_hpc.runs.attach import Listening, answer, take_requests
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
@@ -58,10 +57,10 @@ def test_on_the_ranks_own_machine_there_is_no_tunnel(rank, monkeypatch, prints):
     assert "ssh" not in shown and '"port": 43211' in shown
 
 
-def test_a_rank_without_debugpy(rank, capsys):
+def test_a_rank_without_debugpy(rank, refuses):
     rank["error"] = "ModuleNotFoundError: No module named 'debugpy'"
-    assert main(["attach", "ppo", "--rank", "1"]) == 1
-    assert "No module named 'debugpy'; pip install debugpy" in capsys.readouterr().err
+    told = refuses("attach", "ppo", "--rank", "1")
+    assert "No module named 'debugpy'; pip install debugpy" in told
 
 
 def test_a_rank_that_does_not_answer(run, refuses):
@@ -70,19 +69,10 @@ def test_a_rank_that_does_not_answer(run, refuses):
     assert not (run / "attach-1.json").exists(), "the next start must not meet it"
 
 
-@pytest.mark.parametrize("number", ["-1", "2"])
-def test_a_rank_that_is_not(run, number, capsys):
-    assert main(["attach", "ppo", f"--rank={number}"]) == 1
-    assert f"--rank {number}: runs/ppo has the ranks 0 to 1" in capsys.readouterr().err
-
-
-def test_a_run_that_is_over(run, capsys):
+def test_a_rank_or_a_run_that_is_not(run, refuses):
+    for number in (-1, 2):
+        told = refuses("attach", "ppo", f"--rank={number}")
+        assert f"--rank {number}: runs/ppo has the ranks 0 to 1" in told
     beat(run, "end", 3, outcome="stopped")
-    assert main(["attach", "ppo", "--rank", "0"]) == 1
-    assert "is not under way (stopped): no rank to attach to" in capsys.readouterr().err
-
-
-def test_bad_usage(run):
-    with pytest.raises(SystemExit) as ended:
-        main(["attach", "ppo"])
-    assert ended.value.code == 2
+    told = refuses("attach", "ppo", "--rank", "0")
+    assert "is not under way (stopped): no rank to attach to" in told

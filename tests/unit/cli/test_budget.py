@@ -4,19 +4,11 @@ import json
 
 import pytest
 
-from tests.unit.cli.status_runs import (
-    NOW,
-    beat,
-    heavy_imports,
-    make_run,
-    submit_run,
-    without_slurm,
-    work,
-)
+from tests.unit.cli.status_runs import NOW, beat, make_run, submit_run, without_slurm, work
 from tests.unit.cluster.requests import SITE, write
 from verl_hpc.budget.days import DAY_S
 from verl_hpc.budget.page import Account, Report, render_page
-from verl_hpc.cli.budget_gather import gather, records_of
+from verl_hpc.cli.budget import gather, records_of
 from verl_hpc.cli.main import main
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.jobs import record_job
@@ -232,20 +224,17 @@ OTHER_ANSWERS = [
     ("echo no", "what it prints is no JSON"),
     ("echo '{\"granted\": 1}'", "granted"),
     ("exit 3", "exit status 3"),
+    ("", "Exec format error.*#!/bin/sh"),
     ('echo \'{"start": "2027-13-01"}\'', "expected a date"),
 ]
 
 
 @pytest.mark.parametrize("script, problem", OTHER_ANSWERS)
 def test_a_site_command_that_says_something_else(tmp_path, script, problem):
+    site = site_with(tmp_path, script)
+    if not script:
+        (tmp_path / "allocation").write_text("echo {}\n")  # the kernel does not start it
     with pytest.raises(ConfigError, match=r"budget.command = (.|\n)*" + problem):
-        gather({}, NOW, "proj", site_with(tmp_path, script))
-
-
-def test_a_site_command_that_the_kernel_does_not_start(tmp_path):
-    site = site_with(tmp_path, "")
-    (tmp_path / "allocation").write_text("echo {}\n")
-    with pytest.raises(ConfigError, match=r"budget.command = .*Exec format error.*#!/bin/sh"):
         gather({}, NOW, "proj", site)
 
 
@@ -262,29 +251,18 @@ def test_steps_that_nobody_saved_are_lost_unless_the_run_goes_on_or_has_saved(tm
     assert records_of("run", run, NOW + 1e6).unsaved_s == 0.0
 
 
-def test_hours_that_are_used_as_until_now_last_until():
-    assert Account("a", "GPU-hours", 1000.0, 250.0, 0.0, None, "x").runs_out(100.0) == 400.0
-    assert Account("a", "GPU-hours", 1000.0, 0.0, 0.0, None, "x").runs_out(100.0) is None
-
-
-def test_an_account_that_is_hardly_used_lasts_until_no_day_of_the_calendar(capsys):
-    """One short job in a year: the hours would last for millions of years."""
+def test_hours_last_until_a_day_of_the_calendar_if_they_are_used_as_until_now():
+    for used, until in ((250.0, 400.0), (0.0, None)):
+        account = Account("a", "GPU-hours", 1000.0, used, 0.0, None, "x")
+        assert account.runs_out(100.0) == until
+    # One short job in a year: the hours would last for millions of years.
     account = Account("a", "GPU-hours", 75_000.0, 0.01, NOW - 300 * DAY_S, None, "x")
     assert "last until" not in render_page(Report(NOW, account, [], None, "", []))
 
 
-def test_a_date_that_is_none(cluster, capsys):
-    assert main(["budget", str(cluster), "--since", "January"]) == 1
-    assert "--since January: expected a date such as 2027-01-31" in capsys.readouterr().err
-    assert main(["budget", str(cluster), "--since", "9999-12-30"]) == 1
-    assert "--since 9999-12-30: that day has not begun" in capsys.readouterr().err
-
-
-def test_a_file_has_the_page_or_nothing(cluster, capsys):
-    with pytest.raises(SystemExit):
-        main(["budget", str(cluster), "--json", "--report", "use.md"])
-    assert "not allowed with argument --json" in capsys.readouterr().err
-
-
-def test_nothing_heavy_is_imported(cluster, tmp_path):
-    assert heavy_imports(["budget", cluster], tmp_path) == ""
+def test_a_date_that_is_none(cluster, refuses):
+    for day, told in (
+        ("January", "expected a date such as 2027-01-31"),
+        ("9999-12-30", "that day has not begun"),
+    ):
+        assert f"--since {day}: {told}" in refuses("budget", cluster, "--since", day)

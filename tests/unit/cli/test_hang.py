@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.unit.cli.status_runs import beat, make_run
-from verl_hpc.cli.hang_text import as_json, as_text
+from verl_hpc.cli.hang import as_json, as_text
 from verl_hpc.cli.main import main
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 from verl_hpc.runs.stacks.stack import STOPPED, Frame, Stack, Thread
@@ -109,10 +109,3 @@ def test_ranks_out_of_reach(run, capsys):
     write_ranks(run, Ranks(1000.0, 10.0, 120.0, None, (progress(0),)))
     assert main(["hang", "ppo"]) == 1
     assert "not reached: on another machine than" in capsys.readouterr().out
-
-
-def test_bad_words(run, refuses):
-    assert "did you mean ppo?" in refuses("hang", "pppo")
-    with pytest.raises(SystemExit) as ended:
-        main(["hang", "ppo", "--by", "gdb"])
-    assert ended.value.code == 2

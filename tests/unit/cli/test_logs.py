@@ -115,9 +115,3 @@ def test_a_reader_that_has_seen_enough(run):
     assert writer.stdout.readline() == b"n0 0: zero of 1\n"
     writer.stdout.close()
     assert (writer.stderr.read(), writer.wait(timeout=60)) == (b"", 0)
-
-
-def test_errors_and_following_exclude_each_other(run):
-    with pytest.raises(SystemExit) as ended:
-        logs("ppo_lab", "-f", "--first-error")
-    assert ended.value.code == 2

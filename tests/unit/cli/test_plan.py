@@ -1,26 +1,22 @@
 """`python -m verl_hpc plan` as a user meets it."""
 
 import json
-import subprocess
-import sys
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
 
 from tests.unit.cluster.requests import ROOT, RUN, SITE, write
-from tests.unit.planner.test_plan import KEYS
 from verl_hpc.cli.main import main
-from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
-from verl_hpc.cli.plan_text import bar
+from verl_hpc.cli.plan_text import KINDS, LETTERS, bar, by_kind
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import KINDS as GPUS
 from verl_hpc.planner.memory.phase import Phase
-from verl_hpc.planner.timing.cost import Efficiency
-from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_efficiency
+from verl_hpc.planner.timing.cost import CPU_RANKS
+from verl_hpc.planner.timing.efficiency_file import read_efficiency
 
-HEAVY = {"torch", "numpy", "mpi4py", "h5py", "vllm", "megatron", "transformers", "submitit"}
 PPO = ROOT / "configs/run/ppo_70b.yaml"
 H100 = ROOT / "slurm/h100_infiniband_pyxis.yaml"
 SIZES = ROOT / "configs/model"
@@ -73,14 +69,6 @@ def test_what_does_not_fit_has_status_1_and_a_change(plan):
     assert "it does NOT fit: load, rank 0: " in out
     assert "cheapest change found: " in out
     assert "tokens/s" not in out
-    status, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 4, "--json")
-    assert status == 1 and json.loads(out)["fits"] is False
-
-
-def test_json(plan):
-    status, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--json")
-    assert status == 0
-    assert list(json.loads(out)) == KEYS
 
 
 def test_explain_has_every_term_and_assumption(plan):
@@ -93,10 +81,13 @@ def test_explain_has_every_term_and_assumption(plan):
 
 
 def test_numbers_of_nodes(plan):
-    assert "on 8 nodes x 8" in plan(*PPO_WORDS, *MODEL)[1]
-    assert "on 16 nodes x 8" in plan(*PPO_WORDS, *MODEL, "--max-nodes", 16)[1]
-    cheap = plan(*PPO_WORDS, *MODEL, "--max-nodes", 16, "--objective", "gpu-hours")[1]
-    assert "on 8 nodes x 8" in cheap
+    words = [*PPO_WORDS, *MODEL]
+    for more, told in (
+        ([], "on 8 nodes x 8"),
+        (["--max-nodes", 16], "on 16 nodes x 8"),
+        (["--max-nodes", 16, "--objective", "gpu-hours"], "on 8 nodes x 8"),
+    ):
+        assert told in plan(*words, *more)[1], more
 
 
 def test_overrides_of_run_and_site(plan):
@@ -265,25 +256,10 @@ def test_a_search_where_nothing_fits(plan, small, tmp_path):
     assert status == 1 and "nothing fits on 8 ranks" in err
 
 
-def test_nothing_heavy_is_imported():
-    program = (
-        "import sys\nfrom verl_hpc.cli.main import main\n"
-        f"main(['plan', *{PPO_WORDS!r}, *{MODEL!r}, '--nodes', '16', '--search', '--json'])\n"
-        f"print('heavy:', *sorted({HEAVY!r} & {{n.partition('.')[0] for n in sys.modules}}))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.endswith("\nheavy:\n"), done.stdout[-200:] + done.stderr
-
-
-def phase(limit, **terms):
-    return Phase("load", "", 0, terms, {}, limit, None)
-
-
 def test_kinds_lose_no_byte():
     terms = {"a.weights": 1, "a.masters": 2, "rollout.weights": 4, "context": 8, "a.logits": 16}
     found = by_kind(Phase("load", "", 0, terms, {}, None, None))
-    assert list(found) == list(KINDS)
-    assert found == dict(zip(KINDS, (1, 0, 2, 16, 4, 8), strict=True))
+    assert [*found.items()] == [*zip(KINDS, (1, 0, 2, 16, 4, 8), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -292,19 +268,13 @@ def test_kinds_lose_no_byte():
 )
 def test_a_bar_with_its_limit(limit, most, text):
     assert LETTERS["other"] == "x"
-    assert bar(phase(limit, context=50), most, limit, 10) == text
-
-
-def test_factors_are_read_as_they_were_written(tmp_path):
-    chosen = Efficiency(training=0.25, operators=0.0)
-    (tmp_path / "a.yaml").write_text(write_efficiency(chosen, ["of nothing"]))
-    assert read_efficiency(tmp_path / "a.yaml") == chosen
-    assert read_efficiency(None) == Efficiency()
+    assert bar(Phase("load", "", 0, {"context": 50}, {}, limit, None), most, limit, 10) == text
 
 
 def test_only_cores_exceed_their_peak(tmp_path):
     (tmp_path / "a.yaml").write_text("training: 2\nlayers: 2\n")
-    assert read_efficiency(tmp_path / "a.yaml", GPUS["cpu"]).training == 2.0
+    cores = read_efficiency(tmp_path / "a.yaml", GPUS["cpu"])
+    assert cores == replace(CPU_RANKS, training=2.0, layers=2.0)
     with pytest.raises(ConfigError, match="training = 2: a fraction of the peak of H200"):
         read_efficiency(tmp_path / "a.yaml", GPUS["H200"])
 
@@ -327,15 +297,6 @@ def test_factors_that_are_none(plan, tmp_path, text, answer):
     words = [*PPO_WORDS, *MODEL, "--nodes", 16, "--efficiency", tmp_path / "a.yaml"]
     status, _, err = plan(*words)
     assert status == 1 and answer in err
-
-
-def test_factors_change_seconds(plan, tmp_path):
-    (tmp_path / "a.yaml").write_text("training: 0.25\n")
-    words = [*PPO_WORDS, *MODEL, "--nodes", 16, "--json"]
-    before = json.loads(plan(*words)[1])["operators"]
-    after = json.loads(plan(*words, "--efficiency", tmp_path / "a.yaml")[1])["operators"]
-    assert after["update_actor"] > 1.5 * before["update_actor"]
-    assert after["rollout"] == before["rollout"]
 
 
 def test_measured_figures_are_planned_with_and_said(plan, tmp_path):

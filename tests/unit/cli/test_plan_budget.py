@@ -22,20 +22,24 @@ PPO = [
 ]
 
 
+def printed(lives):
+    """What sacct prints of jobs."""
+    return "\n".join(
+        f"{one.job_id}|COMPLETED|{one.submitted:.0f}|{one.eligible:.0f}|{one.started:.0f}|"
+        f"{one.elapsed_s:.0f}|{one.nodes}|gres/gpu=8||None|{one.limit_s / 60:.0f}"
+        for one in lives
+    )
+
+
 @pytest.fixture
 def plan(monkeypatch, tmp_path, capsys):
     """Run the verb, a month after the beginning of a queue; (status, stdout, stderr)."""
 
     def sacct(lives):
-        lines = [
-            f"{one.job_id}|COMPLETED|{one.submitted:.0f}|{one.eligible:.0f}|{one.started:.0f}|"
-            f"{one.elapsed_s:.0f}|{one.nodes}|gres/gpu=8||None|{one.limit_s / 60:.0f}"
-            for one in lives
-        ]
         (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "history").write_text("\n".join(lines))
+        (tmp_path / "history").write_text(printed(lives))
         program = tmp_path / "bin/sacct"
-        program.write_text(f"#!/bin/sh\ncat {tmp_path}/history\n" if lines else "exit 1")
+        program.write_text(f"#!/bin/sh\ncat {tmp_path}/history\n" if lives else "exit 1")
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
 
@@ -157,16 +161,11 @@ def test_the_day_that_is_told_is_that_on_which_a_chain_of_the_queue_ends(tmp_pat
     queue = Partition(256, 0.9, 3)
     queue.advance(40 * 24 * HOUR)
     now = queue.now
-    lines = [
-        f"{one.job_id}|COMPLETED|{one.submitted:.0f}|{one.eligible:.0f}|{one.started:.0f}|"
-        f"{one.elapsed_s:.0f}|{one.nodes}|gres/gpu=8||None|{one.limit_s / 60:.0f}"
-        for one in queue.history()
-    ]
-    asked = []
+    text, asked = printed(queue.history()), []
 
     def sacct(words):
         asked.extend(words)
-        return "\n".join(lines)
+        return text
 
     parser = argparse.ArgumentParser()
     add_arguments(parser)

@@ -88,9 +88,9 @@ def test_factors_that_are_fitted_predict_a_third_layout(here, capsys):
     run = read_run(here / "runs/c", None, [str(SIZES)])
     machine = Machine(run.hardware, read_efficiency(here / "fit.yaml"))
     work = workload_of(run.config, PROMPT, Lengths(RESPONSE, LONGEST))
-    answers = predict_step(run.config, run.arch, run.layouts, machine, archs=run.archs, work=work)
+    answers = predict_step(run.config, run.archs, run.layouts, machine, work=work)
     before = replace(machine, efficiency=Efficiency())
-    unfitted = predict_step(run.config, run.arch, run.layouts, before, archs=run.archs, work=work)
+    unfitted = predict_step(run.config, run.archs, run.layouts, before, work=work)
     assert answers.seconds == pytest.approx(third.seconds, rel=0.1)
     assert abs(unfitted.seconds / third.seconds - 1) > 0.1
     for name in ("rollout", "values", "update_actor", "update_critic"):

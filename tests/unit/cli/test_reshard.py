@@ -8,7 +8,8 @@ import pytest
 
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.cli.main import main
-from verl_hpc.cli.reshard import as_text
+from verl_hpc.cli.reshard import as_text, parse_sizes
+from verl_hpc.errors import ConfigError
 from verl_hpc.layout.report import ReshardReport, Spread
 
 SMALL = {
@@ -110,16 +111,6 @@ def test_neither_a_site_nor_gpus_per_node(model, capsys):
 SITE = "name: here\ngpus_per_node: 2\ncores_per_node: 8\n"
 
 
-@pytest.mark.parametrize("number", ["0", "-8"])
-@pytest.mark.parametrize("more", [(), ("--site", "site.yaml")])
-def test_a_node_has_at_least_one_rank(tmp_path, monkeypatch, reshard, number, more):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "site.yaml").write_text(SITE)
-    status, _, err = reshard(*more, **{"gpus-per-node": number})
-    assert status == 1
-    assert err.startswith(f"ConfigError: --gpus-per-node {number}: a whole number from 1 up")
-
-
 def test_gpus_per_node_wins_over_the_sites(tmp_path, monkeypatch, reshard):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "site.yaml").write_text(SITE)
@@ -130,13 +121,6 @@ def test_gpus_per_node_wins_over_the_sites(tmp_path, monkeypatch, reshard):
 
     assert inbound("8") == 0
     assert inbound("1") > 0
-
-
-def test_an_element_type_that_there_is_not(reshard):
-    status, _, err = reshard(dtype="float33")
-    assert status == 2
-    assert "argument --dtype: invalid choice: 'float33'" in err
-    assert "bfloat16" in err
 
 
 BAD_SITES = [
@@ -211,6 +195,7 @@ BAD_INPUT = [
         ["LayoutError", "tensor_parallel = 16", "8 attention heads"],
     ),
     ({"train": "tp=2,dp=4", "rollout": "tp=4", "grouping": "zero_redundancy"}, ["(2)", "(4)"]),
+    ({"gpus-per-node": "0"}, ["ConfigError", "--gpus-per-node 0: a whole number from 1 up"]),
     ({"bucket-mib": "0"}, ["ConfigError", "--bucket-mib 0: a whole number from 1 up"]),
     ({"bucket-mib": "-1"}, ["ConfigError", "--bucket-mib -1: a whole number from 1 up"]),
 ]
@@ -225,6 +210,7 @@ def test_bad_input_is_one_line_and_status_one(reshard, changes, words):
 
 
 BAD_USAGE = [
+    ({"dtype": "float33"}, "--dtype: invalid choice: 'float33'"),
     ({"gpus-per-node": "eight"}, "--gpus-per-node: invalid int value: 'eight'"),
     ({"grouping": "mine"}, "invalid choice: 'mine'"),
     ({"bucket-mib": "1.5"}, "--bucket-mib: invalid int value: '1.5'"),
@@ -239,9 +225,36 @@ def test_bad_usage_is_status_two(reshard, changes, words):
     assert "Traceback" not in err
 
 
-def test_flags_that_are_needed(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["reshard"])
-    assert ended.value.code == 2
-    complaint = capsys.readouterr().err.splitlines()[-1]
-    assert complaint.endswith("are required: --model, --train, --rollout")
+AXES = ("tp", "pp", "dp")
+
+
+def test_sizes():
+    for text, sizes in (
+        ("tp=8,pp=4,dp=2", {"tp": 8, "pp": 4, "dp": 2}),
+        ("dp=2", {"dp": 2}),
+        (" pp=16 , tp=1 ", {"pp": 16, "tp": 1}),
+    ):
+        assert parse_sizes("--train", text, AXES) == sizes
+
+
+NO_SIZES = [
+    ("tp=2,xp=3", "'xp=3'; give each of tp, pp, dp once"),
+    ("tp=2,tp=2", "'tp=2'; give each of"),
+    ("", "''; give each of"),
+    ("tp=2,", "''; give each of"),
+    ("8", "'8'; give each of"),
+    ("tp=0", "tp = '0'; a whole number from 1 up"),
+    ("tp=-1", "tp = '-1'; a whole number"),
+    ("tp=2.0", "tp = '2.0'; a whole number"),
+    ("tp=", "tp = ''; a whole number"),
+    ("tp", "tp = ''; a whole number"),
+    ("pp=two", "pp = 'two'; a whole number"),
+]
+
+
+@pytest.mark.parametrize("text, words", NO_SIZES)
+def test_what_is_no_size_is_told_with_its_flag(text, words):
+    with pytest.raises(ConfigError) as caught:
+        parse_sizes("--train", text, AXES)
+    assert str(caught.value).startswith(f"--train {text}: ")
+    assert words in str(caught.value)

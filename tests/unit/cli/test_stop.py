@@ -5,7 +5,6 @@ import time
 import pytest
 
 from tests.unit.cli.status_runs import beat, fake_slurm, submit_run
-from verl_hpc.cli.main import main
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -14,10 +13,6 @@ pytestmark = pytest.mark.usefixtures("here")
 @pytest.fixture
 def run(working_run):
     return working_run
-
-
-def stop(*words):
-    return main(["stop", *words])
 
 
 def asked(run):
@@ -47,10 +42,9 @@ AFTER = [
 
 
 @pytest.mark.parametrize("after, words", AFTER)
-def test_after_a_step(run, capsys, after, words):
-    assert stop("ppo_lab", "--after-step", str(after)) == 0
+def test_after_a_step(run, prints, after, words):
+    assert words in prints("stop", "ppo_lab", "--after-step", after)
     assert asked(run) == ("stop", False, after)
-    assert words in capsys.readouterr().out
 
 
 def test_before_the_first_step_nothing_is_promised_about_time(run, prints):
@@ -71,17 +65,17 @@ def test_a_step_that_cannot_be(run, after, words, refuses):
     assert not read_requests(run)
 
 
-def test_a_later_request_replaces_an_earlier_one(run, capsys):
+def test_a_later_request_replaces_an_earlier_one(run, prints):
     leave_request(run, Request(kind="stop", after_step=9, by="ann"))
-    assert stop("ppo_lab", "--now") == 0
-    assert capsys.readouterr().out.startswith("replaces: stop after step 9, asked by ann\n")
+    told = prints("stop", "ppo_lab", "--now")
+    assert told.startswith("replaces: stop after step 9, asked by ann\n")
     assert asked(run) == ("stop", True, 0)
 
 
-def test_a_request_is_withdrawn(run, capsys, prints):
+def test_a_request_is_withdrawn(run, prints):
     leave_request(run, Request(kind="stop", now=True, by="ann"))
-    assert stop("ppo_lab", "--cancel") == 0
-    assert capsys.readouterr().out == "runs/ppo_lab: withdrawn: stop now, asked by ann\n"
+    told = prints("stop", "ppo_lab", "--cancel")
+    assert told == "runs/ppo_lab: withdrawn: stop now, asked by ann\n"
     assert not read_requests(run)
     assert prints("stop", "ppo_lab", "--cancel") == "runs/ppo_lab: no request waits\n"
 
@@ -117,10 +111,3 @@ def test_a_run_that_keeps_no_heartbeat_is_asked_all_the_same(run, prints):
 def test_a_run_directory_that_cannot_be_written(run, refuses):
     (run / "request_stop.json").mkdir()
     assert "cannot leave a request in runs/ppo_lab" in refuses("stop", "ppo_lab")
-
-
-@pytest.mark.parametrize("words", [["--now", "--cancel"], ["--now", "--after-step", "3"]])
-def test_one_way_at_a_time(run, capsys, words):
-    with pytest.raises(SystemExit) as ended:
-        stop("ppo_lab", *words)
-    assert ended.value.code == 2

@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from verl_hpc.cli.dashboard.server import make_server
+from verl_hpc.cli.list import directory_of_runs
 from verl_hpc.errors import ConfigError
 
 
@@ -25,9 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cli.dashboard.server import make_server
-    from verl_hpc.cli.list import directory_of_runs
-
     directory = directory_of_runs(arguments.directory)
     if directory is None:
         return 0

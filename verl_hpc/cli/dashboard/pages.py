@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from string import Template
 from urllib.parse import urlencode
 
-from verl_hpc.cli.dashboard.files import read_shown, shown_files
-from verl_hpc.cli.dashboard.log import log_part
 from verl_hpc.cli.dashboard.metrics import MetricsTail
-from verl_hpc.cli.dashboard.ranks import ranks_part
-from verl_hpc.cli.dashboard.samples import run_link, samples_link, samples_part
-from verl_hpc.cli.dashboard.timeline import timeline_part
+from verl_hpc.cli.dashboard.parts import (
+    log_part,
+    ranks_part,
+    run_link,
+    samples_link,
+    samples_part,
+    timeline_part,
+)
 from verl_hpc.cli.list import HEADER, table
 from verl_hpc.cli.status import read_status
 from verl_hpc.cli.status_text import Status, as_rows, headline
+from verl_hpc.config.regular_file import is_regular, read_regular
 from verl_hpc.metrics import sections
+from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 from verl_hpc.metrics.flow_view import flow_section
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.report import STYLE
@@ -33,6 +39,29 @@ _NUM_LAST_STEPS = 10
 _ALL_RUNS = '<a href="/">All runs</a>'
 PARTS = ("status", "charts", "timeline", "ranks", "times", "flow", "log")
 """Parts of a run's page, each of which the page refreshes on its own."""
+_MOST_BYTES = 16 * 1024**2
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a run directory that is shown as it is, its label, and its media type."""
+
+    name: str
+    label: str
+    kind: str = "text/plain"
+
+    def is_in(self, run: Path) -> bool:
+        """Whether a run has it: only a regular file is shown, since a link may lead anywhere."""
+        path = run / self.name
+        return is_regular(path) and path.stat().st_size <= _MOST_BYTES
+
+
+_FILES = (
+    _File("report.html", "report", "text/html"),
+    _File("config.yaml", "configuration"),
+    _File(FLOW, "flow"),
+    _File("facts.json", "facts"),
+)
 
 
 class Pages:
@@ -86,9 +115,11 @@ class Pages:
             "status": lambda run: self._status(run, name),
             "charts": self._charts,
             "times": self._times,
-            "timeline": lambda run: self._timeline(run, name, query.get("steps", "")),
+            "timeline": lambda run: timeline_part(
+                run, name, query.get("steps", ""), self._seconds(run)
+            ),
             "samples": lambda run: samples_part(run, name, query.get("step", "")),
-            "ranks": self._ranks,
+            "ranks": lambda run: ranks_part(run, self._seconds(run)),
             "flow": flow_section,
             "log": log_part,
         }
@@ -102,7 +133,11 @@ class Pages:
         Raises:
             LookupError: there is no such run, or it has no such file.
         """
-        return read_shown(self._find(name), file)
+        run = self._find(name)
+        for one in _FILES:
+            if one.name == file and one.is_in(run):
+                return read_regular(run / file).decode("utf-8", errors="replace"), one.kind
+        raise LookupError("the run has no such file to show")
 
     @staticmethod
     def style(own: Path) -> str:
@@ -149,6 +184,8 @@ class Pages:
 
     def _status(self, run: Path, name: str) -> str:
         status = read_status(run, time.time())
+        state = status.state.name
+        detail = headline(status).removeprefix(state).removeprefix(":")
         rows = self._rows(run)
         listed = [("directory", str(run.resolve())), *as_rows(status)]
         if steps := saved_steps(run):
@@ -156,7 +193,7 @@ class Pages:
         facts = "".join(f"<dt>{label}</dt><dd>{escape(text)}</dd>" for label, text in listed)
         facts += samples_link(run, name) + _links(name, run)
         return (
-            f'<p class="subtitle">{_state(status.state.name)} {escape(_rest(status))}</p>'
+            f'<p class="subtitle">{_state(state)} {escape(detail)}</p>'
             f"{_bar(status)}"
             f'<dl class="facts">{facts}</dl>{sections.alert(rows)}'
             f'<dl class="headline">{sections.headline(rows)}</dl>'
@@ -165,12 +202,6 @@ class Pages:
     def _charts(self, run: Path) -> str:
         drawn = sections.charts(self._rows(run))
         return f'<div class="charts">{drawn}</div>' if drawn else ""
-
-    def _ranks(self, run: Path) -> str:
-        return ranks_part(run, self._seconds(run))
-
-    def _timeline(self, run: Path, name: str, steps: str) -> str:
-        return timeline_part(run, name, steps, self._seconds(run))
 
     def _seconds(self, run: Path) -> dict[str, float]:
         """Return the seconds of a mean step by operator."""
@@ -194,14 +225,11 @@ def _state(name: str) -> str:
     return f'<span class="state {kinds.get(name, "still")}">{escape(name)}</span>'
 
 
-def _rest(status: Status) -> str:
-    return headline(status).removeprefix(status.state.name).removeprefix(":")
-
-
 def _links(name: str, run: Path) -> str:
     links = (
         f'<a href="/file?{escape(urlencode({"name": name, "file": file.name}))}">{file.label}</a>'
-        for file in shown_files(run)
+        for file in _FILES
+        if file.is_in(run)
     )
     text = ", ".join(links)
     return f"<dt>files</dt><dd>{text}</dd>" if text else ""

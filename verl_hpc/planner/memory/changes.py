@@ -8,17 +8,18 @@ what is lacking leaves the failing phase as it is, and is so passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from verl_hpc.config.load import parse_config
+from verl_hpc.config.model import ParallelConfig
 from verl_hpc.config.run import RunConfig
+from verl_hpc.config.tree import put
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.placement.layouts import run_layouts
-from verl_hpc.planner.memory.ledger import Ledger, ledger
+from verl_hpc.planner.memory.ledger import Ledger, ledger_on
 from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.memory.step_rows import longest_sequence
 
@@ -50,7 +51,12 @@ class Remedy:
         return self.ledger.layouts.num_ranks
 
     def __str__(self) -> str:
-        words = [f"{name}: {_yaml(v)}" for name, v in self.settings.items() if v is not None]
+        # As YAML has it: true, and not True.
+        words = [
+            f"{name}: {str(v).lower() if isinstance(v, bool) else v}"
+            for name, v in self.settings.items()
+            if v is not None
+        ]
         size = [self._size()] if self.num_ranks != self.asked_ranks else []
         return "; ".join(words + size) or "no change"
 
@@ -58,11 +64,6 @@ class Remedy:
         nodes, rest = divmod(self.num_ranks, self.ledger.hardware.ranks_per_node)
         ranks = f"{self.num_ranks} ranks"
         return ranks if rest else f"{nodes} node{'s' * (nodes > 1)} ({ranks})"
-
-
-def _yaml(value: object) -> str:
-    """Format a value as YAML does."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def remedy(
@@ -111,7 +112,7 @@ def _best(
             continue
         if other.fits:
             return settings, other
-        tried += [(settings, other, phase) for phase in other.all_phases if _alike(phase, misfit)]
+        tried += [(settings, other, phase) for phase in other.all_phases if phase.key == misfit.key]
     helpful = [entry for entry in tried if entry[2].fits]
     # A change may move bytes from device to host memory or back: prefer one that adds no misfit.
     fewer = [entry for entry in helpful if _misfits(entry[1]) < _misfits(now)]
@@ -121,13 +122,9 @@ def _best(
     return min(better, key=lambda entry: _excess(entry[2]))[:2] if better else ({}, None)
 
 
-def _alike(one: Phase, other: Phase) -> bool:
-    return (one.name, one.of) == (other.name, other.of)
-
-
 def _misfits(found: Ledger) -> set[tuple[str, str]]:
     """Phases that do not fit."""
-    return {(phase.name, phase.of) for phase in found.all_phases if not phase.fits}
+    return {phase.key for phase in found.all_phases if not phase.fits}
 
 
 def _excess(phase: Phase) -> float:
@@ -140,10 +137,8 @@ def _laid_out(
     config: RunConfig, archs: Mapping[str, Architecture], num_ranks: int, hardware: Hardware
 ) -> Ledger | None:
     """Return the ledger of a configuration; None where it cannot be laid out."""
-    first, per_node = archs[next(iter(config.role_settings))], hardware.ranks_per_node
     try:
-        layouts = run_layouts(config, first, num_ranks, archs=archs, ranks_per_node=per_node)
-        return ledger(config, archs, layouts, hardware)
+        return ledger_on(config, archs, num_ranks, hardware)
     except VerlHpcError:
         return None
 
@@ -153,11 +148,7 @@ def _changed(
 ) -> Ledger | None:
     tree = now.config.model_dump(mode="json")
     for name, value in settings.items():
-        *sections, last = name.split(".")
-        place = tree
-        for section in sections:
-            place = place[section]
-        place[last] = value
+        put(tree, name, value)
     try:
         config = parse_config(tree) if settings else now.config
     except VerlHpcError:
@@ -171,7 +162,7 @@ def _changes(now: Ledger, misfit: Phase) -> Iterator[tuple[Settings, int]]:
     # Tensor parallelism stays within a node, since every layer waits for its collectives.
     most_tp = min(_LARGEST_TP, now.hardware.ranks_per_node)
     sections = _parallel_sections(config, misfit)
-    layouts = list(_larger_layouts(config, sections, most_tp))
+    layouts = list(_larger_layouts(sections, most_tp))
     yield from ((settings, num_ranks) for settings in _of_host(config))
     yield from ((settings, num_ranks) for settings in _of_passes(config, sections))
     yield from ((settings, num_ranks) for settings in _of_generation(config, most_tp))
@@ -180,17 +171,11 @@ def _changes(now: Ledger, misfit: Phase) -> Iterator[tuple[Settings, int]]:
     yield from ((settings, 2 * num_ranks) for settings in ({}, *layouts))
 
 
-def _parallel_sections(config: RunConfig, misfit: Phase) -> list[str]:
+def _parallel_sections(config: RunConfig, misfit: Phase) -> dict[str, ParallelConfig]:
     """Sections that set the role's parallel sizes: the role's own or the shared one."""
     names = [misfit.of] if misfit.of in config.roles else list(config.roles)
-    own = [n for n in names if config.roles[n].parallel is not None]
-    return [f"roles.{name}.parallel" for name in own] or ["parallel"]
-
-
-def _of_parallel(config: RunConfig, section: str) -> Any:
-    return (
-        config.parallel if section == "parallel" else config.roles[section.split(".")[1]].parallel
-    )
+    own = {f"roles.{name}.parallel": config.roles[name].parallel for name in names}
+    return {name: one for name, one in own.items() if one} or {"parallel": config.parallel}
 
 
 def _of_host(config: RunConfig) -> Iterator[Settings]:
@@ -204,20 +189,18 @@ def _of_host(config: RunConfig) -> Iterator[Settings]:
             yield {f"offload.{part}": False for part in parts}
 
 
-def _of_passes(config: RunConfig, sections: Sequence[str]) -> Iterator[Settings]:
+def _of_passes(config: RunConfig, sections: Mapping[str, ParallelConfig]) -> Iterator[Settings]:
     """Use smaller micro-batches, share activations, or recompute them."""
     longest, tokens = longest_sequence(config), config.batch.max_tokens_per_micro_batch
     while tokens > longest:
         tokens = max(tokens // 2, longest)
         yield {"batch.max_tokens_per_micro_batch": tokens}
-    for section in sections:
-        sizes = _of_parallel(config, section)
+    for section, sizes in sections.items():
         if sizes.tensor_parallel > 1 and not sizes.sequence_parallel:
             yield {f"{section}.sequence_parallel": True}
     kinds = ("none", "selective", "full")
-    for section in sections:
-        now = _of_parallel(config, section).recompute
-        for kind in kinds[kinds.index(now) + 1 :]:
+    for section, sizes in sections.items():
+        for kind in kinds[kinds.index(sizes.recompute) + 1 :]:
             yield {f"{section}.recompute": kind, f"{section}.recompute_modules": None}
 
 
@@ -246,10 +229,9 @@ def _of_generation(config: RunConfig, most_tp: int) -> Iterator[Settings]:
             yield {f"rollout.{name}": value for name, value in both.items()}
 
 
-def _larger_layouts(config: RunConfig, sections: Sequence[str], most_tp: int) -> Iterator[Settings]:
+def _larger_layouts(sections: Mapping[str, ParallelConfig], most_tp: int) -> Iterator[Settings]:
     """Use more of the ranks for model parallelism."""
-    for section in sections:
-        sizes = _of_parallel(config, section)
+    for section, sizes in sections.items():
         if 2 * sizes.tensor_parallel <= most_tp:
             yield {f"{section}.tensor_parallel": 2 * sizes.tensor_parallel}
         yield {f"{section}.pipeline_parallel": 2 * sizes.pipeline_parallel}

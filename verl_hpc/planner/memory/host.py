@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from verl_hpc.planner.memory import overheads, role
@@ -34,14 +34,16 @@ class HostMemory:
     Args:
         run: the planned run.
         here: engines of the rank by role.
-        goes: whether a part of a role (`parameters`, `optimizer`) leaves the device in every step.
+        generates: whether a rollout engine is on the rank.
     """
 
-    def __init__(
-        self, run: PlannedRun, here: Mapping[str, RoleOnRank], goes: Callable[[str, str], bool]
-    ) -> None:
-        self._run, self._here, self._goes = run, here, goes
+    def __init__(self, run: PlannedRun, here: Mapping[str, RoleOnRank], generates: bool) -> None:
+        self._run, self._here, self._generates = run, here, generates
         self._on_gpu = run.hardware.kind.is_gpu
+
+    def goes(self, name: str, part: str) -> bool:
+        """Whether a part of a role, a setting of `offload`, leaves the device in every step."""
+        return self._generates and bool(getattr(self._run.settings[name].offload, part))
 
     def _rounds(self, shape: RoleShape) -> bool:
         """Whether page-locked copies are rounded up to powers of 2."""
@@ -68,9 +70,9 @@ class HostMemory:
         is offloaded in every step, ordinary memory for the rest."""
         terms: Terms = {}
         for name, (shape, *_) in self._here.items():
-            terms[f"{name}.weights_copy"] = self.weights_copy(name, self._goes(name, "parameters"))
+            terms[f"{name}.weights_copy"] = self.weights_copy(name, self.goes(name, "parameters"))
             if shape.trainable:
-                stays = self._goes(name, "optimizer")
+                stays = self.goes(name, "optimizer")
                 terms[f"{name}.optimizer_copy"] = self.optimizer_copy(name, stays)
         return terms
 
@@ -78,9 +80,9 @@ class HostMemory:
         """Copies of what is offloaded while engines generate."""
         terms: Terms = {}
         for name in self._here:
-            if self._goes(name, "parameters"):
+            if self.goes(name, "parameters"):
                 terms[f"{name}.weights_copy"] = self.weights_copy(name)
-            if self._goes(name, "optimizer"):
+            if self.goes(name, "optimizer"):
                 terms[f"{name}.optimizer_copy"] = self.optimizer_copy(name)
         return terms
 

@@ -17,13 +17,12 @@ from itertools import pairwise
 from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.placement.layouts import RunLayouts
+from verl_hpc.placement.layouts import RunLayouts, run_layouts
 from verl_hpc.planner.memory.phase import PHASES, Phase
 from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.rank import RankMemory
 from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.memory.shape import RoleShape
-from verl_hpc.planner.memory.terms import ASSUMPTIONS
 from verl_hpc.planner.memory.transfer import counted_buckets
 
 
@@ -73,8 +72,7 @@ class Ledger(PlannedRun):
         fullest: dict[tuple[str, str], Phase] = {}
         for rank in self.classes.values():
             for phase in self.of_rank(rank):
-                key = phase.name, phase.of
-                fullest[key] = _fuller(fullest.get(key), phase)
+                fullest[phase.key] = _fuller(fullest.get(phase.key), phase)
         return tuple(sorted(fullest.values(), key=lambda phase: PHASES.index(phase.name)))
 
     @cached_property
@@ -99,11 +97,6 @@ class Ledger(PlannedRun):
         """Least free memory on any device in any phase; None without a limit."""
         rooms = [phase.room_bytes for phase in self.all_phases if phase.room_bytes is not None]
         return min(rooms, default=None)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the ledger, as text."""
-        return ASSUMPTIONS
 
 
 def _fuller(one: Phase | None, other: Phase) -> Phase:
@@ -145,3 +138,20 @@ def ledger(
         if counts_buckets:
             buckets = counted_buckets(config, first, layouts, hardware)
     return Ledger(config, layouts, hardware, shapes, rollout, settings, buckets)
+
+
+def ledger_on(
+    config: RunConfig,
+    archs: Mapping[str, Architecture],
+    num_ranks: int,
+    hardware: Hardware,
+    counts_buckets: bool = False,
+) -> Ledger:
+    """Lay a run out on so many ranks as the run does, and predict its memory.
+
+    Raises:
+        VerlHpcError: the ranks do not match the sizes, or a model cannot be cut that way.
+    """
+    first, per_node = archs[next(iter(config.role_settings))], hardware.ranks_per_node
+    layouts = run_layouts(config, first, num_ranks, archs=archs, ranks_per_node=per_node)
+    return ledger(config, archs, layouts, hardware, counts_buckets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -86,23 +87,15 @@ def vocabulary_share(arch: Architecture, tp: int) -> int:
     return padded_vocab(arch.vocab_size, tp) // tp
 
 
-def layer_of(shape: RoleShape) -> tuple[Parameter, ...]:
-    """`layer_parameters` of a shape."""
+def layer_of(shape: RoleShape, adapters: AdapterShape | None = None) -> tuple[Parameter, ...]:
+    """`layer_parameters` of a shape, or those of its adapters."""
     layout = shape.layout
-    return layer_parameters(shape.arch, layout.tp, layout.ep, layout.etp, shape.backend)
-
-
-def _adapters_of(shape: RoleShape) -> tuple[Parameter, ...]:
-    """Adapter parameters of one layer."""
-    layout = shape.layout
-    return layer_parameters(
-        shape.arch, layout.tp, layout.ep, layout.etp, shape.backend, shape.adapters
-    )
+    return layer_parameters(shape.arch, layout.tp, layout.ep, layout.etp, shape.backend, adapters)
 
 
 def adapted_elements(shape: RoleShape) -> int:
     """Elements of one layer's parameters that have adapters."""
-    adapted = {p.name.rpartition(".lora_")[0] + ".weight" for p in _adapters_of(shape)}
+    adapted = {p.name.rpartition(".lora_")[0] + ".weight" for p in layer_of(shape, shape.adapters)}
     return sum(p.num_elements for p in layer_of(shape) if p.name in adapted)
 
 
@@ -111,7 +104,6 @@ class Elements(NamedTuple):
 
     dense: int
     expert: int
-    num_parameters: int
     largest: int
     """Elements of the largest parameter."""
 
@@ -123,32 +115,36 @@ class Elements(NamedTuple):
 @lru_cache(maxsize=4096)
 def stage_elements(shape: RoleShape, stage: int) -> Elements:
     """Sum the elements of all chunks of one stage, as listed by `chunk_parameters`."""
+    ends = (*_before_layers(shape, stage), *_behind_layers(shape, stage))
+    return _elements(shape, stage, layer_of(shape), ends)
+
+
+@lru_cache(maxsize=4096)
+def trained_elements(shape: RoleShape, stage: int) -> Elements:
+    """Sum the elements of all chunks of one stage, as listed by `trained_parameters`."""
+    if shape.adapters is None:
+        return stage_elements(shape, stage)
+    return _elements(shape, stage, layer_of(shape, shape.adapters), _heads(shape, stage))
+
+
+def _elements(
+    shape: RoleShape, stage: int, layer: Sequence[Parameter], ends: Sequence[Parameter]
+) -> Elements:
     num_layers = sum(row[stage] for row in shape.layers)
-    layer = layer_of(shape) if num_layers else ()
-    ends = [
-        parameter
-        for chunk in range(shape.layout.vpp)
-        for parameter in (
-            *_before_layers(shape, stage, chunk),
-            *_behind_layers(shape, stage, chunk),
-        )
-    ]
+    layer = layer if num_layers else ()
     expert = sum(p.num_elements for p in layer if p.expert)
     dense = sum(p.num_elements for p in layer) - expert
-    return Elements(
-        num_layers * dense + sum(p.num_elements for p in ends),
-        num_layers * expert,
-        num_layers * len(layer) + len(ends),
-        max(p.num_elements for p in (*layer, *ends)),
-    )
+    outside = sum(p.num_elements for p in ends)
+    largest = max((p.num_elements for p in (*layer, *ends)), default=0)
+    return Elements(num_layers * dense + outside, num_layers * expert, largest)
 
 
 @lru_cache(maxsize=4096)
 def chunk_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Parameter, ...]:
     """Parameters of one model chunk of one stage, in the order of `named_parameters`."""
-    layers = layer_of(shape) * shape.layers[chunk][stage]
-    before, behind = _before_layers(shape, stage, chunk), _behind_layers(shape, stage, chunk)
-    return (*before, *layers, *behind)
+    before = _before_layers(shape, stage) if chunk == 0 else ()
+    behind = _behind_layers(shape, stage) if chunk == shape.layout.vpp - 1 else ()
+    return (*before, *layer_of(shape) * shape.layers[chunk][stage], *behind)
 
 
 @lru_cache(maxsize=4096)
@@ -156,40 +152,32 @@ def trained_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Parame
     """Parameters of a chunk that have gradients: all, or adapters and the one-number head."""
     if shape.adapters is None:
         return chunk_parameters(shape, stage, chunk)
-    layers = _adapters_of(shape) * shape.layers[chunk][stage]
-    behind = _behind_layers(shape, stage, chunk)
-    heads = [p for p in behind if shape.head != "language_model" and "output_layer" in p.name]
-    return (*layers, *heads)
+    heads = _heads(shape, stage) if chunk == shape.layout.vpp - 1 else ()
+    return (*layer_of(shape, shape.adapters) * shape.layers[chunk][stage], *heads)
 
 
-@lru_cache(maxsize=4096)
-def trained_elements(shape: RoleShape, stage: int) -> Elements:
-    """Sum the elements of all chunks of one stage, as listed by `trained_parameters`."""
-    trained = [
-        p for chunk in range(shape.layout.vpp) for p in trained_parameters(shape, stage, chunk)
-    ]
-    expert = sum(p.num_elements for p in trained if p.expert)
-    dense = sum(p.num_elements for p in trained) - expert
-    largest = max((p.num_elements for p in trained), default=0)
-    return Elements(dense, expert, len(trained), largest)
-
-
-def _before_layers(shape: RoleShape, stage: int, chunk: int) -> list[Parameter]:
-    if not stage == chunk == 0:
+def _before_layers(shape: RoleShape, stage: int) -> list[Parameter]:
+    if stage:
         return []
     return [Parameter("embedding", _vocabulary(shape), own_bucket=_copies_embedding(shape))]
 
 
-def _behind_layers(shape: RoleShape, stage: int, chunk: int) -> list[Parameter]:
-    hidden, copies = shape.arch.hidden_size, _copies_embedding(shape)
-    if not shape.is_last(stage) or chunk != shape.layout.vpp - 1:
+def _behind_layers(shape: RoleShape, stage: int) -> list[Parameter]:
+    if not shape.is_last(stage):
         return []
+    hidden, copies = shape.arch.hidden_size, _copies_embedding(shape)
     parameters = [Parameter("decoder.final_layernorm.weight", hidden)]
     if shape.head != "language_model":
         parameters.append(Parameter("output_layer.weight", hidden))
     elif not shape.arch.tied_embeddings or copies:
         parameters.append(Parameter("output_layer.weight", _vocabulary(shape), own_bucket=copies))
     return parameters
+
+
+def _heads(shape: RoleShape, stage: int) -> list[Parameter]:
+    """The output layer of a head that gives one number, which is trained beside adapters."""
+    one_number = shape.head != "language_model"
+    return [p for p in _behind_layers(shape, stage) if one_number and "output_layer" in p.name]
 
 
 def _vocabulary(shape: RoleShape) -> int:

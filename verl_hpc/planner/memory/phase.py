@@ -58,17 +58,14 @@ class Phase:
         return self.host_limit_bytes - self.host_bytes - (self.device_bytes * self.is_shared)
 
     @property
-    def lacks_host_memory(self) -> bool:
-        """Whether host memory is what does not fit."""
-        host, device = self.host_room_bytes, self.room_bytes
-        if self.problem is not None or host is None or host >= 0:
-            return False
-        return self.is_shared or device is None or device >= 0
-
-    @property
     def fits(self) -> bool:
         rooms = (self.room_bytes, self.host_room_bytes)
         return self.problem is None and all(room is None or room >= 0 for room in rooms)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells the phases of a rank apart."""
+        return self.name, self.of
 
     @property
     def title(self) -> str:
@@ -78,19 +75,13 @@ class Phase:
         """Describe what does not fit, with the largest terms."""
         if self.problem:
             return f"{self.title}, rank {self.rank}: {self.problem}"
-        room, limit, terms = self.room_bytes, self.limit_bytes, self.device
-        where, total = "device", self.device_bytes
+        room, limit, terms, where = self.room_bytes, self.limit_bytes, self.device, "device"
         # Blame the device, the memory it shares with the host, or else host memory.
         if self.is_shared:
-            terms = {**self.device, **self.host}
-            where, total = "memory", self.device_bytes + self.host_bytes
+            terms, where = {**self.device, **self.host}, "memory"
         elif room is None or room >= 0:
-            limit, terms, where, total = (
-                self.host_limit_bytes,
-                self.host,
-                "host memory",
-                self.host_bytes,
-            )
+            limit, terms, where = self.host_limit_bytes, self.host, "host memory"
+        total = sum(terms.values())
         largest = sorted(terms.items(), key=lambda item: -item[1])[:4]
         named = ", ".join(f"{name} {size / GIB:.1f}" for name, size in largest)
         return (

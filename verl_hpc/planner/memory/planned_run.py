@@ -30,6 +30,7 @@ class PlannedRun:
 
     @cached_property
     def engine_stages(self) -> dict[int, int]:
+        """Pipeline stage of each rank that generates, in its rollout engine."""
         if self.rollout is None:
             return {}
         return {
@@ -37,7 +38,3 @@ class PlannedRun:
             for replica in self.layouts.replicas
             for place, rank in enumerate(replica)
         }
-
-    def engine_stage(self, rank: int) -> int | None:
-        """Pipeline stage of a rank in its rollout engine; None where it does not generate."""
-        return self.engine_stages.get(rank)

@@ -57,20 +57,16 @@ class RankMemory:
     def __init__(self, run: PlannedRun, rank: int) -> None:
         self._run, self._rank = run, rank
         self._on_gpu = run.hardware.kind.is_gpu
-        self._engine_stage = run.engine_stage(rank) if run.rollout else None
+        self._engine_stage = run.engine_stages.get(rank)
         self._here: dict[str, RoleOnRank] = {}
         """Engines on this rank, by role."""
         for name, shape in run.shapes.items():
             grid = run.layouts.train[name].grid
             if 0 <= rank - grid.first_rank < grid.size:
                 place = grid.coordinates(rank)
-                shared = self._shared(name, shape, place["pp"])
+                shared = role.frozen(shape, place["pp"]) if name in run.layouts.bases else 0
                 self._here[name] = RoleOnRank(shape, place["pp"], place["dp"], shared)
-        self.host = HostMemory(run, self._here, self._goes)
-
-    def _shared(self, name: str, shape: RoleShape, stage: int) -> int:
-        """Bytes of a role's frozen weights that are in memory as another's."""
-        return role.frozen(shape, stage) if name in self._run.layouts.bases else 0
+        self.host = HostMemory(run, self._here, self._generates)
 
     def phases(self) -> Iterator[Phase]:
         """Yield all phases of the rank."""
@@ -112,14 +108,10 @@ class RankMemory:
         terms = self.resident()
         for name in self._here:
             for part, names in _PARTS.items():
-                if self._goes(name, part):
+                if self.host.goes(name, part):
                     for term in names:
                         del terms[f"{name}.{term}"]
         return terms
-
-    def _goes(self, name: str, part: str) -> bool:
-        """Whether a part of a role leaves the device in every step."""
-        return self._generates and bool(getattr(self._run.settings[name].offload, part))
 
     @property
     def buckets(self) -> Terms:
@@ -227,19 +219,15 @@ class RankMemory:
     def _build_rollout(self) -> Phase:
         """Phase in which vLLM is built: it wants its share of the device free, so all training
         engines are offloaded."""
-        run, stage = self._run, self._engine_stage or 0
-        assert run.rollout is not None
-        terms = rollout.generating(run.rollout, stage, self._device)
-        problem = rollout.why_not(run.rollout, stage, self._device)
-        mine = _under("rollout", terms)
-        needed = rollout.needed(run.rollout, stage)
+        run, stage = self._run.rollout, self._engine_stage or 0
+        assert run is not None
         return self._phase(
             "build",
             "rollout",
-            mine,
+            _under("rollout", rollout.generating(run, stage, self._device)),
             host=self.host.trained_copies(),
-            problem=problem,
-            needed=needed,
+            problem=rollout.why_not(run, stage, self._device),
+            needed=rollout.needed(run, stage),
         )
 
     def _rollout_phases(self) -> Iterator[Phase]:

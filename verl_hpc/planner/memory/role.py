@@ -59,14 +59,9 @@ def _of_chunk(shape: RoleShape, stage: int, chunk: int) -> list[Buffer]:
 
 def _unpadded(shape: RoleShape, stage: int) -> tuple[Unpadded, ...]:
     layout = shape.layout
-    elements = (stage_elements if shape.adapters is None else trained_elements)(shape, stage)
+    elements = trained_elements(shape, stage)
     experts = layout.tp * layout.dp // (layout.ep * layout.etp)
     return (Unpadded(elements.dense, layout.dp), Unpadded(elements.expert, experts))
-
-
-def parameter_elements(shape: RoleShape, stage: int) -> int:
-    """Elements of a rank's parameters, without the padding of buffers."""
-    return stage_elements(shape, stage).total
 
 
 def apart_elements(shape: RoleShape, stage: int) -> int:
@@ -81,18 +76,24 @@ def frozen(shape: RoleShape, stage: int) -> int:
     if shape.is_sharded:
         return 0 if shape.trainable else shards(shape).num_elements * shape.kept_bytes
     if not shape.trainable:
-        return parameter_elements(shape, stage) * shape.item_bytes
+        return stage_elements(shape, stage).total * shape.item_bytes
     if shape.adapters is None:
         return 0
     heads = shape.head != "language_model" and shape.is_last(stage)
-    return (parameter_elements(shape, stage) - heads * shape.arch.hidden_size) * shape.item_bytes
+    outside = heads * shape.arch.hidden_size
+    return (stage_elements(shape, stage).total - outside) * shape.item_bytes
+
+
+@lru_cache(maxsize=4096)
+def buffer_elements(shape: RoleShape, stage: int) -> int:
+    """Elements of the buffers of a stage, padding included."""
+    return sum(buffer.num_elements for buffer in buffers(shape, stage))
 
 
 @lru_cache(maxsize=4096)
 def weights(shape: RoleShape, stage: int) -> int:
     """Bytes of parameters; trained ones lie in the optimizer's buffers, padding included."""
-    in_buffers = sum(b.num_elements for b in buffers(shape, stage)) * shape.kept_bytes
-    return frozen(shape, stage) + in_buffers
+    return frozen(shape, stage) + buffer_elements(shape, stage) * shape.kept_bytes
 
 
 def merged(shape: RoleShape, stage: int, item_bytes: int) -> int:
@@ -106,21 +107,10 @@ def merged(shape: RoleShape, stage: int, item_bytes: int) -> int:
     return min(at_once, num_layers) * adapted_elements(shape) * item_bytes
 
 
-@lru_cache(maxsize=4096)
-def gradients(shape: RoleShape, stage: int) -> int:
-    """Bytes of the float32 gradient buffers; 0 for shards, whose gradients exist only in an
-    update."""
-    if shape.is_sharded:
-        return 0
-    return sum(b.num_elements for b in buffers(shape, stage)) * MASTER_BYTES
-
-
 @lru_cache(maxsize=16384)
 def owned_elements(shape: RoleShape, stage: int, replica: int = 0) -> int:
     """Elements of the ranges that a replica's optimizer owns."""
-    if replica == 0:
-        return sum(map(sum, (b.owned(0) for b in buffers(shape, stage))))
-    return sum(sum(b.owned(replica % b.num_replicas)) for b in buffers(shape, stage))
+    return sum(owned_ranges(shape, stage, replica))
 
 
 def owned_ranges(shape: RoleShape, stage: int, replica: int = 0) -> list[int]:
@@ -129,18 +119,6 @@ def owned_ranges(shape: RoleShape, stage: int, replica: int = 0) -> list[int]:
     for buffer in buffers(shape, stage):
         ranges += buffer.owned(replica % buffer.num_replicas)
     return ranges
-
-
-def masters(shape: RoleShape, stage: int, replica: int = 0) -> int:
-    """Bytes of float32 copies of the owned ranges; 0 where parameters are float32 themselves."""
-    if not shape.has_masters:
-        return 0
-    return owned_elements(shape, stage, replica) * MASTER_BYTES
-
-
-def moments(shape: RoleShape, stage: int, replica: int = 0) -> int:
-    """Bytes of Adam's two moments of the owned ranges."""
-    return 2 * owned_elements(shape, stage, replica) * MASTER_BYTES
 
 
 @lru_cache(maxsize=4096)
@@ -161,9 +139,12 @@ def fp8_copies(shape: RoleShape, stage: int) -> int:
 
 def resident(shape: RoleShape, stage: int, replica: int = 0) -> dict[str, int]:
     """Bytes that the engine holds from step to step, by term."""
+    owned = owned_elements(shape, stage, replica) * MASTER_BYTES
     return {
         "weights": weights(shape, stage),
-        "gradients": gradients(shape, stage),
-        "masters": masters(shape, stage, replica),
-        "moments": moments(shape, stage, replica),
+        # Gradients of shards exist only in an update.
+        "gradients": 0 if shape.is_sharded else buffer_elements(shape, stage) * MASTER_BYTES,
+        # Parameters in float32 are their own master weights.
+        "masters": owned if shape.has_masters else 0,
+        "moments": 2 * owned,
     }

@@ -10,19 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from verl_hpc.planner.search.pareto_front import Option, ParetoFront
-from verl_hpc.planner.search.set_bytes import Limits, SetBytes, least_bytes, most_bytes
+from verl_hpc.planner.search.set_bytes import Limits, SetBytes, least_bytes
 
 Seconds = Callable[[Sequence[float], float], float]
 """Function from the seconds of a step's operators and of the refit to those of the step."""
-
-
-class Fits(Protocol):
-    """Whether the layouts of all roles of a set fit by the memory ledger."""
-
-    def __call__(self, options: Mapping[str, Option]) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,8 @@ class RoleSet:
     fronts: Mapping[str, ParetoFront]
     outside: SetBytes
     """Bytes that belong to neither a role nor an engine."""
-    fits: Fits
+    fits: Callable[[Mapping[str, Option]], bool]
+    """Whether the layouts of all its roles fit by the memory ledger."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +83,6 @@ class _Role:
         """Least bytes of the roles after it."""
         return _added(least_bytes([o.bytes for o in front.options]) for front in self.rest)
 
-    @cached_property
-    def most(self) -> SetBytes:
-        """Most bytes of it and of the roles after it."""
-        fronts = [self.front, *self.rest]
-        return _added(most_bytes([o.bytes for o in front.options]) for front in fronts)
-
 
 class _Search:
     def __init__(
@@ -140,8 +128,6 @@ class _Search:
         role = self._roles[place]
         if role.is_first:
             taken = role.set.outside
-        if not self._can_be(role, durations, taken):
-            return
         for option in role.front.options:
             mine = taken.plus(option.bytes)
             if self._limits.admit(mine.plus(role.least)):
@@ -156,26 +142,6 @@ class _Search:
             return True
         self.refused += [(one.fronts[name], option) for name, option in options.items()]
         return False
-
-    def _can_be(self, role: _Role, durations: Sequence[float], taken: SetBytes) -> bool:
-        """Whether the roles left in a set could still be fast enough, if each had the memory that
-        the least of the others leave it."""
-        if self._limits.admit(taken.plus(role.most)):
-            return True
-        # Relaxation: every role takes the fastest option that fits with the others' least.
-        fronts = [role.front, *role.rest]
-        least = [least_bytes([o.bytes for o in front.options]) for front in fronts]
-        now = list(durations)
-        for i, front in enumerate(fronts):
-            others = taken
-            for j, one in enumerate(least):
-                others = others.plus(one) if i != j else others
-            fitting = [o.seconds for o in front.options if self._limits.admit(others.plus(o.bytes))]
-            if not fitting:
-                return False
-            fastest = [*map(min, zip(*fitting, strict=True))]
-            now = _swapped(now, front.least_seconds, fastest)
-        return self._seconds(now[:-1], now[-1]) < self._below
 
 
 def may_fit(role_set: RoleSet, limits: Limits) -> bool:

@@ -7,7 +7,7 @@ recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
@@ -34,17 +34,16 @@ class Cut:
         """Settings of `parallel` that differ from their defaults, with those of `base` that a
         search leaves alone."""
         layout = self.layout
+        sizes = {
+            "pipeline_parallel": layout.pp,
+            "virtual_pipeline": layout.vpp,
+            "expert_parallel": layout.ep,
+            "context_parallel": layout.cp,
+        }
         settings: dict[str, object] = {}
         if layout.tp > 1:
             settings |= {"tensor_parallel": layout.tp, "sequence_parallel": True}
-        if layout.pp > 1:
-            settings["pipeline_parallel"] = layout.pp
-        if layout.vpp > 1:
-            settings["virtual_pipeline"] = layout.vpp
-        if layout.ep > 1:
-            settings["expert_parallel"] = layout.ep
-        if layout.cp > 1:
-            settings["context_parallel"] = layout.cp
+        settings |= {name: size for name, size in sizes.items() if size > 1}
         if self.recompute != "none":
             settings["recompute"] = self.recompute
             if self.recompute == base.recompute == "selective" and base.recompute_modules:
@@ -82,8 +81,11 @@ def cuts_of(
 def _layouts(
     arch: Architecture, num_ranks: int, ranks_per_node: int, cp: int
 ) -> Iterator[TrainLayout]:
+    experts = divisors(max(arch.num_experts, 1))
     for tp in divisors(min(ranks_per_node, num_ranks)):
-        if ranks_per_node % tp or num_ranks % tp or not _splits(arch, tp):
+        if ranks_per_node % tp or num_ranks % tp:
+            continue
+        if not _allows(check_megatron_layout, arch, TrainLayout(tp=tp)):
             continue
         for pp in divisors(num_ranks // tp):
             if pp > arch.num_layers:
@@ -93,12 +95,8 @@ def _layouts(
                 continue
             for vpp in _CHUNKS if pp > 1 else (1,):
                 if _has_stages(arch.num_layers, pp, vpp):
-                    for ep in _expert_sizes(arch, tp * dp):
+                    for ep in (n for n in experts if tp * dp % n == 0):
                         yield TrainLayout(tp=tp, pp=pp, dp=dp, vpp=vpp, ep=ep, cp=cp)
-
-
-def _expert_sizes(arch: Architecture, num_ranks: int) -> list[int]:
-    return [n for n in divisors(max(arch.num_experts, 1)) if num_ranks % n == 0]
 
 
 def rollout_sizes(
@@ -111,7 +109,8 @@ def rollout_sizes(
         tp
         for tp in divisors(min(ranks_per_node, num_ranks))
         if ranks_per_node % tp == 0 and num_ranks % (tp * pp) == 0
-        if _serves(arch, tp, of_experts) and (tp > 1 or not of_experts)
+        if tp > 1 or not of_experts
+        if _allows(check_vllm_layout, arch, tp, of_experts)
     ]
 
 
@@ -122,17 +121,10 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*small, *(number // n for n in reversed(small))]))
 
 
-def _splits(arch: Architecture, tp: int) -> bool:
+def _allows(check: Callable[..., object], *sizes: object) -> bool:
+    """Whether a check of a layout raises no error."""
     try:
-        check_megatron_layout(arch, TrainLayout(tp=tp))
-    except LayoutError:
-        return False
-    return True
-
-
-def _serves(arch: Architecture, tp: int, expert_parallel: bool) -> bool:
-    try:
-        check_vllm_layout(arch, tp, expert_parallel)
+        check(*sizes)
     except LayoutError:
         return False
     return True
@@ -140,8 +132,6 @@ def _serves(arch: Architecture, tp: int, expert_parallel: bool) -> bool:
 
 @lru_cache(maxsize=4096)
 def _has_stages(num_layers: int, pp: int, vpp: int) -> bool:
-    try:
-        rows = layers_per_stage(num_layers, pp, vpp)
-    except LayoutError:
+    if not _allows(layers_per_stage, num_layers, pp, vpp):
         return False
-    return all(count for row in rows for count in row)
+    return all(count for row in layers_per_stage(num_layers, pp, vpp) for count in row)

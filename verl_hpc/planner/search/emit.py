@@ -1,17 +1,47 @@
-"""Convert a candidate into settings of a run."""
+"""The result of a search, and the settings of a run that it gives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from verl_hpc.config.role import ACTOR
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
-from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
-from verl_hpc.placement.layouts import ROLLOUT, RunLayouts, run_layouts
-from verl_hpc.planner.search.candidate import Candidate
+from verl_hpc.placement.layouts import ROLLOUT
+from verl_hpc.planner.search.pareto_front import Option
+from verl_hpc.planner.search.placements import Partition
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The best layouts of one placement."""
+
+    sets: Partition
+    """Roles that share ranks; a reference that computes in another role's engine is with it."""
+    sizes: tuple[int, ...]
+    """Ranks of each set."""
+    options: Mapping[str, Option]
+    """Layout of each role that has an engine, and of ROLLOUT where it has its own ranks."""
+    seconds: float
+    """Seconds of a step."""
+    operators: Mapping[str, float]
+    """Seconds of each operator, `reshard` included."""
+
+    @property
+    def num_ranks(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours of a step."""
+        return self.num_ranks * self.seconds / 3600
+
+    @property
+    def rollout_tp(self) -> int | None:
+        return next((o.rollout_tp for o in self.options.values() if o.rollout_tp), None)
 
 
 def overrides_of(config: RunConfig, candidate: Candidate) -> dict[str, Any]:
@@ -95,20 +125,3 @@ def must_share(config: RunConfig) -> dict[str, str]:
     return {
         n: o for n, o in owners.items() if (a := adapters[n]) is not None and a.path is not None
     }
-
-
-def laid_out(
-    config: RunConfig, candidate: Candidate, archs: Mapping[str, Architecture], ranks_per_node: int
-) -> tuple[RunConfig, RunLayouts]:
-    """The configuration that executes a candidate, and its layouts, checked as a run checks them.
-
-    Raises:
-        ConfigError: the run would refuse it.
-    """
-    chosen = applied(config, overrides_of(config, candidate))
-    first = next(iter(archs))
-    others = {name: arch for name, arch in archs.items() if name != first}
-    layouts = run_layouts(
-        chosen, archs[first], candidate.num_ranks, archs=others, ranks_per_node=ranks_per_node
-    )
-    return chosen, layouts

@@ -20,24 +20,6 @@ def placed_text(candidate: Candidate) -> str:
     return f"{', '.join(parts)} ranks"
 
 
-def layouts_text(candidate: Candidate) -> dict[str, str]:
-    """Describe each role's layout, such as `TP8 PP4 DP4, recompute full`; for the rollout,
-    `TP8`."""
-    texts = {}
-    for role, option in candidate.options.items():
-        if option.cut is None:
-            continue
-        layout = option.cut.layout
-        sizes = [f"TP{layout.tp}", f"PP{layout.pp}", f"DP{layout.num_replicas}"]
-        sizes += [f"CP{layout.cp}"] * (layout.cp > 1)
-        sizes += [f"VPP{layout.vpp}"] * (layout.vpp > 1) + [f"EP{layout.ep}"] * (layout.ep > 1)
-        recompute = option.cut.recompute
-        texts[role] = " ".join(sizes) + f", recompute {recompute}" * (recompute != "none")
-    if candidate.rollout_tp is not None:
-        texts["rollout"] = f"TP{candidate.rollout_tp}"
-    return texts
-
-
 def explain(found: Found, most: int = 5) -> list[str]:
     """A line for the best, for each of the next best, and for those that do not fit.
 

@@ -20,9 +20,8 @@ from verl_hpc.planner.memory.rank import RankMemory, Terms
 from verl_hpc.planner.memory.rollout import RolloutShape
 from verl_hpc.planner.memory.step_rows import columns, num_micro_batches
 from verl_hpc.planner.search.cuts import Cut
-from verl_hpc.planner.search.searched_run import SearchedRun
 from verl_hpc.planner.search.set_bytes import Limits, RankBytes, SetBytes
-from verl_hpc.planner.search.set_ledger import set_ledger
+from verl_hpc.planner.search.set_ledger import SearchedRun, set_ledger
 
 SLACK = 2**25
 """Bytes by which the limits are above the hardware's; the ledger of the set has the last word."""

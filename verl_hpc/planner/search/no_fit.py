@@ -6,7 +6,7 @@ from math import ceil
 
 from verl_hpc.planner.memory.rollout import needed, rollout_shape, why_not
 from verl_hpc.planner.search.cuts import rollout_sizes
-from verl_hpc.planner.search.searched_run import SearchedRun
+from verl_hpc.planner.search.set_ledger import SearchedRun
 
 _LARGEST_SHARE = 0.95
 """Largest share of a device that an engine may ask for; CUDA and NCCL need the rest."""
@@ -20,7 +20,7 @@ def why_nothing_fits(run: SearchedRun) -> str:
     """
     config, hardware = run.config, run.hardware
     ranks = f"nothing fits on {run.num_ranks} ranks of {hardware.kind.name} by the memory ledger"
-    first = run.archs[next(iter(run.archs))]
+    first = run.archs[run.first]
     pp = config.rollout.pipeline_parallel
     if config.samples_to_train:
         sizes = rollout_sizes(first, run.num_ranks, hardware.ranks_per_node, config.rollout)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 
-from verl_hpc.config.roles import RoleSettings
-from verl_hpc.config.run import RunConfig
-from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.placement.layouts import ROLLOUT
 from verl_hpc.planner.memory.rollout import rollout_shape
@@ -15,53 +13,45 @@ from verl_hpc.planner.search.cuts import Cut, cuts_of, rollout_sizes
 from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.pareto_front import Option, ParetoFront
 from verl_hpc.planner.search.set_bytes import SetBytes
-from verl_hpc.planner.timing.cost import Cost
-from verl_hpc.planner.timing.generation import generate_cost
-from verl_hpc.planner.timing.machine import Machine, element_size
-from verl_hpc.planner.timing.operator_costs import engines, filled_cost, offload_cost, role_model
+from verl_hpc.planner.search.set_ledger import SearchedRun
+from verl_hpc.planner.timing.operator_costs import (
+    engines,
+    filled_cost,
+    offload_cost,
+    pass_cost,
+    role_model,
+    serving_cost,
+    swap_cost,
+)
 from verl_hpc.planner.timing.operators import Work
-from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
-from verl_hpc.planner.timing.refit import estimated_seconds
-from verl_hpc.planner.timing.workload import Workload
+from verl_hpc.planner.timing.passes import Model
+from verl_hpc.planner.timing.refit import Refit, estimated_seconds
 
 
 class Options:
     """Options of the roles of a run, computed once for each number of ranks.
 
     Args:
-        config: of the run.
-        settings: of every role; none shares another's engine.
-        archs: of every role.
-        machine: what it runs on.
-        work: of a step.
+        run: the searched run.
         bound: of memory.
         works: the operators of a step.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        settings: Mapping[str, RoleSettings],
-        archs: Mapping[str, Architecture],
-        machine: Machine,
-        work: Workload,
-        bound: MemoryBound,
-        works: Sequence[Work],
-    ) -> None:
-        self._config, self._archs, self._machine = config, archs, machine
-        self._work, self._bound, self._works = work, bound, works
-        self._settings, self._first = settings, next(iter(settings))
+    def __init__(self, run: SearchedRun, bound: MemoryBound, works: Sequence[Work]) -> None:
+        self._run, self._bound, self._works = run, bound, works
+        self._config, self._machine, self._arch = run.config, run.machine, run.archs[run.first]
         self._models = {
-            name: role_model(one, archs[name], TrainLayout()) for name, one in settings.items()
+            name: role_model(one, run.archs[name], TrainLayout())
+            for name, one in run.settings.items()
         }
-        self._per_node = machine.hardware.ranks_per_node
-        self._fronts: dict[tuple[str, int, bool, tuple[str, ...]], ParetoFront] = {}
+        self._per_node = run.hardware.ranks_per_node
+        self.of = cache(self._front)
         self._passes: dict[tuple[object, ...], float] = {}
-        self._engines: dict[tuple[int, bool], list[Option]] = {}
+        self._serving = cache(self._engines_of)
         self.evaluated = 0
         """Layouts whose bytes were worked out."""
 
-    def of(
+    def _front(
         self, role: str, num_ranks: int, generates: bool, sharing: tuple[str, ...]
     ) -> ParetoFront:
         """The options of a role that are worth choosing, the fastest first.
@@ -72,18 +62,14 @@ class Options:
             generates: whether engines generate on the same ranks.
             sharing: roles that compute in its engine.
         """
-        key = (role, num_ranks, generates, sharing)
-        if key not in self._fronts:
-            if role == ROLLOUT:
-                self._fronts[key] = ParetoFront(self._serving(num_ranks, beside_roles=False))
-            else:
-                self._fronts[key] = ParetoFront(self._training(*key))
-        return self._fronts[key]
+        if role == ROLLOUT:
+            return ParetoFront(self._serving(num_ranks, False))
+        return ParetoFront(self._training(role, num_ranks, generates, sharing))
 
     def _training(
         self, role: str, num_ranks: int, generates: bool, sharing: tuple[str, ...]
     ) -> Iterable[Option]:
-        settings, arch = self._settings[role], self._archs[role]
+        settings, arch = self._run.settings[role], self._run.archs[role]
         cuts = cuts_of(
             arch,
             num_ranks,
@@ -94,8 +80,8 @@ class Options:
         )
         outside = self._bound.outside(num_ranks, has_roles=True)
         serving: Sequence[Option | None] = [None]
-        if role == self._first and generates:
-            serving = self._serving(num_ranks, beside_roles=True)
+        if role == self._run.first and generates:
+            serving = self._serving(num_ranks, True)
         for cut in cuts:
             self.evaluated += 1
             held = self._bound.role(role, cut, generates, sharing)
@@ -119,15 +105,16 @@ class Options:
         self, role: str, cut: Cut, generates: bool, sharing: tuple[str, ...]
     ) -> tuple[float, ...]:
         """Seconds of each operator; the last entry is the refit."""
-        base, settings = self._models[role], self._settings[role]
+        base, settings = self._models[role], self._run.settings[role]
         model = Model(base.arch, cut.layout, base.head, base.dtype, base.fp8, cut.recompute)
         forward = model if cut.recompute == "none" else replace(model, recompute="none")
+        swap = self._machine.seconds(swap_cost(self._machine, model)) if sharing else 0.0
         seconds = [0.0] * (len(self._works) + 1)
         for place, one in enumerate(self._works):
             if one.role == role and one.kind in ("infer", "update"):
                 seconds[place] = self._pass_seconds(one, forward if one.kind == "infer" else model)
             elif one.role in sharing:
-                seconds[place] = self._pass_seconds(one, forward) + self._swap(model)
+                seconds[place] = self._pass_seconds(one, forward) + swap
         if generates and self._config.samples_to_train:
             seconds[-1] = self._machine.seconds(offload_cost(self._machine, settings, model))
         return tuple(seconds)
@@ -135,28 +122,14 @@ class Options:
     def _pass_seconds(self, one: Work, model: Model) -> float:
         key = (one.kind, one.greedy, model)
         if key not in self._passes:
-            cost = infer_cost if one.kind == "infer" else update_cost
-            work = self._work.greedily() if one.greedy else self._work
-            self._passes[key] = self._machine.seconds(cost(self._machine, model, work))
+            cost = pass_cost(self._machine, one, model, self._run.work)
+            self._passes[key] = self._machine.seconds(cost)
         return self._passes[key]
 
-    def _swap(self, model: Model) -> float:
-        """Seconds to move the weights of a role that computes in another's engine, there and
-        back."""
-        if not self._machine.hardware.kind.is_gpu:
-            return 0.0
-        num_bytes = 2 * element_size(model.dtype) * parameters_per_rank(model)
-        return self._machine.seconds(self._machine.pcie(num_bytes))
-
-    def _serving(self, num_ranks: int, beside_roles: bool) -> list[Option]:
+    def _engines_of(self, num_ranks: int, beside_roles: bool) -> list[Option]:
         """Engines of every size that can start."""
-        key = num_ranks, beside_roles
-        if key not in self._engines:
-            self._engines[key] = list(self._engines_of(num_ranks, beside_roles))
-        return self._engines[key]
-
-    def _engines_of(self, num_ranks: int, beside_roles: bool) -> Iterable[Option]:
-        config, arch = self._config, self._archs[self._first]
+        options = []
+        config, arch = self._config, self._arch
         sizes = rollout_sizes(arch, num_ranks, self._per_node, config.rollout)
         if not config.samples_to_train:
             # Only evaluations generate, which are not part of a step.
@@ -170,20 +143,16 @@ class Options:
             seconds = self._generation_seconds(num_ranks, tp)
             if config.samples_to_train and not beside_roles:
                 seconds[-1] = self._transfer(TrainLayout(), tp, shared=False)
-            yield Option(None, tp, tuple(seconds), held)
+            options.append(Option(None, tp, tuple(seconds), held))
+        return options
 
     def _generation_seconds(self, num_ranks: int, tp: int) -> list[float]:
-        deployed = engines(self._config, self._archs[self._first], self._machine, num_ranks, tp)
-        seconds = [0.0] * (len(self._works) + 1)
-        for place, one in enumerate(self._works):
-            if one.kind == "generate":
-                work = self._work.greedily() if one.greedy else self._work
-                cost = generate_cost(self._machine, deployed, work)
-                seconds[place] = self._machine.seconds(cost)
-            elif one.kind == "score":
-                scores: Cost = {"scores": self._work.sequences / num_ranks}
-                seconds[place] = self._machine.seconds(scores)
-        return seconds
+        deployed = engines(self._config, self._arch, self._machine, num_ranks, tp)
+        costs = (
+            serving_cost(self._machine, one, deployed, self._run.work, num_ranks)
+            for one in self._works
+        )
+        return [*map(self._machine.seconds, costs), 0.0]
 
     def _with_engine(
         self, cut: Cut, seconds: Sequence[float], held: SetBytes, engine: Option
@@ -197,17 +166,9 @@ class Options:
         return Option(cut, engine.rollout_tp, tuple(both), held.plus(engine.bytes))
 
     def _transfer(self, layout: TrainLayout, tp: int, shared: bool) -> float:
-        config, machine, arch = self._config, self._machine, self._archs[self._first]
-        seconds = estimated_seconds(
-            arch,
-            layout,
-            tp,
-            machine.hardware,
-            config.rollout_dtype,
-            shared=shared,
-            checksums=config.rollout.verify.checksums,
-            num_stages=config.rollout.pipeline_parallel,
-        )
+        machine = self._machine
+        refit = Refit.of(self._config, self._arch, layout, tp, shared)
+        seconds = estimated_seconds(refit, machine.hardware, self._config.rollout.verify.checksums)
         if not machine.hardware.kind.is_gpu:
-            seconds += machine.seconds(filled_cost(machine, config, arch, layout, tp, shared))
+            seconds += machine.seconds(filled_cost(machine, self._config, refit))
         return seconds

@@ -13,22 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.placement.layouts import ROLLOUT
-from verl_hpc.planner.search.candidate import Candidate
+from verl_hpc.placement.layouts import ROLLOUT, SCORING
 from verl_hpc.planner.search.choose import Chosen, RoleSet, choose, may_fit
-from verl_hpc.planner.search.emit import must_share, separated
-from verl_hpc.planner.search.flow_time import FlowTime, PlacedFlow
+from verl_hpc.planner.search.emit import Candidate, must_share, separated
 from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.no_fit import why_nothing_fits
 from verl_hpc.planner.search.options import Options
 from verl_hpc.planner.search.placements import Partition, allotments, set_partitions, unit_of
-from verl_hpc.planner.search.searched_run import SearchedRun
-from verl_hpc.planner.search.set_ledger import SetLedgers
+from verl_hpc.planner.search.set_ledger import SearchedRun, SetLedgers
 from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.schedule import Flow, PlacedFlow
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 
@@ -45,8 +44,6 @@ class Found:
     """Allotments compared, over all placements."""
     layouts: int = 0
     """Layouts compared, over all roles."""
-    ledgers: int = 0
-    """Ledgers computed, each of a set with its layouts."""
 
     @property
     def best(self) -> Candidate:
@@ -85,46 +82,34 @@ def search(
         raise ConfigError(
             f"{num_ranks} ranks fill no whole number of nodes of {per_node}; search for a multiple"
         )
-    searching = _Search(config, archs, machine, num_ranks, work or workload_of(config), spare_bytes)
-    return searching.run()
+    work = work or workload_of(config)
+    run = SearchedRun(config, separated(config), archs, machine, work, num_ranks, spare_bytes)
+    return _Search(run).run()
 
 
 class _Search:
-    def __init__(
-        self,
-        config: RunConfig,
-        archs: Mapping[str, Architecture],
-        machine: Machine,
-        num_ranks: int,
-        work: Workload,
-        spare_bytes: int,
-    ) -> None:
-        self._config, self._num_ranks, self._machine = config, num_ranks, machine
+    def __init__(self, run: SearchedRun) -> None:
+        self._run, self._config, self._num_ranks = run, run.config, run.num_ranks
         self._shares = {
-            name: one.shares for name, one in config.role_settings.items() if one.shares is not None
+            name: one.shares
+            for name, one in run.config.role_settings.items()
+            if one.shares is not None
         }
-        self._settings = settings = separated(config)
-        run = SearchedRun(config, settings, archs, machine.hardware, num_ranks, spare_bytes)
-        self._run = run
         self._bound, self._ledgers = MemoryBound(run), SetLedgers(run)
-        self._flow = FlowTime(config)
-        self._options = Options(
-            config, settings, archs, machine, work, self._bound, self._flow.works
-        )
+        self._flow = Flow(run.config)
+        self._options = Options(run, self._bound, self._flow.works)
         # Fixed seconds of each operator; the last entry is the refit.
-        self._hosts = [machine.efficiency.operators] * len(self._flow.works) + [0.0]
-        self._first = next(iter(settings))
-        self._rollout_alone = (
-            config.generates and config.samples_to_train and config.rollout.staleness > 0
-        )
+        self._hosts = [run.machine.efficiency.operators] * len(self._flow.works) + [0.0]
+        self._refits = run.config.generates and run.config.samples_to_train
+        self._rollout_alone = self._refits and run.config.rollout.staleness > 0
         self._allotments = 0
-        self._may_fit: dict[tuple[tuple[str, ...], int], bool] = {}
-        self._least: dict[tuple[tuple[str, ...], int], Sequence[float]] = {}
+        # Every allotment asks about the same sets on the same numbers of ranks.
+        self._fits, self._least_seconds = cache(self._may_fit), cache(self._least)
 
     def run(self) -> Found:
         """Find the best candidate of each placement."""
         placements = self._placements()
-        per_node = self._machine.hardware.ranks_per_node
+        per_node = self._run.hardware.ranks_per_node
         unit = unit_of(self._num_ranks, per_node, [len(sets) for sets in placements])
         ranking, misfits = [], []
         for sets in placements:
@@ -136,21 +121,15 @@ class _Search:
         if not ranking:
             raise ConfigError(why_nothing_fits(self._run))
         ranking.sort(key=lambda candidate: candidate.seconds)
-        return Found(
-            ranking,
-            misfits,
-            len(placements),
-            self._allotments,
-            self._options.evaluated,
-            self._ledgers.asked,
-        )
+        counts = (len(placements), self._allotments, self._options.evaluated)
+        return Found(ranking, misfits, *counts)
 
     def _placements(self) -> list[Partition]:
         """List the placements of the roles; a rollout with its own ranks is a set by itself."""
         pairs = [{*pair} for pair in must_share(self._config).items()]
         partitions = [
             sets
-            for sets in set_partitions(tuple(self._settings))
+            for sets in set_partitions(tuple(self._run.settings))
             if all(any(pair.issubset(roles) for roles in sets) for pair in pairs)
         ]
         alone: Partition = ((ROLLOUT,),)
@@ -187,25 +166,21 @@ class _Search:
         durations = [sum(amounts) for amounts in zip(self._hosts, *parts, strict=True)]
         return placed.seconds(durations[:-1], durations[-1])
 
-    def _least_seconds(self, roles: tuple[str, ...], size: int) -> Sequence[float]:
+    def _least(self, roles: tuple[str, ...], size: int) -> Sequence[float]:
         """Least seconds of each operator over the roles of a set, if each had the whole memory."""
-        key = (roles, size)
-        if key not in self._least:
-            fronts = self._role_set(roles, size).fronts.values()
-            least = [front.least_seconds for front in fronts]
-            self._least[key] = [sum(amounts) for amounts in zip(*least, strict=True)]
-        return self._least[key]
+        least = [front.least_seconds for front in self._role_set(roles, size).fronts.values()]
+        return [sum(amounts) for amounts in zip(*least, strict=True)]
 
     def _placed(self, sets: Partition) -> PlacedFlow:
-        number = {role: i for i, roles in enumerate(sets) for role in roles}
-        number.setdefault(ROLLOUT, number[self._first])
-        trained = {name for name, one in self._settings.items() if one.trainable}
-        return self._flow.on(number, [bool(trained.intersection(roles)) for roles in sets])
+        place = {role: [i] for i, roles in enumerate(sets) for role in roles}
+        place[SCORING] = place.setdefault(ROLLOUT, place[self._run.first])
+        busy = {place[name][0] for name, one in self._run.settings.items() if one.trainable}
+        return self._flow.on(place, busy)
 
     def _role_set(self, roles: tuple[str, ...], size: int) -> RoleSet:
         """The roles of a set that choose a layout."""
         owners = {role: self._shares[role] for role in roles if self._shares.get(role) in roles}
-        beside = self._config.generates and not self._rollout_alone and self._first in roles
+        beside = self._config.generates and not self._rollout_alone and self._run.first in roles
         fronts = {}
         for role in roles:
             if role not in owners:
@@ -222,15 +197,13 @@ class _Search:
         sizes = range(unit, self._num_ranks + 1, unit)
         return next((size for size in sizes if self._fits(roles, size)), None)
 
-    def _fits(self, roles: tuple[str, ...], size: int) -> bool:
+    def _may_fit(self, roles: tuple[str, ...], size: int) -> bool:
         """Whether a set may fit, by the memory bound."""
-        key = (roles, size)
-        if key not in self._may_fit:
-            self._may_fit[key] = may_fit(self._role_set(roles, size), self._bound.limits)
-        return self._may_fit[key]
+        return may_fit(self._role_set(roles, size), self._bound.limits)
 
     def _candidate(self, sets: Partition, sizes: tuple[int, ...], chosen: Chosen) -> Candidate:
-        operators = dict(zip(self._flow.names, chosen.durations, strict=False))
-        if self._config.generates and self._config.samples_to_train:
+        names = [work.name for work in self._flow.works]
+        operators = dict(zip(names, chosen.durations, strict=False))
+        if self._refits:
             operators["reshard"] = chosen.durations[-1]
         return Candidate(sets, sizes, chosen.options, chosen.seconds, operators)

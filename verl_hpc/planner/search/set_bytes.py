@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -59,17 +59,8 @@ class SetBytes(NamedTuple):
 
 def least_bytes(found: Sequence[SetBytes]) -> SetBytes:
     """Element-wise minimum."""
-    return _of_each(min, found)
-
-
-def most_bytes(found: Sequence[SetBytes]) -> SetBytes:
-    """Element-wise maximum."""
-    return _of_each(max, found)
-
-
-def _of_each(choose: Callable[[Iterable[int]], int], found: Sequence[SetBytes]) -> SetBytes:
     first, last = (
-        RankBytes(*map(choose, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True)
+        RankBytes(*map(min, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True)
     )
     return SetBytes(first, last)
 

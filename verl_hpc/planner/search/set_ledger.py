@@ -6,8 +6,12 @@ Sets share no ranks, so that a run fits where each of its sets does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from verl_hpc.config.roles import RoleSettings
+from verl_hpc.config.run import RunConfig
+from verl_hpc.hardware.node import Hardware
+from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.bases import alone, shared_bases
 from verl_hpc.placement.layouts import Groups, RunLayouts
 from verl_hpc.planner.memory.ledger import Ledger
@@ -15,7 +19,34 @@ from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.search.cuts import Cut
 from verl_hpc.planner.search.pareto_front import Option
-from verl_hpc.planner.search.searched_run import SearchedRun
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.workload import Workload
+
+
+@dataclass(frozen=True)
+class SearchedRun:
+    """A run whose placement and layouts are searched."""
+
+    config: RunConfig
+    settings: Mapping[str, RoleSettings]
+    """Settings of every role; roles share an engine only where they must."""
+    archs: Mapping[str, Architecture]
+    """Architecture of every role."""
+    machine: Machine
+    work: Workload
+    """Work of a step."""
+    num_ranks: int
+    spare_bytes: int
+    """Bytes to leave free on every device."""
+
+    @property
+    def hardware(self) -> Hardware:
+        return self.machine.hardware
+
+    @property
+    def first(self) -> str:
+        """The role that generates."""
+        return next(iter(self.settings))
 
 
 class SetLedgers:
@@ -24,7 +55,6 @@ class SetLedgers:
     def __init__(self, run: SearchedRun) -> None:
         self._run = run
         self._known: dict[tuple[object, ...], bool] = {}
-        self.asked = 0
 
     def fits(
         self, num_ranks: int, options: Mapping[str, Option], sharing: Mapping[str, str]
@@ -39,7 +69,6 @@ class SetLedgers:
         choices = ((name, one.cut, one.rollout_tp) for name, one in options.items())
         key = (num_ranks, *choices, *sharing.items())
         if key not in self._known:
-            self.asked += 1
             self._known[key] = self._fits(num_ranks, options, sharing)
         return self._known[key]
 
@@ -95,8 +124,7 @@ def set_ledger(
         )
     rollout = None
     if run.config.generates:
-        first = next(iter(run.settings))
-        rollout = rollout_shape(run.config, run.archs[first], on_gpu, rollout_tp)
+        rollout = rollout_shape(run.config, run.archs[run.first], on_gpu, rollout_tp)
     bases = shared_bases(settings, layouts)
     placed = RunLayouts(run.num_ranks, layouts, engines, "contiguous", {}, {}, bases)
     return Ledger(run.config, placed, run.hardware, shapes, rollout, settings)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.search.search import Candidate
-from verl_hpc.planner.search.verified import Verified, search_that_fits
+from verl_hpc.planner.memory.ledger import Ledger, ledger_on
+from verl_hpc.planner.search.emit import applied, overrides_of
+from verl_hpc.planner.search.search import Candidate, Found, search
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.workload import Workload
 
-Objective = Literal["step_seconds", "gpu_hours"]
-
-_COST: Mapping[Objective, Callable[[Candidate], float]] = {
-    "step_seconds": lambda candidate: candidate.seconds,
-    "gpu_hours": lambda candidate: candidate.gpu_hours,
-}
+Objective = Literal["seconds", "gpu_hours"]
+"""Attribute of a step, or of a candidate, that is to be least."""
 
 
 def node_counts(most: int) -> list[int]:
@@ -33,12 +31,54 @@ def node_counts(most: int) -> list[int]:
     return sorted(count for count in counts if count <= most)
 
 
+@dataclass(frozen=True)
+class Verified:
+    """The result of a search, laid out as a run executes it."""
+
+    found: Found
+    ledger: Ledger
+    """Memory of the best candidate, with its configuration and layouts."""
+    overrides: Mapping[str, object]
+    """Settings that the result changes, by dotted name."""
+
+    @property
+    def candidate(self) -> Candidate:
+        return self.found.best
+
+
+def search_that_fits(
+    config: RunConfig,
+    archs: Mapping[str, Architecture],
+    machine: Machine,
+    num_ranks: int,
+    *,
+    work: Workload | None = None,
+) -> Verified:
+    """The fastest placement and layouts, with their configuration and its memory ledger.
+
+    Args:
+        config: of the run.
+        archs: of every role.
+        machine: what it runs on.
+        num_ranks: of the job.
+        work: None takes `workload_of(config)`.
+
+    Raises:
+        ConfigError: nothing fits.
+    """
+    result = search(config, archs, machine, num_ranks, work=work)
+    overrides = overrides_of(config, result.best)
+    of_run = ledger_on(applied(config, overrides), archs, num_ranks, machine.hardware, True)
+    assert of_run.fits, of_run.first_misfit
+    return Verified(result, of_run, overrides)
+
+
 def search_sizes(
     config: RunConfig,
     archs: Mapping[str, Architecture],
     machine: Machine,
     sizes: Sequence[int],
-    objective: Objective = "step_seconds",
+    objective: Objective = "seconds",
     *,
     work: Workload | None = None,
 ) -> list[Verified]:
@@ -49,7 +89,7 @@ def search_sizes(
         archs: of every role.
         machine: what it runs on.
         sizes: numbers of ranks.
-        objective: step_seconds, or gpu_hours of a step.
+        objective: seconds, or gpu_hours, of a step.
         work: None takes `workload_of(config)`.
 
     Raises:
@@ -63,4 +103,4 @@ def search_sizes(
             last = error
     if not fitting:
         raise last or ConfigError("no numbers of ranks to search")
-    return sorted(fitting, key=lambda one: _COST[objective](one.candidate))
+    return sorted(fitting, key=lambda one: float(getattr(one.candidate, objective)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
+from operator import mul
 from statistics import fmean, median
 from typing import Any
 
@@ -16,12 +17,11 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
-from verl_hpc.planner.timing.cost import CPU_RANKS, FRACTIONS, TERMS, Cost, Efficiency
-from verl_hpc.planner.timing.least_squares import solve
+from verl_hpc.planner.timing.cost import CPU_RANKS, FRACTIONS, TERMS, Cost, Efficiency, Term
+from verl_hpc.planner.timing.least_squares import inverse, solve
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import RESHARD, predict_step
-from verl_hpc.planner.timing.undetermined import Undetermined, undetermined
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 CPU_SECONDS, SECONDS = "cpu_s/", "timing_s/"
@@ -36,6 +36,10 @@ _MOST_FRACTION = 1e3
 """Most that a fraction of a core's peak may be, since that peak is a round figure."""
 _LEAST_SHARE = 0.002
 """Operators below this share of a step are left out as noise."""
+_HELD = 0.5
+"""A factor is undetermined if the runs leave more than this share of its prior variance."""
+_CONFUSED = -0.3
+"""Two factors are confused if their correlation is below this: one makes up for the other."""
 LEAST_CPU_SECONDS = 0.01
 """Operators below this are left out too: CPU clocks and caches are no finer."""
 
@@ -64,6 +68,15 @@ class Error:
     @property
     def relative(self) -> float:
         return self.predicted / self.measured - 1.0
+
+
+@dataclass(frozen=True)
+class Undetermined:
+    """A factor that stays near its initial value, because the runs hardly constrain it."""
+
+    term: Term
+    instead: Sequence[Term]
+    """Terms that absorb its share; empty if hardly any operator depends on it."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +111,10 @@ def workload_measured(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> W
 def measured(
     name: str,
     config: RunConfig,
-    arch: Architecture,
+    archs: Mapping[str, Architecture] | Architecture,
     layouts: RunLayouts,
     rows: Sequence[Mapping[str, Any]],
     machine: Machine,
-    *,
-    archs: Mapping[str, Architecture] | None = None,
     by: str = SECONDS,
 ) -> Measured:
     """Extract an operator's seconds and cost for each operator of a run.
@@ -111,12 +122,11 @@ def measured(
     Args:
         name: of the run, for tables.
         config: of the run.
-        arch: of the first role's model.
+        archs: of every role's model by its name, or one for all.
         layouts: of the run.
         rows: of metrics.jsonl, of steps whose operators are all in; the first steps, in which
             kernels are compiled and memory is allocated, are better left out.
         machine: what it ran on.
-        archs: of roles that have a model of their own.
         by: CPU_SECONDS or SECONDS.
 
     Raises:
@@ -126,7 +136,7 @@ def measured(
         # Those of rank 0, unless roles are on ranks of their own: then of the rank with most.
         machine = replace(machine, counts_waiting=False, of_first_rank=not layouts.is_split)
     work = workload_measured(config, rows)
-    step = predict_step(config, arch, layouts, machine, archs=archs, work=work)
+    step = predict_step(config, archs, layouts, machine, work=work)
     seconds = {
         operator: median(values) if (values := _values(rows, f"{by}{operator}")) else None
         for operator in step.costs
@@ -175,7 +185,46 @@ def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit
         fitted = solve(rows, [1.0] * len(rows), first, pulls, least)
     factors = dict(zip(used, fitted, strict=True))
     chosen = replace(start, **{term: _factor(term, value) for term, value in factors.items()})
-    return Fit(chosen, errors_of(runs, chosen), used, undetermined(used, rows, pulls))
+    return Fit(chosen, errors_of(runs, chosen), used, _undetermined(used, rows, pulls))
+
+
+def _undetermined(
+    terms: Sequence[Term], rows: Sequence[Sequence[float]], pulls: Sequence[float]
+) -> list[Undetermined]:
+    """Find the fitted factors that the runs hardly constrain, and the others that absorb their
+    share.
+
+    With rows A of relative errors and pulls P, factors have the covariance s^2 (A'A + P'P)^-1
+    around what is fitted, and s^2 (P'P)^-1 before (ridge regression with a normal prior; Hoerl and
+    Kennard, 1970).
+
+    Args:
+        terms: of the factors.
+        rows: of the equations, a coefficient for each factor.
+        pulls: how strongly each factor stays; above 0.
+    """
+    # In units in which each factor has variance 1 without runs.
+    scaled = [[a / pull for a, pull in zip(row, pulls, strict=True)] for row in rows]
+    columns = list(zip(*scaled, strict=True)) if scaled else [()] * len(terms)
+    products = [[sum(map(mul, one, other)) for other in columns] for one in columns]
+    for i, row in enumerate(products):
+        row[i] += 1.0
+    left = inverse(products)
+    return [
+        # Alone it would have 1 / products[i][i] left.
+        Undetermined(term, _instead(terms, left, i) if products[i][i] * _HELD > 1.0 else ())
+        for i, term in enumerate(terms)
+        if left[i][i] > _HELD
+    ]
+
+
+def _instead(terms: Sequence[Term], left: Sequence[Sequence[float]], i: int) -> list[Term]:
+    alike = {
+        term: left[i][k] / (left[i][i] * left[k][k]) ** 0.5
+        for k, term in enumerate(terms)
+        if k != i
+    }
+    return sorted((t for t in alike if alike[t] < _CONFUSED), key=alike.__getitem__)
 
 
 def _pull(before: float, now: float) -> float:

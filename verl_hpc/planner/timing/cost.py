@@ -7,29 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
 
 from verl_hpc.hardware.node import GpuKind
 
-Term = Literal[
-    "training",
-    "inference",
-    "prefill",
-    "memory",
-    "collective",
-    "pcie",
-    "hops",
-    "elementwise",
-    "layers",
-    "sequences",
-    "operators",
-    "decode_hops",
-    "decode_layers",
-    "decode_steps",
-    "decode_sequences",
-    "scores",
-    "switches",
-]
+Term = str
+"""Name of a factor of `Efficiency`."""
 Cost = Mapping[Term, float]
 """Seconds at the peak of products, memory and links, and numbers of what takes a fixed time."""
 
@@ -103,11 +85,6 @@ class Efficiency:
         factor: float = getattr(self, term)
         return 1.0 / factor if term in FRACTIONS else factor
 
-    def by_term(self, cost: Cost) -> dict[str, float]:
-        """Seconds of each term, largest first; zero terms are left out."""
-        seconds = {term: amount * self.of(term) for term, amount in cost.items() if amount}
-        return dict(sorted(seconds.items(), key=lambda pair: -pair[1]))
-
 
 CPU_RANKS = Efficiency(
     training=0.6,
@@ -141,7 +118,7 @@ def defaults(kind: GpuKind | None) -> Efficiency:
     return Efficiency() if kind is None or kind.is_gpu else CPU_RANKS
 
 
-TERMS: tuple[Term, ...] = tuple(field.name for field in fields(Efficiency))  # type: ignore[misc]
+TERMS: tuple[Term, ...] = tuple(field.name for field in fields(Efficiency))
 
 MEANINGS: Mapping[Term, str] = {
     "training": "FLOPs of matrix products in training passes / (peak x fraction)",

@@ -20,7 +20,7 @@ from verl_hpc.planner.timing.generation import Engines, generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
 from verl_hpc.planner.timing.operators import Work
 from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
-from verl_hpc.planner.timing.refit import estimated_seconds, offloaded_bytes, received_bytes
+from verl_hpc.planner.timing.refit import Refit, estimated_seconds, offloaded_bytes
 from verl_hpc.planner.timing.workload import Workload
 
 CONTEXT_BYTES = 3 * 2**30
@@ -33,44 +33,55 @@ class Run:
     """A run on its layouts, for the prediction of its operators."""
 
     config: RunConfig
-    arch: Architecture
-    """Architecture of the first role's model."""
+    archs: Mapping[str, Architecture]
+    """Architecture of each role's model."""
     layouts: RunLayouts
     machine: Machine
     work: Workload
-    archs: Mapping[str, Architecture]
-    """Architectures of roles that have a model of their own."""
-    cache_bytes: float | None = None
-    """Cache memory of a rollout rank; None follows from the configuration."""
-    plans_transfer: bool = False
+    plans_transfer: bool
     """Make the transfer's own plan; otherwise estimate its seconds from bytes."""
 
-    def arch_of(self, role: str) -> Architecture:
-        return self.archs.get(role, self.arch)
+    @property
+    def arch(self) -> Architecture:
+        """Architecture of the first role's model, which generates."""
+        return self.archs[next(iter(self.config.role_settings))]
 
 
 def operator_cost(run: Run, one: Work) -> Cost:
     """Cost of one operator on its ranks."""
-    work = run.work
-    if one.greedy:
-        work = work.greedily()
     host: Cost = {"operators": 1.0}
     if one.kind == "host":
         return host
-    if one.kind == "score":
+    if one.kind in ("generate", "score"):
         num_ranks = len(run.layouts.pools[run.layouts.pool_of[one.role]].ranks)
-        return together([host, {"scores": work.sequences / num_ranks}])
-    if one.kind == "generate":
-        return together([host, generate_cost(run.machine, engines_of(run), work)])
+        return together(
+            [host, serving_cost(run.machine, one, engines_of(run), run.work, num_ranks)]
+        )
     model = model_of(run, one.role)
-    if one.kind == "update":
-        return together([host, update_cost(run.machine, model, work)])
-    return together([host, infer_cost(run.machine, model, work), _swap(run, one.role, model)])
+    shares = run.config.role_settings[one.role].shares is not None
+    swap = swap_cost(run.machine, model) if shares else {}
+    return together([host, pass_cost(run.machine, one, model, run.work), swap])
+
+
+def pass_cost(machine: Machine, one: Work, model: Model, work: Workload) -> Cost:
+    """Cost of an operator that infers or updates."""
+    cost = update_cost if one.kind == "update" else infer_cost
+    return cost(machine, model, work.greedily() if one.greedy else work)
+
+
+def serving_cost(
+    machine: Machine, one: Work, deployed: Engines, work: Workload, num_ranks: int
+) -> Cost:
+    """Cost of an operator that generates, or scores on `num_ranks` ranks; empty for others."""
+    work = work.greedily() if one.greedy else work
+    if one.kind == "generate":
+        return generate_cost(machine, deployed, work)
+    return {"scores": work.sequences / num_ranks} if one.kind == "score" else {}
 
 
 def model_of(run: Run, role: str) -> Model:
     """Model of a role of the run on its layout."""
-    return role_model(run.config.role_settings[role], run.arch_of(role), run.layouts.train[role])
+    return role_model(run.config.role_settings[role], run.archs[role], run.layouts.train[role])
 
 
 def role_model(settings: RoleSettings, arch: Architecture, layout: TrainLayout) -> Model:
@@ -87,34 +98,23 @@ def role_model(settings: RoleSettings, arch: Architecture, layout: TrainLayout) 
     )
 
 
-def _swap(run: Run, role: str, model: Model) -> Cost:
+def swap_cost(machine: Machine, model: Model) -> Cost:
     """Cost of swapping weights for a reference in another role's engine: its weights come from the
     host, and the owner's come back."""
-    settings = run.config.role_settings[role]
-    if settings.shares is None or not run.machine.hardware.kind.is_gpu:
+    if not machine.hardware.kind.is_gpu:
         return {}
-    return run.machine.pcie(2 * element_size(model.dtype) * parameters_per_rank(model))
+    return machine.pcie(2 * element_size(model.dtype) * parameters_per_rank(model))
 
 
 def engines_of(run: Run) -> Engines:
     """The rollout engines of a run."""
-    return engines(
-        run.config,
-        run.arch,
-        run.machine,
-        sum(map(len, run.layouts.replicas)),
-        run.config.rollout.tensor_parallel,
-        run.cache_bytes,
-    )
+    num_ranks = sum(map(len, run.layouts.replicas))
+    tp = run.config.rollout.tensor_parallel
+    return engines(run.config, run.arch, run.machine, num_ranks, tp)
 
 
 def engines(
-    config: RunConfig,
-    arch: Architecture,
-    machine: Machine,
-    num_ranks: int,
-    tp: int,
-    cache_bytes: float | None = None,
+    config: RunConfig, arch: Architecture, machine: Machine, num_ranks: int, tp: int
 ) -> Engines:
     """Rollout engines of a configuration on so many ranks."""
     rollout = config.rollout
@@ -124,50 +124,37 @@ def engines(
         tp,
         rollout.pipeline_parallel,
         config.rollout_dtype,
-        None,
+        None if rollout.kv_cache_gib is None else rollout.kv_cache_gib * 2**30,
         rollout.max_num_seqs or (256 if rollout.engine == "hf" else None),
         mean_item_bytes(arch, rollout.ignored_layers, config.rollout_dtype)
         if rollout.quantization is not None
         else None,
         1 if rollout.kv_cache_dtype == "fp8" else None,
     )
-    if cache_bytes is None and rollout.kv_cache_gib is not None:
-        cache_bytes = rollout.kv_cache_gib * 2**30
-    # Cache memory: as configured, or what weights and work leave of the engine's share.
     device = machine.hardware.device_bytes if machine.hardware.kind.is_gpu else None
-    if cache_bytes is None and device is not None:
-        share = rollout.gpu_memory_utilization * device
-        cache_bytes = max(share - deployed.weight_bytes - CONTEXT_BYTES, 0.0)
-    return replace(deployed, cache_bytes=cache_bytes)
+    if deployed.cache_bytes is not None or device is None:
+        return deployed
+    # The cache has what weights and work leave of the engine's share.
+    share = rollout.gpu_memory_utilization * device
+    return replace(deployed, cache_bytes=max(share - deployed.weight_bytes - CONTEXT_BYTES, 0.0))
 
 
 def transfer_seconds(run: Run) -> float:
     """Seconds of the weight transfer from the actor to the rollout engines."""
     layouts, hardware = run.layouts, run.machine.hardware
-    first = next(iter(layouts.train))
-    train = layouts.train[first]
-    checksums, dtype = run.config.rollout.verify.checksums, run.config.rollout_dtype
+    checksums = run.config.rollout.verify.checksums
     if not run.plans_transfer or not hardware.kind.is_gpu:
-        return estimated_seconds(
-            run.arch,
-            train,
-            run.config.rollout.tensor_parallel,
-            hardware,
-            dtype,
-            shared=_generates_where_it_trains(run),
-            checksums=checksums,
-            num_stages=run.config.rollout.pipeline_parallel,
-        )
+        return estimated_seconds(_refit(run), hardware, checksums)
     plan = refit_plan(run.config, run.arch, layouts, hardware)
     nodes = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
     return predicted_seconds(plan, nodes, hardware.links, checksums)
 
 
-def _generates_where_it_trains(run: Run) -> bool:
-    """Whether rollout ranks also train the model that generates."""
-    generates = {rank for group in run.layouts.replicas for rank in group}
+def _refit(run: Run) -> Refit:
     first = next(iter(run.layouts.train.values()))
-    return not generates.isdisjoint(first.grid.ranks())
+    generates = {rank for group in run.layouts.replicas for rank in group}
+    shared = not generates.isdisjoint(first.grid.ranks())
+    return Refit.of(run.config, run.arch, first, run.config.rollout.tensor_parallel, shared)
 
 
 def device_cost(run: Run) -> Cost:
@@ -175,9 +162,7 @@ def device_cost(run: Run) -> Cost:
     the sum of the offloads of all roles on the generating ranks, on CPU ranks the copies of the
     transfer."""
     if not run.machine.hardware.kind.is_gpu:
-        train, tp = next(iter(run.layouts.train.values())), run.config.rollout.tensor_parallel
-        shared = _generates_where_it_trains(run)
-        return filled_cost(run.machine, run.config, run.arch, train, tp, shared)
+        return filled_cost(run.machine, run.config, _refit(run))
     generates = set(run.layouts.pools[run.layouts.pool_of["rollout"]].ranks)
     settings = run.config.role_settings
     brings = [
@@ -189,31 +174,13 @@ def device_cost(run: Run) -> Cost:
     return together([*brings, switch])
 
 
-def filled_cost(
-    machine: Machine,
-    config: RunConfig,
-    arch: Architecture,
-    train: TrainLayout,
-    tp: int,
-    shared: bool,
-) -> Cost:
+def filled_cost(machine: Machine, config: RunConfig, refit: Refit) -> Cost:
     """Cost of filling an engine's weights on CPUs: what a rank lacks is sent, everything is copied,
-    and then packed for products (`rollout.vllm_cpu.pack_linears`).
-
-    Args:
-        machine: of CPU ranks.
-        config: of the run.
-        arch: of the role that generates.
-        train: its layout.
-        tp: of the engines.
-        shared: the ranks that train are those that generate.
-    """
-    stages = config.rollout.pipeline_parallel
-    received, needed = received_bytes(arch, train, tp, config.rollout_dtype, shared, stages)
+    and then packed for products (`rollout.vllm_cpu.pack_linears`)."""
     packs = config.rollout.engine == "vllm"
     # The bucket, the weights and the packed weights are each read and written.
-    moved = machine.memory(4 * received + (4 if packs else 2) * needed)
-    return together([{"switches": 1.0}, moved])
+    num_bytes = 4 * refit.received_bytes + (4 if packs else 2) * refit.needed_bytes
+    return together([{"switches": 1.0}, machine.memory(num_bytes)])
 
 
 def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost:

@@ -1,19 +1,14 @@
-"""The operators of a step, as `trainer.recipes` declares them, with what each of them computes.
-
-Here their functions are signatures alone, so that a login node can compile the flow.
-"""
+"""The operators of a step, as `trainer.recipes` declares them, with what each of them computes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, Signature
-from typing import Any, Literal
+from typing import Literal
 
 from verl_hpc.config.role import ACTOR, CRITIC, PRM, PRM_REFERENCE, REFERENCE, REWARD, TEACHER
 from verl_hpc.config.run import RunConfig
-from verl_hpc.flow import EVERYWHERE, DataFlow, Pipeline
-from verl_hpc.placement.layouts import ROLLOUT, SCORING, RunLayouts
+from verl_hpc.placement.layouts import ROLLOUT, SCORING
 
 Kind = Literal["generate", "infer", "update", "score", "host"]
 
@@ -28,30 +23,17 @@ class Work:
     """A role, ROLLOUT or SCORING; for host work, the role on whose ranks it runs."""
     needs: Sequence[str]
     gives: Sequence[str] = ()
-    shared: Sequence[str] = ()
     changes_state: bool = False
     optional: Sequence[str] = ()
     greedy: bool = False
     """One answer to each prompt instead of all samples."""
 
 
-class _Signature:
-    """A callable with this signature that is never called."""
-
-    def __init__(self, needs: Sequence[str], optional: Sequence[str]) -> None:
-        needed = [Parameter(name, Parameter.KEYWORD_ONLY) for name in needs]
-        other = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in optional]
-        self.__signature__ = Signature([*needed, *other])
-
-    def __call__(self, **_: Any) -> None:
-        raise AssertionError("the planner runs no operator")
-
-
 _BATCH = ("samples", "sequences")
 
 
 def operators_of(config: RunConfig) -> list[Work]:
-    """List the operators of a step of the run's recipe.
+    """List the operators of a step of the run's recipe, in the order in which they run.
 
     Of a recipe of the user's nothing is known but its roles: each gives its forward pass, and those
     with an optimizer are trained.
@@ -63,24 +45,6 @@ def operators_of(config: RunConfig) -> list[Work]:
     return list(_examples(config))
 
 
-def compiled(config: RunConfig, layouts: RunLayouts | None = None) -> Pipeline:
-    """The flow of a step on a run's pools; without layouts, with all operators in one place."""
-    flow = DataFlow(config.recipe, inputs=("rows",), index="samples")
-    for work in operators_of(config):
-        flow.add(
-            work.name,
-            _Signature(work.needs, work.optional),
-            outputs=tuple(work.gives),
-            placement=EVERYWHERE if layouts is None else layouts.pool_of[work.role],
-            shared=tuple(work.shared),
-            changes_state=work.changes_state,
-            roles=(work.role,),
-        )
-    if layouts is None:
-        return flow.compile()
-    return flow.compile({name: pool.ranks for name, pool in layouts.pools.items()})
-
-
 def _infer(name: str, role: str, gives: str, needs: Sequence[str] = _BATCH) -> Work:
     return Work(name, "infer", role, needs, (gives,))
 
@@ -90,22 +54,18 @@ def _update(name: str, role: str, *needs: str, optional: Sequence[str] = ()) -> 
 
 
 def _responses(prefix: str = "") -> Iterator[Work]:
-    gives = (f"{prefix}responses", f"{prefix}sequences")
+    gives, samples = (f"{prefix}responses", f"{prefix}sequences"), [f"{prefix}samples"]
     greedy = bool(prefix)
-    yield Work(f"{prefix}rollout", "generate", ROLLOUT, ["rows"], gives, gives[:1], greedy=greedy)
-    samples = [f"{prefix}samples"]
-    yield Work(
-        f"{prefix}assign", "host", ROLLOUT, ["rows", gives[0]], samples, samples, greedy=greedy
-    )
+    yield Work(f"{prefix}rollout", "generate", ROLLOUT, ["rows"], gives, greedy=greedy)
+    yield Work(f"{prefix}assign", "host", ROLLOUT, ["rows", gives[0]], samples, greedy=greedy)
 
 
 def _scores(config: RunConfig, prefix: str = "") -> Work:
     names, gives = [f"{prefix}samples", f"{prefix}sequences"], [f"{prefix}scores"]
     greedy = bool(prefix)
     if REWARD in config.role_settings:
-        return Work(f"{prefix}reward", "infer", REWARD, names, gives, gives, greedy=greedy)
-    needs = ["rows", *names]
-    return Work(f"{prefix}reward", "score", SCORING, needs, gives, gives, greedy=greedy)
+        return Work(f"{prefix}reward", "infer", REWARD, names, gives, greedy=greedy)
+    return Work(f"{prefix}reward", "score", SCORING, ["rows", *names], gives, greedy=greedy)
 
 
 def log_probs_before(config: RunConfig) -> bool:
@@ -167,7 +127,7 @@ def _examples(config: RunConfig) -> Iterator[Work]:
     """Operators of the recipes that train on given answers."""
     role = REWARD if config.recipe == "reward_model" else ACTOR
     name = {"sft": "examples", "kto": "examples"}.get(config.recipe, "pairs")
-    yield Work(name, "host", role, ["rows"], _BATCH, _BATCH[:1])
+    yield Work(name, "host", role, ["rows"], _BATCH)
     if REFERENCE in config.role_settings:
         yield _infer("ref_log_probs", REFERENCE, "reference")
     update = "update_reward" if role == REWARD else "update_actor"
@@ -179,7 +139,7 @@ def _own(config: RunConfig) -> Iterator[Work]:
     if config.generates:
         yield from _responses()
     else:
-        yield Work("examples", "host", next(iter(roles)), ["rows"], _BATCH, _BATCH[:1])
+        yield Work("examples", "host", next(iter(roles)), ["rows"], _BATCH)
     outputs = []
     for name in roles:
         outputs.append(f"{name}_outputs")

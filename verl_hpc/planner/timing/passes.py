@@ -9,7 +9,6 @@ during the last micro-batch's backward pass, and weights all-gathered after Adam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -76,15 +75,9 @@ class _Part:
     """Micro-batches."""
 
 
-def infer_cost(
-    machine: Machine, model: Model, work: Workload, sequences: int | None = None
-) -> Cost:
-    """A forward pass over the sequences of a step.
-
-    Args:
-        sequences: number of them, if not the step's.
-    """
-    part = _part(model, work, sequences or work.sequences)
+def infer_cost(machine: Machine, model: Model, work: Workload) -> Cost:
+    """A forward pass over the sequences of a step."""
+    part = _part(model, work, work.sequences)
     micro = _slowest(machine, model, part, "inference", passes=1.0, layer_passes=1)
     return together([_pipelined(machine, model, part, micro, 1), _host(machine, model, part)])
 
@@ -143,24 +136,18 @@ def _slowest(
     machine: Machine, model: Model, part: _Part, kind: Term, passes: float, layer_passes: int
 ) -> Cost:
     """Cost of one micro-batch on the slowest stage, over all its chunks, forward and back."""
-    stages = [_first_stage(model)] if machine.of_first_rank else _stages(model)
+    stages = _stages(model, machine.of_first_rank)
     costs = [_stage(machine, model, part, stage, kind, passes, layer_passes) for stage in stages]
     return max(costs, key=machine.seconds)
 
 
-def _stages(model: Model) -> Iterator[_Stage]:
-    """Yield the stages that may be the slowest: the last, and the fullest of the others."""
+def _stages(model: Model, first_alone: bool) -> list[_Stage]:
+    """Stages that may be the slowest, the last and the fullest of the others; or the first."""
     layout = model.layout
     totals = _layers(model.arch.num_layers, layout.pp, layout.vpp)
-    yield _Stage(totals[-1], model.has_logits)
-    if layout.pp > 1:
-        yield _Stage(max(totals[:-1]), False)
-
-
-def _first_stage(model: Model) -> _Stage:
-    layout = model.layout
-    layers = _layers(model.arch.num_layers, layout.pp, layout.vpp)
-    return _Stage(layers[0], model.has_logits and layout.pp == 1)
+    if first_alone or layout.pp == 1:
+        return [_Stage(totals[0], model.has_logits and layout.pp == 1)]
+    return [_Stage(totals[-1], model.has_logits), _Stage(max(totals[:-1]), False)]
 
 
 @lru_cache(maxsize=1024)

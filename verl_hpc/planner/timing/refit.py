@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
@@ -13,42 +15,50 @@ from verl_hpc.planner.timing.machine import element_size
 _BUCKET = 64 * 2**20
 
 
-def received_bytes(
-    arch: Architecture,
-    train: TrainLayout,
-    rollout_tp: int,
-    dtype: str,
-    shared: bool,
-    num_stages: int = 1,
-) -> tuple[float, float]:
-    """Bytes that a rank receives, and that it needs: Table 2 of HybridFlow (arXiv 2409.19256).
+@dataclass(frozen=True)
+class Refit:
+    """A transfer from a training layout to rollout engines; its bytes are those of Table 2 of
+    HybridFlow (arXiv 2409.19256)."""
 
-    Args:
-        shared: the ranks that train are those that generate.
-        num_stages: of a rollout engine.
-    """
-    model = arch.num_parameters * element_size(dtype)
-    needed = model / (rollout_tp * num_stages)
-    if not shared:
-        return needed, needed
-    held = model / (train.tp * train.pp)
-    if num_stages == 1 and zero_redundancy_applies(train.tp, rollout_tp):
-        return needed - held, needed
-    # Neighbours: a rank's own shard lies in what it needs by chance.
-    return needed * (1 - 1 / (train.tp * train.pp)), needed
+    arch: Architecture
+    """Architecture of the role that generates."""
+    train: TrainLayout
+    rollout_tp: int
+    dtype: str
+    shared: bool = True
+    """Whether the ranks that train are those that generate."""
+    num_stages: int = 1
+    """Pipeline stages of a rollout engine."""
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, arch: Architecture, train: TrainLayout, tp: int, shared: bool
+    ) -> Refit:
+        """Transfer of a run to engines of `tp` tensor-parallel ranks."""
+        return cls(arch, train, tp, config.rollout_dtype, shared, config.rollout.pipeline_parallel)
+
+    @property
+    def model_bytes(self) -> float:
+        return self.arch.num_parameters * element_size(self.dtype)
+
+    @property
+    def needed_bytes(self) -> float:
+        """Bytes that a rank of an engine needs."""
+        return self.model_bytes / (self.rollout_tp * self.num_stages)
+
+    @property
+    def received_bytes(self) -> float:
+        """Bytes that a rank receives."""
+        train, needed = self.train, self.needed_bytes
+        if not self.shared:
+            return needed
+        if self.num_stages == 1 and zero_redundancy_applies(train.tp, self.rollout_tp):
+            return needed - self.model_bytes / (train.tp * train.pp)
+        # Neighbours: a rank's own shard lies in what it needs by chance.
+        return needed * (1 - 1 / (train.tp * train.pp))
 
 
-def estimated_seconds(
-    arch: Architecture,
-    train: TrainLayout,
-    rollout_tp: int,
-    hardware: Hardware,
-    dtype: str,
-    *,
-    shared: bool = True,
-    checksums: bool = True,
-    num_stages: int = 1,
-) -> float:
+def estimated_seconds(refit: Refit, hardware: Hardware, checksums: bool = True) -> float:
     """Estimate the transfer's seconds without a plan, for a search: from the bytes that ranks and
     nodes lack.
 
@@ -56,18 +66,16 @@ def estimated_seconds(
     lacks comes over NVLink, and is copied and summed by the device's memory. On CPU ranks the
     network alone: what their memory takes is in `operator_costs.filled_cost`.
     """
-    links, per_node = hardware.links, hardware.ranks_per_node
-    received, _ = received_bytes(arch, train, rollout_tp, dtype, shared, num_stages)
-    model = arch.num_parameters * element_size(dtype)
-    held = _held_by_node(train, per_node) if shared else 0.0
-    enters = model * (1 - held) / per_node
+    links, per_node, received = hardware.links, hardware.ranks_per_node, refit.received_bytes
+    held = _held_by_node(refit.train, per_node) if refit.shared else 0.0
+    enters = refit.model_bytes * (1 - held) / per_node
     network = enters / (1e9 * links.network_gb_s)
     if not hardware.kind.is_gpu:
         return network
     wire = max(network, received / (1e9 * links.nvlink_gb_s))
     # Packed and unpacked: twice read and written; a checksum on each side reads twice.
     copies = received * (4 + 4 * checksums) / (1e9 * links.memory_gb_s)
-    messages = received / _BUCKET + (train.pp if shared else 1)
+    messages = received / _BUCKET + (refit.train.pp if refit.shared else 1)
     return max(wire, copies) + messages * links.message_us / 1e6
 
 

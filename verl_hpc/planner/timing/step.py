@@ -1,19 +1,19 @@
-"""Seconds of a run's step: of each operator on its layout, composed along the compiled flow."""
+"""Seconds of a run's step: of each operator on its layout, composed along the flow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from verl_hpc.config.run import RunConfig
-from verl_hpc.flow import Pipeline
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.timing.cost import Cost
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.operator_costs import Run, device_cost, operator_cost, transfer_seconds
-from verl_hpc.planner.timing.operators import Work, compiled, operators_of
-from verl_hpc.planner.timing.schedule import Span, spans_of
+from verl_hpc.planner.timing.operators import Work, operators_of
+from verl_hpc.planner.timing.schedule import Flow, Span, classes_of
 from verl_hpc.planner.timing.work import forward_flops
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
@@ -66,90 +66,70 @@ class StepTime:
 
 def predict_step(
     config: RunConfig,
-    arch: Architecture,
+    archs: Mapping[str, Architecture] | Architecture,
     layouts: RunLayouts,
     machine: Machine,
     *,
-    archs: Mapping[str, Architecture] | None = None,
     work: Workload | None = None,
-    cache_bytes: float | None = None,
     plans_transfer: bool = False,
 ) -> StepTime:
     """Predict how long a step takes.
 
     Args:
         config: of the run.
-        arch: of the first role's model.
+        archs: of every role's model by its name, or one for all.
         layouts: of the run.
         machine: what it runs on.
-        archs: of roles that have a model of their own.
         work: None takes `workload_of(config)`.
-        cache_bytes: that a rollout rank has for keys and values; None takes what the configuration
-            leaves on the machine.
         plans_transfer: make the transfer's own plan, which takes seconds for many ranks; else
             estimate its time from bytes.
 
     Raises:
         LayoutError: sizes that do not divide.
     """
-    work = work or workload_of(config)
+    work, flow = work or workload_of(config), Flow(config)
+    if isinstance(archs, Architecture):
+        archs = dict.fromkeys(config.role_settings, archs)
     # Cost of each operator on its own ranks, in terms that the machine turns into seconds.
-    run = Run(config, arch, layouts, machine, work, archs or {}, cache_bytes, plans_transfer)
-    pipeline = compiled(config, layouts)
-    works = {work.name: work for work in operators_of(config)}
-    costs = {name: operator_cost(run, one) for name, one in works.items()}
+    run = Run(config, archs, layouts, machine, work, plans_transfer)
+    costs = {one.name: operator_cost(run, one) for one in flow.works}
     seconds = {name: machine.seconds(cost) for name, cost in costs.items()}
     if config.generates and config.samples_to_train:
         transfer, costs[RESHARD] = transfer_seconds(run), device_cost(run)
         seconds[RESHARD] = transfer + machine.seconds(costs[RESHARD])
-    # Operators on disjoint ranks overlap, as the compiled flow allows.
-    spans, total = _composed(run, pipeline, seconds)
+    # Operators on disjoint ranks overlap, as the flow allows.
+    spans = _spans(config, layouts, flow, seconds)
     return StepTime(
-        total,
+        max(span.stop for span in spans),
         seconds,
         costs,
         spans,
-        run.work.tokens,
-        step_flops(config, {name: run.arch_of(name) for name in config.role_settings}, work),
+        work.tokens,
+        step_flops(config, archs, work),
         layouts.num_ranks,
         machine.peak(config.model.dtype),
     )
 
 
-def _composed(
-    run: Run, pipeline: Pipeline, seconds: Mapping[str, float]
-) -> tuple[list[Span], float]:
-    """Compose the operators' seconds into spans and a total. With rollout.staleness the next step
-    is generated while this one trains, except for the refit, which both wait for."""
+def _spans(
+    config: RunConfig, layouts: RunLayouts, flow: Flow, seconds: Mapping[str, float]
+) -> list[Span]:
+    """Span of each operator. With rollout.staleness the next step is generated while this one
+    trains, except for the refit, which both wait for."""
+    pools = classes_of({name: pool.ranks for name, pool in layouts.pools.items()})
+    trained = {name for name, role in config.role_settings.items() if role.trainable}
+    placed = flow.on(
+        {name: pools[pool] for name, pool in layouts.pool_of.items()},
+        {number for name in trained for number in pools[layouts.pool_of[name]]},
+    )
     refit = seconds.get(RESHARD, 0.0)
-    everyone = Span(RESHARD, "all", 0.0, refit)
-    first = [everyone] if refit else []
-    if not run.config.rollout.staleness:
-        spans, end = spans_of(pipeline, seconds, refit)
-        return [*first, *spans], end
-    ahead, rest = pipeline.split(_ahead(run, pipeline))
-    made, made_end = spans_of(ahead, seconds, refit)
-    trained, trained_end = spans_of(rest, seconds, refit)
-    return [*first, *made, *trained], max(made_end, trained_end)
-
-
-def _ahead(run: Run, pipeline: Pipeline) -> set[str]:
-    """Operators that need no training rank (`trainer.steps.Steps`)."""
-    settings, layouts = run.config.role_settings, run.layouts
-    busy = {
-        rank
-        for name, one in settings.items()
-        if one.trainable
-        for rank in layouts.train[name].grid.ranks()
-    }
-    made, names = {"rows"}, set()
-    for item in pipeline.runs:
-        ranks = layouts.pools[item.operator.placement].ranks
-        ahead = not item.operator.changes_state and busy.isdisjoint(ranks)
-        if ahead and made.issuperset(pipeline.needs(item)):
-            made.update(item.operator.gives)
-            names.add(item.name)
-    return names
+    durations = [seconds[work.name] for work in flow.works]
+    ends = placed.ends(durations, refit)
+    spans = [Span(RESHARD, "all", 0.0, refit)] if refit else []
+    for i in chain(*placed.parts):
+        work = flow.works[i]
+        spans.append(Span(work.name, layouts.pool_of[work.role], ends[i] - durations[i], ends[i]))
+    return spans
 
 
 def step_flops(config: RunConfig, archs: Mapping[str, Architecture], work: Workload) -> float:

@@ -56,10 +56,6 @@ class Workload:
         """The workload with one answer to each prompt."""
         return replace(self, sequences=max(self.sequences // self.samples, 1), samples=1)
 
-    def scaled(self, factor: float) -> Workload:
-        """The workload with `factor` times the sequences, for weak scaling."""
-        return replace(self, sequences=round(self.sequences * factor))
-
 
 def workload_of(
     config: RunConfig, prompt: float | None = None, responses: Lengths | None = None

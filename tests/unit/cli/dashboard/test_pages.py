@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from tests.dashboards import serving
-from tests.unit.cli.status_runs import HEAVY, beat, make_run, submit_run, without_slurm, work
-from verl_hpc.cli.dashboard.log import tail
+from tests.unit.cli.status_runs import beat, make_run, submit_run, without_slurm, work
 from verl_hpc.cli.dashboard.metrics import MetricsTail
+from verl_hpc.cli.dashboard.parts import tail
 from verl_hpc.cli.dashboard.server import make_server
 from verl_hpc.cli.main import main
 from verl_hpc.metrics.log import MetricsLog
@@ -299,17 +299,6 @@ def test_samples_and_timeline_of_a_run(server, runs):
     assert "Training, step 6" in ask(server, "/samples?name=a%26b&step=../6")[2]
     assert ask(server, "/samples?name=..%2Fa")[0] == 404
     assert ask(server, "/samples?name=a%26b", cookie=False)[0] == 403
-
-
-def test_it_imports_nothing_heavy(runs):
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from verl_hpc.cli.dashboard.server import make_server\n"
-        f"make_server(Path({str(runs)!r})).pages.overview()\n"
-        f"print('heavy:', *sorted({HEAVY!r} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "heavy:\n", done.stderr
 
 
 def test_nobody_has_run_anything_yet(tmp_path, monkeypatch, prints):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_hpc.cli.dashboard.ranks import ranks_part
+from verl_hpc.cli.dashboard.parts import ranks_part
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
 NOW = 1000.0

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from verl_hpc.cli.dashboard.timeline import parse_steps, timeline_part
+from verl_hpc.cli.dashboard.parts import parse_steps, timeline_part
 from verl_hpc.metrics.timeline import Timeline
 
 ADDRESSES = {"7": (7, 7), "7-9": (7, 9), "0-0": (0, 0), "7-1000000": (7, 26)}

@@ -65,15 +65,23 @@ RTX_3090 = GpuFigures(
 ).kind("RTX 3090")
 """PyTorch's messages say 23.69 GiB; speeds do not matter here."""
 GPUS = {**KINDS, RTX_3090.name: RTX_3090}
-VERL = "verl docs/perf/device_tuning.rst (25 June 2025), tag MIN"
-NEMO = "NeMo-RL examples/configs/recipes/llm/"
-RECOMPUTATION = "arXiv 2205.05198, Table 3, with its sequence parallelism; ran on GPUs of 80 GB"
-CACHED_8B = "Graph-COM/SubgraphRAG issue 19: the cache of vLLM has room for 39,024 tokens"
-CACHED_70B = (
-    "OpenRLHF issue 336: the cache of vLLM has room for 6,048 tokens, less than 8,192; TP2 and 80 "
-    "GB follow from its 1,638 blocks of 4 GiB of host memory and from the weights"
-)
-LLAMA_3 = "arXiv 2407.21783, section 6.1"
+SOURCES = {
+    "verl": "verl docs/perf/device_tuning.rst (25 June 2025), tag MIN",
+    "verl-megatron": "verl examples/grpo_trainer/run_qwen2-7b_math_megatron.sh (80 GB, assumed)",
+    "nemo-dpo": "NeMo-RL recipes/llm/dpo-llama3.1-8b-instruct-4n8g-megatrontp2pp2-quick.yaml",
+    "nemo-32b": "NeMo-RL recipes/llm/performance/grpo-qwen3-32b-4n8g.yaml",
+    "nemo-8b": "NeMo-RL recipes/llm/performance/grpo-llama3.1-8b-instruct-2n8g.yaml",
+    "hybridflow": "arXiv 2409.19256, section 8.1 and Figure 14: T = P = 8, generation T = 8",
+    "llama-3": "arXiv 2407.21783, section 6.1",
+    "tensorwave": "tensorwave.com/blog/405-billion-parameters-1-node (23 July 2024)",
+    "qlora": "arXiv 2305.14314, section 1: 16-bit finetuning of 65B needs more than 780 GB",
+    "lomo": "arXiv 2306.09782, Table 1: 102 GB for 7B with AdamW",
+    # Near the edge: lengths within 16 % of what a cache has room for, but for the last; and 9 GiB.
+    "cached-8b": "Graph-COM/SubgraphRAG issue 19: the cache of vLLM has room for 39,024 tokens",
+    # TP2 and 80 GB follow from its 1,638 blocks of 4 GiB of host memory and from the weights.
+    "cached-70b": "OpenRLHF issue 336: the cache of vLLM has room for 6,048 tokens, not for 8,192",
+    "recomputation": "arXiv 2205.05198, Table 3, with its sequence parallelism; on GPUs of 80 GB",
+}
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class Claim:
     num_ranks: int
     fits: bool
     source: str
-    recipe: str = "grpo"
+    recipe: str
     """sft, dpo, grpo or ppo; or serve: an engine alone."""
     sizes: tuple[int, int] | None = None
     """tensor_parallel and pipeline_parallel of training; None tries what there is."""
@@ -95,161 +103,49 @@ class Claim:
     tokens: int = 2048
     """Tokens of a micro-batch, and of a prompt with its response."""
     recompute: str = "full"
-    share: float = 0.95
-    """Share of the device that an engine alone is given."""
-    batched_tokens: int | None = None
-    """Prompt tokens that an engine computes at a time."""
+    batched: int | None = None
+    """Prompt tokens that an engine computes at a time, where a user's log tells of it."""
 
 
-CLAIMS = [
-    Claim("qwen2-7b-grpo-2", "Qwen2-7B", "H800", 2, True, VERL, rollout=(2, 1)),
-    Claim("qwen2-14b-grpo-4", "Qwen2.5-14B", "H800", 4, True, VERL, rollout=(4, 1)),
-    Claim("qwen2-32b-grpo-8", "Qwen2.5-32B", "H20", 8, True, VERL, rollout=(4, 1)),
-    Claim("qwen2-70b-grpo-32-h20", "Qwen2-72B", "H20", 32, True, VERL, rollout=(8, 1)),
-    Claim("qwen2-70b-grpo-32-h800", "Qwen2-72B", "H800", 32, True, VERL, rollout=(8, 1)),
-    Claim(
-        "llama3.1-8b-dpo-32",
-        "Llama-3.1-8B",
-        "H100-80",
-        32,
-        True,
-        NEMO + "dpo-llama3.1-8b-instruct-4n8g-megatrontp2pp2-quick.yaml",
-        recipe="dpo",
-        sizes=(2, 2),
-        recompute="none",
-    ),
-    Claim(
-        "qwen3-32b-grpo-32",
-        "Qwen3-32B",
-        "H100-80",
-        32,
-        True,
-        NEMO + "performance/grpo-qwen3-32b-4n8g.yaml",
-        sizes=(4, 4),
-        rollout=(4, 1),
-        tokens=4096,
-        recompute="none",
-    ),
-    Claim(
-        "llama3.1-8b-grpo-16",
-        "Llama-3.1-8B",
-        "H100-80",
-        16,
-        True,
-        NEMO + "performance/grpo-llama3.1-8b-instruct-2n8g.yaml",
-        sizes=(1, 2),
-        tokens=4096,
-    ),
-    Claim(
-        "qwen2-7b-grpo-8-megatron",
-        "Qwen2-7B",
-        "H100-80",
-        8,
-        True,
-        "verl examples/grpo_trainer/run_qwen2-7b_math_megatron.sh (on GPUs of 80 GB, assumed)",
-        sizes=(2, 2),
-        rollout=(2, 1),
-        tokens=8192,
-    ),
-    Claim(
-        "llama-70b-ppo-128",
-        "Llama-2-70B",
-        "A100-80",
-        128,
-        True,
-        "HybridFlow (arXiv 2409.19256), section 8.1 and Figure 14: T = P = 8, generation T = 8",
-        recipe="ppo",
-        sizes=(8, 8),
-        rollout=(8, 1),
-    ),
-    Claim("405b-serve-8", "Llama-3.1-405B", "H100-80", 8, False, LLAMA_3, "serve", None, (8, 1)),
-    Claim("405b-serve-16", "Llama-3.1-405B", "H100-80", 16, True, LLAMA_3, "serve", None, (8, 2)),
-    Claim(
-        "405b-serve-8-mi300x",
-        "Llama-3.1-405B",
-        "MI300X",
-        8,
-        True,
-        "tensorwave.com/blog/405-billion-parameters-1-node (23 July 2024)",
-        "serve",
-        None,
-        (8, 1),
-    ),
-    Claim(
-        "65b-sft-8",
-        "LLaMA-65B",
-        "A100-80",
-        8,
-        False,
-        "QLoRA (arXiv 2305.14314), section 1: 16-bit finetuning of 65B needs more than 780 GB",
-        recipe="sft",
-    ),
-    Claim(
-        "7b-sft-1",
-        "LLaMA-7B",
-        "A100-80",
-        1,
-        False,
-        "LOMO (arXiv 2306.09782), Table 1: 102 GB for 7B with AdamW",
-        recipe="sft",
-        tokens=512,
-    ),
-    # Near the edge: lengths within 16 % of what a cache has room for, but for the last; and 9 GiB.
-    *(
-        Claim(
-            f"8b-serve-1-{length}",
-            "Llama-3.1-8B",
-            "RTX 3090",
-            1,
-            length < 39024,
-            CACHED_8B,
-            "serve",
-            tokens=length,
-            share=0.9,
-            batched_tokens=2048,
-        )
-        for length in (36864, 40960)
-    ),
-    *(
-        Claim(
-            f"70b-serve-2-{length}",
-            "Llama-3-70B",
-            "A100-80",
-            2,
-            length < 6048,
-            CACHED_70B,
-            "serve",
-            rollout=(2, 1),
-            tokens=length,
-            share=0.9,
-            batched_tokens=8192,
-        )
-        for length in (5120, 8192)
-    ),
-    Claim(
-        "gpt-22b-8",
-        "GPT-22B",
-        "A100-80",
-        8,
-        True,
-        RECOMPUTATION,
-        "sft",
-        (8, 1),
-        tokens=4 * 2048,
-        recompute="none",
-    ),
-    Claim(
-        "gpt-1t-512",
-        "GPT-1T",
-        "A100-80",
-        512,
-        True,
-        RECOMPUTATION,
-        "sft",
-        (8, 64),
-        recompute="none",
-    ),
-]
+ROWS = """
+qwen2-7b-grpo-2 Qwen2-7B H800 2 fits verl grpo rollout=2x1
+qwen2-14b-grpo-4 Qwen2.5-14B H800 4 fits verl grpo rollout=4x1
+qwen2-32b-grpo-8 Qwen2.5-32B H20 8 fits verl grpo rollout=4x1
+qwen2-70b-grpo-32-h20 Qwen2-72B H20 32 fits verl grpo rollout=8x1
+qwen2-70b-grpo-32-h800 Qwen2-72B H800 32 fits verl grpo rollout=8x1
+qwen2-7b-megatron-8 Qwen2-7B H100-80 8 fits verl-megatron grpo rollout=2x1 sizes=2x2 tokens=8192
+llama3.1-8b-dpo-32 Llama-3.1-8B H100-80 32 fits nemo-dpo dpo sizes=2x2 recompute=none
+qwen3-32b Qwen3-32B H100-80 32 fits nemo-32b grpo rollout=4x1 sizes=4x4 tokens=4096 recompute=none
+llama3.1-8b-grpo-16 Llama-3.1-8B H100-80 16 fits nemo-8b grpo sizes=1x2 tokens=4096
+llama-70b-ppo-128 Llama-2-70B A100-80 128 fits hybridflow ppo rollout=8x1 sizes=8x8
+405b-serve-8 Llama-3.1-405B H100-80 8 - llama-3 serve rollout=8x1
+405b-serve-16 Llama-3.1-405B H100-80 16 fits llama-3 serve rollout=8x2
+405b-serve-8-mi300x Llama-3.1-405B MI300X 8 fits tensorwave serve rollout=8x1
+65b-sft-8 LLaMA-65B A100-80 8 - qlora sft
+7b-sft-1 LLaMA-7B A100-80 1 - lomo sft tokens=512
+8b-serve-1-36864 Llama-3.1-8B RTX_3090 1 fits cached-8b serve tokens=36864 batched=2048
+8b-serve-1-40960 Llama-3.1-8B RTX_3090 1 - cached-8b serve tokens=40960 batched=2048
+70b-serve-2-5120 Llama-3-70B A100-80 2 fits cached-70b serve rollout=2x1 tokens=5120 batched=8192
+70b-serve-2-8192 Llama-3-70B A100-80 2 - cached-70b serve rollout=2x1 tokens=8192 batched=8192
+gpt-22b-8 GPT-22B A100-80 8 fits recomputation sft sizes=8x1 tokens=8192 recompute=none
+gpt-1t-512 GPT-1T A100-80 512 fits recomputation sft sizes=8x64 recompute=none
+"""
+
+
+def _claim(row: str) -> Claim:
+    name, model, gpu, num_ranks, fits, source, recipe, *options = row.split()
+    read = {"recompute": str, "sizes": _pair, "rollout": _pair}
+    pairs = [option.split("=") for option in options]
+    given = {key: read.get(key, int)(text) for key, text in pairs}
+    known = name, model, gpu.replace("_", " "), int(num_ranks), fits == "fits", SOURCES[source]
+    return Claim(*known, recipe, **given)
+
+
+def _pair(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("x")))
+
+
+CLAIMS = [_claim(row) for row in ROWS.strip().splitlines()]
 DISAGREES: dict[str, str] = {
     "70b-serve-2-8192": "vLLM of June 2024 left its cache 2.1 GiB less than the ledger does"
 }
@@ -269,7 +165,8 @@ def fits(claim: Claim) -> bool:
     arch = architecture_from(MODELS[claim.model])
     hardware = Hardware(GPUS[claim.gpu], min(claim.num_ranks, 8))
     if claim.recipe == "serve":
-        config = _config(claim, 1, 1, claim.share).rollout
+        share = 0.95 if claim.batched is None else 0.9  # vLLM's default
+        config = _config(claim, 1, 1, share).rollout
         engine = RolloutShape.of(arch, config, "bfloat16", True)
         return all(
             why_not(engine, stage, hardware.device_bytes) is None
@@ -295,8 +192,7 @@ def _config(claim: Claim, tp: int, pp: int, share: float):
     recipe = _RECIPES.get(claim.recipe, _RECIPES["sft"])
     samples = 4 if claim.recipe == "grpo" else 1
     length = claim.tokens if claim.recipe == "serve" else min(claim.tokens, 2048)
-    batched = claim.batched_tokens
-    options = {} if batched is None else {"max_num_batched_tokens": batched}
+    options = {} if claim.batched is None else {"max_num_batched_tokens": claim.batched}
     return parse_config(
         {
             "name": "claim",

@@ -32,7 +32,7 @@ def fastest(tree, archs, machine, num_ranks, spare_bytes=0):
             continue
         if any(0 in row for one in layouts.train.values() for row in stages(first, one)):
             continue  # a stage without layers is none of the search's
-        seconds = predict_step(config, first, layouts, machine, archs=archs).seconds
+        seconds = predict_step(config, archs, layouts, machine).seconds
         if best is None or seconds < best:
             planned = ledger(config, archs, layouts, hardware)
             room = planned.least_room_bytes

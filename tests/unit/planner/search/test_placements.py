@@ -30,16 +30,6 @@ def test_partitions_are_as_many_as_bells_numbers(number):
     assert found[0] == (names,)
 
 
-def test_partitions_of_three():
-    assert set(set_partitions("abc")) == {
-        (("a", "b", "c"),),
-        (("a", "b"), ("c",)),
-        (("a", "c"), ("b",)),
-        (("a",), ("b", "c")),
-        (("a",), ("b",), ("c",)),
-    }
-
-
 @given(units=st.integers(1, 9), number=st.integers(1, 4), unit=st.integers(1, 3))
 def test_allotments_are_all_compositions(units, number, unit):
     found = list(allotments(units * unit, unit, [unit] * number))

@@ -6,7 +6,8 @@ from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import architecture
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import KINDS, GpuKind, Hardware
-from verl_hpc.planner.search.emit import applied, laid_out, overrides_of
+from verl_hpc.planner.memory.ledger import ledger_on
+from verl_hpc.planner.search.emit import applied, overrides_of
 from verl_hpc.planner.search.search import search
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import predict_step
@@ -44,6 +45,12 @@ def the_best(num_ranks=8, per_node=4, **changes):
     return config, archs, on, search(config, archs, on, num_ranks)
 
 
+def executed(config, candidate, archs, on):
+    """The ledger of the run that executes a candidate."""
+    chosen = applied(config, overrides_of(config, candidate))
+    return ledger_on(chosen, archs, candidate.num_ranks, on.hardware)
+
+
 def test_ppo_has_the_papers_fifteen_placements():
     _, _, _, found = the_best()
     assert found.placements == 15
@@ -53,8 +60,8 @@ def test_ppo_has_the_papers_fifteen_placements():
 def test_every_candidate_is_a_run_of_the_seconds_that_it_promises():
     config, archs, on, found = the_best()
     for candidate in found.ranking:
-        chosen, layouts = laid_out(config, candidate, archs, 4)
-        step = predict_step(chosen, SMALL, layouts, on, archs=archs)
+        run = executed(config, candidate, archs, on)
+        step = predict_step(run.config, archs, run.layouts, on)
         assert step.seconds == pytest.approx(candidate.seconds)
         assert step.operators == pytest.approx(candidate.operators)
 
@@ -78,20 +85,19 @@ def test_nothing_fits():
 
 
 def test_a_base_that_must_be_shared_leaves_only_layouts_that_share_it():
-    config, archs, _, found = the_best(lora={"share_base": True})
+    config, archs, on, found = the_best(lora={"share_base": True})
     for candidate in found.ranking:
-        _, layouts = laid_out(config, candidate, archs, 4)
-        assert layouts.bases == {"critic": "actor"}
+        assert executed(config, candidate, archs, on).layouts.bases == {"critic": "actor"}
     _, _, _, free = the_best(lora={})
     assert len(free.ranking) > len(found.ranking) > 0
 
 
 def test_a_reference_that_starts_from_an_adapter_stays_in_the_actors_engine():
     """Its own engine would have to start from the adapter, too."""
-    config, archs, _, found = the_best(lora={"path": "adapter"})
+    config, archs, on, found = the_best(lora={"path": "adapter"})
     assert found.placements == 5  # of actor and reference as one, critic and reward
     assert len(found.ranking) + len(found.misfits) == 5
     for candidate in found.ranking:
-        chosen, layouts = laid_out(config, candidate, archs, 4)
-        assert chosen.role_settings["reference"].shares == "actor"
-        assert layouts.train["reference"] == layouts.train["actor"]
+        run = executed(config, candidate, archs, on)
+        assert run.config.role_settings["reference"].shares == "actor"
+        assert run.layouts.train["reference"] == run.layouts.train["actor"]

@@ -23,7 +23,6 @@ from verl_hpc.planner.timing.calibrate import (
     workload_measured,
 )
 from verl_hpc.planner.timing.cost import CPU_RANKS, TERMS, Efficiency
-from verl_hpc.planner.timing.least_squares import inverse, solve
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import predict_step
 
@@ -137,18 +136,3 @@ def test_rows_without_operators():
     config, layouts = planned("ppo", "tp1")
     with pytest.raises(ConfigError, match="run: its metrics have no cpu_s/NAME"):
         measured("run", config, MODELS["ppo"], layouts, [], CPUS, by=CPU_SECONDS)
-
-
-def test_least_squares():
-    rows, wanted = [[1.0, 0.0], [1.0, 1.0], [0.0, 2.0]], [1.0, 3.0, 4.0]
-    assert solve(rows, wanted, [0.0, 0.0], [1e-6] * 2, [0.0] * 2) == pytest.approx([1.0, 2.0])
-    # The second is bounded below, and the first makes up for it as well as it can.
-    assert solve(rows, wanted, [0.0, 0.0], [1e-6] * 2, [0.0, 3.0]) == pytest.approx([0.5, 3.0])
-    assert solve([], [], [4.0], [1.0], [0.0]) == [4.0]
-
-
-def test_inverse():
-    assert inverse([[4.0, 2.0], [2.0, 3.0]]) == [
-        pytest.approx([0.375, -0.25]),
-        pytest.approx([-0.25, 0.5]),
-    ]

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.config.trees import GAE
 from tests.unit.trainer.runs import small_run
-from verl_hpc.planner.timing.operators import compiled, operators_of
+from verl_hpc.planner.timing.operators import operators_of
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 KL = {"algorithm__kl": {"placement": "reward"}}
@@ -35,8 +35,8 @@ def test_models_compute_what_the_recipe_says(name, tmp_path):
         if item.name not in hosts
     ]
     planned = [
-        (item.name, item.operator.placement, item.operator.changes_state)
-        for item in compiled(run.config, run.layouts).runs
-        if item.name not in hosts
+        (one.name, run.layouts.pool_of[one.role], one.changes_state)
+        for one in operators_of(run.config)
+        if one.name not in hosts
     ]
     assert planned == expected

@@ -6,7 +6,6 @@ import pytest
 
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import PUBLISHED
-from verl_hpc.flow import DataFlow
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
@@ -19,8 +18,8 @@ from verl_hpc.layout.vllm import vllm_shard_map
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.timing.cost import CPU_RANKS
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.refit import estimated_seconds, received_bytes
-from verl_hpc.planner.timing.schedule import spans_of
+from verl_hpc.planner.timing.refit import Refit, estimated_seconds
+from verl_hpc.planner.timing.schedule import PlacedFlow, classes_of
 from verl_hpc.planner.timing.step import RESHARD, predict_step
 
 L8 = architecture_from(PUBLISHED["Llama-3.1-8B"][0])
@@ -102,16 +101,12 @@ def test_other_recipes():
 
 
 def test_a_schedule_waits_for_what_it_needs():
-    flow = DataFlow("flow", inputs=("rows",))
-    flow.add("a", lambda rows: 1, placement="left")
-    flow.add("b", lambda rows: 1, placement="right")
-    flow.add("c", lambda a, b: 1, placement="both")
-    flow.add("d", lambda a: 1, placement="left")
-    pipeline = flow.compile({"left": [0, 1], "right": [2], "both": [1, 2]})
-    spans, end = spans_of(pipeline, {"a": 1.0, "b": 3.0, "c": 2.0, "d": 1.0}, start=10.0)
-    found = {span.operator: (span.start, span.stop) for span in spans}
-    assert found == {"a": (10, 11), "b": (10, 13), "c": (13, 15), "d": (15, 16)}
-    assert end == 16
+    place = classes_of({"left": [0, 1], "right": [2], "both": [1, 2]})
+    first, other = (place["left"], []), (place["right"], [])
+    steps = [first, other, (place["both"], [0, 1]), (place["left"], [0])]
+    assert PlacedFlow(steps, []).ends([1.0, 3.0, 2.0, 1.0], 10.0) == [11, 13, 15, 16]
+    # What is made ahead delays nothing but itself.
+    assert PlacedFlow(steps, [0, 1]).ends([1.0, 3.0, 2.0, 1.0], 10.0) == [11, 13, 12, 13]
 
 
 LAYOUTS = [((2, 1, 8), 1), ((4, 2, 2), 2), ((8, 1, 2), 2), ((2, 2, 4), 4), ((8, 2, 1), 8)]
@@ -120,7 +115,7 @@ LAYOUTS = [((2, 1, 8), 1), ((4, 2, 2), 2), ((8, 1, 2), 2), ((2, 2, 4), 4), ((8, 
 @pytest.mark.parametrize(("sizes", "rollout_tp"), LAYOUTS)
 def test_bytes_of_a_refit_are_those_of_its_plan(sizes, rollout_tp):
     train = TrainLayout(*sizes)
-    received, _ = received_bytes(L8, train, rollout_tp, "bfloat16", shared=True)
+    received = Refit(L8, train, rollout_tp, "bfloat16").received_bytes
     plan = reshard_report(L8, train, rollout_tp, 8).received_bytes_per_rank
     # Embedding and output layer are on the first and the last stage alone.
     assert received == pytest.approx(plan.mean, rel=0.12)
@@ -135,22 +130,19 @@ def test_an_estimate_is_near_the_simulated_plan(sizes, rollout_tp):
     source, target = megatron_shard_map(L8, train), vllm_shard_map(L8, groups, "bfloat16")
     nodes = nodes_of(16, 8)
     planned = predicted_seconds(plan_transfer(source, target, nodes), nodes, links, True)
-    estimated = estimated_seconds(L8, train, rollout_tp, H100.hardware, "bfloat16")
+    refit = Refit(L8, train, rollout_tp, "bfloat16")
+    estimated = estimated_seconds(refit, H100.hardware)
     assert planned / 3.5 - 0.01 < estimated < 2 * planned
 
 
 def test_a_stage_of_an_engine_receives_its_own_layers():
-    train = TrainLayout(tp=8, pp=2)
-    whole = received_bytes(L8, train, 2, "bfloat16", shared=False)
-    half = received_bytes(L8, train, 2, "bfloat16", shared=False, num_stages=2)
-    assert half == tuple(n / 2 for n in whole)
-    plain, staged = (
-        estimated_seconds(
-            L8, train, 2, H100.hardware, "bfloat16", shared=False, num_stages=num_stages
-        )
+    whole, half = (
+        Refit(L8, TrainLayout(tp=8, pp=2), 2, "bfloat16", shared=False, num_stages=num_stages)
         for num_stages in (1, 2)
     )
-    assert staged < plain
+    assert half.received_bytes == whole.received_bytes / 2
+    assert half.needed_bytes == whole.needed_bytes / 2
+    assert estimated_seconds(half, H100.hardware) < estimated_seconds(whole, H100.hardware)
 
 
 def test_cpu_ranks_of_a_node_refit_over_no_network():

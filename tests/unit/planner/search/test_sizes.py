@@ -12,14 +12,13 @@ from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.search.emit import applied
-from verl_hpc.planner.search.sizes import search_sizes
-from verl_hpc.planner.search.verified import search_that_fits
+from verl_hpc.planner.search.sizes import search_sizes, search_that_fits
 from verl_hpc.planner.timing.machine import Machine
 
 H100 = Machine(Hardware(KINDS["H100-80"], 8))
 MODELS = {
     n: replace(architecture_from(PUBLISHED[f"Llama-3.1-{n}"][0]), max_positions=8192)
-    for n in ("8B", "70B", "405B")
+    for n in ("8B", "70B")
 }
 OFFLOAD = {"parameters": True, "gradients": True, "optimizer": True}
 LENGTHS = {"rollout__max_prompt_tokens": 1024, "rollout__max_response_tokens": 3072}
@@ -33,39 +32,26 @@ def archs_of(config, model):
     return dict.fromkeys(config.role_settings, MODELS[model])
 
 
-@pytest.mark.parametrize(("model", "num_gpus"), [("8B", 8), ("8B", 64), ("70B", 64), ("70B", 128)])
+@pytest.mark.parametrize(("model", "num_gpus"), [("8B", 8), ("70B", 64)])
 def test_it_fits_by_the_ledger_and_is_laid_out_as_told(model, num_gpus):
     config = config_of()
     archs = archs_of(config, model)
     verified = search_that_fits(config, archs, H100, num_gpus)
     again = applied(config, verified.overrides)
-    assert again == verified.config
+    assert again == verified.ledger.config
     layouts = run_layouts(again, MODELS[model], num_gpus, archs=archs, ranks_per_node=8)
-    assert layouts.train == verified.layouts.train
+    assert layouts.train == verified.ledger.layouts.train
     told = ledger(again, archs, layouts, H100.hardware)
     assert told.fits and told.least_room_bytes == verified.ledger.least_room_bytes
-
-
-def test_405b_does_not_generate_on_eight_gpus_of_80_gb():
-    config = config_of()
-    with pytest.raises(ConfigError, match="nothing fits on 1024 ranks"):
-        search_that_fits(config, archs_of(config, "405B"), H100, 1024)
-    longer = config_of(
-        rollout__pipeline_parallel=2,
-        rollout__gpu_memory_utilization=0.8,
-        batch__max_tokens_per_micro_batch=4096,
-    )
-    assert search_that_fits(longer, archs_of(longer, "405B"), H100, 1024).ledger.fits
 
 
 def test_the_fastest_and_the_cheapest_number_of_gpus():
     config = config_of()
     archs = archs_of(config, "8B")
-    fastest = search_sizes(config, archs, H100, [8, 16, 64])
-    cheapest = search_sizes(config, archs, H100, [8, 16, 64], "gpu_hours")
-    assert fastest[0].candidate.num_ranks == 64
-    assert cheapest[0].candidate.num_ranks < 64
-    assert len(fastest) == len(cheapest) == 3
+    fastest = search_sizes(config, archs, H100, [8, 16])
+    cheapest = search_sizes(config, archs, H100, [8, 16], "gpu_hours")
+    for found, num_ranks in ((fastest, [16, 8]), (cheapest, [8, 16])):
+        assert [one.candidate.num_ranks for one in found] == num_ranks
     large = archs_of(config, "70B")
     assert [v.candidate.num_ranks for v in search_sizes(config, large, H100, [8, 64])] == [64]
     with pytest.raises(ConfigError, match="nothing fits on 8 ranks"):

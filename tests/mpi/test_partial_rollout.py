@@ -8,7 +8,7 @@ import torch
 from transformers import AutoTokenizer
 
 from tests.mpi.conftest import VLLM_HEADS
-from tests.mpi.engines_for_tests import load_rollout, rollout_of
+from tests.mpi.engines_for_tests import load_rollout, loaded_rollout
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.rollout.partial import NOT_BEGUN
 from verl_hpc.rollout.protocol import Response, Sampling
@@ -29,9 +29,7 @@ def directory(tiny_model):
 def build(here, directory):
     def build(engine, replicas, **changes):
         config = RolloutConfig(engine=engine, **LIMITS, **changes)
-        rollout = rollout_of(here, directory, replicas, config)
-        load_rollout(here, rollout, directory)
-        return rollout
+        return loaded_rollout(here, directory, replicas, config)
 
     return build
 
@@ -212,7 +210,9 @@ def test_transformers_is_ended_between_batches(hf):
     part = hf.generate(PROMPTS, GREEDY, SEEDS, prefixes=prefixes, keep_unfinished=True, until=until)
     assert part == [*whole[:2], NOT_BEGUN, prefix]
     assert finished == [{0, 1}]
-    assert hf.generate(PROMPTS, GREEDY, SEEDS, until=until) == [*whole[:2], None, None]
+    answers = iter([False, True])
+    for end in ({"until": until}, {"interrupted": lambda: next(answers)}):
+        assert hf.generate(PROMPTS, GREEDY, SEEDS, **end) == [*whole[:2], None, None]
 
 
 def test_steps_that_were_started_ahead_do_not_reach_the_next_call(build):

@@ -73,9 +73,3 @@ def test_export_loads_in_transformers_and_imports_again(run, tmp_path):
     status, _, complaint = command("export", "--step", step, "--out", exported)
     assert status == 1
     assert str(exported) in complaint and "Traceback" not in complaint
-
-
-def test_a_step_that_is_not_there(tmp_path):
-    status, _, complaint = command("export", "--step", tmp_path / "no", "--out", tmp_path / "out")
-    assert status == 1
-    assert complaint.startswith("CheckpointError: ") and str(tmp_path / "no") in complaint

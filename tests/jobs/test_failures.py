@@ -227,20 +227,15 @@ def test_a_misspelt_setting_is_told_once(tree, tmp_path):
     assert "Traceback" not in output
 
 
-def test_a_reward_function_that_raises_ends_the_run_with_its_name_and_row(tree, tmp_path):
+def test_a_reward_function_that_raises_is_named_with_its_row_and_variables(tree, tmp_path):
     tree["rollout"] |= VLLM
-    status, output = launch.train(2, with_reward(tree, tmp_path, "return 1 / 0\n"))
-    assert status != 0
-    assert output.count("RewardError: reward.function = ") == 1
-    assert "ZeroDivisionError: division by zero" in output
-    assert "set reward.on_error to zero" in output
-
-
-def test_a_post_mortem_has_the_variables_of_the_reward_function(tree, tmp_path):
     body = "api_key, total = 'sesame', 41\nreturn total / (total - 41)\n"
     config = with_reward(tree, tmp_path, body, runtime={"post_mortem": True})
     status, output = launch.train(2, config)
     assert status != 0
+    assert output.count("RewardError: reward.function = ") == 1
+    assert "ZeroDivisionError: division by zero" in output
+    assert "set reward.on_error to zero" in output
     assert "variables are in" in output and "post_mortem/rank_00000.txt" in output
     text = (tmp_path / "run/post_mortem/rank_00000.txt").read_text()
     assert "ZeroDivisionError: division by zero" in text

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-import pytest
 import yaml
 
 from tests.jobs.launch import verl_hpc, write_config
@@ -122,28 +121,3 @@ def test_a_tutorials_file_trains(model, tmp_path):
     assert [row["step"] for row in steps] == [1, 2]
     assert all(row["actor/grad_norm"] > 0 and row["critic/grad_norm"] > 0 for row in steps)
     assert (run / "checkpoints/latest/manifest.json").is_file()
-
-
-@pytest.mark.slow
-def test_verls_default_form_trains_with_fully_shard(tree, tmp_path):
-    """verl's keys without a word about engines shard the model and recompute each layer."""
-    words = [
-        *words_of(tree, tmp_path),
-        "actor_rollout_ref.actor.fsdp_config.dtype=float32",
-        "actor_rollout_ref.ref.fsdp_config.dtype=float32",
-        "critic.fsdp.dtype=float32",
-        "actor_rollout_ref.actor.profiler.enable=True",
-        "global_profiler.tool=torch",
-        "global_profiler.steps=[2]",
-        "trainer.logger=[file,tensorboard]",
-    ]
-    done = main_ppo(words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "fully_shard trains" in done.stderr
-    run = tmp_path / "run"
-    roles = load_config(run / "config.yaml").role_settings
-    assert [role.parallel.engine for role in roles.values()] == ["fsdp"] * 3
-    assert [row["step"] for row in read_metrics(run)] == [1, 2]
-    assert "fully_shard" in json.loads((run / "facts.json").read_text())["training layers"]
-    assert (run / "profiles/step_000002_rank_0.json.gz").is_file()
-    assert list((run / "tensorboard").iterdir())

@@ -14,6 +14,7 @@ from tests.jobs.conftest import ppo
 from tests.jobs.launch import train, verl_hpc, write_config
 from tests.pushgateway import has_now
 from tests.wandb_stand_in import WandbStandIn
+from verl_hpc.metrics import MetricsExporter
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.runtime.preflight.speeds import OPERATIONS
 
@@ -106,6 +107,24 @@ def test_a_real_pushgateway_says_the_same_as_the_file(run, textfile, pushed):
     assert {n: v for n, v in samples_of(pushed).items() if n in written} == written
     assert f'job="{JOB}",run="watched"' in pushed
     assert [p.name for p in run.parent.glob("run.prom*")] == ["run.prom"]
+
+
+def test_a_real_gateway_has_every_name_that_tutorials_teach(gateway):
+    """Also that of a GPU's memory, which runs on CPUs do not measure."""
+    exporter = MetricsExporter(pushgateway_url=gateway, job_name="verl_hpc", run_name="mine")
+    exporter.rewards([0.5])
+    step = {"timing_s/rollout": 2.0, "actor/ppo_kl": 0.25, "perf/gpu_memory_used_gb": 1.0}
+    exporter.write(1, step)
+    exporter.close()
+    labels = 'instance="",job="verl_hpc",run="mine"'
+    said = has_now(gateway)
+    for sample in (
+        f'verl_rollout_latency_seconds_bucket{{{labels},le="5"}} 1',
+        f'verl_kl_divergence{{{labels},to="old_policy"}} 0.25',
+        f"verl_gpu_memory_used_bytes{{{labels}}} 1",
+        f'verl_reward_bucket{{{labels},le="0.5"}} 1',
+    ):
+        assert sample in said, sample
 
 
 def test_the_offline_run_of_wandb_is_uploaded_by_sync(run, tmp_path):

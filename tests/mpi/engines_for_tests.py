@@ -22,8 +22,10 @@ from verl_hpc.engines.factory import start_layouts
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.engines.protocol import Head, TrainingEngine
 from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.factory import build_rollout
@@ -56,16 +58,7 @@ def build_engine(
         read_architecture(directory),
         layout,
         ModelConfig(path=str(directory), dtype=dtype, router=router),
-        ParallelConfig(
-            tensor_parallel=layout.tp,
-            pipeline_parallel=layout.pp,
-            virtual_pipeline=layout.vpp,
-            context_parallel=layout.cp,
-            expert_parallel=layout.ep,
-            expert_tensor_parallel=layout.etp,
-            sequence_parallel=sequence_parallel,
-            **parallel,
-        ),
+        ParallelConfig(**layout.sizes_of_model, sequence_parallel=sequence_parallel, **parallel),
         head=head,
         optimizer=(
             OptimizerConfig(lr=lr, clip_grad=clip_grad, weight_decay=weight_decay, epsilon=epsilon)
@@ -81,9 +74,11 @@ def build_engine(
 
 
 def engine_of_sizes(here, directory: Path, sizes: Mapping[str, Any], **settings: Any):
-    """An engine on these sizes, which may also say `sp` for sequence parallelism and what is
-    recomputed."""
+    """An engine on these sizes, which may also say `sp` for sequence parallelism, what is
+    recomputed, and `fsdp` for the engine of that name."""
     sizes = dict(sizes)
+    if sizes.pop("fsdp", False):
+        settings["engine"] = "fsdp"
     settings["sequence_parallel"] = bool(sizes.pop("sp", False))
     if "recompute" in sizes:
         settings["recompute"] = sizes.pop("recompute")
@@ -105,6 +100,23 @@ def rollout_of(
     """The rollout engine of a configuration, without weights; None on ranks of no replica."""
     arch, path = read_architecture(directory), str(directory)
     return build_rollout(here.world, arch, path, path, replicas, config, dtype, **settings)
+
+
+def loaded_rollout(
+    here, directory: Path, replicas, config: RolloutConfig, dtype: str = "float32", **settings: Any
+) -> RolloutEngine | None:
+    """`rollout_of` with the directory's weights, whose parameters are those of its map."""
+    rank, engine = here.world.rank, rollout_of(here, directory, replicas, config, dtype, **settings)
+    target = rollout_shard_map(config, read_architecture(directory), replicas, dtype)
+    plan = plan_transfer(safetensors_shard_map(directory), target, here.world.node_of)
+    transfer = Transfer(plan, rank, SafetensorsReader())
+    if engine is None:
+        transfer.run({}, {}, torch.float32)
+        return None
+    assert engine.shard_map == target
+    check_parameters(target, rank, engine.weights, config.engine)
+    refit(engine, transfer, {})
+    return engine
 
 
 def load_rollout(here, engine: RolloutEngine, directory: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from tests.mpi.engines_for_tests import window
 from verl_hpc.engines.megatron.engine import MegatronEngine
+from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
 
@@ -38,9 +39,36 @@ def reference_loss(reference, sequences) -> torch.Tensor:
 
 
 def mean_loss_equals(engine, mine, reference, family, sequences, added=0.0) -> dict[str, float]:
-    """`gradients_equal` of the mean negative log-prob of a whole batch."""
-    wanted = (reference_loss(reference, sequences), reference.model, family)
-    return gradients_equal(engine, mine, summed(num_targets(sequences)), wanted, added)
+    """Hold an update against transformers: the mean negative log-prob of a whole batch. `added` to
+    it is what the engine adds itself. Returns the update's metrics."""
+    num_tokens = num_targets(sequences)
+
+    def loss(indices, outputs):
+        count = torch.tensor(float(num_targets([mine[i] for i in indices])))
+        return summed(num_tokens)(indices, outputs)[0], {"tokens": count}
+
+    total = reference_loss(reference, sequences)
+    reference.model.zero_grad()
+    (total + added).backward()
+    gradients = gradients_of(reference.model, family)
+    metrics = update_equals(engine, lambda: engine.update(mine, loss), gradients, total.item())
+    assert metrics["tokens"] == num_tokens, "each counted once, though several ranks have it"
+    return metrics
+
+
+def head_weight(hidden_size: int) -> torch.Tensor:
+    """(1, hidden): one that is not there starts at zero, and trains nothing below it."""
+    return torch.linspace(-0.1, 0.1, hidden_size)[None]
+
+
+def fill_head(engine) -> None:
+    """Fill an engine's head with `head_weight`, in any layout."""
+    whole = head_weight(engine.arch.hidden_size)
+    for region in engine.shard_map.held_by(torch.distributed.get_rank()):
+        if region.tensor == HEAD_TENSORS[engine.head]:
+            local = engine.weights[region.view.name].view(-1)
+            local[: whole.numel()] = whole[region.box.slices].flatten()
+    engine.weights_changed()
 
 
 def num_outputs(head, sequences) -> int:
@@ -130,16 +158,6 @@ def outputs_equal(engine, mine, expected) -> None:
             log_probs, entropy = expected.log_probs(sequence), expected.entropy(sequence)
         torch.testing.assert_close(output.log_probs, log_probs, atol=TOLERANCE, rtol=0)
         torch.testing.assert_close(output.entropy, entropy, atol=TOLERANCE, rtol=0)
-
-
-def gradients_equal(engine, mine, loss, wanted, added=0.0) -> dict[str, float]:
-    """Hold an update against a loss, the transformers model that it is of, and its family;
-    `added` to the loss are what the engine adds itself. Returns the update's metrics."""
-    total, model, family = wanted
-    model.zero_grad()
-    (total + added).backward()
-    whole = gradients_of(model, family)
-    return update_equals(engine, lambda: engine.update(mine, loss), whole, total.item())
 
 
 def gradients_of(model, family: str) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,11 @@ SAME_DRAWS = ROLLOUT | {"grouping": "contiguous"}
 """Samples are drawn on the same ranks in the same batches whatever trains them."""
 
 
-def configure(name: str, model: Path, directory: Path, **changes: Any) -> RunConfig:
-    """A run that differs by `changes` from two steps on sums."""
+def run_tree(name: str, model: str | Path, directory: Path, /, **changes: Any) -> dict:
+    """Settings of a run that differs by `changes` from two steps on sums; its name may be that of a
+    test."""
     tree = {
-        "name": name,
+        "name": re.sub(r"[^A-Za-z0-9]+", "-", name),
         "steps": 2,
         "directory": str(directory / "runs"),
         "model": {"path": str(model), "dtype": "float32"},
@@ -88,7 +90,12 @@ def configure(name: str, model: Path, directory: Path, **changes: Any) -> RunCon
         "checkpoint": {"resume": "never"},
         "metrics": {"terminal": "off", "report": False},
     }
-    return parse_config(tree | changes)
+    return tree | changes
+
+
+def configure(name: str, model: str | Path, directory: Path, /, **changes: Any) -> RunConfig:
+    """A run with these settings."""
+    return parse_config(run_tree(name, model, directory, **changes))
 
 
 def finish(here, config: RunConfig) -> list[dict[str, float]]:
@@ -99,7 +106,7 @@ def finish(here, config: RunConfig) -> list[dict[str, float]]:
     return [json.loads(row) for row in rows]
 
 
-def run(here, name: str, model: Path, directory: Path, **changes: Any) -> list[dict[str, float]]:
+def run(here, name: str, model: Path, directory: Path, /, **changes: Any) -> list[dict[str, float]]:
     """Both in one."""
     return finish(here, configure(name, model, directory, **changes))
 

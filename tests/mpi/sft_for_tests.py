@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_hpc.config.load import parse_config
+from tests.mpi.recipe_runs import configure
 from verl_hpc.config.run import RunConfig
 from verl_hpc.step.batch import Columns, Samples, StepRows
 from verl_hpc.step.operator import Metrics
@@ -20,19 +19,18 @@ def sft_config(
     name: str, directory: Path, model: Path, parallel: dict, /, **changes: Any
 ) -> RunConfig:
     """A run of supervised fine-tuning on sums; its name may be that of a test."""
-    tree = {
-        "name": re.sub(r"[^A-Za-z0-9]+", "-", name),
+    settings = {
         "recipe": "sft",
         "steps": 10,
         "directory": str(directory),
-        "model": {"path": str(model), "dtype": "float32"},
         "parallel": parallel,
         "optimizer": {"lr": 1e-3, "warmup_steps": 2},
         "batch": {"size": 8},
         "rollout": {"max_prompt_tokens": 128, "max_response_tokens": 16},
         "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}},
+        "checkpoint": {},
     }
-    return parse_config(tree | changes)
+    return configure(name, model, directory, **settings | changes)
 
 
 def encode(run: RunContext, step: int, rows: Sequence[int]) -> tuple[Samples, Columns]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.mpi.engines_for_tests import same
+from tests.mpi.recipe_runs import run_tree
 from tests.mpi.sft_for_tests import encode, update
 from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
@@ -39,19 +40,13 @@ GYM = {"kind": "reasoning_gym", "task": "chain_sum", "size": 16}
 @pytest.fixture
 def configure(tiny_model, shared_directory):
     def make(**changes):
-        tree = {
-            "name": "bad",
-            "recipe": "sft",
-            "steps": 2,
-            "directory": str(shared_directory / "runs"),
-            "model": {"path": str(tiny_model()), "dtype": "float32"},
-            "rollout": LIMITS,
-            "batch": {"size": 4},
-            "data": {"train": GYM},
-        }
-        tree |= changes
         # vLLM takes no heads as small as these models'.
-        return parse_config(tree | {"rollout": {"engine": "hf"} | tree["rollout"]})
+        settings = {"recipe": "sft", "batch": {"size": 4}, "rollout": LIMITS | {"engine": "hf"}}
+        settings |= {"data": {"train": GYM}, "checkpoint": {}}
+        tree = run_tree("bad", tiny_model(), shared_directory, **settings)
+        for section in ("model", "rollout"):
+            tree[section] |= changes.pop(section, {})
+        return parse_config(tree | changes)
 
     return make
 
@@ -64,13 +59,6 @@ def refused(here, config, kind, message):
     # The rank that met it first says so; apart from that the words are the same.
     texts = [t.split(" (on rank")[0] for t in here.control.allgather(str(error.value))]
     assert len(set(texts)) == 1
-
-
-def test_a_directory_without_weights(here, configure, shared_directory, tiny_model):
-    empty = shared_directory / "no-weights"
-    empty.mkdir(exist_ok=True)
-    (empty / "config.json").write_text((tiny_model() / "config.json").read_text())
-    refused(here, configure(model={"path": str(empty)}), ModelError, r"no \*\.safetensors in")
 
 
 def other_names(make_map):
@@ -102,14 +90,6 @@ def test_an_engine_with_other_parameters_than_its_map(
     refused(here, config, ModelError, message + r" .*(.|\n)*mlp.w2.weight: in the map")
 
 
-def test_a_family_that_is_not_mapped(here, configure, shared_directory):
-    other = shared_directory / "gpt2"
-    other.mkdir(exist_ok=True)
-    (other / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    message = "model_type = 'gpt2' is not mapped: it needs learned positions.*mapped are llama"
-    refused(here, configure(model={"path": str(other)}), ModelError, message)
-
-
 def test_a_role_that_reads_token_ids_as_other_texts(here, configure, shared_directory, tiny_model):
     actor, critic = tiny_model(), shared_directory / "other-tokenizer"
     if here.world.rank == 0:
@@ -128,88 +108,81 @@ def test_a_role_that_reads_token_ids_as_other_texts(here, configure, shared_dire
     refused(here, config, ConfigError, message)
 
 
-TWO = {"num_samples": 2}
-ODD = {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 3}
+@pytest.fixture
+def place(here, tiny_model, shared_directory):
+    """A directory with models and data that are not what they should be."""
+    place = shared_directory / "bad"
+    config = (tiny_model() / "config.json").read_text()
+    if here.world.rank == 0:
+        for name, text in {
+            "no-weights/config.json": config,
+            "gpt2/config.json": json.dumps({"model_type": "gpt2"}),
+            "empty.jsonl": "",
+            "last.jsonl": '{"prompt": "1?", "answer": "2"}\n' * 950 + '{"prompt": 5}\n',
+        }.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(text)
+    here.control.barrier()
+    return place
 
 
-@pytest.mark.parametrize(
-    "kind, message, changes",
-    [
-        (
-            ConfigError,
-            "tensor_parallel 3 x pipeline_parallel 1 = 3 does not divide the 2 ranks; start a",
-            {"parallel": {"tensor_parallel": 3}},
+def wrong(place, odd):
+    """(what is raised, what it says, what is set): settings that do not fit the world or the model,
+    and what is not there. `odd` is a model of three attention heads."""
+    gone = {"recipe": "rl", "reward": {"function": "gone.py:score"}, "rollout": {"num_samples": 2}}
+    too_many = {"tensor_parallel": 2, "data_parallel": 4}
+    zero = {"tensor_parallel": 2, "grouping": "zero_redundancy"}
+    long = {"max_prompt_tokens": 500, "max_response_tokens": 100}
+    empty, last = (
+        {"train": {"kind": "files", "paths": [f"{place}/{name}.jsonl"]}}
+        for name in ("empty", "last")
+    )
+    for message, changes in {
+        "tensor_parallel 3 x pipeline_parallel 1 = 3 does not divide the 2 ranks; start a": {
+            "parallel": {"tensor_parallel": 3}
+        },
+        "data_parallel = 4, but 2 ranks / 2 ranks of a replica give 1; start 8 ranks": {
+            "parallel": too_many
+        },
+        "rollout tensor_parallel = 4 does not divide the 2 ranks 0-1 .*; choose a divisor of 2": {
+            "rollout": {"tensor_parallel": 4}
+        },
+        "zero-redundancy grouping needs the training tensor_parallel .1. to be a multiple": {
+            "rollout": zero
+        },
+        "max_prompt_tokens 500 .* 100 = 600 is above the 512 positions of the actor's model": {
+            "rollout": long
+        },
+        "4 layers cannot be split over pipeline_parallel = 2 x virtual_pipeline = 4 stages": {
+            "parallel": {"pipeline_parallel": 2, "virtual_pipeline": 4}
+        },
+        "tensor_parallel = 2 does not divide the model's 3 attention heads; choose a divisor": {
+            "model": {"path": str(odd)},
+            "parallel": {"tensor_parallel": 2},
+        },
+    }.items():
+        yield ConfigError, message, changes
+    for message, path in {
+        "model.path = nowhere: no such directory; give a Hugging Face": "nowhere",
+        r"no \*\.safetensors in": f"{place}/no-weights",
+        "model_type = 'gpt2' is not mapped: it needs learned positions.*mapped are llama": (
+            f"{place}/gpt2"
         ),
-        (
-            ConfigError,
-            "data_parallel = 4, but 2 ranks / 2 ranks of a replica give 1; start 8 ranks",
-            {"parallel": {"tensor_parallel": 2, "data_parallel": 4}},
-        ),
-        (
-            ConfigError,
-            "rollout tensor_parallel = 4 does not divide the 2 ranks 0-1 .*; choose a divisor of 2",
-            {"rollout": {"tensor_parallel": 4}},
-        ),
-        (
-            ConfigError,
-            "zero-redundancy grouping needs the training tensor_parallel .1. to be a multiple",
-            {"rollout": {"tensor_parallel": 2, "grouping": "zero_redundancy"}},
-        ),
-        (
-            ConfigError,
-            "max_prompt_tokens 500 .* 100 = 600 is above the 512 positions of the actor's model",
-            {"rollout": {"max_prompt_tokens": 500, "max_response_tokens": 100}},
-        ),
-        (
-            ConfigError,
-            "4 layers cannot be split over pipeline_parallel = 2 x virtual_pipeline = 4 stages",
-            {"parallel": {"pipeline_parallel": 2, "virtual_pipeline": 4}},
-        ),
-        (
-            ConfigError,
-            "tensor_parallel = 2 does not divide the model's 3 attention heads; choose a divisor",
-            {"sizes": ODD, "parallel": {"tensor_parallel": 2}},
-        ),
-        (
-            ModelError,
-            "model.path = nowhere: no such directory; give a Hugging Face",
-            {"model": {"path": "nowhere"}},
-        ),
-        (
-            ClusterError,
-            "model.fp8: FP8 needs a GPU, and this rank has none",
-            {"model": {"fp8": {"recipe": "delayed"}}},
-        ),
-        (
-            RewardError,
-            "no file gone.py",
-            {"recipe": "rl", "reward": {"function": "gone.py:score"}, "rollout": TWO},
-        ),
-    ],
-)
-def test_settings_that_do_not_fit_the_world_or_the_model(
-    here, configure, tiny_model, kind, message, changes
-):
-    directory = tiny_model("llama", False, **changes.get("sizes", {}))
-    bases = {"model": {"path": str(directory)}, "rollout": LIMITS}
-    changes = changes | {name: base | changes.get(name, {}) for name, base in bases.items()}
-    changes.pop("sizes", None)
-    refused(here, configure(**changes), kind, message)
+    }.items():
+        yield ModelError, message, {"model": {"path": path}}
+    message = "model.fp8: FP8 needs a GPU, and this rank has none"
+    yield ClusterError, message, {"model": {"fp8": {"recipe": "delayed"}}}
+    yield RewardError, "no file gone.py", gone
+    yield DataError, "empty.jsonl|no rows", {"data": empty}
+    yield DataError, r"last\.jsonl line 951: the prompt is int 5", {"data": last}
 
 
-def test_an_empty_data_set(here, configure, shared_directory):
-    file = shared_directory / "empty.jsonl"
-    file.write_text("")
-    data = {"train": {"kind": "files", "paths": [str(file)]}}
-    refused(here, configure(data=data), DataError, "empty.jsonl|no rows")
-
-
-def test_a_bad_last_row_is_found_before_engines_are_built(here, configure, shared_directory):
-    file = shared_directory / "last.jsonl"
-    file.write_text('{"prompt": "1?", "answer": "2"}\n' * 950 + '{"prompt": 5}\n')
-    data = {"train": {"kind": "files", "paths": [str(file)]}}
-    refused(here, configure(data=data), DataError, r"last\.jsonl line 951: the prompt is int 5")
-    build_run(here, configure(data=data | {"check": "drawn"}))
+def test_what_does_not_fit_or_is_not_there(here, configure, tiny_model, place):
+    odd = tiny_model(hidden_size=24, num_attention_heads=3, num_key_value_heads=3)
+    for kind, message, changes in wrong(place, odd):
+        refused(here, configure(**changes), kind, message)
+    drawn = {"kind": "files", "paths": [f"{place}/last.jsonl"]}
+    build_run(here, configure(data={"train": drawn, "check": "drawn"}))
 
 
 def test_evaluation_on_prompts_of_training(here, configure, shared_directory):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from verl_hpc.config.load import parse_config
+from tests.mpi.recipe_runs import configure
 from verl_hpc.trainer import build_roles as module
 from verl_hpc.trainer.build import build_run
 
@@ -26,18 +26,14 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
     here, tiny_model, shared_directory, monkeypatch, dtype
 ):
     """vLLM wants its share of a GPU to be free when it starts."""
-    config = parse_config(
-        {
-            "name": "build",
-            "recipe": "rl",
-            "algorithm": {"advantage": {"name": "gae"}},
-            "steps": 2,
-            "directory": str(shared_directory / "build"),
-            "model": {"path": str(tiny_model()), "dtype": dtype},
-            "offload": {"optimizer": True},
-            "rollout": {"engine": "hf", "max_prompt_tokens": 128, "max_response_tokens": 16},
-            "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 16}},
-        }
+    config = configure(
+        "build",
+        tiny_model(),
+        shared_directory,
+        recipe="rl",
+        algorithm={"advantage": {"name": "gae"}},
+        model={"path": str(tiny_model()), "dtype": dtype},
+        offload={"optimizer": True},
     )
     engines, before, during = [], [], []
     load_weights, build_rollout = module._load_weights, module.build_rollout

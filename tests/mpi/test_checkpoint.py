@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import gathered, same, window
+from tests.mpi.engines_for_tests import gathered, same
 from tests.mpi.sft_for_tests import encode, sft_config, update
-from tests.slow import REASON, all_slow
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.store import complete_steps
@@ -33,7 +32,6 @@ LAYOUTS = [
 ]
 FSDP = dict(engine="fsdp")
 HYBRID = dict(engine="fsdp", fsdp={"shard_size": 2})
-ON_2 = [FSDP, {}, dict(tensor_parallel=2)]
 TOLERANCE = 1e-5
 """How far weights may differ after an update with a large epsilon (`configure`)."""
 
@@ -70,23 +68,17 @@ def state(here, run):
 
 
 def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure):
-    """From layout to layout, and from one engine to the other and back; every layout saves and
-    reads. All pairs of them: test_a_step_of_either_engine_opens_in_every_layout."""
+    """From one engine to the other and back, too. A step has whole tensors, whatever saves it: each
+    layout saves once and reads once."""
     layouts = [LAYOUTS[0], LAYOUTS[1], LAYOUTS[2], FSDP, LAYOUTS[3], HYBRID]
     goes_on_from_layout_to_layout(here, configure, layouts, TOLERANCE)
-
-
-@pytest.mark.world(2)
-@pytest.mark.parametrize("before", all_slow(*range(3)))
-def test_a_step_of_either_engine_opens_in_both_on_two_ranks(here, configure, before):
-    goes_on_in_every_layout(here, configure, ON_2, before, TOLERANCE)
 
 
 @pytest.mark.parametrize(
     "layouts",
     [
         (LAYOUTS[0], FSDP),
-        (HYBRID, LAYOUTS[0]),
+        (HYBRID, LAYOUTS[1]),
         pytest.param((FSDP, {}), marks=pytest.mark.world(2)),
         pytest.param(({}, FSDP), marks=pytest.mark.world(2)),
     ],
@@ -107,11 +99,6 @@ def test_master_weights_of_bfloat16_go_from_one_engine_to_the_other(here, config
         assert torch.equal(tensor.bfloat16(), main.bfloat16()), name
 
 
-@pytest.mark.parametrize("before", all_slow(*range(len(LAYOUTS) + 2)))
-def test_a_step_of_either_engine_opens_in_every_layout(here, configure, before):
-    goes_on_in_every_layout(here, configure, [*LAYOUTS, FSDP, HYBRID], before, TOLERANCE)
-
-
 def goes_on_from_layout_to_layout(here, configure, layouts, far=1e-4):
     """Each layout saves for the next, the last for the first: parameters bit for bit; one more
     step gives what it would have given, within `far`, and in the same layout bit for bit."""
@@ -125,16 +112,6 @@ def goes_on_from_layout_to_layout(here, configure, layouts, far=1e-4):
             assert train(saver, step % 8, 1) == expected[1]
             same(parameters(here, saver), expected[2])
         saved = goes_on(here, reader, step, expected, far)
-
-
-def goes_on_in_every_layout(here, configure, layouts, before, far=1e-4):
-    """Parameters bit for bit; one more step gives what it would have given, within `far`."""
-    saver = build_run(here, configure(layouts[before]))
-    train(saver, 0, 3)
-    expected = saved_and_trained(here, saver, 3, parameters(here, saver), far)
-    for layout in layouts:
-        reader = build_run(here, configure(layout))
-        goes_on(here, reader, 3, expected, 0 if layout == layouts[before] else far)
 
 
 def saved_and_trained(here, run, step, saved, far):
@@ -163,45 +140,6 @@ def goes_on(here, reader, step, expected, far):
     now = parameters(here, reader)
     same(now, trained, far)  # Adam divides by the second moment: tiny gradients differ most
     return now
-
-
-def test_moments_are_the_ones_that_were_saved(here, configure):
-    """exp_avg and exp_avg_sq of every element, across layouts, read as whole tensors."""
-    saver = build_run(here, configure(LAYOUTS[0]))
-    train(saver, 0, 2)
-    path = save(saver, Progress(2, Position(0, 16)))
-    reader = build_run(here, configure(LAYOUTS[1]))
-    restore(reader)
-    tensors = reader.roles["actor"].training.optimizer.state_tensors()
-    seen = 0
-    with h5py.File(path / "index.h5") as file:
-        for region in reader.roles["actor"].training.optimizer_map().held_by(here.world.rank):
-            values = window(tensors, region)
-            expected = file["actor.optimizer"][region.tensor][region.box.slices]
-            np.testing.assert_array_equal(values.numpy(), expected)
-            seen += values.numel()
-            assert region.tensor.startswith("main/") or np.any(expected != 0)
-    # Every element of every kind once per tensor-parallel copy, never less.
-    assert sum(here.control.allgather(seen)) >= 3 * reader.arch.num_parameters
-
-
-@pytest.mark.slow(reason=REASON)
-def test_bfloat16_weights_go_through_float32_shards_and_back(here, configure, tiny_model):
-    model = {"path": str(tiny_model("qwen2", True)), "dtype": "bfloat16"}
-    before = None
-    for step, layout in enumerate((LAYOUTS[0], FSDP, LAYOUTS[1]), 1):
-        run = build_run(here, configure(layout, model=model))
-        if before is not None:
-            restore(run)
-            same(narrow(parameters(here, run)), before)
-            assert run.roles["actor"].training.optimizer.num_steps == step - 1
-        train(run, step, 1)
-        save(run, Progress(step, Position(0, 8 * step)))
-        before = narrow(parameters(here, run))
-
-
-def narrow(tensors):
-    return {name: tensor.bfloat16() for name, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
@@ -241,10 +179,6 @@ def damage_truncate(path):
     path.write_bytes(path.read_bytes()[:-1000])
 
 
-def damage_same_size_garbage(path):
-    path.write_bytes(b"\0" * path.stat().st_size)
-
-
 def damage_number(path):
     """One digit is another; all else is as it was."""
     text = path.read_text()
@@ -253,17 +187,11 @@ def damage_number(path):
 
 DAMAGES = {
     "flipped bit": ("rank_00002.h5", damage_flip),
-    "truncated": ("rank_00001.h5", damage_truncate),
     "missing": ("rank_00003.h5", lambda path: path.unlink()),
-    "garbage of the right size": ("rank_00000.h5", damage_same_size_garbage),
-    "no index": ("index.h5", lambda path: path.unlink()),
-    "garbage index": ("index.h5", damage_same_size_garbage),
     "no manifest": ("manifest.json", lambda path: path.unlink()),
-    "torn manifest": ("manifest.json", lambda path: path.write_text('{"format": 1, "files"')),
-    "torn state": ("state.json", damage_same_size_garbage),
     "another step in the state": ("state.json", damage_number),
-    "hf": ("hf/config.json", damage_number),
 }
+"""All ranks turn to the step before. Kinds of damage: tests/unit/checkpoint/test_damage.py."""
 
 
 def test_a_damaged_step_is_noticed_and_the_one_before_is_used(here, configure):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.mpi.recipe_runs import assert_same, run
+from tests.mpi.recipe_runs import run
 
 pytestmark = pytest.mark.world(4)
 
@@ -75,36 +75,3 @@ def exact(directory):
 def log_probs(model, tokens, temperature=1.2):
     logits = model(tokens[None]).logits[0, :-1] / temperature
     return logits.log_softmax(-1).gather(-1, tokens[1:, None])[:, 0]
-
-
-@pytest.mark.parametrize("objective", ["reverse_kl", "forward_kl"])
-def test_a_teacher_apart_grades_as_one_that_shares_the_ranks(
-    here, tiny_model, shared_directory, objective
-):
-    """Its top-k columns cross to ranks of another layout."""
-    teacher = str(tiny_model(hidden_size=96, num_attention_heads=4))
-    top_k = {"top_k": 5} if objective == "forward_kl" else {}
-    apart = {"actor": "0-1", "teacher": "2-3", "rollout": 0}
-    runs = []
-    for name, layout, placement in (
-        ("together", {}, {"rollout": 0}),
-        ("apart", {"pipeline_parallel": 2}, apart),
-    ):
-        runs.append(
-            run(
-                here,
-                f"{objective}-{name}",
-                tiny_model(),
-                shared_directory,
-                recipe="distillation",
-                distillation={"name": objective} | top_k,
-                roles={"teacher": {"path": teacher, "parallel": layout}},
-                parallel={"tensor_parallel": 2},
-                placement=placement,
-                optimizer={"lr": 1e-3},
-            )
-        )
-    together, separate = runs
-    assert_same(separate, together, ("actor/", "distillation/"))
-    assert ("actor/forward_kl" in together[0]) == (objective == "forward_kl")
-    assert together[1]["actor/grad_norm"] > 1e-3

@@ -5,43 +5,26 @@ import torch
 
 from tests.mpi.conftest import Reference
 from tests.mpi.engines_for_tests import build_engine, held, same, some_sequences
-from tests.mpi.parity import num_targets, reference_loss, summed
+from tests.mpi.parity import mean_loss_equals, num_targets, reference_loss, replica_share, summed
 from tests.mpi.storages import storage_bytes
 from verl_hpc.engines.megatron import optimizer
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.megatron import TrainLayout
 
 pytestmark = pytest.mark.world(2, 4, often=2)
-LR = 1e-2
 
 
 def step(engine, sequences):
     """Metrics of one optimizer step and this replica's log-probs before it."""
-    mine = share_of(engine, sequences)
+    mine = sequences[replica_share(engine.layout)]
     before = [o.log_probs for o in engine.infer(mine)]
     metrics = engine.update(mine, summed(num_targets(sequences)))
     return metrics, torch.cat(before)
 
 
-def share_of(engine, items):
-    """This rank's data-parallel share."""
-    dp_index = engine.layout.grid.coordinates(torch.distributed.get_rank())["dp"]
-    return items[dp_index :: engine.layout.dp]
-
-
 def layout_of(here, **sizes):
     sizes = sizes or {"tp": 2}
     return TrainLayout(**sizes, dp=here.world.size // TrainLayout(**sizes).grid.size)
-
-
-def check_step(metrics, reference, sequences, rel=(1e-5, 1e-5)):
-    """Loss and gradient norm are those of transformers on the same tokens, as near as `rel`."""
-    reference.model.zero_grad()
-    loss = reference_loss(reference, sequences)
-    loss.backward()
-    norm = torch.stack([p.grad.norm() for p in reference.model.parameters()]).norm()
-    assert metrics["loss"] == pytest.approx(loss.item(), rel=rel[0])
-    assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=rel[1])
 
 
 RECOMPUTES = [
@@ -64,13 +47,14 @@ def test_recomputed_activations_give_the_same_gradients(
     sequences = some_sequences(8, 256)
     engine = build_engine(here, directory, layout_of(here), max_tokens=10_000, **settings)
     counts = count_forwards(engine)
-    metrics, _ = step(engine, sequences)
+    mine = sequences[replica_share(engine.layout)]
+    engine.infer(mine)
+    mean_loss_equals(engine, mine, reference(directory), "llama", sequences)
     # Once to infer, once to update.
     assert counts == {
         name: 2 * 4 + more
         for name, more in zip(("TransformerLayer", "PackedAttention", "MLP"), again, strict=True)
     }
-    check_step(metrics, reference(directory), sequences)
 
 
 def count_forwards(engine):
@@ -85,28 +69,6 @@ def count_forwards(engine):
             if type(module).__name__ in counts:
                 module.register_forward_pre_hook(count)
     return counts
-
-
-INTERLEAVED = dict(pp=2, vpp=2)
-
-
-@pytest.mark.parametrize(
-    "model, sizes, settings",
-    [
-        (("llama", False), INTERLEAVED, dict(recompute="full")),
-        (("llama", False), INTERLEAVED, dict(recompute="selective")),
-        (("llama", False), INTERLEAVED, dict(recompute="full", recompute_method="block")),
-        (("qwen2", True), dict(), dict(max_tokens=40)),
-        (("qwen2", True), dict(), dict(max_tokens=10_000)),
-    ],
-    ids=str,
-)
-def test_recomputing_and_micro_batches_do_not_change_the_step(
-    here, tiny_model, reference, model, sizes, settings
-):
-    directory, sequences = tiny_model(*model), some_sequences(9, 256)
-    engine = build_engine(here, directory, layout_of(here, **sizes), **settings)
-    check_step(step(engine, sequences)[0], reference(directory), sequences)
 
 
 @pytest.mark.parametrize("sizes", [dict(), dict(pp=2, vpp=2)], ids=str)
@@ -142,34 +104,17 @@ def test_gradients_that_are_reduced_in_the_background(here, tiny_model, monkeypa
     same(engine.weights, plain.weights, atol=1e-6)
 
 
-@pytest.mark.world(4)
-@pytest.mark.parametrize(
-    "sizes, layers, kv_heads",
-    [(dict(pp=4), 6, 4), (dict(pp=2, vpp=2, tp=2), 3, 4), (dict(tp=4), 2, 2)],
-    ids=["six layers on four stages", "three layers on four virtual stages", "tp above kv heads"],
-)
-def test_layouts_that_do_not_divide_evenly(here, tiny_model, reference, sizes, layers, kv_heads):
-    directory = tiny_model("qwen2", True, num_hidden_layers=layers, num_key_value_heads=kv_heads)
-    sequences = some_sequences(8, 256)
-    engine = build_engine(here, directory, layout_of(here, **sizes))
-    metrics, log_probs = step(engine, sequences)
-    expected = reference(directory)
-    check_step(metrics, expected, sequences)
-    with torch.no_grad():
-        theirs = torch.cat([expected.log_probs(s) for s in sequences])
-    torch.testing.assert_close(log_probs, theirs, atol=1e-5, rtol=0)
-
-
 def test_bfloat16_is_close_and_keeps_float32_masters(here, tiny_model, reference):
     directory, sequences = tiny_model("llama", False), some_sequences(8, 256)
     engine = build_engine(here, directory, layout_of(here), dtype="bfloat16")
     assert {w.dtype for w in engine.weights.values()} == {torch.bfloat16}
     assert {t.dtype for t in engine.optimizer.state_tensors().values()} == {torch.float32}
     metrics, log_probs = step(engine, sequences)
-    expected = reference(directory)
-    check_step(metrics, expected, sequences, rel=(1e-2, 3e-2))
     with torch.no_grad():
-        theirs = torch.cat([expected.log_probs(s) for s in share_of(engine, sequences)])
+        loss = reference_loss(reference(directory), sequences).item()
+        mine = sequences[replica_share(engine.layout)]
+        theirs = torch.cat([reference(directory).log_probs(s) for s in mine])
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-2)
     assert (log_probs - theirs).abs().max() < 0.1
 
 
@@ -204,40 +149,6 @@ def test_a_step_prepares_its_gradients_once(here, tiny_model, monkeypatch):
         monkeypatch.setattr(shard, name, lambda n=name, r=real: calls.append(n) or r())
     step(engine, some_sequences(8, 256))
     assert calls == ["prepare_grads", "get_grad_norm", "step_with_ready_grads"]
-
-
-@pytest.mark.parametrize(
-    "sizes, sequence_parallel",
-    [(dict(tp=2), True), (dict(pp=2), False), (dict(pp=2, vpp=2), False)],
-    ids=str,
-)
-def test_a_critic_is_the_hidden_state_times_its_head(
-    here, tiny_model, reference, sizes, sequence_parallel
-):
-    directory, sequences = tiny_model("qwen2", False), some_sequences(6, 256)
-    engine = build_engine(
-        here, directory, layout_of(here, **sizes), head="value", sequence_parallel=sequence_parallel
-    )
-    head = torch.linspace(-1, 1, 64)
-    for region in engine.shard_map.held_by(here.world.rank):
-        if region.tensor == "value_head.weight":
-            engine.weights[region.view.name].copy_(head[None][region.box.slices])
-    engine.weights_changed()
-    model = reference(directory).model
-    model.zero_grad()
-    head.requires_grad_()
-    values = [model.model(s[None]).last_hidden_state[0, :-1] @ head for s in sequences]
-    loss = sum((v**2).sum() for v in values) / 100
-    loss.backward()
-    grads = [p.grad.norm() for p in model.model.parameters()]
-
-    mine = share_of(engine, sequences)
-    for output, expected in zip(engine.infer(mine), share_of(engine, values), strict=True):
-        torch.testing.assert_close(output.values, expected.detach(), atol=1e-5, rtol=1e-5)
-    metrics = engine.update(mine, lambda _, o: (sum((x.values**2).sum() for x in o) / 100, {}))
-    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    norm = torch.stack([*grads, head.grad.norm()]).norm().item()
-    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

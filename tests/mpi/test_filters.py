@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
-from tests.mpi.engines_for_tests import load_rollout, rollout_of
+from tests.mpi.engines_for_tests import loaded_rollout
 from tests.mpi.test_rollout import LIMITS, PROMPTS, check_log_probs
 from verl_hpc.rollout.protocol import Sampling
 
@@ -34,8 +34,7 @@ def directory(here, tiny_model, shared_directory):
 @pytest.fixture(scope="module", params=["vllm", "hf"])
 def engine(request, here, directory):
     config = LIMITS.model_copy(update={"top_k": 20, "engine": request.param})
-    with closing(rollout_of(here, directory, ((0,), (1,)), config)) as engine:
-        load_rollout(here, engine, directory)
+    with closing(loaded_rollout(here, directory, ((0,), (1,)), config)) as engine:
         yield engine
 
 

@@ -23,9 +23,8 @@ from tests.mpi.storages import storage_bytes
 from tests.mpi.test_reshard import replicas_for, safetensors_of
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.live import check_parameters
-from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.quantization import quantised_source, scale_name, spread_tensors
 from verl_hpc.layout.report import minimum_received
@@ -136,30 +135,6 @@ def sent_as_vllm_quantises(here, directory, trainer, rollout_tp, per_layer):
 
     check_arrived(here, target, got, as_vllm_quantises(safetensors_of(directory), quantised))
     assert stats.total_received_bytes == minimum_received(plan.bundles).get(rank, 0)
-
-
-@pytest.mark.world(2)
-def test_bytes_halve(here, tiny_model):
-    """Linear layers go from a rank that trains to one that generates in one byte an element, and
-    four for every 16384."""
-    directory = tiny_model("llama", False, **SMALL, num_attention_heads=2, num_key_value_heads=2)
-    layout, rank = TrainLayout(), here.world.rank
-    arch = read_architecture(directory)
-    trained = megatron_shard_map(arch, layout, dtype="bfloat16")
-    received = {}
-    for name in ("fp8", None):
-        config = FP8.model_copy(update={"quantization": name})
-        target = rollout_shard_map(config, arch, ((1,),), "bfloat16")
-        source = quantised_source(trained, target)
-        weights = {n: t.nan_to_num(0.0) for n, t in memory(trained, rank).items()}
-        sends = weights
-        if name:
-            sends = Fp8Weights(trained, source, rank, torch.bfloat16, CPU).quantised(weights)
-        plan = plan_transfer(source, target, here.world.node_of)
-        run = Transfer(plan, rank).run(sends, memory(target, rank), dtypes_of(target))
-        received[name] = sum(here.control.allgather(run.total_received_bytes))
-    linear = arch.num_layers * (4 * 256 * 256 + 3 * 256 * 512)
-    assert received[None] - received["fp8"] == 2 * linear - (linear + 4 * linear // 128**2)
 
 
 @pytest.mark.world(2)

@@ -1,5 +1,6 @@
-"""fully_shard computes what transformers and Megatron-core compute, within 1e-5 in float32: loss,
-log-probs, entropy, every row of every gradient that a rank owns, and the gradient norm."""
+"""fully_shard's engine: offloading, what is not finite, element types, copies of the same rows.
+
+What it computes: test_fsdp_updates.py, test_further_outputs.py."""
 
 import math
 
@@ -7,92 +8,30 @@ import pytest
 import torch
 
 from tests.mpi import parity
-from tests.mpi.engines_for_tests import build_engine, responses, same, some_sequences
-from tests.mpi.fsdp_for_tests import gradients_at_step, rows_equal
+from tests.mpi.engines_for_tests import build_engine, refit, rollout_of, same, some_sequences
 from verl_hpc.config.fsdp import FsdpConfig
-from verl_hpc.engines.protocol import OutputOptions
+from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ClusterError, TrainingError
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.transfer.execute import Transfer
 
-pytestmark = pytest.mark.world(2, 4, often=2)
-ON_4 = pytest.mark.world(4)
-MODELS = [
-    ("llama", False, {}),
-    ("qwen2", True, {}),
-    ("ernie4_5", True, {}),
-    ("llama", True, {"forward_prefetch": True}),
-    ("llama", False, {"shard_size": 1}),
-    pytest.param("qwen2", True, {"shard_size": 2, "forward_prefetch": True}, marks=ON_4),
-]
+pytestmark = pytest.mark.world(2)
+DTYPES = ["float32", "bfloat16"]
 
 
-GIVEN = [
-    *("log_probs", "entropy", "untempered", "sum_p_squared"),
-    *("top_log_probs", "candidate_log_probs"),
-]
-
-
-def whole_batch(vocab_size):
-    """Sequences, of which some begin alike, and how many tokens have a log-prob."""
-    sequences = some_sequences(4, vocab_size) + responses(2, 4, vocab_size)
-    return sequences, parity.num_targets(sequences)
-
-
-@pytest.mark.parametrize("family, tied, settings", MODELS, ids=str)
-def test_everything_equals_transformers(here, tiny_model, reference, family, tied, settings):
-    layout = TrainLayout(dp=here.world.size, shard_size=settings.get("shard_size"))
-    directory = tiny_model(family, tied)
-    fsdp = FsdpConfig(**settings)
-    engine = build_engine(here, directory, layout, engine="fsdp", fsdp=fsdp)
-    expected = reference(directory)
-    sequences, num_tokens = whole_batch(engine.arch.vocab_size)
-    mine = sequences[parity.replica_share(layout)]
-    parity.outputs_equal(engine, mine, expected)
-
-    expected.model.zero_grad()
-    loss = parity.reference_loss(expected, sequences)
-    loss.backward()
-    gradients = {n: p.grad for n, p in expected.model.named_parameters()}
-    norm = torch.stack([g.norm() for g in gradients.values()]).norm().item()
-
-    seen = gradients_at_step(engine)
-    metrics = engine.update(mine, parity.summed(num_tokens))
-    assert metrics["loss"] == pytest.approx(loss.item(), abs=parity.TOLERANCE)
-    assert metrics["grad_norm"] == pytest.approx(norm, rel=parity.TOLERANCE)
-    rows_equal(engine, seen, gradients)
-
-
-@pytest.mark.world(2)
-def test_what_else_a_language_model_gives(here, tiny_model):
-    layout = TrainLayout(dp=here.world.size)
-    directory = tiny_model("llama", False)
-    sequences = some_sequences(5, 256)
-    mine = sequences[parity.replica_share(layout)]
-    candidates = [torch.stack([s[1:], s[:-1]], dim=-1) for s in mine]
-    wanted = OutputOptions(untempered=True, sum_p_squared=True, top_k=3, candidates=candidates)
-    both = [
-        build_engine(here, directory, layout, lr=None, engine=name).infer(mine, 0.7, wanted)
-        for name in ("megatron", "fsdp")
-    ]
-    for expected, output in zip(*both, strict=True):
-        assert torch.equal(output.top_tokens, expected.top_tokens)
-        both = [{name: vars(outputs)[name] for name in GIVEN} for outputs in (output, expected)]
-        same(*both, atol=parity.TOLERANCE)
-
-
-@pytest.mark.world(2)
 def test_weights_leave_and_come_back(here, tiny_model):
     """Offloaded, and exchanged for those of before: what is computed follows."""
     layout = TrainLayout(dp=here.world.size)
     engine = build_engine(here, tiny_model("llama", False), layout, lr=1e-2, engine="fsdp")
-    sequences, num_tokens = whole_batch(256)
+    sequences = some_sequences(8, 256)
     mine = sequences[parity.replica_share(layout)]
 
     def log_probs():
         return torch.cat([o.log_probs for o in engine.infer(mine)])
 
     first, before = engine.host_copy(), log_probs()
-    engine.update(mine, parity.summed(num_tokens))
+    engine.update(mine, parity.summed(200))
     after = log_probs()
     assert (before - after).abs().max() > 1e-3
     specs = engine.shard_map.tensors.values()
@@ -106,11 +45,10 @@ def test_weights_leave_and_come_back(here, tiny_model):
     with engine.exchanged(first):
         assert torch.equal(log_probs(), before)
     assert torch.equal(log_probs(), after)
-    engine.update(mine, parity.summed(num_tokens))
+    engine.update(mine, parity.summed(200))
     assert engine.counters() == {"num_steps": 2}
 
 
-@pytest.mark.world(2)
 def test_what_is_not_finite_changes_nothing(here, tiny_model):
     layout = TrainLayout(dp=here.world.size)
     engine = build_engine(here, tiny_model("llama", False), layout, engine="fsdp")
@@ -128,30 +66,6 @@ def test_what_is_not_finite_changes_nothing(here, tiny_model):
     assert math.isfinite(engine.update(mine, parity.summed(100))["grad_norm"])
 
 
-@pytest.mark.world(2)
-def test_bfloat16_computes_with_float32_masters(here, tiny_model):
-    """The weights that are kept, and Adam's state, are float32; what is computed is as near to
-    float32 as bfloat16 is."""
-    layout = TrainLayout(dp=here.world.size)
-    directory = tiny_model("llama", False)
-    mine = some_sequences(8, 256)[parity.replica_share(layout)]
-    computed = {}
-    for dtype in ("float32", "bfloat16"):
-        engine = build_engine(here, directory, layout, dtype=dtype, engine="fsdp")
-        assert {w.dtype for w in engine.weights.values()} == {torch.float32}
-        seen = gradients_at_step(engine)
-        outputs = engine.infer(mine)
-        metrics = engine.update(mine, parity.summed(200))
-        assert {g.dtype for g in seen.values()} == {torch.float32}
-        computed[dtype] = torch.cat([o.log_probs for o in outputs]), metrics["grad_norm"]
-    exact, rounded = computed["float32"], computed["bfloat16"]
-    assert 0 < (exact[0] - rounded[0]).abs().max() < 0.1
-    assert rounded[1] == pytest.approx(exact[1], rel=0.05)
-    frozen = build_engine(here, directory, layout, lr=None, dtype="bfloat16", engine="fsdp")
-    assert {w.dtype for w in frozen.weights.values()} == {torch.bfloat16}
-
-
-@pytest.mark.world(2)
 def test_compiling_is_refused_where_the_process_cannot(here, tiny_model):
     settings = FsdpConfig(compile="default")
     with pytest.raises(ClusterError, match="parallel.fsdp.compile = default: .* no GPU"):
@@ -159,7 +73,7 @@ def test_compiling_is_refused_where_the_process_cannot(here, tiny_model):
         build_engine(here, tiny_model("llama", False), layout, engine="fsdp", fsdp=settings)
 
 
-@ON_4
+@pytest.mark.world(4)
 def test_of_ranks_with_the_same_rows_each_saves_a_part(here, tiny_model):
     """Every element of weights and moments once, and about as much on every rank."""
     layout = TrainLayout(dp=4, shard_size=2)
@@ -180,3 +94,93 @@ def test_of_ranks_with_the_same_rows_each_saves_a_part(here, tiny_model):
         copies = [torch.empty_like(tensor) for _ in range(2)]
         torch.distributed.all_gather(copies, tensor, group=engine._groups.copies)
         assert torch.equal(*copies), name
+
+
+# --- element types: each test has numbers that the other type would round otherwise
+
+
+def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    return tensor.to(getattr(torch, dtype)).float()
+
+
+@pytest.mark.parametrize("compute", DTYPES)
+@pytest.mark.parametrize("reduce", DTYPES)
+def test_gradients_are_summed_in_reduce_dtype(here, tiny_model, compute, reduce):
+    """Both ranks have one text, with losses of 256 to 1: bfloat16 has no 257."""
+    engine = build_engine(
+        here,
+        tiny_model("llama", False),
+        TrainLayout(dp=here.world.size),
+        dtype=compute,
+        engine="fsdp",
+        fsdp=FsdpConfig(reduce_dtype=reduce),
+    )
+    text = some_sequences(1, 256)
+
+    def summed(*factors: float) -> dict[str, torch.Tensor]:
+        seen, factor = {}, factors[here.world.rank]
+
+        def keep() -> float:
+            """In place of a step, so that no weight moves."""
+            seen.update({n: g.clone() for n, g in engine.optimizer.gradients().items()})
+            return 0.0
+
+        engine.optimizer.step = keep
+        engine.update(text, lambda _, found: (found[0].log_probs.sum() * factor, {}))
+        return seen
+
+    one, both = summed(0.0, 1.0), summed(256.0, 1.0)
+    # Powers of two round nothing: the first rank has 256 times what the second has.
+    for name, gradient in one.items():
+        wanted, other = (
+            rounded(256 * rounded(gradient, d) + rounded(gradient, d), d)
+            for d in (reduce, *{*DTYPES} - {reduce})
+        )
+        assert torch.equal(both[name], wanted), name
+        assert (wanted != other)[wanted != 0].float().mean() > 0.9, name
+
+
+@pytest.mark.parametrize("compute", DTYPES)
+def test_layers_compute_with_weights_in_the_models_dtype(here, tiny_model, compute):
+    """What is below the last digit of bfloat16 reaches no output of a model in bfloat16."""
+    engine = build_engine(
+        here, tiny_model("llama", False), TrainLayout(dp=2), dtype=compute, engine="fsdp"
+    )
+    texts = some_sequences(2, 256)
+
+    def outputs() -> list[torch.Tensor]:
+        return [o.log_probs for o in engine.infer(texts)]
+
+    for weight in engine.weights.values():
+        weight.copy_(rounded(weight, "bfloat16"))
+    coarse = outputs()
+    for weight in engine.weights.values():
+        weight.mul_(1 + 2.0**-10)
+        assert not torch.equal(weight, rounded(weight, "bfloat16"))
+    fine = outputs()
+    alike = [torch.equal(one, other) for one, other in zip(coarse, fine, strict=True)]
+    assert alike == [compute == "bfloat16"] * 2
+
+
+@pytest.mark.world(2, 4)
+@pytest.mark.parametrize("shards", [None, 2])
+def test_a_rollout_in_bfloat16_receives_what_it_lacks_in_two_bytes(here, tiny_model, shards):
+    """Rounded where it lies: trained weights are float32, and would be twice as much on the way."""
+    size, rank = here.world.size, here.world.rank
+    directory = tiny_model("qwen2", True, vocab_size=253)
+    layout = TrainLayout(dp=size, shard_size=shards)
+    engine = build_engine(here, directory, layout, dtype="bfloat16", engine="fsdp")
+    texts = some_sequences(size, 253)
+    engine.update([texts[rank]], lambda _, found: (found[0].log_probs.sum() / 100, {}))
+    limits = RolloutConfig(engine="hf", max_prompt_tokens=32, max_response_tokens=16)
+    rollout = rollout_of(here, directory, tuple((r,) for r in range(size)), limits, "bfloat16")
+    plan = plan_transfer(engine.shard_map, rollout.shard_map, here.world.node_of)
+    stats = refit(rollout, Transfer(plan, rank), engine.weights)
+    missing = sum(math.prod(spec.shape) for spec in engine.shard_map.tensors.values())
+    missing -= sum(weight.numel() for weight in engine.weights.values())
+    assert stats.total_received_bytes == 2 * missing
+    for region in engine.shard_map.held_by(rank):
+        arrived = rollout.weights[region.tensor][region.box.slices]
+        assert torch.equal(arrived, engine.weights[region.view.name].bfloat16()), region
+    every = here.control.allgather([w.float().sum().item() for w in rollout.weights.values()])
+    assert all(sums == every[0] for sums in every)

@@ -1,5 +1,6 @@
-"""Three updates by fully_shard are those of transformers with torch's AdamW, and of Megatron-core,
-within 1e-5 in float32: gradients (of Megatron-core, as first moments have them) and weights.
+"""Three updates by fully_shard are those of transformers with torch's AdamW, for each dense family,
+and of Megatron-core, within 1e-5 in float32: gradients (of Megatron-core, as first moments have
+them) and weights.
 
 Adam divides by the root of the second moment and epsilon. With an epsilon of 1e-8 a gradient that
 is nothing but rounding moves its weight as far as any, and weights of sums in another order are
@@ -7,13 +8,29 @@ half a step apart. So weights are compared with an epsilon about as large as gra
 default one an update is held against AdamW of the gradients that the engine itself had.
 """
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from tests.mpi.engines_for_tests import build_engine, gathered, same, some_sequences
-from tests.mpi.fsdp_for_tests import fill_head, gradients_at_step, head_weight, rows_equal
-from tests.mpi.parity import TOLERANCE, num_outputs, replica_share, score_loss
+from tests.mpi.engines_for_tests import (
+    build_engine,
+    gathered,
+    held,
+    responses,
+    same,
+    some_sequences,
+)
+from tests.mpi.mixtures import DENSE
+from tests.mpi.parity import (
+    TOLERANCE,
+    fill_head,
+    head_weight,
+    num_outputs,
+    replica_share,
+    score_loss,
+)
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.megatron import TrainLayout
@@ -23,11 +40,10 @@ CONDITIONED = {"epsilon": 2e-3, "lr": 2e-3}
 """A gradient that is 1e-7 apart moves a weight 1e-7 apart; every tensor moves by 5e-4 or more."""
 BETAS = (0.9, 0.95)
 # The second step is of moments, and leaves all ranks but one without a sequence.
-BATCHES = [some_sequences(7, 256, seed=1), some_sequences(1, 256), some_sequences(9, 256)]
+# Some sequences of the last one begin alike.
+BATCHES = [some_sequences(n, 256, seed=1) for n in (7, 1)] + [responses(2, 4, 256)]
 SETTINGS = {
-    "plain": {},
-    "mistral": dict(family="mistral"),
-    "phi3": dict(family="phi3"),  # Phi-4's, too; queries, keys and values are one tensor
+    "untied": dict(tied=False),
     "value": dict(head="value"),
     "score": dict(head="score"),
     "recomputed": dict(recompute="full"),
@@ -42,6 +58,7 @@ CASES = [
     pytest.param(settings, id=name, marks=[pytest.mark.world(4)] if name == "hybrid" else [])
     for name, settings in SETTINGS.items()
 ]
+FAMILIES = [pytest.param({"family": family}, id=family) for family in DENSE]
 OUTPUT = {"language_model": "log_probs", "value": "values", "score": "scores"}
 
 
@@ -92,11 +109,34 @@ def adamw(weights, *, lr, epsilon, decay=0.0) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=lr, betas=BETAS, eps=epsilon)
 
 
+def gradients_at_step(engine) -> dict[str, torch.Tensor]:
+    """Filled in the engine's updates from now on: reduced gradients of this rank's rows."""
+    seen: dict[str, torch.Tensor] = {}
+    step = engine.optimizer.step
+
+    def spy():
+        seen.update({name: g.clone() for name, g in engine.optimizer.gradients().items()})
+        return step()
+
+    engine.optimizer.step = spy
+    return seen
+
+
+def rows_equal(engine, memory: Mapping[str, torch.Tensor], whole: Mapping[str, torch.Tensor]):
+    """Weights or gradients of this rank are its rows of whole tensors by logical name."""
+    owned = engine.shard_map.held_by(torch.distributed.get_rank())
+    assert {region.view.name for region in owned} == set(memory)
+    for region in owned:
+        wanted = whole[region.tensor].detach()[region.box.slices]
+        torch.testing.assert_close(held(memory, region), wanted, atol=TOLERANCE, rtol=0)
+
+
 def built(here, tiny_model, settings):
     """An engine of data parallelism alone, and its model's directory."""
     settings = CONDITIONED | settings
     family, of_scores = settings.pop("family", "qwen3"), settings.get("head") == "score"
-    directory = tiny_model(family, not of_scores, **({"head": "score"} if of_scores else {}))
+    tied = settings.pop("tied", True) and not of_scores
+    directory = tiny_model(family, tied, **({"head": "score"} if of_scores else {}))
     size = settings["fsdp"].shard_size if "fsdp" in settings else None
     layout = TrainLayout(dp=here.world.size, shard_size=size)
     engine = build_engine(here, directory, layout, **settings)
@@ -105,7 +145,7 @@ def built(here, tiny_model, settings):
     return engine, directory
 
 
-@pytest.mark.parametrize("settings", CASES)
+@pytest.mark.parametrize("settings", [*FAMILIES, *CASES])
 def test_updates_equal_transformers_with_adamw(here, tiny_model, settings):
     engine, directory = built(here, tiny_model, settings | {"engine": "fsdp"})
     expected = Model(directory, engine.head, settings)

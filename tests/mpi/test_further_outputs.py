@@ -3,15 +3,14 @@
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, same, some_sequences
+from tests.mpi.engines_for_tests import engine_of_sizes, layouts, same, some_sequences
 from tests.mpi.parity import replica_share
 from verl_hpc.engines.protocol import OutputOptions
-from verl_hpc.layout.megatron import TrainLayout
 
 pytestmark = pytest.mark.world(4)
 
 TEMPERATURE, TOP = 0.7, 5
-LAYOUTS = [dict(tp=2, pp=2), dict(tp=4), dict(pp=2, dp=2)]
+LAYOUTS = layouts("tp2-pp2 tp4 pp2-dp2 dp4-cp2 tp2-dp2-cp2-sp-full dp4-fsdp")
 
 
 def distributions(reference, sequence):
@@ -21,13 +20,13 @@ def distributions(reference, sequence):
 
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=str)
 def test_they_equal_transformers(here, tiny_model, reference, sizes):
-    directory, layout = tiny_model("llama", False), TrainLayout(**sizes)
-    engine = build_engine(here, directory, layout)
+    directory = tiny_model("llama", False)
+    engine = engine_of_sizes(here, directory, sizes)
     sequences = some_sequences(6, engine.arch.vocab_size)
     expected = [distributions(reference(directory), s) for s in sequences]
     # Some are asked for twice, and some are the sampled token itself.
     candidates = [torch.stack([s[1:], s[:-1], s[:-1]], dim=1) for s in sequences]
-    share = replica_share(layout)
+    share = replica_share(engine.layout)
     wanted = OutputOptions(True, True, TOP, candidates[share])
     outputs = engine.infer(sequences[share], TEMPERATURE, wanted)
     given = zip(outputs, expected[share], sequences[share], candidates[share], strict=True)

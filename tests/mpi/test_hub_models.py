@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.mpi.recipe_runs import run_tree
 from tests.unit.sources.hubs import COMMIT, OTHER, hf_model
 from verl_hpc.config.load import load_config, parse_config
 from verl_hpc.errors import ConfigError, ModelError
@@ -12,25 +13,12 @@ from verl_hpc.trainer.train import train
 pytestmark = pytest.mark.world(2)
 
 
-@pytest.fixture
-def tree(tiny_model, shared_directory):
-    task = {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}
-    return {
-        "name": "hub",
-        "recipe": "sft",
-        "steps": 1,
-        "directory": str(shared_directory / "hub-runs"),
-        "model": {"path": "Org/Tiny", "dtype": "float32"},
-        "batch": {"size": 2},
-        "rollout": {"engine": "none", "max_prompt_tokens": 200, "max_response_tokens": 8},
-        "data": {"train": task},
-        "metrics": {"terminal": "off", "report": False},
-    }
-
-
 def test_a_run_records_its_commit_and_resumes_with_no_other(
-    here, tree, tiny_model, shared_directory, monkeypatch
+    here, tiny_model, shared_directory, monkeypatch
 ):
+    limits = {"engine": "none", "max_prompt_tokens": 200, "max_response_tokens": 8}
+    settings = {"recipe": "sft", "steps": 1, "batch": {"size": 2}, "checkpoint": {}}
+    tree = run_tree("hub", "Org/Tiny", shared_directory, **settings, rollout=limits)
     hub, model = shared_directory / "hub", tiny_model()
     monkeypatch.setenv("HF_HUB_CACHE", str(hub))
     with pytest.raises(ModelError, match="python -m verl_hpc fetch Org/Tiny"):

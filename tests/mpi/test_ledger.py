@@ -9,38 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.mpi.engines_for_tests import layouts_of_world, rollout_of
+from tests.mpi.recipe_runs import configure
 from tests.mpi.storages import storage_bytes
-from verl_hpc.config.load import parse_config
 from verl_hpc.engines.factory import build_engine, engine_shard_map, start_layouts
 from verl_hpc.engines.fsdp.engine import FsdpEngine
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import Architecture, read_architecture
-from verl_hpc.layout.grid import nodes_of
-from verl_hpc.layout.moves import moves_of
-from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_PIECE_BYTES, HOST_ROUNDS, plan_transfer
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.buffers import Buffer
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.parameters import chunk_parameters
 from verl_hpc.planner.memory.shape import RoleShape
-from verl_hpc.planner.memory.transfer import bucket_bytes, most_bucket_bytes
 from verl_hpc.step.role import InitialWeights
 from verl_hpc.trainer.sync import PARTS, WeightSync
 from verl_hpc.transfer.execute import Transfer
-from verl_hpc.transfer.process_memory import readable_neighbours
 
 _TIED, _GROUPED, _BIASED = (
-    {"tied_embeddings": True},
-    {"num_kv_heads": 2, "family": "qwen3"},
-    {"num_kv_heads": 2, "family": "qwen2", "num_layers": 6},
+    {"tied": True},
+    {"num_key_value_heads": 2, "family": "qwen3"},
+    {"num_key_value_heads": 2, "family": "qwen2", "num_hidden_layers": 6},
 )
 # (sizes, what the model has that others have not)
 LAYOUTS = {
@@ -108,17 +104,14 @@ class Engines:
         if "shard_size" in parallel:
             parallel["fsdp"] = {"shard_size": parallel.pop("shard_size")}
         limits = {"engine": "hf", "max_prompt_tokens": 32, "max_response_tokens": 16}
-        tree = {
-            "name": "ledger",
-            "steps": 1,
-            "data": {"train": {"kind": "files", "paths": ["none"]}},
+        settings = {
             **RECIPES[recipe],
             "model": {"path": "none", "dtype": self.dtype},
             "parallel": parallel,
             "offload": dict.fromkeys(offload, True),
             "rollout": limits | RECIPES[recipe].get("rollout", {}),
         }
-        return parse_config(tree)
+        return configure("ledger", "none", Path(), **settings)
 
     def maps(self, run):
         """Where the weights of a run's actor and of its rollout engine lie."""
@@ -166,13 +159,9 @@ def built(here, tiny_model):
     def get(sizes, dtype) -> Engines:
         key = str(sizes), dtype
         if key not in known:
-            more = dict(next(m for s, m in LAYOUTS[here.world.size] if s == sizes))
-            tied, family = more.pop("tied_embeddings", False), more.pop("family", "llama")
-            names = {"num_kv_heads": "num_key_value_heads", "num_layers": "num_hidden_layers"}
-            changed = {names[n]: value for n, value in more.items()}
-            directory = tiny_model(family, tied, **{"num_hidden_layers": 4, **changed})
-            arch = read_architecture(directory)
-            known[key] = Engines(here, sizes, arch, directory, dtype)
+            more = next(m for s, m in LAYOUTS[here.world.size] if s == sizes)
+            directory = tiny_model(**{"num_hidden_layers": 4, **more})
+            known[key] = Engines(here, sizes, read_architecture(directory), directory, dtype)
         return known[key]
 
     return get
@@ -230,28 +219,6 @@ def test_what_is_offloaded_is_what_the_ledger_takes_away(built, sizes, dtype, ro
     sizes_of = {part: sum(wanted[term] for term in terms) for part, terms in TERMS.items()}
     assert freed == {part: sizes_of[part] for part in offload}
     assert kept == {part: (part != "gradients") * sizes_of[part] for part in offload}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_buckets_are_those_that_a_resharding_takes(built, here, sizes, dtype):
-    """They are counted by messages, and where the memory of a node's other rank is read."""
-    engines = built(sizes, dtype)
-    actor, rollout = engines.by_role["actor"], engines.rollout
-    source, target = engines.maps(engines.run("grpo", ()))
-    rank, nodes = here.world.rank, nodes_of(here.world.size, CORES.ranks_per_node)
-    near = readable_neighbours(here.control, nodes)
-    assert len(near) == min(here.world.size, CORES.ranks_per_node) - 1
-    same = actor.dtype == rollout.dtype
-    for bucket, rounds in ((HOST_BUCKET_BYTES, HOST_ROUNDS), (4096, 2)):
-        plan = plan_transfer(source, target, nodes, bucket)
-        # What changes its type on the way is not read from another's memory.
-        for neighbours in ({}, near) if same else ({},):
-            transfer = Transfer(plan, rank, rounds=rounds, neighbours=neighbours)
-            stats = transfer.run(actor.weights, rollout.weights, rollout.dtype)
-            planned = bucket_bytes(moves_of(plan, rank), rounds, same, neighbours)
-            assert planned == stats.peak_buffer_bytes
-            assert planned <= 2 * (rounds * bucket + HOST_PIECE_BYTES)
-    assert most_bucket_bytes(False) == 2 * (HOST_ROUNDS * HOST_BUCKET_BYTES + HOST_PIECE_BYTES)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from tests.mpi.engines_for_tests import memory
-from verl_hpc.config.load import parse_config
+from tests.mpi.recipe_runs import configure
 from verl_hpc.engines.factory import engine_shard_map
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.moves import moves_of
 from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_ROUNDS, plan_transfer
 from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.planner.memory.transfer import bucket_bytes
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.process_memory import readable_neighbours
 
@@ -49,22 +51,15 @@ def test_counted_buckets_are_those_of_a_transfer(here, tiny_model, case, ranks_p
     placement, parallel, rollout = CASES[case]
     directory = tiny_model("qwen3", True, num_key_value_heads=4, num_attention_heads=4)
     arch, rank = read_architecture(directory), here.world.rank
-    run = parse_config(
-        {
-            "name": "buckets",
-            "recipe": "rl",
-            "steps": 1,
-            "data": {"train": {"kind": "files", "paths": ["none"]}},
-            "model": {"path": "none", "dtype": "float32"},
-            "parallel": parallel,
-            "rollout": {
-                "max_prompt_tokens": 32,
-                "max_response_tokens": 16,
-                "num_samples": 2,
-                **rollout,
-            },
-            **({"placement": placement} if placement else {}),
-        }
+    limits = {"max_prompt_tokens": 32, "max_response_tokens": 16, "num_samples": 2}
+    run = configure(
+        "buckets",
+        "none",
+        directory,
+        recipe="rl",
+        parallel=parallel,
+        rollout=limits | rollout,
+        placement=placement,
     )
     layouts = run_layouts(run, arch, 4, ranks_per_node=ranks_per_node)
     role, nodes = run.role_settings["actor"], nodes_of(4, ranks_per_node)
@@ -73,11 +68,17 @@ def test_counted_buckets_are_those_of_a_transfer(here, tiny_model, case, ranks_p
     source = quantised_source(source, target)
     same = run.rollout_dtype == "float32"
     near = readable_neighbours(here.control, nodes) if same else {}
-    plan = plan_transfer(source, target, nodes, HOST_BUCKET_BYTES)
     dtypes = {name: getattr(torch, spec.dtype) for name, spec in target.tensors.items()}
-    stats = Transfer(plan, rank, rounds=HOST_ROUNDS, neighbours=near).run(
-        memory(source, rank), memory(target, rank), dtypes
-    )
+    for bucket, rounds, neighbours in (
+        (4096, 2, {}),
+        (4096, 2, near),
+        (HOST_BUCKET_BYTES, HOST_ROUNDS, near),
+    ):
+        plan = plan_transfer(source, target, nodes, bucket)
+        transfer = Transfer(plan, rank, rounds=rounds, neighbours=neighbours)
+        stats = transfer.run(memory(source, rank), memory(target, rank), dtypes)
+        planned = bucket_bytes(moves_of(plan, rank), rounds, same, neighbours)
+        assert planned == stats.peak_buffer_bytes
     told = ledger(run, arch, layouts, Hardware(KINDS["cpu"], ranks_per_node), counts_buckets=True)
     for phase in told.of_rank(rank):
         if phase.name not in ("build", "load"):

@@ -4,7 +4,6 @@ from contextlib import closing
 
 import pytest
 
-from tests.mpi import plugin
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import rollout_of
 from tests.mpi.storages import storage_bytes
@@ -12,7 +11,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.memory.rollout import RolloutShape, rollout_weights
 
-pytestmark = pytest.mark.world(2, 4, each_push=True)
+pytestmark = pytest.mark.world(4)
 SIZES = VLLM_HEADS | {"num_hidden_layers": 4, "num_key_value_heads": 1}
 EXPERTS = {
     "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2},
@@ -21,29 +20,18 @@ EXPERTS = {
 
 
 # (tensor parallelism, pipeline stages, family, tied embeddings, dtype, whole experts)
-CASES = {
-    2: [
-        (1, 1, "qwen3", False, "bfloat16", False),
-        (2, 1, "llama", True, "bfloat16", False),
-        (1, 2, "qwen2", True, "float32", False),
-        (1, 2, "llama", False, "bfloat16", False),
-        (2, 1, "qwen3_moe", False, "float32", False),
-        (2, 1, "qwen3_moe", True, "bfloat16", True),
-    ],
-    4: [
-        (4, 1, "qwen3", True, "float32", False),
-        (2, 2, "qwen2", False, "bfloat16", False),
-        (2, 2, "mixtral", False, "float32", True),
-        (2, 2, "qwen3_moe", False, "float32", True),
-    ],
-}
+CASES = [
+    (1, 1, "llama", False, "bfloat16", False),
+    (1, 2, "qwen2", True, "float32", False),
+    (2, 1, "qwen3_moe", False, "float32", False),
+    (2, 2, "qwen2", False, "bfloat16", False),
+    (2, 2, "mixtral", False, "float32", True),
+    (2, 2, "qwen3_moe", True, "bfloat16", True),
+    (4, 1, "qwen3", True, "float32", False),
+]
 
 
-def pytest_generate_tests(metafunc):
-    found = CASES.get(plugin.session.world.size, [])
-    metafunc.parametrize("tp, pp, family, tied, dtype, whole", found)
-
-
+@pytest.mark.parametrize("tp, pp, family, tied, dtype, whole", CASES)
 def test_weights_are_the_bytes_of_storages(here, tiny_model, tp, pp, family, tied, dtype, whole):
     fields = EXPERTS.get(family, {})
     directory = tiny_model(family, tied, **SIZES, **fields)

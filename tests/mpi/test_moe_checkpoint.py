@@ -6,7 +6,6 @@ from tests.mpi import test_checkpoint as steps
 from tests.mpi.engines_for_tests import same
 from tests.mpi.mixtures import MODELS
 from tests.mpi.sft_for_tests import sft_config
-from tests.slow import all_slow
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.build import build_run
 
@@ -36,11 +35,6 @@ def configure(tiny_model, shared_directory, request):
 
 def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure):
     steps.goes_on_from_layout_to_layout(here, configure, LAYOUTS)
-
-
-@pytest.mark.parametrize("before", all_slow(*range(len(LAYOUTS))))
-def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
-    steps.goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
 def test_tensor_parallelism_needs_sequence_parallelism(here, configure):

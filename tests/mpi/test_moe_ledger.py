@@ -6,8 +6,8 @@ import pytest
 import torch.distributed as dist
 
 from tests.mpi import plugin
-from tests.mpi.engines_for_tests import build_engine, layouts
-from tests.mpi.mixtures import MODELS
+from tests.mpi.engines_for_tests import layouts
+from tests.mpi.mixtures import engine_on, mixture
 from tests.mpi.test_ledger import counted
 from tests.slow import mostly_slow
 from verl_hpc.config.model import ModelConfig, ParallelConfig
@@ -37,13 +37,9 @@ def pytest_generate_tests(metafunc):
 @pytest.mark.world(*LAYOUTS)
 def test_exact_terms_are_the_bytes_of_storages(here, tiny_model, sizes, model, head, dtype):
     layout = TrainLayout(**sizes)
-    family, fields = MODELS[model]
-    odd = {"hidden_size": 72, "num_attention_heads": 4, "num_key_value_heads": 4}
     # No powers of two, so that buffers are padded.
-    directory = tiny_model(family, num_hidden_layers=4, **odd, **fields)
-    engine = build_engine(
-        here, directory, layout, sequence_parallel=layout.tp > 1, dtype=dtype, head=head
-    )
+    directory, _ = mixture(tiny_model, model, hidden_size=72, num_attention_heads=4)
+    engine = engine_on(here, directory, sizes, dtype=dtype, head=head)
     shape = RoleShape.of(
         engine.arch,
         layout,

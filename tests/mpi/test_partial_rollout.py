@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
-from tests.mpi.engines_for_tests import load_rollout, rollout_of
+from tests.mpi.engines_for_tests import load_rollout, loaded_rollout
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.rollout.protocol import NOT_BEGUN, Response, Sampling
 
@@ -29,9 +29,7 @@ def directory(tiny_model):
 def build(here, directory):
     def build(engine, replicas, **changes):
         config = RolloutConfig(engine=engine, **LIMITS, **changes)
-        rollout = rollout_of(here, directory, replicas, config)
-        load_rollout(here, rollout, directory)
-        return rollout
+        return loaded_rollout(here, directory, replicas, config)
 
     return build
 
@@ -204,6 +202,9 @@ def test_transformers_is_ended_between_batches(hf):
     part = generated(hf, PROMPTS, GREEDY, SEEDS, prefixes=prefixes, until=until)
     assert part == [*whole[:2], NOT_BEGUN, prefix]
     assert finished == [set(), {0, 1}]
+    answers = iter([False, True])
+    ended = generated(hf, PROMPTS, GREEDY, SEEDS, lambda: next(answers))
+    assert ended == [*whole[:2], NOT_BEGUN, NOT_BEGUN]
 
 
 def test_steps_that_were_started_ahead_do_not_reach_the_next_call(build):

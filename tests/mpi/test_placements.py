@@ -6,38 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.mpi.conftest import VLLM_HEADS
-from tests.mpi.placed_runs import assert_close, configure, run, run_ppo, weights_of
+from tests.mpi.placed_runs import assert_close, configure, run, run_ppo
 from tests.mpi.recipe_runs import assert_same
 from verl_hpc.metrics.timeline import read_timeline
 
 pytestmark = pytest.mark.world(4)
 
 PAGE = (Path(__file__).parents[2] / "docs/placements.md").read_text()
-SAME = {"placement": {"rollout": 0}, "steps": 3}
-"""Responses are drawn on one rank, whatever trains."""
 METRICS = ("actor/", "critic/", "response", "prompt", "training/")
-PLACED = {
-    "all-on-one-rank": ("ppo", {"placement": {"train": 0, "rollout": 0, "reward": "1-3"}}),
-    "overlapping-in-part": ("ppo", {"placement": {"actor": "0-1", "critic": "1-3", "rollout": 0}}),
-    "reference-and-rollout-apart": (
-        "grpo",
-        {"placement": {"train": "0-1", "reference": 3, "rollout": 2}},
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def together(here, tiny_model, shared_directory):
-    """`together(recipe)`: metrics of the run with all roles on all ranks."""
-    known = {}
-
-    def get(recipe):
-        if recipe not in known:
-            config = configure(shared_directory, tiny_model(), f"{recipe}-all", recipe, **SAME)
-            known[recipe] = run(here, config), weights_of(config, 3)
-        return known[recipe]
-
-    return get
 
 
 def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
@@ -64,58 +40,6 @@ def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
     assert_close(split_weights, weights)
     (drawn,) = re.findall(r"^```\n(rl\(rows\)\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     assert drawn in (config.run_directory / "flow.txt").read_text()
-
-
-@pytest.mark.parametrize("name", PLACED)
-def test_three_steps_equal_those_of_all_ranks(here, tiny_model, shared_directory, together, name):
-    recipe, changes = PLACED[name]
-    config = configure(shared_directory, tiny_model(), name, recipe, steps=3, **changes)
-    found, weights = run(here, config), weights_of(config, 3)
-    expected, theirs = together(recipe)
-    assert len(found) == 3
-    assert_same(found, expected, METRICS)
-    assert_close(weights, theirs)
-
-
-ONE_RANK = {"train": 0, "rollout": 0, "reward": "1-3"}
-FEW_PASSES = {"size": 4, "mini_batches": 2, "max_tokens_per_micro_batch": 2000}
-APART = {
-    "sizes-of-their-own": {"placement": {"actor": "0-1", "critic": "2-3", "rollout": 0}},
-    "layouts-of-their-own": {
-        "parallel": {"tensor_parallel": 2, "pipeline_parallel": 2},
-        "placement": {"rollout": 0},
-    },
-}
-
-
-@pytest.mark.parametrize("name", APART)
-def test_critics_of_their_own_as_on_one_rank(here, tiny_model, shared_directory, name):
-    """A smaller critic on other ranks; and the actor as TP2 x PP2 with the critic as TP4."""
-    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64}
-    critic = {"optimizer": {"lr": 1e-3}}
-    wide = {"parallel": {"tensor_parallel": 4, "sequence_parallel": True}}
-    if name == "sizes-of-their-own":
-        critic["path"], wide = str(tiny_model(**sizes)), {}
-    runs = []
-    for suffix, changes, own in (
-        ("one", {"placement": ONE_RANK}, {}),
-        ("apart", APART[name], wide),
-    ):
-        config = configure(
-            shared_directory,
-            tiny_model(),
-            f"{name}-{suffix}",
-            "ppo",
-            steps=2,
-            batch=FEW_PASSES,
-            roles={"critic": critic | own},
-            **changes,
-        )
-        runs.append(run_ppo(here, config))
-    (one, theirs), (apart, mine) = runs
-    metrics = ("critic/vf_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm")
-    assert_same(apart, one, metrics)
-    assert_close(mine, theirs)
 
 
 MEETING = """

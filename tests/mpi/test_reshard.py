@@ -1,5 +1,9 @@
-"""Either training engine to vLLM, every pair of layouts: the weights arrive bit for bit, and not
-one byte more is moved than is missing; then both compute the same log-probs."""
+"""Either training engine to vLLM, every pair of layouts, every family: the weights arrive bit for
+bit, and not one byte more is moved than is missing; then both compute the same log-probs."""
+
+from __future__ import annotations
+
+from contextlib import closing
 
 import pytest
 import torch
@@ -11,27 +15,51 @@ from tests.mpi.engines_for_tests import (
     build_engine,
     gathered,
     held,
+    layouts,
+    layouts_of_world,
     refit,
     rollout_of,
     some_sequences,
 )
-from tests.mpi.parity import replica_share, score_loss
+from tests.mpi.mixtures import DENSE, MODELS, VLLM_SIZES, engine_on, mixture
+from tests.mpi.parity import replica_share, score_loss, summed
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.layout.report import minimum_inbound, minimum_received
+from verl_hpc.layout.report import minimum_received
 from verl_hpc.rollout.protocol import Sampling, replica_of
 from verl_hpc.transfer.execute import Transfer
 
 SIZES = [(tp, pp, dp) for tp in (1, 2, 4) for pp in (1, 2) for dp in (1, 2)]
 ROLLOUT = RolloutConfig(max_prompt_tokens=32, max_response_tokens=16, kv_cache_gib=0.03)
+# What training takes; "rollout", the ranks of an engine; "whole", with whole experts on each;
+# "stages", of an engine.
+# Four ranks: every size of every axis; experts in part and whole, over one stage and two.
+MIXED = {
+    1: layouts("rollout1"),
+    2: layouts(
+        "tp2-rollout1 tp2-ep2-rollout2 tp2-ep2-rollout2-whole tp2-etp2-rollout2-whole "
+        "dp2-ep2-rollout1 pp2-rollout2"
+    ),
+    4: layouts(
+        "tp2-dp2-ep4-rollout2 dp4-ep2-etp2-rollout4-stages2-whole tp2-pp2-ep2-rollout4 "
+        "tp4-ep4-rollout2-whole"
+    ),
+}
+FURTHER = {
+    4: layouts(
+        "tp2-dp2-ep2-rollout2-whole pp2-dp2-ep2-rollout4-whole tp2-dp2-ep2-etp2-rollout1 "
+        "tp4-ep2-rollout2"
+    )
+}
+"""Their training layouts and engines are combined otherwise above."""
 
 
-def replicas_for(layout: TrainLayout, rollout_tp: int):
-    applies = zero_redundancy_applies(layout.tp, rollout_tp)
+def replicas_for(layout: TrainLayout, rollout_tp: int, stages: int = 1):
+    applies = zero_redundancy_applies(layout.tp, rollout_tp) and stages == 1
     grouping = "zero_redundancy" if applies else "contiguous"
-    return generation_groups(layout.grid, rollout_tp, grouping)
+    return generation_groups(layout.grid, rollout_tp, grouping, stages)
 
 
 def pairs(size: int):
@@ -51,6 +79,7 @@ def pairs(size: int):
 def pytest_generate_tests(metafunc):
     if "pair" in metafunc.fixturenames:
         metafunc.parametrize("pair", pairs(plugin.session.world.size), ids=_label)
+    layouts_of_world(metafunc, MIXED, FURTHER, model=list(MODELS))
 
 
 def _label(pair) -> str:
@@ -83,18 +112,25 @@ def engines(here):
 def test_every_pair_of_layouts(here, tiny_model, engines, pair):
     # Rows of the vocabulary that no tensor-parallel size divides, and fewer key/value heads than
     # the largest of them.
-    arrives(here, tiny_model("qwen2", True, **VLLM_HEADS), engines, *pair)
+    layout, rollout_tp, engine = pair
+    directory = tiny_model("qwen2", True, **VLLM_HEADS)
+    trainer, stats = dense_arrives(here, directory, engines, layout, rollout_tp, engine)
+    zero = engine == "megatron" and zero_redundancy_applies(layout.tp, rollout_tp)
+    if zero and layout.pp == 1 and rollout_tp <= trainer.arch.num_kv_heads:
+        # The paper's Table 2, on average over ranks (vocabulary rows do not divide evenly);
+        # norms, which every rank holds whole, only make it less.
+        share = (layout.tp - rollout_tp) / (rollout_tp * layout.tp)
+        received = sum(here.control.allgather(stats.total_received_bytes)) / here.world.size
+        assert received <= share * trainer.shard_map.num_bytes
 
 
 @pytest.mark.world(2)
-@pytest.mark.parametrize(
-    "family, sizes, rollout_tp",
-    [("phi3", {"pp": 2}, 2), ("phi3", {"tp": 2}, 1), ("ernie4_5", {"tp": 2}, 1)],
-)
-def test_families_that_differ(here, tiny_model, engines, family, sizes, rollout_tp):
-    """phi3 has several projections in one tensor, ernie4_5 rotates neighbours in a head."""
+@pytest.mark.parametrize("family", DENSE)
+def test_every_dense_family(here, tiny_model, engines, family):
+    """Some have several projections in one tensor, or rotate neighbours in a head."""
     directory = tiny_model(family, **VLLM_HEADS)
-    arrives(here, directory, engines, TrainLayout(**sizes), rollout_tp)
+    dense_arrives(here, directory, engines, TrainLayout(tp=2), 1)
+    dense_arrives(here, directory, engines, TrainLayout(pp=2), 1)
 
 
 @pytest.mark.world(2)
@@ -102,52 +138,68 @@ def test_families_that_differ(here, tiny_model, engines, family, sizes, rollout_
 def test_what_fully_shard_has_learned_arrives_in_bfloat16(here, tiny_model, engines, rollout_tp):
     """Rounded from float32 shards; log-probs of two programs in bfloat16 are not compared."""
     directory = tiny_model("qwen2", True, **VLLM_HEADS)
-    arrives(here, directory, engines, TrainLayout(dp=2), rollout_tp, "fsdp", "bfloat16")
+    dense_arrives(here, directory, engines, TrainLayout(dp=2), rollout_tp, "fsdp", "bfloat16")
 
 
-def arrives(here, directory, engines, layout, rollout_tp, engine="megatron", dtype="float32"):
-    """What a Megatron layout has read, and what fully_shard has learned from it."""
-    rank, trains = here.world.rank, engine == "fsdp"
+def dense_arrives(here, directory, engines, layout, rollout_tp, engine="megatron", dtype="float32"):
+    """What a Megatron layout has read, or what fully_shard has learned from it."""
+    learns = engine == "fsdp"
     trainer = build_engine(
-        here, directory, layout, lr=1e-2 if trains else None, engine=engine, dtype=dtype
+        here, directory, layout, lr=1e-2 if learns else None, engine=engine, dtype=dtype
     )
-    source = safetensors_of(directory)
-    if trains:
+    if learns:
         batch = some_sequences(2 * layout.dp, 256)
         trainer.update(batch[replica_share(layout)], score_loss(trainer.head, batch))
-        first, source = source, gathered(here, trainer.shard_map, trainer.weights)
-        assert all((source[name] - first[name]).abs().max() > 1e-3 for name in source)
+    now = gathered(here, trainer.shard_map, trainer.weights)
+    first = safetensors_of(directory)
+    moved = {bool((now[n] - t).abs().max() > 1e-3) for n, t in first.items()}
+    assert moved == {learns}
     replicas = replicas_for(layout, rollout_tp)
-    rollout = engines(directory, replicas, dtype)
+    return trainer, arrives(here, trainer, engines(directory, replicas, dtype), replicas)
+
+
+def arrives(here, trainer, rollout, replicas, reference=None):
+    """Every element, in the fewest bytes; then both compute alike. What the transfer counted."""
     for parameter in rollout.weights.values():
         parameter.fill_(float("nan"))
-
     plan = plan_transfer(trainer.shard_map, rollout.shard_map, here.world.node_of, 1 << 16)
-    stats = refit(rollout, Transfer(plan, rank), trainer.weights)
-
-    for region in rollout.shard_map.held_by(rank):
-        arrived = held(rollout.weights, region)
-        sent = source[region.tensor][region.box.slices]
-        assert torch.equal(arrived, sent.to(getattr(torch, dtype))), region
+    stats = refit(rollout, Transfer(plan, here.world.rank), trainer.weights)
+    arrived_bit_for_bit(here, trainer, rollout)
     unfilled = {n: int(p.isnan().sum()) for n, p in rollout.weights.items() if p.isnan().any()}
     # Padding rows alone.
     assert set(unfilled) <= {"model.embed_tokens.weight", "lm_head.weight"}, unfilled
-    assert stats.total_received_bytes == minimum_received(plan.bundles).get(rank, 0)
-    assert minimum_inbound(plan.bundles, here.world.node_of) == {}
+    least = minimum_received(plan.bundles).get(here.world.rank, 0)
+    assert stats.total_received_bytes == least
     assert stats.peak_buffer_bytes <= 2 * ((1 << 16) + 16 * 4096)
-    heads = trainer.arch.num_kv_heads
-    zero = engine == "megatron" and zero_redundancy_applies(layout.tp, rollout_tp)
-    if zero and layout.pp == 1 and rollout_tp <= heads:
-        # The paper's Table 2, on average over ranks (vocabulary rows do not divide evenly);
-        # norms, which every rank holds whole, only make it less.
-        share = (layout.tp - rollout_tp) / (rollout_tp * layout.tp)
-        received = sum(here.control.allgather(stats.total_received_bytes)) / here.world.size
-        assert received <= share * trainer.shard_map.num_bytes
     for parameter in rollout.weights.values():
         parameter.nan_to_num_(0.0)
+    if rollout.dtype == torch.float32:
+        computed_alike(here, trainer, rollout, replicas, reference)
+    return stats
 
-    if dtype == "float32":
-        computed_alike(here, trainer, rollout, replicas)
+
+def arrived_bit_for_bit(here, trainer, rollout) -> None:
+    """Against all that trainers hold, gathered the slow way."""
+    whole = gathered(here, trainer.shard_map, trainer.weights)
+    for region in rollout.shard_map.held_by(here.world.rank):
+        sent = whole[region.tensor][region.box.slices].to(rollout.dtype)
+        assert torch.equal(held(rollout.weights, region), sent), region
+
+
+@pytest.mark.world(*MIXED)
+def test_mixtures_before_and_after_an_update(here, tiny_model, reference, sizes, model):
+    sizes = dict(sizes)
+    size, stages = sizes.pop("rollout"), sizes.pop("stages", 1)
+    parallel = {"tensor_parallel": size // stages, "pipeline_parallel": stages}
+    parallel["expert_parallel"] = sizes.pop("whole", False)
+    directory, _ = mixture(tiny_model, model, **VLLM_SIZES)
+    trainer = engine_on(here, directory, sizes, lr=1e-2)
+    replicas = replicas_for(trainer.layout, size // stages, stages)
+    config = ROLLOUT.model_copy(update=parallel)
+    with closing(rollout_of(here, directory, replicas, config)) as rollout:
+        for expected in (reference(directory), None):  # it has the weights before the update
+            arrives(here, trainer, rollout, replicas, expected)
+            trainer.update(some_sequences(4, trainer.arch.vocab_size), summed(99))
 
 
 def computed_alike(here, trainer, rollout, replicas, reference=None) -> None:

@@ -11,11 +11,7 @@ from verl_hpc.checkpoint.convert import export_step
 
 pytestmark = pytest.mark.world(4)
 
-LAYOUTS = {
-    "tp2-dp2": {"tensor_parallel": 2, "sequence_parallel": True},
-    "pp2-dp2": {"pipeline_parallel": 2},
-    "tp2-pp2": {"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_pipeline": 2},
-}
+LAYOUT = {"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_pipeline": 2}
 SIZE, LR = 6, 1e-3
 
 
@@ -42,33 +38,23 @@ def pairs(here, shared_directory):
 
 @pytest.fixture(scope="module")
 def trained(here, tiny_model, shared_directory, pairs):
-    """`trained(layout)`: metrics of a run of two steps, each one optimizer step."""
-    known = {}
-
-    def get(layout):
-        if layout not in known:
-            known[layout] = run(
-                here,
-                f"reward-{layout}",
-                tiny_model(head="score"),
-                shared_directory,
-                recipe="reward_model",
-                parallel=LAYOUTS[layout],
-                optimizer={"lr": LR},
-                # Of 20 to 50 tokens a pair: several micro-batches of several pairs.
-                batch={"size": SIZE, "max_tokens_per_micro_batch": 100},
-                data={
-                    "shuffle": False,
-                    **{
-                        name: {"kind": "files", "paths": [f"{shared_directory}/{name}.jsonl"]}
-                        for name in pairs
-                    },
-                },
-                evaluation={"every": 1, "at_start": True},
-            )
-        return known[layout]
-
-    return get
+    """Metrics of a run of two steps, each one optimizer step."""
+    data = {
+        name: {"kind": "files", "paths": [f"{shared_directory}/{name}.jsonl"]} for name in pairs
+    }
+    return run(
+        here,
+        "reward",
+        tiny_model(head="score"),
+        shared_directory,
+        recipe="reward_model",
+        parallel=LAYOUT,
+        optimizer={"lr": LR},
+        # Of 20 to 50 tokens a pair: several micro-batches of several pairs.
+        batch={"size": SIZE, "max_tokens_per_micro_batch": 100},
+        data={"shuffle": False} | data,
+        evaluation={"every": 1, "at_start": True},
+    )
 
 
 class Classifier:
@@ -117,10 +103,9 @@ class Classifier:
         }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_two_steps_equal_transformers_and_torch(tiny_model, pairs, trained, layout):
+def test_two_steps_equal_transformers_and_torch(tiny_model, pairs, trained):
     classifier = Classifier(tiny_model(head="score"))
-    first, *steps = trained(layout)
+    first, *steps = trained
     expected = classifier.evaluation(pairs["evaluation"])
     assert expected == pytest.approx({name: first[name] for name in expected}, abs=1e-5)
     for number, found in enumerate(steps):
@@ -130,17 +115,16 @@ def test_two_steps_equal_transformers_and_torch(tiny_model, pairs, trained, layo
     assert len(steps) == 2
 
 
-def last_step(shared_directory, layout):
-    return shared_directory / "runs" / f"reward-{layout}" / "checkpoints" / "latest"
+@pytest.fixture(scope="module")
+def last_step(trained, shared_directory):
+    return shared_directory / "runs/reward/checkpoints/latest"
 
 
 @pytest.fixture(scope="module")
-def exported(here, shared_directory, trained):
-    trained("tp2-pp2")
+def exported(here, shared_directory, last_step):
     out = shared_directory / "exported-classifier"
     if here.world.rank == 0:
-        step = last_step(shared_directory, "tp2-pp2")
-        export_step(step, out, component="reward")
+        export_step(last_step, out, component="reward")
     here.control.barrier()
     return out
 
@@ -149,12 +133,12 @@ def test_it_is_exported_as_a_classifier_of_the_same_scores(pairs, trained, expor
     found = Classifier(exported)
     assert json.loads((exported / "config.json").read_text())["pad_token_id"] is None
     expected = found.evaluation(pairs["evaluation"])
-    assert expected == pytest.approx({n: trained("tp2-pp2")[-1][n] for n in expected}, abs=1e-5)
+    assert expected == pytest.approx({n: trained[-1][n] for n in expected}, abs=1e-5)
 
 
-@pytest.mark.parametrize("advantage", ["gae", "grpo", "remax"])
+@pytest.mark.parametrize("advantage", ["gae", "remax"])
 def test_it_scores_responses_whatever_the_advantage(
-    here, tiny_model, shared_directory, exported, advantage
+    here, tiny_model, shared_directory, last_step, exported, advantage
 ):
     def runs(name, path, **placement):
         return run(
@@ -168,8 +152,7 @@ def test_it_scores_responses_whatever_the_advantage(
             placement=placement,
         )
 
-    step = last_step(shared_directory, "tp2-pp2")
-    together = runs("model-together", step, rollout=0)
+    together = runs("model-together", last_step, rollout=0)
     apart = runs("model-apart", exported, actor="0-1", rollout=0, reward="2-3")
     greedy = ("greedy/",) if advantage == "remax" else ()
     assert_same(apart, together, ("actor/", "critic/", *greedy))

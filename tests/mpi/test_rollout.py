@@ -5,7 +5,6 @@ import gc
 import inspect
 import weakref
 from contextlib import closing
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,15 +14,14 @@ from vllm.distributed.device_communicators.custom_all_reduce import CustomAllred
 
 from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
-from tests.mpi.engines_for_tests import load_rollout, rollout_of
+from tests.mpi.engines_for_tests import load_rollout, loaded_rollout, rollout_of
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.vllm_options import FIXED, SETTINGS
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.generation.answers import stop_reason
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.shard_map import ShardMap
-from verl_hpc.rollout import vllm_settings
-from verl_hpc.rollout.protocol import NOT_BEGUN, Response, Sampling
+from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.runtime.garbage import resume_collection
 
 pytestmark = pytest.mark.world(2)
@@ -41,34 +39,14 @@ def directory(tiny_model):
 @pytest.fixture(scope="module", params=["tp1", "tp2"])
 def vllm(request, here, directory):
     replicas = ((0,), (1,)) if request.param == "tp1" else ((0, 1),)
-    with closing(rollout_of(here, directory, replicas, LIMITS)) as engine:
-        load_rollout(here, engine, directory)
+    with closing(loaded_rollout(here, directory, replicas, LIMITS)) as engine:
         yield engine
-
-
-@pytest.mark.parametrize(
-    ("given", "num_longest", "expected"),
-    [(None, 10.0, 256), (None, 300.0, 400), (None, 5000.0, 1024), (7, 5000.0, 7)],
-)
-def test_how_many_are_decoded_at_a_time(monkeypatch, given, num_longest, expected):
-    """With prompts as long as responses, a sequence has three quarters of the longest one's tokens
-    on average: 300 of the longest are 400."""
-    concurrency = "get_max_concurrency_for_kv_cache_config"
-    monkeypatch.setattr(vllm_settings, concurrency, lambda *_: num_longest)
-    config = RolloutConfig(max_prompt_tokens=64, max_response_tokens=64, max_num_seqs=given)
-    slots = vllm_settings.slots(config)
-    scheduler = SimpleNamespace(max_num_active_reqs=slots, kv_cache_config=None)
-    core = SimpleNamespace(scheduler=scheduler)
-    assert vllm_settings.use_the_cache(core, None, config) == expected
-    assert scheduler.max_num_active_reqs == expected
 
 
 @pytest.fixture
 def hf(here, directory):
     config = LIMITS.model_copy(update={"engine": "hf"})
-    engine = rollout_of(here, directory, ((0,), (1,)), config)
-    load_rollout(here, engine, directory)
-    return engine
+    return loaded_rollout(here, directory, ((0,), (1,)), config)
 
 
 def build(here, directory, **changes):
@@ -277,14 +255,6 @@ def test_an_interruption_leaves_what_is_finished(vllm):
     assert generated(vllm, prompts, sampling, seeds) == whole
 
 
-def test_transformers_is_interrupted_between_batches(hf):
-    hf.at_a_time = 2
-    answers = iter([False, True])
-    whole = generated(hf, PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4])
-    part = generated(hf, PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4], lambda: next(answers))
-    assert part == [*whole[:2], NOT_BEGUN, NOT_BEGUN]
-
-
 def test_more_prompt_tokens_than_vllm_takes_at_once(here, directory):
     """It would cut a prompt in two, and on CPUs fail for the seeds that requests bring."""
     # A large cache, so that nothing else bounds them.
@@ -303,8 +273,7 @@ def test_more_prompt_tokens_than_vllm_takes_at_once(here, directory):
         assert [r.tokens for r in alone] == [together[i].tokens for i in some]
 
 
-def test_vllm_has_the_parameters_of_the_map_and_no_others(vllm, here):
-    check_parameters(vllm.shard_map, here.world.rank, vllm.weights, "vLLM")
+def test_parameters_that_are_not_those_of_the_map_are_named(vllm, here):
     renamed = [
         dataclasses.replace(r, view=dataclasses.replace(r.view, name=name))
         for r in vllm.shard_map.regions
@@ -316,19 +285,6 @@ def test_vllm_has_the_parameters_of_the_map_and_no_others(vllm, here):
     text = str(error.value)
     assert "model.layers.0.mlp.gate_proj.weight: in the map, and not in the engine" in text
     assert "model.layers.0.mlp.gate_up_proj.weight: in the engine ([" in text
-
-
-@pytest.mark.parametrize(
-    "family, sizes",
-    [
-        ("mixtral", {"num_local_experts": 4}),
-        ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 64}),
-    ],
-)
-def test_names_of_experts_are_vllms(here, tiny_model, family, sizes):
-    directory = tiny_model(family, num_hidden_layers=2, **VLLM_HEADS, **sizes)
-    with closing(rollout_of(here, directory, ((0, 1),), LIMITS)) as engine:
-        check_parameters(engine.shard_map, here.world.rank, engine.weights, "vLLM")
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])

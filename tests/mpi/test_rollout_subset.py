@@ -1,18 +1,18 @@
-"""Rollout engines on ranks 2 and 3, with weights that ranks 0 and 1 hold."""
+"""Rollout engines on some of the ranks, with weights that others hold, and in pipeline stages."""
+
+from __future__ import annotations
 
 from contextlib import closing
 
 import pytest
 import torch
 
-from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
-from tests.mpi.engines_for_tests import memory, refit, rollout_of
-from tests.mpi.test_rollout import check_log_probs
+from tests.mpi.engines_for_tests import loaded_rollout, memory, refit, rollout_of
+from tests.mpi.test_rollout import PROMPTS, check_log_probs
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_received
@@ -23,8 +23,8 @@ from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.files import SafetensorsReader
 
 pytestmark = pytest.mark.world(4)
-LIMITS = {"max_prompt_tokens": 32, "max_response_tokens": 16, "kv_cache_gib": 0.03}
-PROMPTS = [list(range(5, 5 + n)) for n in (3, 9, 4, 12)]
+LIMITS = RolloutConfig(max_prompt_tokens=32, max_response_tokens=16, kv_cache_gib=0.03)
+SEEDS, GREEDY = [1, 2, 3, 4], Sampling(max_tokens=12, temperature=0.0)
 SHARDED, WHOLE = ((2, 3),), ((2,), (3,))
 
 
@@ -33,19 +33,12 @@ def directory(tiny_model):
     return tiny_model("qwen2", True, **VLLM_HEADS)
 
 
-def build(here, directory, replicas, engine="vllm", **changes):
-    config = RolloutConfig(engine=engine, **LIMITS, **changes)
-    return rollout_of(here, directory, replicas, config)
-
-
-def source_of(kind, arch):
-    if kind == "one rank":
-        return hf_shard_map(arch, ((0,),), "float32")
-    return megatron_shard_map(arch, TrainLayout(tp=2), dtype="float32")
+def build(here, directory, replicas, **changes):
+    return rollout_of(here, directory, replicas, LIMITS.model_copy(update=changes))
 
 
 @pytest.mark.parametrize(
-    "kind, engine, replicas",
+    "source_of, engine, replicas",
     [
         ("megatron tp2", "vllm", SHARDED),
         ("megatron tp2", "vllm", WHOLE),
@@ -53,34 +46,58 @@ def source_of(kind, arch):
         ("megatron tp2", "hf", WHOLE),
     ],
 )
-def test_weights_of_other_ranks_generate(here, directory, reference, kind, engine, replicas):
+def test_weights_of_other_ranks_generate(here, directory, reference, source_of, engine, replicas):
+    """Ranks 0 and 1, or 0 alone, hold the weights."""
     arch, rank = read_architecture(directory), here.world.rank
-    source = source_of(kind, arch)
+    source = megatron_shard_map(arch, TrainLayout(tp=2), dtype="float32")
+    if source_of == "one rank":
+        source = hf_shard_map(arch, ((0,),), "float32")
     weights = memory(source, rank)
     files = plan_transfer(safetensors_shard_map(directory), source, here.world.node_of)
     Transfer(files, rank, SafetensorsReader()).run({}, weights, torch.float32)
-    rollout = build(here, directory, replicas, engine)
+    rollout = build(here, directory, replicas, engine=engine)
     index = replica_of(replicas, rank)
     assert (rollout is None) == (index is None)
-    config = RolloutConfig(engine=engine, **LIMITS)
+    config = LIMITS.model_copy(update={"engine": engine})
     target = rollout_shard_map(config, arch, replicas, "float32")
     plan = plan_transfer(source, target, here.world.node_of)
-    least = minimum_received(plan.bundles)
     if rollout is None:
         received = Transfer(plan, rank).run(weights, {}, torch.float32).total_received_bytes
         assert received == 0
-        here.control.barrier()
-        return
-    assert rollout.shard_map == target
-    check_parameters(target, rank, rollout.weights, engine)
-    with closing(rollout):
-        stats = refit(rollout, Transfer(plan, rank), {})
-        assert stats.total_received_bytes == least[rank] > 0
-        seeds = [index * 10 + i for i in range(4)]
-        responses = generated(rollout, PROMPTS, Sampling(max_tokens=12), seeds)
-        for prompt, response in zip(PROMPTS, responses, strict=True):
-            check_log_probs(reference(directory).model, prompt, response, 1.0, atol=1e-4)
+    else:
+        with closing(rollout):
+            stats = refit(rollout, Transfer(plan, rank), {})
+            assert stats.total_received_bytes == minimum_received(plan.bundles)[rank] > 0
+            seeds = [index * 10 + i for i in range(4)]
+            responses = generated(rollout, PROMPTS, Sampling(max_tokens=12), seeds)
+            for prompt, response in zip(PROMPTS, responses, strict=True):
+                check_log_probs(reference(directory).model, prompt, response, 1.0, atol=1e-4)
     here.control.barrier()
+
+
+@pytest.mark.parametrize(
+    "family, tied, replicas", [("llama", True, ((0, 1, 2, 3),)), ("qwen2", False, SHARDED)]
+)
+def test_stages_together_are_the_model(here, tiny_model, reference, family, tied, replicas):
+    directory = tiny_model(family, tied, **VLLM_HEADS)
+    config = LIMITS.model_copy(update={"pipeline_parallel": 2, "max_num_seqs": 3})
+    rollout = loaded_rollout(here, directory, replicas, config)
+    sampled = None
+    if rollout is not None:
+        with closing(rollout):
+            sampled = generated(rollout, PROMPTS, Sampling(max_tokens=12), SEEDS)
+            for prompt, response in zip(PROMPTS, sampled, strict=True):
+                check_log_probs(reference(directory).model, prompt, response, 1.0)
+            whole = generated(rollout, PROMPTS, GREEDY, SEEDS)
+            steps = iter(range(1000))
+            part = generated(rollout, PROMPTS, GREEDY, SEEDS, until=lambda _: next(steps) == 6)
+            begun = [r if r.finish_reason == "unfinished" else None for r in part]
+            assert any(begun)
+            again = generated(rollout, PROMPTS, GREEDY, SEEDS, prefixes=begun)
+            assert [r.tokens for r in again] == [w.tokens for w in whole]
+            sampled += part
+    everyone = [one for one in here.control.allgather(sampled) if one is not None]
+    assert everyone == [everyone[0]] * sum(map(len, replicas))
 
 
 def test_an_engine_after_another(here, directory):
@@ -97,5 +114,7 @@ def test_ranks_without_an_engine_raise_what_the_others_raise(here, directory):
         build(here, directory, WHOLE, engine_options={"enable_prefix_cache": False})
     with pytest.raises(LayoutError, match="does not divide the model's 4 attention heads"):
         build(here, directory, ((1, 2, 3),))
+    with pytest.raises(LayoutError, match="pipeline_parallel = 3 does not divide .* 4 layers"):
+        build(here, directory, ((1, 2, 3),), pipeline_parallel=3)
     with pytest.raises(ConfigError, match=r"rollout.tensor_parallel = 2 with rollout.engine = hf"):
-        build(here, directory, SHARDED, "hf")
+        build(here, directory, SHARDED, engine="hf")

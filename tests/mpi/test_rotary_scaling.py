@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.mpi.conftest import VLLM_HEADS
-from tests.mpi.engines_for_tests import build_engine, load_rollout, rollout_of
+from tests.mpi.engines_for_tests import build_engine, loaded_rollout
+from tests.mpi.parity import TOLERANCE, outputs_equal
 from tests.mpi.test_reshard import ROLLOUT, computed_alike
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.generation import contiguous_groups
@@ -19,7 +20,6 @@ from verl_hpc.layout.megatron import TrainLayout
 
 pytestmark = pytest.mark.world(1, 2)
 
-TOLERANCE = 1e-5
 SCALED = {
     "llama3": {
         "factor": 4.0,
@@ -64,12 +64,10 @@ def test_training_equals_transformers(here, scaled, reference, sequences, kind):
     engine = build_engine(here, directory, TrainLayout(dp=size, cp=size), max_tokens=256, lr=None)
     expected = reference(directory)
     plain = reference(unscaled_copy(here, directory))
-    for sequence, output in zip(sequences, engine.infer(sequences), strict=True):
-        with torch.no_grad():
-            wanted, unscaled = expected.log_probs(sequence), plain.log_probs(sequence)
-        torch.testing.assert_close(output.log_probs, wanted, atol=TOLERANCE, rtol=0)
-        if len(sequence) > 100:  # or nothing that scaling changes would be compared
-            assert (wanted - unscaled).abs().max() > 100 * TOLERANCE
+    outputs_equal(engine, sequences, expected)
+    with torch.no_grad():  # or nothing that scaling changes would be compared
+        change = expected.log_probs(sequences[0]) - plain.log_probs(sequences[0])
+    assert change.abs().max() > 100 * TOLERANCE
 
 
 def unscaled_copy(here, directory):
@@ -90,6 +88,5 @@ def test_vllm_computes_what_training_does(here, scaled, kind):
     directory, size = scaled(kind), here.world.size
     trainer = build_engine(here, directory, TrainLayout(dp=size, cp=size), max_tokens=256, lr=None)
     replicas = contiguous_groups(0, size - 1, size)
-    with closing(rollout_of(here, directory, replicas, ROLLOUT)) as rollout:
-        load_rollout(here, rollout, directory)
+    with closing(loaded_rollout(here, directory, replicas, ROLLOUT)) as rollout:
         computed_alike(here, trainer, rollout, replicas)

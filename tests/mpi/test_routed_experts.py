@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from tests.generated import generated
-from tests.mpi.engines_for_tests import load_rollout, rollout_of
+from tests.mpi.engines_for_tests import loaded_rollout
 from tests.mpi.forced_experts import gates_of, routed_by
-from tests.mpi.mixtures import MODELS
-from tests.mpi.test_moe_reshard import SIZES
+from tests.mpi.mixtures import VLLM_SIZES, mixture
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.rollout.protocol import NOT_BEGUN, Sampling
 
@@ -27,12 +26,10 @@ def build(here, tiny_model):
     built = []
 
     def make(model, **changes):
-        family, fields = MODELS[model]
-        directory = tiny_model(family, **SIZES, **fields)
+        directory, _ = mixture(tiny_model, model, **VLLM_SIZES)
         config = RolloutConfig(**{"kv_cache_gib": 0.03, **LIMITS, **changes})
         replicas = (tuple(range(here.world.size)),)
-        engine = rollout_of(here, directory, replicas, config, keeps_experts=True)
-        load_rollout(here, engine, directory)
+        engine = loaded_rollout(here, directory, replicas, config, keeps_experts=True)
         built.append(engine)
         return engine, directory
 

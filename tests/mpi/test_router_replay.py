@@ -101,22 +101,6 @@ def test_the_share_of_tokens_that_would_go_elsewhere_is_counted(here, tiny_model
     assert disagreement(first) == pytest.approx(differ / total, abs=1e-9)
 
 
-@pytest.mark.world(1)
-@pytest.mark.parametrize("model", MODELS)
-def test_gradients_without_replay_are_others(here, tiny_model, reference, model):
-    directory, _ = mixture(tiny_model, model)
-    sequences = some_sequences(5, 256)
-    experts = choices(reference(directory), sequences, K, noise=0.3)
-    wanted = OutputOptions(experts=[e.flatten(1) for e in experts])
-    replayed, free = (
-        engine_on(here, directory, {}).update(
-            sequences, lambda _, found: (-sum(o.log_probs.sum() for o in found) / 99, {}), wanted=w
-        )["grad_norm"]
-        for w in (wanted, OutputOptions())
-    )
-    assert abs(replayed - free) > 100 * TOLERANCE * free
-
-
 @pytest.mark.world(2)
 def test_a_replica_without_sequences_takes_part(here, tiny_model, reference):
     directory, _ = mixture(tiny_model, "normalised")

@@ -5,9 +5,8 @@ import shutil
 import pytest
 
 from tests.jobs.launch import differing
-from tests.mpi.mixtures import MODELS
+from tests.mpi.mixtures import VLLM_SIZES, mixture
 from tests.mpi.placed_runs import configure, run
-from tests.mpi.test_moe_reshard import SIZES
 from verl_hpc.checkpoint.schema import step_name
 
 pytestmark = pytest.mark.world(2)
@@ -46,8 +45,7 @@ LAYOUTS = {
 def test_a_run_replays_and_says_what_routers_would_have_done(
     here, tiny_model, shared_directory, name
 ):
-    family, fields = MODELS["normalised"]
-    model = tiny_model(family, **SIZES, **fields)
+    model, _ = mixture(tiny_model, "normalised", **VLLM_SIZES)
     changes = {"rollout": ROLLOUT, "batch": ONE_STEP, "steps": 2, **LAYOUTS[name]}
     changes["algorithm"] = {**changes.get("algorithm", {}), "router_replay": "rollout"}
     rows = run(here, configure(shared_directory, model, f"replay-{name}", "grpo", **changes))
@@ -60,18 +58,15 @@ def test_a_run_replays_and_says_what_routers_would_have_done(
     if name != "apart":
         assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in rows)
         assert all(row["reshard/received_bytes"] == row["reshard/minimum_bytes"] for row in rows)
-    off = changes | {"algorithm": {**changes["algorithm"], "router_replay": "none"}}
-    rows = run(here, configure(shared_directory, model, f"free-{name}", "grpo", **off))
-    assert all(DISAGREEMENT not in row for row in rows)
 
 
 def test_experts_of_responses_made_ahead_are_in_checkpoints(here, tiny_model, shared_directory):
     """A run that resumes ends with the same bits, experts of responses in flight included."""
-    family, fields = MODELS["normalised"]
+    model, _ = mixture(tiny_model, "normalised", **VLLM_SIZES)
     apart = LAYOUTS["apart"]
     config = configure(
         shared_directory,
-        tiny_model(family, **SIZES, **fields),
+        model,
         "replay-resumed",
         "grpo",
         steps=3,

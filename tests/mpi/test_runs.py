@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.mpi.recipe_runs import run_tree, write_reward
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.lock import RunLock
@@ -15,37 +16,23 @@ from verl_hpc.transfer.files import SafetensorsReader
 
 pytestmark = pytest.mark.world(2)
 
-REWARD = """
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    return 1.0
-"""
-
 
 @pytest.fixture
 def tree(here, tiny_model, shared_directory, request):
-    reward = shared_directory / "one.py"
-    if here.world.rank == 0:
-        reward.write_text(REWARD)
-    here.control.barrier()
     task = {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}
-    return {
-        "name": "".join(c if c.isalnum() else "-" for c in request.node.name),
-        "recipe": "rl",
-        "steps": 3,
-        "directory": str(shared_directory / "between"),
-        "model": {"path": str(tiny_model()), "dtype": "float32"},
-        "optimizer": {"lr": 1e-4},
-        "batch": {"size": 2},
-        "rollout": {
-            "engine": "hf",
-            "num_samples": 2,
-            "max_prompt_tokens": 200,
-            "max_response_tokens": 4,
-        },
-        "data": {"train": task, "evaluation": task | {"size": 4, "seed": 1000}},
-        "reward": {"function": f"{reward}:compute_score"},
-        "metrics": {"terminal": "off", "report": False},
-    }
+    limits = {"num_samples": 2, "max_prompt_tokens": 200, "max_response_tokens": 4}
+    return run_tree(
+        request.node.name,
+        tiny_model(),
+        shared_directory,
+        recipe="rl",
+        steps=3,
+        batch={"size": 2},
+        rollout=limits | {"engine": "hf"},
+        data={"train": task, "evaluation": task | {"size": 4, "seed": 1000}},
+        reward={"function": write_reward(here, shared_directory)},
+        checkpoint={},
+    )
 
 
 @pytest.fixture
@@ -88,28 +75,12 @@ def evaluated(rows):
 
 
 @pytest.mark.parametrize("every", [0, 1, 2])
-def test_weights_go_to_generation_once_a_step_and_for_nobody_never(here, tree, reshards, every):
-    result, rows = run(here, tree | {"checkpoint": {"every": every}})
-    assert result.outcome == "finished"
-    assert [row["step"] for row in rows] == [1, 2, 3]
-    assert len(reshards) == 3
-    assert all(row["reshard/received_bytes"] >= 0 for row in rows)
-
-
-@pytest.mark.parametrize("every", [0, 1, 2])
 def test_an_evaluation_shares_the_weights_with_the_step_after_it(here, tree, reshards, every):
     """Four versions of the weights generate: three for steps, the last for the last evaluation."""
     changes = {"checkpoint": {"every": every}, "evaluation": {"every": 2, "at_start": True}}
     _, rows = run(here, tree | changes)
     assert evaluated(rows) == [0, 2, 3]
     assert len(reshards) == 4
-
-
-def test_the_last_step_is_evaluated_whatever_divides_it(here, tree):
-    _, rows = run(here, tree | {"steps": 1, "evaluation": {"every": 20}})
-    assert evaluated(rows) == [1]
-    _, rows = run(here, tree | {"steps": 1, "name": "start", "evaluation": {"at_start": True}})
-    assert evaluated(rows) == [0, 1]
 
 
 def test_sft_is_evaluated_before_and_after(here, tree, reshards):
@@ -126,13 +97,6 @@ def test_sft_goes_on_after_an_evaluation_that_had_its_memory(here, tree):
     assert evaluated(lent) == [1, 2, 3]
     _, kept = run(here, tree | {"recipe": "sft", "name": "kept"})
     assert [row["sft/loss"] for row in lent] == [row["sft/loss"] for row in kept]
-
-
-@pytest.mark.parametrize("filters", [{"top_p": 0.8}, {"top_k": 9, "repetition_penalty": 1.3}])
-def test_a_run_with_filters_compares_the_engines_all_the_same(here, tree, filters):
-    rollout = tree["rollout"] | {"temperature": 0.7} | filters
-    _, rows = run(here, tree | {"steps": 1, "rollout": rollout})
-    assert 0 < rows[0]["training/rollout_log_probs_diff_max"] < 1e-4
 
 
 @pytest.mark.parametrize("placement", ["none", "loss"])

@@ -5,7 +5,6 @@ import pytest
 from tests.jobs.launch import differing
 from tests.mpi.placed_runs import configure, run
 from tests.mpi.recipe_runs import write_reward
-from tests.slow import all_slow
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.config.requests import Request, leave_request, read_requests
 from verl_hpc.runtime.stop import Signals, StopRequest
@@ -104,16 +103,6 @@ def when(here, monkeypatch, rank, stage, time, act):
         ("rollout-apart", 3, "rollout", 1, 0),
         ("ahead", 1, "rollout to train", 1, 1),
         ("two-ahead-reward-apart", 2, "rollout", 3, 2),
-        *all_slow(
-            ("rollout-with-actor", 1, "update_actor", 1, 1),
-            ("rollout-with-actor", 2, "rollout to critic", 1, 0),
-            ("rollout-with-actor", 3, "reward", 2, 1),
-            ("rollout-apart", 0, "old_log_probs", 1, 0),
-            ("ahead", 2, "rollout", 1, 0),
-            ("ahead", 3, "rollout", 2, 1),
-            ("two-ahead-reward-apart", 2, "rollout", 1, 0),
-            ("two-ahead-reward-apart", 3, "reward", 1, 0),
-        ),
     ],
 )
 def test_one_rank_is_told(

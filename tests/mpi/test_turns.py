@@ -4,7 +4,7 @@ import pytest
 
 from tests.generated import feed_of
 from tests.mpi.conftest import VLLM_HEADS
-from tests.mpi.engines_for_tests import load_rollout, rollout_of
+from tests.mpi.engines_for_tests import loaded_rollout
 from tests.mpi.recipe_runs import ROLLOUT, run, write_reward
 from tests.unit.rollout.scripted_turns import ScriptedTurns, one_by_one
 from verl_hpc.config.rollout import RolloutConfig
@@ -22,8 +22,7 @@ LIMITS = {"max_prompt_tokens": 32, "max_response_tokens": 120, "kv_cache_gib": 0
 @pytest.mark.parametrize("replicas", [((0,), (1,)), ((0, 1),)])
 def test_turns_beside_each_other_are_those_of_calls_one_by_one(here, tiny_model, replicas):
     directory = tiny_model("qwen2", True, **VLLM_HEADS)
-    engine = rollout_of(here, directory, replicas, RolloutConfig(**LIMITS))
-    load_rollout(here, engine, directory)
+    engine = loaded_rollout(here, directory, replicas, RolloutConfig(**LIMITS))
     # Turns end by a stop string: by itself an untrained model hardly ends one.
     sampling = Sampling(max_tokens=100, temperature=0.7, stop=("a", "e", "3"))
     turns = ScriptedTurns(feed_of(PROMPTS, SEEDS), TURNS, sampling.max_tokens, late=(0,))

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from verl_hpc.layout.families import FAMILIES
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.forked_ranks import start_ranks
 from verl_hpc.runtime.garbage import pause_collection, resume_collection
@@ -24,11 +25,6 @@ OF_ENGINES = [
     f"vllm.{name}"
     for name in (
         "model_executor.model_loader",
-        "model_executor.models.llama",
-        "model_executor.models.qwen2",
-        "model_executor.models.qwen3",
-        "model_executor.models.qwen3_moe",
-        "model_executor.models.mixtral",
         "model_executor.layers.quantization.online.base",
         "distributed.device_communicators.cpu_communicator",
         "distributed.elastic_ep.elastic_execute",
@@ -91,8 +87,19 @@ def import_what_ranks_need() -> None:
     import_worker("cpu")
     for name in (*OF_ENGINES, *OF_RUNS):
         importlib.import_module(name)
-
+    register_models_of_vllm()
     resume_collection()
+
+
+def register_models_of_vllm() -> None:
+    """Else the first engine of each family looks at its class in a process of its own, which takes
+    as long to import as this one."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from vllm import ModelRegistry
+
+    for family in FAMILIES:
+        name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family]
+        ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ NAMES = {
     "verl_hpc/layout/not_mapped.py": "NOT_MAPPED",
     "tests/unit/layout/test_architecture.py": "REFUSED test_tensors_are_those_of_transformers",
     "tests/unit/layout/models.py": "PUBLISHED",
-    "tests/mpi/test_megatron_parity.py": "MODELS",
+    "tests/mpi/mixtures.py": "MODELS",
     "verl_hpc/config/model.py": "Engine",
     "verl_hpc/config/rollout.py": "Engine",
     "verl_hpc/engines/factory.py": "build_engine engine_shard_map describe_kernels",

@@ -8,7 +8,6 @@ from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
-from verl_hpc.algorithms.kl import KlController
 from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.config.roles import RoleSettings
@@ -33,6 +32,8 @@ from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import fingerprint
 from verl_hpc.trainer.learning_rate import with_decay_steps
 from verl_hpc.trainer.prompt_form import PROMPT_FORM, prompt_form, say_what_is_unused
+from verl_hpc.trainer.run_parts import kl_controller
+from verl_hpc.trainer.tasks import open_tasks
 
 _logger = logging.getLogger(__name__)
 
@@ -143,6 +144,7 @@ def plan_run(
         ahead=ahead,
         environments=environments,
         own_files=own_files,
+        kl=kl_controller(config.algorithm.kl),
         fingerprint=known,
     )
     if any(role.parallel.engine == "megatron" for role in config.role_settings.values()):
@@ -150,10 +152,7 @@ def plan_run(
     run.roles = make_roles(builder)
     if config.generates:
         add_rollout(builder, run)
-    kl = config.algorithm.kl
-    if kl.placement != "none":
-        target = kl.target if kl.controller == "adaptive" else None
-        run.kl = KlController(kl.coefficient, target, kl.horizon)
+    run.tasks = open_tasks(run)
     return run, builder
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_hpc.algorithms.kl import KlController
+from verl_hpc.config.algorithm import KlConfig
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
@@ -162,3 +163,11 @@ class RunParts:
         if self.rollout is not None and self.rollout.engine is not None:
             kernels["rollout attention"] = self.rollout.engine.attention
         return kernels
+
+
+def kl_controller(config: KlConfig) -> KlController:
+    """Return the controller of a KL penalty's coefficient; 0 without a penalty."""
+    if config.placement == "none":
+        return KlController(0.0)
+    target = config.target if config.controller == "adaptive" else None
+    return KlController(config.coefficient, target, config.horizon)

@@ -133,6 +133,11 @@ class Saves:
             position=progress.position,
             kl_coefficient=_kl_coefficient(run),
             optimizers={role.name: _counters(run, role) for role in run.trained},
+            tasks={
+                name: state.model_copy(update={"kl_coefficient": _kl_coefficient(run.tasks[name])})
+                for name, state in progress.tasks.items()
+            },
+            next_task=progress.next_task,
             numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
             template_time=run.encoder.template.time.isoformat(),
             turn_end=run.encoder.turn_end if run.fingerprint.get(PROMPT_FORM) == CHAT else None,

@@ -8,33 +8,39 @@ from verl_hpc.config.agreement.fsdp import check_fsdp_roles
 from verl_hpc.config.agreement.lora import check_lora
 from verl_hpc.config.agreement.roles import check_roles
 from verl_hpc.config.agreement.rollout import check_quantised, check_router_replay
+from verl_hpc.config.agreement.tasks import check_guards, check_mix
 from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
 from verl_hpc.config.model import CriticConfig
 from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
 from verl_hpc.config.role import CRITIC, REWARD
 from verl_hpc.config.roles import calls_reward, generates, roles_of_recipe
-from verl_hpc.config.sections import RunSections
+from verl_hpc.config.sections import OF_ANSWERS, READ_BY_RECIPE, RunSections
 from verl_hpc.section import is_own
-
-_READS = {
-    "sft": ("aggregation", "loss_scale"),
-    "reward_model": (),
-    "dpo": ("preference",),
-    "kto": ("kto",),
-}
-"""Settings of algorithm that a recipe reads; a recipe not listed reads all but _OF_ANSWERS."""
-_OF_ANSWERS = ("preference", "kto")
 
 
 def check_agreement(config: RunSections) -> None:
     """Raises: ValueError: a setting asks for what another one, or the recipe, does not give."""
+    check_guards(config)
     check_roles(config)
     check_lora(config)
     check_fsdp_roles(config)
-    check_distillation(config)
     if config.rollout.engine == "none":
         _check_generates_nothing(config)
     check_evaluation(config)
+    if config.runtime.reward_processes:
+        _check_reward_processes(config, config.runtime.reward_processes)
+    if not config.tasks:
+        _check_step(config)
+    for name, task in check_mix(config).items():
+        try:
+            _check_step(task)
+        except ValueError as error:
+            raise ValueError(f"tasks.{name}: {error}") from None
+
+
+def _check_step(config: RunSections) -> None:
+    """Raises: ValueError: a setting asks for what a step of this recipe does not give."""
+    check_distillation(config)
     if config.has_advantages:
         _check_advantage(config)
     if config.reward.smoothing is not None and config.recipe != "rl":
@@ -47,8 +53,6 @@ def check_agreement(config: RunSections) -> None:
         _check_algorithm_is_read(config)
         _check_critic_is_there(config)
     _check_rollout(config)
-    if config.runtime.reward_processes:
-        _check_reward_processes(config, config.runtime.reward_processes)
     _check_rollout_log_probs(config)
     if config.rollout.is_quantised:
         check_quantised(config)
@@ -143,7 +147,7 @@ def _check_reward_processes(config: RunSections, number: int) -> None:
 
 def _check_generates_nothing(config: RunSections) -> None:
     """Raises: ValueError: a built-in recipe or an evaluation generates without an engine."""
-    answers = config.recipe == "sft" and config.evaluation.wanted
+    answers = (config.recipe == "sft" or bool(config.tasks)) and config.evaluation.wanted
     if answers or (config.samples_to_train and not config.has_own_recipe):
         what = "an evaluation" if answers else f"recipe: {config.recipe}"
         raise ValueError(f"rollout.engine = none, and {what} generates; choose vllm or hf")
@@ -260,9 +264,9 @@ def _check_algorithm_is_read(config: RunSections) -> None:
             f"algorithm.prm has no effect with algorithm.advantage.name = {advantage.name}, "
             "which needs no process rewards; leave it out"
         )
-    default, own = AlgorithmConfig(), _READS.get(config.recipe)
+    default, own = AlgorithmConfig(), READ_BY_RECIPE.get(config.recipe)
     for name in AlgorithmConfig.model_fields:
-        reads = name not in _OF_ANSWERS if own is None else name in own
+        reads = name not in OF_ANSWERS if own is None else name in own
         if not reads and getattr(config.algorithm, name) != getattr(default, name):
             other = f"; it reads algorithm.{' and '.join(own)}" if own else ""
             raise ValueError(

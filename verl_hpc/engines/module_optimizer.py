@@ -12,31 +12,19 @@ from verl_hpc.engines.adamw import AdamW
 from verl_hpc.errors import ConfigError, NotFiniteError
 
 
-def masters_of(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.nn.Parameter]:
-    """Return float32 master weights: the parameters themselves if they are float32, else copies."""
-    return {
-        name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float())
-        for name, p in parameters.items()
-    }
-
-
 class ModuleAdamW(AdamW):
     """AdamW at a constant learning rate; updated master weights are copied to the parameters.
 
     Args:
         parameters: the module's parameters by logical name.
         settings: constant learning rate and so on.
-        masters: float32 weights shared with another optimizer; None makes its own.
 
     Raises:
         ConfigError: see `ModuleEngine`.
     """
 
     def __init__(
-        self,
-        parameters: Mapping[str, torch.nn.Parameter],
-        settings: OptimizerConfig,
-        masters: Mapping[str, torch.nn.Parameter] | None = None,
+        self, parameters: Mapping[str, torch.nn.Parameter], settings: OptimizerConfig
     ) -> None:
         for name in ("schedule", "warmup_steps", "decay_steps", "on_nonfinite"):
             value = getattr(settings, name)
@@ -47,7 +35,7 @@ class ModuleAdamW(AdamW):
                     "by `python -m verl_hpc train`"
                 )
         self._parameters = parameters
-        super().__init__(settings, dict(masters) if masters is not None else masters_of(parameters))
+        super().__init__(settings, _masters(parameters))
 
     def take_weights(self) -> None:
         for name, master in self.masters.items():
@@ -76,3 +64,11 @@ class ModuleAdamW(AdamW):
         for name, master in self.masters.items():
             if master is not self._parameters[name]:
                 self._parameters[name].data.copy_(master.detach())
+
+
+def _masters(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.nn.Parameter]:
+    """Return float32 master weights: the parameters themselves if they are float32, else copies."""
+    return {
+        name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float())
+        for name, p in parameters.items()
+    }

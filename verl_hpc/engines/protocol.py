@@ -50,9 +50,6 @@ class OutputOptions:
     experts: Sequence[torch.Tensor] | None = None
     """Experts to route a mixture's tokens to, (L - 1, bytes) uint8 for each sequence
     (`Architecture.routed_bytes`); the router chooses for the last token."""
-    allowed: Sequence[torch.Tensor] | None = None
-    """Restrict the distribution to these tokens: (L - 1, bytes) uint8 for each sequence, one bit
-    per token of the vocabulary, lowest bit first; a row of zeros allows all."""
 
     def of(self, indices: Sequence[int]) -> OutputOptions:
         """Return the options for the sequences at `indices`."""
@@ -61,8 +58,6 @@ class OutputOptions:
             chosen = replace(chosen, candidates=[self.candidates[i] for i in indices])
         if self.experts is not None:
             chosen = replace(chosen, experts=[self.experts[i] for i in indices])
-        if self.allowed is not None:
-            chosen = replace(chosen, allowed=[self.allowed[i] for i in indices])
         return chosen
 
 

@@ -16,7 +16,6 @@ from verl_hpc.generation.slots import GenerateSettings, slots_of
 from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.batch import (
-    ALLOWED,
     COLUMNS,
     EXPERTS,
     MASK,
@@ -92,7 +91,7 @@ def generate(
     if supply is not None and rollout.queue is not None:
         rollout.queue.learn(rows, samples)
     answered = {s.index: (s.prompt, known[s.key]) for s in complete}
-    columns = _columns(place, settings, samples, answered, rollout.allowed_bytes)
+    columns = _columns(place, settings, samples, answered)
     metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
     if settings.environments is not None:
         metrics |= turn_metrics(place, columns, failures)
@@ -147,7 +146,6 @@ def _columns(
     settings: GenerateSettings,
     samples: Samples,
     by_slot: Mapping[int, tuple[Sequence[int], VersionedResponse]],
-    allowed_bytes: int,
 ) -> Columns:
     """Build the columns of this engine's samples."""
     positions = samples.owned_by(place.name, place.index)
@@ -161,9 +159,6 @@ def _columns(
     widths = {}
     if settings.tagged:
         numbers[VERSIONS] = [tagged.versions for _, tagged in mine]
-    if allowed_bytes:
-        numbers[ALLOWED] = [response.allowed for response in responses]
-        widths[ALLOWED] = allowed_bytes
     columns = {
         name: [torch.tensor(row, dtype=COLUMNS[name].dtype, device=place.device) for row in rows]
         for name, rows in numbers.items()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import sys
 
@@ -282,10 +283,12 @@ def test_a_resumed_trainer_goes_on_behind_the_rows_it_has_had(make_trainer, tmp_
     assert [problem.prompt for problem in again.data_provider.read(2)] == ["s8", "s9"]
 
 
-@pytest.mark.parametrize("name", ["StreamingDataset", "collate_fn", "MetricsExporter"])
+@pytest.mark.parametrize("name", ["StreamingDataset", "collate_fn", "Trainer"])
 def test_names_that_are_elsewhere(name):
     for package in ("verl_hpc", "verl_hpc.data"):
-        with pytest.raises(ImportError, match=f"no attribute '{name}': .*{ELSEWHERE[name][-9:]}"):
+        with pytest.raises(
+            ImportError, match=f"no attribute '{name}': {re.escape(ELSEWHERE[name])}"
+        ):
             exec(f"from {package} import {name}")
         assert not hasattr(sys.modules[package], name)
 

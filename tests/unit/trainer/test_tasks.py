@@ -46,7 +46,7 @@ def of_steps(rows):
 
 
 def test_three_kinds_of_tasks_learn(tmp_path):
-    _, rows = loop(run_of(tmp_path, steps=60))
+    _, rows = loop(run_of(tmp_path, steps=60, checkpoint={}))
     by_task = {}
     for row in rows:
         by_task.setdefault(task_of(row), []).append(row)
@@ -70,7 +70,7 @@ def test_a_killed_run_goes_on_with_the_same_tasks_rows_and_bits(tmp_path):
     loop(whole)
     run_of(tmp_path, name="killed", **changes)
     root = tmp_path / "runs"
-    shutil.copytree(root / "whole", root / "killed", dirs_exist_ok=True)
+    shutil.copytree(root / "whole", root / "killed", dirs_exist_ok=True, symlinks=True)
     for step in range(6, 13):
         shutil.rmtree(root / "killed/checkpoints" / step_name(step))
     resumed = run_of(tmp_path, name="killed", **changes)
@@ -113,4 +113,4 @@ def test_an_evaluation_and_smoothing_of_one_task(tmp_path):
 def test_a_reward_of_a_task_that_is_not_there_is_named_by_its_setting(tmp_path):
     missing = {"reward": {"function": f"{tmp_path}/none.py:score"}}
     with pytest.raises(RewardError, match=r"tasks\.longer\.reward.*none\.py"):
-        run_of(tmp_path, tasks=tasks(tmp_path) | {"longer": missing | {"weight": 1 / 3}})
+        run_of(tmp_path, tasks={"longer": missing, "plain": {}})

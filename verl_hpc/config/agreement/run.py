@@ -35,7 +35,7 @@ def check_agreement(config: RunSections) -> None:
         try:
             _check_step(task)
         except ValueError as error:
-            raise ValueError(f"tasks.{name}: {error}") from None
+            raise ValueError(f"tasks.{name}: {error}".replace("data.train", "train")) from None
 
 
 def _check_step(config: RunSections) -> None:
@@ -250,7 +250,8 @@ def _check_answers(config: RunSections) -> None:
             "and scores none; leave it out"
         )
     for name, source in config.sources.items():
-        if source.kind != "files":
+        is_read = name == "data.train" or config.evaluation.wanted
+        if source.kind != "files" and is_read:
             needed = labels if (config.recipe, name) == ("kto", "data.train") else pairs
             raise ValueError(f"{name}.kind = {source.kind}: recipe {config.recipe} needs {needed}")
 

@@ -233,8 +233,8 @@ class RunSections(Section):
     @property
     def longest_response(self) -> int:
         """Most tokens of a response, to train on or in an evaluation."""
-        chosen = [*self.evaluation_sets.values(), *self.tasks.values()]
-        given = [limits.max_response_tokens or 0 for limits in chosen]
+        given = [chosen.max_response_tokens or 0 for chosen in self.evaluation_sets.values()]
+        given += [task.max_response_tokens or 0 for task in self.tasks.values()]
         return max(self.rollout.max_response_tokens, *given, 0)
 
     @property

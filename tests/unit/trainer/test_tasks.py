@@ -12,6 +12,7 @@ from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.errors import RewardError
 
+ADAPTIVE = {"placement": "reward", "controller": "adaptive", "coefficient": 0.01}
 NUMBERS = ("mean", "square", "weight")
 PAIRS = [{"prompt": p, "chosen": p + "a", "rejected": p + "b"} for p in ("ab", "cd", "e")]
 
@@ -20,7 +21,7 @@ def tasks(directory, **weights):
     """Longer responses are better; answers are the prompts backwards; one answer beats another."""
     (directory / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
     given = {
-        "longer": {"num_samples": 3, "algorithm": {"kl": {"placement": "loss"}}},
+        "longer": {"num_samples": 3, "algorithm": {"kl": ADAPTIVE}},
         "backwards": {"recipe": "sft", "train": files(directory, "back.jsonl", ["ab", "cd", "dc"])},
         "better": {
             "recipe": "dpo",
@@ -65,7 +66,7 @@ def test_three_kinds_of_tasks_learn(tmp_path):
 
 
 def test_a_killed_run_goes_on_with_the_same_tasks_rows_and_bits(tmp_path):
-    changes = {"tasks": tasks(tmp_path)}
+    changes = {"tasks": tasks(tmp_path), "reward__smoothing": {"decay": 0.5}}
     whole = run_of(tmp_path, name="whole", **changes)
     loop(whole)
     run_of(tmp_path, name="killed", **changes)
@@ -82,6 +83,8 @@ def test_a_killed_run_goes_on_with_the_same_tasks_rows_and_bits(tmp_path):
     state = Step(root.joinpath("killed", *last)).state
     counts = Counter(map(task_of, rows))
     assert {name: task.num_steps for name, task in state.tasks.items()} == counts
+    assert state.tasks["longer"].kl_coefficient != ADAPTIVE["coefficient"]
+    assert state.numbers["tasks.longer.reward.smoothing.weight"] > 0
 
 
 def test_scores_move_the_shares(tmp_path):

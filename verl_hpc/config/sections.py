@@ -132,6 +132,10 @@ class RunSections(Section):
         if task.reward is not None:
             roles = {name: role for name, role in roles.items() if name != REWARD}
         has_values = "values" in advantage.needs or is_own(advantage.name)
+        reads_critic = recipe not in RECIPES or (recipe == "rl" and has_values)
+        batch = {"size": task.batch_size or self.batch.size}
+        if recipe != "rl":
+            batch["refill_rounds"] = 0
         sampling = {n: getattr(task, n) for n in _SAMPLING if getattr(task, n) is not None}
         if not samples:
             sampling |= {n: RolloutConfig.model_fields[n].default for n in _OF_RESPONSES}
@@ -143,10 +147,10 @@ class RunSections(Section):
             "roles": roles,
             "algorithm": algorithm,
             "reward": task.reward or self._reward_as_read(recipe, samples),
-            "critic": self.critic if recipe == "rl" and has_values else CriticConfig(),
+            "critic": self.critic if reads_critic else CriticConfig(),
             "distillation": self.distillation if recipe == "distillation" else ReverseKl(),
             "rollout": self.rollout.model_copy(update=sampling),
-            "batch": self.batch.model_copy(update={"size": task.batch_size or self.batch.size}),
+            "batch": self.batch.model_copy(update=batch),
             "data": self.data.model_copy(update={"train": task.train or self.data.train}),
             "evaluation": self.evaluation.model_copy(update={"every": 0, "at_start": False}),
         }

@@ -293,7 +293,7 @@ def test_tasks_are_mixed_by_weight_and_resumed(tmp_path):
     assert prompts(again.read(200)) == prompts(rows)
     again.seek(Position(0, 4))
     assert (again.position, prompts(again.read(200))) == (Position(0, 4), prompts(rows))
-    with pytest.raises(ConfigError, match=r"state\['count'\] = 1\.7"):
+    with pytest.raises(ConfigError, match=r"state\['count'\] = .*1\.7"):
         again.load_state_dict({"count": 1.7})
     with pytest.raises(DataError, match="expected what state_dict"):
         again.load_state_dict(state | {"math": 1})

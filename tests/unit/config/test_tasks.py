@@ -1,9 +1,12 @@
 """Tasks, their mix and guards in a configuration: what tasks take from the run, what is refused."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.config.trees import parse, tree
 from verl_hpc.config.load import dump_config, load_config, parse_config
+from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 
@@ -74,6 +77,10 @@ REFUSED = [
     ("decay = 0.5 has no effect", {"mix": {"decay": 0.5}}),
     ("mix has no effect without tasks", {"mix": {"min_weight": 0.1}, "tasks": {}}),
     ("epochs = 2 with tasks", {"epochs": 2, "steps": None}),
+    (
+        "rollout.staleness = 1 with recipe: sft",
+        {"tasks": {"a": {"recipe": "sft"}}, "recipe": "sft", "rollout__staleness": 1},
+    ),
     ("rollout.staleness = 2", {"rollout__staleness": 2}),
     ("tasks.words.num_samples", changed("words", num_samples=2)),
     ("tasks.words.reward", changed("words", reward={"function": "gsm8k"})),
@@ -113,3 +120,12 @@ def test_what_cannot_be_honoured_is_refused_with_its_reason():
 def test_a_rollback_is_accepted_with_enough_steps():
     config = mixed(**guard(**BACK, over=4), checkpoint=SAVES)
     assert isinstance(config, RunConfig)
+
+
+def test_the_examples_of_the_page_and_of_the_configurations_are_runs():
+    root = Path(__file__).parents[3]
+    page = (root / "docs/tasks.md").read_text()
+    config = parse_config(read_yaml(page.split("```yaml\n")[1].split("```")[0]))
+    assert [task.recipe for task in config.by_task.values()] == ["rl", "sft", "dpo"]
+    config = load_config(root / "configs/run/tasks.yaml")
+    assert config.tasks["imitated"].share(100, 0.5) == config.mix.min_weight

@@ -31,6 +31,8 @@ def check_agreement(config: RunSections) -> None:
         _check_reward_processes(config, config.runtime.reward_processes)
     if not config.tasks:
         _check_step(config)
+    else:
+        _check_rollout(config)
     for name, task in check_mix(config).items():
         try:
             _check_step(task)

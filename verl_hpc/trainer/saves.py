@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from verl_hpc.checkpoint.components import Component
-from verl_hpc.checkpoint.run_state import AdapterState, OptimizerCounters, RunState
+from verl_hpc.checkpoint.run_state import AdapterState, OptimizerCounters, RunState, TaskState
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.step_files import StepContents
 from verl_hpc.checkpoint.store import prune
@@ -134,8 +134,10 @@ class Saves:
             kl_coefficient=_kl_coefficient(run),
             optimizers={role.name: _counters(run, role) for role in run.trained},
             tasks={
-                name: state.model_copy(update={"kl_coefficient": _kl_coefficient(run.tasks[name])})
-                for name, state in progress.tasks.items()
+                name: progress.tasks.get(name, TaskState()).model_copy(
+                    update={"kl_coefficient": _kl_coefficient(task)}
+                )
+                for name, task in run.tasks.items()
             },
             next_task=progress.next_task,
             numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},

@@ -137,9 +137,9 @@ def load_step_directory(run: RunContext, path: Path) -> Progress:
         restore_generators(control.together(lambda: step.rank_arrays(run.rank)))
     if run.kl.is_adaptive and state.kl_coefficient is not None:
         run.kl.coefficient = state.kl_coefficient
-    for name, task in run.tasks.items():
-        if task.kl.is_adaptive and (coefficient := state.tasks[name].kl_coefficient) is not None:
-            task.kl.coefficient = coefficient
+    for name, of_task in state.tasks.items():
+        if of_task.kl_coefficient is not None and run.tasks[name].kl.is_adaptive:
+            run.tasks[name].kl.coefficient = of_task.kl_coefficient
     for name, number in run.numbers.items():
         number.value = state.numbers.get(name, number.value)
     if state.template_time:

@@ -17,9 +17,6 @@ from verl_hpc.api.nodes import RewardNode as RewardNode
 from verl_hpc.api.nodes import RolloutNode as RolloutNode
 from verl_hpc.api.nodes import UpdateNode as UpdateNode
 from verl_hpc.api.rewards import register_reward as register_reward
-from verl_hpc.api.tasks.guards import SafetyGuard as SafetyGuard
-from verl_hpc.api.tasks.scheduler import DynamicTaskWeightScheduler as DynamicTaskWeightScheduler
-from verl_hpc.api.tasks.trainer import Trainer as Trainer
 from verl_hpc.api.trainer import PPOTrainer as PPOTrainer
 from verl_hpc.api.updater import PPORoleUpdater as PPORoleUpdater
 from verl_hpc.api.vllm import VLLMActorModel as VLLMActorModel

@@ -19,7 +19,6 @@ MODULES = {
     "DataProvider": "verl_hpc.api.data",
     "DeviceMesh": "verl_hpc.api.models",
     "DynamicBatchSampler": "verl_hpc.api.batching",
-    "DynamicTaskWeightScheduler": "verl_hpc.api.tasks.scheduler",
     "HfModelAdapter": "verl_hpc.api.loading",
     "Operator": "verl_hpc.api.flow",
     "PPORoleUpdater": "verl_hpc.api.updater",
@@ -29,8 +28,6 @@ MODULES = {
     "RewardNode": "verl_hpc.api.nodes",
     "RolloutManager": "verl_hpc.api.manager",
     "RolloutNode": "verl_hpc.api.nodes",
-    "SafetyGuard": "verl_hpc.api.tasks.guards",
-    "Trainer": "verl_hpc.api.tasks.trainer",
     "UpdateNode": "verl_hpc.api.nodes",
     "VLLMActorModel": "verl_hpc.api.vllm",
     "get_actor_critic": "verl_hpc.api.loading",
@@ -46,6 +43,11 @@ ELSEWHERE = {
     "StreamingDataset": "DataProvider streams rows of files and URLs, and has a position",
     "collate_fn": "DynamicBatchSampler groups rows of like length, and DataCollatorWithPadding of "
     "transformers pads a batch",
+    **dict.fromkeys(
+        ("DynamicTaskWeightScheduler", "SafetyGuard", "Trainer"),
+        "several tasks on one actor, their weights and guards are settings of a run, `tasks:`, "
+        "`mix:` and `guards:` (docs/tasks.md)",
+    ),
     **dict.fromkeys(
         ("memory_map", "mmap", "use_mmap"),
         "DataProvider reads row groups of Parquet and lines of JSONL as they are asked for, and "

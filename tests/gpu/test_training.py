@@ -199,7 +199,8 @@ def test_moments_that_are_made_early_do_not_count_as_a_step(setting):
 
 
 def test_random_states_of_the_device_come_back(setting):
-    from verl_hpc.engines.factory import generator_states, restore_generators, start_layouts
+    from verl_hpc.engines.factory import start_layouts
+    from verl_hpc.engines.generators import generator_states, restore_generators
     from verl_hpc.layout.megatron import TrainLayout
 
     start_layouts(setting.here.groups, [TrainLayout()], seed=3)

@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 import torch
 
+from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import loaded_rollout, memory, refit, rollout_of
 from tests.mpi.test_rollout import PROMPTS, check_log_probs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +14,9 @@ from verl_hpc.config.role import ACTOR, CRITIC
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.engines.module import ModuleEngine
-from verl_hpc.engines.protocol import InferenceEngine
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.placement.layouts import ROLLOUT, place_roles
 from verl_hpc.rewards.scorer import Scorer
-from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.rollout.module import ModuleRollout
 from verl_hpc.runtime.one_rank import local_session
 from verl_hpc.step.exchange import Communicators
@@ -36,16 +33,8 @@ def assemble(
     tokenizer: Any,
     prompts: StepPrompts,
     reward: Scorer,
-    engines: Mapping[str, ModuleEngine] | None = None,
-    reference: InferenceEngine | None = None,
-    constraint: Constraint | None = None,
 ) -> RunContext:
     """Make a run of one rank: the modules are its roles' engines, the actor also generates.
-
-    Args:
-        engines: by role, where several runs train one module; the others are built here.
-        reference: None keeps a copy of the actor's weights.
-        constraint: restricts what is sampled.
 
     Raises:
         ModelError: a module has no parameters to train, or both share some.
@@ -64,9 +53,9 @@ def assemble(
         if role.shares:
             owner = roles[role.shares]
             roles[name] = replace(owner, name=name, settings=role, place=place, training=None)
-            roles[name].shared = reference or InitialWeights(owner.trained)
+            roles[name].shared = InitialWeights(owner.trained)
             continue
-        engine = (engines or {}).get(name) or ModuleEngine(
+        engine = ModuleEngine(
             modules[name],
             architecture_of(modules[name]),
             role.head,
@@ -94,12 +83,8 @@ def assemble(
     trained = run.roles[ACTOR].trained
     weights = trained.weights, trained.shard_map
     ends = end_tokens(actor, tokenizer)
-    generator = ModuleRollout(actor, ends, config.rollout, *weights, constraint)
+    generator = ModuleRollout(actor, ends, config.rollout, *weights)
     run.rollout = Rollout(
-        places[ROLLOUT],
-        generator.shard_map,
-        generator,
-        replica_control=session.control,
-        allowed_bytes=0 if constraint is None else -(-run.arch.vocab_size // 8),
+        places[ROLLOUT], generator.shard_map, generator, replica_control=session.control
     )
     return run

@@ -14,7 +14,6 @@ from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.weights import hf_files
 from verl_hpc.config.role import ACTOR, REFERENCE
-from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import FIRST_WEIGHTS, SAME_AS_FIRST, TRAINED, changes
@@ -66,16 +65,11 @@ def fingerprint_of(run: RunContext) -> dict[str, str]:
     trained = {TRAINED: ", ".join(sorted(role.name for role in run.trained))}
     if REFERENCE not in run.roles:
         return trained
-    return trained | reference_fingerprint(run.roles[ACTOR].trained)
-
-
-def reference_fingerprint(actor: TrainingEngine) -> dict[str, str]:
-    """Return the digest of the actor's weights, before it is trained, as those that a KL divergence
-    is taken from."""
     digest = Digest()
-    for _, tensor in sorted(actor.weights.items()):
+    for _, tensor in sorted(run.roles[ACTOR].trained.weights.items()):
         digest.add(tensor.detach().cpu().contiguous())
-    return {FIRST_WEIGHTS: str(digest.found()), f"roles.{REFERENCE}.path": SAME_AS_FIRST}
+    first = {FIRST_WEIGHTS: str(digest.found()), f"roles.{REFERENCE}.path": SAME_AS_FIRST}
+    return trained | first
 
 
 def load_step(run: RunContext, step: Path) -> Progress:

@@ -14,7 +14,7 @@ from verl_hpc.data.formats import FORMATS
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
-from verl_hpc.section import NonNegativeFinite, Positive
+from verl_hpc.section import NonNegative, NonNegativeFinite, Positive
 
 
 class TaskDataLoader:
@@ -26,6 +26,9 @@ class TaskDataLoader:
         weights: how often each is drawn; any numbers, of which the shares are taken.
         batch_size: rows of a batch.
         seed: seed of the draws.
+
+    Raises:
+        DataError: weights that are all 0.
     """
 
     @checked
@@ -39,30 +42,15 @@ class TaskDataLoader:
         self._tasks, self.batch_size, self._seed = dict(tasks), batch_size, seed
         self.count = 0
         """Rows that were read."""
-        self.set_weights(weights)
+        total = sum(weights.values())
+        if total <= 0:
+            raise DataError(f"task_weights = {dict(weights)}: expected one above 0")
+        self._weights = {name: float(weights[name] / total) for name in self._tasks}
 
     @property
     def weights(self) -> dict[str, float]:
         """Shares of the tasks; their sum is 1."""
         return dict(self._weights)
-
-    @checked
-    def set_weights(self, weights: Mapping[str, NonNegativeFinite]) -> None:
-        """Draw by other weights from now on.
-
-        Raises:
-            DataError: they are not of the loader's tasks, or all 0.
-            ConfigError: they are no numbers by name.
-        """
-        if weights.keys() != self._tasks.keys():
-            raise DataError(
-                f"task_weights has {', '.join(weights)}, and the loader's tasks are "
-                f"{', '.join(self._tasks)}; give each a weight, 0 leaves it out"
-            )
-        total = sum(weights.values())
-        if total <= 0:
-            raise DataError(f"task_weights = {dict(weights)}: expected one above 0")
-        self._weights = {name: float(weights[name] / total) for name in self._tasks}
 
     @checked
     def read(self, count: Positive) -> list[Problem]:
@@ -92,8 +80,7 @@ class TaskDataLoader:
         return Position(0, self.count)
 
     def seek(self, position: Position) -> None:
-        """Go on behind the first rows that these weights draw: a checkpoint of `PPOTrainer` has one
-        position. `load_state_dict` also goes on where weights have changed on the way."""
+        """Go on behind the first rows that these weights draw."""
         drawn = Counter(self._task_of(row) for row in range(position.offset))
         for name, provider in self._tasks.items():
             provider.seek(Position(*divmod(drawn[name], len(provider))))
@@ -104,29 +91,22 @@ class TaskDataLoader:
             yield self.read(self.batch_size)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position of every task, as whole numbers by name."""
-        state = {"count": self.count}
-        for name, provider in self._tasks.items():
-            state |= {f"{name}/{key}": n for key, n in provider.state_dict().items()}
-        return state
+        """The number of rows that were read."""
+        return {"count": self.count}
 
     @checked
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
+    def load_state_dict(self, state: Mapping[str, NonNegative]) -> None:
         """Go on from what `state_dict` gave.
 
         Raises:
-            DataError: it is something else, or of other tasks.
+            DataError: it is something else.
         """
-        expected = self.state_dict()
-        whole = all(number == int(number) >= 0 for number in state.values())
-        if state.keys() != expected.keys() or not whole:
+        if state.keys() != {"count"}:
             raise DataError(
                 f"TaskDataLoader.load_state_dict: state is {dict(state)}; expected what "
-                f"state_dict() gave for these tasks, whole numbers by {', '.join(expected)}"
+                "state_dict() gave, such as {'count': 8}"
             )
-        self.count = int(state["count"])
-        for name, provider in self._tasks.items():
-            provider.seek(Position(int(state[f"{name}/epoch"]), int(state[f"{name}/offset"])))
+        self.seek(Position(0, int(state["count"])))
 
 
 @checked

@@ -11,12 +11,11 @@ from verl_hpc.metrics.sinks import Sink
 Exports = Callable[[int, Mapping[str, float]], Any]
 
 
-def sink_of(exporter: Any, namespace: str | None, by_task: bool = False) -> Sink:
+def sink_of(exporter: Any, namespace: str | None) -> Sink:
     """Return an object with `write(step, metrics)`, or a function that is called so, as a sink.
 
     Args:
         namespace: what names of metrics begin with; a `MetricsExporter` has it as a label.
-        by_task: metrics are of several tasks, `task/NAME/...`.
 
     Raises:
         ConfigError: it is neither, or belongs to another trainer.
@@ -27,8 +26,6 @@ def sink_of(exporter: Any, namespace: str | None, by_task: bool = False) -> Sink
             f"add_metrics_exporter: {type(exporter).__name__} has no write(step, metrics), and "
             "cannot be called"
         )
-    if by_task and hasattr(exporter, "by_task"):
-        exporter.by_task()
     has_label = hasattr(exporter, "named")
     if has_label:
         exporter.named(namespace or "")

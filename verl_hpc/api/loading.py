@@ -37,32 +37,17 @@ def load_causal_lm(
         ConfigError: an element type that no model is trained in here.
         ModelError: it is not here, or transformers cannot load it.
     """
-    kind = chosen_dtype("dtype", dtype)
-    model = pretrained(AutoModelForCausalLM, "model_name", model_name, dtype=kind)
-    return model.to(device)  # type: ignore[no-any-return]
-
-
-def pretrained(kind: Any, setting: str, name: str, **settings: Any) -> Any:
-    """Load what a class of transformers reads of a directory, or of a name on a hub that `python -m
-    verl_hpc fetch` has brought; nothing is downloaded, and no code of the model's is run.
-
-    Args:
-        kind: a class such as AutoTokenizer.
-        setting: setting that names the model, for errors.
-
-    Raises:
-        ModelError: it is not here, or cannot be read.
-    """
-    directory = model_directory(setting, name)
+    kind, directory = chosen_dtype("dtype", dtype), model_directory("model_name", model_name)
     try:
-        return kind.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False, **settings
+        model = AutoModelForCausalLM.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False, dtype=kind
         )
-    except Exception as error:  # every class of models and tokenizers fails in its own way
+    except Exception as error:  # every class of models fails in its own way
         raise ModelError(
-            f"{setting} = {name!r}: transformers cannot load it from this machine: "
+            f"model_name = {model_name!r}: transformers cannot load it from this machine: "
             f"{type(error).__name__}: {error}{_no_language_model(directory)}"
         ) from error
+    return model.to(device)  # type: ignore[no-any-return]
 
 
 def _no_language_model(directory: str) -> str:

@@ -44,18 +44,16 @@ _REFUSED = {
 _ADVANTAGES = members(advantages, Advantage)
 
 
-class StepSettings(Section):
-    """How responses are sampled and learned from, by `PPOTrainer` and by each task of `Trainer`."""
+class PPOConfig(Section):
+    """What `PPOTrainer(config={...})` takes; another name is an error."""
 
     batch_size: Positive | None = None
-    """Responses of one optimizer step; without it all that a step has. A task, whose number of
-    responses is drawn, takes equal parts whose number is nearest to what this asks for: of 7
-    responses and 5 here one part, of 8 two."""
+    """Responses of one optimizer step; without it all that a step has."""
     num_samples: Positive = 1
     """Responses to each prompt."""
     kl_coef: NonNegativeFinite = 0.1
-    """Weight of the KL divergence from the weights at the start, which is taken off the reward, or
-    added to the loss of reward_conditioned; 0 computes none."""
+    """Weight of the KL divergence from the weights at the start, which is taken off the reward;
+    0 computes none."""
     lr: PositiveRate = 1e-6
     """Learning rate of the actor."""
     ppo_epochs: Positive = 1
@@ -66,13 +64,8 @@ class StepSettings(Section):
     """Longest prompt, in tokens."""
     max_response_length: Positive = 64
     """Longest response, in tokens."""
-
-
-class PolicySettings(StepSettings):
-    """Settings of PPO, with a critic (of a task: a value head) or without."""
-
     critic_lr: PositiveRate = 1e-5
-    """Learning rate of the critic: in a task, of its head and of the critic's decoder."""
+    """Learning rate of the critic."""
     clip_range: Fraction = 0.2
     """How far the ratio of new to old probability is clipped, either way."""
     gamma: Fraction = 1.0
@@ -81,11 +74,6 @@ class PolicySettings(StepSettings):
     """GAE's lambda; with a critic."""
     adv_estimator: str | None = None
     """One of docs/algorithms.md; without it gae with a critic, else reinforce_plus_plus."""
-
-
-class PPOConfig(PolicySettings):
-    """What `PPOTrainer(config={...})` takes; another name is an error."""
-
     rollout_batch_size: Positive | None = None
     """Prompts that are answered at a time, and that `train` takes for a step; None answers all of
     a step together, and `train` takes 8."""

@@ -6,12 +6,11 @@
     log_probs    (sum of lengths,) float32
     sampled      (sum of lengths,) uint8, 1 where the model sampled a token
 
-Where an engine gives experts, or a constraint what it allowed, their rows follow:
+Where an engine gives experts, their rows follow:
 
     experts      (sum of rows, bytes) uint8
     experts_rows (n,) int64, rows of each response; -1 where it has none
     experts_form (2 or 3,) int64: bytes of an element, then the shape of a row
-    allowed ...  alike
 
 A replica's finished responses are in the directory of the step that generated them. These files are
 not part of the step: they are written after its manifest, and deleted with it.
@@ -53,7 +52,6 @@ def response_columns(responses: Sequence[Response]) -> dict[str, torch.Tensor]:
         "log_probs": torch.tensor([p for r in responses for p in r.log_probs], dtype=torch.float32),
         "sampled": torch.tensor([m for r in responses for m in r.sampled], dtype=torch.uint8),
         **_rows("experts", [r.experts for r in responses]),
-        **_rows("allowed", [r.allowed for r in responses]),
     }
 
 
@@ -68,7 +66,7 @@ def responses_in(file: h5py.File) -> list[Response]:
         list(split(read_dataset(file, name).numpy(), lengths))
         for name in ("tokens", "log_probs", "sampled")
     )
-    experts, allowed = (_read_rows(file, name, len(lengths)) for name in ("experts", "allowed"))
+    experts = _read_rows(file, "experts", len(lengths))
     return [
         Response(
             tuple(tokens[i].tolist()),
@@ -76,7 +74,6 @@ def responses_in(file: h5py.File) -> list[Response]:
             _ENDS[end],
             None if sampled[i].all() else tuple(sampled[i].tolist()),
             experts[i],
-            allowed[i],
         )
         for i, end in enumerate(ends)
     ]

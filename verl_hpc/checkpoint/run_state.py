@@ -27,6 +27,23 @@ class AdapterState(BaseModel):
     alpha: FiniteFloat
 
 
+class TaskState(BaseModel):
+    """State of one of several tasks."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    position: Position = Position()
+    """Position in the task's training data."""
+    num_steps: int = Field(0, ge=0)
+    """Number of its finished steps."""
+    score: FiniteFloat | None = None
+    """Running mean of its scores; None before the first."""
+    slow_score: FiniteFloat | None = None
+    """Running mean that changes half as fast."""
+    kl_coefficient: float | None = None
+    """Coefficient of its adaptive controller; None if it is fixed."""
+
+
 class RunState(BaseModel):
     """Small state of a run after a step."""
 
@@ -50,6 +67,10 @@ class RunState(BaseModel):
     prompts do not use the template."""
     fingerprint: dict[str, str] = {}
     """Fingerprint of the run's inputs, by name, such as data and recipe (`trainer.fingerprint`)."""
+    tasks: dict[str, TaskState] = {}
+    """States of tasks by name, in a run with several."""
+    next_task: str = ""
+    """Task of the next step; empty without tasks."""
     ahead: str = ""
     """Key of the settings of responses generated ahead (`trainer.made_ahead`); empty without
     staleness."""

@@ -217,10 +217,11 @@ def own_code(config: RunConfig) -> Iterator[tuple[str, str]]:
     environment = config.rollout.environment
     if environment is not None and is_own(environment.name):
         yield "rollout.environment.name", environment.name
-    for name in ("advantage", "loss", "preference"):
-        algorithm: str = getattr(config.algorithm, name).name
-        if is_own(algorithm):
-            yield f"algorithm.{name}.name", algorithm
+    for setting, algorithm in config.algorithms.items():
+        for part in ("advantage", "loss", "preference"):
+            name: str = getattr(algorithm, part).name
+            if is_own(name):
+                yield f"{setting}.{part}.name", name
 
 
 def _missing(setting: str, file: Path) -> ConfigError:

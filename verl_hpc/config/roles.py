@@ -67,6 +67,9 @@ def roles_of_recipe(config: RunSections) -> tuple[str, ...]:
 
     A recipe of the user's works with the roles that the configuration names, or with an actor.
     """
+    if config.tasks:
+        tasks = map(roles_of_recipe, config.by_task.values())
+        return tuple(dict.fromkeys(role for roles in tasks for role in roles))
     if config.has_own_recipe:
         return tuple(sorted(config.roles, key=lambda name: name != ACTOR)) or (ACTOR,)
     if config.recipe == "reward_model":
@@ -182,6 +185,9 @@ def trained_by_recipe(config: RunSections, name: str) -> bool:
 
 def generates(config: RunSections) -> bool:
     """Whether the run samples responses."""
+    if config.tasks:
+        evaluates = config.evaluation.wanted and config.rollout.engine != "none"
+        return evaluates or any(map(generates, config.by_task.values()))
     trains_only = config.recipe == "sft" and not config.evaluation.wanted
     trains_only = trains_only or config.recipe in PREFERENCES
     has_engine = config.rollout.engine != "none"
@@ -191,4 +197,6 @@ def generates(config: RunSections) -> bool:
 def calls_reward(config: RunSections) -> bool:
     """Whether the reward function scores responses to train on; else a model does. This is not
     known for a recipe of the user's."""
+    if config.tasks:
+        return any(map(calls_reward, config.by_task.values()))
     return config.has_advantages and REWARD not in roles_of_recipe(config)

@@ -30,16 +30,30 @@ class RunConfig(RunSections):
         """Whether the reward function scores responses to train on (`roles.calls_reward`)."""
         return calls_reward(self)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _first_task_is_the_default(cls, tree: Any) -> Any:
+        """Take recipe and data.train of the first task where the run has none of its own."""
+        tasks = tree.get("tasks") if isinstance(tree, dict) else None
+        first = next(iter(tasks.values()), None) if isinstance(tasks, dict) else None
+        if not isinstance(first, dict):
+            return tree
+        tree = {name: first[name] for name in ("recipe",) if name in first} | tree
+        data = tree.get("data", {})
+        if "train" in first and isinstance(data, dict):
+            tree["data"] = {"train": first["train"]} | data
+        return tree
+
     @model_validator(mode="after")
     def _holds_no_secrets(self) -> RunConfig:
         """Settings are written into the run directory, its report and its checkpoints."""
         options: dict[str, Any] = {
             "rollout.engine_options": self.rollout.engine_options,
             "rollout.environment.options": getattr(self.rollout.environment, "options", {}),
-            "algorithm.advantage": self.algorithm.advantage.model_extra or {},
-            "algorithm.loss": self.algorithm.loss.model_extra or {},
-            "algorithm.preference": self.algorithm.preference.model_extra or {},
         }
+        for setting, algorithm in self.algorithms.items():
+            for name in ("advantage", "loss", "preference"):
+                options[f"{setting}.{name}"] = getattr(algorithm, name).model_extra or {}
         options |= {f"{n}.options": call.options for n, call in self.reward_calls.items()}
         options |= {f"{n}.options": getattr(s, "options", {}) for n, s in self.sources.items()}
         secrets = [n for section, values in options.items() for n in secrets_in(values, section)]

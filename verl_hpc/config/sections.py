@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field
 
@@ -24,13 +25,22 @@ from verl_hpc.config.model import (
 )
 from verl_hpc.config.output import CheckpointConfig, RuntimeConfig
 from verl_hpc.config.reward import RewardConfig
-from verl_hpc.config.role import Ranks, RoleConfig, RoleName
+from verl_hpc.config.role import REWARD, Ranks, RoleConfig, RoleName
 from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.tasks import GuardConfig, MixConfig, TaskConfig, TaskName
 from verl_hpc.config.trackers import MetricsConfig
 from verl_hpc.section import PathText, Positive, Section, Seed, is_own
 
 RECIPES = ("sft", "rl", "reward_model", "dpo", "kto", "distillation")
 PREFERENCES = ("dpo", "kto")
+OF_ANSWERS = ("preference", "kto")
+READ_BY_RECIPE: Mapping[str, Sequence[str]] = {
+    "sft": ("aggregation", "loss_scale"),
+    "reward_model": (),
+    "dpo": ("preference",),
+    "kto": ("kto",),
+}
+"""Settings of algorithm that a recipe reads; one that is not listed reads all but `OF_ANSWERS`."""
 
 _ESTIMATORS = {"ppo": "gae"} | {name: name for name in members(advantages, Advantage)}
 """Estimators by the names under which they are often called recipes."""
@@ -98,10 +108,59 @@ class RunSections(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     metrics: MetricsConfig = MetricsConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+    tasks: dict[TaskName, TaskConfig] = {}
+    """Several tasks by name that train the actor in turn (docs/tasks.md); recipe and data.train are
+    then those of the first task unless given."""
+    mix: MixConfig = MixConfig()
+    guards: dict[TaskName, GuardConfig] = {}
+    """Watched metrics by a name of yours: what happens where one falls (docs/tasks.md)."""
 
     @property
     def run_directory(self) -> Path:
         return Path(self.directory) / self.name
+
+    @property
+    def by_task(self) -> dict[str, Self]:
+        """The run as each of its tasks trains, without evaluation; empty without tasks."""
+        return {name: self._of_task(task) for name, task in self.tasks.items()}
+
+    def _of_task(self, task: TaskConfig) -> Self:
+        recipe = task.recipe or self.recipe
+        samples = recipe not in ("sft", *PREFERENCES)
+        algorithm = task.algorithm or _as_read(self.algorithm, recipe)
+        advantage, roles = algorithm.advantage, self.roles
+        if task.reward is not None:
+            roles = {name: role for name, role in roles.items() if name != REWARD}
+        has_values = "values" in advantage.needs or is_own(advantage.name)
+        reads_critic = recipe not in RECIPES or (recipe == "rl" and has_values)
+        batch = {"size": task.batch_size or self.batch.size}
+        if recipe != "rl":
+            batch["refill_rounds"] = 0
+        sampling = {n: getattr(task, n) for n in _SAMPLING if getattr(task, n) is not None}
+        if not samples:
+            sampling |= {n: RolloutConfig.model_fields[n].default for n in _OF_RESPONSES}
+        changes = {
+            "tasks": {},
+            "mix": MixConfig(),
+            "guards": {},
+            "recipe": recipe,
+            "roles": roles,
+            "algorithm": algorithm,
+            "reward": task.reward or self._reward_as_read(recipe, samples),
+            "critic": self.critic if reads_critic else CriticConfig(),
+            "distillation": self.distillation if recipe == "distillation" else ReverseKl(),
+            "rollout": self.rollout.model_copy(update=sampling),
+            "batch": self.batch.model_copy(update=batch),
+            "data": self.data.model_copy(update={"train": task.train or self.data.train}),
+            "evaluation": self.evaluation.model_copy(update={"every": 0, "at_start": False}),
+        }
+        return self.model_copy(update=changes)
+
+    def _reward_as_read(self, recipe: str, samples: bool) -> RewardConfig:
+        if not samples:
+            return RewardConfig(import_timeout_s=self.reward.import_timeout_s)
+        smoothing = self.reward.smoothing if recipe == "rl" else None
+        return self.reward.model_copy(update={"smoothing": smoothing})
 
     @property
     def has_own_recipe(self) -> bool:
@@ -122,6 +181,8 @@ class RunSections(Section):
     @property
     def method(self) -> str:
         """The recipe, with its algorithms if it has some, for people to read."""
+        if self.tasks:
+            return "; ".join(f"{name}: {task.method}" for name, task in self.by_task.items())
         if self.recipe == "distillation":
             return f"distillation ({self.distillation.name})"
         if self.recipe == "dpo":
@@ -147,7 +208,8 @@ class RunSections(Section):
         sources = {"data.train": self.data.train}
         if self.data.evaluation is not None:
             sources["data.evaluation"] = self.data.evaluation
-        sets = self.evaluation.sets.items()
+        sets, tasks = self.evaluation.sets.items(), self.tasks.items()
+        sources |= {f"tasks.{n}.train": task.train for n, task in tasks if task.train is not None}
         return sources | {f"evaluation.sets.{name}.source": chosen.source for name, chosen in sets}
 
     @property
@@ -155,7 +217,16 @@ class RunSections(Section):
         """Every reward of the run, by its setting."""
         sets = self.evaluation.sets.items()
         own = {f"evaluation.sets.{n}.reward": s.reward for n, s in sets if s.reward is not None}
+        tasks = self.tasks.items()
+        own |= {f"tasks.{n}.reward": t.reward for n, t in tasks if t.reward is not None}
         return {"reward": self.reward, **own}
+
+    @property
+    def algorithms(self) -> dict[str, AlgorithmConfig]:
+        """Every section of algorithms in the run, by its setting."""
+        tasks = self.tasks.items()
+        own = {f"tasks.{n}.algorithm": t.algorithm for n, t in tasks if t.algorithm is not None}
+        return {"algorithm": self.algorithm, **own}
 
     @property
     def reward_calls(self) -> dict[str, RewardConfig]:
@@ -167,6 +238,7 @@ class RunSections(Section):
     def longest_response(self) -> int:
         """Most tokens of a response, to train on or in an evaluation."""
         given = [chosen.max_response_tokens or 0 for chosen in self.evaluation_sets.values()]
+        given += [task.max_response_tokens or 0 for task in self.tasks.values()]
         return max(self.rollout.max_response_tokens, *given, 0)
 
     @property
@@ -180,22 +252,42 @@ class RunSections(Section):
     @property
     def samples_to_train(self) -> bool:
         """Whether the recipe samples the responses that it trains on."""
+        if self.tasks:
+            return any(task.samples_to_train for task in self.by_task.values())
         return self.recipe not in ("sft", "reward_model", *PREFERENCES)
 
     @property
     def replays_experts(self) -> bool:
         """Whether the trainer uses the experts that the rollout chose."""
+        if self.tasks:
+            return any(task.replays_experts for task in self.by_task.values())
         return self.algorithm.router_replay == "rollout"
 
     @property
     def compares_answers(self) -> bool:
         """Whether the recipe is evaluated on pairs of answers."""
-        return self.recipe in ("reward_model", *PREFERENCES)
+        return not self.tasks and self.recipe in ("reward_model", *PREFERENCES)
 
     @property
     def has_advantages(self) -> bool:
         """Whether scores of responses become advantages as algorithm.advantage says; not known of
         a recipe of the user's."""
+        if self.tasks:
+            return any(task.has_advantages for task in self.by_task.values())
         if self.recipe == "distillation":
             return self.distillation.task_reward_weight > 0
         return self.recipe == "rl"
+
+
+_SAMPLING = ("num_samples", "temperature", "max_response_tokens")
+"""Settings of rollout that a task may have of its own."""
+_OF_RESPONSES = ("staleness", "balance", "environment")
+"""Settings of rollout without effect on a task that samples no responses."""
+
+
+def _as_read(algorithm: AlgorithmConfig, recipe: str) -> AlgorithmConfig:
+    """Return the settings that a recipe reads, and defaults for the others."""
+    names = READ_BY_RECIPE.get(recipe)
+    if names is None:
+        names = [name for name in AlgorithmConfig.model_fields if name not in OF_ANSWERS]
+    return AlgorithmConfig().model_copy(update={n: getattr(algorithm, n) for n in names})

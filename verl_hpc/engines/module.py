@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from verl_hpc.algorithms.allowed import unpacked
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.adamw import ModuleAdamW
 from verl_hpc.engines.protocol import (
@@ -229,21 +228,12 @@ def outputs_of_row(
         wanted: further outputs, for this sequence only.
     """
     index = chosen[:, None]
-    forbidden = None
-    if wanted.allowed is not None:
-        forbidden = ~unpacked(wanted.allowed[0].to(logits.device), logits.shape[-1])
-
-    def of_allowed(scores: torch.Tensor) -> torch.Tensor:
-        # Not minus infinity, of which 0 times makes NaN.
-        least = torch.finfo(scores.dtype).min
-        return scores if forbidden is None else scores.masked_fill(forbidden, least)
-
-    log_probs = of_allowed(logits / temperature).log_softmax(-1)
+    log_probs = (logits / temperature).log_softmax(-1)
     entropy = -(log_probs.exp() * log_probs).sum(-1)
     outputs = TokenOutputs(log_probs.gather(-1, index)[:, 0], entropy)
     more: dict[str, torch.Tensor] = {}
     if wanted.untempered:
-        more["untempered"] = of_allowed(logits).log_softmax(-1).gather(-1, index)[:, 0]
+        more["untempered"] = logits.log_softmax(-1).gather(-1, index)[:, 0]
     if wanted.sum_p_squared:
         more["sum_p_squared"] = log_probs.exp().square().sum(-1)
     if wanted.top_k:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 
@@ -50,17 +50,15 @@ class OutputOptions:
     experts: Sequence[torch.Tensor] | None = None
     """Experts to route a mixture's tokens to, (L - 1, bytes) uint8 for each sequence
     (`Architecture.routed_bytes`); the router chooses for the last token."""
-    allowed: Sequence[torch.Tensor] | None = None
-    """Restrict the distribution to these tokens: (L - 1, bytes) uint8 for each sequence, one bit
-    per token of the vocabulary, lowest bit first; a row of zeros allows all."""
 
     def of(self, indices: Sequence[int]) -> OutputOptions:
         """Return the options for the sequences at `indices`."""
-        chosen: dict[str, Any] = {}
-        for name in ("candidates", "experts", "allowed"):
-            if (per_sequence := getattr(self, name)) is not None:
-                chosen[name] = [per_sequence[i] for i in indices]
-        return replace(self, **chosen)
+        chosen = self
+        if self.candidates is not None:
+            chosen = replace(chosen, candidates=[self.candidates[i] for i in indices])
+        if self.experts is not None:
+            chosen = replace(chosen, experts=[self.experts[i] for i in indices])
+        return chosen
 
 
 NOTHING_MORE = OutputOptions()

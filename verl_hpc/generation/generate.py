@@ -22,7 +22,6 @@ from verl_hpc.rollout.partial import VersionedResponse
 from verl_hpc.rollout.protocol import NOT_BEGUN, NOT_FINITE, Feed, Request, Response, never
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.batch import (
-    ALLOWED,
     COLUMNS,
     EXPERTS,
     MASK,
@@ -85,7 +84,7 @@ def generate(
         remember(rollout, settings, rows, known)
     if prompts is not None and rollout.queue is not None:
         rollout.queue.learn(rows, samples)
-    columns = _columns(place, settings, samples, complete, rollout.allowed_bytes)
+    columns = _columns(place, settings, samples, complete)
     metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
     if settings.environments is not None:
         metrics |= turn_metrics(place, columns, failures)
@@ -230,7 +229,6 @@ def _columns(
     settings: GenerateSettings,
     samples: Samples,
     complete: Sequence[tuple[Slot, VersionedResponse]],
-    allowed_bytes: int,
 ) -> Columns:
     """Build the columns of this engine's samples."""
     positions = samples.owned_by(place.name, place.index)
@@ -245,9 +243,6 @@ def _columns(
     widths = {}
     if settings.tagged:
         numbers[VERSIONS] = [tagged.versions for _, tagged in mine]
-    if allowed_bytes:
-        numbers[ALLOWED] = [response.allowed for response in responses]
-        widths[ALLOWED] = allowed_bytes
     columns = {
         name: [torch.tensor(row, dtype=COLUMNS[name].dtype, device=place.device) for row in rows]
         for name, rows in numbers.items()

@@ -26,8 +26,6 @@ class Rollout:
     """Return whether this rank is preempted."""
     replica_control: Control | None = None
     """Control plane of the ranks of this rank's engine."""
-    allowed_bytes: int = 0
-    """Bytes per row of `Response.allowed`; 0 without a constraint."""
     queue: PromptQueue | None = None
     """Prompt queue of rollout.balance: stealing."""
     version: int = 0

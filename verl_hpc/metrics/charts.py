@@ -17,11 +17,12 @@ _STANDARD_ROLES = ("actor", "critic")
 _ELSEWHERE = frozenset(
     (
         *("cpu_s", "perf", "prompt_length", "reshard", "response_length"),
-        *("sft", "timing_s", "training", "val"),
+        *("sft", "task", "timing_s", "training", "val"),
     )
 )
 """First words of standard metrics, of which `CHARTS` has those worth a chart."""
 _SET_METRIC = re.compile(r"val/([^/]+)/(accuracy|pass@(\d+))")
+_TASK_METRIC = re.compile(r"task/([^/]+)/(critic/score/mean|weight)")
 _FIELDS = frozenset({"step", "time", "not_finite"})
 _SPREAD = ("mean", "max", "min")
 
@@ -37,7 +38,7 @@ def charts_of(rows: Sequence[Row]) -> list[Chart]:
     names = list(dict.fromkeys(name for row in rows for name in row if name not in _FIELDS))
     shared = [_with_roles(chart, names) for chart in CHARTS]
     behind = 1 + [chart.key for chart in shared].index("evaluation")
-    shared[behind:behind] = _of_sets(names)
+    shared[behind:behind] = [*_of_tasks(names), *_of_sets(names)]
     drawn = {name for chart in shared for name in chart.curves}
     rest = [name for name in names if name not in drawn and _is_own(name, names)]
     return [*shared, *_own(rest)]
@@ -62,6 +63,20 @@ def _of_sets(names: Iterable[str]) -> list[Chart]:
         replace(chart, curves=dict(list(chart.curves.items())[:_MOST_CURVES]))
         for chart in charts
         if chart.curves
+    ]
+
+
+def _of_tasks(names: Iterable[str]) -> list[Chart]:
+    """Return charts of the tasks' scores and shares of the steps."""
+    curves: dict[str, dict[str, str]] = {}
+    for name, match in ((name, _TASK_METRIC.fullmatch(name)) for name in names):
+        if match:
+            curves.setdefault(match[2], {})[name] = match[1]
+    titles = {"critic/score/mean": "Score by task", "weight": "Share of the steps by task"}
+    return [
+        Chart(f"task_{_last(key)}", title, dict(list(curves[key].items())[:_MOST_CURVES]))
+        for key, title in titles.items()
+        if key in curves
     ]
 
 

@@ -69,6 +69,8 @@ RESHARD_MINIMUM = "reshard/minimum_bytes"
 """Least possible bytes: those that ranks needed and did not hold."""
 RESHARD_SECONDS = "reshard/seconds"
 
+TASK = "task/"
+"""Prefix of a task's name, and of the metrics of its steps: `task/NAME/critic/score/mean`."""
 TIMING = "timing_s/"
 """Prefix of seconds by operator; a timer inside another is `timing_s/outer/inner`."""
 STEP_SECONDS = "timing_s/step"

@@ -143,7 +143,10 @@ def _trackers(
     if config.prometheus is not None:
         from verl_hpc.metrics.exporter import MetricsExporter
 
-        sinks.append(MetricsExporter.of(config.prometheus, run_directory.name))
+        exporter = MetricsExporter.of(config.prometheus, run_directory.name)
+        if (settings or {}).get("tasks"):
+            exporter.by_task()
+        sinks.append(exporter)
     if config.wandb is not None:
         sinks.append(Wandb(config.wandb, run_directory, settings))
     if config.mlflow is not None:

@@ -23,7 +23,6 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError, NotFiniteError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import hf_shard_map
-from verl_hpc.rollout.constraint import Constraint, Restricted
 from verl_hpc.rollout.partial import continued
 from verl_hpc.rollout.protocol import NOT_FINITE, Feed, Request, Response, Sampling
 from verl_hpc.runtime.world import World
@@ -80,8 +79,6 @@ class HfEngine:
         NotFiniteError: by `generate`, if a logit is not finite.
     """
 
-    _constraint: Constraint | None = None
-
     def __init__(
         self,
         world: World,
@@ -134,10 +131,8 @@ class HfEngine:
         rows = self._generate(texts, max(limits), sampling, seeds)
         ends = torch.tensor(self._all_ends(sampling))
         return [
-            continued(request.prefix, _cut(tokens[:limit], log_probs[:limit], allowed, ends))
-            for request, limit, (tokens, log_probs, allowed) in zip(
-                requests, limits, rows, strict=True
-            )
+            continued(request.prefix, _cut(tokens[:limit], log_probs[:limit], ends))
+            for request, limit, (tokens, log_probs) in zip(requests, limits, rows, strict=True)
         ]
 
     def _generate(
@@ -146,9 +141,9 @@ class HfEngine:
         max_tokens: int,
         sampling: Sampling,
         seeds: Sequence[int],
-    ) -> list[tuple[torch.Tensor, torch.Tensor, Any]]:
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Generate new tokens of every row, up to the longest row's length; return them with their
-        log-probs and allowed tokens."""
+        log-probs."""
         # Prompts are padded on the left, so that all new tokens start at the same column.
         width = max(map(len, prompts))
         ends = self._all_ends(sampling)
@@ -162,11 +157,6 @@ class HfEngine:
             "top_k": max(sampling.top_k, 0),
             "min_p": sampling.min_p,
         }
-        processors: list[LogitsProcessor] = [_Finite()]
-        restricted = None
-        if self._constraint is not None:
-            restricted = Restricted(self._constraint, prompts, width, ends)
-            processors.append(restricted)
         # Sampling leaves the process's generators as they were.
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
@@ -178,19 +168,18 @@ class HfEngine:
                 do_sample=sampled,
                 **(choices if sampled else {}),
                 repetition_penalty=sampling.repetition_penalty,
-                logits_processor=LogitsProcessorList(processors),
+                logits_processor=LogitsProcessorList([_Finite()]),
                 pad_token_id=pad,
                 eos_token_id=ends,
                 return_dict_in_generate=True,
                 output_scores=not self._filtered,
                 output_logits=self._filtered,
             )
-        new, log_probs = self._read(output, mask, sampling, restricted)
-        allowed = [None] * len(new) if restricted is None else restricted.packed(new.shape[1])
-        return list(zip(new.cpu(), log_probs.cpu(), allowed, strict=True))
+        new, log_probs = self._read(output, mask, sampling)
+        return list(zip(new.cpu(), log_probs.cpu(), strict=True))
 
     def _read(
-        self, output: Any, mask: torch.Tensor, sampling: Sampling, restricted: Restricted | None
+        self, output: Any, mask: torch.Tensor, sampling: Sampling
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the new tokens and their log-probs, (B, T) each.
 
@@ -198,9 +187,8 @@ class HfEngine:
             output: result of transformers' generate.
             mask: (B, width), of the left-padded prompts.
             sampling: how the tokens were sampled.
-            restricted: the constraint's processor, if any.
         """
-        del sampling, restricted  # its scores are those of the allowed tokens
+        del sampling  # the scores are at its temperature
         new = output.sequences[:, mask.shape[1] :]
         per_token = output.logits if self._filtered else output.scores
         # Token by token: all of them at once would be the vocabulary's size larger.
@@ -230,9 +218,7 @@ class HfEngine:
         del self._model
 
 
-def _cut(
-    tokens: torch.Tensor, log_probs: torch.Tensor, allowed: Any, ends: torch.Tensor
-) -> Response:
+def _cut(tokens: torch.Tensor, log_probs: torch.Tensor, ends: torch.Tensor) -> Response:
     """Cut a row of the batch after its first end token."""
     stops = torch.isin(tokens, ends)
     finished = bool(stops.any())
@@ -241,5 +227,4 @@ def _cut(
         tuple(tokens[:length].tolist()),
         tuple(log_probs[:length].tolist()),
         "stop" if finished else "length",
-        allowed=None if allowed is None else allowed[:length],
     )

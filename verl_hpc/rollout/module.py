@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from verl_hpc.algorithms.allowed import unpacked
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import DataError, ModelError
 from verl_hpc.layout.shard_map import ShardMap
-from verl_hpc.rollout.constraint import Constraint, Restricted
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Request, Response, Sampling
 
@@ -29,7 +27,6 @@ class ModuleRollout(HfEngine):
         config: sampling and limits.
         weights: its parameters by logical name.
         shard_map: map of these weights.
-        constraint: restricts the tokens; None allows the whole vocabulary.
     """
 
     def __init__(
@@ -39,7 +36,6 @@ class ModuleRollout(HfEngine):
         config: RolloutConfig,
         weights: Mapping[str, torch.Tensor],
         shard_map: ShardMap,
-        constraint: Constraint | None = None,
     ) -> None:
         first = next(module.parameters())
         self.shard_map, self._weights = shard_map, weights
@@ -49,8 +45,6 @@ class ModuleRollout(HfEngine):
         self._model: Any = module.eval()
         self._ends = list(ends)
         self._filtered = bool(config.filters)
-        assert constraint is None or not self._filtered, "log-probs are of what is allowed"
-        self._constraint = constraint
         settings = getattr(module, "config", None)
         self.attention: str = getattr(settings, "_attn_implementation", None) or "the module's"
         text = settings.get_text_config() if isinstance(settings, PreTrainedConfig) else None
@@ -71,10 +65,10 @@ class ModuleRollout(HfEngine):
         return super()._continue(requests, sampling)
 
     def _read(
-        self, output: Any, mask: torch.Tensor, sampling: Sampling, restricted: Restricted | None
+        self, output: Any, mask: torch.Tensor, sampling: Sampling
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not isinstance(output, torch.Tensor):
-            return super()._read(output, mask, sampling, restricted)
+            return super()._read(output, mask, sampling)
         batch, width = mask.shape
         if output.ndim != 2 or output.shape[0] != batch or output.shape[1] <= width:
             raise ModelError(
@@ -97,9 +91,6 @@ class ModuleRollout(HfEngine):
         log_probs = []
         for i, n in enumerate(lengths.tolist()):
             of_row = logits[i, n - new.shape[1] - 1 : n - 1] / temperature
-            if restricted is not None:
-                allowed = torch.from_numpy(restricted.packed(new.shape[1])[i]).to(of_row.device)
-                of_row = of_row.masked_fill(~unpacked(allowed, of_row.shape[-1]), -torch.inf)
             log_probs.append(of_row.log_softmax(-1).gather(-1, new[i][:, None])[:, 0])
         return new, torch.stack(log_probs)
 

@@ -41,9 +41,7 @@ def continued(prefix: Response, new: Response) -> Response:
     tokens, log_probs = prefix.tokens + new.tokens, prefix.log_probs + new.log_probs
     parts = [r.experts for r in (prefix, new) if r.experts is not None]
     experts = np.concatenate(parts) if parts else None
-    allowed = new.allowed
-    assert allowed is None or not prefix.tokens, "responses under a constraint are not continued"
-    return Response(tokens, log_probs, new.finish_reason, mask, experts, allowed)
+    return Response(tokens, log_probs, new.finish_reason, mask, experts)
 
 
 def observed(response: Response, tokens: Sequence[int]) -> Response:

@@ -81,9 +81,6 @@ class Response:
     """Experts of each token of prompt and response except the last, which no pass read: numpy
     (tokens, layers, k) uint8 or uint16, if the engine records them. They come from the weights that
     first read the token."""
-    allowed: Any = field(default=None, compare=False)
-    """Tokens that a constraint allowed in each place: numpy (tokens, bytes) uint8 as in
-    `OutputOptions.allowed`; log_probs are then of the distribution over these only."""
 
     @property
     def sampled(self) -> tuple[int, ...]:

@@ -22,7 +22,6 @@ MASK = "mask"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 VERSIONS = "versions"
 EXPERTS = "experts"
-ALLOWED = "allowed"
 OLD_LOG_PROBS = "old_log_probs"
 REF_LOG_PROBS = "ref_log_probs"
 ENTROPY = "entropy"
@@ -57,7 +56,6 @@ COLUMNS: dict[str, Column] = {
     SELECTED: Column(torch.uint8, "token"),
     VERSIONS: Column(torch.int32, "token"),
     EXPERTS: Column(torch.uint8, "read"),
-    ALLOWED: Column(torch.uint8, "token"),
     TEACHER_TOP_TOKENS: Column(torch.int32, "token"),
     **dict.fromkeys(
         (
@@ -72,7 +70,6 @@ COLUMNS: dict[str, Column] = {
 trained on, 0 if the model did not write it or a correction or filter excludes it. WEIGHTS are those
 of algorithm.correction. VERSIONS counts the steps that had changed the weights a token was sampled
 with. EXPERTS are bytes, rows of `Architecture.routed_bytes`: where the rollout routed each token.
-ALLOWED are bytes as in `OutputOptions.allowed`: the tokens that a constraint allowed in each place.
 """
 
 

@@ -67,6 +67,10 @@ def open_problems(session: Session, config: RunConfig, encoder: Encoder) -> Prob
     """
     control, data = session.control, config.data
     needs, of_train = _NEEDS.get(config.recipe, ("prompt", "prompt"))
+    if config.tasks:
+        of_train = "prompt"  # each task reads its own rows, and checks them
+    if config.tasks or not config.evaluation.wanted:
+        needs = "prompt"
     train = control.together(lambda: open_source(data.train, of_train, data.train_on))
     sets = config.evaluation_sets
     evaluation = control.together(

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 
-from verl_hpc.algorithms.kl import KlController
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
@@ -28,7 +27,9 @@ from verl_hpc.step.role import InitialWeights, Role
 from verl_hpc.testing.local import LocalEngine, tiny_architecture
 from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.run_parts import kl_controller
 from verl_hpc.trainer.sync import WeightSync, offloads_of
+from verl_hpc.trainer.tasks import open_tasks
 
 CPU = torch.device("cpu")
 
@@ -89,13 +90,12 @@ def local_run(config: RunConfig, signals: Signals | None = None) -> RunContext:
         environments=start_environments(config.rollout.environment)
         if config.rollout.environment
         else None,
+        kl=kl_controller(config.algorithm.kl),
         stop=StopFlag(session.control, config.run_directory, signals or Signals()),
     )
     if config.generates:
         _add_rollout(run)
-    kl = config.algorithm.kl
-    target = kl.target if kl.controller == "adaptive" else None
-    run.kl = KlController(kl.coefficient, target, kl.horizon)
+    run.tasks = open_tasks(run)
     return run
 
 

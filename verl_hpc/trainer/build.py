@@ -9,7 +9,6 @@ from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
-from verl_hpc.algorithms.kl import KlController
 from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.config.role import ACTOR, CRITIC
@@ -34,6 +33,8 @@ from verl_hpc.trainer.build_roles import Builder, add_rollout, build_engines, ma
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import fingerprint
 from verl_hpc.trainer.prompt_form import PROMPT_FORM, prompt_form, say_what_is_unused
+from verl_hpc.trainer.run_parts import kl_controller
+from verl_hpc.trainer.tasks import open_tasks
 
 _logger = logging.getLogger(__name__)
 
@@ -139,6 +140,7 @@ def plan_run(
         ahead=ahead,
         environments=environments,
         own_files=own_files,
+        kl=kl_controller(config.algorithm.kl),
         fingerprint=known,
     )
     if any(role.parallel.engine == "megatron" for role in config.role_settings.values()):
@@ -146,10 +148,7 @@ def plan_run(
     run.roles = make_roles(builder)
     if config.generates:
         add_rollout(builder, run)
-    kl = config.algorithm.kl
-    if kl.placement != "none":
-        target = kl.target if kl.controller == "adaptive" else None
-        run.kl = KlController(kl.coefficient, target, kl.horizon)
+    run.tasks = open_tasks(run)
     return run, builder
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from verl_hpc.trainer.run_parts import RunParts
@@ -12,6 +13,9 @@ from verl_hpc.trainer.settings import Settings
 @dataclass
 class RunContext(RunParts):
     """The parts of a run, with its configuration as operators' settings."""
+
+    tasks: Mapping[str, RunContext] = field(default_factory=dict)
+    """The run as each of several tasks sees it (`trainer.tasks`)."""
 
     @cached_property
     def settings(self) -> Settings:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from verl_hpc.checkpoint.weights import Weights
+from verl_hpc.config.algorithm import AlgorithmConfig
+from verl_hpc.config.data import SourceConfig
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.reward import RewardConfig
@@ -31,7 +33,8 @@ RECIPE_FILE = "recipe's file"
 ALGORITHM_FILES = {name: f"algorithm.{name}'s file" for name in ("advantage", "loss", "preference")}
 EVALUATION = "what an evaluation asks and how it scores"
 ENVIRONMENT = "rollout.environment"
-MAY_CHANGE = (*REWARD, RECIPE_FILE, *ALGORITHM_FILES.values(), EVALUATION, ENVIRONMENT)
+TASKS = "how tasks score and learn"
+MAY_CHANGE = (TASKS, *REWARD, RECIPE_FILE, *ALGORITHM_FILES.values(), EVALUATION, ENVIRONMENT)
 """Entries that may change with a warning, since users fix their functions between jobs."""
 SAME_AS_FIRST = "the weights of model.path"
 """Value, instead of a hash, for an untrained role that uses the first weights."""
@@ -109,6 +112,8 @@ def fingerprint(
             file, _, name = config.recipe.rpartition(":")
             known["recipe"] = f"{Path(file).name}:{name}"
             known[RECIPE_FILE] = of_file(Path(file)).hex()[:8]
+        if config.tasks:
+            known |= _of_tasks(config, dropped)
         trained = [name for name, role in config.role_settings.items() if role.trainable]
         known[TRAINED] = ", ".join(sorted(trained))
         for setting, text in ALGORITHM_FILES.items():
@@ -131,6 +136,23 @@ def fingerprint(
         return known
 
     return control.broadcast(control.together(read if control.rank == 0 else dict))
+
+
+def _of_tasks(config: RunConfig, dropped: Sequence[SourceConfig]) -> dict[str, str]:
+    """Return the recipes and data of all tasks, and a hash of their rewards and algorithms."""
+    tasks = config.by_task
+    recipes = (f"{name}: {task.recipe}" for name, task in tasks.items())
+    data = (fingerprint_of_data(task.data.train, *dropped) for task in tasks.values())
+    told = [
+        [_of_reward(task.reward), *map(_function, _names_of(task.algorithm))]
+        for task in tasks.values()
+    ]
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return {"recipe": ", ".join(recipes), "data.train": ", ".join(data), TASKS: digest[:8]}
+
+
+def _names_of(algorithm: AlgorithmConfig) -> list[str]:
+    return [getattr(algorithm, setting).name for setting in ALGORITHM_FILES]
 
 
 def _of_adapters(lora: LoraConfig | None) -> str:

@@ -22,11 +22,13 @@ from verl_hpc.runtime.stop import StepDropped, StopRequest
 from verl_hpc.step.metrics import memory_metrics
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.evaluate import evaluate, evaluate_by
+from verl_hpc.trainer.guards import Action, Guards
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.records import ENDS, Outcome, Records, Result
 from verl_hpc.trainer.saves import Saves
-from verl_hpc.trainer.state import Progress, checkpoint_root
+from verl_hpc.trainer.state import START, Progress, checkpoint_root
 from verl_hpc.trainer.steps import Steps
+from verl_hpc.trainer.tasks import TaskSteps
 
 
 class Loop:
@@ -44,16 +46,22 @@ class Loop:
         self._saves: Saves
         self._rollout_has: int | None = None
         """Step whose weights the rollout engine has."""
-        self._steps = Steps(run, recipe, self._enter_operator, self._weights_to_rollout)
+        enter, refit = self._enter_operator, self._weights_to_rollout
+        self._steps = (
+            TaskSteps(run, recipe.of_tasks, enter, refit)
+            if recipe.of_tasks
+            else Steps(run, recipe, enter, refit)
+        )
+        self.guards: Guards
         if run.rollout is not None:
             run.rollout.wants_to_leave = lambda: (
                 self._droppable and self.stop.stop_request().at_once
             )
             self.stop.reads_requests |= run.rollout.place.leads
-        picture = recipe.pipeline(run.num_steps)
+        pictures = [flow.pipeline(run.num_steps) for flow in recipe.of_tasks.values() or [recipe]]
         if run.rank == 0:
-            told = [flow_text(picture), *shared_bases_text(run.layouts.bases)]
-            text = "\n".join(told) + f"\n\n{flow_mermaid(picture)}\n"
+            told = [*map(flow_text, pictures), *shared_bases_text(run.layouts.bases)]
+            text = "\n\n".join(["\n".join(told), *map(flow_mermaid, pictures)]) + "\n"
             replace_text(self.config.run_directory / FLOW, text)
 
     def to_the_end(self, progress: Progress) -> Result:
@@ -64,6 +72,7 @@ class Loop:
 
         On an error that all ranks raise, a save under way is finished first.
         """
+        self.guards = Guards(self.run, progress.step)
         self._saves = Saves(self.run, progress.step)
         self.run.let_change = self._saves.writer.let_change
         try:
@@ -77,6 +86,9 @@ class Loop:
         # A resumed run may have been stopped between a step and its evaluation.
         self._evaluated = self.run.session.control.broadcast(self.records.last_evaluated)
         owed: dict[str, float] = {}
+        if self.guards.goes_back and progress is START:
+            self._enter("save_checkpoint")
+            self._saves.begin(progress)
         if self._owes_evaluation(progress.step):
             owed = self._evaluate(progress.step)
             self._record(progress.step, dict(owed))
@@ -94,21 +106,14 @@ class Loop:
                     self._keep_responses(progress.step)
                 outcome = self._outcome(progress, {}, self.stop.agree())
                 break
+            action = self.guards.look(step, metrics)
+            if action == "rollback":
+                self._write_trace()
+                outcome = action
+                break
             due = self._owes_evaluation(step) + self._owes_evaluation(step + 1)
             stop_request = self.stop.agree(step, due)
-            every = self.config.checkpoint.every
-            if (
-                stop_request is StopRequest.SAVE
-                or stop_request.leaves
-                or (every and step % every == 0)
-                or step == self.run.num_steps
-            ):
-                self._save(progress)
-            else:
-                self._saves.look()
-            if stop_request is StopRequest.SAVE:
-                self._saves.finish()
-                self.stop.honoured(stop_request)
+            self._save_if_due(progress, stop_request)
             if self._owes_evaluation(step) and not stop_request.at_once:
                 metrics |= self._evaluate(step)
             if not stop_request.leaves:
@@ -118,12 +123,40 @@ class Loop:
                 self._save_for_good(progress)
             self._record(step, metrics)
             self._write_trace()
+            outcome = self._guarded(self.guards.look(step, metrics) or action, progress, outcome)
         assert outcome is not None, "a step is dropped only where ranks agreed to leave"
         self._enter("end")
         self._saves.finish()
-        if outcome != "restart":
+        if outcome not in ("restart", "rollback"):
             self.stop.honoured()
-        return Result(progress, outcome, "" if outcome in ENDS else self.stop.reason)
+        reason = self.stop.reason or str(self.guards.violation or "")
+        return Result(progress, outcome, "" if outcome in ENDS else reason)
+
+    def _save_if_due(self, progress: Progress, stop_request: StopRequest) -> None:
+        step, every = progress.step, self.config.checkpoint.every
+        if (
+            stop_request is StopRequest.SAVE
+            or stop_request.leaves
+            or (every and step % every == 0)
+            or step == self.run.num_steps
+        ):
+            self._save(progress)
+        else:
+            self._saves.look()
+        if stop_request is StopRequest.SAVE:
+            self._saves.finish()
+            self.stop.honoured(stop_request)
+
+    def _guarded(
+        self, action: Action, progress: Progress, outcome: Outcome | None
+    ) -> Outcome | None:
+        """Return the outcome of a step whose metrics guards have looked at."""
+        if action == "rollback" and outcome in (None, "finished"):
+            return "rollback"
+        if action == "stop" and outcome in (None, "restart"):
+            self._save_for_good(progress)
+            return "stopped"
+        return outcome
 
     def _outcome(
         self, progress: Progress, metrics: Mapping[str, float], stop_request: StopRequest

@@ -27,7 +27,8 @@ def ahead_key(config: RunConfig) -> str:
     staleness."""
     if not config.rollout.staleness:
         return ""
-    facts = [rollout_key(config), config.batch.size, config.replays_experts]
+    runs = list(config.by_task.values()) or [config]
+    facts = [f for run in runs for f in (rollout_key(run), run.batch.size, run.replays_experts)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 

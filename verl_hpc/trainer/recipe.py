@@ -44,6 +44,8 @@ class Recipe(DataFlow):
         self.evaluation: Recipe | None = None
         """Flow that evaluates, on rows of the evaluation data; None answers the prompts greedily
         and scores the answers with the reward function."""
+        self.of_tasks: dict[str, Recipe] = {}
+        """Recipes of several tasks by name, of which this is the first; empty without tasks."""
         self._first_steps: dict[str, int] = {}
         self._compiled: dict[int, Pipeline] = {}
         """Compiled pipelines by step, up to the last that an operator joins in."""
@@ -189,9 +191,7 @@ class Recipe(DataFlow):
 
         def call(**values: Any) -> Any:
             if computes:
-                run.let_change()
-                if run.sync is not None:
-                    run.sync.to_training()
+                run.prepare()
             result = bound(**values)
             is_pair = isinstance(result, tuple) and len(result) == 2
             if not (is_pair and isinstance(result[1], Mapping)):

@@ -38,16 +38,17 @@ _logger = logging.getLogger(__name__)
 
 CONFIG = "config.yaml"
 FACTS = "facts.json"
+GUARDS = "guards.jsonl"
 _FILES = (
-    *(CONFIG, FACTS, FLOW, HEARTBEAT, METRICS, RANKS, REPORT),
+    *(CONFIG, FACTS, FLOW, GUARDS, HEARTBEAT, METRICS, RANKS, REPORT),
     *(f"request_{kind}.json" for kind in KINDS),
 )
 """Files that a run writes, replaces or removes."""
 ENDS = ("finished", "goal reached")
 
-Outcome = Literal["finished", "goal reached", "stopped", "restart"]
-"""How a run ended: all steps done; evaluation.stop_at reached; stopped for good on request; stopped
-to be restarted from its last step."""
+Outcome = Literal["finished", "goal reached", "stopped", "restart", "rollback"]
+"""How a run ended: all steps done; evaluation.stop_at reached; stopped for good on request or by a
+guard; stopped to be restarted from its last step; a guard takes it back to an earlier step."""
 
 
 def check_files(run_directory: Path) -> None:

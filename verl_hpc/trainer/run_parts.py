@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_hpc.algorithms.kl import KlController
+from verl_hpc.config.algorithm import KlConfig
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
@@ -143,6 +144,12 @@ class RunParts:
     def exchange(self) -> Exchange:
         return Exchange(self.session.world, self.places, self.controls)
 
+    def prepare(self) -> None:
+        """Make room for models before they compute, and let a save copy them."""
+        self.let_change()
+        if self.sync is not None:
+            self.sync.to_training()
+
     @property
     def kernels(self) -> dict[str, str]:
         """Kernels of layers and attention in training and generation, listed separately for roles
@@ -156,3 +163,11 @@ class RunParts:
         if self.rollout is not None and self.rollout.engine is not None:
             kernels["rollout attention"] = self.rollout.engine.attention
         return kernels
+
+
+def kl_controller(config: KlConfig) -> KlController:
+    """Return the controller of a KL penalty's coefficient; 0 without a penalty."""
+    if config.placement == "none":
+        return KlController(0.0)
+    target = config.target if config.controller == "adaptive" else None
+    return KlController(config.coefficient, target, config.horizon)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from verl_hpc.checkpoint.run_state import AdapterState, OptimizerCounters, RunState
+from verl_hpc.checkpoint.run_state import AdapterState, OptimizerCounters, RunState, TaskState
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.step_files import Component, StepContents
 from verl_hpc.checkpoint.store import prune
@@ -112,6 +112,13 @@ class Saves:
             position=progress.position,
             kl_coefficient=_kl_coefficient(run),
             optimizers={role.name: _counters(run, role) for role in run.trained},
+            tasks={
+                name: progress.tasks.get(name, TaskState()).model_copy(
+                    update={"kl_coefficient": _kl_coefficient(task)}
+                )
+                for name, task in run.tasks.items()
+            },
+            next_task=progress.next_task,
             numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
             template_time=run.encoder.template.time.isoformat(),
             turn_end=run.encoder.turn_end if run.fingerprint.get(PROMPT_FORM) == CHAT else None,

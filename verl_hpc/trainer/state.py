@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import torch
 
 from verl_hpc.checkpoint.read import Step
+from verl_hpc.checkpoint.run_state import TaskState
 from verl_hpc.checkpoint.store import complete_steps, remove_torn
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
@@ -45,6 +46,10 @@ class Progress:
     """Number of finished steps."""
     position: Position
     """Position in the training data."""
+    tasks: Mapping[str, TaskState] = field(default_factory=dict)
+    """States of tasks by name, which have positions of their own; empty without tasks."""
+    next_task: str = ""
+    """Task of the next step, which may have been generated ahead."""
 
 
 START = Progress(0, Position())
@@ -131,6 +136,9 @@ def load_step_directory(run: RunContext, path: Path) -> Progress:
         restore_generators(control.together(lambda: step.rank_arrays(run.rank)))
     if run.kl.is_adaptive and state.kl_coefficient is not None:
         run.kl.coefficient = state.kl_coefficient
+    for name, of_task in state.tasks.items():
+        if of_task.kl_coefficient is not None and run.tasks[name].kl.is_adaptive:
+            run.tasks[name].kl.coefficient = of_task.kl_coefficient
     for name, number in run.numbers.items():
         number.value = state.numbers.get(name, number.value)
     if state.template_time:
@@ -140,7 +148,11 @@ def load_step_directory(run: RunContext, path: Path) -> Progress:
     take_up(run, step, same_data)
     if run.kept is not None:
         run.kept.load(control, path)
-    return Progress(state.step, state.position if same_data else Position())
+    tasks = dict(state.tasks)
+    if not same_data:
+        tasks = {n: s.model_copy(update={"position": Position()}) for n, s in tasks.items()}
+    position = state.position if same_data else Position()
+    return Progress(state.step, position, tasks, state.next_task)
 
 
 def _load_role(run: RunContext, step: Step, role: Role) -> None:

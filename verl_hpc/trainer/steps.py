@@ -19,6 +19,7 @@ from verl_hpc.trainer.state import Progress
 
 Enter = Callable[[Pipeline, int, str, str], object]
 """Callback with (pipeline, step, operator, placement) before an operator starts."""
+MakeNext = Callable[[int, Position], None]
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,18 @@ class Steps:
         self._next: _Batch | None = None
         self._generates = recipe.generates
 
-    def take(self, step: int, progress: Progress) -> StepResult:
+    def take(self, step: int, progress: Progress, make_next: MakeNext | None = None) -> StepResult:
         """Run a step; every rank calls it.
+
+        Args:
+            make_next: called with the next step and the position behind this one's rows, in place
+                of `make_ahead`.
 
         Raises:
             StepCancelled: a rank is preempted before the step has changed any state.
         """
-        if self._generates and self._run.config.rollout.staleness:
-            return self._take_made_ahead(step, progress)
+        if self._is_ahead:
+            return self._take_made_ahead(step, progress, make_next or self.make_ahead)
         metrics = self._refit(progress.step) if self._generates else {}
         rows, position = self._run.order.take(progress.position, self._run.config.batch.size)
         pipeline = self._recipe.pipeline(step)
@@ -98,7 +103,16 @@ class Steps:
             or position
         )
 
-    def _take_made_ahead(self, step: int, progress: Progress) -> StepResult:
+    @property
+    def _is_ahead(self) -> bool:
+        return self._generates and self._run.config.rollout.staleness > 0
+
+    def make_ahead(self, step: int, position: Position) -> None:
+        """Generate for a step while another trains, with rollout.staleness."""
+        if self._is_ahead:
+            self._next = self._make(step, position)
+
+    def _take_made_ahead(self, step: int, progress: Progress, make_next: MakeNext) -> StepResult:
         """Train on the values generated ahead, while generating ranks generate the next step's."""
         metrics = self._refit(progress.step)
         if self._next is None:
@@ -111,7 +125,7 @@ class Steps:
         self._resume(rest, step, batch.values)
         mine = {**batch.metrics, **self._recipe.metrics}
         if step < self._run.num_steps:
-            self._next = self._make(step + 1, batch.position)
+            make_next(step + 1, batch.position)
         # Here all ranks meet, with the next step made.
         return self._collect(Progress(step, batch.position), metrics, mine, batch.values)
 

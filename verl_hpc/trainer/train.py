@@ -34,12 +34,15 @@ from verl_hpc.runtime.stop import Signals, StopFlag
 from verl_hpc.sources.local import found_models, use_models
 from verl_hpc.trainer.build import plan_run
 from verl_hpc.trainer.build_roles import build_engines
+from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.facts import placements, run_facts
+from verl_hpc.trainer.guards import go_back, resume
 from verl_hpc.trainer.kept_caches import open_caches
 from verl_hpc.trainer.loop import Loop
+from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 from verl_hpc.trainer.records import CONFIG, Result, check_files, open_records
-from verl_hpc.trainer.state import START, has_steps, restore
+from verl_hpc.trainer.state import START, Progress, has_steps
 
 _logger = logging.getLogger(__name__)
 
@@ -124,22 +127,41 @@ def _train(
         ceiling = session.control.broadcast(ceiling)
     run.stop = StopFlag(session.control, config.run_directory, signals, ceiling=ceiling)
     enter("restore")
-    restored = restore(run)
+    restored = resume(run)
     assert restored is not None or not resumes, "engines are empty that no step has filled"
     if life is not None:
         step = (restored or START).step
         run_directory = config.run_directory
         rows = read_metrics(run_directory) if (run_directory / METRICS).exists() else []
         life.resume(step, seconds_after(rows, step))
-    with open_records(run, restored, heartbeat) as records:
-        session.watchdog.errands.append(records.meters.tick)
-        result = Loop(run, recipe, records, life).to_the_end(restored or START)
-        records.finish(run_facts(run, result))
+    result = take_steps(run, recipe, heartbeat, life, restored)
     if heartbeat is not None:
         heartbeat.end(result.outcome)
     if life is not None:
         life.end(result.outcome)
     return result
+
+
+def take_steps(
+    run: RunContext,
+    recipe: Recipe,
+    heartbeat: Heartbeat | None,
+    life: LifeRecord | None,
+    progress: Progress | None,
+) -> Result:
+    """Train to the end; after a rollback, continue as after a restart."""
+    errands = run.session.watchdog.errands
+    while True:
+        with open_records(run, progress, heartbeat) as records:
+            errands.append(records.meters.tick)
+            loop = Loop(run, recipe, records, life)
+            result = loop.to_the_end(progress or START)
+            errands.remove(records.meters.tick)
+            if result.outcome != "rollback":
+                records.finish(run_facts(run, result))
+                return result
+        assert loop.guards.violation is not None
+        progress = go_back(run, loop.guards.violation, result.progress)
 
 
 def _heartbeat(session: Session, config: RunConfig) -> Heartbeat | AbstractContextManager[None]:

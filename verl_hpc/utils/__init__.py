@@ -2,4 +2,4 @@
 
 from verl_hpc.tutorial_names import lazy_names
 
-__getattr__, __dir__ = lazy_names(__name__, "DynamicTaskWeightScheduler")
+__getattr__, __dir__ = lazy_names(__name__)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import sys
 
@@ -257,15 +258,7 @@ def test_numbers_of_numpy_and_torch_are_numbers(make_trainer, rows, tasks):
     assert verl_hpc.DynamicBatchSampler(dataset, 10).lengths == [5, 6]
 
 
-def test_a_loader_and_a_closed_provider_do_not_go_on(tasks, rows):
-    state = verl_hpc.data.get_dataloader(tasks, {"a": 1}, 4).state_dict()
-    loader = verl_hpc.data.get_dataloader(tasks, {"a": 1, "b": 1}, 4)
-    with pytest.raises(DataError, match="state is .*'a/epoch'.* by count, .*b/offset"):
-        loader.load_state_dict(state)
-    with pytest.raises(ConfigError, match=r"set_weights: weights\['a'\] = "):
-        loader.set_weights({"a": "x", "b": 1})
-    with pytest.raises(DataError, match="task_weights has a, and the loader's tasks are a, b"):
-        loader.set_weights({"a": 1})
+def test_a_closed_provider_does_not_go_on(rows):
     provider = verl_hpc.DataProvider(rows, "jsonl")
     provider.close()
     with pytest.raises(DataError, match="closed"):
@@ -282,10 +275,12 @@ def test_a_resumed_trainer_goes_on_behind_the_rows_it_has_had(make_trainer, tmp_
     assert [problem.prompt for problem in again.data_provider.read(2)] == ["s8", "s9"]
 
 
-@pytest.mark.parametrize("name", ["StreamingDataset", "collate_fn", "MetricsExporter"])
+@pytest.mark.parametrize("name", ["StreamingDataset", "collate_fn", "Trainer"])
 def test_names_that_are_elsewhere(name):
     for package in ("verl_hpc", "verl_hpc.data"):
-        with pytest.raises(ImportError, match=f"no attribute '{name}': .*{ELSEWHERE[name][-9:]}"):
+        with pytest.raises(
+            ImportError, match=f"no attribute '{name}': {re.escape(ELSEWHERE[name])}"
+        ):
             exec(f"from {package} import {name}")
         assert not hasattr(sys.modules[package], name)
 

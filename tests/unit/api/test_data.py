@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 import verl_hpc
 from verl_hpc.data.order import Position
-from verl_hpc.errors import DataError
+from verl_hpc.errors import ConfigError, DataError
 
 ROWS = [{"prompt": f"p{i}", "answer": f"a{i}"} for i in range(10)]
 
@@ -293,12 +293,14 @@ def test_tasks_are_mixed_by_weight_and_resumed(tmp_path):
     assert prompts(again.read(200)) == prompts(rows)
     again.seek(Position(0, 4))
     assert (again.position, prompts(again.read(200))) == (Position(0, 4), prompts(rows))
-    with pytest.raises(DataError, match="whole numbers by count"):
-        again.load_state_dict(state | {"count": 1.7})
+    with pytest.raises(ConfigError, match=r"state\['count'\] = .*1\.7"):
+        again.load_state_dict({"count": 1.7})
+    with pytest.raises(DataError, match="expected what state_dict"):
+        again.load_state_dict(state | {"math": 1})
     with pytest.raises(DataError, match="mth: 0 of mth.parquet and mth.jsonl"):
         verl_hpc.get_dataloader(tmp_path, {"mth": 1}, 4)
     with pytest.raises(DataError, match="expected one above 0"):
-        loader.set_weights({"math": 0, "code": 0})
+        verl_hpc.get_dataloader(tmp_path, {"math": 0, "code": 0}, 4)
 
 
 def test_a_directory_is_read_as_its_files(tmp_path):

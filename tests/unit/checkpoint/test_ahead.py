@@ -49,12 +49,11 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_arrays_keep_their_types_and_shapes(tmp_path):
     """Prompt and response have experts; a response that has not begun has no rows of them."""
-    allowed = np.arange(12, dtype=np.uint8).reshape(3, 4)
     for kind in (np.uint8, np.uint16):
         experts = np.arange(30, dtype=kind).reshape(5, 3, 2) * 7
         arrays = {
             ResponseId("rollout", 4, 1, 3): made(experts=experts),
-            ResponseId("rollout", 4, 2, 3): made(allowed=allowed),
+            ResponseId("rollout", 4, 2, 3): made(),
             ResponseId("rollout", 5, 1, 3): made(experts=experts[:0]),
         }
         read = through_a_file(tmp_path / "a.h5", arrays)
@@ -62,8 +61,7 @@ def test_arrays_keep_their_types_and_shapes(tmp_path):
         for array, expected in ((first.experts, experts), (third.experts, experts[:0])):
             assert array.dtype == kind and array.shape == expected.shape
             assert (array == expected).all()
-        assert (second.allowed == allowed).all() and second.experts is None
-        assert first.allowed is None
+        assert second.experts is None
 
 
 def test_a_file_of_another_save_is_refused(tmp_path):

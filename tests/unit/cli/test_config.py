@@ -12,7 +12,8 @@ def test_all_settings_are_listed_with_their_defaults(prints):
 
 
 def test_the_list_says_of_which_variant_a_setting_is(prints):
-    lines = [line for line in prints("config").splitlines() if "algorithm.loss.clip_low " in line]
+    settings = prints("config").splitlines()
+    lines = [line for line in settings if line.startswith("algorithm.loss.clip_low ")]
     assert len(lines) == 5
     expected = ["cispo", "clip_cov", "gmpo", "gspo", "ppo_clip"]
     assert [line.rpartition("   if algorithm.loss.name is ")[2] for line in lines] == expected

@@ -35,6 +35,14 @@ def test_evaluation_sets_have_charts_of_their_own():
     assert len(found) == len(CHARTS) + 2
 
 
+def test_tasks_have_charts_of_their_scores_and_shares_alone():
+    names = [f"task/{t}/{m}" for t in "ab" for m in ("critic/score/mean", "weight", "actor/lr")]
+    found = by_title(*names)
+    assert found["Score by task"] == {f"task/{t}/critic/score/mean": t for t in "ab"}
+    assert found["Share of the steps by task"] == {f"task/{t}/weight": t for t in "ab"}
+    assert len(found) == len(CHARTS) + 2
+
+
 def test_what_no_chart_has_gets_one_of_its_name():
     own = {
         "cost/score": {"cost/score/mean": "mean", "cost/score/max": "max"},

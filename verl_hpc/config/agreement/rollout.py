@@ -107,7 +107,7 @@ def check_reward_processes(config: RunSections) -> None:
 
 def check_generates_nothing(config: RunSections) -> None:
     """Raises: ValueError: a built-in recipe or an evaluation generates without an engine."""
-    answers = config.recipe == "sft" and config.evaluation.wanted
+    answers = (config.recipe == "sft" or bool(config.tasks)) and config.evaluation.wanted
     if answers or (config.samples_to_train and not config.has_own_recipe):
         what = "an evaluation" if answers else f"recipe: {config.recipe}"
         raise ValueError(f"rollout.engine = none, and {what} generates; choose vllm or hf")

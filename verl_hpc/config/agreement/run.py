@@ -13,36 +13,43 @@ from verl_hpc.config.agreement.rollout import (
     check_rollout_log_probs,
     check_router_replay,
 )
+from verl_hpc.config.agreement.tasks import check_guards, check_mix
 from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
 from verl_hpc.config.distillation import ForwardKl, unmet_need
 from verl_hpc.config.model import CriticConfig
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.role import ACTOR, CRITIC, REWARD, TEACHER
 from verl_hpc.config.roles import generates, role_settings, roles_of_recipe
-from verl_hpc.config.sections import RunSections
+from verl_hpc.config.sections import OF_ANSWERS, READ_BY_RECIPE, RunSections
 from verl_hpc.section import is_own
-
-_READS = {
-    "sft": ("aggregation", "loss_scale"),
-    "reward_model": (),
-    "dpo": ("preference",),
-    "kto": ("kto",),
-}
-"""Settings of algorithm that a recipe reads; a recipe not listed reads all but _OF_ANSWERS."""
-_OF_ANSWERS = ("preference", "kto")
 
 
 def check_agreement(config: RunSections) -> None:
     """Raises: ValueError: a setting asks for what another one, or the recipe, does not give."""
+    check_guards(config)
     check_roles(config)
     check_lora(config)
     check_fsdp_roles(config)
-    _check_recipe_reads(config)
-    if config.recipe == "distillation":
-        _check_distillation(config)
     if config.rollout.engine == "none":
         check_generates_nothing(config)
     check_evaluation(config)
+    if config.runtime.reward_processes:
+        check_reward_processes(config)
+    if not config.tasks:
+        _check_step(config)
+    else:
+        _check_rollout(config)
+    for name, task in check_mix(config).items():
+        try:
+            _check_step(task)
+        except ValueError as error:
+            raise ValueError(f"tasks.{name}: {error}".replace("data.train", "train")) from None
+
+
+def _check_step(config: RunSections) -> None:
+    """Raises: ValueError: a setting asks for what a step of this recipe does not give."""
+    if config.recipe == "distillation":
+        _check_distillation(config)
     if config.has_advantages:
         _check_advantage(config)
     if config.compares_answers:
@@ -50,10 +57,7 @@ def check_agreement(config: RunSections) -> None:
     if not config.has_own_recipe:
         _check_algorithm_is_read(config)
         _check_critic_is_there(config)
-    if config.samples_to_train and config.rollout.temperature == 0.0:
-        raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
-    if config.runtime.reward_processes:
-        check_reward_processes(config)
+    _check_rollout(config)
     check_rollout_log_probs(config)
     if config.rollout.is_quantised:
         check_quantised(config)
@@ -65,14 +69,17 @@ def check_agreement(config: RunSections) -> None:
     _check_mini_batches(config)
 
 
-def _check_recipe_reads(config: RunSections) -> None:
-    """Raises: ValueError: a setting outside of algorithm was changed that the recipe does not
-    read."""
-    recipe, trains = config.recipe, config.samples_to_train
+def _check_rollout(config: RunSections) -> None:
+    """Raises: ValueError: responses to train on would be greedy, or a section other than algorithm
+    has a setting that the recipe does not read."""
+    if config.samples_to_train and config.rollout.temperature == 0.0:
+        raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
+    recipe, trains, several = config.recipe, config.samples_to_train, bool(config.tasks)
     silent = "trains on no responses"
+    follows = several or recipe == "distillation" or config.has_own_recipe
     for setting, is_read, does in (
-        ("distillation", recipe == "distillation" or config.has_own_recipe, "follows no teacher"),
-        ("reward.smoothing", recipe == "rl", "does not use it"),
+        ("distillation", follows, "follows no teacher"),
+        ("reward.smoothing", several or recipe == "rl", "does not use it"),
         ("rollout.staleness", trains, silent),
         ("rollout.balance", trains, f"{silent}, and those of an evaluation are dealt as fixed"),
         ("rollout.environment", generates(config), "generates nothing here"),
@@ -172,7 +179,8 @@ def _check_answers(config: RunSections) -> None:
             "and scores none; leave it out"
         )
     for name, source in config.sources.items():
-        if source.kind != "files":
+        is_read = name == "data.train" or config.evaluation.wanted
+        if source.kind != "files" and is_read:
             needed = labels if (config.recipe, name) == ("kto", "data.train") else pairs
             raise ValueError(f"{name}.kind = {source.kind}: recipe {config.recipe} needs {needed}")
 
@@ -186,9 +194,9 @@ def _check_algorithm_is_read(config: RunSections) -> None:
             f"algorithm.prm has no effect with algorithm.advantage.name = {advantage.name}, "
             "which needs no process rewards; leave it out"
         )
-    default, own = AlgorithmConfig(), _READS.get(config.recipe)
+    default, own = AlgorithmConfig(), READ_BY_RECIPE.get(config.recipe)
     for name in AlgorithmConfig.model_fields:
-        reads = name not in _OF_ANSWERS if own is None else name in own
+        reads = name not in OF_ANSWERS if own is None else name in own
         if not reads and getattr(config.algorithm, name) != getattr(default, name):
             other = f"; it reads algorithm.{' and '.join(own)}" if own else ""
             raise ValueError(

@@ -11,7 +11,6 @@ import torch
 
 from verl_hpc.engines.protocol import OutputOptions, TokenOutputs
 from verl_hpc.step.batch import (
-    ALLOWED,
     ENTROPY,
     EXPERTS,
     OLD_LOG_PROBS,
@@ -84,12 +83,6 @@ def sequence_parts(
     return parts
 
 
-def allowed_tokens(samples: Samples, sequences: Columns) -> list[torch.Tensor] | None:
-    """Return `OutputOptions.allowed` if a constraint restricted the rollout, else None."""
-    of_responses = sequences.values.get(ALLOWED)
-    return None if of_responses is None else sequence_parts(samples, sequences, of_responses)
-
-
 @operator("old")
 def old_log_probs(
     place: Placement,
@@ -114,7 +107,6 @@ def old_log_probs(
         untempered=settings.filtered,
         sum_p_squared=settings.sum_p_squared,
         experts=sequences.values.get(EXPERTS),
-        allowed=allowed_tokens(samples, sequences),
     )
     outputs = actor.engine.infer(sequences[TOKENS], settings.temperature, wanted)
     metrics = probe(place, settings, samples, sequences, outputs)
@@ -157,7 +149,7 @@ def probe(
 def ref_log_probs(
     place: Placement, reference: Role, temperature: float, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Metrics]:
-    """Compute log-probs under the reference policy, with the rollout's constraints."""
+    """Compute log-probs under the reference policy."""
     return log_probs_of(reference, temperature, samples, sequences, REF_LOG_PROBS), {}
 
 
@@ -165,8 +157,7 @@ def log_probs_of(
     role: Role, temperature: float, samples: Samples, sequences: Columns, column: str
 ) -> Columns:
     """Compute log-probs of the response tokens under a role's policy, as a column."""
-    wanted = OutputOptions(allowed=allowed_tokens(samples, sequences))
-    outputs = role.engine.infer(sequences[TOKENS], temperature, wanted)
+    outputs = role.engine.infer(sequences[TOKENS], temperature)
     log_probs = response_parts(samples, sequences, outputs, "log_probs")
     return Columns(sequences.positions, {column: log_probs})
 

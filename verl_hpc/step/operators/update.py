@@ -31,7 +31,7 @@ from verl_hpc.step.batch import (
 )
 from verl_hpc.step.metrics import peak_of_device, utilisation
 from verl_hpc.step.operator import Metrics, operator
-from verl_hpc.step.operators.infer import OldLogProbsSettings, allowed_tokens, probe
+from verl_hpc.step.operators.infer import OldLogProbsSettings, probe
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, TokenLoss, optimise
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
@@ -101,9 +101,7 @@ def update_actor(
         actor_loss(settings, old, advantages, reference, trained, selected),
         masks=selected or trained,
         wanted=OutputOptions(
-            untempered=starts_here and settings.old.filtered,
-            experts=sequences.values.get(EXPERTS),
-            allowed=allowed_tokens(samples, sequences),
+            untempered=starts_here and settings.old.filtered, experts=sequences.values.get(EXPERTS)
         ),
         seen=compare if starts_here else None,
     )

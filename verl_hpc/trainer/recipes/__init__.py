@@ -38,7 +38,7 @@ def find_recipe(name: str, import_timeout_s: float) -> Callable[[RunContext], Re
 
 
 def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Recipe:
-    """Make a recipe for a run, and check it.
+    """Make a recipe for a run, and check it; of a run with tasks, the recipes of all.
 
     Raises:
         RewardError: an evaluation set's reward function cannot be used.
@@ -46,6 +46,8 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
             operator needs a role that the run lacks, a role is unused, or there is no way to
             evaluate.
     """
+    if run.tasks:
+        return _of_tasks(run, function)
     name = run.config.recipe
     try:
         recipe = function(run)
@@ -80,6 +82,18 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
     if recipe.evaluation is not None:
         recipe.evaluation.pipeline()
     return recipe
+
+
+def _of_tasks(run: RunContext, function: Callable[[RunContext], Recipe]) -> Recipe:
+    recipes = {}
+    for name, task in run.tasks.items():
+        recipes[name] = make_recipe(task, BUILT_IN.get(task.config.recipe, function))
+        run.numbers |= {f"tasks.{name}.{n}": number for n, number in task.numbers.items()}
+    if run.config.evaluation.wanted:
+        _ = run.settings.evaluation_sets
+    first = next(iter(recipes.values()))
+    first.of_tasks = recipes
+    return first
 
 
 def _check_settings(run: RunContext, recipe: Recipe) -> None:

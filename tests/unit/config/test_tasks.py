@@ -1,0 +1,131 @@
+"""Tasks, their mix and guards in a configuration: what tasks take from the run, what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.config.trees import parse, tree
+from verl_hpc.config.load import dump_config, load_config, parse_config
+from verl_hpc.config.plain_yaml import read_yaml
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import ConfigError
+
+SUMS = {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}
+WORDS = {"kind": "files", "paths": ["words.jsonl"]}
+TASKS = {
+    "sums": {"weight": 0.5, "train": SUMS, "reward": {"function": "exact_match"}},
+    "words": {"weight": 0.3, "recipe": "sft", "train": WORDS, "batch_size": 4},
+    "pairs": {"weight": 0.2, "recipe": "dpo", "train": {"kind": "files", "paths": ["p.jsonl"]}},
+}
+SAVES = {"every": 2, "keep": 3}
+BACK = {"metric": "actor/grad_norm", "action": "rollback"}
+
+
+def mixed(**changes):
+    return parse(**{"tasks": TASKS} | changes)
+
+
+def test_a_task_is_the_run_with_some_settings_changed(tmp_path):
+    config = mixed(
+        algorithm__kl={"placement": "loss"}, rollout__staleness=1, rollout__temperature=0.7
+    )
+    sums, words, pairs = config.by_task.values()
+    assert [task.recipe for task in (sums, words, pairs)] == ["rl", "sft", "dpo"]
+    assert (sums.algorithm, sums.reward.function) == (config.algorithm, "exact_match")
+    assert (words.algorithm.kl.placement, words.rollout.staleness) == ("none", 0)
+    assert (words.batch.size, pairs.batch.size) == (4, config.batch.size)
+    assert sums.rollout == config.rollout and pairs.rollout.temperature == 0.7
+    assert [*config.role_settings] == ["actor", "reference"] and config.generates
+    assert {"tasks.words.train", "tasks.pairs.train"} <= config.sources.keys()
+    assert "tasks.sums.reward" in config.rewards
+    (tmp_path / "run.yaml").write_text(dump_config(config))
+    assert load_config(tmp_path / "run.yaml") == config
+
+
+def test_the_first_task_stands_for_a_run_that_has_no_recipe_and_data_of_its_own():
+    given = tree(tasks={"words": TASKS["words"] | {"weight": 1}})
+    del given["recipe"], given["data"]
+    config = parse_config(given)
+    assert (config.recipe, config.data.train.paths) == ("sft", ["words.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("step", "share"), [(1, 0.9), (10, 0.9), (60, 0.5), (110, 0.1), (999, 0.1)]
+)
+def test_a_schedule_is_linear_between_its_steps(step, share):
+    schedule = {"schedule": {10: 0.9, 110: 0.1}}
+    other = {"schedule": {10: 0.1, 110: 0.9}}
+    config = mixed(tasks={"easy": schedule, "hard": other})
+    assert config.tasks["easy"].share(step, 0.5) == pytest.approx(share)
+
+
+def changed(name, **changes):
+    return {"tasks": TASKS | {name: TASKS[name] | changes}}
+
+
+def guard(**changes):
+    return {"guards": {"low": {"metric": "a", "below": 1.0} | changes}}
+
+
+REFUSED = [
+    ("sum to 0.9 at step 1", changed("sums", weight=0.4)),
+    ("sum to 0.8 at step 50", changed("sums", weight=None, schedule={1: 0.5, 50: 0.3})),
+    ("weight and schedule", changed("sums", schedule={1: 0.5})),
+    ("tasks.sums: has no weight", changed("sums", weight=None)),
+    ("mix.min_weight = 0.4 for 3 tasks", {"mix": {"min_weight": 0.4}}),
+    ("mix.by = success", {"mix": {"by": "success"}}),
+    ("decay = 0.5 has no effect", {"mix": {"decay": 0.5}}),
+    ("mix has no effect without tasks", {"mix": {"min_weight": 0.1}, "tasks": {}}),
+    ("epochs = 2 with tasks", {"epochs": 2, "steps": None}),
+    (
+        "rollout.staleness = 1 with recipe: sft",
+        {"tasks": {"a": {"recipe": "sft"}}, "recipe": "sft", "rollout__staleness": 1},
+    ),
+    ("rollout.staleness = 2", {"rollout__staleness": 2}),
+    ("tasks.words.num_samples", changed("words", num_samples=2)),
+    ("tasks.words.reward", changed("words", reward={"function": "gsm8k"})),
+    ("tasks.sums.recipe = reward_model", {"recipe": "reward_model"}),
+    ("tasks.sums: rollout.num_samples = 1", changed("sums", num_samples=1)),
+    ("tasks.pairs: train.kind = reasoning_gym", changed("pairs", train=SUMS)),
+    ("tasks.words.batchsize: no such setting", changed("words", batchsize=2)),
+    ("algorithm.kto: no task reads it", {"algorithm__kto": {"beta": 0.3}}),
+    (
+        "distillation.task_reward_weight: no task reads it",
+        {"distillation": {"name": "reverse_kl", "task_reward_weight": 0.5}},
+    ),
+    ("roles.teacher: no operator", {"roles": {"teacher": {"path": "models/other"}}}),
+    ("give one of below, above, drop", guard(drop=1.0)),
+    ("no such task; did you mean sums", guard(metric="task/sum/x")),
+    ("the run evaluates nothing", guard(metric="val/accuracy")),
+    ("checkpoint.every = 0", guard(**BACK)),
+    ("checkpoint.keep to at least 6", guard(**BACK, over=9) | {"checkpoint": SAVES}),
+    ("max_rollbacks = 5 has no effect", guard(max_rollbacks=5)),
+]
+
+
+def test_what_cannot_be_honoured_is_refused_with_its_reason():
+    wrong = []
+    for words, changes in REFUSED:
+        try:
+            mixed(**changes)
+        except ConfigError as error:
+            if words in str(error):
+                continue
+            wrong.append(f"{words!r}: {error}")
+        else:
+            wrong.append(f"{words!r}: accepted")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_rollback_is_accepted_with_enough_steps():
+    config = mixed(**guard(**BACK, over=4), checkpoint=SAVES)
+    assert isinstance(config, RunConfig)
+
+
+def test_the_examples_of_the_page_and_of_the_configurations_are_runs():
+    root = Path(__file__).parents[3]
+    page = (root / "docs/tasks.md").read_text()
+    config = parse_config(read_yaml(page.split("```yaml\n")[1].split("```")[0]))
+    assert [task.recipe for task in config.by_task.values()] == ["rl", "sft", "dpo"]
+    config = load_config(root / "configs/run/tasks.yaml")
+    assert config.tasks["imitated"].share(100, 0.5) == config.mix.min_weight

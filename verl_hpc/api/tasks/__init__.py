@@ -1,1 +1,0 @@
-"""Several tasks that train one actor (docs/multi_task.md)."""

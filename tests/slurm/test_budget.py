@@ -1,6 +1,7 @@
 """What `budget` says of real jobs, beside what Slurm's accounts and the meters of its nodes say.
 
-The nodes have GPUs for Slurm to hand out, ranks on CPUs, and meters that a thread turns.
+Thirty runs of a fleet, up to eight at a time, and a few alone, of which more is asked. The nodes
+have GPUs for Slurm to hand out, ranks on CPUs, and meters that a thread turns.
 """
 
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.conftest import REQUIRED
+from tests.slurm.fleet import CEILING, STARTS, Fleet, Table
 from tests.slurm.runs import Run, set_pause, write_run
 from verl_hpc.cli.main import main
 from verl_hpc.runs.lives import read_lives
@@ -29,12 +31,12 @@ WITH_GPUS = f"site.gpus_per_node={GPUS}", "site.tasks_per_node=1", "runtime.devi
 
 @pytest.fixture(scope="module")
 def lab(slurm, submitter):
-    """Two nodes that keep accounts."""
+    """Eight nodes that keep accounts."""
     if (reason := missing(accounts=True)) is not None:
         assert os.environ.get(REQUIRED) != "1", reason
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory:
-        sizes = {"nodes": 2, "gpus": GPUS, "accounting": True, "kill_wait_s": 6}
+        sizes = {"nodes": 8, "gpus": GPUS, "accounting": True, "kill_wait_s": 6}
         settings = LabSettings(directory=Path(directory), **sizes, **submitter)
         with Lab(settings) as running, metered(running):
             yield running
@@ -74,6 +76,13 @@ def budget(lab, monkeypatch, capsys):
     return call
 
 
+@pytest.fixture
+def fleet(lab, model, tmp_path):
+    yield Fleet(lab, model, tmp_path, WITH_GPUS)
+    lab.run("scancel", "--me")
+    lab.mend()
+
+
 def accounted(lab, *jobs):
     """Seconds of every start of jobs, by when Slurm says that it began and ended."""
     words = ["env", "SLURM_TIME_FORMAT=%s", "sacct", "-n", "-P", "-D", "-X"]
@@ -87,6 +96,12 @@ def settled(lab, *jobs):
     lab.run("sacct")
     time.sleep(3)
     return accounted(lab, *jobs)
+
+
+def write_figures(name, run, seconds):
+    """For people who read what `pytest -s` prints."""
+    own = sum(life.hours for life in read_lives(run.directory)) if run is not None else 0
+    print(f"\n{name}: sacct {seconds} s; own records {own * 3600:.1f} GPU-seconds")
 
 
 def test_a_killed_run_and_what_it_lost(lab, run, budget):
@@ -111,6 +126,42 @@ def test_a_killed_run_and_what_it_lost(lab, run, budget):
     assert use["lost_s"] == pytest.approx(redone + first_life.unfinished_s, abs=0.01)
     own = first_life.hours + second_life.hours
     assert own == pytest.approx(use["hours"], abs=2 * 2 * GPUS * 13 / 3600)
+    write_figures("killed", run, seconds)
+
+
+def test_thirty_runs_and_what_becomes_of_them(fleet, budget):
+    """An array, kills, lost nodes, requeues, chains and ceilings, up to eight runs at a time."""
+    fleet.submit()
+    fleet.strike()
+    fleet.finish()
+    check_fleet(fleet, budget(*fleet.directories.values())["runs"])
+
+
+def check_fleet(fleet, uses):
+    """What `budget` says of each run, beside sacct's starts and ends, and the meters."""
+    table, checked = Table(), []
+    for kind, use in zip(fleet.kinds, uses, strict=True):
+        seconds = accounted(fleet.lab, *fleet.jobs[use["run"]])
+        own = sum(life.hours for life in read_lives(fleet.directories[use["run"]]))
+        table.add(kind, use, GPUS * sum(seconds), 3600 * own, WATTS * sum(seconds))
+        checked.append((kind, use, seconds))
+    print(table)
+    assert table.sums["runs"] == 30
+    for kind, use, seconds in checked:
+        assert (use["unit"], use["source"]) == ("GPU-hours", "sacct")
+        assert use["starts"] == len(seconds) == STARTS[kind], use
+        assert 3600 * use["hours"] == pytest.approx(GPUS * sum(seconds), rel=0.01), use
+        if kind != "cancelled":  # it may have had the time to save, and may not
+            assert (use["lost_s"] > 0) == (kind in ("rank killed", "node lost")), use
+        if kind == "ceiling":
+            step_s = max(row["timing_s/step"] for row in fleet.rows(use["run"]))
+            most = 3600 * CEILING + GPUS * step_s
+            assert 3600 * use["hours"] <= most, "passed by more than one step"
+        if kind == "requeued":
+            assert use["wait_s_by_reason"]["BeginTime"] >= 5
+        if kind == "chain":
+            assert use["wait_s_by_reason"]["Dependency"] >= seconds[0] - 5
+    assert table.sums["metered J"] == pytest.approx(table.sums["turned J"], rel=0.01)
 
 
 def test_a_run_stops_before_it_passes_its_hours_and_starts_no_more(lab, run, budget):
@@ -121,9 +172,10 @@ def test_a_run_stops_before_it_passes_its_hours_and_starts_no_more(lab, run, bud
     run.wait_until_gone()
     assert "would pass runtime.max_gpu_hours" in run.rank_logs
     assert run.steps_done == run.checkpoints[-1] < 500
-    settled(lab, run.job)
+    seconds = settled(lab, run.job)
     (use,) = budget(run.directory)["runs"]
     assert use["hours"] <= 0.1, "it was to stop before"
+    write_figures("ceiling 360 GPU-seconds", run, seconds)
     again = run.directory / "job/attempts"
     before = len(list(again.glob("[0-9]*")))
     run.submit(*WITH_GPUS, "runtime.max_gpu_hours=0.03", "steps=500", nodes=2)
@@ -166,3 +218,4 @@ def test_energy_is_what_the_meters_counted(lab, model, tmp_path, budget):
     (use,) = report["runs"]
     assert report["meter"] == "acct_gather_energy/pm_counters"
     assert use["kwh"] == pytest.approx(2 * WATTS * seconds / 3.6e6, rel=0.01)
+    print(f"\nenergy: {use['kwh'] * 3.6e6:.0f} J of {2 * WATTS * seconds:.0f} J")

@@ -100,6 +100,42 @@ def test_a_site_that_starts_jobs_without_the_submitters_variables(lab, show, pas
     assert "OTHER" not in variables
 
 
+COMPILE = """
+import os
+from pathlib import Path
+
+def compute_score(**_):
+    job, cache = os.environ["SLURM_JOB_ID"], Path(os.environ["TRITON_CACHE_DIR"])
+    for kernel in cache.glob("KEY/*"):
+        Path(__file__).with_name(f"{job}.{kernel.name}").touch()
+    (cache / "KEY").mkdir(parents=True, exist_ok=True)
+    (cache / "KEY" / f"of_{job}.cubin").write_bytes(b"machine code")
+    return 1.0
+"""
+"""It compiles a kernel of its own in each job, and tells which kernels it has found."""
+
+
+@pytest.mark.slow
+def test_a_second_job_has_the_compile_caches_of_the_first(lab, show):
+    home = show.config.parent
+    (home / "reward.py").write_text(COMPILE)
+    (home / "project").mkdir()
+    words = ["site.caches=$PROJECT/a b/caches", 'site.umask="027"']
+    words += ["site.pass_environment=[PROJECT]", "runtime.reward_processes=0"]
+    jobs = []
+    for name in ("one", "two"):
+        show.directory = home / name
+        given = command(show, *words, f"name={name}")
+        show.job = job_of(submit(show, lab, given, PROJECT=str(home / "project")))
+        show.finish()
+        jobs.append(show.job)
+    first, second = jobs
+    assert (home / f"{second}.of_{first}.cubin").exists(), show.rank_logs
+    (archive,) = (home / "project/a b/caches").glob("verl_hpc-*/*")
+    assert archive.stat().st_mode & 0o777 == 0o640
+    assert "files of compile caches: 1, from " in show.rank_logs
+
+
 CORES_BESIDE_GPUS = ["site.gpus_per_node=0", "site.tasks_per_node=2"]
 CORES_BESIDE_GPUS.append("site.extra_directives=[--gres=gpu:2]")
 """Slurm gives the job GPUs, and the profile has none."""

@@ -106,7 +106,7 @@ def _needs(works: Sequence[Work]) -> list[Sequence[int]]:
     maker: dict[str, int] = {}
     needs: list[Sequence[int]] = []
     for i, work in enumerate(works):
-        assert {*maker, "rows"}.issuperset(work.needs), work
+        assert {*maker, "rows"} >= set(work.needs), work
         needs.append(sorted({maker[v] for v in (*work.needs, *work.optional) if v in maker}))
         maker |= dict.fromkeys(work.gives, i)
     return needs

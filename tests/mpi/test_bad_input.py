@@ -239,10 +239,12 @@ def test_logits_that_are_not_finite_on_one_rank(here, configure, monkeypatch, en
         for weight in run.rollout.engine.weights.values():
             weight.fill_(math.nan)
     elif here.world.rank == 1:
-        broken = Response((1,), (math.nan,), "stop")
-        monkeypatch.setattr(
-            run.rollout.engine, "generate", lambda prompts, *_, **__: [broken] * len(prompts)
-        )
+
+        def generate_nan(feed, sampling):
+            for index, _ in feed.next(0):
+                feed.ended(index, Response((1,), (math.nan,), "stop"))
+
+        monkeypatch.setattr(run.rollout.engine, "generate", generate_nan)
     with pytest.raises(TrainingError, match="the model's logits are infinite or NaN") as error:
         generate(run.rollout.place, run.rollout, run.settings.generate, StepRows(1, range(4)))
     assert error.value.agreed

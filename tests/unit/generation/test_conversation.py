@@ -109,10 +109,13 @@ class StartsOthers(Echo):
         time.sleep(60)
 
 class SlowForOne(Echo):
-    "The first row's takes long; the others answer at once."
+    "The first row's first step takes long; all others answer at once."
+    waits = 3.0
 
     def step(self, tokens, text):
-        time.sleep(3.0 if self.problem.index == 0 else 0.0)
+        if self.problem.index == 0:
+            time.sleep(self.waits)
+            self.waits = 0.0
         with open(f"{self.notes}/order", "a") as file:
             file.write(f"{self.problem.index} ")
         self.left -= 1

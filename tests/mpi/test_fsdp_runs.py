@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from tests.mpi.recipe_runs import ROLLOUT, assert_same, configure, finish, write_reward
+from tests.mpi.recipe_runs import RECIPES, ROLLOUT, assert_same, configure, finish, write_reward
 
 pytestmark = pytest.mark.world(2)
 ENGINES = {"megatron": {"tensor_parallel": 2}, "fsdp": {"engine": "fsdp"}}
+HYBRID = {"engine": "fsdp", "fsdp": {"shard_size": 2, "forward_prefetch": True}}
 SAME = ("actor/loss", "actor/grad_norm", "actor/kl", "actor/entropy", "critic/score/mean")
 
 
@@ -64,3 +65,34 @@ def test_grpo_generates_with_vllm(here, tiny_model, shared_directory, tensor_par
     assert all(row["actor/grad_norm"] > 0 for row in steps)
     assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in steps)
     assert all(row["reshard/received_bytes"] == row["reshard/minimum_bytes"] > 0 for row in steps)
+
+
+@pytest.mark.slow(reason="a further case; run with --slow")
+def test_a_critic_of_one_engine_beside_an_actor_of_the_other(here, tiny_model, shared_directory):
+    reward, found = write_reward(here, shared_directory), {}
+    for engine, parallel in ENGINES.items():
+        critic = {"parallel": parallel, "optimizer": {"lr": 1e-4}}
+        more = RECIPES["ppo"] | {"roles": {"critic": critic}, "reward": {"function": reward}}
+        model = tiny_model("llama", False)
+        found[engine] = finish(here, configure(f"ppo-{engine}", model, shared_directory, **more))
+    assert_same(found["fsdp"], found["megatron"], ("critic/", "actor/loss"), rel=1e-3)
+
+
+@pytest.mark.slow(reason="a further case; run with --slow")
+@pytest.mark.world(4)
+def test_groups_of_ranks_with_copies_train_as_all_ranks_do(here, tiny_model, shared_directory):
+    """PPO, and with the critic alone divided so."""
+    reward, rows_of = write_reward(here, shared_directory), {}
+    sharded = ENGINES["fsdp"]
+    for name, actor, critic in (
+        ("all", sharded, sharded),
+        ("hybrid", HYBRID, HYBRID),
+        ("critic", sharded, HYBRID),
+    ):
+        roles = {"critic": {"parallel": critic, "optimizer": {"lr": 1e-4}}}
+        more = RECIPES["ppo"] | {"roles": roles, "reward": {"function": reward}, "parallel": actor}
+        model = tiny_model("llama", False)
+        run = configure(f"copies-{name}", model, shared_directory, **more)
+        rows_of[name] = finish(here, run)
+    for name in ("hybrid", "critic"):
+        assert_same(rows_of[name], rows_of["all"], ("critic/", "actor/loss"), rel=1e-3)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,21 @@ def open_rows(
         DataError: for the reasons of `open_format`, or another ending.
     """
     kind = path.suffix.removeprefix(".")
-    if kind not in formats and path.is_file():
+    with _reading(path):
+        is_wrong = kind not in formats and path.is_file()
+    if is_wrong:
         *others, last = (f".{name}" for name in formats)
         endings = f"{', '.join(others)} or {last}"
         raise DataError(f"{path}: the ending says the format; it must be {endings}")
     return open_format(str(path), kind, needed, optional)
+
+
+@contextmanager
+def _reading(path: object) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error}); check the data set") from None
 
 
 def open_format(
@@ -57,7 +68,7 @@ def open_format(
         DataError: it is not there, malformed, or without a needed column.
     """
     source: Path | RemoteFile = RemoteFile(path, options) if "://" in path else Path(path)
-    try:
+    with _reading(path):
         if isinstance(source, Path):
             if not source.is_file():
                 raise DataError(f"{path}: no such file; check the paths of the data set")
@@ -68,5 +79,3 @@ def open_format(
             return ParquetRows(source, needed, optional)
         local = source if isinstance(source, Path) else source.copied_to(scratch)
         return JsonlRows(local) if kind == "jsonl" else CsvRows(local)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}); check the data set") from None

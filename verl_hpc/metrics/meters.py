@@ -75,7 +75,7 @@ class Meters:
 
     @contextmanager
     def during(self, operator: str) -> Iterator[None]:
-        """Attribute a block to an operator, also one that raises."""
+        """Attribute a block to an operator, also one that raises. Blocks do not nest."""
         self.enter(operator)
         try:
             yield

@@ -72,7 +72,7 @@ RESHARD_SECONDS = "reshard/seconds"
 TASK = "task/"
 """Prefix of a task's name, and of the metrics of its steps: `task/NAME/critic/score/mean`."""
 TIMING = "timing_s/"
-"""Prefix of seconds by operator; a timer inside another is `timing_s/outer/inner`."""
+"""Prefix of seconds by operator."""
 STEP_SECONDS = "timing_s/step"
 CPU = "cpu_s/"
 """Prefix of CPU seconds by operator, of all threads of the rank's process; names as with

@@ -2,7 +2,7 @@
 
 Metrics of metrics.jsonl are gauges (`actor/grad_norm` is `verl_actor_grad_norm`), except these:
 
-    verl_operator_latency_seconds{operator=}  histogram of timing_s/; an inner one is outer/inner
+    verl_operator_latency_seconds{operator=}  histogram of timing_s/
     verl_operator_cpu_seconds{operator=}      gauge of cpu_s/
     verl_step_latency_seconds                 histogram of whole steps
     verl_rollout_latency_seconds              histogram of the operator rollout

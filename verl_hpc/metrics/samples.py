@@ -117,6 +117,7 @@ class SampleLog:
         tree = {"step": step} | {name: [*map(_as_tree, both[name][:MAX_GROUPS])] for name in both}
         text = json.dumps(tree, allow_nan=False) + "\n"
         try:
+            make_directory(self._run_directory / DIRECTORY)
             replace_text(file_of(self._run_directory, step), text)
             self._newest, self._steps = (step, both), sorted({*self._steps, step})
             if kind == "evaluation":

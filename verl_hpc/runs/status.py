@@ -4,6 +4,7 @@ question."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class RunStatus:
         beat = self.beat
         if beat is None or beat.outcome is not None or beat.job_id is not None:
             return False
-        return beat.host == socket.gethostname() and not Path(f"/proc/{beat.pid}").exists()
+        return beat.host == socket.gethostname() and not _exists(beat.pid)
 
     @property
     def is_alive(self) -> bool:
@@ -241,6 +242,16 @@ def _recorded(run: Path) -> tuple[State | None, float]:
     except (OSError, ValueError, KeyError, TypeError):
         return None, 0.0
     return (State(match.group(1), match.group(2) or ""), written) if match else (None, 0.0)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user; /proc may hide it
+        return True
+    return True
 
 
 @dataclass(frozen=True)

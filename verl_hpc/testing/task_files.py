@@ -40,7 +40,7 @@ def task_main(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--seed", type=int, default=0, help="of the rows of training")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the rows")
     arguments = parser.parse_args(argv)
     try:
         print(write(arguments.out, arguments.seed))

@@ -119,7 +119,7 @@ def ledger(
     Args:
         config: of the run.
         archs: of every role's model by its name, or one for all.
-        layouts: of the run on its ranks (`planner.layouts.run_layouts`).
+        layouts: of the run on its ranks (`placement.layouts.run_layouts`).
         hardware: of the nodes.
         counts_buckets: plan the transfer of weights, where that is quick, and count its buckets;
             otherwise use their upper bound. A search, which checks parts of a run, cannot plan it.

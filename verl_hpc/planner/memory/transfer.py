@@ -28,7 +28,7 @@ _MOST_COUNTED_BYTES = 32 * 2**30
 """Limit on weights times ranks below which buckets are counted: enumerating all messages of up to 8
 MiB then takes a fraction of a second. In larger models every bucket is full."""
 _PIECE = 1 << 28
-"""Size of the pieces in which engines/shared/storages.py takes page-locked memory."""
+"""Size of the pieces in which engines/shared/offload.py takes page-locked memory."""
 
 
 def most_bucket_bytes(on_gpu: bool) -> int:

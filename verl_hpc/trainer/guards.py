@@ -70,10 +70,12 @@ class Watch:
         return self._newest[-1][0] if self._newest else -1
 
     def see(self, step: int, value: float | None) -> Violation | None:
-        """Add a value, None for one that is not finite; return a violation to act on."""
+        """Add a value; return a violation to act on. None, as infinities are read back, is NaN."""
         if len(self._newest) == self.config.over:
             self._before = self._newest[0][0]
-        self._newest.append((step, math.nan if value is None else value))
+        if value is None or not math.isfinite(value):
+            value = math.nan
+        self._newest.append((step, value))
         if len(self._newest) < self.config.over:
             return None
         mean = fmean(value for _, value in self._newest)

@@ -1,6 +1,7 @@
 """Guards: what is a fall, and what a run does after one."""
 
 import json
+from math import inf
 
 import pytest
 
@@ -24,6 +25,8 @@ NAN = None
         ({"drop": 0.5, "over": 2}, [1, 1, 1, 0.2, 0.2], {5: 3}),
         ({"below": -9.0}, [0, NAN, 0], {2: 1}),
         ({"drop": 1.0}, [NAN, 0], {1: 0}),
+        ({"below": 0.0}, [1, inf, 1], {2: 1}),
+        ({"above": 0.0, "over": 2}, [-1, -inf, -1], {2: 0}),
         ({"below": 1.0, "over": 3}, [0, 0], {}),
     ],
 )

@@ -6,11 +6,12 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from verl_hpc.checkpoint.run_state import TaskState
 from verl_hpc.checkpoint.schema import MANIFEST, step_number
@@ -19,7 +20,7 @@ from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tasks import GuardConfig
 from verl_hpc.data.order import Position
-from verl_hpc.errors import ConfigError, TrainingError, agreed
+from verl_hpc.errors import CheckpointError, ConfigError, TrainingError, agreed
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.metrics.names import TASK
 from verl_hpc.trainer.context import RunContext
@@ -28,7 +29,7 @@ from verl_hpc.trainer.state import Progress, checkpoint_root, load_step_director
 
 _logger = logging.getLogger(__name__)
 
-
+T = TypeVar("T")
 Action = Literal["", "stop", "rollback"]
 """What all ranks do after a violation; an alert is written by rank 0 alone."""
 
@@ -111,28 +112,34 @@ class Guards:
     """
 
     def __init__(self, run: RunContext, step: int) -> None:
-        self._config, self._control = run.config, run.session.control
+        self._run, self._config, self._control = run, run.config, run.session.control
         self._leads = run.rank == 0
         self._watches = {name: Watch(name, guard) for name, guard in run.config.guards.items()}
         self._seen: set[str] = set()
         self.violation: Violation | None = None
         """The newest violation."""
-        if self._leads and self._watches and step:
-            for row in read_metrics(run.config.run_directory):
-                if row["step"] <= step:
-                    self._see(row["step"], row)
-            self._mark_handled(read_violations(run.config.run_directory))
+        if self._watches and step:
+            _on_rank_0(run, lambda: self._read(step))
 
     @property
     def goes_back(self) -> bool:
         """Whether a guard may take the run back."""
         return any(guard.action == "rollback" for guard in self._config.guards.values())
 
+    def _read(self, step: int) -> None:
+        """See the values up to a step again, and which violations were acted on."""
+        directory = self._config.run_directory
+        for row in read_metrics(directory):
+            if row["step"] <= step:
+                self._see(row["step"], row)
+        self._mark_handled(read_violations(directory))
+
     def look(self, step: int, metrics: Mapping[str, float]) -> Action:
         """Look at a step's metrics, which rank 0 has; return what is to be done on all ranks.
 
         Raises:
             ConfigError: on every rank, if a guard's metric is one that no step writes.
+            CheckpointError: on every rank, if guards.jsonl cannot be written.
         """
         if not self._watches:
             return ""
@@ -145,8 +152,8 @@ class Guards:
             self._watches[violation.guard].is_handled = True
             if self._leads:
                 _logger.warning("%s: %s", violation, violation.action)
-                if violation.action != "rollback":
-                    _write(self._config, asdict(violation))
+            if violation.action != "rollback":
+                _on_rank_0(self._run, partial(_write, self._config, asdict(violation)))
             if violation.action == "rollback" or (violation.action == "stop" and not action):
                 action, self.violation = violation.action, violation
         return action
@@ -204,12 +211,11 @@ def go_back(run: RunContext, violation: Violation, progress: Progress) -> Progre
 
     Raises:
         TrainingError: on every rank, if that was done too often, or no checkpoint is that old.
+        CheckpointError: on every rank, if a checkpoint or guards.jsonl cannot be changed.
     """
-    control = run.session.control
     run.prepare()
-    leads = run.rank == 0
-    step = control.together(lambda: _forget(run.config, violation, progress) if leads else None)
-    return _skip(run, load_step_directory(run, control.broadcast(step)))
+    step = _on_rank_0(run, lambda: _forget(run.config, violation, progress))
+    return _skip(run, load_step_directory(run, step))
 
 
 def resume(run: RunContext) -> Progress | None:
@@ -217,9 +223,26 @@ def resume(run: RunContext) -> Progress | None:
     progress = restore(run)
     if progress is not None:
         return _skip(run, progress)
-    if run.rank == 0:
-        (run.config.run_directory / GUARDS).unlink(missing_ok=True)
+    _on_rank_0(run, lambda: (run.config.run_directory / GUARDS).unlink(missing_ok=True))
     return None
+
+
+def _on_rank_0(run: RunContext, work: Callable[[], T]) -> T:
+    """Return the result of work with files, which rank 0 does, on every rank.
+
+    Raises:
+        CheckpointError: on every rank, if a file cannot be read or written.
+    """
+
+    def done() -> T | None:
+        try:
+            return work() if run.rank == 0 else None
+        except OSError as error:
+            directory = run.config.run_directory
+            raise CheckpointError(f"run.directory: cannot use {directory}: {error}") from error
+
+    result: T = run.session.control.broadcast(run.session.control.together(done))
+    return result
 
 
 def _forget(config: RunConfig, violation: Violation, progress: Progress) -> Path:
@@ -254,9 +277,10 @@ def _forget(config: RunConfig, violation: Violation, progress: Progress) -> Path
 
 def _skip(run: RunContext, progress: Progress) -> Progress:
     """Move to where the data were when the last rollback to this step began, if there is one."""
-    config, control = run.config, run.session.control
-    lines = read_violations(config.run_directory) if config.guards and run.rank == 0 else []
-    last = control.broadcast(next((line for line in reversed(lines) if "to" in line), None))
+    if not run.config.guards:
+        return progress
+    lines = _on_rank_0(run, lambda: read_violations(run.config.run_directory))
+    last = next((line for line in reversed(lines) if "to" in line), None)
     if last is None or last["to"] != progress.step:
         return progress
     if run.rollout is not None:
@@ -284,6 +308,9 @@ def read_violations(run_directory: Path) -> list[dict[str, Any]]:
 
 
 def _write(config: RunConfig, line: Mapping[str, Any]) -> None:
+    """Append a line to guards.jsonl, not to one that a kill cut short."""
     finite = {n: v for n, v in line.items() if not isinstance(v, float) or math.isfinite(v)}
-    with (config.run_directory / GUARDS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(finite) + "\n")
+    path = config.run_directory / GUARDS
+    before = path.read_text(encoding="utf-8") if path.exists() else "\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n" * (not before.endswith("\n")) + json.dumps(finite) + "\n")

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.trainer.runs import PROMPTS, lines, recipe_of, small_run
 from tests.unit.trainer.test_loop import named, saved
 from verl_hpc.config.tasks import GuardConfig
-from verl_hpc.errors import ConfigError, TrainingError
-from verl_hpc.trainer.guards import Violation, Watch, go_back, resume
+from verl_hpc.errors import CheckpointError, ConfigError, TrainingError
+from verl_hpc.trainer.guards import Violation, Watch, go_back, read_violations, resume
 from verl_hpc.trainer.train import take_steps
 
 NAN = None
@@ -90,6 +90,21 @@ def test_an_alert_is_written_and_the_run_goes_on(tmp_path, caplog):
         0,
     )
     assert "guards.scores: critic/score/mean is 0 at step 4, past 0.5" in caplog.text
+
+
+def test_a_line_is_whole_behind_one_that_a_kill_cut_short(tmp_path):
+    run = guarded(tmp_path, "alert", STEP_4)
+    (run.config.run_directory / "guards.jsonl").write_text('{"guard": "sco')
+    train(run)
+    (line,) = read_violations(run.config.run_directory)
+    assert line["step"] == 4
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_the_run(tmp_path):
+    run = guarded(tmp_path, "alert", STEP_4)
+    (run.config.run_directory / "guards.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"run\.directory: cannot use .*guards\.jsonl"):
+        train(run)
 
 
 def test_a_stop_saves_and_ends_the_run_which_may_go_on(tmp_path):

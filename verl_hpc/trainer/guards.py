@@ -172,7 +172,8 @@ class Guards:
         for name, watch in self._watches.items():
             good = watch.good_until
             watch.is_handled = good is not None and any(
-                line["guard"] == name and line["step"] > good for line in lines
+                line["guard"] == name and line["step"] > good and "to" not in line
+                for line in lines
             )
 
     def _unknown(self, step: int) -> str:
@@ -248,13 +249,6 @@ def _on_rank_0(run: RunContext, work: Callable[[], T]) -> T:
 def _forget(config: RunConfig, violation: Violation, progress: Progress) -> Path:
     """Delete the steps after a violation, write it down, and return the step to go on from."""
     root, setting = checkpoint_root(config), f"guards.{violation.guard}"
-    lines = read_violations(config.run_directory)
-    earlier = [line for line in lines if line["guard"] == violation.guard and "to" in line]
-    if len(earlier) >= config.guards[violation.guard].max_rollbacks:
-        raise TrainingError(
-            f"{violation}, after {len(earlier)} rollbacks ({setting}.max_rollbacks); the steps "
-            "before it are intact: lower the learning rate, or raise the limit"
-        )
     steps = {step_number(path) or 0: path for path in complete_steps(root)}
     target = max((number for number in steps if number <= violation.good_until), default=None)
     if target is None:
@@ -263,12 +257,19 @@ def _forget(config: RunConfig, violation: Violation, progress: Progress) -> Path
             f"{config.checkpoint.keep} has left {', '.join(map(str, sorted(steps))) or 'none'}; "
             "raise it, or watch with a smaller over"
         )
-    # A run that is killed before the line is written violates the limit once more.
+    # A run that is killed before the line is written goes on from there all the same.
     for number, path in steps.items():
         if number > target:
             (path / MANIFEST).unlink()
     point_latest(steps[target])
     remove_torn(root)
+    lines = read_violations(config.run_directory)
+    earlier = [line for line in lines if line["guard"] == violation.guard and "to" in line]
+    if len(earlier) >= config.guards[violation.guard].max_rollbacks:
+        raise TrainingError(
+            f"{violation}, after {len(earlier)} rollbacks ({setting}.max_rollbacks); the run ends "
+            f"with step {target}: lower the learning rate, or raise the limit"
+        )
     positions = {name: asdict(state.position) for name, state in progress.tasks.items()}
     skipped = {"position": asdict(progress.position), "tasks": positions}
     _write(config, asdict(violation) | {"to": target} | skipped)

@@ -153,6 +153,20 @@ def test_a_run_that_falls_again_and_again_ends(tmp_path):
     assert len(falls(run)) == 2 and saved(run)[-1:] == named(3)
 
 
+SCORED = {"metric": "val/score/mean", "held_out": ["bb"], "evaluation": {"every": 2}}
+"""An evaluation after two steps is one call, from the ninth on; one before the first is one more."""
+
+
+def test_a_run_whose_evaluations_fall_again_ends_with_its_last_good_step(tmp_path):
+    saves = {"checkpoint": {"every": 2, "keep": 3}, "guard": {"max_rollbacks": 1}}
+    run = guarded(tmp_path, "rollback", [18, 27, 36], **SCORED | saves)
+    for progress in (lambda: None, lambda: resume(run)):
+        with pytest.raises(TrainingError, match=r"after 1 rollbacks.*ends with step 2"):
+            train(run, progress())
+        assert (saved(run), len(falls(run))) == (named(0, 2), 1)
+    assert train(run, resume(run)).outcome == "finished"
+
+
 def test_a_checkpoint_that_retention_has_removed_is_asked_for(tmp_path):
     run = guarded(tmp_path, "rollback", ())
     result = train(run)

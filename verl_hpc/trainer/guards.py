@@ -46,7 +46,8 @@ class Violation:
     limit: float
     action: Literal["alert", "stop", "rollback"]
     good_until: int
-    """Newest step whose value is not among those; 0 if all are."""
+    """Newest step whose value is not among those; 0 if all are, -1 if the first weights' is the
+    only one."""
 
     def __str__(self) -> str:
         name = f"guards.{self.guard}: {self.metric}"
@@ -85,7 +86,7 @@ class Watch:
             self._best, self.good_until, self.is_handled = max(self._best, mean), None, False
             return None
         if self.good_until is None:
-            self.good_until = self._before
+            self.good_until = self._before if step else -1
         if self.is_handled:
             return None
         config = self.config
@@ -116,26 +117,35 @@ class Guards:
         self._leads = run.rank == 0
         self._watches = {name: Watch(name, guard) for name, guard in run.config.guards.items()}
         self._seen: set[str] = set()
+        self._start = step
+        self._pending: list[Violation] = []
+        """Violations that an earlier start has seen and not acted on, on rank 0."""
         self.violation: Violation | None = None
         """The newest violation."""
-        if self._watches and step:
+        if self._watches:
             _on_rank_0(run, lambda: self._read(step))
 
     @property
-    def goes_back(self) -> bool:
-        """Whether a guard may take the run back."""
-        return any(guard.action == "rollback" for guard in self._config.guards.values())
+    def need_first_weights(self) -> bool:
+        """Whether a guard may take the run back to its start, or stop it there."""
+        needs = {"rollback"} | ({"stop"} if self._config.evaluation.at_start else set())
+        return any(guard.action in needs for guard in self._config.guards.values())
 
     def _read(self, step: int) -> None:
         """See the values up to a step again, and which violations were acted on."""
         directory = self._config.run_directory
+        newest: dict[str, Violation] = {}
         for row in read_metrics(directory):
             if row["step"] <= step:
-                self._see(row["step"], row)
+                newest |= {v.guard: v for v in self._see(row["step"], row)}
         self._mark_handled(read_violations(directory))
+        for name, watch in self._watches.items():
+            if watch.good_until is not None and not watch.is_handled:
+                self._pending.append(newest[name])
 
     def look(self, step: int, metrics: Mapping[str, float]) -> Action:
-        """Look at a step's metrics, which rank 0 has; return what is to be done on all ranks.
+        """Look at a step's metrics, which rank 0 has; return what is to be done on all ranks, the
+        first time also about what an earlier start has left undone.
 
         Raises:
             ConfigError: on every rank, if a guard's metric is one that no step writes.
@@ -143,8 +153,9 @@ class Guards:
         """
         if not self._watches:
             return ""
-        mine = (self._see(step, metrics), self._unknown(step)) if self._leads else None
-        violations, problem = self._control.broadcast(mine)
+        mine = (self._pending + self._see(step, metrics), self._unknown(step))
+        violations, problem = self._control.broadcast(mine if self._leads else None)
+        self._pending = []
         if problem:
             raise agreed(ConfigError(problem))
         action: Action = ""
@@ -172,12 +183,13 @@ class Guards:
         for name, watch in self._watches.items():
             good = watch.good_until
             watch.is_handled = good is not None and any(
-                line["guard"] == name and line["step"] > good and "to" not in line
-                for line in lines
+                line["guard"] == name and line["step"] > good and "to" not in line for line in lines
             )
 
     def _unknown(self, step: int) -> str:
         """Return an error about a guard whose metric should be there by now; empty if all are."""
+        if step == self._start:  # this start has not taken a step
+            return ""
         for name, watch in self._watches.items():
             metric = watch.config.metric
             if metric not in self._seen and self._is_due(metric, step):
@@ -251,6 +263,8 @@ def _forget(config: RunConfig, violation: Violation, progress: Progress) -> Path
     root, setting = checkpoint_root(config), f"guards.{violation.guard}"
     steps = {step_number(path) or 0: path for path in complete_steps(root)}
     target = max((number for number in steps if number <= violation.good_until), default=None)
+    if violation.step == 0:
+        raise TrainingError(f"{violation}, with its first weights; give {setting} another limit")
     if target is None:
         raise TrainingError(
             f"{violation}; it was good until step {violation.good_until}, and checkpoint.keep = "

@@ -9,7 +9,8 @@ from tests.unit.trainer.runs import PROMPTS, lines, recipe_of, small_run
 from tests.unit.trainer.test_loop import named, saved
 from verl_hpc.config.tasks import GuardConfig
 from verl_hpc.errors import CheckpointError, ConfigError, TrainingError
-from verl_hpc.trainer.guards import Violation, Watch, go_back, read_violations, resume
+from verl_hpc.runtime.stop import Signals, StopRequest
+from verl_hpc.trainer.guards import Guards, Violation, Watch, go_back, read_violations, resume
 from verl_hpc.trainer.train import take_steps
 
 NAN = None
@@ -154,7 +155,7 @@ def test_a_run_that_falls_again_and_again_ends(tmp_path):
 
 
 SCORED = {"metric": "val/score/mean", "held_out": ["bb"], "evaluation": {"every": 2}}
-"""An evaluation after two steps is one call, from the ninth on; one before the first is one more."""
+"""An evaluation after two steps is one call, first the ninth; one at the start is the first."""
 
 
 def test_a_run_whose_evaluations_fall_again_ends_with_its_last_good_step(tmp_path):
@@ -165,6 +166,57 @@ def test_a_run_whose_evaluations_fall_again_ends_with_its_last_good_step(tmp_pat
             train(run, progress())
         assert (saved(run), len(falls(run))) == (named(0, 2), 1)
     assert train(run, resume(run)).outcome == "finished"
+
+
+def test_the_first_weights_evaluation_is_the_best_to_begin_with(tmp_path):
+    given = SCORED | {"evaluation": {"every": 2, "at_start": True}}
+    run = guarded(tmp_path, "alert", [10], **given, guard={"below": None, "drop": 0.5})
+    assert (train(run).outcome, [line["step"] for line in falls(run)]) == ("finished", [2])
+
+
+@pytest.mark.parametrize("action", ["stop", "rollback"])
+def test_a_fall_of_the_first_weights(tmp_path, action):
+    given = SCORED | {"evaluation": {"every": 2, "at_start": True}}
+    run = guarded(tmp_path, action, [1], **given)
+    if action == "rollback":
+        with pytest.raises(TrainingError, match="with its first weights"):
+            train(run)
+        return
+    result = train(run)
+    assert (result.outcome, result.progress.step, saved(run)) == ("stopped", 0, named(0))
+    assert (train(run, resume(run)).outcome, len(falls(run))) == ("finished", 1)
+
+
+@pytest.mark.parametrize(("is_rollback", "action"), [(True, "rollback"), (False, "")])
+def test_a_fall_that_was_not_acted_on_is_told_after_a_restart(tmp_path, is_rollback, action):
+    """A line of an earlier rollback says nothing about it."""
+    run, metric = guarded(tmp_path, "rollback", ()), "critic/score/mean"
+    rows = [{"step": step, metric: float(step < 4)} for step in range(1, 5)]
+    line = {"guard": "scores", "step": 4} | ({"to": 2} if is_rollback else {})
+    for name, written in (("metrics", rows), ("guards", [line])):
+        text = "".join(json.dumps(row) + "\n" for row in written)
+        (run.config.run_directory / f"{name}.jsonl").write_text(text)
+    guards = Guards(run, 4)
+    assert guards.look(4, {}) == action
+    assert guards.look(5, {metric: 0.0}) == ""
+
+
+def test_a_run_that_restarts_at_its_fall_goes_back_then(tmp_path):
+    saves = {"checkpoint": {"every": 2, "keep": 3}}
+    signals, entered = Signals(), []
+    run = guarded(tmp_path, "rollback", [18], **SCORED | saves, signals=signals)
+
+    def enter(name):
+        entered.append(name)
+        if entered.count("reward") == 4:
+            signals.stop_request, signals.reason = StopRequest.RESTART, "signal SIGTERM"
+
+    run.session.watchdog.enter = enter
+    result = train(run)
+    assert (result.outcome, result.progress.step) == ("restart", 4)
+    run = guarded(tmp_path, "rollback", (), **SCORED | saves)
+    assert train(run, resume(run)).outcome == "finished"
+    assert [line["to"] for line in falls(run)] == [2]
 
 
 def test_a_checkpoint_that_retention_has_removed_is_asked_for(tmp_path):

@@ -201,7 +201,7 @@ class Guards:
         if metric.startswith("val/"):
             return any(name.startswith("val/") for name in self._seen)
         late = self._config.critic.warmup_steps
-        if metric.startswith("perf/") or (late and self._config.tasks):
+        if metric.startswith("perf/") or (late and self._config.tasks and "actor/" in metric):
             return False  # it may come with a save, or with the first update of a task's actor
         # The times of a step are there once it is recorded, and so is all of the first task's.
         if step <= late + 1:

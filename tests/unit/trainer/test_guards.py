@@ -5,6 +5,7 @@ from math import inf
 
 import pytest
 
+from tests.unit.config.trees import GAE
 from tests.unit.trainer.runs import PROMPTS, lines, recipe_of, small_run
 from tests.unit.trainer.test_loop import named, saved
 from verl_hpc.config.tasks import GuardConfig
@@ -226,6 +227,13 @@ def test_a_checkpoint_that_retention_has_removed_is_asked_for(tmp_path):
     with pytest.raises(TrainingError, match=r"until step 2, and checkpoint.keep = 3 has left 4, 5"):
         go_back(run, fall, result.progress)
     assert saved(run) == named(4, 5, 6)
+
+
+def test_a_metric_that_no_task_writes_is_an_error_behind_the_critics_first_steps(tmp_path):
+    changes = GAE | {"critic__warmup_steps": 1, "tasks": {"one": {}, "two": {}}}
+    run = guarded(tmp_path, "alert", (), metric="critic/scores/mean", **changes)
+    with pytest.raises(ConfigError, match=r"critic/scores/mean: no step writes it; did you mean"):
+        train(run)
 
 
 def test_a_metric_that_no_step_writes_is_an_error_with_its_neighbours(tmp_path):

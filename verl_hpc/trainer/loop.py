@@ -206,7 +206,8 @@ class Loop:
 
     def _evaluation(self, step: int) -> dict[str, float]:
         self._evaluated = step
-        own = self.recipe.evaluation
+        # The tasks' first recipe stands for the run, but not in an evaluation.
+        own = None if self.recipe.of_tasks else self.recipe.evaluation
         metrics = self._weights_to_rollout(step) if own is None or own.generates else {}
         self._enter("testing")
         if own is not None:

@@ -109,6 +109,7 @@ class Loop:
                 break
             action = self.guards.look(step, metrics)
             if action == "rollback":
+                self._record(step, metrics)
                 self._write_trace()
                 outcome = action
                 break

@@ -10,6 +10,7 @@ from tests.unit.trainer.runs import PROMPTS, lines, recipe_of, small_run
 from tests.unit.trainer.test_loop import named, saved
 from verl_hpc.config.tasks import GuardConfig
 from verl_hpc.errors import CheckpointError, ConfigError, TrainingError
+from verl_hpc.runs.lives import LifeRecord
 from verl_hpc.runtime.stop import Signals, StopRequest
 from verl_hpc.trainer.guards import Guards, Violation, Watch, go_back, read_violations, resume
 from verl_hpc.trainer.train import take_steps
@@ -68,9 +69,9 @@ def guarded(directory, action, bad, metric="critic/score/mean", **changes):
     return small_run(directory, **given | changes)
 
 
-def train(run, progress=None):
+def train(run, progress=None, life=None):
     run.session.watchdog.errands = []
-    return take_steps(run, recipe_of(run), None, None, progress)
+    return take_steps(run, recipe_of(run), None, life, progress)
 
 
 def falls(run):
@@ -120,9 +121,14 @@ def test_a_stop_saves_and_ends_the_run_which_may_go_on(tmp_path):
 
 def test_a_rollback_goes_back_and_skips_rows(tmp_path):
     run = guarded(tmp_path, "rollback", STEP_4, checkpoint={"every": 2, "keep": 3})
-    result = train(run)
+    seconds, life = [], LifeRecord(run.config.run_directory, 1, False)
+    life.go_back = lambda lost: seconds.append((lost, lines(run)[2:]))
+    result = train(run, life=life)
     (line,) = falls(run)
     assert (line["step"], line["good_until"], line["to"]) == (4, 3, 2)
+    ((lost, taken_back),) = seconds
+    assert [row["step"] for row in taken_back] == [3, 4]
+    assert lost == sum(row["timing_s/step"] for row in taken_back) > 0
     assert result.outcome == "finished" and saved(run) == named(2, 4, 6)
     assert [row["step"] for row in lines(run)] == [1, 2, 3, 4, 5, 6]
     # Six steps and two again, of two rows each.
@@ -203,9 +209,9 @@ def test_a_fall_that_was_not_acted_on_is_told_after_a_restart(tmp_path, is_rollb
 
 
 def test_a_run_that_restarts_at_its_fall_goes_back_then(tmp_path):
-    saves = {"checkpoint": {"every": 2, "keep": 3}}
+    changes = SCORED | {"steps": 5, "checkpoint": {"every": 2, "keep": 3}}
     signals, entered = Signals(), []
-    run = guarded(tmp_path, "rollback", [18], **SCORED | saves, signals=signals)
+    run = guarded(tmp_path, "rollback", [18], **changes, signals=signals)
 
     def enter(name):
         entered.append(name)
@@ -215,7 +221,7 @@ def test_a_run_that_restarts_at_its_fall_goes_back_then(tmp_path):
     run.session.watchdog.enter = enter
     result = train(run)
     assert (result.outcome, result.progress.step) == ("restart", 4)
-    run = guarded(tmp_path, "rollback", (), **SCORED | saves)
+    run = guarded(tmp_path, "rollback", [18], **changes)  # which are not as many calls again
     assert train(run, resume(run)).outcome == "finished"
     assert [line["to"] for line in falls(run)] == [2]
 

@@ -100,11 +100,11 @@ class GuardConfig(Section):
     metric: Annotated[str, Field(min_length=1, max_length=200)]
     """Name of the metric, as in metrics.jsonl."""
     below: Finite | None = None
-    """The metric has fallen if it is less."""
+    """The guard acts if the mean is less."""
     above: Finite | None = None
-    """The metric has fallen if it is more."""
+    """The guard acts if the mean is more."""
     drop: PositiveFinite | None = None
-    """The metric has fallen if it is so much less than the best that it was."""
+    """The guard acts if the mean is more than this below the best that it was."""
     over: Annotated[Positive, Field(le=10_000)] = 1
     """Number of newest values whose mean is compared."""
     action: Literal["alert", "stop", "rollback"] = "alert"

@@ -44,7 +44,8 @@ class RunLife:
     from_step: int = 0
     """The step that it resumed from."""
     redone_s: float = 0.0
-    """Seconds of earlier starts' steps that no checkpoint had, so that this start redoes them."""
+    """Seconds of steps that this start redoes: earlier starts' that no checkpoint had, and its own
+    that a guard took back."""
     step_began: float | None = None
     """Beginning of the step that is, or was at the end, under way."""
     outcome: str | None = None
@@ -109,6 +110,10 @@ class LifeRecord:
     def resume(self, step: int, redone_s: float) -> None:
         """Record that engines are ready and training continues from `step`."""
         self._change(ready=self._clock(), from_step=step, redone_s=redone_s)
+
+    def go_back(self, redone_s: float) -> None:
+        """Add seconds of this start's own steps, which it redoes."""
+        self._change(redone_s=self._life.redone_s + redone_s)
 
     def begin_step(self) -> None:
         self._change(write=False, step_began=self._clock())

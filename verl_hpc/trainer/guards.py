@@ -6,11 +6,12 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from verl_hpc.checkpoint.run_state import TaskState
 from verl_hpc.checkpoint.schema import MANIFEST, step_number
@@ -19,7 +20,7 @@ from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tasks import GuardConfig
 from verl_hpc.data.order import Position
-from verl_hpc.errors import ConfigError, TrainingError, agreed
+from verl_hpc.errors import CheckpointError, ConfigError, TrainingError, agreed
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.metrics.names import TASK
 from verl_hpc.trainer.context import RunContext
@@ -28,7 +29,7 @@ from verl_hpc.trainer.state import Progress, checkpoint_root, load_step_director
 
 _logger = logging.getLogger(__name__)
 
-
+T = TypeVar("T")
 Action = Literal["", "stop", "rollback"]
 """What all ranks do after a violation; an alert is written by rank 0 alone."""
 
@@ -45,7 +46,8 @@ class Violation:
     limit: float
     action: Literal["alert", "stop", "rollback"]
     good_until: int
-    """Newest step whose value is not among those; 0 if all are."""
+    """Newest step whose value is not among those; 0 if all are, -1 if the first weights' is the
+    only one."""
 
     def __str__(self) -> str:
         name = f"guards.{self.guard}: {self.metric}"
@@ -70,10 +72,12 @@ class Watch:
         return self._newest[-1][0] if self._newest else -1
 
     def see(self, step: int, value: float | None) -> Violation | None:
-        """Add a value, None for one that is not finite; return a violation to act on."""
+        """Add a value; return a violation to act on. None, as infinities are read back, is NaN."""
         if len(self._newest) == self.config.over:
             self._before = self._newest[0][0]
-        self._newest.append((step, math.nan if value is None else value))
+        if value is None or not math.isfinite(value):
+            value = math.nan
+        self._newest.append((step, value))
         if len(self._newest) < self.config.over:
             return None
         mean = fmean(value for _, value in self._newest)
@@ -82,7 +86,7 @@ class Watch:
             self._best, self.good_until, self.is_handled = max(self._best, mean), None, False
             return None
         if self.good_until is None:
-            self.good_until = self._before
+            self.good_until = self._before if step else -1
         if self.is_handled:
             return None
         config = self.config
@@ -109,33 +113,49 @@ class Guards:
     """
 
     def __init__(self, run: RunContext, step: int) -> None:
-        self._config, self._control = run.config, run.session.control
+        self._run, self._config, self._control = run, run.config, run.session.control
         self._leads = run.rank == 0
         self._watches = {name: Watch(name, guard) for name, guard in run.config.guards.items()}
         self._seen: set[str] = set()
+        self._start = step
+        self._pending: list[Violation] = []
+        """Violations that an earlier start has seen and not acted on, on rank 0."""
         self.violation: Violation | None = None
         """The newest violation."""
-        if self._leads and self._watches and step:
-            for row in read_metrics(run.config.run_directory):
-                if row["step"] <= step:
-                    self._see(row["step"], row)
-            self._mark_handled(read_violations(run.config.run_directory))
+        if self._watches:
+            _on_rank_0(run, lambda: self._read(step))
 
     @property
-    def goes_back(self) -> bool:
-        """Whether a guard may take the run back."""
-        return any(guard.action == "rollback" for guard in self._config.guards.values())
+    def need_first_weights(self) -> bool:
+        """Whether a guard may take the run back to its start, or stop it there."""
+        needs = {"rollback"} | ({"stop"} if self._config.evaluation.at_start else set())
+        return any(guard.action in needs for guard in self._config.guards.values())
+
+    def _read(self, step: int) -> None:
+        """See the values up to a step again, and which violations were acted on."""
+        directory = self._config.run_directory
+        newest: dict[str, Violation] = {}
+        for row in read_metrics(directory):
+            if row["step"] <= step:
+                newest |= {v.guard: v for v in self._see(row["step"], row)}
+        self._mark_handled(read_violations(directory))
+        for name, watch in self._watches.items():
+            if watch.good_until is not None and not watch.is_handled:
+                self._pending.append(newest[name])
 
     def look(self, step: int, metrics: Mapping[str, float]) -> Action:
-        """Look at a step's metrics, which rank 0 has; return what is to be done on all ranks.
+        """Look at a step's metrics, which rank 0 has; return what is to be done on all ranks, the
+        first time also about what an earlier start has left undone.
 
         Raises:
             ConfigError: on every rank, if a guard's metric is one that no step writes.
+            CheckpointError: on every rank, if guards.jsonl cannot be written.
         """
         if not self._watches:
             return ""
-        mine = (self._see(step, metrics), self._unknown(step)) if self._leads else None
-        violations, problem = self._control.broadcast(mine)
+        mine = (self._pending + self._see(step, metrics), self._unknown(step))
+        violations, problem = self._control.broadcast(mine if self._leads else None)
+        self._pending = []
         if problem:
             raise agreed(ConfigError(problem))
         action: Action = ""
@@ -143,8 +163,8 @@ class Guards:
             self._watches[violation.guard].is_handled = True
             if self._leads:
                 _logger.warning("%s: %s", violation, violation.action)
-                if violation.action != "rollback":
-                    _write(self._config, asdict(violation))
+            if violation.action != "rollback":
+                _on_rank_0(self._run, partial(_write, self._config, asdict(violation)))
             if violation.action == "rollback" or (violation.action == "stop" and not action):
                 action, self.violation = violation.action, violation
         return action
@@ -163,11 +183,13 @@ class Guards:
         for name, watch in self._watches.items():
             good = watch.good_until
             watch.is_handled = good is not None and any(
-                line["guard"] == name and line["step"] > good for line in lines
+                line["guard"] == name and line["step"] > good and "to" not in line for line in lines
             )
 
     def _unknown(self, step: int) -> str:
         """Return an error about a guard whose metric should be there by now; empty if all are."""
+        if step == self._start:  # this start has not taken a step
+            return ""
         for name, watch in self._watches.items():
             metric = watch.config.metric
             if metric not in self._seen and self._is_due(metric, step):
@@ -179,7 +201,7 @@ class Guards:
         if metric.startswith("val/"):
             return any(name.startswith("val/") for name in self._seen)
         late = self._config.critic.warmup_steps
-        if metric.startswith("perf/") or (late and self._config.tasks):
+        if metric.startswith("perf/") or (late and self._config.tasks and "actor/" in metric):
             return False  # it may come with a save, or with the first update of a task's actor
         # The times of a step are there once it is recorded, and so is all of the first task's.
         if step <= late + 1:
@@ -202,12 +224,11 @@ def go_back(run: RunContext, violation: Violation, progress: Progress) -> Progre
 
     Raises:
         TrainingError: on every rank, if that was done too often, or no checkpoint is that old.
+        CheckpointError: on every rank, if a checkpoint or guards.jsonl cannot be changed.
     """
-    control = run.session.control
     run.prepare()
-    leads = run.rank == 0
-    step = control.together(lambda: _forget(run.config, violation, progress) if leads else None)
-    return _skip(run, load_step_directory(run, control.broadcast(step)))
+    step = _on_rank_0(run, lambda: _forget(run.config, violation, progress))
+    return _skip(run, load_step_directory(run, step))
 
 
 def resume(run: RunContext) -> Progress | None:
@@ -215,35 +236,54 @@ def resume(run: RunContext) -> Progress | None:
     progress = restore(run)
     if progress is not None:
         return _skip(run, progress)
-    if run.rank == 0:
-        (run.config.run_directory / GUARDS).unlink(missing_ok=True)
+    _on_rank_0(run, lambda: (run.config.run_directory / GUARDS).unlink(missing_ok=True))
     return None
+
+
+def _on_rank_0(run: RunContext, work: Callable[[], T]) -> T:
+    """Return the result of work with files, which rank 0 does, on every rank.
+
+    Raises:
+        CheckpointError: on every rank, if a file cannot be read or written.
+    """
+
+    def done() -> T | None:
+        try:
+            return work() if run.rank == 0 else None
+        except OSError as error:
+            directory = run.config.run_directory
+            raise CheckpointError(f"run.directory: cannot use {directory}: {error}") from error
+
+    result: T = run.session.control.broadcast(run.session.control.together(done))
+    return result
 
 
 def _forget(config: RunConfig, violation: Violation, progress: Progress) -> Path:
     """Delete the steps after a violation, write it down, and return the step to go on from."""
     root, setting = checkpoint_root(config), f"guards.{violation.guard}"
-    lines = read_violations(config.run_directory)
-    earlier = [line for line in lines if line["guard"] == violation.guard and "to" in line]
-    if len(earlier) >= config.guards[violation.guard].max_rollbacks:
-        raise TrainingError(
-            f"{violation}, after {len(earlier)} rollbacks ({setting}.max_rollbacks); the steps "
-            "before it are intact: lower the learning rate, or raise the limit"
-        )
     steps = {step_number(path) or 0: path for path in complete_steps(root)}
     target = max((number for number in steps if number <= violation.good_until), default=None)
+    if violation.step == 0:
+        raise TrainingError(f"{violation}, with its first weights; give {setting} another limit")
     if target is None:
         raise TrainingError(
             f"{violation}; it was good until step {violation.good_until}, and checkpoint.keep = "
             f"{config.checkpoint.keep} has left {', '.join(map(str, sorted(steps))) or 'none'}; "
             "raise it, or watch with a smaller over"
         )
-    # A run that is killed before the line is written violates the limit once more.
+    # A run that is killed before the line is written goes on from there all the same.
     for number, path in steps.items():
         if number > target:
             (path / MANIFEST).unlink()
     point_latest(steps[target])
     remove_torn(root)
+    lines = read_violations(config.run_directory)
+    earlier = [line for line in lines if line["guard"] == violation.guard and "to" in line]
+    if len(earlier) >= config.guards[violation.guard].max_rollbacks:
+        raise TrainingError(
+            f"{violation}, after {len(earlier)} rollbacks ({setting}.max_rollbacks); the run ends "
+            f"with step {target}: lower the learning rate, or raise the limit"
+        )
     positions = {name: asdict(state.position) for name, state in progress.tasks.items()}
     skipped = {"position": asdict(progress.position), "tasks": positions}
     _write(config, asdict(violation) | {"to": target} | skipped)
@@ -252,9 +292,10 @@ def _forget(config: RunConfig, violation: Violation, progress: Progress) -> Path
 
 def _skip(run: RunContext, progress: Progress) -> Progress:
     """Move to where the data were when the last rollback to this step began, if there is one."""
-    config, control = run.config, run.session.control
-    lines = read_violations(config.run_directory) if config.guards and run.rank == 0 else []
-    last = control.broadcast(next((line for line in reversed(lines) if "to" in line), None))
+    if not run.config.guards:
+        return progress
+    lines = _on_rank_0(run, lambda: read_violations(run.config.run_directory))
+    last = next((line for line in reversed(lines) if "to" in line), None)
     if last is None or last["to"] != progress.step:
         return progress
     if run.rollout is not None:
@@ -282,6 +323,9 @@ def read_violations(run_directory: Path) -> list[dict[str, Any]]:
 
 
 def _write(config: RunConfig, line: Mapping[str, Any]) -> None:
+    """Append a line to guards.jsonl, not to one that a kill cut short."""
     finite = {n: v for n, v in line.items() if not isinstance(v, float) or math.isfinite(v)}
-    with (config.run_directory / GUARDS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(finite) + "\n")
+    path = config.run_directory / GUARDS
+    before = path.read_text(encoding="utf-8") if path.exists() else "\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n" * (not before.endswith("\n")) + json.dumps(finite) + "\n")

@@ -86,7 +86,7 @@ class Loop:
         # A resumed run may have been stopped between a step and its evaluation.
         self._evaluated = self.run.session.control.broadcast(self.records.last_evaluated)
         owed: dict[str, float] = {}
-        if self.guards.goes_back and progress is START:
+        if self.guards.need_first_weights and progress is START:
             self._enter("save_checkpoint")
             self._saves.begin(progress)
         if self._owes_evaluation(progress.step):
@@ -94,6 +94,7 @@ class Loop:
             self._record(progress.step, dict(owed))
         begin = self.stop.agree_to_begin()
         outcome = self._outcome(progress, owed if progress.step else {}, begin)
+        outcome = self._guarded(self.guards.look(progress.step, owed), progress, outcome)
         while not outcome:
             step = progress.step + 1
             self.records.begin_step(step)
@@ -108,6 +109,7 @@ class Loop:
                 break
             action = self.guards.look(step, metrics)
             if action == "rollback":
+                self._record(step, metrics)
                 self._write_trace()
                 outcome = action
                 break
@@ -205,7 +207,8 @@ class Loop:
 
     def _evaluation(self, step: int) -> dict[str, float]:
         self._evaluated = step
-        own = self.recipe.evaluation
+        # The tasks' first recipe stands for the run, but not in an evaluation.
+        own = None if self.recipe.of_tasks else self.recipe.evaluation
         metrics = self._weights_to_rollout(step) if own is None or own.generates else {}
         self._enter("testing")
         if own is not None:

@@ -131,9 +131,7 @@ def _train(
     assert restored is not None or not resumes, "engines are empty that no step has filled"
     if life is not None:
         step = (restored or START).step
-        run_directory = config.run_directory
-        rows = read_metrics(run_directory) if (run_directory / METRICS).exists() else []
-        life.resume(step, seconds_after(rows, step))
+        life.resume(step, _seconds_after(config, step))
     result = take_steps(run, recipe, heartbeat, life, restored)
     if heartbeat is not None:
         heartbeat.end(result.outcome)
@@ -162,6 +160,14 @@ def take_steps(
                 return result
         assert loop.guards.violation is not None
         progress = go_back(run, loop.guards.violation, result.progress)
+        if life is not None:
+            life.go_back(_seconds_after(run.config, progress.step))
+
+
+def _seconds_after(config: RunConfig, step: int) -> float:
+    """Return the seconds of recorded steps after this one, which are taken again."""
+    recorded = (config.run_directory / METRICS).exists()
+    return seconds_after(read_metrics(config.run_directory) if recorded else [], step)
 
 
 def _heartbeat(session: Session, config: RunConfig) -> Heartbeat | AbstractContextManager[None]:

@@ -99,6 +99,22 @@ REFUSED = [
     ("the run evaluates nothing", guard(metric="val/accuracy")),
     ("checkpoint.every = 0", guard(**BACK)),
     ("checkpoint.keep to at least 6", guard(**BACK, over=9) | {"checkpoint": SAVES}),
+    (
+        "checkpoint.keep to at least 11",
+        guard(**BACK | {"metric": "task/pairs/actor/loss"}, over=4) | {"checkpoint": SAVES},
+    ),
+    (
+        "checkpoint.keep to at least 41",
+        guard(**BACK | {"metric": "task/sums/actor/loss"}, over=4)
+        | {"checkpoint": SAVES, "mix": {"by": "success"}}
+        | {"tasks": {"sums": TASKS["sums"], "other": {"weight": 0.5}}},
+    ),
+    (
+        "its share may be 0; set mix.min_weight",
+        guard(**BACK | {"metric": "task/pairs/actor/loss"})
+        | {"checkpoint": SAVES, "mix": {"min_weight": 0}}
+        | {"tasks": {"sums": {"weight": 1.0}, "pairs": TASKS["pairs"] | {"weight": 0.0}}},
+    ),
     ("max_rollbacks = 5 has no effect", guard(max_rollbacks=5)),
 ]
 
@@ -118,8 +134,11 @@ def test_what_cannot_be_honoured_is_refused_with_its_reason():
 
 
 def test_a_rollback_is_accepted_with_enough_steps():
-    config = mixed(**guard(**BACK, over=4), checkpoint=SAVES)
-    assert isinstance(config, RunConfig)
+    for metric in ("actor/grad_norm", "task/pairs/weight"):
+        config = mixed(**guard(**BACK | {"metric": metric}, over=4), checkpoint=SAVES)
+        assert isinstance(config, RunConfig)
+    guarded = guard(**BACK | {"metric": "task/sums/actor/loss"}, over=2)
+    assert isinstance(mixed(**guarded, checkpoint=SAVES), RunConfig)
 
 
 def test_the_examples_of_the_page_and_of_the_configurations_are_runs():

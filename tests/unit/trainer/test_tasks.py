@@ -12,6 +12,9 @@ from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.errors import RewardError, TrainingError
 from verl_hpc.trainer.guards import read_violations, resume
+from verl_hpc.trainer.loop import Loop
+from verl_hpc.trainer.records import open_records
+from verl_hpc.trainer.state import START
 from verl_hpc.trainer.train import take_steps
 
 ADAPTIVE = {"placement": "reward", "controller": "adaptive", "coefficient": 0.01}
@@ -127,6 +130,15 @@ def test_an_evaluation_and_smoothing_of_one_task(tmp_path):
     assert run.numbers["tasks.smooth.reward.smoothing.weight"].value > 0
     smoothed = [row for row in rows if "reward/ema_mean" in row]
     assert smoothed and {*map(task_of, smoothed)} == {"smooth"}
+
+
+def test_a_flow_of_the_first_task_does_not_evaluate_the_run(tmp_path):
+    run = small_run(tmp_path, steps=2, tasks=tasks(tmp_path), evaluation={"every": 2})
+    recipe = recipe_of(run)
+    recipe.evaluation = recipe.of_tasks["better"]
+    with open_records(run, None) as records:
+        Loop(run, recipe, records).to_the_end(START)
+    assert "val/score/mean" in lines(run)[-1]
 
 
 def test_a_reward_of_a_task_that_is_not_there_is_named_by_its_setting(tmp_path):

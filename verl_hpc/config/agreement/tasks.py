@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import fsum
+from math import ceil, fsum
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.sections import RunSections
@@ -118,6 +118,19 @@ def check_guards(config: RunSections) -> None:
             _check_rollback(config, setting, guard, first == "val")
 
 
+def _least_share(config: RunSections, setting: str, task: str) -> float:
+    least, own = config.mix.min_weight, config.tasks[task]
+    if config.mix.by == "weight":
+        equal = 1 / len(config.tasks)
+        least = max(least, min(own.share(step, equal) for step in {1, *own.schedule}))
+    if not least:
+        raise ValueError(
+            f"{setting}.action = rollback: steps without tasks.{task} have no such metric, and its "
+            "share may be 0; set mix.min_weight"
+        )
+    return least
+
+
 def _check_rollback(
     config: RunSections, setting: str, guard: GuardConfig, is_evaluation: bool
 ) -> None:
@@ -127,8 +140,11 @@ def _check_rollback(
             f"{setting}.action = rollback with checkpoint.every = 0, which saves no step to go "
             "back to; set checkpoint.every"
         )
-    between = max(config.evaluation.every, 1) if is_evaluation else 1
-    steps = guard.over * between
+    between: float = max(config.evaluation.every, 1) if is_evaluation else 1
+    task, _, metric = guard.metric.removeprefix("task/").partition("/")
+    if guard.metric.startswith("task/") and metric != "weight":  # which is in every step
+        between = 1 / _least_share(config, setting, task)
+    steps = ceil(guard.over * between)
     if (keep - 1) * every < steps:
         raise ValueError(
             f"{setting}.action = rollback: a fall is seen {steps} steps after it began, and then "

@@ -186,7 +186,7 @@ class Loop:
             self._life.end_step()
         self.stop.took(step=time.monotonic() - begin, save=self._saves.writer.seconds)
         self.records.samples(step, "train", stepped.samples)
-        self.records.rewards(stepped.rewards)
+        self.records.rewards(stepped.rewards, stepped.task)
         return stepped.progress, stepped.metrics
 
     def _weights_to_rollout(self, step: int) -> dict[str, float]:

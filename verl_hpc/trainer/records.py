@@ -124,10 +124,10 @@ class Records:
         if self.sample_log is not None and groups:
             self.sample_log.write(step, kind, groups)
 
-    def rewards(self, values: Sequence[float]) -> None:
+    def rewards(self, values: Sequence[float], task: str = "") -> None:
         """Pass the scores of a step's responses to sinks that show their distribution."""
         if self.sinks is not None and values:
-            self.sinks.rewards(values)
+            self.sinks.rewards(values, task)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write a step's metrics to the log and all sinks."""

@@ -31,6 +31,8 @@ class StepResult:
     samples: list[SampleGroup]
     rewards: Sequence[float]
     """Scores of all responses, if a sink shows their distribution."""
+    task: str = ""
+    """Name of the task that the step was of; empty without tasks."""
 
 
 @dataclass(frozen=True)

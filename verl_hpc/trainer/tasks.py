@@ -110,9 +110,8 @@ class TaskSteps:
         own = {n: v for n, v in result.metrics.items() if not n.startswith(_OF_ALL)}
         metrics = result.metrics | {f"{TASK}{name}/{n}": v for n, v in own.items()}
         metrics |= {f"{TASK}{n}/weight": weight for n, weight in weights.items()}
-        return replace(
-            result, progress=Progress(step, Position(), states, following), metrics=metrics
-        )
+        progress = Progress(step, Position(), states, following)
+        return replace(result, progress=progress, metrics=metrics, task=name)
 
     def _state_after(self, state: TaskState, result: StepResult) -> TaskState:
         score, mix = None, self._config.mix

@@ -145,3 +145,11 @@ def test_a_reward_of_a_task_that_is_not_there_is_named_by_its_setting(tmp_path):
     missing = {"reward": {"function": f"{tmp_path}/none.py:score"}}
     with pytest.raises(RewardError, match=r"tasks\.longer\.reward.*none\.py"):
         run_of(tmp_path, tasks={"longer": missing, "plain": {}})
+
+
+def test_the_distribution_of_rewards_is_that_of_the_task(tmp_path):
+    prometheus = {"textfile": f"{tmp_path}/run.prom"}
+    loop(run_of(tmp_path, steps=4, checkpoint={}, metrics={"prometheus": prometheus}))
+    lines = (tmp_path / "run.prom").read_text().splitlines()
+    told = [line for line in lines if line.startswith("verl_reward_bucket")]
+    assert told and all('task="longer"' in line for line in told)

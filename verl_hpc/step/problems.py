@@ -66,9 +66,10 @@ def open_problems(session: Session, config: RunConfig, encoder: Encoder) -> Prob
         DataError: on every rank; see `open_source` and `check_data`.
     """
     control, data = session.control, config.data
-    needs, of_train = _NEEDS.get(config.recipe, ("prompt", "prompt"))
-    if config.tasks:
-        of_train = "prompt"  # each task reads its own rows, and checks them
+    # Tasks open and check their own rows later; here data.train is read as by its first reader.
+    readers = [task.recipe for task in config.by_task.values() if task.data.train == data.train]
+    recipe = next(iter(readers), config.recipe)
+    needs, of_train = _NEEDS.get(recipe, ("prompt", "prompt"))
     if config.tasks or not config.evaluation.wanted:
         needs = "prompt"
     train = control.together(lambda: open_source(data.train, of_train, data.train_on))
@@ -102,7 +103,7 @@ def _check(
         # Rows that leave training may be of no use to it.
         checked = check_data(data, train, held_out)
         train = WithoutRows(train, checked.dropped)
-    reward = config.reward if config.calls_reward else None
+    reward = config.reward if config.calls_reward and not config.tasks else None
     train = WithCheck(train, _usable(config, encoder, reward))
     if config.evaluation.wanted:
         for number, chosen in enumerate(sets.values()):

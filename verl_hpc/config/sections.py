@@ -146,7 +146,7 @@ class RunSections(Section):
             "recipe": recipe,
             "roles": roles,
             "algorithm": algorithm,
-            "reward": task.reward or self._reward_as_read(recipe, samples),
+            "reward": task.reward or self._reward_as_read(recipe, samples, algorithm),
             "critic": self.critic if reads_critic else CriticConfig(),
             "distillation": self.distillation if recipe == "distillation" else ReverseKl(),
             "rollout": self.rollout.model_copy(update=sampling),
@@ -156,9 +156,13 @@ class RunSections(Section):
         }
         return self.model_copy(update=changes)
 
-    def _reward_as_read(self, recipe: str, samples: bool) -> RewardConfig:
-        if not samples:
+    def _reward_as_read(
+        self, recipe: str, samples: bool, algorithm: AlgorithmConfig
+    ) -> RewardConfig:
+        if not samples and is_own(algorithm.preference.name):
             return RewardConfig(import_timeout_s=self.reward.import_timeout_s)
+        if not samples:
+            return RewardConfig()
         smoothing = self.reward.smoothing if recipe == "rl" else None
         return self.reward.model_copy(update={"smoothing": smoothing})
 

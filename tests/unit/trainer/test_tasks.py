@@ -23,7 +23,7 @@ def tasks(directory, **weights):
     """Longer responses are better; answers are the prompts backwards; one answer beats another."""
     (directory / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
     given = {
-        "longer": {"num_samples": 3, "algorithm": {"kl": ADAPTIVE}},
+        "longer": {"algorithm": {"kl": ADAPTIVE}},
         "backwards": {"recipe": "sft", "train": files(directory, "back.jsonl", ["ab", "cd", "dc"])},
         "better": {
             "recipe": "dpo",
@@ -35,6 +35,7 @@ def tasks(directory, **weights):
 
 def run_of(directory, **changes):
     given = {"steps": 12, "tasks": tasks(directory), "optimizer__lr": 3e-2, "held_out": None}
+    given |= {"rollout__num_samples": 3}
     return small_run(directory, **given | {"checkpoint": {"every": 1, "keep": 99}} | changes)
 
 

@@ -54,6 +54,7 @@ def _open(run: RunContext, name: str, config: RunConfig) -> RunContext:
     own = {
         "config": config,
         "roles": {role: run.roles[role] for role in config.role_settings},
+        "task": name,
         "problems": problems,
         "order": Order(len(problems.train), config.seed, config.data.shuffle),
         "reward": reward,

@@ -10,7 +10,7 @@ from tests.jobs.launch import differing
 from tests.unit.trainer.runs import files, lines, loop, recipe_of, small_run
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_name
-from verl_hpc.errors import RewardError, TrainingError
+from verl_hpc.errors import ConfigError, DataError, RewardError, TrainingError
 from verl_hpc.trainer.guards import read_violations, resume
 from verl_hpc.trainer.train import take_steps
 
@@ -128,6 +128,18 @@ def test_an_evaluation_and_smoothing_of_one_task(tmp_path):
     assert run.numbers["tasks.smooth.reward.smoothing.weight"].value > 0
     smoothed = [row for row in rows if "reward/ema_mean" in row]
     assert smoothed and {*map(task_of, smoothed)} == {"smooth"}
+
+
+def test_what_is_wrong_with_a_task_is_named_by_its_settings(tmp_path):
+    loss = {"algorithm": {"loss": {"name": f"{tmp_path}/none.py:Loss"}}}
+    with pytest.raises(ConfigError, match=r"tasks\.longer: algorithm\.loss\.name"):
+        recipe_of(run_of(tmp_path, tasks={"longer": loss, "plain": {}}))
+    task = {"recipe": "sft", "train": files(tmp_path, "held.jsonl", ["bb"])}
+    with pytest.raises(DataError, match=r"occur in tasks\.copied\.train"):
+        run_of(tmp_path, tasks={"plain": {}, "copied": task}, held_out=["bb"])
+    with pytest.raises(DataError, match=r"every prompt of tasks\.long\.train was dropped"):
+        long = {"recipe": "sft", "train": files(tmp_path, "long.jsonl", ["abcd"])}
+        loop(run_of(tmp_path, tasks={"long": long, "plain": {}}, rollout__overlong_prompt="drop"))
 
 
 def test_a_reward_of_a_task_that_is_not_there_is_named_by_its_setting(tmp_path):

@@ -30,7 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.data.sources import open_source
 
     configs = [load_config(directory / "config.yaml") for directory in arguments.runs]
-    training = [_trained_on(config) for config in configs]
+    runs = [run for config in configs for run in config.by_task.values() or [config]]
+    training = [_trained_on(run) for run in runs]
     of_runs = ", ".join(map(str, arguments.runs))
     for directory, config in zip(arguments.runs, configs, strict=True):
         sets = config.evaluation_sets

@@ -146,7 +146,7 @@ class RunSections(Section):
             "recipe": recipe,
             "roles": roles,
             "algorithm": algorithm,
-            "reward": task.reward or self._reward_as_read(recipe, samples),
+            "reward": task.reward or self._reward_as_read(recipe, samples, algorithm),
             "critic": self.critic if reads_critic else CriticConfig(),
             "distillation": self.distillation if recipe == "distillation" else ReverseKl(),
             "rollout": self.rollout.model_copy(update=sampling),
@@ -156,9 +156,13 @@ class RunSections(Section):
         }
         return self.model_copy(update=changes)
 
-    def _reward_as_read(self, recipe: str, samples: bool) -> RewardConfig:
-        if not samples:
+    def _reward_as_read(
+        self, recipe: str, samples: bool, algorithm: AlgorithmConfig
+    ) -> RewardConfig:
+        if not samples and is_own(algorithm.preference.name):
             return RewardConfig(import_timeout_s=self.reward.import_timeout_s)
+        if not samples:
+            return RewardConfig()
         smoothing = self.reward.smoothing if recipe == "rl" else None
         return self.reward.model_copy(update={"smoothing": smoothing})
 
@@ -235,11 +239,18 @@ class RunSections(Section):
         return {name: call for n, reward in rewards for name, call in reward.calls(n).items()}
 
     @property
+    def response_limits(self) -> dict[str, int]:
+        """Most tokens of a response, by each setting that says so."""
+        limits: dict[str, int | None] = {"rollout": self.rollout.max_response_tokens}
+        limits |= {f"tasks.{n}": task.max_response_tokens for n, task in self.tasks.items()}
+        sets = self.evaluation.sets.items()
+        limits |= {f"evaluation.sets.{n}": chosen.max_response_tokens for n, chosen in sets}
+        return {f"{n}.max_response_tokens": limit for n, limit in limits.items() if limit}
+
+    @property
     def longest_response(self) -> int:
         """Most tokens of a response, to train on or in an evaluation."""
-        given = [chosen.max_response_tokens or 0 for chosen in self.evaluation_sets.values()]
-        given += [task.max_response_tokens or 0 for task in self.tasks.values()]
-        return max(self.rollout.max_response_tokens, *given, 0)
+        return max(self.response_limits.values())
 
     @property
     def rollout_dtype(self) -> str:

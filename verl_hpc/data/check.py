@@ -40,8 +40,13 @@ class Checked:
     warning: str = ""
 
 
-def check_data(config: DataConfig, training: Source, evaluation: Sequence[HeldOut]) -> Checked:
+def check_data(
+    config: DataConfig, training: Source, evaluation: Sequence[HeldOut], setting: str = "data.train"
+) -> Checked:
     """Read all rows, as far as `config` asks for it. One rank does this for all.
+
+    Args:
+        setting: names the training data in messages.
 
     Raises:
         DataError: rows that cannot be used, if data.check is all; prompts on both sides, if
@@ -50,7 +55,7 @@ def check_data(config: DataConfig, training: Source, evaluation: Sequence[HeldOu
     bad = _BadRows() if config.check == "all" else None
     if not evaluation:
         if bad is not None and isinstance(config.train, FilesConfig):
-            for _ in scan(training, "data.train", bad.note):
+            for _ in scan(training, setting, bad.note):
                 pass
             bad.raise_if_any()
         return Checked()
@@ -68,7 +73,7 @@ def check_data(config: DataConfig, training: Source, evaluation: Sequence[HeldOu
         bad.raise_if_any()
     by_name = dict(zip(sources, counted, strict=True))
     overlaps = [by_name.get(h.name) or _nothing_shared(training, h.source) for h in evaluation]
-    return _judge(config, training, evaluation, overlaps)
+    return _judge(config, training, evaluation, overlaps, setting)
 
 
 def _nothing_shared(training: Source, evaluation: Source) -> Overlap:
@@ -77,7 +82,11 @@ def _nothing_shared(training: Source, evaluation: Source) -> Overlap:
 
 
 def _judge(
-    config: DataConfig, training: Source, evaluation: Sequence[HeldOut], overlaps: Sequence[Overlap]
+    config: DataConfig,
+    training: Source,
+    evaluation: Sequence[HeldOut],
+    overlaps: Sequence[Overlap],
+    setting: str,
 ) -> Checked:
     pairs = list(zip(evaluation, overlaps, strict=True))
     rows = array(
@@ -85,13 +94,13 @@ def _judge(
     )
     dropped = rows if config.overlap == "drop" else array("q")
     warning = "; ".join(
-        _describe(config, training[overlap.shared_training_rows[0][0]], held_out, overlap)
+        _describe(config, training[overlap.shared_training_rows[0][0]], held_out, overlap, setting)
         for held_out, overlap in pairs
         if overlap.shared_prompts
     )
     if rows:
         if config.overlap == "refuse":
-            raise DataError(f"{warning}. {_advice(config, evaluation)}")
+            raise DataError(f"{warning}. {_advice(config, evaluation, setting)}")
         if len(dropped) == len(training):
             raise DataError(f"{warning}: data.overlap = drop leaves no row; give other files")
         warning += "; these rows leave training" if dropped else "; they stay in training"
@@ -106,21 +115,23 @@ def _judge(
     return Checked(facts, dropped, warning)
 
 
-def _describe(config: DataConfig, example: Problem, held_out: HeldOut, overlap: Overlap) -> str:
+def _describe(
+    config: DataConfig, example: Problem, held_out: HeldOut, overlap: Overlap, setting: str
+) -> str:
     text = example.prompt if isinstance(example.prompt, str) else text_of(example.prompt[-1:])
     return (
         f"{overlap.shared_prompts:,} of the {overlap.evaluation_prompts:,} different prompts of "
-        f"{held_out.name} ({_named(held_out.config)}) occur in data.train "
+        f"{held_out.name} ({_named(held_out.config)}) occur in {setting} "
         f"({_named(config.train)}), in {len(overlap.shared_training_rows[0]):,} of its "
         f"{overlap.training_rows:,} rows; the first is {example.where}: {text!r:.100}"
     )
 
 
-def _advice(config: DataConfig, evaluation: Sequence[HeldOut]) -> str:
+def _advice(config: DataConfig, evaluation: Sequence[HeldOut], setting: str) -> str:
     other = "set data.overlap to drop (these rows leave training) or to warn"
     if isinstance(config.train, ReasoningGymConfig):
         names = " and ".join(held_out.name for held_out in evaluation)
-        return f"Set split: train in data.train and split: evaluation in {names}; or {other}"
+        return f"Set split: train in {setting} and split: evaluation in {names}; or {other}"
     return f"Give other files; or {other}"
 
 

@@ -28,6 +28,9 @@ _SPEED_AND_MEMORY = ("gpu_memory_utilization", "kv_cache_gib", "max_num_seqs", "
 
 def rollout_key(config: RunConfig) -> str:
     """Return a key of the settings that decide how responses are generated, and from which data."""
+    if config.tasks:
+        keys = {name: rollout_key(task) for name, task in config.by_task.items()}
+        return json.dumps(keys, sort_keys=True)
     facts = {
         "seed": config.seed,
         "rollout": config.rollout.model_dump(mode="json", exclude=set(_SPEED_AND_MEMORY)),
@@ -47,7 +50,7 @@ class KeptResponses:
 
     def _key(self, rows: StepRows) -> str:
         """Return a key of a step's responses: equal keys give equal responses, up to rounding."""
-        text = json.dumps([self.rollout, rows.step, list(rows.rows)])
+        text = json.dumps([self.rollout, rows.task, rows.step, list(rows.rows)])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def take(self, rows: StepRows) -> Mapping[int, Response]:

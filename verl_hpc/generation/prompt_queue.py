@@ -27,8 +27,8 @@ class PromptQueue:
     """Increment a counter shared by all engines, by name; return its previous value."""
     control: Control
     """Control plane of this engine's ranks."""
-    _lengths: dict[int, float] = field(default_factory=dict)
-    """Mean response length of each row's last generation; not saved in checkpoints."""
+    _lengths: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Mean response length of each row's last generation, by task; not saved in checkpoints."""
     _num_calls: int = 0
 
     def deal(
@@ -43,10 +43,11 @@ class PromptQueue:
             at_a_time: prompts that each engine answers at a time.
         """
         self._num_calls += 1
-        typical = sum(self._lengths.values()) / max(len(self._lengths), 1)
+        known = self._lengths.get(rows.task, {})
+        typical = sum(known.values()) / max(len(known), 1)
 
         def expected(group: int) -> tuple[float, int]:
-            return self._lengths.get(rows.rows[group], typical), len(prompts[group])
+            return known.get(rows.rows[group], typical), len(prompts[group])
 
         order = sorted(sorted(prompts), key=expected, reverse=True)
         num_engines = len(place.groups)
@@ -61,7 +62,8 @@ class PromptQueue:
         lengths: dict[int, list[int]] = {}
         for sample in samples:
             lengths.setdefault(rows.rows[sample.group], []).append(sample.response_length)
-        self._lengths |= {row: sum(of_row) / len(of_row) for row, of_row in lengths.items()}
+        known = self._lengths.setdefault(rows.task, {})
+        known |= {row: sum(of_row) / len(of_row) for row, of_row in lengths.items()}
 
     def _next(self, name: str) -> Callable[[], int]:
         def take() -> int:

@@ -113,7 +113,7 @@ def _next_rows(order: Order, done: Sequence[_Round], missing: int, mixed: int) -
     last = done[-1].rows
     assert last.behind is not None
     rows, behind = order.take(last.behind, math.ceil(missing / share))
-    return StepRows(last.step, rows, behind=behind)
+    return StepRows(last.step, rows, behind=behind, task=last.task)
 
 
 def _joined(
@@ -146,7 +146,7 @@ def _joined(
     columns = {name: [tensors[name] for _, tensors in mine] for name in names}
     first, last = done[0].rows, done[-1].rows
     return (
-        StepRows(first.step, rows, behind=last.behind),
+        StepRows(first.step, rows, behind=last.behind, task=first.task),
         Samples(tuple(samples), {place.name: owners}),
         Columns([position for position, _ in mine], columns, done[0].columns.widths),
         Scores(values, sum(part.scores.num_failed for part in done), per_token=per_token),

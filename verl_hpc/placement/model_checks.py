@@ -82,16 +82,18 @@ def check_router(config: RunConfig, archs: Iterable[Architecture]) -> None:
 
 
 def check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:
-    rollout = config.rollout
     # Answers of an evaluation, which may be longer, are the actor's alone.
-    response = config.longest_response if role == ACTOR else rollout.max_response_tokens
-    longest = rollout.max_prompt_tokens + response
+    limits = {
+        setting: limit
+        for setting, limit in config.response_limits.items()
+        if role == ACTOR or not setting.startswith("evaluation.")
+    }
+    prompt, setting = config.rollout.max_prompt_tokens, max(limits, key=lambda n: limits[n])
+    longest = prompt + limits[setting]
     if longest > arch.max_positions:
-        where = "" if response == rollout.max_response_tokens else " of evaluation.sets"
         raise ConfigError(
-            f"rollout: max_prompt_tokens {rollout.max_prompt_tokens} + max_response_tokens "
-            f"{response}{where} = {longest} is above the "
-            f"{arch.max_positions} positions of the {role}'s model"
+            f"rollout.max_prompt_tokens {prompt} + {setting} {limits[setting]} = {longest} is "
+            f"above the {arch.max_positions} positions of the {role}'s model"
         )
 
 

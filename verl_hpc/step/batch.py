@@ -95,6 +95,8 @@ class StepRows:
     """Rows of the next steps, whose responses may be started already."""
     behind: Position | None = None
     """Position in the training data after these rows, for an operator that takes more rows."""
+    task: str = ""
+    """Task whose data set has the rows, in a run with several."""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class Problems:
     """Evaluation data by the name of the set."""
     facts: Mapping[str, int]
     """Facts about the rows and prompts of evaluation; empty without one."""
+    setting: str = "data.train"
+    """Setting that names the training data, for messages."""
 
 
 _NEEDS: Mapping[str, tuple[Needs, Needs]] = {
@@ -59,16 +61,22 @@ _NEEDS: Mapping[str, tuple[Needs, Needs]] = {
 """Required contents of (evaluation, training) rows, by recipe."""
 
 
-def open_problems(session: Session, config: RunConfig, encoder: Encoder) -> Problems:
+def open_problems(
+    session: Session, config: RunConfig, encoder: Encoder, setting: str = "data.train"
+) -> Problems:
     """Open and check the data; every rank calls it.
+
+    Args:
+        setting: names the training data in messages.
 
     Raises:
         DataError: on every rank; see `open_source` and `check_data`.
     """
     control, data = session.control, config.data
-    needs, of_train = _NEEDS.get(config.recipe, ("prompt", "prompt"))
-    if config.tasks:
-        of_train = "prompt"  # each task reads its own rows, and checks them
+    # Tasks open and check their own rows later; here data.train is read as by its first reader.
+    readers = [task.recipe for task in config.by_task.values() if task.data.train == data.train]
+    recipe = next(iter(readers), config.recipe)
+    needs, of_train = _NEEDS.get(recipe, ("prompt", "prompt"))
     if config.tasks or not config.evaluation.wanted:
         needs = "prompt"
     train = control.together(lambda: open_source(data.train, of_train, data.train_on))
@@ -78,17 +86,23 @@ def open_problems(session: Session, config: RunConfig, encoder: Encoder) -> Prob
     )
     leads = session.world.rank == 0
     checked = control.broadcast(
-        control.together(lambda: _check(config, encoder, train, evaluation) if leads else Checked())
+        control.together(
+            lambda: _check(config, encoder, train, evaluation, setting) if leads else Checked()
+        )
     )
     if leads and checked.warning:
         _logger.warning("%s", checked.warning)
     if checked.dropped:
         train = WithoutRows(train, checked.dropped)
-    return Problems(train, evaluation, checked.facts)
+    return Problems(train, evaluation, checked.facts, setting)
 
 
 def _check(
-    config: RunConfig, encoder: Encoder, train: Source, evaluation: Mapping[str, Source]
+    config: RunConfig,
+    encoder: Encoder,
+    train: Source,
+    evaluation: Mapping[str, Source],
+    setting: str,
 ) -> Checked:
     data, sets = config.data, config.evaluation_sets
     held_out = [
@@ -96,13 +110,13 @@ def _check(
         for name, chosen in sets.items()
     ]
     if data.check != "all":
-        return check_data(data, train, held_out)
+        return check_data(data, train, held_out, setting)
     checked = None
     if data.overlap == "drop" and held_out:
         # Rows that leave training may be of no use to it.
-        checked = check_data(data, train, held_out)
+        checked = check_data(data, train, held_out, setting)
         train = WithoutRows(train, checked.dropped)
-    reward = config.reward if config.calls_reward else None
+    reward = config.reward if config.calls_reward and not config.tasks else None
     train = WithCheck(train, _usable(config, encoder, reward))
     if config.evaluation.wanted:
         for number, chosen in enumerate(sets.values()):
@@ -110,7 +124,7 @@ def _check(
             check = _usable(config, encoder, reward)
             source = WithCheck(held_out[number].source, check, chosen.max_prompts)
             held_out[number] = replace(held_out[number], source=source)
-    result = check_data(data, train, held_out)
+    result = check_data(data, train, held_out, setting)
     return checked or result
 
 

@@ -119,7 +119,9 @@ def _scoring_facts(run: RunContext) -> dict[str, str]:
     if run.reward is None or place.name == ROLLOUT:
         return {}
     where = neighbours(place.ranks[0], place.ranks[-1])
-    return {"reward function": f"{', '.join(sorted(run.config.reward.functions))} on {where}"}
+    tasks = [task for task in run.config.by_task.values() if task.calls_reward]
+    called = {name for config in tasks or [run.config] for name in config.reward.functions}
+    return {"reward function": f"{', '.join(sorted(called))} on {where}"}
 
 
 def _rollout_ranks(run: RunContext) -> str:

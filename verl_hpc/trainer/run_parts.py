@@ -81,6 +81,8 @@ class RunParts:
     """Numbers of the recipe, by name."""
     let_change: Callable[[], None] = lambda: None
     """Called before a model computes, which may change weights, if only for a reference's pass."""
+    task: str = ""
+    """Name of the task that this is the run of, in a run with several."""
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:

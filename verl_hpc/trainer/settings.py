@@ -163,6 +163,7 @@ class Settings:
             self._config.seed,
             # Transformer Engine's layers share none.
             shares_prompts=self._run.session.world.device == "cpu",
+            data_set=self._run.problems.setting,
         )
 
     @property
@@ -179,8 +180,8 @@ class Settings:
     def evaluation_pairs(self) -> ExampleSettings:
         """Settings of pairs of the evaluation data."""
         held_out = self.evaluation_problems
-        assign = replace(self.assign, mini_batches=1)
-        return replace(self.pairs, problems=held_out, assign=assign, data_set="data.evaluation")
+        assign = replace(self.assign, mini_batches=1, data_set="data.evaluation")
+        return replace(self.pairs, problems=held_out, assign=assign)
 
     @property
     def score(self) -> ScoreSettings:

@@ -83,7 +83,7 @@ class Steps:
         rows, position = self._run.order.take(progress.position, self._run.config.batch.size)
         pipeline = self._recipe.pipeline(step)
         self._recipe.metrics.clear()
-        values = pipeline.begin(rows=StepRows(step, rows, behind=position))
+        values = pipeline.begin(rows=StepRows(step, rows, behind=position, task=self._run.task))
         if self._run.layouts.is_split:
             first, rest = pipeline.before_changes
             self._try(first, step, values)
@@ -170,8 +170,8 @@ class Steps:
         later = behind
         for number in range(step + 1, last + 1):
             more, later = self._run.order.take(later, config.batch.size)
-            upcoming.append(StepRows(number, more))
-        return StepRows(step, rows, upcoming), behind
+            upcoming.append(StepRows(number, more, task=self._run.task))
+        return StepRows(step, rows, upcoming, task=self._run.task), behind
 
     def _parts(self, step: int) -> tuple[Pipeline, Pipeline]:
         """Split a step's pipeline into the operators that can run ahead, and the rest."""

@@ -46,12 +46,15 @@ def open_tasks(run: RunContext) -> dict[str, RunContext]:
 
 def _open(run: RunContext, name: str, config: RunConfig) -> RunContext:
     shared = {part.name: getattr(run, part.name) for part in fields(RunParts)}
-    problems = open_problems(run.session, config, run.encoder)
+    own_train = run.config.tasks[name].train is not None
+    train = f"tasks.{name}.train" if own_train else "data.train"
+    problems = open_problems(run.session, config, run.encoder, train)
     setting = f"tasks.{name}.reward" if run.config.tasks[name].reward is not None else "reward"
     reward = None
     if config.generates:
         reward = run.session.control.together(lambda: make_scorer(config.reward, setting))
     own = {
+        "task": name,
         "config": config,
         "roles": {role: run.roles[role] for role in config.role_settings},
         "problems": problems,

@@ -49,6 +49,13 @@ def test_rows_that_the_run_left_out_do_not_count(tmp_path, prints, overlap, shar
     assert f"; {shared} of these occur in the {rows} rows" in prints("overlap", run)
 
 
+def test_all_tasks_of_a_run_train(tmp_path, prints):
+    tasks = {"a": {}, "b": {"recipe": "sft", "train": data(tmp_path, "b", 2, 8)}}
+    both = data(tmp_path, "a", 1), data(tmp_path, "test", 1, 2)
+    run = run_directory(tmp_path / "run", *both, tasks=tasks)
+    assert "; 2 of these occur in the 3 rows" in prints("overlap", run)
+
+
 def test_a_run_without_evaluation_is_named(tmp_path, refuses):
     alone = run_directory(tmp_path / "alone", data(tmp_path, "a", 1), None)
     assert f"{alone}: the run has no data.evaluation" in refuses("overlap", alone)

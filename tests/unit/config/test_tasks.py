@@ -13,7 +13,7 @@ from verl_hpc.errors import ConfigError
 SUMS = {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}
 WORDS = {"kind": "files", "paths": ["words.jsonl"]}
 TASKS = {
-    "sums": {"weight": 0.5, "train": SUMS, "reward": {"function": "exact_match"}},
+    "sums": {"weight": 0.5, "reward": {"function": "exact_match"}},
     "words": {"weight": 0.3, "recipe": "sft", "train": WORDS, "batch_size": 4},
     "pairs": {"weight": 0.2, "recipe": "dpo", "train": {"kind": "files", "paths": ["p.jsonl"]}},
 }
@@ -85,9 +85,24 @@ REFUSED = [
     ("tasks.words.num_samples", changed("words", num_samples=2)),
     ("tasks.words.reward", changed("words", reward={"function": "gsm8k"})),
     ("tasks.sums.recipe = reward_model", {"recipe": "reward_model"}),
-    ("tasks.sums: rollout.num_samples = 1", changed("sums", num_samples=1)),
+    (
+        "tasks.sums: rollout.num_samples = 1",
+        changed("sums", num_samples=1) | {"rollout__num_samples": 1},
+    ),
     ("tasks.pairs: train.kind = reasoning_gym", changed("pairs", train=SUMS)),
     ("tasks.words.batchsize: no such setting", changed("words", batchsize=2)),
+    ("recipe: no task reads it", {"recipe": "kto"} | changed("sums", recipe="rl")),
+    ("data.train: no task reads it", changed("sums", train=SUMS)),
+    ("batch.size: no task reads it", {"tasks": {"a": {"batch_size": 2}}, "batch__size": 4}),
+    (
+        "batch.refill_rounds: no task",
+        {"recipe": "sft", "batch__refill_rounds": 1, "tasks": {"a": {}}},
+    ),
+    ("rollout.num_samples: no task reads it", changed("sums", num_samples=2)),
+    (
+        "rollout.temperature: no task reads it",
+        changed("sums", temperature=0.5) | {"rollout__temperature": 0.7},
+    ),
     ("algorithm.kto: no task reads it", {"algorithm__kto": {"beta": 0.3}}),
     (
         "distillation.task_reward_weight: no task reads it",
@@ -131,6 +146,14 @@ def test_what_cannot_be_honoured_is_refused_with_its_reason():
         else:
             wrong.append(f"{words!r}: accepted")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_task_of_pairs_leaves_the_reward_of_others_and_evaluation_alone():
+    tasks = TASKS | {"sums": {"weight": 0.5}}
+    config = mixed(tasks=tasks, reward__import_timeout_s=60, data__evaluation=SUMS)
+    assert config.by_task["sums"].reward.import_timeout_s == 60
+    with pytest.raises(ConfigError, match=r"data\.evaluation\.kind = reasoning_gym"):
+        parse(recipe="dpo", data__evaluation=SUMS)
 
 
 def test_a_rollback_is_accepted_with_enough_steps():

@@ -9,9 +9,9 @@ QUICKSTART = "configs/run/quickstart.yaml"
 RESPONSE = Response((1, 2), (-0.5, -0.5), "stop")
 
 
-def key(*words, step=3, rows=(4, 5)):
-    kept = KeptResponses(rollout_key(load_config(QUICKSTART, words)))
-    kept.remember(StepRows(step, rows), {})
+def key(*words, step=3, rows=(4, 5), task="", of=QUICKSTART):
+    kept = KeptResponses(rollout_key(load_config(of, words)))
+    kept.remember(StepRows(step, rows, task=task), {})
     return kept.key
 
 
@@ -24,6 +24,13 @@ def test_what_changes_the_responses_changes_the_key(word):
     assert key(word) != key()
     assert key(step=4) != key()
     assert key(rows=(5, 4)) != key()
+    assert key(task="sums") != key(task="words")
+
+
+def test_settings_of_a_task_count():
+    of_tasks = "configs/run/tasks.yaml"
+    shorter = key("tasks.rewarded.max_response_tokens=7", of=of_tasks)
+    assert shorter != key(of=of_tasks)
 
 
 def test_only_responses_to_the_same_question_are_taken():

@@ -17,7 +17,7 @@ from verl_hpc.generation.generate import generate
 from verl_hpc.generation.prompt_queue import FromQueue, PromptQueue
 from verl_hpc.placement.layouts import Pool
 from verl_hpc.rollout.protocol import FeedAround, Sampling
-from verl_hpc.step.batch import Sample, StepRows
+from verl_hpc.step.batch import Sample, Samples, StepRows
 from verl_hpc.step.placement import Placement
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.testing.local_rollout import LocalRollout
@@ -119,3 +119,11 @@ def test_an_evaluation_has_shares_and_teaches_nothing():
     generate(some.place, some, asks, ROWS)
     assert not asks.steals
     assert some.queue._lengths == {}
+
+
+def test_the_rows_of_each_task_have_lengths_of_their_own():
+    queue, prompts = PromptQueue("q", counter(), LocalControl()), {0: [1, 1], 1: [1]}
+    one = SimpleNamespace(groups=[[0]], index=0)
+    sums, words = (StepRows(1, [7, 8], task=task) for task in ("sums", "words"))
+    queue.learn(sums, Samples((Sample(0, 0, 2, 1, False), Sample(1, 1, 1, 9, False)), {}))
+    assert [queue.deal(one, prompts, rows, 2).first for rows in (sums, words)] == [[1, 0], [0, 1]]

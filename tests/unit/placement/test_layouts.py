@@ -103,7 +103,7 @@ def test_answers_of_an_evaluation_fit_the_actors_positions():
     lengths = {"rollout__max_prompt_tokens": 500, "rollout__max_response_tokens": 100}
     sets = {"aime24": {"source": source, "max_response_tokens": 525}}
     message = refusal(1, evaluation__sets=sets, **lengths)
-    told = "500 + max_response_tokens 525 of evaluation.sets = 1025 is above the 1024 positions"
+    told = "500 + evaluation.sets.aime24.max_response_tokens 525 = 1025 is above the 1024 positions"
     assert told in message
     sets["aime24"]["max_response_tokens"] = 524
     lay_out(1, evaluation__sets=sets, **lengths)
@@ -115,8 +115,19 @@ def test_sequences_fit_the_positions_of_every_model():
     short = architecture(vocab_size=128, max_positions=512)
     lengths = {"rollout__max_prompt_tokens": 500, "rollout__max_response_tokens": 100}
     message = refusal(1, **GAE, archs={"critic": short}, **lengths)
-    assert "500 + max_response_tokens 100 = 600 is above the 512 positions of the critic" in message
+    told = "500 + rollout.max_response_tokens 100 = 600 is above the 512 positions of the critic"
+    assert told in message
     lay_out(1, **GAE, **lengths)
+
+
+def test_responses_of_a_task_fit_the_positions_of_every_model():
+    short = architecture(vocab_size=128, max_positions=512)
+    lengths = {"rollout__max_prompt_tokens": 500, "rollout__max_response_tokens": 8}
+    tasks = {"sums": {"max_response_tokens": 13}, "words": {}}
+    message = refusal(1, **GAE, archs={"critic": short}, tasks=tasks, **lengths)
+    assert "500 + tasks.sums.max_response_tokens 13 = 513 is above the 512 positions" in message
+    tasks["sums"]["max_response_tokens"] = 12
+    lay_out(1, **GAE, archs={"critic": short}, tasks=tasks, **lengths)
 
 
 # Roles on ranks of their own

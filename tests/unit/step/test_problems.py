@@ -135,6 +135,15 @@ def test_a_row_that_no_reward_function_scores_is_found_at_the_start(opened):
     assert opened([GOOD, strange], recipe="sft")
 
 
+def test_rows_of_a_run_with_tasks_are_read_and_scored_as_a_task_does(opened, tmp_path):
+    strange = GOOD | {"data_source": "sums"}
+    tasks = {"answers": {"recipe": "sft"}, "sums": {"reward": {"function": "exact_match"}}}
+    assert opened([strange], tasks=tasks)
+    said = [{"role": "user", "content": "5?"}, {"role": "assistant", "content": "6"}]
+    train = {"kind": "files", "paths": [f"{tmp_path}/train.jsonl"], "answer_key": "said"}
+    assert opened([{"said": said}], data={"train": train}, recipe="sft", tasks={"answers": {}})
+
+
 def test_held_out_problems_of_a_task_are_encoded_too(opened):
     task = {"kind": "reasoning_gym", "task": "spell_backward", "size": 5, "template": "6" * 20}
     task["template"] += "{question}"

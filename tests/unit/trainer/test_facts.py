@@ -99,3 +99,6 @@ def test_the_reward_functions_ranks_are_named_where_they_are_its_own():
     assert [(p.name, p.roles) for p in placements(run)] == expected
     assert facts(run)["reward function"] == "auto on ranks 2-3"
     assert "reward function" not in facts(planned())
+    own = {name: {"reward": {"function": name}} for name in ("math", "exact_match")}
+    run = planned(placement={"train": "0-1", "reward": "2-3", "rollout": "0-1"}, tasks=own)
+    assert facts(run)["reward function"] == "exact_match, math on ranks 2-3"

@@ -10,7 +10,7 @@ from tests.jobs.launch import differing
 from tests.unit.trainer.runs import files, lines, loop, recipe_of, small_run
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_name
-from verl_hpc.errors import RewardError, TrainingError
+from verl_hpc.errors import ConfigError, DataError, RewardError, TrainingError
 from verl_hpc.trainer.guards import read_violations, resume
 from verl_hpc.trainer.loop import Loop
 from verl_hpc.trainer.records import open_records
@@ -26,7 +26,7 @@ def tasks(directory, **weights):
     """Longer responses are better; answers are the prompts backwards; one answer beats another."""
     (directory / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
     given = {
-        "longer": {"num_samples": 3, "algorithm": {"kl": ADAPTIVE}},
+        "longer": {"algorithm": {"kl": ADAPTIVE}},
         "backwards": {"recipe": "sft", "train": files(directory, "back.jsonl", ["ab", "cd", "dc"])},
         "better": {
             "recipe": "dpo",
@@ -38,6 +38,7 @@ def tasks(directory, **weights):
 
 def run_of(directory, **changes):
     given = {"steps": 12, "tasks": tasks(directory), "optimizer__lr": 3e-2, "held_out": None}
+    given |= {"rollout__num_samples": 3}
     return small_run(directory, **given | {"checkpoint": {"every": 1, "keep": 99}} | changes)
 
 
@@ -139,6 +140,18 @@ def test_a_flow_of_the_first_task_does_not_evaluate_the_run(tmp_path):
     with open_records(run, None) as records:
         Loop(run, recipe, records).to_the_end(START)
     assert "val/score/mean" in lines(run)[-1]
+
+
+def test_what_is_wrong_with_a_task_is_named_by_its_settings(tmp_path):
+    loss = {"algorithm": {"loss": {"name": f"{tmp_path}/none.py:Loss"}}}
+    with pytest.raises(ConfigError, match=r"tasks\.longer: algorithm\.loss\.name"):
+        recipe_of(run_of(tmp_path, tasks={"longer": loss, "plain": {}}))
+    task = {"recipe": "sft", "train": files(tmp_path, "held.jsonl", ["bb"])}
+    with pytest.raises(DataError, match=r"occur in tasks\.copied\.train"):
+        run_of(tmp_path, tasks={"plain": {}, "copied": task}, held_out=["bb"])
+    with pytest.raises(DataError, match=r"every prompt of tasks\.long\.train was dropped"):
+        long = {"recipe": "sft", "train": files(tmp_path, "long.jsonl", ["abcd"])}
+        loop(run_of(tmp_path, tasks={"long": long, "plain": {}}, rollout__overlong_prompt="drop"))
 
 
 def test_a_reward_of_a_task_that_is_not_there_is_named_by_its_setting(tmp_path):

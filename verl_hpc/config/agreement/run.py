@@ -41,19 +41,23 @@ def check_agreement(config: RunSections) -> None:
         _check_rollout(config)
     for name, task in check_mix(config).items():
         try:
-            _check_step(task)
+            _check_step(task, evaluates=False)
         except ValueError as error:
             raise ValueError(f"tasks.{name}: {error}".replace("data.train", "train")) from None
 
 
-def _check_step(config: RunSections) -> None:
-    """Raises: ValueError: a setting asks for what a step of this recipe does not give."""
+def _check_step(config: RunSections, evaluates: bool = True) -> None:
+    """Check a run without tasks, or one of a run's tasks, which evaluates nothing.
+
+    Raises:
+        ValueError: a setting asks for what a step of this recipe does not give.
+    """
     if config.recipe == "distillation":
         _check_distillation(config)
     if config.has_advantages:
         _check_advantage(config)
     if config.compares_answers:
-        _check_answers(config)
+        _check_answers(config, evaluates)
     if not config.has_own_recipe:
         _check_algorithm_is_read(config)
         _check_critic_is_there(config)
@@ -167,7 +171,7 @@ def _check_critic_is_there(config: RunSections) -> None:
             raise ValueError(f"critic.{name} = {value}: nothing here trains a critic; {todo}")
 
 
-def _check_answers(config: RunSections) -> None:
+def _check_answers(config: RunSections, evaluates: bool) -> None:
     pairs = "pairs of answers; give files with columns prompt, chosen and rejected"
     labels = "answers with labels; give files with columns prompt, answer and label"
     unread = RewardConfig()
@@ -179,8 +183,7 @@ def _check_answers(config: RunSections) -> None:
             "and scores none; leave it out"
         )
     for name, source in config.sources.items():
-        is_read = name == "data.train" or config.evaluation.wanted
-        if source.kind != "files" and is_read:
+        if source.kind != "files" and (name == "data.train" or evaluates):
             needed = labels if (config.recipe, name) == ("kto", "data.train") else pairs
             raise ValueError(f"{name}.kind = {source.kind}: recipe {config.recipe} needs {needed}")
 

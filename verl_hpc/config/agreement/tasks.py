@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, fsum
+from typing import Any
 
 from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.sections import RunSections
 from verl_hpc.config.tasks import GuardConfig, MixConfig
 
-_MAY_BE_UNREAD = ("algorithm", "critic", "distillation", "reward")
+_MAY_BE_UNREAD = ("algorithm", "batch", "critic", "distillation", "reward")
 _OF_RESPONSES = ("reward", "num_samples", "temperature")
 
 
@@ -87,15 +89,26 @@ def _check_task(config: RunSections, name: str, task: RunSections) -> None:
 
 def _check_read(config: RunSections, tasks: Mapping[str, RunSections]) -> None:
     """Raises: ValueError: a setting that no task has taken from the run."""
+    runs = list(tasks.values())
+    _refuse_unread("recipe", config.recipe, [run.recipe for run in runs])
+    _refuse_unread("data.train", config.data.train, [run.data.train for run in runs])
     for section in _MAY_BE_UNREAD:
         shared = getattr(config, section)
         if section == "reward" and config.evaluation.wanted:
             continue
         for name in type(shared).model_fields:
-            value = getattr(shared, name)
-            readers = (getattr(getattr(task, section), name, None) for task in tasks.values())
-            if value != getattr(type(shared)(), name) and value not in readers:
-                raise ValueError(f"{section}.{name}: no task reads it; leave it out")
+            readers = [type(shared)(), *(getattr(run, section) for run in runs)]
+            read = [getattr(reader, name, None) for reader in readers]
+            _refuse_unread(f"{section}.{name}", getattr(shared, name), read)
+    sampling = [run.rollout for run in runs if run.samples_to_train]
+    for name in ("num_samples", "temperature") if sampling else ():
+        read = [getattr(rollout, name) for rollout in (RolloutConfig(), *sampling)]
+        _refuse_unread(f"rollout.{name}", getattr(config.rollout, name), read)
+
+
+def _refuse_unread(setting: str, value: Any, read: Sequence[Any]) -> None:
+    if value not in read:
+        raise ValueError(f"{setting}: no task reads it; leave it out")
 
 
 def check_guards(config: RunSections) -> None:

@@ -43,6 +43,8 @@ class AssignSettings:
     shares_prompts: bool = False
     """Whether an engine computes a common prefix of neighbours once, so that keeping samples of a
     prompt together saves work."""
+    data_set: str = "data.train"
+    """Name of the data set in errors."""
 
 
 def share(count: int, index: int, num_shares: int) -> range:
@@ -63,7 +65,9 @@ def assign(
         DataError: on every rank, if there are no samples.
     """
     samples, longest = responses.samples, settings.max_prompt_tokens
-    dropped = count_dropped(place, longest, samples, len(rows.rows), f"step {rows.step}")
+    dropped = count_dropped(
+        place, longest, samples, len(rows.rows), f"step {rows.step}", settings.data_set
+    )
     assigned = assign_groups(settings, samples, responses.owners, step=rows.step)
     return assigned, length_metrics(samples, longest) | {DROPPED: float(dropped)}
 
@@ -164,7 +168,7 @@ def count_dropped(
     samples: Sequence[Sample],
     num_prompts: int,
     when: str,
-    data_set: str = "data.train",
+    data_set: str,
 ) -> int:
     """Count the prompts without a sample, which were dropped for being too long, and log them.
 

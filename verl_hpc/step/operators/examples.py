@@ -41,8 +41,6 @@ class ExampleSettings:
     per_row: Literal[1, 2] = 1
     """Answers per row. 2: the chosen and the rejected answer, neighbours on the same ranks and in
     the same mini-batch."""
-    data_set: str = "data.train"
-    """Name of the data set in errors."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def assign_examples(
         for i, e in enumerate(encoded)
     ]
     limit, when = settings.assign.max_prompt_tokens, f"step {rows.step}"
-    count_dropped(place, limit, all_samples, len(rows.rows), when, settings.data_set)
+    count_dropped(place, limit, all_samples, len(rows.rows), when, settings.assign.data_set)
     samples = assign_groups(settings.assign, all_samples, together=settings.per_row, step=rows.step)
     mine = samples.owned_by(place.name, place.index)
     device = place.device

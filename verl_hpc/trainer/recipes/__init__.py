@@ -87,7 +87,11 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
 def _of_tasks(run: RunContext, function: Callable[[RunContext], Recipe]) -> Recipe:
     recipes = {}
     for name, task in run.tasks.items():
-        recipes[name] = make_recipe(task, BUILT_IN.get(task.config.recipe, function))
+        try:
+            recipes[name] = make_recipe(task, BUILT_IN.get(task.config.recipe, function))
+        except VerlHpcError as error:
+            error.args = (f"tasks.{name}: {error}",)
+            raise
         run.numbers |= {f"tasks.{name}.{n}": number for n, number in task.numbers.items()}
     if run.config.evaluation.wanted:
         _ = run.settings.evaluation_sets

@@ -72,10 +72,10 @@ class Watch:
         return self._newest[-1][0] if self._newest else -1
 
     def see(self, step: int, value: float | None) -> Violation | None:
-        """Add a value; return a violation to act on. None, as infinities are read back, is NaN."""
+        """Add a value, None for one that is not finite; return a violation to act on."""
         if len(self._newest) == self.config.over:
             self._before = self._newest[0][0]
-        if value is None or not math.isfinite(value):
+        if value is None or not math.isfinite(value):  # which metrics.jsonl does not tell apart
             value = math.nan
         self._newest.append((step, value))
         if len(self._newest) < self.config.over:

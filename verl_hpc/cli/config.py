@@ -23,16 +23,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from verl_hpc.cluster.site import Site
-from verl_hpc.config.explain import near_or_all
-from verl_hpc.config.load import dump_config, load_config
-from verl_hpc.config.reward import REWARD_OPTIONS
-from verl_hpc.config.run import RunConfig
-from verl_hpc.config.settings import SettingInfo, leaves, settings_of
-from verl_hpc.config.tree import parse_override
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.record import Record, read_record
+
+if TYPE_CHECKING:
+    from verl_hpc.config.settings import SettingInfo
+    from verl_hpc.planner.record import Record
 
 _WIDTH = 100
 _LONGEST = 60
@@ -50,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.config.load import dump_config, load_config
+
     path, words = arguments.config, arguments.overrides
     if path is not None and arguments.explain is not None:
         text = _explained(arguments.explain) + _values(path, words, arguments.explain)
@@ -67,6 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _explained(word: str | None) -> str:
+    from verl_hpc.cluster.site import Site
+    from verl_hpc.config.explain import near_or_all
+    from verl_hpc.config.reward import REWARD_OPTIONS
+    from verl_hpc.config.run import RunConfig
+    from verl_hpc.config.settings import settings_of
+
     settings = settings_of(RunConfig)
     if word is None:
         return _table(settings)
@@ -119,6 +124,12 @@ def _values(path: str, words: Sequence[str], name: str) -> str:
     Raises:
         ConfigError: for the reasons of `load_config`.
     """
+
+    from verl_hpc.config.load import load_config
+    from verl_hpc.config.settings import leaves
+    from verl_hpc.config.tree import parse_override
+    from verl_hpc.planner.record import read_record
+
     config = load_config(path, words)
     record = read_record(Path(path))
     given = [parse_override(word)[0] for word in words]

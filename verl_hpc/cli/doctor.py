@@ -23,29 +23,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verl_hpc.cli.job_options import add_job_options
-from verl_hpc.cluster.excluded import exclude_list, excluded_nodes, forget, read_excluded
-from verl_hpc.cluster.profile import PREFIX, Profile, load_for_job
-from verl_hpc.cluster.request import Request
-from verl_hpc.config.load import load_config
-from verl_hpc.config.run import RunConfig
-from verl_hpc.doctor.job import (
-    NAME,
-    is_inside_step,
-    keep_out,
-    measured_beside,
-    newest_result,
-    read_result,
-    result_of,
-    submit_checks,
-    wait_for_result,
-)
-from verl_hpc.doctor.login import check_login
 from verl_hpc.errors import ConfigError
-from verl_hpc.runs.verdict import Verdict, any_fails, failing_nodes, to_data
-from verl_hpc.slurm.tools import on_cluster
+
+if TYPE_CHECKING:
+    from verl_hpc.cluster.profile import Profile
+    from verl_hpc.cluster.request import Request
+    from verl_hpc.runs.verdict import Verdict
 
 _STAND_IN = {
     "name": "doctor",
@@ -77,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.doctor.job import is_inside_step
+
     if arguments.excluded or arguments.forget is not None:
         return _excluded(arguments)
     if arguments.result is not None:
@@ -89,6 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _login(arguments: argparse.Namespace) -> int:
+    from verl_hpc.doctor.login import check_login
+    from verl_hpc.runs.verdict import any_fails
+    from verl_hpc.slurm.tools import on_cluster
+
     profile = _profile(arguments)
     if profile is None and (arguments.config or arguments.nodes is not None):
         needs = "--config" if arguments.config else "--nodes"
@@ -110,6 +102,9 @@ def _login(arguments: argparse.Namespace) -> int:
 
 
 def _on_nodes(request: Request, verdicts: list[Verdict], as_json: bool) -> int:
+    from verl_hpc.doctor.job import result_of, submit_checks, wait_for_result
+    from verl_hpc.slurm.tools import on_cluster
+
     job = submit_checks(request)
     later = f"python -m verl_hpc doctor --result {request.run_directory}"
     _say(f"job {job}: checks on {request.nodes} nodes; waiting for it")
@@ -125,11 +120,15 @@ def _on_nodes(request: Request, verdicts: list[Verdict], as_json: bool) -> int:
 
 
 def _result(arguments: argparse.Namespace) -> int:
+    from verl_hpc.doctor.job import newest_result, read_result
+
     path, profile = newest_result(arguments.result)
     return _end(_shown(read_result(path), arguments.json), arguments.json, profile, path)
 
 
 def _excluded(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cluster.excluded import exclude_list, forget, read_excluded
+
     profile = _profile(arguments)
     path = exclude_list(None if profile is None else profile.site)
     if arguments.forget is not None:
@@ -145,6 +144,8 @@ def _excluded(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> Profile | None:
+    from verl_hpc.cluster.profile import PREFIX, load_for_job
+
     ours = [word for word in arguments.overrides if word.startswith(PREFIX)]
     flags = {
         name: getattr(arguments, name)
@@ -160,6 +161,13 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
 
 
 def _request(arguments: argparse.Namespace, profile: Profile) -> Request:
+    from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
+    from verl_hpc.cluster.profile import PREFIX
+    from verl_hpc.cluster.request import Request
+    from verl_hpc.config.load import load_config
+    from verl_hpc.config.run import RunConfig
+    from verl_hpc.doctor.job import NAME
+
     words = tuple(word for word in arguments.overrides if not word.startswith(PREFIX))
     if arguments.config is not None:
         config = load_config(arguments.config, words)
@@ -201,6 +209,10 @@ def _end(
 ) -> int:
     """Print the end, and return the exit status. With a profile, failed nodes go on its list; with
     a job's result, the place of its measurements is printed."""
+
+    from verl_hpc.doctor.job import keep_out, measured_beside
+    from verl_hpc.runs.verdict import any_fails, failing_nodes, to_data
+
     added = [] if profile is None else keep_out(profile, list(verdicts))
     for node in added:
         _say(f"{node.node} is left out of submissions until {node.until}")

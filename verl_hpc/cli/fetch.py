@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import argparse
 
-from verl_hpc.sources.cache import source_of
-from verl_hpc.sources.fetch import fetch
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -29,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.sources.cache import source_of
+    from verl_hpc.sources.fetch import fetch
+
     for text in arguments.names:
         fetched = fetch(text)
         weights = f"{fetched.num_tensors} tensors" if fetched.num_tensors else "no weights"

@@ -30,24 +30,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verl_hpc.cli.output import write_file
-from verl_hpc.cli.plan_inputs import planner_of
-from verl_hpc.cli.plan_svg import as_svg
-from verl_hpc.cli.plan_text import as_text
-from verl_hpc.cluster.job import MOST_NODES
-from verl_hpc.cluster.profile import PREFIX
-from verl_hpc.config.explain import near_or_all
-from verl_hpc.config.load import load_config
-from verl_hpc.config.model import ParallelConfig
-from verl_hpc.config.plain_yaml import write_yaml
-from verl_hpc.config.run import RunConfig
-from verl_hpc.config.tree import INCLUDE, parse_override, put
 from verl_hpc.errors import ConfigError
-from verl_hpc.planner.plan import Plan
-from verl_hpc.planner.search.sizes import Objective, node_counts
-from verl_hpc.runs.find import find_run
+
+if TYPE_CHECKING:
+    from verl_hpc.config.model import ParallelConfig
+    from verl_hpc.config.run import RunConfig
+    from verl_hpc.planner.plan import Plan
+    from verl_hpc.planner.search.sizes import Objective
 
 CALIBRATE = "calibrate"
 _OBJECTIVES: dict[str, Objective] = {"time": "seconds", "gpu-hours": "gpu_hours"}
@@ -100,6 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.plan_text import as_text
+    from verl_hpc.runs.find import find_run
+
     if arguments.words[:1] == [CALIBRATE]:
         from verl_hpc.cli.plan_calibrate import run_calibrate
 
@@ -144,6 +139,9 @@ def _option(name: str) -> str:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises: ConfigError: options that are missing, or do not go together."""
+
+    from verl_hpc.cluster.job import MOST_NODES
+
     _check_words(arguments.words)
     only = f"only plan {CALIBRATE} RUN... takes it; leave it out, or name runs to calibrate from"
     _refuse(arguments, ("out", "skip", "by"), only)
@@ -177,6 +175,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _check_words(words: Sequence[str]) -> None:
+    from verl_hpc.config.explain import near_or_all
+
     for word in words:
         if "=" not in word:
             near = near_or_all(word, [CALIBRATE], "the only word without = is")
@@ -185,6 +185,10 @@ def _check_words(words: Sequence[str]) -> None:
 
 def make(arguments: argparse.Namespace) -> Plan:
     """Return the plan that the options ask for."""
+
+    from verl_hpc.cli.plan_inputs import planner_of
+    from verl_hpc.planner.search.sizes import node_counts
+
     planner = planner_of(arguments)
     objective = _OBJECTIVES[arguments.objective or "time"]
     nodes, most = arguments.nodes, arguments.max_nodes
@@ -198,6 +202,10 @@ def make(arguments: argparse.Namespace) -> Plan:
 
 def _write(arguments: argparse.Namespace, plan: Plan) -> None:
     """Write the files that the options ask for."""
+
+    from verl_hpc.cli.plan_svg import as_svg
+    from verl_hpc.cluster.profile import PREFIX
+
     if arguments.svg is not None:
         write_file("--svg", arguments.svg, as_svg(plan))
         print(f"wrote {arguments.svg}", file=sys.stderr)
@@ -233,6 +241,11 @@ def _write_found(
     Raises:
         ConfigError: the file cannot be written, or cannot express what was found.
     """
+
+    from verl_hpc.config.load import load_config
+    from verl_hpc.config.plain_yaml import write_yaml
+    from verl_hpc.config.tree import INCLUDE, parse_override, put
+
     base = load_config(config, words)
     tree: dict[str, Any] = {INCLUDE: [os.path.relpath(config.resolve(), target.resolve().parent)]}
     for word in words:
@@ -252,6 +265,9 @@ def _write_found(
 
 def _whole(base: RunConfig, name: str, value: object) -> object:
     """Return a section, with defaults for all that the included file sets in it."""
+
+    from verl_hpc.config.model import ParallelConfig
+
     *sections, last = name.split(".")
     if last != "parallel" or not isinstance(value, Mapping):
         return value

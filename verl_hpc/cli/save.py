@@ -12,12 +12,11 @@ examples:
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from verl_hpc.cli.status_text import Status
-from verl_hpc.cli.stop import ask
-from verl_hpc.config.requests import Request
-from verl_hpc.metrics.text import duration
-from verl_hpc.runs.find import find_run
+if TYPE_CHECKING:
+    from verl_hpc.cli.status_text import Status
+    from verl_hpc.config.requests import Request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.stop import ask
+    from verl_hpc.config.requests import Request
+    from verl_hpc.runs.find import find_run
+
     ask(find_run(arguments.run), Request(kind="save"), _promise)
     return 0
 
 
 def _promise(status: Status, _: Request) -> str:
+    from verl_hpc.metrics.text import duration
+
     pace = status.progress.seconds
     about = "" if pace is None else f", which takes {duration(pace)}"
     return f"it finishes the step under way{about}, saves and continues"

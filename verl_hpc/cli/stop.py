@@ -17,15 +17,13 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from verl_hpc.cli.status import read_status
-from verl_hpc.cli.status_text import Status, described, headline
-from verl_hpc.config.requests import KINDS, Request, leave_request, read_requests, withdraw
 from verl_hpc.errors import ClusterError, ConfigError
-from verl_hpc.metrics.text import duration
-from verl_hpc.runs.find import find_run
-from verl_hpc.runs.jobs import cluster_of
-from verl_hpc.slurm.tools import scancel
+
+if TYPE_CHECKING:
+    from verl_hpc.cli.status_text import Status
+    from verl_hpc.config.requests import Request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.config.requests import Request
+    from verl_hpc.runs.find import find_run
+
     directory = find_run(arguments.run)
     if arguments.cancel:
         _cancel(directory)
@@ -51,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _promise(status: Status, request: Request) -> str:
+    from verl_hpc.metrics.text import duration
+
     if request.now:
         return (
             "it drops the step under way if that has changed no weights yet, and finishes it if it "
@@ -84,6 +87,11 @@ def ask(directory: Path, request: Request, promise: Callable[[Status, Request], 
         ClusterError: the run is over or waits in the queue.
         ConfigError: the request is impossible, or the directory cannot be written.
     """
+
+    from verl_hpc.cli.status import read_status
+    from verl_hpc.cli.status_text import described, headline
+    from verl_hpc.config.requests import leave_request, read_requests
+
     status = read_status(directory, time.time())
     _refuse_absent(status, request)
     text = promise(status, request)
@@ -102,6 +110,10 @@ def ask(directory: Path, request: Request, promise: Callable[[Status, Request], 
 
 def _cancel(directory: Path) -> None:
     """Withdraw the requests that wait, and say which they were."""
+
+    from verl_hpc.cli.status_text import described
+    from verl_hpc.config.requests import KINDS, read_requests, withdraw
+
     waiting = read_requests(directory)
     try:
         for kind in KINDS:
@@ -116,6 +128,11 @@ def _cancel(directory: Path) -> None:
 
 def _refuse_absent(status: Status, request: Request) -> None:
     """Refuse a request to a run that is not there: it would surprise the next start."""
+
+    from verl_hpc.cli.status_text import headline
+    from verl_hpc.runs.jobs import cluster_of
+    from verl_hpc.slurm.tools import scancel
+
     state = status.state
     absent = f"{status.run} is not under way ({headline(status)})"
     if state.is_over:

@@ -22,25 +22,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verl_hpc.cli.job_options import add_job_options
-from verl_hpc.cluster.checks import check_own_code, check_packages, check_request
-from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
-from verl_hpc.cluster.explain import explain
-from verl_hpc.cluster.fit import memory_verdict, with_best_layout
-from verl_hpc.cluster.inherited import unused_options
-from verl_hpc.cluster.job import Job, plan_job
-from verl_hpc.cluster.profile import PREFIX, load_for_job
-from verl_hpc.cluster.request import Request
-from verl_hpc.cluster.script import render_script
-from verl_hpc.cluster.shell import check_words
-from verl_hpc.cluster.submission import submit, submit_sweep
-from verl_hpc.cluster.sweep import plan_sweep, render_array, table
-from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
-from verl_hpc.slurm.tools import scancel
-from verl_hpc.sources.local import with_local_models
+
+if TYPE_CHECKING:
+    from verl_hpc.cluster.job import Job
+    from verl_hpc.cluster.request import Request
 
 _SHORTHANDS = {
     "account": "account",
@@ -84,6 +73,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cluster.checks import check_own_code, check_packages, check_request
+    from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
+    from verl_hpc.cluster.explain import explain
+    from verl_hpc.cluster.fit import memory_verdict, with_best_layout
+    from verl_hpc.cluster.job import plan_job
+    from verl_hpc.cluster.profile import PREFIX, load_for_job
+    from verl_hpc.cluster.request import Request
+    from verl_hpc.cluster.script import render_script
+    from verl_hpc.cluster.shell import check_words
+    from verl_hpc.config.load import load_config
+    from verl_hpc.sources.local import with_local_models
+
     check_words(_given(arguments))
     flags: dict[str, Any] = {
         field: getattr(arguments, name)
@@ -148,6 +149,14 @@ def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 def _sweep(arguments: argparse.Namespace, base: Request) -> int:
     """Submit an array of runs, or show what would be submitted."""
+
+    from verl_hpc.cluster.checks import check_own_code, check_packages, check_request
+    from verl_hpc.cluster.explain import explain
+    from verl_hpc.cluster.fit import memory_verdict
+    from verl_hpc.cluster.script import render_script
+    from verl_hpc.cluster.submission import submit_sweep
+    from verl_hpc.cluster.sweep import plan_sweep, render_array, table
+
     if arguments.auto:
         raise ConfigError(
             "--auto with --sweep: each run would have a layout of its own; write one with "
@@ -199,6 +208,9 @@ def _made_by(arguments: argparse.Namespace) -> list[str]:
 
 
 def _submit(job: Job, script: str, report: str, verdict: str) -> int:
+    from verl_hpc.cluster.submission import submit
+    from verl_hpc.slurm.tools import scancel
+
     _note_unused()
     ids, request = submit(job, script, report), job.request
     attempts = request.run_directory / "job" / "attempts"
@@ -220,6 +232,8 @@ def _note(text: str) -> None:
 
 
 def _note_unused() -> None:
+    from verl_hpc.cluster.inherited import unused_options
+
     if unused := unused_options():
         _note(
             f"{', '.join(unused)}: this shell sets what sbatch would read, and the job does not "

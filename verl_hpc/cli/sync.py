@@ -17,10 +17,7 @@ import subprocess
 import sys
 import time
 
-from verl_hpc.cli.status import read_status
-from verl_hpc.config.trackers import is_installed
 from verl_hpc.errors import ConfigError, LaunchError
-from verl_hpc.runs.find import find_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.status import read_status
+    from verl_hpc.config.trackers import is_installed
+    from verl_hpc.runs.find import find_run
+
     directory = find_run(arguments.run).resolve()
     offline = sorted(path for path in (directory / "wandb").glob("offline-run-*") if path.is_dir())
     if not offline:

@@ -268,7 +268,7 @@ def test_ctrl_c_is_no_error(run, monkeypatch, shown):
 # What a login node imports
 
 
-@pytest.mark.parametrize("verb_name", ["status", "list", "logs", "report"])
+@pytest.mark.parametrize("verb_name", ["status", "list", "logs", "stop", "save", "report"])
 def test_help_imports_next_to_nothing(verb_name):
     words = ["-X", "importtime", "-m", "verl_hpc", verb_name, "--help"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)

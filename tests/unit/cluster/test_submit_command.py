@@ -164,6 +164,11 @@ def test_a_login_node_imports_nothing_heavy():
     assert not {name for name in names if name.split(".")[0] in HEAVY}
 
 
+def test_help_imports_next_to_nothing():
+    names = imported("--help")
+    assert not {name for name in names if name.split(".")[0] in (*HEAVY, "pydantic", "yaml")}
+
+
 def test_submitting_imports_nothing_heavy_but_submitit():
     program = (
         "import sys, submitit, verl_hpc.cluster.submission\n"

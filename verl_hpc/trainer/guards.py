@@ -17,6 +17,7 @@ from verl_hpc.checkpoint.run_state import TaskState
 from verl_hpc.checkpoint.schema import MANIFEST, step_number
 from verl_hpc.checkpoint.store import complete_steps, point_latest, remove_torn
 from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.regular_file import replace_text
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tasks import GuardConfig
 from verl_hpc.data.order import Position
@@ -323,9 +324,7 @@ def read_violations(run_directory: Path) -> list[dict[str, Any]]:
 
 
 def _write(config: RunConfig, line: Mapping[str, Any]) -> None:
-    """Append a line to guards.jsonl, not to one that a kill cut short."""
+    """Add a line to guards.jsonl, which a kill leaves as it was."""
     finite = {n: v for n, v in line.items() if not isinstance(v, float) or math.isfinite(v)}
-    path = config.run_directory / GUARDS
-    before = path.read_text(encoding="utf-8") if path.exists() else "\n"
-    with path.open("a", encoding="utf-8") as file:
-        file.write("\n" * (not before.endswith("\n")) + json.dumps(finite) + "\n")
+    lines = [*read_violations(config.run_directory), finite]
+    replace_text(config.run_directory / GUARDS, "".join(json.dumps(one) + "\n" for one in lines))

@@ -35,6 +35,10 @@ except ClusterError as error:
 else:
     sys.exit("nothing was said")
 """
+WITHOUT_WANDB = """
+assert "wandb" not in sys.modules
+import wandb
+"""
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,11 @@ else:
     [
         ("", "", "torch"),
         ("import megatron.core.tensor_parallel", SEEDED + OF_THE_ENGINE, "torch megatron.core"),
-        ("import verl_hpc.engines.megatron.parallel", SEEDED, "torch megatron.core"),
+        (
+            "import verl_hpc.engines.megatron.parallel",
+            SEEDED + WITHOUT_WANDB,
+            "torch megatron.core",
+        ),
     ],
 )
 def test_states_come_back_whoever_imported_megatron(before, behind, said):

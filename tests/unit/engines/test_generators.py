@@ -35,9 +35,9 @@ except ClusterError as error:
 else:
     sys.exit("nothing was said")
 """
-WITHOUT_WANDB = """
-assert "wandb" not in sys.modules
-import wandb
+WITHOUT_TRACKERS = """
+assert not {"tensorboard", "wandb"} & sys.modules.keys()
+import tensorboard, wandb
 """
 
 
@@ -48,7 +48,7 @@ import wandb
         ("import megatron.core.tensor_parallel", SEEDED + OF_THE_ENGINE, "torch megatron.core"),
         (
             "import verl_hpc.engines.megatron.parallel",
-            SEEDED + WITHOUT_WANDB,
+            SEEDED + WITHOUT_TRACKERS,
             "torch megatron.core",
         ),
     ],

@@ -8,7 +8,7 @@ import sys
 from verl_hpc.cli.main import main
 from verl_hpc.generation.rollout import Rollout
 
-QUESTIONS = 10
+QUESTIONS = 5
 """How often the engine has asked whether it is to leave."""
 
 

@@ -82,24 +82,14 @@ def import_what_ranks_need() -> None:
     import verl_hpc.rollout.hf
     import verl_hpc.testing.tiny
     import verl_hpc.trainer.train  # noqa: F401
-    from verl_hpc.rollout.vllm import import_worker
+    from verl_hpc.rollout.vllm import import_model, import_worker
 
     import_worker("cpu")
+    for family in FAMILIES:
+        import_model(family)
     for name in (*OF_ENGINES, *OF_RUNS):
         importlib.import_module(name)
-    register_models_of_vllm()
     resume_collection()
-
-
-def register_models_of_vllm() -> None:
-    """Else the first engine of each family looks at its class in a process of its own, which takes
-    as long to import as this one."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    from vllm import ModelRegistry
-
-    for family in FAMILIES:
-        name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family]
-        ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
 
 
 if __name__ == "__main__":

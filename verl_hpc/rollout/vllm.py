@@ -13,8 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from vllm import LLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from vllm import LLM, ModelRegistry
 from vllm.distributed.parallel_state import get_pp_group
+from vllm.model_executor.models.registry import _RegisteredModel
 from vllm.utils import gc_utils
 
 from verl_hpc.config.rollout import RolloutConfig
@@ -95,6 +97,7 @@ class VllmEngine:
         if self._on_cpu:
             vllm_cpu.prepare()
         import_worker(world.device)
+        import_model(arch.family)
         spare_what_exists()
         options = checked(config.engine_options, world.device)
         num_stages = config.pipeline_parallel
@@ -222,6 +225,17 @@ def import_worker(device: str) -> None:
 
     left_out = dict.fromkeys(("freeze", "unfreeze"), lambda: None)
     gc_utils.gc = gpu_worker.gc = SimpleNamespace(**(vars(gc) | left_out))
+
+
+def import_model(family: str) -> None:
+    """Import vLLM's class of a model family.
+
+    Else each rank asks about the class in a process that imports torch and vLLM anew, wherever the
+    node's cache has no answer yet.
+    """
+    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family]
+    loaded = ModelRegistry.models[name].load_model_cls()
+    ModelRegistry.models[name] = _RegisteredModel.from_model_cls(loaded)
 
 
 def _receive_hidden_states(runner: Any) -> None:

@@ -42,7 +42,8 @@ def tiny_model(here, shared_directory):
         label = "-".join([family, "tied" if tied else "untied", *map(str, sizes.values())])
         directory = shared_directory / label
         if here.world.rank == 0 and not directory.exists():
-            make_tiny_model(directory, family, tied=tied, noise=0.05, **MANY_HEADS | sizes)
+            sizes = MANY_HEADS | {"num_hidden_layers": 2} | sizes
+            make_tiny_model(directory, family, tied=tied, noise=0.05, **sizes)
         here.control.barrier()
         return directory
 

@@ -43,7 +43,7 @@ def configure(tiny_model, shared_directory):
         # vLLM takes no heads as small as these models'.
         settings = {"recipe": "sft", "batch": {"size": 4}, "rollout": LIMITS | {"engine": "hf"}}
         settings |= {"data": {"train": GYM}, "checkpoint": {}}
-        tree = run_tree("bad", tiny_model(), shared_directory, **settings)
+        tree = run_tree("bad", tiny_model(num_hidden_layers=4), shared_directory, **settings)
         for section in ("model", "rollout"):
             tree[section] |= changes.pop(section, {})
         return parse_config(tree | changes)

@@ -42,7 +42,7 @@ GENERATES = {"engine": "hf", "num_samples": 2, "max_prompt_tokens": 128, "max_re
 def configure(tiny_model, shared_directory, request):
     def make(parallel, **changes):
         changes = {"optimizer": {"lr": 1e-3, "warmup_steps": 2, "epsilon": 1e-3}} | changes
-        model, directory = tiny_model("qwen2", True), shared_directory / "runs"
+        model, directory = tiny_model("qwen2", True, num_hidden_layers=4), shared_directory / "runs"
         return sft_config(request.node.name, directory, model, parallel, **changes)
 
     return make
@@ -241,7 +241,7 @@ def test_another_model_is_refused_and_no_older_step_tried(here, configure, tiny_
     run = build_run(here, configure(LAYOUTS[0]))
     save(run, Progress(1, Position(0, 8)))
     save(run, Progress(2, Position(0, 16)))
-    other = {"path": str(tiny_model("llama", True)), "dtype": "float32"}
+    other = {"path": str(tiny_model("llama", True, num_hidden_layers=4)), "dtype": "float32"}
     for resume, message in (
         ("auto", r'config\.json: family = "llama", and was "qwen2"'),
         ("force", r"model\.path: .*/step_00000002 is of another model: "),

@@ -74,7 +74,7 @@ def count_forwards(engine):
 @pytest.mark.parametrize("sizes", [dict(), dict(pp=2, vpp=2)], ids=str)
 def test_gradients_that_are_reduced_in_the_background(here, tiny_model, monkeypatch, sizes):
     """GPUs do so, in several buckets; steps have different numbers of micro-batches."""
-    directory = tiny_model("llama", False)
+    directory = tiny_model("llama", False, num_hidden_layers=4)
     batches = [some_sequences(n, 256, seed=n) for n in (4, 12, 6)]
     layout = layout_of(here, **sizes) if sizes else TrainLayout(dp=here.world.size)
     plain = build_engine(here, directory, layout, max_tokens=64)

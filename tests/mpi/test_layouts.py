@@ -137,7 +137,7 @@ def test_layouts_over_the_same_ranks(here, tiny_model, name):
     models = SAME_RANKS[name]
     start(here, models)
     sizes = {"num_key_value_heads": 2} if name.startswith("fewer") else {}
-    arch = read_architecture(tiny_model("llama", name in TIED, **sizes))
+    arch = read_architecture(tiny_model("llama", name in TIED, **{"num_hidden_layers": 4} | sizes))
     engines, found = run(models, arch, here.world.rank)
     assert len(engines) == len(models)
     check(engines, found, here.world.rank)
@@ -148,7 +148,7 @@ def test_a_pool_works_while_the_other_does_nothing(here, tiny_model, first):
     """The idle ranks wait outside torch, so anything collective over the world would not end."""
     models = [on(tp=2, settings=SEQUENCE_PARALLEL), on("value", pp=2, first_rank=2)]
     start(here, models)
-    arch = read_architecture(tiny_model("llama", True))
+    arch = read_architecture(tiny_model("llama", True, num_hidden_layers=4))
     engines, found = [], []
     for model in (models[first], models[1 - first]):
         if here.world.rank in model.layout.grid.ranks():
@@ -164,13 +164,18 @@ def test_pools_that_overlap_in_part(here, tiny_model):
         on("score", tp=2, first_rank=1, settings=SEQUENCE_PARALLEL),
     ]
     start(here, models)
-    engines, found = run(models, read_architecture(tiny_model()), here.world.rank)
+    engines, found = run(
+        models, read_architecture(tiny_model(num_hidden_layers=4)), here.world.rank
+    )
     assert len(engines) == [1, 2, 3, 1][here.world.rank]
     check(engines, found, here.world.rank)
 
 
 def test_an_engine_has_the_shard_map_that_every_rank_knows(here, tiny_model):
-    model, arch = on("score", tp=2, first_rank=1), read_architecture(tiny_model())
+    model, arch = (
+        on("score", tp=2, first_rank=1),
+        read_architecture(tiny_model(num_hidden_layers=4)),
+    )
     start_layouts(here.groups, [model.layout], seed=1)  # ranks 0 and 3 are in none
     known = engine_shard_map(arch, model.layout, MODEL, "score")
     assert known.tensors["score.weight"].shape == (1, arch.hidden_size)

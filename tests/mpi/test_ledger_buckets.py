@@ -49,7 +49,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_counted_buckets_are_those_of_a_transfer(here, tiny_model, case, ranks_per_node):
     placement, parallel, rollout = CASES[case]
-    directory = tiny_model("qwen3", True, num_key_value_heads=4, num_attention_heads=4)
+    directory = tiny_model(
+        "qwen3", True, num_hidden_layers=4, num_key_value_heads=4, num_attention_heads=4
+    )
     arch, rank = read_architecture(directory), here.world.rank
     limits = {"max_prompt_tokens": 32, "max_response_tokens": 16, "num_samples": 2}
     run = configure(

@@ -54,7 +54,7 @@ def ranks_in(value):
 
 def test_outside_an_engine_megatron_core_knows_no_layout(here, tiny_model):
     layout = TrainLayout(tp=2, pp=2, vpp=2)
-    engine = build_engine(here, tiny_model(), layout)
+    engine = build_engine(here, tiny_model(num_hidden_layers=4), layout)
     engine.infer(some_sequences(4, engine.arch.vocab_size))
     assert not known_globals()
     entered = parallel.started(layout).entered

@@ -77,7 +77,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.mark.world(*LAYOUTS)
 def test_dense_models_equal_transformers(here, tiny_model, reference, sizes, dense):
-    directory = tiny_model(*dense)
+    directory = tiny_model(*dense, num_hidden_layers=4)
     sequences = some_sequences(4, 256) + responses(2, 4, 256)
     if "cp" in sizes:  # shorter than the pieces that it is cut into
         sequences.append(torch.tensor([3, 5]))

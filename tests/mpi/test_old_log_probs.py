@@ -21,7 +21,7 @@ def test_weights_and_metrics_are_the_same_without_the_pass(
     def trained(chosen):
         config = configure(
             f"{layout}-{chosen}",
-            tiny_model(),
+            tiny_model(num_hidden_layers=4),
             shared_directory,
             recipe="rl",
             parallel=LAYOUTS[layout],

@@ -16,7 +16,9 @@ def counted(here, tiny_model, monkeypatch):
     log-probs, and the update's metrics, on a rank whose replica has sequences of these lengths."""
 
     def run(lengths, max_tokens=64, **sizes):
-        engine = build_engine(here, tiny_model(), TrainLayout(**sizes), max_tokens=max_tokens)
+        engine = build_engine(
+            here, tiny_model(num_hidden_layers=4), TrainLayout(**sizes), max_tokens=max_tokens
+        )
         mine = lengths[engine.layout.grid.coordinates(here.world.rank)["dp"]]
         # None begins like its neighbour: no tokens are shared.
         sequences = [(torch.arange(n) + i % 4) % engine.arch.vocab_size for i, n in enumerate(mine)]

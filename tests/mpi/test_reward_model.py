@@ -45,7 +45,7 @@ def trained(here, tiny_model, shared_directory, pairs):
     return run(
         here,
         "reward",
-        tiny_model(head="score"),
+        tiny_model(head="score", num_hidden_layers=4),
         shared_directory,
         recipe="reward_model",
         parallel=LAYOUT,
@@ -104,7 +104,7 @@ class Classifier:
 
 
 def test_two_steps_equal_transformers_and_torch(tiny_model, pairs, trained):
-    classifier = Classifier(tiny_model(head="score"))
+    classifier = Classifier(tiny_model(head="score", num_hidden_layers=4))
     first, *steps = trained
     expected = classifier.evaluation(pairs["evaluation"])
     assert expected == pytest.approx({name: first[name] for name in expected}, abs=1e-5)
@@ -144,7 +144,7 @@ def test_it_scores_responses_whatever_the_advantage(
         return run(
             here,
             f"{advantage}-{name}",
-            tiny_model(),
+            tiny_model(num_hidden_layers=4),
             shared_directory,
             recipe="rl",
             algorithm={"advantage": {"name": advantage}},

@@ -33,7 +33,7 @@ PROMPTS = [list(range(5, 5 + n)) for n in (3, 9, 4, 12)]
 
 @pytest.fixture(scope="module")
 def directory(tiny_model):
-    return tiny_model("qwen2", True, **VLLM_HEADS)
+    return tiny_model("qwen2", True, num_hidden_layers=4, **VLLM_HEADS)
 
 
 @pytest.fixture(scope="module", params=["tp1", "tp2"])

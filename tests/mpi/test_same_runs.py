@@ -43,7 +43,7 @@ HOLDS = {
 MODELS = {
     "$teacher": {"hidden_size": 96, "num_attention_heads": 4},
     "$vllm": {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2},
-    "$small": {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64},
+    "$small": {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64},
 }
 SETTINGS = {
     "$twice": BATCH | {"update_epochs": 2, "shuffle_mini_batches": "samples"},

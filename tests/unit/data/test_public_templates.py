@@ -172,10 +172,10 @@ def test_answers_are_those_of_transformers():
     assert count > 350
 
 
-def learned(tokenizer, prompt, answer, arguments):
+def learned(encoder, prompt, answer, arguments):
     """Token ids of a conversation, and the positions of those that are learned."""
     problem = Problem(0, prompt, answer=answer, template_arguments=arguments)
-    begin, (found,) = Encoder(tokenizer).example(problem)
+    begin, (found,) = encoder.example(problem)
     return [*begin, *found.ids], [len(begin) + i for i, m in enumerate(found.mask) if m]
 
 
@@ -188,7 +188,7 @@ def test_what_is_learned_is_transformers_mask():
             continue
         tokenizer, messages = tokenizer_of(name), [*prompt, *answer]
         try:
-            ids, ours = learned(tokenizer, prompt, answer, arguments)
+            ids, ours = learned(encoder_of(name), prompt, answer, arguments)
         except DataError:
             continue
         count += 1
@@ -199,7 +199,7 @@ def test_what_is_learned_is_transformers_mask():
         if twin != name:
             same = tokenizer_of(twin)
             if transformers_ids(same, messages, arguments)[: len(ids)] == ids:
-                spans = learned(same, prompt, answer, arguments)
+                spans = learned(encoder_of(twin), prompt, answer, arguments)
                 wrong += [f"{twin} {case}: {spans[1]}"] if spans != (ids, ours) else []
     assert not wrong, "\n".join(wrong)
     assert count > 180

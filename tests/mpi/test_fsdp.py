@@ -77,9 +77,8 @@ def test_compiling_is_refused_where_the_process_cannot(here, tiny_model):
 def test_of_ranks_with_the_same_rows_each_saves_a_part(here, tiny_model):
     """Every element of weights and moments once, and about as much on every rank."""
     layout = TrainLayout(dp=4, shard_size=2)
-    engine = build_engine(
-        here, tiny_model("llama", False), layout, engine="fsdp", fsdp=FsdpConfig(shard_size=2)
-    )
+    directory, settings = tiny_model("llama", False, num_hidden_layers=4), FsdpConfig(shard_size=2)
+    engine = build_engine(here, directory, layout, engine="fsdp", fsdp=settings)
     engine.update(some_sequences(4, 256)[parity.replica_share(layout)], parity.summed(10))
     mine = engine.optimizer_map(primary=True).held_by(here.world.rank)
     every = here.control.allgather([(r.tensor, r.box) for r in mine])

@@ -115,7 +115,7 @@ def test_ranks_without_an_engine_raise_what_the_others_raise(here, directory):
         build(here, directory, WHOLE, engine_options={"enable_prefix_cache": False})
     with pytest.raises(LayoutError, match="does not divide the model's 4 attention heads"):
         build(here, directory, ((1, 2, 3),))
-    with pytest.raises(LayoutError, match="pipeline_parallel = 3 does not divide .* 4 layers"):
+    with pytest.raises(LayoutError, match="pipeline_parallel = 3 does not divide .* 2 layers"):
         build(here, directory, ((1, 2, 3),), pipeline_parallel=3)
     with pytest.raises(ConfigError, match=r"rollout.tensor_parallel = 2 with rollout.engine = hf"):
         build(here, directory, SHARDED, engine="hf")

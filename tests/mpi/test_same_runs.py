@@ -41,6 +41,7 @@ HOLDS = {
     "kto": lambda row: row["preference/loss"] > 0 and row.get("val/margin") != 0.0,
 }
 MODELS = {
+    "$deep": {"num_hidden_layers": 4},
     "$teacher": {"hidden_size": 96, "num_attention_heads": 4},
     "$vllm": {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2},
     "$small": {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64},

@@ -136,7 +136,8 @@ def built(here, tiny_model, settings):
     settings = CONDITIONED | settings
     family, of_scores = settings.pop("family", "qwen3"), settings.get("head") == "score"
     tied = settings.pop("tied", True) and not of_scores
-    directory = tiny_model(family, tied, **({"head": "score"} if of_scores else {}))
+    more = {"head": "score"} if of_scores else {}
+    directory = tiny_model(family, tied, num_hidden_layers=4, **more)
     size = settings["fsdp"].shard_size if "fsdp" in settings else None
     layout = TrainLayout(dp=here.world.size, shard_size=size)
     engine = build_engine(here, directory, layout, **settings)

@@ -23,7 +23,7 @@ def update(engine, sequences):
 
 def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
     layout = TrainLayout(pp=here.world.size)
-    directory = tiny_model("qwen3", True)
+    directory = tiny_model("qwen3", True, num_hidden_layers=4)
     sequences = some_sequences(12, 256)
     engine = build_engine(here, directory, layout, recompute="full", max_tokens=64)
     expected, weights = update(engine, sequences)

@@ -22,7 +22,7 @@ GREEDY = Sampling(max_tokens=40, temperature=0.0)
 
 @pytest.fixture(scope="module")
 def directory(tiny_model):
-    return tiny_model("qwen2", True, **VLLM_HEADS)
+    return tiny_model("qwen2", True, num_hidden_layers=4, **VLLM_HEADS)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def outcome(script: Path) -> tuple[str, list[str]]:
     except ConfigError as error:
         return "asks for what is not in the script", [str(error).removeprefix(f"{script}: ")]
     try:
-        found = migrate(words)
+        found = migrate(words, script.parent)
         if found.refused:
             return "keys are refused by name", [str(one) for one in found.refused]
         found.config()

@@ -4,8 +4,9 @@ A file has tables of rows, named by the section of verl that their keys are belo
 and a text, our setting of the same value, or some of these fields:
 
 - `ours`: settings that the key decides; `agrees`: settings that it must agree with;
-- `fixed`, `any`, `refused`: why verl's default alone is taken, any value is, or none is; `near`:
-  what to use instead; `also`: values that are taken besides the default;
+- `fixed`, `any`, `refused`: why verl's default alone is taken, any value is, or none is; `told`:
+  what happens here, whatever the value; `near`: what to use instead; `also`: values that are taken
+  besides the default; `until`: the last release of verl that had the key;
 - `by`: the conversion, one of convert/plain.py, or a function of another module of convert/ that
   reads several keys; `words`: the table of our words for verl's; `other` and `choices`: a key that
   it must agree with, and our words of that key with which it counts; `otherwise`: why another
@@ -32,12 +33,13 @@ from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import PLACES, Fate, Row
 
 _FOLDER = Path(__file__).with_name("rows")
-_FILES = ("run", "model", "engine", "algorithm", "data", "rollout", "reward", "other")
+_FILES = ("run", "model", "engine", "algorithm", "data", "rollout", "reward", "other", "earlier")
 _FATES: Mapping[str, Fate] = {
     "ours": "honoured",
     "agrees": "agrees",
     "fixed": "fixed",
     "any": "any",
+    "told": "told",
     "refused": "refused",
 }
 _PLACE = re.compile(r"<(\w+)>")

@@ -107,7 +107,11 @@ def _adam(values: Values, model: str, section: str) -> dict[str, tuple[Any, str]
         "clip_grad": (values[clip], clip),
     }
     override = f"{section}.override_optimizer_config"
-    more = values.below(override)
+    more = {
+        name: value
+        for name, value in values.below(override).items()
+        if known(f"{override}.{name}").fate != "any" or f"{override}.{name}" not in values
+    }
     if "eps" in more:
         settings["epsilon"] = more.pop("eps"), override
     if more:

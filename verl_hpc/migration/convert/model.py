@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.migration.convert.plain import refusal
+from verl_hpc.migration.models import model_at
 from verl_hpc.migration.row import ACTOR, MODEL, Draft, has_critic
 from verl_hpc.migration.table import known
 from verl_hpc.migration.values import Refused, Values
@@ -23,6 +24,8 @@ def path(values: Values, draft: Draft) -> None:
     if path not in values:
         raise Refused(path, "is needed and not given; verl's default is a model of its authors")
     draft.put("model.path", values.path(path), path)
+    if problem := model_at(values.path(path)).problem:
+        raise Refused(path, problem, "docs/models.md")
     own = tokenizer if values[tokenizer] is not None else "data.tokenizer"
     if values[own] is not None:
         draft.put("model.tokenizer", values.path(own), own)

@@ -1,6 +1,8 @@
-"""How many of verl's own scripts run here as they are? Starts nothing.
+"""How many of verl's own scripts run here as they are, and why do the others not? Starts nothing.
 
-git clone https://github.com/volcengine/verl && git -C verl checkout b178a3cd56
+A model counts by its name (verl_hpc/migration/rows/models.toml), because nothing is downloaded.
+
+git clone https://github.com/verl-project/verl && git -C verl checkout 1dda039b9c
 python -m benchmarks.verl_scripts verl/examples
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,15 +14,6 @@ from verl_hpc.layout.not_mapped import NOT_MAPPED
 from verl_hpc.sources.local import local_directory
 
 
-@dataclass(frozen=True)
-class Known:
-    """What a model's `config.json` or name tells."""
-
-    is_mixture: bool = False
-    problem: str = ""
-    """Why a run refuses the model; empty if nothing speaks against it."""
-
-
 @cache
 def _names() -> tuple[tuple[re.Pattern[str], str], ...]:
     text = Path(__file__).with_name("rows").joinpath("models.toml").read_text("utf-8")
@@ -31,18 +21,18 @@ def _names() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple((re.compile(name, re.IGNORECASE), family) for name, family in names.items())
 
 
-def model_at(path: str) -> Known:
-    """Look for a model's `config.json` on this machine; where there is none its name decides."""
+def model_at(path: str) -> tuple[bool, str]:
+    """Whether a model is a mixture of experts, and why a run refuses it, if it does, by its
+    `config.json` on this machine, or else by its name."""
     directory = Path(local_directory(path))
     if (directory / "config.json").is_file():
         try:
-            return Known(read_architecture(directory).is_moe)
+            return read_architecture(directory).is_moe, ""
         except ModelError as error:
-            return Known(problem=str(error))
+            return False, str(error)
     name = path.partition("@")[0].rstrip("/").rpartition("/")[2]
     family = next((family for known, family in _names() if known.search(name)), "")
     if not family or family in FAMILIES:
-        return Known(bool(family) and bool(FAMILIES[family].table.expert_rows))
+        return bool(family and FAMILIES[family].table.expert_rows), ""
     needs = f": it needs {NOT_MAPPED[family]}" if family in NOT_MAPPED else ""
-    why = f"= {path}: is a model of the family {family}, by its name, which is not mapped{needs}"
-    return Known(problem=why)
+    return False, f"= {path}: is a {family} by its name, a family that is not mapped{needs}"

@@ -33,15 +33,8 @@ from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import PLACES, Fate, Row
 
 _FOLDER = Path(__file__).with_name("rows")
-_FILES = ("run", "model", "engine", "algorithm", "data", "rollout", "reward", "other", "earlier")
-_FATES: Mapping[str, Fate] = {
-    "ours": "honoured",
-    "agrees": "agrees",
-    "fixed": "fixed",
-    "any": "any",
-    "told": "told",
-    "refused": "refused",
-}
+_FILES = "run model engine algorithm data rollout reward other earlier script"
+_FATES: tuple[Fate, ...] = ("agrees", "fixed", "any", "told", "refused")
 _PLACE = re.compile(r"<(\w+)>")
 COMPOSED = ("model_engine",)
 """The group of Hydra that decides between two trees of keys."""
@@ -58,10 +51,16 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def note(name: str, **values: Any) -> str:
+def note(name: str, /, **values: Any) -> str:
     """A sentence of the table `notes`, with values in the places that it has for them."""
     text: str = _read()[0]["notes"][name]
     return text.format(**values)
+
+
+def notes(prefix: str) -> dict[str, str]:
+    """Sentences by the rest of their names."""
+    texts = _read()[0]["notes"].items()
+    return {name.removeprefix(prefix): text for name, text in texts if name.startswith(prefix)}
 
 
 @cache
@@ -69,7 +68,7 @@ def _read() -> tuple[dict[str, dict[str, Any]], list[tuple[str, dict[str, Any]]]
     """What the files share by name, and their tables of rows."""
     shared: dict[str, dict[str, Any]] = {"reasons": {}, "words": {}, "notes": {}}
     tables = []
-    for file in _FILES:
+    for file in _FILES.split():
         text = (_FOLDER / f"{file}.toml").read_text("utf-8")
         for name, entries in tomllib.loads(text).items():
             if name in shared:
@@ -98,7 +97,7 @@ def _section(section: str, entries: dict[str, Any]) -> Iterator[tuple[str, dict[
 def _row(
     key: str, fields: dict[str, Any], model: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> Row:
-    (kind,) = fields.keys() & _FATES.keys()
+    (kind,) = fields.keys() & {"ours", *_FATES}
     if kind in ("ours", "agrees"):
         fields["ours"] = tuple(_filled(fields.pop(kind), model).split())
     else:
@@ -115,7 +114,8 @@ def _row(
         fields["words"] = {_plain(theirs): _plain(ours) for theirs, ours in words.items()}
     fields["also"] = tuple(fields.get("also", ()))
     fields["choices"] = tuple(fields.get("choices", "").split())
-    return Row(_filled(key, model), _FATES[kind], **fields)
+    fate: Fate = next((fate for fate in _FATES if fate == kind), "honoured")
+    return Row(_filled(key, model), fate, **fields)
 
 
 def _filled(text: str, model: str) -> str:

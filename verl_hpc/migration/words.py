@@ -12,6 +12,7 @@ from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.reference import Form, leaves
+from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused
 
 _FORMS: dict[str, Form] = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
@@ -47,12 +48,12 @@ def read_words(words: Iterable[str], beside: Path | None = None) -> Overrides:
     Raises:
         ConfigError: a word is none of these, or the file of `--config-name` is not there.
     """
-    overrides, files = Overrides(), dict[str, str]()
+    overrides, files = Overrides(), {"config_name": "", "config_path": ""}
     for word in joined(words):
         name, separator, text = word.partition("=")
         if word.startswith("--"):
             name = name[2:].replace("-", "_")
-        if name in ("config_name", "config_path") and word.startswith("--"):
+        if name in files and word.startswith("--"):
             files[name] = text
         elif name.startswith("~"):
             raise ConfigError(f"{word}: takes a key of verl's away; leave it out, and set ours")
@@ -60,15 +61,13 @@ def read_words(words: Iterable[str], beside: Path | None = None) -> Overrides:
             raise ConfigError(f"{word!r}: expected key=value, as verl's command line has")
         else:
             _set(overrides, name.lstrip("+"), text)
-    file = files.get("config_name", "ppo_trainer").removesuffix(".yaml")
-    if "config_name" not in files:
-        return overrides
-    if file in _FILES:
-        return overrides.over(Overrides(form=_FILES[file]))
-    return overrides.over(of_tree(read_tree(_own_file(file, files.get("config_path"), beside))))
+    file = files["config_name"].removesuffix(".yaml")
+    if not file or file in _FILES:
+        return overrides.over(Overrides(form=_FILES.get(file)))
+    return overrides.over(of_tree(read_tree(_own_file(file, files["config_path"], beside))))
 
 
-def _own_file(name: str, folder: str | None, beside: Path | None) -> Path:
+def _own_file(name: str, folder: str, beside: Path | None) -> Path:
     """The YAML file of `--config-name`.
 
     Raises:
@@ -81,22 +80,17 @@ def _own_file(name: str, folder: str | None, beside: Path | None) -> Path:
         if (place / f"{name}.yaml").is_file():
             return place / f"{name}.yaml"
     looked = f"not in {', '.join(map(str, places))}" if places else "without --config-path"
-    raise ConfigError(
-        f"--config-name={name}: {looked}; expected one of {', '.join(_FILES)}, or a file of your "
-        "own in --config-path or in the directory config beside the script"
-    )
+    raise ConfigError(note("no_file", name=name, looked=looked, files=", ".join(_FILES)))
 
 
 def of_tree(tree: Mapping[str, Any]) -> Overrides:
     """What a YAML file says, and the form of verl's file that it lies over."""
-    found = Overrides()
-    said = dict(leaves(tree))
-    below = said.pop("defaults", None)
-    found.form = next((_FILES[one] for one in below or () if one in _FILES), None)
-    if "model_engine" in said:
-        _choose_form(found, said.pop("model_engine"))
-    found.given = said
-    return found
+    said = Overrides(dict(leaves(tree)))
+    below = said.given.pop("defaults", None) or []
+    said.form = next((form for name, form in _FILES.items() if name in below), None)
+    if "model_engine" in said.given:
+        _choose_form(said, said.given.pop("model_engine"))
+    return said
 
 
 def joined(words: Iterable[str]) -> Iterator[str]:

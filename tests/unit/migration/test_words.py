@@ -13,7 +13,7 @@ from verl_hpc.config.foreign import is_foreign
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.legacy import OWN, older
-from verl_hpc.migration.models import Known, model_at
+from verl_hpc.migration.models import model_at
 from verl_hpc.migration.reference import Reference, reference
 from verl_hpc.migration.table import find
 from verl_hpc.migration.translate import load_run, migrate, migrate_tree
@@ -272,6 +272,6 @@ def test_a_models_config_is_preferred_to_its_name(tmp_path):
     model.mkdir()
     config = {"model_type": "deepseek_v3"}
     (model / "config.json").write_text(json.dumps(config))
-    assert "model_type = 'deepseek_v3' is not mapped" in model_at(str(model)).problem
+    assert "model_type = 'deepseek_v3' is not mapped" in model_at(str(model))[1]
     (model / "config.json").write_text(SIZES.read_text(encoding="utf-8"))
-    assert model_at(str(model)) == Known()
+    assert model_at(str(model)) == (False, "")

@@ -107,11 +107,10 @@ def _adam(values: Values, model: str, section: str) -> dict[str, tuple[Any, str]
         "clip_grad": (values[clip], clip),
     }
     override = f"{section}.override_optimizer_config"
-    more = {
-        name: value
-        for name, value in values.below(override).items()
-        if known(f"{override}.{name}").fate != "any" or f"{override}.{name}" not in values
-    }
+    more = values.below(override)
+    for key in [f"{override}.{name}" for name in more if f"{override}.{name}" in values]:
+        if known(key).fate == "any":
+            del more[key.removeprefix(f"{override}.")]
     if "eps" in more:
         settings["epsilon"] = more.pop("eps"), override
     if more:

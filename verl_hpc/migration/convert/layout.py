@@ -113,7 +113,7 @@ def _obstacles(
         if values[key] and _concerns(key, model):
             yield key
     path = f"{MODEL[ACTOR]}.path"
-    if path in values and model_at(values.path(path)).is_mixture:
+    if path in values and model_at(values.path(path))[0]:
         yield f"mixtures of experts ({path})"
     if values[f"{ROLLOUT}.expert_parallel_size"] != 1:
         yield f"mixtures of experts ({ROLLOUT}.expert_parallel_size)"

@@ -24,7 +24,7 @@ def path(values: Values, draft: Draft) -> None:
     if path not in values:
         raise Refused(path, "is needed and not given; verl's default is a model of its authors")
     draft.put("model.path", values.path(path), path)
-    if problem := model_at(values.path(path)).problem:
+    if problem := model_at(values.path(path))[1]:
         raise Refused(path, problem, "docs/models.md")
     own = tokenizer if values[tokenizer] is not None else "data.tokenizer"
     if values[own] is not None:

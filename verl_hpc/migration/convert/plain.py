@@ -57,14 +57,7 @@ def chosen(row: Row, values: Values, draft: Draft) -> None:
         draft.note(row.key, row.otherwise.format(ours=choice, value=values[row.other]))
 
 
-CONVERSIONS: Mapping[str, Callable[[Row, Values, Draft], None]] = {
-    "": copy,
-    "agree": agree,
-    "chosen": chosen,
-    "listed": listed,
-    "never": never,
-    "whole": whole,
-}
+CONVERSIONS = {"": copy} | {one.__name__: one for one in (agree, chosen, listed, never, whole)}
 """The functions by the name that a row has for them."""
 
 

@@ -2,9 +2,8 @@
 
 Sizes are Megatron's or FSDP's Ulysses. The engine is fully_shard in the FSDP form, unless it cannot
 honour a setting. verl's default is FSDP, and what is not given has verl's default: weights,
-gradients and moments are then sharded here as they are there. Whether a model is a mixture of
-experts, which Megatron-core alone trains, is in its config.json; the run itself refuses that, and
-the note of `strategy` says what to give.
+gradients and moments are then sharded here as they are there. Megatron-core alone trains mixtures
+of experts.
 """
 
 from __future__ import annotations

@@ -129,10 +129,8 @@ def profile(values: Values, draft: Draft) -> None:
     for section in traced:
         key = f"{section}.tool"
         if values[key] not in _TOOLS:
-            why = f"PyTorch's profiler is the one here; {values[key]} is started from outside"
-            raise Refused(
-                key if key in values else tool, why, f"{_PROFILE}, or the tool around srun"
-            )
+            named, why = key if key in values else tool, note("profiler", tool=values[key])
+            raise Refused(named, why, f"{_PROFILE}, or the tool around srun")
     keys = [f"{one}.{name}" for one in traced for name in ("enable", "tool", "tool_config.torch")]
     draft.put(f"{_PROFILE}.steps", _numbers(values, steps), steps, tool, *keys)
     ranks = {rank for section in traced for rank in _traced_ranks(values, section)}

@@ -80,19 +80,19 @@ class Row:
     def expression(self) -> re.Pattern[str]:
         return re.compile(re.escape(self.key).replace(r"\*", ".+"))
 
-    def check(self, key: str, values: Values) -> None:
-        """Raises: Refused: the value that is given cannot be honoured."""
+    def check(self, key: str, values: Values, draft: Draft) -> None:
+        """Note what a reader should know of a value that is not verl's default.
+
+        Raises:
+            Refused: it cannot be honoured.
+        """
         if self.fate == "refused":
             raise Refused(key, self.says, self.near)
         is_limited = self.fate == "fixed" or (self.fate == "told" and self.also)
         if is_limited and not self._is_taken(key, values):
             raise Refused(key, self.otherwise or self.says, self.near)
-
-    def note(self, key: str, values: Values) -> str:
-        """What a reader should know where the key is not at verl's default."""
-        if self.fate not in ("any", "fixed", "told") or same(values[key], values.default(key)):
-            return ""
-        return self.says if self.fate == "told" else f"changes no number: {self.says}"
+        if self.fate in ("any", "fixed", "told") and not same(values[key], values.default(key)):
+            draft.note(key, "changes no number: " * (self.fate != "told") + self.says)
 
     def _is_taken(self, key: str, values: Values) -> bool:
         found = values[key]

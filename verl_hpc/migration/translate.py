@@ -126,10 +126,7 @@ def translate(spoken: Overrides) -> Migration:
     values = Values(given, form, own)
     for key in given:
         try:
-            row = _row(key, values)
-            row.check(key, values)
-            if text := row.note(key, values):
-                draft.note(key, text)
+            _row(key, values).check(key, values, draft)
         except Refused as one:
             refusals.append(one)
     draft.put("recipe", "rl")

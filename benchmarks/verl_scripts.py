@@ -1,6 +1,8 @@
-"""How many of verl's own scripts run here as they are? Starts nothing.
+"""How many of verl's own scripts run here as they are, and why do the others not? Starts nothing.
 
-git clone https://github.com/volcengine/verl && git -C verl checkout b178a3cd56
+A model counts by its name (verl_hpc/migration/rows/models.toml), because nothing is downloaded.
+
+git clone https://github.com/verl-project/verl && git -C verl checkout 1dda039b9c
 python -m benchmarks.verl_scripts verl/examples
 """
 
@@ -16,6 +18,18 @@ from verl_hpc.migration.script import words_of
 from verl_hpc.migration.translate import migrate
 
 _STARTS = re.compile(r"-m\s+verl\.trainer\.main_ppo(?![\w.])")
+REFUSED = "keys are refused by name"
+FIRST = (
+    "actor_rollout_ref.model.path",
+    "model_engine",
+    "distillation.enabled",
+    "actor_rollout_ref.rollout.name",
+    "trainer.device",
+    "actor_rollout_ref.actor.model_engine",
+    "actor_rollout_ref.actor.policy_loss.tau_pos",
+    "actor_rollout_ref.rollout.moe_tensor_parallel_size",
+)
+"""Keys by which a script is counted; of several the first counts."""
 _HOME = {"HOME": "/home/me"}
 """All that scripts find in the environment."""
 
@@ -27,9 +41,9 @@ def outcome(script: Path) -> tuple[str, list[str]]:
     except ConfigError as error:
         return "asks for what is not in the script", [str(error).removeprefix(f"{script}: ")]
     try:
-        found = migrate(words)
+        found = migrate(words, script.parent)
         if found.refused:
-            return "keys are refused by name", [str(one) for one in found.refused]
+            return REFUSED, [str(one) for one in found.refused]
         found.config()
     except ConfigError as error:
         return "a word or a setting is an error", [str(error)]
@@ -41,17 +55,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--why", action="store_true", help="each script's reasons as well")
     arguments = parser.parse_args()
-    counts: Counter[str] = Counter()
+    counts, blamed = Counter[str](), Counter[str]()
     for script in sorted(arguments.folder.rglob("*.sh")):
         if not _STARTS.search(script.read_text(encoding="utf-8")):
             continue
         what, reasons = outcome(script)
         counts[what] += 1
+        if what == REFUSED:
+            keys = dict.fromkeys(reason.partition(": ")[0] for reason in reasons)
+            blamed[next((name for name in FIRST if name in keys), "other keys alone")] += 1
         if arguments.why:
             print(f"{script}: {what}", *reasons, sep="\n  ")
     print("| of verl's scripts | number |\n|---|---|")
     for what, number in counts.most_common():
         print(f"| {what} | {number} |")
+    print("\n| refused, by the first of these keys | number |\n|---|---|")
+    for key, number in blamed.most_common():
+        print(f"| {key} | {number} |")
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("-m", dest="module", metavar="MODULE", help="as in python3 -m verl.trainer.main_ppo ...")
-    add("--config-name", metavar="NAME", help="ppo_trainer or ppo_megatron_trainer, as verl's")
-    add("--config-path", metavar="DIR", help="of verl's own file; what it says is known")
+    add("--config-name", metavar="NAME", help="ppo_trainer, ppo_megatron_trainer or your own file")
+    add("--config-path", metavar="DIR", help="the directory of a file of your own")
     add("words", nargs="*", metavar="FILE|COMMAND", help="and overrides over a file")
 
 
@@ -87,8 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         words = shlex.split(words[0])  # a command in quotes
     if arguments.module is not None:
         words = _behind(words, arguments.module)
-    if arguments.config_name is not None:
-        words.append(f"--config-name={arguments.config_name}")
+    for name in ("config_name", "config_path"):
+        if (value := getattr(arguments, name)) is not None:
+            words.append(f"--{name}={value}")
     migration = _found(words)
     sys.stdout.write(as_yaml(migration))
     if not migration.refused:
@@ -155,7 +156,7 @@ def _found(words: Sequence[str]) -> Migration:
     if first.suffix in (".yaml", ".yml"):
         return migrate_file(first, words[1:])
     if _is_script(words):
-        return migrate([*words_of(first, os.environ, given), *words[1:]])
+        return migrate([*words_of(first, os.environ, given), *words[1:]], first.parent)
     if len(words) == 1 and "=" not in words[0]:
         raise ConfigError(f"{words[0]}: no such script or YAML file, and no key=value of verl's")
     return migrate(command_words(list(words)))

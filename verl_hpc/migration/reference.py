@@ -1,15 +1,11 @@
 """verl's keys and their defaults, as its generated reference configurations list them.
 
-`keys.json` is made by this module, from two files of verl's `verl/trainer/config`:
-
-    python -m verl_hpc.migration.reference _generated_ppo_trainer.yaml \\
-        _generated_ppo_megatron_trainer.yaml COMMIT > keys.json
+`python -m benchmarks.verl_keys` makes `keys.json`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -56,21 +52,3 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from leaves(value, f"{prefix}{name}.")
         elif name != "_target_":  # names verl's own class of a section
             yield f"{prefix}{name}", value
-
-
-def _main(fsdp: str, megatron: str, commit: str) -> None:
-    import yaml
-
-    trees = {
-        form: dict(leaves(yaml.safe_load(Path(file).read_text(encoding="utf-8"))))
-        for form, file in zip(FORMS, (fsdp, megatron), strict=True)
-    }
-    one, other = trees.values()
-    shared = {key: value for key, value in one.items() if other.get(key, ...) == value}
-    own = {form: {k: v for k, v in t.items() if k not in shared} for form, t in trees.items()}
-    json.dump({"commit": commit, "shared": shared} | own, sys.stdout, indent=0)
-    print()
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from verl_hpc.migration.values import Refused, Values
 
-Fate = Literal["honoured", "agrees", "fixed", "any", "refused"]
+Fate = Literal["honoured", "agrees", "fixed", "any", "told", "refused"]
 RANKS = "ranks"
 """In the place of a setting: how many processes are started."""
 
@@ -45,7 +45,8 @@ class Row:
     fate: Fate
     """honoured: it decides a setting of ours. agrees: only what goes with the keys that decide the
     setting is taken, or what makes no difference. fixed: only values at which verl does what
-    happens here are taken. any: all are taken, for none changes a number here. refused: none is."""
+    happens here are taken. any: all are taken, for none changes a number here. told: all are taken,
+    or those of `also`, and a note says what happens here. refused: none is."""
     ours: tuple[str, ...] = ()
     """Settings that it decides, or that it agrees with."""
     says: str = ""
@@ -56,7 +57,7 @@ class Row:
     by: str = ""
     """The function that converts keys that are honoured, or agree; several keys may share it."""
     also: tuple[Any, ...] = ()
-    """Values of a fixed key that are taken besides verl's default."""
+    """Values of a fixed or told key that are taken besides verl's default."""
     words: Mapping[Any, Any] = field(default_factory=dict)
     """Our word for each of verl's; others are refused."""
     other: str = ""
@@ -65,6 +66,8 @@ class Row:
     """Our words of the other key with which it counts, one for each setting or all for one."""
     otherwise: str = ""
     """Why another word, or the value with another choice, is refused."""
+    until: str = ""
+    """The last release of verl that had the key, if today's does not."""
     if_given: bool = False
     """Whether verl's default counts as nothing. It does where it decides no number, and ours is
     chosen for what is here."""
@@ -77,12 +80,19 @@ class Row:
     def expression(self) -> re.Pattern[str]:
         return re.compile(re.escape(self.key).replace(r"\*", ".+"))
 
-    def check(self, key: str, values: Values) -> None:
-        """Raises: Refused: the value that is given cannot be honoured."""
+    def check(self, key: str, values: Values, draft: Draft) -> None:
+        """Note what a reader should know of a value that is not verl's default.
+
+        Raises:
+            Refused: it cannot be honoured.
+        """
         if self.fate == "refused":
             raise Refused(key, self.says, self.near)
-        if self.fate == "fixed" and not self._is_taken(key, values):
-            raise Refused(key, self.says, self.near)
+        is_limited = self.fate == "fixed" or (self.fate == "told" and self.also)
+        if is_limited and not self._is_taken(key, values):
+            raise Refused(key, self.otherwise or self.says, self.near)
+        if self.fate in ("any", "fixed", "told") and not same(values[key], values.default(key)):
+            draft.note(key, "changes no number: " * (self.fate != "told") + self.says)
 
     def _is_taken(self, key: str, values: Values) -> bool:
         found = values[key]

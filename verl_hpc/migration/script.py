@@ -24,15 +24,9 @@ from pathlib import Path
 
 from verl_hpc.config.foreign import MIGRATE
 from verl_hpc.errors import ConfigError
+from verl_hpc.migration.table import note, notes
 
 PROGRAMS = ("verl.trainer.main_ppo", "verl_hpc.trainer.main_ppo")
-_OF_OTHERS = {
-    "sft": "its counterpart is a file of ours with recipe: sft (docs/recipes.md)",
-    "generation": "answers of a model are an evaluation here (docs/evaluation.md)",
-    "eval": "answers of a model are an evaluation here (docs/evaluation.md)",
-    "async": "generation beside training is rollout.staleness (docs/asynchronous.md)",
-    "model_merger": "python -m verl_hpc export writes a step for transformers",
-}
 _ON_PATH = "basename bash cat cut date dirname head id ls readlink realpath seq sort tail tr whoami"
 _QUIET = "chmod cp ln mkdir mv rm sleep tee touch"
 """No message names these programs, because no word depends on what they do."""
@@ -136,10 +130,7 @@ def _run(path: Path, environment: Mapping[str, str], given: Mapping[str, str]) -
     bubblewrap, bash = shutil.which("bwrap"), shutil.which("bash")
     if bubblewrap is None or bash is None:
         missing = "bash" if bash is None else "bubblewrap"
-        raise ConfigError(
-            f"bash reads a script in bubblewrap, and {missing} is not installed here: install the "
-            f"package {missing}, or {_GIVE_COMMAND}"
-        )
+        raise ConfigError(note("not_installed", missing=missing, otherwise=_GIVE_COMMAND))
     with tempfile.TemporaryDirectory() as folder:
         _prepare(Path(folder), path, given)
         command = [bubblewrap, *_namespaces(folder, path), bash, "-u", "--", str(path)]
@@ -166,10 +157,7 @@ def _run(path: Path, environment: Mapping[str, str], given: Mapping[str, str]) -
         said = Path(folder, "errors").read_text("utf-8", errors="replace")
         starts, others = (Path(folder, name).read_bytes() for name in ("starts", "others"))
     if said.startswith("bwrap: "):
-        raise ConfigError(
-            f"bash reads a script in bubblewrap, which does not start here ({said.strip()}): try "
-            f"another node, ask for unprivileged user namespaces, or {_GIVE_COMMAND}"
-        )
+        raise ConfigError(note("no_namespaces", said=said.strip(), otherwise=_GIVE_COMMAND))
     if len(starts) >= _LONGEST:
         raise ConfigError(f"its words are more than {_LONGEST} characters; {_GIVE_COMMAND}")
     return _Result(_records(starts), _records(others), said, problem)
@@ -259,8 +247,8 @@ def _why_none(path: Path, result: _Result, text: str) -> str:
         name = next((name for name in named if name.startswith("verl")), None)
         if name is not None:
             module = name.rpartition(".")[2]
-            says = next((says for word, says in _OF_OTHERS.items() if word in module), None)
-            return f"{none}, but {name}{f'; {says}' if says else ''}"
+            says = [f"; {says}" for word, says in notes("program_").items() if word in module]
+            return f"{none}, but {name}{says[0] if says else ''}"
     return last or "; ".join([none, *_skipped(result.others)])
 
 
@@ -318,22 +306,13 @@ def _check(path: Path, result: _Result, words: Sequence[str], text: str) -> None
         raise ConfigError(_not_run(path, mark, text))
     where = _where(path, first.file, first.line)
     if any(word and not word.strip() for word in words):
-        raise ConfigError(
-            f"{where}: a blank behind a backslash ends the command, and bash passes nothing of "
-            "what follows; take the blank away"
-        )
+        raise ConfigError(f"{where}: {note('blank_inside')}")
     if _COMMENT_INSIDE.search(text):
-        raise ConfigError(
-            f"{where}: a comment ends the command, and bash passes nothing of what follows; move "
-            "the comment above the command"
-        )
+        raise ConfigError(f"{where}: {note('comment_inside')}")
     for record in result.others:
         if record.line > first.line and _STRAY.match(record.words[0]):
-            raise ConfigError(
-                f"{_where(path, record.file, record.line)}: {record.words[0]} is no part of the "
-                "command above it, which bash passes without; end each line of the command by a "
-                "backslash, and leave no line empty"
-            )
+            where = _where(path, record.file, record.line)
+            raise ConfigError(f"{where}: {record.words[0]} {note('stray')}")
 
 
 def _tell(path: Path, result: _Result) -> None:

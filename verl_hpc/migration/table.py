@@ -4,8 +4,9 @@ A file has tables of rows, named by the section of verl that their keys are belo
 and a text, our setting of the same value, or some of these fields:
 
 - `ours`: settings that the key decides; `agrees`: settings that it must agree with;
-- `fixed`, `any`, `refused`: why verl's default alone is taken, any value is, or none is; `near`:
-  what to use instead; `also`: values that are taken besides the default;
+- `fixed`, `any`, `refused`: why verl's default alone is taken, any value is, or none is; `told`:
+  what happens here, whatever the value; `near`: what to use instead; `also`: values that are taken
+  besides the default; `until`: the last release of verl that had the key;
 - `by`: the conversion, one of convert/plain.py, or a function of another module of convert/ that
   reads several keys; `words`: the table of our words for verl's; `other` and `choices`: a key that
   it must agree with, and our words of that key with which it counts; `otherwise`: why another
@@ -32,14 +33,8 @@ from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import PLACES, Fate, Row
 
 _FOLDER = Path(__file__).with_name("rows")
-_FILES = ("run", "model", "engine", "algorithm", "data", "rollout", "reward", "other")
-_FATES: Mapping[str, Fate] = {
-    "ours": "honoured",
-    "agrees": "agrees",
-    "fixed": "fixed",
-    "any": "any",
-    "refused": "refused",
-}
+_FILES = "run model engine algorithm data rollout reward other earlier script"
+_FATES: tuple[Fate, ...] = ("agrees", "fixed", "any", "told", "refused")
 _PLACE = re.compile(r"<(\w+)>")
 COMPOSED = ("model_engine",)
 """The group of Hydra that decides between two trees of keys."""
@@ -56,10 +51,16 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def note(name: str, **values: Any) -> str:
+def note(name: str, /, **values: Any) -> str:
     """A sentence of the table `notes`, with values in the places that it has for them."""
     text: str = _read()[0]["notes"][name]
     return text.format(**values)
+
+
+def notes(prefix: str) -> dict[str, str]:
+    """Sentences by the rest of their names."""
+    texts = _read()[0]["notes"].items()
+    return {name.removeprefix(prefix): text for name, text in texts if name.startswith(prefix)}
 
 
 @cache
@@ -67,7 +68,7 @@ def _read() -> tuple[dict[str, dict[str, Any]], list[tuple[str, dict[str, Any]]]
     """What the files share by name, and their tables of rows."""
     shared: dict[str, dict[str, Any]] = {"reasons": {}, "words": {}, "notes": {}}
     tables = []
-    for file in _FILES:
+    for file in _FILES.split():
         text = (_FOLDER / f"{file}.toml").read_text("utf-8")
         for name, entries in tomllib.loads(text).items():
             if name in shared:
@@ -96,7 +97,7 @@ def _section(section: str, entries: dict[str, Any]) -> Iterator[tuple[str, dict[
 def _row(
     key: str, fields: dict[str, Any], model: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> Row:
-    (kind,) = fields.keys() & _FATES.keys()
+    (kind,) = fields.keys() & {"ours", *_FATES}
     if kind in ("ours", "agrees"):
         fields["ours"] = tuple(_filled(fields.pop(kind), model).split())
     else:
@@ -113,7 +114,8 @@ def _row(
         fields["words"] = {_plain(theirs): _plain(ours) for theirs, ours in words.items()}
     fields["also"] = tuple(fields.get("also", ()))
     fields["choices"] = tuple(fields.get("choices", "").split())
-    return Row(_filled(key, model), _FATES[kind], **fields)
+    fate: Fate = next((fate for fate in _FATES if fate == kind), "honoured")
+    return Row(_filled(key, model), fate, **fields)
 
 
 def _filled(text: str, model: str) -> str:

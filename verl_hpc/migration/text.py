@@ -15,6 +15,7 @@ _WIDTH = 100
 _TAKEN = {
     "fixed": "verl's default alone",
     "any": "any value is taken, none changes a number",
+    "told": "taken, and told",
     "refused": "refused",
 }
 
@@ -66,5 +67,7 @@ def _section(row: Row) -> list[str]:
 
 def _meaning(row: Row) -> str:
     if row.ours:
-        return f"-> {', '.join(row.ours)}" + f"   ({row.says})" * bool(row.says)
-    return f"{_TAKEN[row.fate]}: {row.says}" + f"; instead: {row.near}" * bool(row.near)
+        meaning = f"-> {', '.join(row.ours)}" + f"   ({row.says})" * bool(row.says)
+    else:
+        meaning = f"{_TAKEN[row.fate]}: {row.says}" + f"; instead: {row.near}" * bool(row.near)
+    return meaning + f" (verl had it until {row.until})" * bool(row.until)

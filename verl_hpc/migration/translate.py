@@ -21,11 +21,11 @@ from verl_hpc.config.tree import put, read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.convert.plain import converters
 from verl_hpc.migration.legacy import OWN, modern
-from verl_hpc.migration.reference import FORMS, Form, leaves, reference
-from verl_hpc.migration.row import Draft, same
-from verl_hpc.migration.table import find, known, near
+from verl_hpc.migration.reference import FORMS, Form, reference
+from verl_hpc.migration.row import Draft, Row, same
+from verl_hpc.migration.table import find, near
 from verl_hpc.migration.values import Refused, Values
-from verl_hpc.migration.words import Overrides, form_of, read_words
+from verl_hpc.migration.words import Overrides, of_tree, read_words
 
 
 @dataclass
@@ -82,13 +82,13 @@ def told_together(reasons: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{', '.join(names)}: {reason}" for reason, names in keys.items()]
 
 
-def migrate(words: Sequence[str]) -> Migration:
-    """Translate a command line: the words of `main_ppo`.
+def migrate(words: Sequence[str], beside: Path | None = None) -> Migration:
+    """Translate a command line: the words of `main_ppo`, from a script in a directory.
 
     Raises:
-        ConfigError: a word is no override, or names a key that verl does not know.
+        ConfigError: a word is no override.
     """
-    return translate(read_words(words))
+    return translate(read_words(words, beside))
 
 
 def migrate_file(path: Path, words: Sequence[str] = ()) -> Migration:
@@ -102,10 +102,7 @@ def migrate_file(path: Path, words: Sequence[str] = ()) -> Migration:
 
 def migrate_tree(tree: Mapping[str, Any], words: Sequence[str] = ()) -> Migration:
     """Translate the content of such a file, and overrides over it."""
-    said, over = dict(leaves(tree)), read_words(words)
-    own = form_of(said.pop("model_engine")) if "model_engine" in said else None
-    said.pop("defaults", None)  # of Hydra: which of verl's files lie below this one
-    return translate(Overrides(said | over.given, over.form or own))
+    return translate(read_words(words).over(of_tree(tree)))
 
 
 def load_run(path: str | Path, words: Sequence[str] = ()) -> RunConfig | Migration:
@@ -120,26 +117,16 @@ def load_run(path: str | Path, words: Sequence[str] = ()) -> RunConfig | Migrati
 
 
 def translate(spoken: Overrides) -> Migration:
-    """Look up every key, and let the rows of the table make our settings.
-
-    Raises:
-        ConfigError: a key that verl does not know.
-    """
+    """Look up every key, and let the rows of the table make our settings."""
     now = modern(spoken.given)
     form = _form(spoken.form, now.found)
-    draft, refusals = Draft(), list[Refused]()
+    draft, refusals = Draft(), list(spoken.refused)
     given, names = dict(now.found), now.names
     own = {k.removeprefix(OWN): given.pop(k) for k in list(given) if k.startswith(OWN)}
     values = Values(given, form, own)
-    _check_known(given)
     for key in given:
-        row = known(key)
         try:
-            _check_form(key, values.form)
-            _check_number(key, values)
-            row.check(key, values)
-            if row.fate in ("any", "fixed") and not same(values[key], values.default(key)):
-                draft.note(key, f"changes no number: {row.says}")
+            _row(key, values).check(key, values, draft)
         except Refused as one:
             refusals.append(one)
     draft.put("recipe", "rl")
@@ -181,27 +168,23 @@ def _form(said: str | None, given: Mapping[str, Any]) -> Form:
     return "megatron" if said == "megatron" else "fsdp"
 
 
-def _check_known(given: Iterable[str]) -> None:
-    unknown = [key for key in given if find(key) is None]
-    if unknown:
-        lines = [f"  {key}: verl has no such key; {near(key)}" for key in unknown[:20]]
-        raise ConfigError("\n".join(["keys that nobody knows:", *lines]))
+def _row(key: str, values: Values) -> Row:
+    """The row of a key.
 
-
-def _check_form(key: str, form: Form) -> None:
-    """Raises: Refused: verl itself does not read it, with the engine that is chosen."""
-    forms = reference().forms
+    Raises:
+        Refused: verl has no such key, or none with the engine that is chosen; or true or false is
+            given where verl's default is a number, which Python would take for 1 or 0.
+    """
+    row, forms, form = find(key), reference().forms, values.form
+    if row is None:
+        raise Refused(key, f"verl has no such key; {near(key)}")
     other = next(one for one in FORMS if one != form)
     if key in forms[other] and key not in forms[form]:
         raise Refused(key, f"verl reads it with {other} alone, and this is {form}", _CHOOSE)
-
-
-def _check_number(key: str, values: Values) -> None:
-    """Raises: Refused: true or false where verl's default is a number, which Python would take for
-    1 or 0."""
     value = values[key]
     if isinstance(value, bool) and type(values.default(key)) in (int, float):
         raise Refused(key, f"= {shown(value)}; expected a number")
+    return row
 
 
 _CHOOSE = "model_engine=megatron, or leave the other engine's keys out"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from verl_hpc.config.plain_yaml import read_yaml
+from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
-from verl_hpc.migration.reference import Form
+from verl_hpc.migration.reference import Form, leaves
+from verl_hpc.migration.table import note
+from verl_hpc.migration.values import Refused
 
 _FORMS: dict[str, Form] = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
-_FILES = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron"}
+_FILES: dict[str, Form] = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron"}
 _FLAGS = ("use_fsdp", "standalone")
 """Options of tutorials and of torchrun that have no value."""
 _DICTIONARY_COLON = re.compile(r":(?=[^\s/])")
@@ -24,29 +27,70 @@ class Overrides:
     """What a command line says."""
 
     given: dict[str, Any] = field(default_factory=dict)
-    form: str | None = None
+    form: Form | None = None
     """Form of the reference configuration, if the command line says it."""
+    refused: list[Refused] = field(default_factory=list)
+    """Keys with values that cannot be read, or that only Hydra understands."""
+
+    def over(self, other: Overrides) -> Overrides:
+        """What both say; this one decides."""
+        given, refused = other.given | self.given, [*other.refused, *self.refused]
+        return Overrides(given, self.form or other.form, refused)
 
 
-def read_words(words: Iterable[str]) -> Overrides:
+def read_words(words: Iterable[str], beside: Path | None = None) -> Overrides:
     """`key=value`, `+key=value`, `++key=value`, `--key value` and `--config-name=...`.
 
+    Args:
+        beside: the directory of the script that the words are from, beside whose directory config
+            a file of `--config-name` may be.
+
     Raises:
-        ConfigError: a word is none of these, or its value cannot be read.
+        ConfigError: a word is none of these, or the file of `--config-name` is not there.
     """
-    overrides = Overrides()
+    overrides, files = Overrides(), {"config_name": "", "config_path": ""}
     for word in joined(words):
-        if word.startswith("--"):
-            name, _, text = word[2:].partition("=")
-            _option(overrides, name, text)
-            continue
         name, separator, text = word.partition("=")
-        if name.startswith("~"):
+        if word.startswith("--"):
+            name = name[2:].replace("-", "_")
+        if name in files and word.startswith("--"):
+            files[name] = text
+        elif name.startswith("~"):
             raise ConfigError(f"{word}: takes a key of verl's away; leave it out, and set ours")
-        if not separator or not name.lstrip("+"):
+        elif not separator or not name.lstrip("+"):
             raise ConfigError(f"{word!r}: expected key=value, as verl's command line has")
-        _set(overrides, name.lstrip("+"), text)
-    return overrides
+        else:
+            _set(overrides, name.lstrip("+"), text)
+    file = files["config_name"].removesuffix(".yaml")
+    if not file or file in _FILES:
+        return overrides.over(Overrides(form=_FILES.get(file)))
+    return overrides.over(of_tree(read_tree(_own_file(file, files["config_path"], beside))))
+
+
+def _own_file(name: str, folder: str, beside: Path | None) -> Path:
+    """The YAML file of `--config-name`.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    places = [Path(folder)] if folder else []
+    if beside is not None:
+        places = [*places, beside / (folder or "config")]
+    for place in places:
+        if (place / f"{name}.yaml").is_file():
+            return place / f"{name}.yaml"
+    looked = f"not in {', '.join(map(str, places))}" if places else "without --config-path"
+    raise ConfigError(note("no_file", name=name, looked=looked, files=", ".join(_FILES)))
+
+
+def of_tree(tree: Mapping[str, Any]) -> Overrides:
+    """What a YAML file says, and the form of verl's file that it lies over."""
+    said = Overrides(dict(leaves(tree)))
+    below = said.given.pop("defaults", None) or []
+    said.form = next((form for name, form in _FILES.items() if name in below), None)
+    if "model_engine" in said.given:
+        _choose_form(said, said.given.pop("model_engine"))
+    return said
 
 
 def joined(words: Iterable[str]) -> Iterator[str]:
@@ -66,61 +110,40 @@ def joined(words: Iterable[str]) -> Iterator[str]:
         yield f"{word}={text}"
 
 
-def _option(found: Overrides, name: str, text: str) -> None:
-    plain = name.replace("-", "_")
-    if plain == "config_name":
-        file = text.removesuffix(".yaml")
-        if file not in _FILES:
-            raise ConfigError(
-                f"--config-name={text}: expected one of {', '.join(_FILES)}; give a file of your "
-                "own as --config FILE"
-            )
-        found.form = _FILES[file]
-    elif plain == "config_path":
-        # Where verl's own file is; what it says is in the table.
-        if PurePosixPath(text).name != "config":
-            raise ConfigError(
-                f"--config-path={text}: verl's own files are in a directory config; give a file of "
-                "your own as --config FILE"
-            )
+def _choose_form(found: Overrides, engine: object) -> None:
+    """The form of the reference configuration that `model_engine` asks for."""
+    if isinstance(engine, str) and engine in _FORMS:
+        found.form = _FORMS[engine]
     else:
-        _set(found, plain, text)
-
-
-def form_of(engine: object) -> Form:
-    """Return the form of the reference configuration that `model_engine` asks for.
-
-    Raises:
-        ConfigError: there is no such engine.
-    """
-    if not isinstance(engine, str) or engine not in _FORMS:
-        raise ConfigError(
-            f"model_engine={engine}: no such engine is here; expected {', '.join(_FORMS)}"
-        )
-    return _FORMS[engine]
+        why = f"= {engine}: no such engine is here; expected {', '.join(_FORMS)}"
+        found.refused.append(Refused("model_engine", why))
 
 
 def _set(found: Overrides, key: str, text: str) -> None:
-    value = _value(key, text)
-    if key == "model_engine":
-        found.form = form_of(value)
-        return
     if "@" in key or "/" in key:
-        raise ConfigError(
-            f"{key}={text}: a file of Hydra's configuration groups; give model_engine=megatron, or "
-            "the keys that the file sets"
-        )
-    found.given[key] = value
+        why = f"= {text}: is a file of Hydra's configuration groups"
+        found.refused.append(Refused(key, why, "model_engine=megatron, or the keys that it sets"))
+        return
+    try:
+        value = _value(text)
+    except ValueError as error:
+        problem = str(error).partition("\n")[0]
+        found.refused.append(Refused(key, f"= {text}: the value cannot be read: {problem}"))
+        return
+    if key == "model_engine":
+        _choose_form(found, value)
+    else:
+        found.given[key] = value
 
 
-def _value(key: str, text: str) -> Any:
+def _value(text: str) -> Any:
+    """Raises: ValueError: it begins as a list, a dictionary or a text in quotes, and is none."""
     text = text.strip()
     if text.startswith("{"):  # Hydra needs no space behind the colon of a dictionary
         text = _DICTIONARY_COLON.sub(": ", text)
     try:
         return read_yaml(text)
-    except ValueError as error:
+    except ValueError:
         if text[:1] in ("[", "{", "'", '"'):
-            problem = str(error).partition("\n")[0]
-            raise ConfigError(f"{key}={text}: the value cannot be read: {problem}") from None
+            raise
         return text

@@ -13,6 +13,7 @@ key=value, +key=value, ++key=value   a key of verl; lists are [a,b], dictionarie
 verl_hpc.SECTION.FIELD=value         a setting of ours that verl has no key for
 --config FILE                        a YAML file with such keys; words are over it
 --config-name=ppo_megatron_trainer   the keys of the Megatron form, as model_engine=megatron
+--config-name=NAME --config-path=DIR   a YAML file of your own, over which words are
 --ranks N                            start N ranks on the CPUs of this machine
 --bootstrap slurm                    below srun --mpi=none, as of `python -m verl_hpc train`
 

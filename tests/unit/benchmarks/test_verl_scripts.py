@@ -15,7 +15,9 @@ WORDS = "data.train_files=a data.val_files=b actor_rollout_ref.model.path=m step
         ("", "a run", ""),
         ("trainer.device=npu", "keys are refused by name", "trainer.device"),
         ("data.seed=$SEED", "asks for what is not in the script", "line 1: $SEED is not set"),
-        ("data.no_such_key=1", "a word or a setting is an error", "data.no_such_key"),
+        ("data.no_such_key=1", "keys are refused by name", "data.no_such_key"),
+        ("actor_rollout_ref.model.path=Qwen/Qwen3-VL-8B", "keys are refused by name", "qwen3_vl"),
+        ("no_key", "a word or a setting is an error", "expected key=value"),
     ],
 )
 def test_what_becomes_of_a_script(tmp_path, more, what, why):

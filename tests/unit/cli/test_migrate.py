@@ -72,7 +72,10 @@ def test_refused_keys_with_the_same_reason_are_told_together(capsys):
     words = ["distillation.enabled=true", "trainer.val_only=true", "distillation.nnodes=2"]
     status, said = shown(capsys, *COMMAND.split(), *words)
     assert status == 3 and "refused 3 of verl's keys" in said.err
-    assert "distillation.enabled, distillation.nnodes: a recipe of its own" in comments(said)
+    assert (
+        "distillation.enabled, distillation.nnodes: distillation is a recipe of its own"
+        in comments(said)
+    )
     assert "trainer.val_only: a run takes" in comments(said)
 
 

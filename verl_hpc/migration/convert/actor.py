@@ -6,7 +6,7 @@ from typing import Any
 
 from verl_hpc.migration.convert.plain import our_word, refusal
 from verl_hpc.migration.row import ACTOR, CRITIC, REF, ROLLOUT, Draft, has_critic, same
-from verl_hpc.migration.table import known
+from verl_hpc.migration.table import known, note
 from verl_hpc.migration.values import Refused, Values
 
 
@@ -108,6 +108,9 @@ def _adam(values: Values, model: str, section: str) -> dict[str, tuple[Any, str]
     }
     override = f"{section}.override_optimizer_config"
     more = values.below(override)
+    for key in [f"{override}.{name}" for name in more if f"{override}.{name}" in values]:
+        if known(key).fate == "any":
+            del more[key.removeprefix(f"{override}.")]
     if "eps" in more:
         settings["epsilon"] = more.pop("eps"), override
     if more:
@@ -153,8 +156,7 @@ def _warmup(values: Values, draft: Draft, section: str, each: int) -> tuple[int,
     if not share:
         return 0, key
     if values[total] is None:
-        why = "how many steps there are is known when the data are read"
-        raise Refused(ratio, why, f"{total}, or {key}")
+        raise Refused(ratio, note("steps_unknown"), f"{total}, or {key}")
     return int(share * values.whole(total)) * each, ratio
 
 

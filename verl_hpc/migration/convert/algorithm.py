@@ -92,8 +92,7 @@ def correction(values: Values, draft: Draft) -> None:
     weights = None if values.flag(bypass) else our_word(values, key)
     if values.flag(bypass):
         if reject:
-            why = "nothing is left out where the ratio starts from the rollout's log-probs"
-            raise Refused(f"{_CORRECTION}.rollout_rs", why, f"{bypass}=false")
+            raise Refused(f"{_CORRECTION}.rollout_rs", note("all_kept"), f"{bypass}=false")
         mode = f"{ACTOR}.policy_loss.loss_mode"
         if values[mode] != "vanilla" and not values["trainer.use_v1"]:
             near = f"{mode}=vanilla, or trainer.use_v1=true"

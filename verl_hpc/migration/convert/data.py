@@ -120,8 +120,7 @@ def overlong_penalty(values: Values, draft: Draft) -> None:
     """The penalty for responses that are nearly too long."""
     longest = values["data.max_response_length"]
     if _LONGEST in values and not same(values[_LONGEST], longest):
-        why = f"must be data.max_response_length = {longest}"
-        raise Refused(_LONGEST, why, "algorithm.overlong")
+        raise refusal(_LONGEST, f"must be data.max_response_length = {longest}")
     given = values.below(_LONG)
     if given.get("enable") not in (None, True, False):
         raise Refused(f"{_LONG}.enable", "expected true or false", "algorithm.overlong.buffer")

@@ -2,9 +2,8 @@
 
 Sizes are Megatron's or FSDP's Ulysses. The engine is fully_shard in the FSDP form, unless it cannot
 honour a setting. verl's default is FSDP, and what is not given has verl's default: weights,
-gradients and moments are then sharded here as they are there. Whether a model is a mixture of
-experts, which Megatron-core alone trains, is in its config.json; the run itself refuses that, and
-the note of `strategy` says what to give.
+gradients and moments are then sharded here as they are there. Megatron-core alone trains mixtures
+of experts.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 from verl_hpc.config.model import OF_MEGATRON, OTHER_ENGINES, OffloadConfig, ParallelConfig
 from verl_hpc.migration.convert.plain import our_word, word_for
 from verl_hpc.migration.legacy import OWN
+from verl_hpc.migration.models import model_at
 from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import (
     ACTOR,
@@ -63,7 +63,12 @@ def _engine(values: Values, draft: Draft, model: str, layout: Mapping[str, Any])
             draft.note(key, text)
     elif is_fsdp and chosen is None and model == ACTOR:
         draft.note(key, note("fsdp_trains"))
-    return {"engine": "fsdp"} | _fsdp(values, model) if is_fsdp else _megatron(values, model)
+    if is_fsdp:
+        return {"engine": "fsdp"} | _fsdp(values, model)
+    if values.form == "fsdp" and model != REF and _sums(values, model) != "float32":
+        key = f"{FSDP[model]}.mixed_precision.reduce_dtype"
+        draft.note(key, "Megatron-core, which trains, sums gradients in float32")
+    return {"engine": "megatron"}
 
 
 def _strategy(values: Values, model: str) -> str:
@@ -106,6 +111,9 @@ def _obstacles(
     for key in (_SWITCH, f"{ROLLOUT}.quantization"):
         if values[key] and _concerns(key, model):
             yield key
+    path = f"{MODEL[ACTOR]}.path"
+    if path in values and model_at(values.path(path))[0]:
+        yield f"mixtures of experts ({path})"
     if values[f"{ROLLOUT}.expert_parallel_size"] != 1:
         yield f"mixtures of experts ({ROLLOUT}.expert_parallel_size)"
 
@@ -144,13 +152,6 @@ def _shards(values: Values, key: str) -> dict[str, Any]:
     if ranks is not None and ranks % size:
         raise Refused(key, f"does not divide the {ranks} ranks", "parallel.fsdp.shard_size")
     return {"fsdp.shard_size": size}
-
-
-def _megatron(values: Values, model: str) -> dict[str, Any]:
-    if values.form == "fsdp" and model != REF and _sums(values, model) != "float32":
-        key = f"{FSDP[model]}.mixed_precision.reduce_dtype"
-        raise Refused(key, "Megatron-core, which trains, sums gradients in float32", "parallel")
-    return {"engine": "megatron"}
 
 
 def _sums(values: Values, model: str) -> str:

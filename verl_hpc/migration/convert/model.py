@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.migration.convert.plain import refusal
+from verl_hpc.migration.models import model_at
 from verl_hpc.migration.row import ACTOR, MODEL, Draft, has_critic
-from verl_hpc.migration.table import known
+from verl_hpc.migration.table import known, note
 from verl_hpc.migration.values import Refused, Values
 
 _ADAPTERS = {
@@ -23,6 +24,8 @@ def path(values: Values, draft: Draft) -> None:
     if path not in values:
         raise Refused(path, "is needed and not given; verl's default is a model of its authors")
     draft.put("model.path", values.path(path), path)
+    if problem := model_at(values.path(path))[1]:
+        raise Refused(path, problem, "docs/models.md")
     own = tokenizer if values[tokenizer] is not None else "data.tokenizer"
     if values[own] is not None:
         draft.put("model.tokenizer", values.path(own), own)
@@ -92,8 +95,7 @@ def router(values: Values, draft: Draft) -> None:
     given, key = values.below(_OVERRIDES), f"{_OVERRIDES}.moe_aux_loss_coeff"
     weight = given.get("moe_aux_loss_coeff")
     if weight and given.get("moe_router_load_balancing_type") != "seq_aux_loss":
-        why = "experts are evened out in each sequence: moe_router_load_balancing_type=seq_aux_loss"
-        raise refusal(key, why)
+        raise refusal(key, note("in_each_sequence"))
     if weight:
         draft.put("model.router.seq_aux_loss", weight, key)
     if given.get("moe_z_loss_coeff"):

@@ -48,23 +48,16 @@ def agree(row: Row, values: Values, _: Draft) -> None:
 
 
 def chosen(row: Row, values: Values, draft: Draft) -> None:
-    """The value, if another key makes a choice with which it counts."""
+    """The value, if another key makes a choice with which it counts; verl reads no other."""
     choice = our_word(values, row.other)
     settings = dict(zip(row.choices, cycle(row.ours), strict=False))
     if choice in settings:
         draft.put(settings[choice], values[row.key], row.key)
     elif row.key in values and values[row.key] != values.default(row.key):
-        raise refusal(row.key, row.otherwise.format(ours=choice, value=values[row.other]))
+        draft.note(row.key, row.otherwise.format(ours=choice, value=values[row.other]))
 
 
-CONVERSIONS: Mapping[str, Callable[[Row, Values, Draft], None]] = {
-    "": copy,
-    "agree": agree,
-    "chosen": chosen,
-    "listed": listed,
-    "never": never,
-    "whole": whole,
-}
+CONVERSIONS = {"": copy} | {one.__name__: one for one in (agree, chosen, listed, never, whole)}
 """The functions by the name that a row has for them."""
 
 

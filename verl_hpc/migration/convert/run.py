@@ -14,15 +14,18 @@ _KEEPS_ALL = 1_000_000
 
 
 def name(values: Values, draft: Draft) -> None:
-    """The run's name and the directory of its run directory."""
-    keys: tuple[str, ...] = ("trainer.project_name", "trainer.experiment_name")
-    place = values.text("trainer.default_local_dir")
-    if "trainer.default_local_dir" in values:
-        keys = ("trainer.default_local_dir",)
-    path = PurePosixPath(place)
+    """The run's name and the directory of its run directory, which is in runs/ where none is given,
+    so that `status` and `list` see the run."""
+    keys, place = ["trainer.experiment_name", "trainer.project_name"], "trainer.default_local_dir"
+    label, project = map(values.text, keys)
+    path = PurePosixPath("runs", label)
+    if place in values:
+        keys, path = [place], PurePosixPath(values.text(place))
+    else:
+        draft.note(place, note("in_runs", place=f"checkpoints/{project}/{label}"))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name).lstrip("-._") or "run"
     if name != path.name:
-        draft.note(keys[-1], f"a run's name has letters, digits, '.', '_' and '-': {name}")
+        draft.note(keys[0], f"a run's name has letters, digits, '.', '_' and '-': {name}")
     draft.put("name", name, *keys)
     draft.put("directory", str(path.parent), *keys)
 
@@ -113,7 +116,7 @@ def _put_projects(values: Values, draft: Draft, settings: list[str]) -> None:
 
 _GLOBAL = "global_profiler"
 _PROFILE = "runtime.profile"
-_TOOLS = ("torch", "torch_memory")
+_TOOLS = ("torch", "torch_memory", "npu")
 _CONTENTS = ("cpu", "cuda", "memory")
 
 
@@ -126,16 +129,16 @@ def profile(values: Values, draft: Draft) -> None:
     for section in traced:
         key = f"{section}.tool"
         if values[key] not in _TOOLS:
-            why = f"PyTorch's profiler is the one here; {values[key]} is started from outside"
-            raise Refused(
-                key if key in values else tool, why, f"{_PROFILE}, or the tool around srun"
-            )
+            named, why = key if key in values else tool, note("profiler", tool=values[key])
+            raise Refused(named, why, f"{_PROFILE}, or the tool around srun")
     keys = [f"{one}.{name}" for one in traced for name in ("enable", "tool", "tool_config.torch")]
     draft.put(f"{_PROFILE}.steps", _numbers(values, steps), steps, tool, *keys)
     ranks = {rank for section in traced for rank in _traced_ranks(values, section)}
     draft.put(f"{_PROFILE}.ranks", sorted(ranks), *(f"{one}.ranks" for one in traced))
     memory = [_has_memory(values, section) for section in traced]
     draft.put(f"{_PROFILE}.memory", any(memory), tool)
+    if any(values[f"{section}.tool"] == "npu" for section in traced):
+        draft.note(tool, "npu is PyTorch's profiler of NPUs; here it traces GPUs and CPUs")
     draft.note(steps, "a trace has all that a rank does in a step, whichever models are enabled")
 
 

@@ -124,7 +124,8 @@ def test_a_larger_critic():
         assert result.best.sets == COLOCATED
 
 
-PAGE = " ".join((ROOT / "benchmarks/results/2026-11-planner-and-publications.md").read_text("utf-8").split())
+RESULTS = ROOT / "benchmarks/results/2026-11-planner-and-publications.md"
+PAGE = " ".join(RESULTS.read_text("utf-8").split())
 CRITIC_APART = (("actor", "reference", "reward"), ("critic",))
 WITH_ACTOR = (("actor", "reward"), ("critic", "reference"))
 

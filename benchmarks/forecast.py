@@ -62,7 +62,7 @@ def waited(truth: list[Wait], then: float, links: int, link_s: float) -> float |
 
 
 def report(lives: list[Life], nodes: int, on_gpus: bool, number: int, hours: int) -> str:
-    """A row of docs/budget.md."""
+    """A row of results/2026-11-queue-forecast.md."""
     links = Links(nodes, nodes, STEP_S, 0.0, hours * STEP_S)
     truth, busy_s = waits_like(lives, nodes, on_gpus), number * hours * STEP_S
     errors, held, shares = [], [], []

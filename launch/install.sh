@@ -4,7 +4,7 @@
 # (bubblewrap), the virtual cluster (slurm) and its accounts (accounts), the tests of the dashboard
 # (browser) or those of Prometheus (pushgateway).
 # usage: launch/install.sh VENV cpu|dev|bubblewrap|slurm|accounts|browser|pushgateway
-#   PYTHON   interpreter to make it with, 3.11 (default: python3)
+#   PYTHON   interpreter to make it with, 3.11 to 3.13 (default: python3)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, bubblewrap, slurm, accounts, browser or pushgateway}
@@ -53,9 +53,9 @@ if [ "$what" = dev ]; then
     "${pip[@]}" -r requirements/dev.txt -r requirements/track.txt -r requirements/store.txt
     exit
 fi
-"$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || {
-    echo "install.sh: $("$python" --version) is not Python 3.11, which megatron-core and vLLM are" \
-        "pinned for; set PYTHON" >&2
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || {
+    echo "install.sh: $("$python" --version) is not Python 3.11, 3.12 or 3.13, which the pinned" \
+        "packages are built for; set PYTHON" >&2
     exit 1
 }
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian splits it off
@@ -74,6 +74,11 @@ wait "$other"
 # Packages carry files that are not for this Python; pip says nothing of them either.
 "$venv/bin/python" -W ignore -m compileall -qq -j 0 "$venv/lib" || true
 PYTHONWARNINGS=ignore "${pip[@]}" --no-build-isolation -e .
+"$venv/bin/python" -c 'import torch' || {
+    echo "install.sh: torch does not load; where pip took a build for CUDA, point it at PyTorch's CPU" \
+        "wheels (docs/cpu.md) and start again" >&2
+    exit 1
+}
 "$venv/bin/python" - <<'PY'
 import torch
 from mpi4py import MPI

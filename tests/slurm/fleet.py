@@ -132,7 +132,7 @@ _WORDS = {
 
 
 class Table:
-    """Sums by kind of run, as docs/budget.md has them."""
+    """Sums by kind of run, as benchmarks/results/2026-11-budget-lab.md has them."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Counter[str]] = {}

@@ -128,7 +128,7 @@ class JudgeOptions(Section):
     pattern: Pattern | None = None
     """A regular expression whose first group is the score; the last match in the answer counts.
     null reads a verdict in the usual forms: Score: 7/10, [[7]], {"score": 7}, Verdict: not correct
-    (docs/rewards.md), and no prose."""
+    (docs/reward_functions.md), and no prose."""
     minimum: Finite = 0.0
     """Smallest score; an answer below it is malformed."""
     maximum: Finite = 1.0

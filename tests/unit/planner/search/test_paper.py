@@ -3,8 +3,8 @@
 PPO with four models of one size, prompts and responses of 1,024 tokens, 1,024 of them a step, 8
 optimizer steps. 200 Gb/s between machines of 8 GPUs is 3.1 GB/s a GPU.
 
-Where the model disagrees, and its seconds of a step, is in docs/planning.md, whose figures are held
-here.
+Where the model disagrees, and its seconds of a step, is in
+benchmarks/results/2026-11-planner-and-publications.md, whose figures are held here.
 """
 
 import re
@@ -124,7 +124,8 @@ def test_a_larger_critic():
         assert result.best.sets == COLOCATED
 
 
-PAGE = " ".join((ROOT / "docs/planning.md").read_text("utf-8").split())
+RESULTS = ROOT / "benchmarks/results/2026-11-planner-and-publications.md"
+PAGE = " ".join(RESULTS.read_text("utf-8").split())
 CRITIC_APART = (("actor", "reference", "reward"), ("critic",))
 WITH_ACTOR = (("actor", "reward"), ("critic", "reference"))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import fsum
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from verl_hpc.section import Number, Options, PathText, Positive, Section, Seed, chosen_by
+from verl_hpc.section import Fraction, Number, Options, PathText, Positive, Section, Seed, chosen_by
 
 TrainOn = Literal["all", "last"]
 
@@ -53,13 +54,65 @@ class ReasoningGymConfig(Section):
 
 
 SourceConfig = Annotated[FilesConfig | ReasoningGymConfig, Field(discriminator="kind")]
+SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
+"""Name of a data set in metrics."""
+
+
+class WeightedSetConfig(Section):
+    """One of several data sets that a batch is drawn from."""
+
+    source: SourceConfig
+    """Problems of the set: files, or a generated task."""
+    weight: Annotated[Fraction, Field(gt=0.0)] | None = None
+    """Share of the rows that are drawn. The weights of all sets sum to 1; null in all of them gives
+    equal shares."""
+
+
+class MixedConfig(Section):
+    """Several data sets whose rows are mixed in every batch."""
+
+    kind: Literal["mix"] = "mix"
+    sets: Annotated[dict[SetName, WeightedSetConfig], Field(min_length=1)]
+    """Data sets by name. Metrics of a set are set/NAME/... (docs/data.md)."""
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Share of each set; they sum to 1."""
+        equal = 1 / len(self.sets)
+        return {n: equal if s.weight is None else s.weight for n, s in self.sets.items()}
+
+    @model_validator(mode="after")
+    def _shares_sum_to_one(self) -> MixedConfig:
+        given = [name for name, chosen in self.sets.items() if chosen.weight is not None]
+        if given and len(given) < len(self.sets):
+            name = next(name for name in self.sets if name not in given)
+            raise ValueError(
+                f"sets.{name}: has no weight, and {given[0]} has one; give all sets a weight, or "
+                "none"
+            )
+        total = fsum(self.weights.values())
+        if abs(total - 1) > 1e-6:
+            raise ValueError(
+                f"sets: the weights of {', '.join(self.sets)} sum to {total:g}; expected a sum of 1"
+            )
+        return self
+
+
+TrainConfig = Annotated[FilesConfig | ReasoningGymConfig | MixedConfig, Field(discriminator="kind")]
+
+
+def single_sources(source: TrainConfig, setting: str = "") -> dict[str, SourceConfig]:
+    """Return a data set, or the sets of a mix, by their setting."""
+    if not isinstance(source, MixedConfig):
+        return {setting: source}
+    return {f"{setting}.sets.{name}.source": s.source for name, s in source.sets.items()}
 
 
 class DataConfig(Section):
     """Training and evaluation problems."""
 
-    train: SourceConfig
-    """Problems to train on: files, or a generated task."""
+    train: TrainConfig
+    """Problems to train on: files, a generated task, or a mix of several data sets."""
     evaluation: SourceConfig | None = None
     """Held-out problems, answered greedily. Where evaluation.every > 0 or evaluation.at_start,
     these are needed, or evaluation.sets instead."""

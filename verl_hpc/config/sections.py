@@ -12,7 +12,7 @@ from verl_hpc.algorithms import advantages
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
-from verl_hpc.config.data import DataConfig, SourceConfig
+from verl_hpc.config.data import DataConfig, SourceConfig, single_sources
 from verl_hpc.config.distillation import DistillationConfig, ReverseKl
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationConfig, EvaluationSetConfig
 from verl_hpc.config.lora import LoraConfig
@@ -209,11 +209,13 @@ class RunSections(Section):
     @property
     def sources(self) -> dict[str, SourceConfig]:
         """Every data set that the run reads, by its setting."""
-        sources = {"data.train": self.data.train}
+        sources = single_sources(self.data.train, "data.train")
         if self.data.evaluation is not None:
             sources["data.evaluation"] = self.data.evaluation
         sets, tasks = self.evaluation.sets.items(), self.tasks.items()
-        sources |= {f"tasks.{n}.train": task.train for n, task in tasks if task.train is not None}
+        for name, task in tasks:
+            if task.train is not None:
+                sources |= single_sources(task.train, f"tasks.{name}.train")
         return sources | {f"evaluation.sets.{name}.source": chosen.source for name, chosen in sets}
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import xxhash
 
-from verl_hpc.config.data import FilesConfig, SourceConfig
+from verl_hpc.config.data import FilesConfig, MixedConfig, TrainConfig, single_sources
 from verl_hpc.data.row_files import RemoteFile
 from verl_hpc.errors import DataError
 from verl_hpc.sources.files import is_url, list_files
@@ -17,7 +17,7 @@ from verl_hpc.sources.files import is_url, list_files
 CHUNK_BYTES = 1 << 20
 
 
-def fingerprint(*sources: SourceConfig) -> str:
+def fingerprint(*sources: TrainConfig) -> str:
     """Return the XXH3 digest of what decides the rows of data sets, as 32 hexadecimal digits.
 
     For files, those in stores too, these are their bytes in order and the settings that choose
@@ -28,7 +28,10 @@ def fingerprint(*sources: SourceConfig) -> str:
         DataError: a file that cannot be read.
     """
     digest = xxhash.xxh3_128()
-    for source in sources:
+    for mix in sources:
+        if isinstance(mix, MixedConfig):
+            digest.update(json.dumps(["mix", mix.weights]).encode())
+    for source in chain.from_iterable(single_sources(mix).values() for mix in sources):
         settings = source.model_dump(mode="json", exclude={"paths"}, exclude_defaults=True)
         digest.update(json.dumps([source.kind, settings], sort_keys=True).encode())
         if isinstance(source, FilesConfig):

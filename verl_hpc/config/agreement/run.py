@@ -183,8 +183,9 @@ def _check_answers(config: RunSections, evaluates: bool) -> None:
             "and scores none; leave it out"
         )
     for name, source in config.sources.items():
-        if source.kind != "files" and (name == "data.train" or evaluates):
-            needed = labels if (config.recipe, name) == ("kto", "data.train") else pairs
+        trains = name.startswith("data.train")
+        if source.kind != "files" and (trains or evaluates):
+            needed = labels if config.recipe == "kto" and trains else pairs
             raise ValueError(f"{name}.kind = {source.kind}: recipe {config.recipe} needs {needed}")
 
 

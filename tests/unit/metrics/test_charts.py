@@ -42,7 +42,7 @@ def test_tasks_have_charts_of_their_scores_and_shares_alone():
     assert found["Score by data set"] == {"set/c/critic/score/mean": "c"}
     assert found["Score by task"] == {f"task/{t}/critic/score/mean": t for t in "ab"}
     assert found["Share of the steps by task"] == {f"task/{t}/weight": t for t in "ab"}
-    assert len(found) == len(CHARTS) + 2
+    assert len(found) == len(CHARTS) + 3
 
 
 def test_what_no_chart_has_gets_one_of_its_name():

@@ -26,7 +26,7 @@ from verl_hpc.config.model import (
 from verl_hpc.config.output import CheckpointConfig, RuntimeConfig
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.role import REWARD, Ranks, RoleConfig, RoleName
-from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.rollout import RolloutConfig, StructuredConfig
 from verl_hpc.config.tasks import GuardConfig, MixConfig, TaskConfig, TaskName
 from verl_hpc.config.trackers import MetricsConfig
 from verl_hpc.section import PathText, Positive, Section, Seed, is_own
@@ -255,6 +255,13 @@ class RunSections(Section):
         return max(self.response_limits.values())
 
     @property
+    def constraints(self) -> dict[str, StructuredConfig]:
+        """Constraints on responses of the run and of its tasks, by setting."""
+        own = {f"tasks.{name}.structured": task.structured for name, task in self.tasks.items()}
+        given = {"rollout.structured": self.rollout.structured} | own
+        return {setting: chosen for setting, chosen in given.items() if chosen is not None}
+
+    @property
     def rollout_dtype(self) -> str:
         """Element type in which the rollout's weights travel, or those that rollout.quantization
         leaves as they are."""
@@ -292,9 +299,9 @@ class RunSections(Section):
         return self.recipe == "rl"
 
 
-_SAMPLING = ("num_samples", "temperature", "max_response_tokens")
+_SAMPLING = ("num_samples", "temperature", "max_response_tokens", "structured")
 """Settings of rollout that a task may have of its own."""
-_OF_RESPONSES = ("staleness", "balance", "environment")
+_OF_RESPONSES = ("staleness", "balance", "environment", "structured")
 """Settings of rollout without effect on a task that samples no responses."""
 
 

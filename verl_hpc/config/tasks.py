@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.config.data import TrainConfig
 from verl_hpc.config.reward import RewardConfig
-from verl_hpc.config.rollout import Temperature
+from verl_hpc.config.rollout import StructuredConfig, Temperature
 from verl_hpc.section import (
     Finite,
     Fraction,
@@ -50,6 +50,8 @@ class TaskConfig(Section):
     """rollout.temperature if null."""
     max_response_tokens: Positive | None = None
     """rollout.max_response_tokens if null."""
+    structured: StructuredConfig | None = None
+    """rollout.structured if null."""
 
     @model_validator(mode="after")
     def _has_one_share(self) -> TaskConfig:

@@ -14,6 +14,15 @@ from verl_hpc.checkpoint.schema import step_name
 pytestmark = pytest.mark.world(2, 4)
 
 PROMPTS = 4
+CHAINS = {"kind": "reasoning_gym", "task": "chain_sum", "size": 4}
+OWN = """
+import random
+
+class Own:
+    def rows(self):
+        for _ in range(3):  # other rows at each start
+            yield {"prompt": f"{random.random()}=", "answer": "1"}
+"""
 
 
 def settings(here, model, directory):
@@ -23,14 +32,13 @@ def settings(here, model, directory):
         folder.mkdir(exist_ok=True)
         for number in range(3):
             part = rows[3 * number : 3 * number + 3]
+            (directory / "own.py").write_text(OWN)
             (folder / f"part-{number}.jsonl").write_text("\n".join(map(json.dumps, part)))
     here.control.barrier()
     sets = {
         "sums": {"weight": 0.75, "source": {"kind": "files", "paths": [str(folder)]}},
-        "chains": {
-            "weight": 0.25,
-            "source": {"kind": "reasoning_gym", "task": "chain_sum", "size": 7},
-        },
+        "chains": {"weight": 0.125, "source": CHAINS},
+        "own": {"weight": 0.125, "source": {"kind": "source", "path": f"{directory}/own.py:Own"}},
     }
     return configure(
         directory,
@@ -54,7 +62,9 @@ def of_steps(rows):
 def test_a_mixed_run_that_is_killed_ends_with_the_same_bits(here, tiny_model, shared_directory):
     config = settings(here, tiny_model(), shared_directory)
     rows = run(here, config)
-    counts = {n: [row.get(f"set/{n}/prompts", 0) for row in rows] for n in ("sums", "chains")}
+    counts = {
+        n: [row.get(f"set/{n}/prompts", 0) for row in rows] for n in ("sums", "chains", "own")
+    }
     assert [sum(pair) for pair in zip(*counts.values(), strict=True)] == [PROMPTS] * 8
     assert sum(counts["sums"]) == 24  # two epochs of 16 rows, 12 of each from sums
     for row in rows:

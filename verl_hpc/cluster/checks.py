@@ -11,7 +11,7 @@ from pathlib import Path
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.own_code import check_defines
 from verl_hpc.cluster.request import Request
-from verl_hpc.config.data import FilesConfig
+from verl_hpc.config.data import FilesConfig, OwnSourceConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.trackers import check_trackers, wanted_trackers
@@ -222,6 +222,9 @@ def own_code(config: RunConfig) -> Iterator[tuple[str, str]]:
     environment = config.rollout.environment
     if environment is not None and is_own(environment.name):
         yield "rollout.environment.name", environment.name
+    for setting, source in config.sources.items():
+        if isinstance(source, OwnSourceConfig):
+            yield f"{setting}.path", source.path
     for setting, algorithm in config.algorithms.items():
         for part in ("advantage", "loss", "preference"):
             name: str = getattr(algorithm, part).name

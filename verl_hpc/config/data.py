@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from verl_hpc.section import Fraction, Number, Options, PathText, Positive, Section, Seed, chosen_by
+from verl_hpc.section import (
+    Fraction,
+    Number,
+    Options,
+    OwnName,
+    PathText,
+    Positive,
+    Section,
+    Seed,
+    chosen_by,
+    is_own,
+)
 
 TrainOn = Literal["all", "last"]
 
@@ -53,7 +64,27 @@ class ReasoningGymConfig(Section):
     """How a question becomes a prompt."""
 
 
-SourceConfig = Annotated[FilesConfig | ReasoningGymConfig, Field(discriminator="kind")]
+class OwnSourceConfig(Section):
+    """Rows that a class of the user's gives."""
+
+    kind: Literal["source"] = "source"
+    path: OwnName
+    """path/to/file.py:Class. Its method rows() gives mappings with verl's columns, one after
+    another. They are written to the run directory when the run starts for the first time
+    (docs/data.md)."""
+    limit: Positive | None = None
+    """Take only the first rows, as of a source that does not end."""
+
+    @model_validator(mode="after")
+    def _names_a_class(self) -> OwnSourceConfig:
+        if not is_own(self.path):
+            raise ValueError(f"path = {self.path!r}: expected path/to/file.py:Class")
+        return self
+
+
+SourceConfig = Annotated[
+    FilesConfig | ReasoningGymConfig | OwnSourceConfig, Field(discriminator="kind")
+]
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
 """Name of a data set in metrics."""
 
@@ -98,7 +129,9 @@ class MixedConfig(Section):
         return self
 
 
-TrainConfig = Annotated[FilesConfig | ReasoningGymConfig | MixedConfig, Field(discriminator="kind")]
+TrainConfig = Annotated[
+    FilesConfig | ReasoningGymConfig | OwnSourceConfig | MixedConfig, Field(discriminator="kind")
+]
 
 
 def single_sources(source: TrainConfig, setting: str = "") -> dict[str, SourceConfig]:
@@ -112,7 +145,7 @@ class DataConfig(Section):
     """Training and evaluation problems."""
 
     train: TrainConfig
-    """Problems to train on: files, a generated task, or a mix of several data sets."""
+    """Problems to train on: files, a generated task, a class of yours, or a mix of several."""
     evaluation: SourceConfig | None = None
     """Held-out problems, answered greedily. Where evaluation.every > 0 or evaluation.at_start,
     these are needed, or evaluation.sets instead."""

@@ -10,6 +10,7 @@ from itertools import compress
 
 from verl_hpc.config.data import (
     DataConfig,
+    FilesConfig,
     MixedConfig,
     ReasoningGymConfig,
     SourceConfig,
@@ -147,6 +148,7 @@ def _named(config: TrainConfig) -> str:
         return f"the sets {', '.join(config.sets)}"
     if isinstance(config, ReasoningGymConfig):
         return f"{config.task}, split: {config.split}"
+    assert isinstance(config, FilesConfig), "rows of a class are in a file"
     more = len(config.paths) - SHOWN
     return ", ".join(config.paths[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import xxhash
 
-from verl_hpc.config.data import FilesConfig, MixedConfig, TrainConfig, single_sources
+from verl_hpc.config.data import (
+    FilesConfig,
+    MixedConfig,
+    ReasoningGymConfig,
+    TrainConfig,
+    single_sources,
+)
 from verl_hpc.data.row_files import RemoteFile
 from verl_hpc.errors import DataError
 from verl_hpc.sources.files import is_url, list_files
@@ -38,6 +44,7 @@ def fingerprint(*sources: TrainConfig) -> str:
             for file in chain.from_iterable(map(list_files, source.paths)):
                 digest.update(of_file(RemoteFile(file) if is_url(file) else Path(file)))
         else:
+            assert isinstance(source, ReasoningGymConfig), "rows of a class are in a file"
             digest.update(version("reasoning-gym").encode())
     return digest.hexdigest()
 

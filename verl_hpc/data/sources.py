@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_hpc.config.data import FilesConfig, MixedConfig, TrainConfig, TrainOn
+from verl_hpc.config.data import FilesConfig, MixedConfig, OwnSourceConfig, TrainConfig, TrainOn
 from verl_hpc.data.files import FilesSource
 from verl_hpc.data.mixed import MixedSource
 from verl_hpc.data.problem import Problem, Source
 from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
 from verl_hpc.data.rows import Needs
+from verl_hpc.errors import DataError
 
 
 def open_source(config: TrainConfig, needs: Needs = "prompt", train_on: TrainOn = "all") -> Source:
@@ -28,6 +29,11 @@ def open_source(config: TrainConfig, needs: Needs = "prompt", train_on: TrainOn 
         return MixedSource(sets, config.weights)
     if isinstance(config, FilesConfig):
         return FilesSource(config, needs, train_on=train_on)
+    if isinstance(config, OwnSourceConfig):
+        raise DataError(
+            f"{config.path}: its rows are written when the run starts; give the run directory, "
+            "whose config.yaml names their file"
+        )
     return ReasoningGymSource(config)
 
 

@@ -40,6 +40,7 @@ from verl_hpc.trainer.facts import placements, run_facts
 from verl_hpc.trainer.guards import go_back, resume
 from verl_hpc.trainer.kept_caches import open_caches
 from verl_hpc.trainer.loop import Loop
+from verl_hpc.trainer.own_sources import as_files, write_rows
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 from verl_hpc.trainer.records import CONFIG, Result, check_files, open_records
@@ -68,8 +69,10 @@ def train(session: Session, config: RunConfig, signals: Signals | None = None) -
     """
     signals = signals or Signals()
     signals.listen()
-    config = _with_files(session, _with_models(session, config))
+    asked = _with_models(session, config)
+    config = _with_files(session, as_files(asked))
     with _run_directory(session, config) as lock:
+        session.control.together(lambda: write_rows(asked) if session.world.rank == 0 else None)
         life = session.control.together(lambda: _begin_life(session, config))
         _be_watched(session, config)
         with _heartbeat(session, config) as heartbeat, life or nullcontext():

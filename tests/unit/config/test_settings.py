@@ -69,7 +69,7 @@ ALLOWED = [
     ("placement", "string by name", "{}"),
     ("roles", "sections by name", "{}"),
     ("batch.size", "integer >= 1 <= 1,000,000", "128"),
-    ("data.train.kind", "files | reasoning_gym | mix", None),
+    ("data.train.kind", "files | reasoning_gym | source | mix", None),
     ("rollout.stop", "array of string", "[]"),
 ]
 

@@ -188,7 +188,7 @@ def _check_answers(config: RunSections, evaluates: bool) -> None:
         )
     for name, source in config.sources.items():
         trains = name.startswith("data.train")
-        if source.kind != "files" and (trains or evaluates):
+        if source.kind == "reasoning_gym" and (trains or evaluates):
             needed = labels if config.recipe == "kto" and trains else pairs
             raise ValueError(f"{name}.kind = {source.kind}: recipe {config.recipe} needs {needed}")
 

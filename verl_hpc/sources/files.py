@@ -77,7 +77,7 @@ def _listed_in_store(path: str, options: Mapping[str, Any] | None) -> list[str]:
 
     def ask() -> list[str]:
         store, root = file_system(path, options)
-        if not is_pattern and not store.isdir(root):
+        if not is_pattern and not path.endswith("/") and not store.isdir(root):
             return [path]
         details = store.glob(root, detail=True) if is_pattern else store.ls(root, detail=True)
         entries = details.values() if isinstance(details, Mapping) else details

@@ -45,6 +45,9 @@ def test_what_holds_no_files_is_refused(root):
     for path in (f"{root}/*.parquet", f"{root}/gone/*"):
         with pytest.raises(DataError, match=f"^{re.escape(path)}: (matches no|has no) file"):
             list_files(path)
+    if "://" in root:
+        with pytest.raises(DataError, match=f"^{root}/gone/: cannot be read .FileNotFoundError"):
+            list_files(f"{root}/gone/")
     with fsspec.open(f"{root}/a.parquet", "w") as file:
         file.write("")
     with pytest.raises(DataError, match=r"both .parquet and .jsonl, .*name one kind"):

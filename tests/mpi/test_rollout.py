@@ -3,11 +3,13 @@
 import dataclasses
 import gc
 import inspect
+import re
 import weakref
 from contextlib import closing
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 from vllm import EngineArgs
 from vllm.distributed import parallel_state
 from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
@@ -15,7 +17,7 @@ from vllm.distributed.device_communicators.custom_all_reduce import CustomAllred
 from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import load_rollout, loaded_rollout, rollout_of
-from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.rollout import RolloutConfig, StructuredConfig
 from verl_hpc.config.vllm_options import FIXED, SETTINGS
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.generation.answers import stop_reason
@@ -54,6 +56,45 @@ def build(here, directory, **changes):
     fields = {n: changes.pop(n) for n in ("kv_cache_gib", "max_num_seqs") if n in changes}
     limits = LIMITS.model_copy(update={"engine_options": changes, **fields})
     return rollout_of(here, directory, ((0,), (1,)), limits)
+
+
+CONSTRAINTS = {
+    "regex": ("[a-c]{2,6}x", "[a-c]{2,6}x"),
+    "choice": (["yes", "no"], "yes|no"),
+    "grammar": ('root ::= "1" ("+" [2-4])? "="', r"1(\+[2-4])?="),
+    "json": (
+        {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]},
+        r'\{\s*"a"\s*:\s*[12]\s*\}',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_responses_are_what_a_constraint_allows(vllm, directory, name):
+    value, pattern = CONSTRAINTS[name]
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    for temperature in (0.0, 1.0, 2.0):
+        sampling = Sampling(max_tokens=32, temperature=temperature, structured={name: value})
+        seeds = range(len(PROMPTS) * 4)
+        for response in generated(vllm, PROMPTS * 4, sampling, seeds):
+            text = tokenizer.decode(response.tokens, skip_special_tokens=True)
+            # White space between the parts of JSON may go on until the limit.
+            assert response.finish_reason == "stop" or name == "json", text
+            assert response.finish_reason == "length" or re.fullmatch(pattern, text), text
+    free = generated(vllm, PROMPTS, Sampling(max_tokens=8, temperature=1.0), range(4))
+    texts = [tokenizer.decode(response.tokens) for response in free]
+    assert not all(re.fullmatch(pattern, text) for text in texts)
+
+
+def test_a_constraint_that_does_not_compile_is_refused_with_the_reason(vllm):
+    for given, name in (
+        ({"regex": "(a"}, "regex"),
+        ({"json_schema": {"type": "nonsense"}}, "json_schema"),
+        ({"grammar": "root ::= other"}, "grammar"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^mine\.{name}: vLLM refuses it: \S"):
+            vllm.check("mine", StructuredConfig(**given))
+    vllm.check("mine", StructuredConfig(choice=["a"]))
 
 
 def test_options_of_vllm_reach_it(here, directory):

@@ -24,6 +24,7 @@ from verl_hpc.data.rows import OPTIONAL_COLUMNS, problem_of
 from verl_hpc.data.sources import read_problems
 from verl_hpc.errors import DataError
 from verl_hpc.section import NonNegative, Positive
+from verl_hpc.sources.files import is_url, list_files
 
 
 def _check_place(value: Any) -> Any:
@@ -46,8 +47,8 @@ class DataProvider:
     epoch. `position` is behind the rows that were handed out, whatever has been read ahead.
 
     Args:
-        data_path: a file or several, or a directory of some: paths, or URLs of files that fsspec
-            opens (s3://, gs://, http://, memory://). Parquet is streamed by row groups; remote
+        data_path: a file or several, a directory or a glob: paths, or URLs that fsspec opens
+            (s3://, gs://, http://, memory://). Parquet is streamed by row groups; remote
             JSONL is copied at the start.
         file_format: parquet or jsonl; of files, the names' endings are not asked.
         prefetch_factor: reads that each worker is ahead.
@@ -80,10 +81,9 @@ class DataProvider:
         storage_options: Mapping[str, Any] | None = None,
         namespace: Namespace = None,
     ) -> None:
-        paths = [data_path] if isinstance(data_path, str | Path) else list(data_path)
-        if len(paths) == 1 and Path(paths[0]).is_dir():
-            paths = sorted(Path(paths[0]).glob(f"*.{file_format}")) or paths
-        if storage_options and not any("://" in str(path) for path in paths):
+        given = [data_path] if isinstance(data_path, str | Path) else data_path
+        paths = list(map(str, given))
+        if storage_options and not any(map(is_url, paths)):
             raise DataError(
                 f"DataProvider: storage_options are of URLs, and data_path = {paths[0]} is a path; "
                 "leave them out"
@@ -93,14 +93,12 @@ class DataProvider:
         self._scratch = temporary_directory(namespace)
         needed = [key for key in (prompt_key, answer_key) if key]
         options = dict(storage_options or {})
+        paths = [file for path in paths for file in list_files(path, options)]
         files = []
-        for number, path in enumerate(map(str, paths)):
+        for number, path in enumerate(paths):
             scratch = Path(self._scratch.name) / str(number)
-            scratch.mkdir()
             files.append(open_format(path, file_format, needed, OPTIONAL_COLUMNS, scratch, options))
-        config = FilesConfig(
-            paths=[str(path) for path in paths], prompt_key=prompt_key, answer_key=answer_key
-        )
+        config = FilesConfig(paths=paths, prompt_key=prompt_key, answer_key=answer_key)
         self.source = FilesSource(config, files=files)
         self.batch_size = batch_size
         self._order = Order(len(self.source), seed, shuffle)
@@ -166,7 +164,12 @@ class DataProvider:
                 self._ahead.clear()
             self._fill(count)
             _, behind, future = self._ahead.popleft()
-            problems = future.result()
+            try:
+                problems = future.result()
+            except DataError:
+                # What was read ahead is behind these rows, which the next call asks for again.
+                self._ahead.clear()
+                raise
             self._position = behind
             self._fill(count)
         return problems

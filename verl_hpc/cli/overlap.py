@@ -50,14 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _trained_on(config: RunConfig) -> Source:
     """Return the training data without the rows that data.overlap: drop leaves out."""
-    from verl_hpc.data.check import HeldOut, WithoutRows, check_data
+    from verl_hpc.data.check import HeldOut, check_data
+    from verl_hpc.data.mixed import without_rows
     from verl_hpc.data.sources import open_source
 
     source, sets = open_source(config.data.train), config.evaluation_sets
     if not sets or config.data.overlap != "drop":
         return source
     evaluation = [HeldOut(name, s.source, open_source(s.source)) for name, s in sets.items()]
-    return WithoutRows(source, check_data(config.data, source, evaluation).dropped)
+    return without_rows(source, check_data(config.data, source, evaluation).dropped)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.own_code import check_defines
 from verl_hpc.cluster.request import Request
-from verl_hpc.config.data import FilesConfig
+from verl_hpc.config.data import FilesConfig, OwnSourceConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.trackers import check_trackers, wanted_trackers
@@ -21,6 +21,7 @@ from verl_hpc.placement.layouts import place_roles, run_layouts
 from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
 from verl_hpc.section import is_own
 from verl_hpc.sources.cache import repository
+from verl_hpc.sources.files import check_protocol, is_url, list_files
 from verl_hpc.sources.local import (
     check_whole,
     local_directory,
@@ -102,20 +103,23 @@ def _check_tokenizers(job: Job, models: Mapping[str, Path]) -> None:
 
 
 def check_packages(job: Job) -> str:
-    """Look for the packages of the run's trackers, where the ranks' Python is this one.
+    """Look for the packages of the run's trackers and stores, where the ranks' Python is this one.
 
     Returns:
         What could not be looked into from here, for people; nothing if there is nothing to say.
 
     Raises:
-        ConfigError: one is not installed.
+        ConfigError, DataError: one is not installed.
     """
-    metrics = job.request.config.metrics
+    metrics, urls = job.request.config.metrics, _urls(job.request.config)
     wanted = [f"metrics.{name} needs {package}" for name, package in wanted_trackers(metrics)]
+    wanted += [f"{name} = {url} needs a package for its store" for url, name in urls.items()]
     if not wanted:
         return ""
     if _ranks_have_this_python(job):
         check_trackers(metrics)
+        for url in urls:
+            check_protocol(url)
         return ""
     return (
         f"{'; '.join(wanted)}: the ranks' Python is not this one, so that nobody has looked here; "
@@ -174,8 +178,9 @@ def check_paths(job: Job) -> None:
     for name, path in inputs(request) if request.program == "train" else ():
         file = outside(job, name, path)
         outside(job, name, str(repository(path)))
-        if not file.exists():
-            raise _missing(f"{name} = {path}", file)
+        for read in files_of(name, file):
+            if not read.exists():
+                raise _missing(f"{name} = {path}", read)
     check_own_code(job)
     image = image_path(request)
     if image is not None and "$" not in str(image) and not image.exists():
@@ -217,6 +222,9 @@ def own_code(config: RunConfig) -> Iterator[tuple[str, str]]:
     environment = config.rollout.environment
     if environment is not None and is_own(environment.name):
         yield "rollout.environment.name", environment.name
+    for setting, source in config.sources.items():
+        if isinstance(source, OwnSourceConfig):
+            yield f"{setting}.path", source.path
     for setting, algorithm in config.algorithms.items():
         for part in ("advantage", "loss", "preference"):
             name: str = getattr(algorithm, part).name
@@ -259,9 +267,26 @@ def inputs(request: Request) -> Iterator[tuple[str, str]]:
     yield from ((n, local_directory(path)) for n, path in model_settings(config).items())
     for name, source in config.sources.items():
         if isinstance(source, FilesConfig):
-            yield from ((f"{name}.paths", path) for path in source.paths)
+            yield from ((f"{name}.paths", path) for path in source.paths if not is_url(path))
     for name, reference in own_code(config):
         yield name, reference.rpartition(":")[0]
+
+
+def files_of(name: str, file: Path) -> list[Path]:
+    """The files that are read where a setting is this file, directory or glob.
+
+    Raises:
+        DataError: a data set's directory or glob has none.
+    """
+    return [Path(path) for path in list_files(str(file))] if name.endswith(".paths") else [file]
+
+
+def _urls(config: RunConfig) -> dict[str, str]:
+    """The URLs that data sets are read from, with their setting."""
+    files = {n: s.paths for n, s in config.sources.items() if isinstance(s, FilesConfig)}
+    return {
+        path: f"{name}.paths" for name, paths in files.items() for path in filter(is_url, paths)
+    }
 
 
 def outside(job: Job, name: str, path: str) -> Path:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from math import fsum
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from verl_hpc.section import Number, Options, PathText, Positive, Section, Seed, chosen_by
+from verl_hpc.section import (
+    Fraction,
+    Number,
+    Options,
+    OwnName,
+    PathText,
+    Positive,
+    Section,
+    Seed,
+    chosen_by,
+    is_own,
+)
 
 TrainOn = Literal["all", "last"]
 
@@ -52,14 +64,88 @@ class ReasoningGymConfig(Section):
     """How a question becomes a prompt."""
 
 
-SourceConfig = Annotated[FilesConfig | ReasoningGymConfig, Field(discriminator="kind")]
+class OwnSourceConfig(Section):
+    """Rows that a class of the user's gives."""
+
+    kind: Literal["source"] = "source"
+    path: OwnName
+    """path/to/file.py:Class. Its method rows() gives mappings with verl's columns, one after
+    another. They are written to the run directory when the run starts for the first time
+    (docs/data.md)."""
+    limit: Positive | None = None
+    """Take only the first rows, as of a source that does not end."""
+
+    @model_validator(mode="after")
+    def _names_a_class(self) -> OwnSourceConfig:
+        if not is_own(self.path):
+            raise ValueError(f"path = {self.path!r}: expected path/to/file.py:Class")
+        return self
+
+
+SourceConfig = Annotated[
+    FilesConfig | ReasoningGymConfig | OwnSourceConfig, Field(discriminator="kind")
+]
+SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
+"""Name of a data set in metrics."""
+
+
+class WeightedSetConfig(Section):
+    """One of several data sets that a batch is drawn from."""
+
+    source: SourceConfig
+    """Problems of the set: files, or a generated task."""
+    weight: Annotated[Fraction, Field(gt=0.0)] | None = None
+    """Share of the rows that are drawn. The weights of all sets sum to 1; null in all of them gives
+    equal shares."""
+
+
+class MixedConfig(Section):
+    """Several data sets whose rows are mixed in every batch."""
+
+    kind: Literal["mix"] = "mix"
+    sets: Annotated[dict[SetName, WeightedSetConfig], Field(min_length=1)]
+    """Data sets by name. Metrics of a set are set/NAME/... (docs/data.md)."""
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Share of each set; they sum to 1."""
+        equal = 1 / len(self.sets)
+        return {n: equal if s.weight is None else s.weight for n, s in self.sets.items()}
+
+    @model_validator(mode="after")
+    def _shares_sum_to_one(self) -> MixedConfig:
+        given = [name for name, chosen in self.sets.items() if chosen.weight is not None]
+        if given and len(given) < len(self.sets):
+            name = next(name for name in self.sets if name not in given)
+            raise ValueError(
+                f"sets.{name}: has no weight, and {given[0]} has one; give all sets a weight, or "
+                "none"
+            )
+        total = fsum(self.weights.values())
+        if abs(total - 1) > 1e-6:
+            raise ValueError(
+                f"sets: the weights of {', '.join(self.sets)} sum to {total:g}; expected a sum of 1"
+            )
+        return self
+
+
+TrainConfig = Annotated[
+    FilesConfig | ReasoningGymConfig | OwnSourceConfig | MixedConfig, Field(discriminator="kind")
+]
+
+
+def single_sources(source: TrainConfig, setting: str = "") -> dict[str, SourceConfig]:
+    """Return a data set, or the sets of a mix, by their setting."""
+    if not isinstance(source, MixedConfig):
+        return {setting: source}
+    return {f"{setting}.sets.{name}.source": s.source for name, s in source.sets.items()}
 
 
 class DataConfig(Section):
     """Training and evaluation problems."""
 
-    train: SourceConfig
-    """Problems to train on: files, or a generated task."""
+    train: TrainConfig
+    """Problems to train on: files, a generated task, a class of yours, or a mix of several."""
     evaluation: SourceConfig | None = None
     """Held-out problems, answered greedily. Where evaluation.every > 0 or evaluation.at_start,
     these are needed, or evaluation.sets instead."""

@@ -6,15 +6,13 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from verl_hpc.config.data import SourceConfig
+from verl_hpc.config.data import SetName, SourceConfig
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.rollout import Temperature
 from verl_hpc.section import Finite, NonNegative, Number, Positive, Section
 
 ONLY_SET = "evaluation"
 """Name of the evaluation set that data.evaluation becomes."""
-
-SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
 
 
 class EvaluationSetConfig(Section):

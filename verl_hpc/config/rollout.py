@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -48,6 +48,32 @@ class VerifyConfig(Section):
     log; correct also warns, and weighs tokens in every step by algorithm.correction, or by its
     defaults if that is null. `checksums` say whether weights are wrong; this only how far apart
     engines are."""
+
+
+class StructuredConfig(Section):
+    """What responses must be, by one of vLLM's structured outputs: tokens that do not fit are never
+    sampled (docs/algorithms.md)."""
+
+    regex: Annotated[str, Field(min_length=1)] | None = None
+    """A regular expression that whole responses match."""
+    json_schema: Options | None = None
+    """A JSON schema of responses."""
+    choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
+    """The texts that a response may be."""
+    grammar: Annotated[str, Field(min_length=1)] | None = None
+    """A context-free grammar of responses, in EBNF with a rule root."""
+
+    @property
+    def for_vllm(self) -> dict[str, Any]:
+        """The constraint by its name in vLLM's StructuredOutputsParams."""
+        given = {name: value for name, value in self if value is not None}
+        return {"json" if name == "json_schema" else name: v for name, v in given.items()}
+
+    @model_validator(mode="after")
+    def _is_one(self) -> StructuredConfig:
+        if len(self.for_vllm) != 1:
+            raise ValueError("give one of regex, json_schema, choice, grammar")
+        return self
 
 
 OTHER_ENGINES = {
@@ -116,6 +142,9 @@ class RolloutConfig(Section):
     overlong_prompt: Literal["error", "drop", "truncate_left"] = "error"
     """What to do with a prompt longer than max_prompt_tokens. One that is dropped is not trained
     on; in an evaluation it counts as wrong."""
+    structured: Annotated[StructuredConfig | None, chosen_by("engine")] = None
+    """Constraint on responses, those of evaluations too; null has none. Tokens then come from
+    another distribution than the policy, as with top_p."""
     stop: list[str] = []
     """Strings that end a response, besides the end-of-sequence token. They may be, or contain,
     special tokens, such as <|im_end|>."""
@@ -164,6 +193,8 @@ class RolloutConfig(Section):
                 f"temperature = {self.temperature:g}: vLLM samples up to {HOTTEST_VLLM:g}; lower "
                 "it, or choose engine: hf"
             )
+        if self.structured is not None and self.engine != "vllm":
+            raise ValueError("structured needs engine: vllm, which masks the tokens; choose that")
         if self.pipeline_parallel > 1 and self.engine != "vllm":
             raise ValueError("pipeline_parallel needs engine: vllm")
         if self.pipeline_parallel > 1 and self.grouping == "zero_redundancy":

@@ -12,7 +12,7 @@ from verl_hpc.algorithms import advantages
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
-from verl_hpc.config.data import DataConfig, SourceConfig
+from verl_hpc.config.data import DataConfig, SourceConfig, single_sources
 from verl_hpc.config.distillation import DistillationConfig, ReverseKl
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationConfig, EvaluationSetConfig
 from verl_hpc.config.lora import LoraConfig
@@ -26,7 +26,7 @@ from verl_hpc.config.model import (
 from verl_hpc.config.output import CheckpointConfig, RuntimeConfig
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.role import REWARD, Ranks, RoleConfig, RoleName
-from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.rollout import RolloutConfig, StructuredConfig
 from verl_hpc.config.tasks import GuardConfig, MixConfig, TaskConfig, TaskName
 from verl_hpc.config.trackers import MetricsConfig
 from verl_hpc.section import PathText, Positive, Section, Seed, is_own
@@ -209,11 +209,13 @@ class RunSections(Section):
     @property
     def sources(self) -> dict[str, SourceConfig]:
         """Every data set that the run reads, by its setting."""
-        sources = {"data.train": self.data.train}
+        sources = single_sources(self.data.train, "data.train")
         if self.data.evaluation is not None:
             sources["data.evaluation"] = self.data.evaluation
         sets, tasks = self.evaluation.sets.items(), self.tasks.items()
-        sources |= {f"tasks.{n}.train": task.train for n, task in tasks if task.train is not None}
+        for name, task in tasks:
+            if task.train is not None:
+                sources |= single_sources(task.train, f"tasks.{name}.train")
         return sources | {f"evaluation.sets.{name}.source": chosen.source for name, chosen in sets}
 
     @property
@@ -253,6 +255,13 @@ class RunSections(Section):
         return max(self.response_limits.values())
 
     @property
+    def constraints(self) -> dict[str, StructuredConfig]:
+        """Constraints on responses of the run and of its tasks, by setting."""
+        own = {f"tasks.{name}.structured": task.structured for name, task in self.tasks.items()}
+        given = {"rollout.structured": self.rollout.structured} | own
+        return {setting: chosen for setting, chosen in given.items() if chosen is not None}
+
+    @property
     def rollout_dtype(self) -> str:
         """Element type in which the rollout's weights travel, or those that rollout.quantization
         leaves as they are."""
@@ -290,9 +299,9 @@ class RunSections(Section):
         return self.recipe == "rl"
 
 
-_SAMPLING = ("num_samples", "temperature", "max_response_tokens")
+_SAMPLING = ("num_samples", "temperature", "max_response_tokens", "structured")
 """Settings of rollout that a task may have of its own."""
-_OF_RESPONSES = ("staleness", "balance", "environment")
+_OF_RESPONSES = ("staleness", "balance", "environment", "structured")
 """Settings of rollout without effect on a task that samples no responses."""
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from verl_hpc.config.algorithm import AlgorithmConfig
-from verl_hpc.config.data import SourceConfig
+from verl_hpc.config.data import TrainConfig
 from verl_hpc.config.reward import RewardConfig
-from verl_hpc.config.rollout import Temperature
+from verl_hpc.config.rollout import StructuredConfig, Temperature
 from verl_hpc.section import (
     Finite,
     Fraction,
@@ -36,7 +36,7 @@ class TaskConfig(Section):
     between them, and stays as it is before the first and after the last."""
     recipe: Literal["rl", "sft", "dpo", "kto", "distillation"] | None = None
     """What a step of this task does; recipe if null."""
-    train: SourceConfig | None = None
+    train: TrainConfig | None = None
     """Problems to train on; data.train if null."""
     reward: RewardConfig | None = None
     """Who scores the responses; null takes reward, or roles.reward where there is one."""
@@ -50,6 +50,8 @@ class TaskConfig(Section):
     """rollout.temperature if null."""
     max_response_tokens: Positive | None = None
     """rollout.max_response_tokens if null."""
+    structured: StructuredConfig | None = None
+    """rollout.structured if null."""
 
     @model_validator(mode="after")
     def _has_one_share(self) -> TaskConfig:

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 
-from verl_hpc.config.data import DataConfig, FilesConfig, ReasoningGymConfig, SourceConfig
+from verl_hpc.config.data import (
+    DataConfig,
+    FilesConfig,
+    MixedConfig,
+    ReasoningGymConfig,
+    SourceConfig,
+    TrainConfig,
+    single_sources,
+)
 from verl_hpc.data.messages import text_of
 from verl_hpc.data.overlap import Overlap, count_overlaps
 from verl_hpc.data.problem import Problem, Source
@@ -54,7 +62,7 @@ def check_data(
     """
     bad = _BadRows() if config.check == "all" else None
     if not evaluation:
-        if bad is not None and isinstance(config.train, FilesConfig):
+        if bad is not None and not isinstance(config.train, ReasoningGymConfig):
             for _ in scan(training, setting, bad.note):
                 pass
             bad.raise_if_any()
@@ -135,19 +143,22 @@ def _advice(config: DataConfig, evaluation: Sequence[HeldOut], setting: str) -> 
     return f"Give other files; or {other}"
 
 
-def _named(config: SourceConfig) -> str:
+def _named(config: TrainConfig) -> str:
+    if isinstance(config, MixedConfig):
+        return f"the sets {', '.join(config.sets)}"
     if isinstance(config, ReasoningGymConfig):
         return f"{config.task}, split: {config.split}"
+    assert isinstance(config, FilesConfig), "rows of a class are in a file"
     more = len(config.paths) - SHOWN
     return ", ".join(config.paths[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _disjoint_by_construction(train: SourceConfig, evaluation: SourceConfig) -> bool:
-    return (
-        isinstance(train, ReasoningGymConfig)
-        and isinstance(evaluation, ReasoningGymConfig)
-        and (train.split, evaluation.split) == ("train", "evaluation")
-        and train.evaluation_share == evaluation.evaluation_share
+def _disjoint_by_construction(train: TrainConfig, evaluation: SourceConfig) -> bool:
+    return isinstance(evaluation, ReasoningGymConfig) and all(
+        isinstance(source, ReasoningGymConfig)
+        and (source.split, evaluation.split) == ("train", "evaluation")
+        and source.evaluation_share == evaluation.evaluation_share
+        for source in single_sources(train).values()
     )
 
 

@@ -8,6 +8,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from weakref import finalize
 
 from verl_hpc.config.data import FilesConfig, TrainOn
 from verl_hpc.data.formats import open_rows
@@ -16,6 +19,7 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.data.row_files import RowFile
 from verl_hpc.data.rows import OPTIONAL_COLUMNS, PROMPT_COLUMNS, Needs, RowReader
 from verl_hpc.errors import DataError
+from verl_hpc.sources.files import is_url, list_files
 
 
 class FilesSource:
@@ -41,11 +45,19 @@ class FilesSource:
         train_on: TrainOn = "all",
     ) -> None:
         self._reader = RowReader(config, needs, train_on)
-        self._files = files or [_open(Path(path), config) for path in config.paths]
+        self._files = files or self._open_all(config)
         self._ends = list(accumulate(map(len, self._files)))
         if not self._ends[-1]:
             raise DataError(f"{', '.join(config.paths)}: no rows; give a data set that has some")
         self._num_rows = min(self._ends[-1], config.limit or self._ends[-1])
+
+    def _open_all(self, config: FilesConfig) -> list[RowFile]:
+        paths = [file for path in config.paths for file in list_files(path)]
+        scratch = Path()
+        if any(map(is_url, paths)):
+            scratch = Path(mkdtemp(prefix="verl_hpc_rows_"))
+            finalize(self, rmtree, scratch, ignore_errors=True)
+        return [_open(path, config, scratch / str(n)) for n, path in enumerate(paths)]
 
     def __len__(self) -> int:
         return self._num_rows
@@ -79,14 +91,17 @@ class FilesSource:
                 yield DataError(f"{rows.where(row)}: {error}")
 
 
-def _open(path: Path, config: FilesConfig) -> RowFile:
+def _open(path: str, config: FilesConfig, scratch: Path) -> RowFile:
     """Open one file.
+
+    Args:
+        scratch: directory for a copy of a remote file, made where it is needed.
 
     Raises:
         DataError: for the reasons of `open_rows`, or no column that may hold a prompt.
     """
     named = config.model_dump(include={"prompt_key", "answer_key"}, exclude_defaults=True)
-    rows = open_rows(path, list(named.values()), OPTIONAL_COLUMNS)
+    rows = open_rows(path, list(named.values()), OPTIONAL_COLUMNS, scratch=scratch)
     if isinstance(rows, ParquetRows) and not named and not set(PROMPT_COLUMNS) & set(rows.names):
         raise DataError(
             f"{path}: no column 'prompt'; columns are {', '.join(rows.names)}; name the right one "

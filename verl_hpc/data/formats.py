@@ -9,30 +9,35 @@ from typing import Any
 
 from verl_hpc.data.row_files import CsvRows, JsonlRows, RemoteFile, RowFile
 from verl_hpc.errors import DataError
+from verl_hpc.sources.files import is_url
 
 FORMATS = ("parquet", "jsonl")
 """Formats of data sets; public data sets are also published as CSV (`open_rows`)."""
 
 
 def open_rows(
-    path: Path,
+    path: Path | str,
     needed: Sequence[str] = (),
     optional: Iterable[str] | None = None,
     formats: Sequence[str] = FORMATS,
+    scratch: Path = Path(),
 ) -> RowFile:
-    """Open one file by its ending, which must be one of `formats`.
+    """Open one file by its ending, which must be one of `formats`; of an http:// address by the
+    ending before a ?.
 
     Raises:
         DataError: for the reasons of `open_format`, or another ending.
     """
-    kind = path.suffix.removeprefix(".")
+    remote = is_url(str(path))
+    name = str(path).partition("?")[0] if remote else path
+    kind = Path(name).suffix.removeprefix(".")
     with _reading(path):
-        is_wrong = kind not in formats and path.is_file()
+        is_wrong = kind not in formats and (remote or Path(path).is_file())
     if is_wrong:
         *others, last = (f".{name}" for name in formats)
         endings = f"{', '.join(others)} or {last}"
         raise DataError(f"{path}: the ending says the format; it must be {endings}")
-    return open_format(str(path), kind, needed, optional)
+    return open_format(str(path), kind, needed, optional, scratch)
 
 
 @contextmanager
@@ -67,7 +72,7 @@ def open_format(
     Raises:
         DataError: it is not there, malformed, or without a needed column.
     """
-    source: Path | RemoteFile = RemoteFile(path, options) if "://" in path else Path(path)
+    source: Path | RemoteFile = RemoteFile(path, options) if is_url(path) else Path(path)
     with _reading(path):
         if isinstance(source, Path):
             if not source.is_file():
@@ -78,4 +83,4 @@ def open_format(
 
             return ParquetRows(source, needed, optional)
         local = source if isinstance(source, Path) else source.copied_to(scratch)
-        return JsonlRows(local) if kind == "jsonl" else CsvRows(local)
+        return JsonlRows(local, path) if kind == "jsonl" else CsvRows(local)

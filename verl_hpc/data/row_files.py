@@ -8,10 +8,12 @@ from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
 from verl_hpc.errors import DataError
+from verl_hpc.sources.files import file_system, retried
 
 _LONGEST_FIELD = 2**24
 """Most characters of a CSV field; Python's own limit is 131,072."""
@@ -59,38 +61,72 @@ class RemoteFile:
         Raises:
             DataError: a package for the protocol is missing, or it cannot be read.
         """
-        import fsspec
 
-        try:
-            return fsspec.open(self.url, mode, **self.options).open()
-        except (ImportError, ValueError) as error:
-            raise DataError(
-                f"{self.url}: {error}; s3:// needs the package s3fs, gs:// gcsfs, and http:// "
-                "aiohttp"
-            ) from None
-        except Exception as error:  # each store's client has errors of its own
-            raise DataError(
-                f"{self.url}: cannot be read ({type(error).__name__}: {error}); check the address, "
-                "storage_options and the credentials"
-            ) from error
+        def ask() -> Any:
+            store, path = file_system(self.url, self.options)
+            return store.open(path, mode)
+
+        return _RetriedFile(self.url, retried(self.url, ask))
 
     def copied_to(self, directory: Path) -> Path:
-        """Copy the whole file to a directory, and return the path."""
-        target = directory / Path(self.url).name
+        """Copy the whole file to a directory, which is made, and return the path."""
+        directory.mkdir(parents=True, exist_ok=True)
+        target = directory / "rows"
         with self.open() as source, target.open("wb") as file:
             while chunk := source.read(2**20):
                 file.write(chunk)
         return target
 
 
+class _RetriedFile(RawIOBase):
+    """An open file of a store that is asked again where a read fails."""
+
+    def __init__(self, url: str, file: Any) -> None:
+        self._url, self._file = url, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes from the position.
+
+        Raises:
+            DataError: the store gives no answer.
+        """
+        position = self._file.tell()
+
+        def ask() -> bytes:
+            self._file.seek(position)
+            return bytes(self._file.read(size))
+
+        return retried(self._url, ask)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 class JsonlRows(RowFile):
     """Random access over an index of line starts: 8 bytes a row, built in one pass.
 
     Blank lines are no rows.
+
+    Args:
+        path: the file.
+        name: its name for people; None takes the path.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        self._path, self._name = path, name or str(path)
         self._starts = array("q")
         self._blanks = array("q")
         """Number of rows before each blank line."""
@@ -140,7 +176,7 @@ class JsonlRows(RowFile):
         return row
 
     def where(self, index: int) -> str:
-        return f"{self._path} line {index + 1 + bisect_right(self._blanks, index)}"
+        return f"{self._name} line {index + 1 + bisect_right(self._blanks, index)}"
 
 
 class CsvRows(RowFile):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_hpc.config.data import FilesConfig, SourceConfig, TrainOn
+from verl_hpc.config.data import FilesConfig, MixedConfig, OwnSourceConfig, TrainConfig, TrainOn
 from verl_hpc.data.files import FilesSource
+from verl_hpc.data.mixed import MixedSource
 from verl_hpc.data.problem import Problem, Source
 from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
 from verl_hpc.data.rows import Needs
+from verl_hpc.errors import DataError
 
 
-def open_source(config: SourceConfig, needs: Needs = "prompt", train_on: TrainOn = "all") -> Source:
+def open_source(config: TrainConfig, needs: Needs = "prompt", train_on: TrainOn = "all") -> Source:
     """Open a data set.
 
     Args:
@@ -22,8 +24,16 @@ def open_source(config: SourceConfig, needs: Needs = "prompt", train_on: TrainOn
         DataError: missing, unreadable or empty files, missing columns, or a task or options that
             reasoning-gym does not have.
     """
+    if isinstance(config, MixedConfig):
+        sets = {n: open_source(s.source, needs, train_on) for n, s in config.sets.items()}
+        return MixedSource(sets, config.weights)
     if isinstance(config, FilesConfig):
         return FilesSource(config, needs, train_on=train_on)
+    if isinstance(config, OwnSourceConfig):
+        raise DataError(
+            f"{config.path}: its rows are written when the run starts; give the run directory, "
+            "whose config.yaml names their file"
+        )
     return ReasoningGymSource(config)
 
 

@@ -9,13 +9,20 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from verl_hpc.cluster.checks import inputs, is_path, model_directory, other_python, outside
+from verl_hpc.cluster.checks import (
+    files_of,
+    inputs,
+    is_path,
+    model_directory,
+    other_python,
+    outside,
+)
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.trackers import wanted_trackers
 from verl_hpc.doctor.quota import Quota, read_quotas
-from verl_hpc.errors import ClusterError, ConfigError, ModelError
+from verl_hpc.errors import ClusterError, ConfigError, DataError, ModelError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.package import FOLDER
@@ -94,7 +101,9 @@ def check_inputs(job: Job) -> Iterator[Verdict]:
     for name, path in inputs(job.request):
         try:
             file = outside(job, name, path)
-        except ConfigError as error:
+            files = files_of(name, file) if job.site.check_paths else [file]
+            file = next((f for f in files if not f.exists()), file)
+        except (ConfigError, DataError) as error:
             yield fails(name, *str(error).split("; ", 1))
             continue
         if not job.site.check_paths and not file.exists():
@@ -102,9 +111,9 @@ def check_inputs(job: Job) -> Iterator[Verdict]:
         elif needs_fetch(path):
             todo = f"on a node with network: {fetch_command([path])}"
             yield fails(name, f"{path} is no directory here, and not in the cache", todo)
-        elif not file.exists():
+        elif not all(f.exists() for f in files):
             yield fails(name, f"{file} does not exist", "bring it here, or correct the path")
-        elif not os.access(file, os.R_OK):
+        elif not all(os.access(f, os.R_OK) for f in files):
             yield fails(name, f"{file} cannot be read", "ask its owner for permission")
         else:
             is_model = name.endswith(".path") and not name.endswith("lora.path")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, islice
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from verl_hpc.data.mixed import MixedSource
 from verl_hpc.generation.ahead import AsyncScorer
 from verl_hpc.generation.answers import Answer
+from verl_hpc.metrics.names import SCORE, SET
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
 from verl_hpc.runtime.control import Control
@@ -98,6 +102,20 @@ def score(
 
     scores = gather_scores(place, positions, place.together(run), len(samples))
     return scores, scores.metrics
+
+
+@operator()
+def score_sets(
+    place: Placement, mix: MixedSource, rows: StepRows, samples: Samples, scores: Scores
+) -> tuple[tuple[()], Metrics]:
+    """Tell the mean score of each data set of a mix, and how many of the step's prompts are its."""
+    values: dict[str, list[float]] = {}
+    for group, of_group in by_prompt(samples, scores).items():
+        values.setdefault(mix.set_of(rows.rows[group]), []).extend(of_group)
+    prompts = Counter(map(mix.set_of, rows.rows))
+    metrics = {f"{SET}{name}/prompts": float(count) for name, count in prompts.items()}
+    means = {f"{SET}{name}/{SCORE}": fmean(of_set) for name, of_set in values.items()}
+    return (), metrics | means
 
 
 def is_mine(place: Placement, index: int) -> bool:

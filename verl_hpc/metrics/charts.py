@@ -17,12 +17,12 @@ _STANDARD_ROLES = ("actor", "critic")
 _ELSEWHERE = frozenset(
     (
         *("cpu_s", "perf", "prompt_length", "reshard", "response_length"),
-        *("sft", "task", "timing_s", "training", "val"),
+        *("set", "sft", "task", "timing_s", "training", "val"),
     )
 )
 """First words of standard metrics, of which `CHARTS` has those worth a chart."""
 _SET_METRIC = re.compile(r"val/([^/]+)/(accuracy|pass@(\d+))")
-_TASK_METRIC = re.compile(r"task/([^/]+)/(critic/score/mean|weight)")
+_PART_METRIC = re.compile(r"(task|set)/([^/]+)/(critic/score/mean|weight)")
 _FIELDS = frozenset({"step", "time", "not_finite"})
 _SPREAD = ("mean", "max", "min")
 
@@ -67,16 +67,21 @@ def _of_sets(names: Iterable[str]) -> list[Chart]:
 
 
 def _of_tasks(names: Iterable[str]) -> list[Chart]:
-    """Return charts of the tasks' scores and shares of the steps."""
-    curves: dict[str, dict[str, str]] = {}
-    for name, match in ((name, _TASK_METRIC.fullmatch(name)) for name in names):
+    """Return charts of the scores of tasks and of mixed data sets, and of tasks' shares of the
+    steps."""
+    curves: dict[tuple[str, str], dict[str, str]] = {}
+    for name, match in ((name, _PART_METRIC.fullmatch(name)) for name in names):
         if match:
-            curves.setdefault(match[2], {})[name] = match[1]
-    titles = {"critic/score/mean": "Score by task", "weight": "Share of the steps by task"}
+            curves.setdefault((match[1], match[3]), {})[name] = match[2]
+    titles = {
+        ("task", "critic/score/mean"): "Score by task",
+        ("task", "weight"): "Share of the steps by task",
+        ("set", "critic/score/mean"): "Score by data set",
+    }
     return [
-        Chart(f"task_{_last(key)}", title, dict(list(curves[key].items())[:_MOST_CURVES]))
-        for key, title in titles.items()
-        if key in curves
+        Chart(f"{part}_{_last(key)}", title, dict(list(curves[part, key].items())[:_MOST_CURVES]))
+        for (part, key), title in titles.items()
+        if (part, key) in curves
     ]
 
 

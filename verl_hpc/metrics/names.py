@@ -71,6 +71,8 @@ RESHARD_SECONDS = "reshard/seconds"
 
 TASK = "task/"
 """Prefix of a task's name, and of the metrics of its steps: `task/NAME/critic/score/mean`."""
+SET = "set/"
+"""Prefix of the name of a set of a mix, and of its metrics: `set/NAME/critic/score/mean`."""
 TIMING = "timing_s/"
 """Prefix of seconds by operator."""
 STEP_SECONDS = "timing_s/step"

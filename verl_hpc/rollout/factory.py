@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.rollout import RolloutConfig, StructuredConfig
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.json_file import read_json_object
@@ -60,6 +62,7 @@ def build_rollout(
     config: RolloutConfig,
     dtype: str,
     keeps_experts: bool = False,
+    constraints: Mapping[str, StructuredConfig] = MappingProxyType({}),
 ) -> RolloutEngine | None:
     """Build the engine; all ranks of the world call it together.
 
@@ -72,6 +75,7 @@ def build_rollout(
         config: names the engine, with its sizes and limits.
         dtype: element type of the weights.
         keeps_experts: record the experts of every token (`Response.experts`).
+        constraints: constraints on responses that will be asked for, by setting.
 
     Returns:
         The engine; None on a rank outside all replicas.
@@ -102,6 +106,9 @@ def build_rollout(
     if not generates:
         join_groups(world, replicas, config)
         return None
-    return VllmEngine(
+    engine = VllmEngine(
         world, arch, model, tokenizer, replicas, config, dtype, keeps_experts=keeps_experts
     )
+    for setting, constraint in constraints.items():
+        engine.check(setting, constraint)
+    return engine

@@ -31,6 +31,8 @@ class Sampling:
     """Strings that end a response, searched in text with special tokens."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end a response, besides those of the model and its tokenizer."""
+    structured: Mapping[str, Any] | None = None
+    """Fields of vLLM's StructuredOutputsParams, which constrain responses."""
 
     @classmethod
     def from_config(cls, config: RolloutConfig, ends: Sequence[int] = ()) -> Sampling:
@@ -48,13 +50,18 @@ class Sampling:
             config.repetition_penalty,
             tuple(config.stop),
             tuple(dict.fromkeys((*config.stop_token_ids, *ends))),
+            config.structured.for_vllm if config.structured is not None else None,
         )
 
     @property
     def greedy(self) -> Sampling:
         """Greedy sampling with the same limits."""
         return Sampling(
-            self.max_tokens, temperature=0.0, stop=self.stop, stop_token_ids=self.stop_token_ids
+            self.max_tokens,
+            temperature=0.0,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            structured=self.structured,
         )
 
 

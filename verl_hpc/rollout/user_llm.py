@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from transformers import AutoConfig
@@ -66,13 +67,13 @@ def answer(
         prompts: token ids.
         sampling: how to sample tokens.
         seeds: one per response.
-        structured: see `Requests`.
+        structured: see `Sampling`.
         ends: see `Requests`.
 
     Raises:
         DataError: vLLM refuses a prompt.
     """
-    requests = Requests(llm.llm_engine, sampling, structured=structured, ends=ends)
+    requests = Requests(llm.llm_engine, replace(sampling, structured=structured), ends=ends)
     for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
         try:
             requests.begin(index, Request(prompt, seed))

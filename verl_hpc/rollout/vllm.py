@@ -16,15 +16,16 @@ import torch
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from vllm import LLM, ModelRegistry
 from vllm.distributed.parallel_state import get_pp_group
+from vllm.exceptions import VLLMValidationError
 from vllm.model_executor.models.registry import _RegisteredModel
 from vllm.utils import gc_utils
 
-from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.rollout import RolloutConfig, StructuredConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.rollout import vllm_cpu, vllm_fp8, vllm_routed
-from verl_hpc.rollout.protocol import Feed, Sampling
+from verl_hpc.rollout.protocol import Feed, Request, Sampling
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
 from verl_hpc.rollout.vllm_requests import Requests, generators_untouched
 from verl_hpc.rollout.vllm_routed import FromOutputs, FromRouters, RoutedExperts
@@ -177,6 +178,20 @@ class VllmEngine:
                 self._llm.llm_engine.step()
         if self._routed is not None:
             self._routed.forget()
+
+    def check(self, setting: str, constraint: StructuredConfig) -> None:
+        """Check that vLLM can constrain responses as a setting says.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        requests = Requests(self._llm.llm_engine, Sampling(1, structured=constraint.for_vllm))
+        try:
+            requests.begin(0, Request([0], seed=0))
+        except (ValueError, VLLMValidationError) as error:
+            (name,) = constraint.model_fields_set
+            raise ConfigError(f"{setting}.{name}: vLLM refuses it: {in_one_line(error)}") from error
+        requests.abort()
 
     def begin_update(self) -> None:
         if self._asleep:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,6 @@ class Requests:
         engine: vLLM's engine.
         sampling: how to sample tokens.
         routed: records the routers' experts; None records nothing.
-        structured: fields of vLLM's StructuredOutputsParams, which constrain sampling.
         ends: tokens that end a response, instead of the model's own.
     """
 
@@ -36,13 +35,10 @@ class Requests:
         engine: LLMEngine,
         sampling: Sampling,
         routed: RoutedExperts | None = None,
-        structured: Mapping[str, Any] | None = None,
         ends: Sequence[int] | None = None,
     ) -> None:
         self._engine, self._sampling, self._routed = engine, sampling, routed
         self._parameters = _parameters(sampling)
-        if structured:
-            self._parameters.structured_outputs = StructuredOutputsParams(**structured)
         if ends is not None:
             self._parameters.ignore_eos, self._parameters.stop_token_ids = True, list(ends)
         self._num_begun = 0
@@ -140,7 +136,9 @@ def _parameters(sampling: Sampling) -> SamplingParams:
     A request without its own seed draws from the process's generator, which may differ between the
     ranks of a replica: they would silently sample different tokens.
     """
+    constraint = sampling.structured
     return SamplingParams(
+        structured_outputs=StructuredOutputsParams(**constraint) if constraint else None,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,

@@ -52,7 +52,7 @@ def with_local_models(config: RunConfig) -> RunConfig:
     """Replace names of models by their directories in the cache; the configuration then records the
     commit, and does not follow a branch that moves on."""
     settings = model_settings(config)
-    return _replaced(config, {name: local_directory(text) for name, text in settings.items()})
+    return put_settings(config, {name: local_directory(text) for name, text in settings.items()})
 
 
 def found_models(config: RunConfig) -> dict[str, str]:
@@ -75,7 +75,7 @@ def found_models(config: RunConfig) -> dict[str, str]:
 
 def use_models(config: RunConfig, directories: Mapping[str, str]) -> RunConfig:
     """Replace a run's names of models by the directories of `found_models`."""
-    return _replaced(config, directories)
+    return put_settings(config, directories)
 
 
 def needs_fetch(text: str) -> bool:
@@ -148,18 +148,19 @@ def check_whole(setting: str, directory: str) -> None:
         ) from None
 
 
-def _replaced(config: RunConfig, directories: Mapping[str, str]) -> RunConfig:
-    for setting, text in directories.items():
-        config = _put(config, setting.split("."), text)
+def put_settings(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """Return a run with other values of some settings, by their names with dots."""
+    for setting, value in values.items():
+        config = _put(config, setting.split("."), value)
     return config
 
 
-def _put(section: Any, names: list[str], text: str) -> Any:
-    """A copy of a section, or of a mapping of sections, with one text in it replaced."""
+def _put(section: Any, names: list[str], value: Any) -> Any:
+    """A copy of a section, or of a mapping of sections, with one value in it replaced."""
     name, *rest = names
     is_section = isinstance(section, BaseModel)
     old = getattr(section, name) if is_section else section[name]
-    new = _put(old, rest, text) if rest else text
+    new = _put(old, rest, value) if rest else value
     if new == old:
         return section
     return section.model_copy(update={name: new}) if is_section else {**section, name: new}

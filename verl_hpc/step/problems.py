@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.run import RunConfig
-from verl_hpc.data.check import Checked, HeldOut, WithCheck, WithoutRows, check_data
+from verl_hpc.data.check import Checked, HeldOut, WithCheck, check_data
 from verl_hpc.data.lengths import LengthCheck
+from verl_hpc.data.mixed import without_rows
 from verl_hpc.data.problem import Problem, Source
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.data.rows import Needs
@@ -93,7 +94,7 @@ def open_problems(
     if leads and checked.warning:
         _logger.warning("%s", checked.warning)
     if checked.dropped:
-        train = WithoutRows(train, checked.dropped)
+        train = without_rows(train, checked.dropped)
     return Problems(train, evaluation, checked.facts, setting)
 
 
@@ -115,7 +116,7 @@ def _check(
     if data.overlap == "drop" and held_out:
         # Rows that leave training may be of no use to it.
         checked = check_data(data, train, held_out, setting)
-        train = WithoutRows(train, checked.dropped)
+        train = without_rows(train, checked.dropped)
     reward = config.reward if config.calls_reward and not config.tasks else None
     train = WithCheck(train, _usable(config, encoder, reward))
     if config.evaluation.wanted:

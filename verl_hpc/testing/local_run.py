@@ -9,7 +9,7 @@ import torch
 
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
-from verl_hpc.data.order import Order
+from verl_hpc.data.mixed import order_of
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import start_environments
 from verl_hpc.generation.kept import KeptResponses, rollout_key
@@ -85,7 +85,7 @@ def local_run(config: RunConfig, signals: Signals | None = None) -> RunContext:
         {},
         encoder,
         problems,
-        Order(len(problems.train), config.seed, config.data.shuffle),
+        order_of(problems.train, config.seed, config.data.shuffle),
         reward=make_scorer(config.reward) if config.generates else None,
         environments=start_environments(config.rollout.environment)
         if config.rollout.environment

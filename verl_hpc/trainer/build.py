@@ -14,7 +14,7 @@ from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.config.role import ACTOR, CRITIC
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
-from verl_hpc.data.order import Order
+from verl_hpc.data.mixed import order_of
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
@@ -135,7 +135,7 @@ def plan_run(
         files,
         encoder,
         problems,
-        Order(len(problems.train), config.seed, config.data.shuffle),
+        order_of(problems.train, config.seed, config.data.shuffle),
         reward=reward,
         ahead=ahead,
         environments=environments,

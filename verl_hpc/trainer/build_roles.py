@@ -170,6 +170,7 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
                 config.rollout.model_copy(update=longest),
                 builder.config.rollout_dtype,
                 keeps_experts=config.replays_experts,
+                constraints=config.constraints,
             )
         )
         # The engine must have exactly the parameters that transfers will fill.

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 from verl_hpc.checkpoint.run_state import TaskState
 from verl_hpc.config.run import RunConfig
-from verl_hpc.data.order import Order, Position
+from verl_hpc.data.mixed import order_of
+from verl_hpc.data.order import Position
 from verl_hpc.metrics.names import SCORE, TASK
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.step.problems import open_problems
@@ -58,7 +59,7 @@ def _open(run: RunContext, name: str, config: RunConfig) -> RunContext:
         "config": config,
         "roles": {role: run.roles[role] for role in config.role_settings},
         "problems": problems,
-        "order": Order(len(problems.train), config.seed, config.data.shuffle),
+        "order": order_of(problems.train, config.seed, config.data.shuffle),
         "reward": reward,
         "kl": kl_controller(config.algorithm.kl),
         "numbers": {},

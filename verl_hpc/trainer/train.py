@@ -31,6 +31,7 @@ from verl_hpc.runtime.garbage import resume_collection
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals, StopFlag
+from verl_hpc.sources.files import found_files, use_files
 from verl_hpc.sources.local import found_models, use_models
 from verl_hpc.trainer.build import plan_run
 from verl_hpc.trainer.build_roles import build_engines
@@ -39,6 +40,7 @@ from verl_hpc.trainer.facts import placements, run_facts
 from verl_hpc.trainer.guards import go_back, resume
 from verl_hpc.trainer.kept_caches import open_caches
 from verl_hpc.trainer.loop import Loop
+from verl_hpc.trainer.own_sources import as_files, write_rows
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 from verl_hpc.trainer.records import CONFIG, Result, check_files, open_records
@@ -67,8 +69,10 @@ def train(session: Session, config: RunConfig, signals: Signals | None = None) -
     """
     signals = signals or Signals()
     signals.listen()
-    config = _with_models(session, config)
+    asked = _with_models(session, config)
+    config = _with_files(session, as_files(asked))
     with _run_directory(session, config) as lock:
+        session.control.together(lambda: write_rows(asked) if session.world.rank == 0 else None)
         life = session.control.together(lambda: _begin_life(session, config))
         _be_watched(session, config)
         with _heartbeat(session, config) as heartbeat, life or nullcontext():
@@ -81,6 +85,14 @@ def _with_models(session: Session, config: RunConfig) -> RunConfig:
     control = session.control
     found = control.together(lambda: found_models(config) if session.world.rank == 0 else {})
     return use_models(config, control.broadcast(found))
+
+
+def _with_files(session: Session, config: RunConfig) -> RunConfig:
+    """Replace directories and globs of data sets by their files, as one rank lists them: others may
+    see a file that is being written at another time."""
+    control = session.control
+    found = control.together(lambda: found_files(config) if session.world.rank == 0 else {})
+    return use_files(config, control.broadcast(found))
 
 
 def _train(

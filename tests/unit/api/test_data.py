@@ -303,6 +303,22 @@ def test_tasks_are_mixed_by_weight_and_resumed(tmp_path):
         verl_hpc.get_dataloader(tmp_path, {"math": 0, "code": 0}, 4)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_read_that_failed_costs_no_rows(tmp_path, workers):
+    path = write(tmp_path / "rows.jsonl")
+    provider = verl_hpc.DataProvider(path, "jsonl", num_workers=workers)
+    assert prompts(provider.read(2)) == ["p0", "p1"]
+    kept = tmp_path / "kept"
+    provider.seek(provider.position)
+    path.rename(kept).touch()
+    path.write_text("x" * kept.stat().st_size)
+    with pytest.raises(DataError, match="not JSON"):
+        provider.read(2)
+    kept.rename(path)
+    assert prompts(provider.read(2)) == ["p2", "p3"]
+    provider.close()
+
+
 def test_a_directory_is_read_as_its_files(tmp_path):
     for half, rows in enumerate((ROWS[:5], ROWS[5:])):
         write(tmp_path / f"part-{half}.parquet", rows)

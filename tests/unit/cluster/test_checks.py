@@ -11,7 +11,7 @@ from tests.unit.layout.models import PUBLISHED
 from tests.unit.sources.hubs import COMMIT, OTHER, hf_repository
 from verl_hpc.cluster.checks import check_own_code, check_passed, check_paths, check_request, inputs
 from verl_hpc.cluster.job import plan_job
-from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.errors import ConfigError, DataError, ModelError
 from verl_hpc.sources.local import with_local_models
 
 FILES = {"kind": "files", "paths": ["train.jsonl"]}
@@ -254,6 +254,18 @@ def test_code_that_only_compute_nodes_see(here):
     asked = request(here, "recipe=own.py:mine", site=site)
     with pytest.raises(ConfigError, match="defines no 'mine'"):
         check_own_code(plan_job(asked))
+
+
+def test_directories_and_globs_are_listed_and_stores_are_not_asked(here):
+    data = "data.train={kind: files, paths: [%s]}"
+    (here / "rows").mkdir()
+    check_files(here, data % "s3://bucket/rows")
+    for path, words in (("rows", "rows: has no file"), ("rows/*.jsonl", "matches no file")):
+        with pytest.raises(DataError, match=words):
+            check_files(here, data % path)
+        check_files(here, data % path, site=profile(here, check_paths=False))
+    (here / "rows/a.jsonl").touch()
+    check_files(here, data % "rows, rows/*.jsonl")
 
 
 def test_evaluation_sets_are_looked_for_too(here):

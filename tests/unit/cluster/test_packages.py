@@ -16,7 +16,7 @@ from tests.unit.cluster.requests import CPU_SITE, RUN, profile, request, write
 from verl_hpc.cli.main import main
 from verl_hpc.cluster.checks import check_packages
 from verl_hpc.cluster.job import plan_job
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, DataError
 
 WATCHED = {"metrics": {"mlflow": {}}}
 NEEDED = "metrics.mlflow needs the package mlflow-skinny, which is not installed"
@@ -45,6 +45,17 @@ def test_a_missing_package_is_refused(tmp_path, missing):
     with pytest.raises(ConfigError, match=f"^{NEEDED}.*pip install mlflow-skinny "):
         check(tmp_path)
     assert check(tmp_path, run={}) == "", "a run without trackers needs none"
+
+
+def test_a_store_without_its_package_is_refused_or_told(tmp_path, monkeypatch):
+    run = {"data": {"train": {"kind": "files", "paths": ["s3://bucket/rows"]}}}
+    assert check(tmp_path, run=run) == ""
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3")
+    with pytest.raises(DataError, match="^s3://bucket/rows: .*needs the package s3fs"):
+        check(tmp_path, run=run)
+    told = "data.train.paths = s3://bucket/rows needs a package for its store: the ranks' Python"
+    assert check(tmp_path, run=run, setup=["module load python"]).startswith(told)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_every_setting_of_a_resolved_run_is_listed():
     ):
         resolved = RunConfig.model_validate(chosen).model_dump(mode="json")
         listed = {*NAMES, *sections, *sharded, "roles.NAME.optimizer", "roles.NAME.offload"}
+        listed.add("rollout.structured")
         assert {shown(name) for name in leaves(resolved)} <= listed
 
 
@@ -68,7 +69,7 @@ ALLOWED = [
     ("placement", "string by name", "{}"),
     ("roles", "sections by name", "{}"),
     ("batch.size", "integer >= 1 <= 1,000,000", "128"),
-    ("data.train.kind", "files | reasoning_gym", None),
+    ("data.train.kind", "files | reasoning_gym | source | mix", None),
     ("rollout.stop", "array of string", "[]"),
 ]
 

@@ -37,10 +37,12 @@ def test_evaluation_sets_have_charts_of_their_own():
 
 def test_tasks_have_charts_of_their_scores_and_shares_alone():
     names = [f"task/{t}/{m}" for t in "ab" for m in ("critic/score/mean", "weight", "actor/lr")]
+    names.append("set/c/critic/score/mean")
     found = by_title(*names)
+    assert found["Score by data set"] == {"set/c/critic/score/mean": "c"}
     assert found["Score by task"] == {f"task/{t}/critic/score/mean": t for t in "ab"}
     assert found["Share of the steps by task"] == {f"task/{t}/weight": t for t in "ab"}
-    assert len(found) == len(CHARTS) + 2
+    assert len(found) == len(CHARTS) + 3
 
 
 def test_what_no_chart_has_gets_one_of_its_name():

@@ -125,15 +125,40 @@ def check_rollout_log_probs(config: RunSections) -> None:
             f"{correction} with algorithm.old_log_probs = rollout: every weight is 1 where the "
             "ratio starts from the rollout's log-probs; choose auto, or do not correct"
         )
-    if not config.rollout.filters:
+    given = [f"rollout.{n} = {v:g}" for n, v in config.rollout.filters.items()]
+    given += ["rollout.structured"] if config.rollout.structured is not None else []
+    if not given:
         return
-    filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in config.rollout.filters.items())
+    filters = ", ".join(given)
     why = "the rollout engine then has no log-probs of the policy that is trained"
     if algorithm.old_log_probs == "rollout":
         raise ValueError(f"algorithm.old_log_probs = rollout with {filters}: {why}; choose auto")
     if corrects:
         raise ValueError(
             f"{correction} with {filters}: {why}; do not correct, or leave the filters out"
+        )
+
+
+def check_structured(config: RunSections) -> None:
+    """Raises: ValueError: a constraint with what continues a response, or with the proof that both
+    engines compute the same."""
+    rollout, setting = config.rollout, "rollout.structured"
+    if rollout.engine != "vllm":
+        raise ValueError(f"{setting} with rollout.engine = {rollout.engine}; choose vllm")
+    refuse(
+        {
+            "rollout.on_interrupt = keep": rollout.on_interrupt == "keep",
+            f"rollout.staleness = {rollout.staleness}": rollout.staleness > 1,
+            "rollout.environment": rollout.environment is not None,
+        },
+        f" with {setting}: responses are continued, and a constraint would begin anew in the "
+        "middle; leave one of the two out",
+    )
+    if rollout.verify.probe and config.samples_to_train and not config.has_own_recipe:
+        raise ValueError(
+            f"rollout.verify.probe = true with {setting}: vLLM's log-probs are of the allowed "
+            "tokens alone, and the trainer's of all, so they differ; set rollout.verify.probe: "
+            "false (checksums still prove that weights arrived)"
         )
 
 

@@ -12,6 +12,7 @@ from verl_hpc.config.agreement.rollout import (
     check_reward_processes,
     check_rollout_log_probs,
     check_router_replay,
+    check_structured,
 )
 from verl_hpc.config.agreement.tasks import check_guards, check_mix
 from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
@@ -63,6 +64,8 @@ def _check_step(config: RunSections, evaluates: bool = True) -> None:
         _check_critic_is_there(config)
     _check_rollout(config)
     check_rollout_log_probs(config)
+    if config.rollout.structured is not None:
+        check_structured(config)
     if config.rollout.is_quantised:
         check_quantised(config)
     if config.replays_experts:
@@ -86,6 +89,7 @@ def _check_rollout(config: RunSections) -> None:
         ("reward.smoothing", several or recipe == "rl", "does not use it"),
         ("rollout.staleness", trains, silent),
         ("rollout.balance", trains, f"{silent}, and those of an evaluation are dealt as fixed"),
+        ("rollout.structured", several or generates(config), "generates nothing here"),
         ("rollout.environment", generates(config), "generates nothing here"),
     ):
         above, _, name = setting.rpartition(".")
@@ -183,8 +187,9 @@ def _check_answers(config: RunSections, evaluates: bool) -> None:
             "and scores none; leave it out"
         )
     for name, source in config.sources.items():
-        if source.kind != "files" and (name == "data.train" or evaluates):
-            needed = labels if (config.recipe, name) == ("kto", "data.train") else pairs
+        trains = name.startswith("data.train")
+        if source.kind == "reasoning_gym" and (trains or evaluates):
+            needed = labels if config.recipe == "kto" and trains else pairs
             raise ValueError(f"{name}.kind = {source.kind}: recipe {config.recipe} needs {needed}")
 
 

@@ -12,7 +12,7 @@ from verl_hpc.config.sections import RunSections
 from verl_hpc.config.tasks import GuardConfig, MixConfig
 
 _MAY_BE_UNREAD = ("algorithm", "batch", "critic", "distillation", "reward")
-_OF_RESPONSES = ("reward", "num_samples", "temperature")
+_OF_RESPONSES = ("reward", "num_samples", "temperature", "structured")
 
 
 def check_mix(config: RunSections) -> Mapping[str, RunSections]:

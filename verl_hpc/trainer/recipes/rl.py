@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.config.role import CRITIC, PRM, PRM_REFERENCE
+from verl_hpc.data.mixed import MixedSource
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.choose import choose_tokens, select_tokens, shape_scores
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.refill import generate_mixed
-from verl_hpc.generation.score import score
+from verl_hpc.generation.score import score, score_sets
 from verl_hpc.step.operators.advantages import advantages
 from verl_hpc.step.operators.assign import assign
 from verl_hpc.step.operators.infer import model_scores, old_log_probs, ref_log_probs, values
@@ -100,6 +101,7 @@ def add_scored_responses(recipe: Recipe, run: RunContext) -> Recipe:
     from the engine."""
     add_responses(recipe, run)
     add_scores(recipe, run)
+    add_set_scores(recipe, run)
     add_log_probs(recipe, run)
     add_choice(recipe, run)
     return recipe
@@ -160,6 +162,13 @@ def add_scores(recipe: Recipe, run: RunContext, of: str = "") -> None:
         outputs=outputs,
         prefix=prefix,
     )
+
+
+def add_set_scores(recipe: Recipe, run: RunContext) -> None:
+    """Add the mean score of each set of data.train, where that is a mix."""
+    mix = run.problems.train
+    if isinstance(mix, MixedSource):
+        recipe.operator(score_sets, settings=mix, place="actor")
 
 
 def add_choice(recipe: Recipe, run: RunContext) -> None:

@@ -1,0 +1,82 @@
+"""Rows of a user's class as a file in the run directory, which ranks and later starts read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.config.data import FilesConfig, OwnSourceConfig
+from verl_hpc.config.explain import shown
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import DataError
+from verl_hpc.rewards.user_code import load_function
+from verl_hpc.sources.local import put_settings
+
+
+def own_sources(config: RunConfig) -> dict[str, OwnSourceConfig]:
+    """The data sets of a run that classes of the user give, by their setting."""
+    return {n: s for n, s in config.sources.items() if isinstance(s, OwnSourceConfig)}
+
+
+def as_files(config: RunConfig) -> RunConfig:
+    """Return the run with the files of `write_rows` in place of the user's classes."""
+    files = {n: FilesConfig(paths=[str(rows_file(config, n))]) for n in own_sources(config)}
+    return put_settings(config, files)
+
+
+def rows_file(config: RunConfig, setting: str) -> Path:
+    """Where the rows of a user's class are."""
+    return config.run_directory / "rows" / f"{setting}.jsonl"
+
+
+def write_rows(config: RunConfig) -> None:
+    """Write the rows of each class that has no file yet; one rank does so.
+
+    A run that is started again reads the rows that it had, whatever the class would give now.
+
+    Raises:
+        DataError: a class cannot be used, gives no rows, or fails in the middle; no file is left.
+    """
+    for setting, source in own_sources(config).items():
+        target = rows_file(config, setting)
+        if target.exists():
+            continue
+        target.parent.mkdir(exist_ok=True)
+        unfinished = target.with_suffix(".unfinished")
+        with unfinished.open("w", encoding="utf-8") as file:
+            for line in _lines(setting, source, config.reward.import_timeout_s):
+                file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+
+
+def _lines(setting: str, source: OwnSourceConfig, timeout_s: float) -> Iterator[str]:
+    name = f"{setting}.path = {source.path}"
+    make = load_function(source.path, timeout_s, f"{setting}.path", DataError)
+    done = 0
+    try:
+        rows = make().rows()
+        if not isinstance(rows, Iterable):
+            raise TypeError(f"rows() gave {shown(rows)}; expected an iterator of rows")
+        for row in islice(rows, source.limit):
+            yield _line(row)
+            done += 1
+    except Exception as error:  # it is the user's code
+        why = f"{type(error).__name__}: {error}"
+        raise DataError(
+            f"{name}: fails behind {done} rows ({why}); mend it and start the run again, which "
+            "reads it from its first row"
+        ) from error
+    if not done:
+        raise DataError(f"{name}: rows() gave none; give a source that has some")
+
+
+def _line(row: Any) -> str:
+    if not isinstance(row, Mapping):
+        raise TypeError(f"{shown(row)}; expected a mapping with verl's columns")
+    return json.dumps(dict(row), allow_nan=False)

@@ -17,7 +17,7 @@ from verl_hpc.config.arguments import checked
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.explain import shown
 from verl_hpc.data.files import FilesSource
-from verl_hpc.data.formats import FORMATS, open_format
+from verl_hpc.data.formats import FORMATS, files_of, open_format
 from verl_hpc.data.order import Order, Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.rows import OPTIONAL_COLUMNS, problem_of
@@ -46,10 +46,10 @@ class DataProvider:
     epoch. `position` is behind the rows that were handed out, whatever has been read ahead.
 
     Args:
-        data_path: a file or several, or a directory of some: paths, or URLs of files that fsspec
-            opens (s3://, gs://, http://, memory://). Parquet is streamed by row groups; remote
-            JSONL is copied at the start.
-        file_format: parquet or jsonl; of files, the names' endings are not asked.
+        data_path: files, directories of some, or patterns with `*`: paths, or URLs that fsspec
+            opens (s3://, gs://, http://, memory://), of which that of a directory ends with a
+            slash. Parquet is streamed by row groups; remote JSONL is copied at the start.
+        file_format: parquet or jsonl, whatever the ending of a file; None asks the endings.
         prefetch_factor: reads that each worker is ahead.
         num_workers: threads; 0 reads when asked.
         batch_size: rows of a batch of the iteration.
@@ -68,7 +68,7 @@ class DataProvider:
     def __init__(
         self,
         data_path: str | Path | Annotated[Sequence[str | Path], Field(min_length=1)],
-        file_format: str = "parquet",
+        file_format: str | None = "parquet",
         prefetch_factor: Positive = 2,
         num_workers: NonNegative = 1,
         *,
@@ -81,29 +81,29 @@ class DataProvider:
         namespace: Namespace = None,
     ) -> None:
         paths = [data_path] if isinstance(data_path, str | Path) else list(data_path)
-        if len(paths) == 1 and Path(paths[0]).is_dir():
-            paths = sorted(Path(paths[0]).glob(f"*.{file_format}")) or paths
         if storage_options and not any("://" in str(path) for path in paths):
             raise DataError(
                 f"DataProvider: storage_options are of URLs, and data_path = {paths[0]} is a path; "
                 "leave them out"
             )
-        if file_format not in FORMATS:
+        if file_format not in (None, *FORMATS):
             raise DataError(f"file_format = {file_format!r}; choose {' or '.join(FORMATS)}")
         self._scratch = temporary_directory(namespace)
         needed = [key for key in (prompt_key, answer_key) if key]
         options = dict(storage_options or {})
-        files = []
-        for number, path in enumerate(map(str, paths)):
+        ending = file_format or "*"
+        paths = [one for path in paths for one in files_of(str(path), ending, options)]
+        self._files = []
+        for number, path in enumerate(paths):
+            kind = file_format or Path(path).suffix[1:]
             scratch = Path(self._scratch.name) / str(number)
             scratch.mkdir()
-            files.append(open_format(path, file_format, needed, OPTIONAL_COLUMNS, scratch, options))
-        config = FilesConfig(
-            paths=[str(path) for path in paths], prompt_key=prompt_key, answer_key=answer_key
-        )
-        self.source = FilesSource(config, files=files)
+            optional = (*OPTIONAL_COLUMNS, "task")
+            self._files.append(open_format(path, kind, needed, optional, scratch, options))
+        config = FilesConfig(paths=paths, prompt_key=prompt_key, answer_key=answer_key)
+        self.source = FilesSource(config, files=self._files)
         self.batch_size = batch_size
-        self._order = Order(len(self.source), seed, shuffle)
+        self._order: Any = Order(len(self.source), seed, shuffle)
         self._workers = ThreadPoolExecutor(num_workers) if num_workers else None
         self._depth = num_workers * prefetch_factor
         self._ahead: deque[tuple[int, Position, Future[list[Problem]]]] = deque()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,28 @@ def open_rows(
         endings = f"{', '.join(others)} or {last}"
         raise DataError(f"{path}: the ending says the format; it must be {endings}")
     return open_format(str(path), kind, needed, optional)
+
+
+def files_of(path: str, kind: str, options: dict[str, Any] | None = None) -> list[str]:
+    """Return the files that a path or an address stands for, in order: itself; or those of a
+    directory with the ending of `kind`; or those that match a pattern with `*`. The address of a
+    directory ends with a slash.
+
+    Args:
+        options: options of the file system of an address.
+
+    Raises:
+        DataError: none matches, or the address cannot be asked.
+    """
+    is_remote = "://" in path
+    is_directory = path.endswith("/") if is_remote else Path(path).is_dir()
+    if not is_directory and "*" not in path:
+        return [path]
+    pattern = f"{path.rstrip('/')}/*.{kind}" if is_directory else path
+    files = RemoteFile(path, options).matching(pattern) if is_remote else sorted(glob(pattern))
+    if not files:
+        raise DataError(f"{path}: no file matches {pattern}; check the path and file_format")
+    return files
 
 
 @contextmanager

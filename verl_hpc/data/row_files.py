@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,25 @@ class RemoteFile:
         """
         import fsspec
 
-        try:
+        with self._asking():
             return fsspec.open(self.url, mode, **self.options).open()
+
+    def matching(self, pattern: str) -> list[str]:
+        """Return the URLs of the files there that match a pattern, in order.
+
+        Raises:
+            DataError: as `open`.
+        """
+        from fsspec.core import url_to_fs
+
+        with self._asking():
+            system, _ = url_to_fs(self.url, **self.options)
+            return sorted(map(system.unstrip_protocol, system.glob(pattern)))
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
         except (ImportError, ValueError) as error:
             raise DataError(
                 f"{self.url}: {error}; s3:// needs the package s3fs, gs:// gcsfs, and http:// "

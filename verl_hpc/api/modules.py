@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,19 +15,19 @@ from verl_hpc.config.explain import shown
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture, architecture_from
 
-_COMPILED = "_orig_mod."
-"""Prefix of the names of a module's parameters behind torch.compile."""
+_WRAPPED = re.compile(r"_orig_mod\.|_fsdp_wrapped_module\.")
+"""Prefixes of the names of a module's parameters behind torch.compile and FSDP."""
 
 
 def names_of(module: torch.nn.Module) -> Mapping[str, str]:
-    """Return the names of parameters in checkpoints by those in the module; a compiled one has
-    those of the module that it was made of."""
+    """Return the names of parameters in checkpoints by those in the module; one that is compiled or
+    wrapped by FSDP has those of the module that it was made of."""
     named = getattr(module, "logical_names", None)
     known = named() if callable(named) else {}
     names = {}
     for name, _ in module.named_parameters():
-        plain = name.replace(_COMPILED, "")
-        names[name] = known.get(name, known.get(plain, plain)).replace(_COMPILED, "")
+        plain = _WRAPPED.sub("", name)
+        names[name] = _WRAPPED.sub("", known.get(name, known.get(plain, plain)))
     return names
 
 

@@ -52,7 +52,8 @@ def files_of(path: str, kind: str, options: dict[str, Any] | None = None) -> lis
     if not is_directory and "*" not in path:
         return [path]
     pattern = f"{path.rstrip('/')}/*.{kind}" if is_directory else path
-    files = RemoteFile(path, options).matching(pattern) if is_remote else sorted(glob(pattern))
+    remote = RemoteFile(path, options)
+    files = remote.matching(pattern) if is_remote else sorted(glob(pattern))  # noqa: PTH207
     if not files:
         raise DataError(f"{path}: no file matches {pattern}; check the path and file_format")
     return files

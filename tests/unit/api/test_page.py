@@ -22,7 +22,7 @@ def test_the_blocks_of_the_page_run_one_after_the_other(tmp_path, monkeypatch, c
 
 def test_the_example_raises_its_reward(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    main = runpy.run_path(str(ROOT / "examples/ppo_one_process.py"))["main"]
-    first, last = main(steps=14)
+    main = runpy.run_path(str(ROOT / "examples/ppo_simple.py"))["main"]
+    first, last = main(["--steps", "14"])
     assert first < 0.2 < 0.5 < last
     assert "step  14" in capsys.readouterr().out

@@ -52,11 +52,12 @@ def main(words: Sequence[str] | None = None) -> tuple[float, float]:
     asked = parser.parse_args(words)
     path = asked.actor_model or str(make_tiny_model("runs/ppo_simple/model", "qwen2", **SIZES))
     actor, critic = verl_hpc.get_actor_critic(path)
+    directory = critic.config._name_or_path
     if asked.critic_model not in (None, path):
         _, critic = verl_hpc.get_actor_critic(asked.critic_model)
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(actor.config._name_or_path)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
     config = {
         "lr": 4e-2,
         "critic_lr": 1e-2,

@@ -80,10 +80,10 @@ class DataProvider:
         storage_options: Mapping[str, Any] | None = None,
         namespace: Namespace = None,
     ) -> None:
-        paths = [data_path] if isinstance(data_path, str | Path) else list(data_path)
-        if storage_options and not any("://" in str(path) for path in paths):
+        asked = [data_path] if isinstance(data_path, str | Path) else data_path
+        if storage_options and not any("://" in str(path) for path in asked):
             raise DataError(
-                f"DataProvider: storage_options are of URLs, and data_path = {paths[0]} is a path; "
+                f"DataProvider: storage_options are of URLs, and data_path = {asked[0]} is a path; "
                 "leave them out"
             )
         if file_format not in (None, *FORMATS):
@@ -92,7 +92,7 @@ class DataProvider:
         needed = [key for key in (prompt_key, answer_key) if key]
         options = dict(storage_options or {})
         ending = file_format or "*"
-        paths = [one for path in paths for one in files_of(str(path), ending, options)]
+        paths = [one for path in asked for one in files_of(str(path), ending, options)]
         self._files = []
         for number, path in enumerate(paths):
             kind = file_format or Path(path).suffix[1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -133,25 +134,11 @@ def config_of(module: torch.nn.Module) -> PreTrainedConfig | None:
 def architecture_of(module: torch.nn.Module) -> Architecture:
     """Return the sizes of a model of transformers; of another one as much as operators ask for."""
     config = config_of(module)
-    if config is None:
-        hidden = max((p.shape[-1] for p in module.parameters() if p.ndim > 1), default=1)
-        return Architecture("module", 1, hidden, hidden, 1, 1, hidden, hidden, False)
-    try:
-        return architecture_from(config.to_dict(), type(module).__name__)
-    except ModelError:
-        text = config.get_text_config()
-        hidden, heads = text.hidden_size, text.num_attention_heads
-        return Architecture(
-            text.model_type,
-            text.num_hidden_layers,
-            hidden,
-            getattr(text, "intermediate_size", None) or 4 * hidden,
-            heads,
-            getattr(text, "num_key_value_heads", None) or heads,
-            hidden // heads,
-            text.vocab_size,
-            bool(config.tie_word_embeddings),
-        )
+    if config is not None:
+        with suppress(ModelError):  # a family that runs do not map
+            return architecture_from(config.to_dict(), type(module).__name__)
+    hidden = max((p.shape[-1] for p in module.parameters() if p.ndim > 1), default=1)
+    return Architecture("module", 1, hidden, hidden, 1, 1, hidden, hidden, False)
 
 
 def end_tokens(module: torch.nn.Module, tokenizer: Any) -> list[int]:

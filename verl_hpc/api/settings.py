@@ -115,7 +115,7 @@ def parse_ppo(config: Mapping[str, Any] | PPOConfig | None) -> PPOConfig:
     """
     if isinstance(config, PPOConfig):
         return config
-    given = {}
+    given: dict[str, Any] = {}
     for name, value in (config or {}).items():
         given |= _by_our_name(name, plain_number(value))
     for name in given:

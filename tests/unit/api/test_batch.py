@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import verl_hpc
-from tests.unit.api.conftest import share_of_vowels
 from verl_hpc.api.batch import numbers_of, scores_of
 from verl_hpc.errors import DataError
 from verl_hpc.rewards.scoring import Score
@@ -50,14 +49,6 @@ def test_rewards_that_are_no_numbers(trainer):
                 DataError, match="rewards = .*; expected a number for each response"
             ):
                 take()
-
-
-def test_rewards_may_be_a_tensor(trainer):
-    batch = trainer.rollout(["one", "two"])
-    rewards = [share_of_vowels(text, None) for text in batch.texts]
-    assert trainer.update(batch, torch.tensor(rewards))["critic/score/mean"] == pytest.approx(
-        sum(rewards) / 2
-    )
 
 
 def test_rewards_may_be_any_iterable_of_numbers():

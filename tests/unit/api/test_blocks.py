@@ -35,7 +35,8 @@ def place(model_dir, tmp_path_factory):
     """The directory that blocks run in, with their models and data."""
     path = tmp_path_factory.mktemp("blocks")
     (path / "tiny").symlink_to(model_dir)
-    make_tiny_model(path / "wide", "qwen2", **SIZES | {"num_attention_heads": 1, "num_key_value_heads": 1})
+    heads = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+    make_tiny_model(path / "wide", "qwen2", **SIZES | heads)
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     tokenizer.save_pretrained(path / "gpt2")
     ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}

@@ -92,11 +92,6 @@ def test_what_no_role_can_have_is_refused_by_name(model_dir, given, words):
         verl_hpc.get_actor_critic(str(model_dir), **given)
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ModelError, match="no such directory"):
-        verl_hpc.get_actor_critic(str(tmp_path / "nothing"))
-
-
 def test_a_model_whose_config_is_not_of_transformers_is_trained(hf_model, tokenizer, tmp_path):
     """Models of Megatron-core have a config of their own."""
 
@@ -118,24 +113,3 @@ def test_a_model_whose_config_is_not_of_transformers_is_trained(hf_model, tokeni
     assert "loss" in trainer.step(["one", "two"])
     trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
     assert trainer.load_checkpoint(tmp_path) == 1
-
-
-def test_a_subclass_may_make_its_model_another_attribute(hf_model, tokenizer, tmp_path):
-    class Own(verl_hpc.ActorModel):
-        def __init__(self, model):
-            super().__init__()
-            self.model = model
-
-        def forward(self, input_ids, attention_mask=None):
-            return self.model(input_ids, attention_mask=attention_mask)
-
-        def generate(self, input_ids, **kwargs):
-            return self.model.generate(input_ids, **kwargs)
-
-    actor = Own(hf_model)
-    trainer = verl_hpc.PPOTrainer(actor, None, tokenizer, {"max_response_length": 3, "lr": 1e-2})
-    trainer.step(["one", "two"])
-    trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
-    again = verl_hpc.PPOTrainer(hf_model, None, tokenizer, {"max_response_length": 3})
-    assert set(actor.logical_names().values()) == {n for n, _ in hf_model.named_parameters()}
-    assert actor.config is hf_model.config and again.global_step == 0

@@ -26,11 +26,6 @@ def test_an_adapter_answers_coroutines_one_after_the_other(hf_model):
     assert all(torch.equal(found, expected) for found in asyncio.run(ask()))
 
 
-def test_another_engine_is_refused():
-    with pytest.raises(ConfigError, match="llm_engine is int; expected vllm.LLM"):
-        verl_hpc.vLLMActor(3)
-
-
 # As little of vLLM as starts: its attention on CPUs takes heads of at least 32.
 SIZES = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
 OPTIONS = {"max_model_len": 64, "enforce_eager": True, "kv_cache_memory_bytes": 2**26}

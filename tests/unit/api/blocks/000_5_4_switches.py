@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from verl_hpc import PPOTrainer
+from verl_hpc import ActorModel, PPOTrainer
+from verl_hpc.errors import ConfigError
 
-model, tokenizer = AutoModelForCausalLM.from_pretrained("tiny"), AutoTokenizer.from_pretrained("tiny")
+tokenizer = AutoTokenizer.from_pretrained("tiny")
+model = AutoModelForCausalLM.from_pretrained("tiny")
 trainer = PPOTrainer(
     model,
     None,
@@ -25,3 +28,9 @@ other = PPOTrainer(model, None, tokenizer, on | small)
 other.step(["hi"])
 assert "advantages" in other.debug_values and len(list(Path("profiled").rglob("step_1.json"))) == 1
 assert PPOTrainer(model, None, tokenizer).config == trainer.config
+brought = type("Brought", (ActorModel,), {"__module__": "transformers_modules.x"})(model)
+with pytest.raises(ConfigError, match="Brought is code that came with a model"):
+    PPOTrainer(brought, None, tokenizer)
+PPOTrainer(brought, None, tokenizer, on | small).step(["hi"])
+with pytest.raises(ConfigError, match="debug_values needs enable_debug_mode"):
+    _ = trainer.debug_values

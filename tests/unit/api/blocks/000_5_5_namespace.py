@@ -6,7 +6,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_hpc import PPOTrainer
 
-model, tokenizer = AutoModelForCausalLM.from_pretrained("tiny"), AutoTokenizer.from_pretrained("tiny")
+tokenizer = AutoTokenizer.from_pretrained("tiny")
+model = AutoModelForCausalLM.from_pretrained("tiny")
 trainer_a = PPOTrainer(model, None, tokenizer, {"max_response_length": 2}, namespace="search-rl")
 trainer_b = PPOTrainer(model, None, tokenizer, {"max_response_length": 2}, namespace="rec-rl")
 

@@ -24,4 +24,4 @@ model.generate = lambda **asked: (sizes.append(len(asked["input_ids"])), generat
 trainer.step(["one", "two", "three", "four", "five", "six"])
 assert sizes == [4, 2]
 assert trainer._run.config.optimizer.epsilon == 1e-6
-assert trainer._run.config.batch.max_tokens_per_micro_batch == 2 * 514
+assert trainer._run.roles["actor"].trained._max_tokens == 2 * (512 + 2)

@@ -17,6 +17,4 @@ assert len(batch) == 8 and {row.extra["task"] for row in batch} <= train_dataloa
 
 from verl_hpc import Trainer  # noqa: E402
 
-trainer = Trainer(
-    actor=actor, critic=critic, dataloader=train_dataloader, config_path="tasks.yaml"
-)
+trainer = Trainer(actor=actor, critic=critic, dataloader=train_dataloader, config_path="tasks.yaml")

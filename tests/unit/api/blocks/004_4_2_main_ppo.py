@@ -1,6 +1,7 @@
 """works, slow: verl's command line, with fewer ranks, tokens and rows."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +18,10 @@ words = """
     critic.model.path=wide critic.optim.lr=1e-5 critic.ppo_mini_batch_size=8
     trainer.nnodes=1 trainer.n_gpus_per_node=2 trainer.total_epochs=1
     trainer.project_name=verl_example trainer.experiment_name=qwen2_7b_gsm8k
-    trainer.logger=['console'] trainer.default_local_dir=verl_run
+    trainer.logger=[console] trainer.default_local_dir=verl_run
     verl_hpc.reward.function=exact_match
-""".split()
-command = [sys.executable, "-m", "verl_hpc.trainer.main_ppo", *words]
+"""
+command = [sys.executable, "-m", "verl_hpc.trainer.main_ppo", *shlex.split(words)]
 done = subprocess.run(command, capture_output=True, text=True)
 
 # What it shows.

@@ -132,7 +132,7 @@ class DataProvider:
 
     def state_dict(self) -> dict[str, int]:
         """The position, as plain numbers."""
-        return {"epoch": self._position.epoch, "offset": self._position.offset}
+        return dict(vars(self._position))
 
     @checked
     def load_state_dict(self, state: Mapping[str, NonNegative]) -> None:
@@ -141,12 +141,12 @@ class DataProvider:
         Raises:
             DataError: it is something else.
         """
-        if state.keys() != {"epoch", "offset"}:
+        if state.keys() != vars(self._position).keys():
             raise DataError(
                 f"DataProvider.load_state_dict: {dict(state)}; expected what state_dict() gave, "
                 "such as {'epoch': 0, 'offset': 8}"
             )
-        self.seek(Position(int(state["epoch"]), int(state["offset"])))
+        self.seek(Position(**{name: int(value) for name, value in state.items()}))
 
     @checked
     def read(self, count: Positive) -> list[Problem]:

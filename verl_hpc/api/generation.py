@@ -35,7 +35,7 @@ _REFUSED: Mapping[str, tuple[Any, str]] = {
     "penalty_alpha bad_words_ids suppress_tokens": (None, "vLLM has no such filter, but min_p"),
     "logits_processor stopping_criteria prefix_allowed_tokens_fn": (
         None,
-        "vLLM calls no functions of transformers'; choices or regex restrict a response",
+        "vLLM calls no functions of transformers'",
     ),
     "return_dict_in_generate output_scores output_logits output_attentions output_hidden_states": (
         False,
@@ -73,10 +73,6 @@ class Generation(Section):
     """Tokens that end a response, in the place of the model's own; with [] it is as long as it
     may be."""
     pad_token_id: NonNegative = 0
-    choices: Annotated[list[NonEmptyText], Field(min_length=1)] | None = None
-    """Texts, one of which is the response."""
-    regex: NonEmptyText | None = None
-    """Regular expression that the response matches."""
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Generation:
@@ -91,12 +87,9 @@ class Generation(Section):
                 if (value := given.pop(name)) != nothing:
                     raise ConfigError(f"{_WHO}: {name} = {shown(value)} is not honoured: {reason}")
         try:
-            settings = cls.model_validate(given)
+            return cls.model_validate(given)
         except ValidationError as error:
             raise ConfigError(f"{_WHO}:\n{explain(error, cls)}") from None
-        if settings.choices is not None and settings.regex is not None:
-            raise ConfigError(f"{_WHO}: choices and regex exclude each other; give one")
-        return settings
 
     def sampling(self, longest: int) -> Sampling:
         """Return how tokens are chosen, for prompts of at most `longest` tokens.
@@ -125,9 +118,3 @@ class Generation(Section):
     def ends(self) -> list[int] | None:
         """Tokens that end a response; None for the model's own."""
         return [self.eos_token_id] if isinstance(self.eos_token_id, int) else self.eos_token_id
-
-    @property
-    def structured(self) -> dict[str, Any]:
-        """What restricts a response, by vLLM's names."""
-        named = {"choice": self.choices, "regex": self.regex}
-        return {name: value for name, value in named.items() if value is not None}

@@ -82,7 +82,6 @@ def answer(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     seeds: Sequence[int],
-    structured: Mapping[str, Any] | None = None,
     ends: Sequence[int] | None = None,
 ) -> list[Response]:
     """Generate a response to each prompt.
@@ -92,13 +91,12 @@ def answer(
         prompts: token ids.
         sampling: how to sample tokens.
         seeds: one per response.
-        structured: see `Requests`.
         ends: see `Requests`.
 
     Raises:
         DataError: vLLM refuses a prompt.
     """
-    requests = Requests(llm.llm_engine, sampling, structured=structured, ends=ends)
+    requests = Requests(llm.llm_engine, sampling, ends=ends)
     for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
         try:
             requests.begin(index, Request(prompt, seed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from vllm import SamplingParams
 from vllm.outputs import RequestOutput
-from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer, SlowIncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -27,7 +26,6 @@ class Requests:
         engine: vLLM's engine.
         sampling: how to sample tokens.
         routed: records the routers' experts; None records nothing.
-        structured: fields of vLLM's StructuredOutputsParams, which constrain sampling.
         ends: tokens that end a response, instead of the model's own.
     """
 
@@ -36,13 +34,10 @@ class Requests:
         engine: LLMEngine,
         sampling: Sampling,
         routed: RoutedExperts | None = None,
-        structured: Mapping[str, Any] | None = None,
         ends: Sequence[int] | None = None,
     ) -> None:
         self._engine, self._sampling, self._routed = engine, sampling, routed
         self._parameters = _parameters(sampling)
-        if structured:
-            self._parameters.structured_outputs = StructuredOutputsParams(**structured)
         if ends is not None:
             self._parameters.ignore_eos, self._parameters.stop_token_ids = True, list(ends)
         self._num_begun = 0

@@ -1,8 +1,6 @@
 """vLLM behind the actor's contract: a real engine, and coroutines around any actor."""
 
 import asyncio
-import math
-import re
 
 import pytest
 import torch
@@ -10,7 +8,6 @@ from transformers import AutoModelForCausalLM
 
 import verl_hpc
 from verl_hpc.errors import ConfigError, DataError
-from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.testing.tiny import make_tiny_model
 
 
@@ -93,16 +90,6 @@ def test_what_a_real_engine_refuses_leaves_it_as_it_was(actor):
         actor.generate([[5]], [[1, 1]])
     expected = actor.generate([[5]], max_new_tokens=3, do_sample=False)
     assert torch.equal(actor.generate([[5]], max_new_tokens=3, do_sample=False), expected)
-
-
-def test_a_response_is_restricted(actor, tokenizer):
-    texts = {"do", "dog"}
-    chosen = actor.generate([[5, 6]] * 8, max_new_tokens=6, choices=sorted(texts))
-    assert {tokenizer.decode(row[2:], skip_special_tokens=True) for row in chosen} <= texts
-    (restricted,) = actor.respond([[5, 6]], Sampling(6), [1], {"regex": "[0-9]{2}"})
-    assert re.fullmatch("[0-9]{2}", tokenizer.decode(restricted.tokens, skip_special_tokens=True))
-    # Of ten digits, about alike: not of the whole vocabulary.
-    assert sum(restricted.log_probs[:2]) / 2 > math.log(1 / 30)
 
 
 def test_an_actor_by_name_with_vllm_and_its_critic(small_dir, actor, monkeypatch):

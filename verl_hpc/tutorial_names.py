@@ -43,6 +43,9 @@ ELSEWHERE = {
     "StreamingDataset": "DataProvider streams rows of files and URLs, and has a position",
     "RewardModel": "a reward is a function (reward_fn), or roles.reward of a run (docs/rewards.md)",
     "RolloutWorker": "it is RolloutManager",
+    "strategy": "a trainer of one process has a device for each role (get_actor_critic has a "
+    "device_map); ranks for each role are placement of a run, and how they divide a model is its "
+    "parallel (docs/placements.md)",
     "collate_fn": "DynamicBatchSampler groups rows of like length, and DataCollatorWithPadding of "
     "transformers pads a batch",
     **dict.fromkeys(

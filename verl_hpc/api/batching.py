@@ -9,6 +9,7 @@ from torch.utils.data import Sampler
 
 from verl_hpc.api.prompts import plain
 from verl_hpc.config.arguments import checked, having
+from verl_hpc.config.explain import shown
 from verl_hpc.data.order import permute
 from verl_hpc.errors import DataError
 from verl_hpc.section import Positive
@@ -78,15 +79,12 @@ def _length(row: Any, index: int) -> int:
             f"DynamicBatchSampler: a row has {', '.join(map(str, row))} and no input_ids; give it "
             "rows of token ids, as a tokenizer makes them"
         )
-    ids = row["input_ids"] if isinstance(row, Mapping) else row
-    shape = tuple(getattr(ids, "shape", ()))
-    if len(shape) == 2 and shape[0] == 1:
-        return int(shape[1])
-    tokens = plain(ids)
+    tokens = plain(row["input_ids"] if isinstance(row, Mapping) else row)
+    if isinstance(tokens, list) and len(tokens) == 1 and isinstance(tokens[0], list):
+        tokens = tokens[0]
     if not isinstance(tokens, list) or any(isinstance(token, list) for token in tokens):
         raise DataError(
-            f"DynamicBatchSampler: row {index} is {type(ids).__name__}"
-            f"{f' of shape {shape}' if hasattr(ids, 'shape') else ''}, not a sequence of token "
-            "ids; tokenise it"
+            f"DynamicBatchSampler: row {index} is {shown(tokens)}, not a sequence of token ids; "
+            "tokenise it"
         )
     return len(tokens)

@@ -30,6 +30,7 @@ from verl_hpc.section import (
     Section,
     Seed,
 )
+from verl_hpc.tutorial_names import ELSEWHERE
 
 _EMA = "the average of earlier rewards is reward_smoothing, such as {decay: 0.99, by: mean}"
 _COMPILED = (
@@ -39,7 +40,7 @@ _COMPILED = (
 _REFUSED = {
     **dict.fromkeys(("reward_ema", "ema_alpha", "use_reward_ema", "reward_ema_decay"), _EMA),
     **dict.fromkeys(("compile", "torch_compile", "compile_mode"), _COMPILED),
-    "strategy": "ranks for each role are placement of a run's YAML (docs/placements.md)",
+    "strategy": ELSEWHERE["strategy"],
 }
 """Settings that tutorials have, with what serves instead."""
 _ONE_PROCESS: Mapping[str, tuple[Any, ...]] = {"num_rollout_workers": (1,), "use_fsdp": (False,)}

@@ -23,7 +23,6 @@ from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
 from verl_hpc.api.switches import check_code, debug_and_profile, refused
 from verl_hpc.config.arguments import checked, having
-from verl_hpc.config.explain import shown
 from verl_hpc.config.role import ACTOR
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
@@ -61,7 +60,6 @@ class PPOTrainer:
         data_provider: what `train` takes prompts from, such as a `DataProvider`.
         namespace: prefix of the names of metrics, and of the directories of checkpoints and
             temporary files.
-        strategy: is refused, with what serves instead: a process has a device for each role.
 
     Raises:
         ConfigError, ModelError, RewardError: what cannot be honoured, with what serves instead.
@@ -78,16 +76,8 @@ class PPOTrainer:
         reward_fn: Reward = None,
         data_provider: Annotated[Any, _READS] | None = None,
         namespace: Namespace = None,
-        strategy: Any = None,
     ) -> None:
         check_one_process("PPOTrainer")
-        if strategy is not None:
-            raise ConfigError(
-                f"PPOTrainer: strategy = {shown(strategy)}: a trainer of one process has a device "
-                "for each role, which get_actor_critic(device_map=...) chooses. Ranks for each "
-                "role are placement in a run's YAML, and how they divide a model is parallel "
-                "(docs/placements.md)"
-            )
         check_tokenizer(tokenizer, "PPOTrainer")
         self.config, self.namespace = parse_ppo(config), namespace
         self.actor_model, self.critic_model = as_actor(actor_model), as_critic(critic_model)

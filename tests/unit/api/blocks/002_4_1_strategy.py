@@ -1,5 +1,5 @@
 """refused: GPUs of each role, which are placement of a run."""
-# says: get_actor_critic.*placement in a run's YAML
+# says: strategy is no argument of it; .*get_actor_critic.*placement of a run
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -123,16 +123,6 @@ def test_a_trainer_reads_its_provider_and_goes_on_where_it_was(make_trainer, tmp
     assert seen[9:] == [f"a{i}" for i in range(3, 9)]
 
 
-def test_a_source_is_a_small_class(make_trainer):
-    class Ones(verl_hpc.PromptSource):
-        def rows(self):
-            while True:
-                yield {"prompt": "one", "answer": "1"}
-
-    trainer = make_trainer(data_provider=Ones(), rollout_batch_size=2)
-    assert len(trainer.train(2)) == 2 and trainer.data_provider.count == 4
-
-
 class Queued(verl_hpc.PromptSource):
     """Rows that others put into a queue; None ends it."""
 

@@ -7,16 +7,6 @@ from tests.unit.api.conftest import share_of_vowels
 from verl_hpc.errors import ConfigError, DataError, FlowError, TrainingError
 
 
-def test_other_functions_take_earlier_values_by_name():
-    flow = verl_hpc.DataFlow()
-    flow.add_operator(verl_hpc.Operator("rollout", lambda prompts: [p + "!" for p in prompts]))
-    flow.add_operator(verl_hpc.Operator("reward", lambda rollout: [len(r) for r in rollout]))
-    flow.add_operator(verl_hpc.Operator("update", lambda rollout, reward: sum(reward)))
-    assert flow.compile().run(prompts=["a", "bc"])["update"] == 5
-    with pytest.raises(FlowError, match="prompts missing"):
-        flow.compile().run()
-
-
 def test_a_value_that_nobody_gives_is_named():
     flow = verl_hpc.DataFlow().add_operator(verl_hpc.Operator("a", lambda: 1))
     flow.add_operator(verl_hpc.Operator("b", lambda a, rewrds: a))

@@ -41,19 +41,6 @@ def test_without_a_reward_only_the_penalty_teaches(make_trainer, prompts, hf_mod
     assert sum(found[-3:]) / 3 < 0.6 * found[0]
 
 
-def test_the_parts_of_a_step_are_the_step(make_trainer, prompts, model_dir):
-    whole = make_trainer()
-    expected = [whole.step(prompts), weights_of(whole)]
-    actor = verl_hpc.HfModelAdapter(str(model_dir))
-    apart = make_trainer(actor_model=actor)
-    batch = apart.rollout(prompts)
-    assert len(batch) == 16 and len(batch.texts) == 16
-    assert batch[0].prompt == "abc" and len(batch[0].log_probs) == len(batch[0].response_ids)
-    found = apart.update(batch, apart.rewards(batch))
-    assert found == expected[0]
-    assert all(torch.equal(w, expected[1][n]) for n, w in weights_of(apart).items())
-
-
 def test_mini_batches_and_epochs_are_optimizer_steps(make_trainer, prompts):
     trainer = make_trainer(batch_size=4, ppo_epochs=2, rollout_batch_size=4)
     trainer.step(prompts)

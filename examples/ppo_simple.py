@@ -10,11 +10,13 @@ or one that `python -m verl_hpc fetch ORG/NAME` has brought.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import verl_hpc
 from verl_hpc.api.batch import Batch
+from verl_hpc.errors import VerlHpcError
 from verl_hpc.testing.tiny import make_tiny_model
 
 PROMPTS = ["abc", "xy z"] * 8
@@ -84,4 +86,7 @@ def main(words: Sequence[str] | None = None) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except VerlHpcError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -75,7 +75,9 @@ class RemoteFile:
 
         with self._asking():
             system, _ = url_to_fs(self.url, **self.options)
-            return sorted(map(system.unstrip_protocol, system.glob(pattern)))
+            names = system.glob(pattern)
+            system.invalidate_cache()  # later files are not missed
+            return sorted(map(system.unstrip_protocol, names))
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

@@ -81,14 +81,16 @@ def test_rows_of_a_bucket_of_a_local_s3_server(kind, tmp_path, s3_server):
     client.create_bucket(Bucket="bucket")
     client.upload_file(str(write(tmp_path / f"rows.{kind}")), "bucket", f"rows.{kind}")
     options = {"key": "test", "secret": "test", "client_kwargs": names}
-    provider = verl_hpc.DataProvider(f"s3://bucket/rows.{kind}", kind, storage_options=options)
-    assert prompts(provider.read(10)) == prompts_of_all()
+    for path in (f"s3://bucket/rows.{kind}", "s3://bucket/", f"s3://bucket/*.{kind}"):
+        provider = verl_hpc.DataProvider(path, kind, storage_options=options)
+        assert prompts(provider.read(10)) == prompts_of_all() and len(provider) == 10
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"data_path": "nowhere.parquet"}, "no such file"),
+        ({"data_path": "memory://nowhere/"}, r"no file matches memory://nowhere/\*.parquet"),
         ({"file_format": "csv"}, "file_format = 'csv'; choose parquet or jsonl"),
         ({"data_path": "nope://x/rows.parquet"}, "nope"),
         ({"prompt_key": "question"}, "no column 'question'"),

@@ -78,7 +78,7 @@ def test_with_adapters_enabled_it_answers_as_before(small_dir, actor):
 @pytest.mark.slow
 def test_an_engine_that_does_not_start_says_why(small_dir):
     """Its own process has the error, which is made once more."""
-    with pytest.raises(ConfigError, match="cannot start with .*KV cache"):
+    with pytest.raises(ConfigError, match="cannot start with .*memory for the cache blocks"):
         verl_hpc.VLLMActorModel(str(small_dir), kv_cache_memory_bytes=2**10)
 
 

@@ -41,6 +41,11 @@ MODULES = {
 ELSEWHERE = {
     "MetricsExporter": "it is verl_hpc.metrics.MetricsExporter",
     "StreamingDataset": "DataProvider streams rows of files and URLs, and has a position",
+    "RewardModel": "a reward is a function (reward_fn), or roles.reward of a run (docs/rewards.md)",
+    "RolloutWorker": "it is RolloutManager",
+    "strategy": "a trainer of one process has a device for each role (get_actor_critic has a "
+    "device_map); ranks for each role are placement of a run, and how they divide a model is its "
+    "parallel (docs/placements.md)",
     "collate_fn": "DynamicBatchSampler groups rows of like length, and DataCollatorWithPadding of "
     "transformers pads a batch",
     **dict.fromkeys(
@@ -84,6 +89,8 @@ def lazy_names(
         return value
 
     def directory() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
+        own = vars(sys.modules[package])
+        rooms = (n for n, value in own.items() if hasattr(value, "__getattr__"))
+        return sorted({*(n for n in own if n.startswith("_")), *rooms, *modules})
 
     return get, directory

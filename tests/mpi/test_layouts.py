@@ -164,9 +164,8 @@ def test_pools_that_overlap_in_part(here, tiny_model):
         on("score", tp=2, first_rank=1, settings=SEQUENCE_PARALLEL),
     ]
     start(here, models)
-    engines, found = run(
-        models, read_architecture(tiny_model(num_hidden_layers=4)), here.world.rank
-    )
+    arch = read_architecture(tiny_model(num_hidden_layers=4))
+    engines, found = run(models, arch, here.world.rank)
     assert len(engines) == [1, 2, 3, 1][here.world.rank]
     check(engines, found, here.world.rank)
 

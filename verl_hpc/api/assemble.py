@@ -61,7 +61,8 @@ def assemble(
             role.head,
             role.optimizer,
             device,
-            names=names_of(modules[name]),
+            config.batch.max_tokens_per_micro_batch,
+            names_of(modules[name]),
         )
         maps = engine.layout, engine.shard_map, engine.trained_map
         roles[name] = Role(name, role, place, engine.arch, *maps, training=engine)

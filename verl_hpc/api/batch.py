@@ -15,10 +15,8 @@ from verl_hpc.config.explain import shown
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
 from verl_hpc.generation.answers import Answer
-from verl_hpc.generation.score import per_token_of
 from verl_hpc.rewards.request import Request
-from verl_hpc.rewards.scoring import Score
-from verl_hpc.step.batch import MASK, ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples, Scores
+from verl_hpc.step.batch import MASK, ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples
 
 
 @dataclass(frozen=True)
@@ -131,17 +129,6 @@ def numbers_of(batch: Batch, rewards: Any, name: str = "rewards") -> list[float]
             f"{name}: {len(numbers)} rewards for {len(batch)} responses; give one for each"
         )
     return [float(number) for number in numbers]
-
-
-def scores_of(scores: Sequence[Score]) -> Scores:
-    """Return the scores of a whole batch, in its order, for the update."""
-    means = {}
-    for name in sorted({name for score in scores for name in score.metrics}):
-        values = [score.metrics[name] for score in scores if name in score.metrics]
-        means[name] = sum(values) / len(values)
-    num_failed = sum(score.error is not None for score in scores)
-    per_token = {i: per_token_of(score) for i, score in enumerate(scores) if any(score.per_token)}
-    return Scores([score.value for score in scores], num_failed, means, per_token=per_token)
 
 
 def batch_of(

@@ -25,30 +25,21 @@ class DynamicBatchSampler(Sampler[list[int]]):
     padded to the longest of them. Each row comes once an epoch.
 
     Args:
-        dataset: rows with `input_ids`, or sequences of token ids.
+        dataset: rows with `input_ids`, or sequences of token ids; each is read once to know its
+            length.
         max_tokens_per_batch: rows of a batch times the longest of them.
-        lengths: tokens of all rows, where they are known; else every row is read once.
         shuffle: batches come in another order each epoch (`set_epoch`).
         seed: seed of the order.
 
     Raises:
-        DataError: a row that is longer than the budget or has no token ids, or lengths that are no
-            numbers of tokens or not one for each row.
+        DataError: a row that is longer than the budget, or has no token ids.
     """
 
     @checked
     def __init__(
-        self,
-        dataset: Rows,
-        max_tokens_per_batch: Positive,
-        lengths: Any = None,
-        shuffle: bool = False,
-        seed: int = 0,
+        self, dataset: Rows, max_tokens_per_batch: Positive, shuffle: bool = False, seed: int = 0
     ) -> None:
-        if lengths is None:
-            self.lengths = [_length(dataset[i], i) for i in range(len(dataset))]
-        else:
-            self.lengths = _given(lengths, len(dataset))
+        self.lengths = [_length(dataset[i], i) for i in range(len(dataset))]
         self._shuffle, self._seed, self._epoch = shuffle, seed, 0
         self._batches: list[list[int]] = []
         batch: list[int] = []
@@ -80,18 +71,6 @@ class DynamicBatchSampler(Sampler[list[int]]):
             yield list(self._batches[place])
 
 
-def _given(lengths: Any, num_rows: int) -> list[int]:
-    numbers = plain(lengths)
-    if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise DataError(
-            f"DynamicBatchSampler: lengths = {shown(lengths)}; expected a whole number of tokens "
-            "for each row, at least 0, or None, which reads the rows"
-        )
-    if len(numbers) != num_rows:
-        raise DataError(f"lengths has {len(numbers)} numbers, and the dataset has {num_rows} rows")
-    return numbers
-
-
 def _length(row: Any, index: int) -> int:
     """Return the tokens of a row of (L,) ids, or of (1, L) as tokenizers give with
     return_tensors."""
@@ -100,15 +79,12 @@ def _length(row: Any, index: int) -> int:
             f"DynamicBatchSampler: a row has {', '.join(map(str, row))} and no input_ids; give it "
             "rows of token ids, as a tokenizer makes them"
         )
-    ids = row["input_ids"] if isinstance(row, Mapping) else row
-    shape = tuple(getattr(ids, "shape", ()))
-    if len(shape) == 2 and shape[0] == 1:
-        return int(shape[1])
-    tokens = plain(ids)
+    tokens = plain(row["input_ids"] if isinstance(row, Mapping) else row)
+    if isinstance(tokens, list) and len(tokens) == 1 and isinstance(tokens[0], list):
+        tokens = tokens[0]
     if not isinstance(tokens, list) or any(isinstance(token, list) for token in tokens):
         raise DataError(
-            f"DynamicBatchSampler: row {index} is {type(ids).__name__}"
-            f"{f' of shape {shape}' if hasattr(ids, 'shape') else ''}, not a sequence of token "
-            "ids; tokenise it, or give lengths"
+            f"DynamicBatchSampler: row {index} is {shown(tokens)}, not a sequence of token ids; "
+            "tokenise it"
         )
     return len(tokens)

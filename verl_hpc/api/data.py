@@ -47,10 +47,10 @@ class DataProvider:
     epoch. `position` is behind the rows that were handed out, whatever has been read ahead.
 
     Args:
-        data_path: a file or several, a directory or a glob: paths, or URLs that fsspec opens
-            (s3://, gs://, http://, memory://). Parquet is streamed by row groups; remote
-            JSONL is copied at the start.
-        file_format: parquet or jsonl; of files, the names' endings are not asked.
+        data_path: files, directories or globs: paths, or URLs that fsspec opens (s3://, gs://,
+            http://, memory://). Parquet is streamed by row groups; remote JSONL is copied at the
+            start.
+        file_format: parquet or jsonl, whatever the ending of a file; None asks the endings.
         prefetch_factor: reads that each worker is ahead.
         num_workers: threads; 0 reads when asked.
         batch_size: rows of a batch of the iteration.
@@ -69,7 +69,7 @@ class DataProvider:
     def __init__(
         self,
         data_path: str | Path | Annotated[Sequence[str | Path], Field(min_length=1)],
-        file_format: str = "parquet",
+        file_format: str | None = "parquet",
         prefetch_factor: Positive = 2,
         num_workers: NonNegative = 1,
         *,
@@ -81,27 +81,28 @@ class DataProvider:
         storage_options: Mapping[str, Any] | None = None,
         namespace: Namespace = None,
     ) -> None:
-        given = [data_path] if isinstance(data_path, str | Path) else data_path
-        paths = list(map(str, given))
-        if storage_options and not any(map(is_url, paths)):
+        asked = list(map(str, [data_path] if isinstance(data_path, str | Path) else data_path))
+        if storage_options and not any(map(is_url, asked)):
             raise DataError(
-                f"DataProvider: storage_options are of URLs, and data_path = {paths[0]} is a path; "
+                f"DataProvider: storage_options are of URLs, and data_path = {asked[0]} is a path; "
                 "leave them out"
             )
-        if file_format not in FORMATS:
+        if file_format not in (None, *FORMATS):
             raise DataError(f"file_format = {file_format!r}; choose {' or '.join(FORMATS)}")
         self._scratch = temporary_directory(namespace)
         needed = [key for key in (prompt_key, answer_key) if key]
         options = dict(storage_options or {})
-        paths = [file for path in paths for file in list_files(path, options)]
-        files = []
+        paths = [file for path in asked for file in list_files(path, options)]
+        self._files = []
         for number, path in enumerate(paths):
+            kind = file_format or Path(path).suffix[1:]
             scratch = Path(self._scratch.name) / str(number)
-            files.append(open_format(path, file_format, needed, OPTIONAL_COLUMNS, scratch, options))
+            optional = (*OPTIONAL_COLUMNS, "task")
+            self._files.append(open_format(path, kind, needed, optional, scratch, options))
         config = FilesConfig(paths=paths, prompt_key=prompt_key, answer_key=answer_key)
-        self.source = FilesSource(config, files=files)
+        self.source = FilesSource(config, files=self._files)
         self.batch_size = batch_size
-        self._order = Order(len(self.source), seed, shuffle)
+        self._order: Any = Order(len(self.source), seed, shuffle)
         self._workers = ThreadPoolExecutor(num_workers) if num_workers else None
         self._depth = num_workers * prefetch_factor
         self._ahead: deque[tuple[int, Position, Future[list[Problem]]]] = deque()
@@ -130,7 +131,7 @@ class DataProvider:
 
     def state_dict(self) -> dict[str, int]:
         """The position, as plain numbers."""
-        return {"epoch": self._position.epoch, "offset": self._position.offset}
+        return dict(vars(self._position))
 
     @checked
     def load_state_dict(self, state: Mapping[str, NonNegative]) -> None:
@@ -139,12 +140,12 @@ class DataProvider:
         Raises:
             DataError: it is something else.
         """
-        if state.keys() != {"epoch", "offset"}:
+        if state.keys() != vars(self._position).keys():
             raise DataError(
                 f"DataProvider.load_state_dict: {dict(state)}; expected what state_dict() gave, "
                 "such as {'epoch': 0, 'offset': 8}"
             )
-        self.seek(Position(int(state["epoch"]), int(state["offset"])))
+        self.seek(Position(**{name: int(value) for name, value in state.items()}))
 
     @checked
     def read(self, count: Positive) -> list[Problem]:

@@ -14,127 +14,109 @@ from verl_hpc.data.formats import FORMATS
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
-from verl_hpc.section import NonNegative, NonNegativeFinite, Positive
+from verl_hpc.section import NonNegativeFinite, Positive
 
 
-class TaskDataLoader:
-    """Endless batches; each row's task is drawn by the weights, each task goes through its rows in
-    order, again and again.
+class TaskDataLoader(DataProvider):
+    """Endless batches of the rows of several tasks: see `get_dataloader`."""
 
-    Args:
-        tasks: the rows of each.
-        weights: how often each is drawn; any numbers, of which the shares are taken.
-        batch_size: rows of a batch.
-        seed: seed of the draws.
-
-    Raises:
-        DataError: weights that are all 0.
-    """
-
-    @checked
     def __init__(
         self,
-        tasks: Mapping[str, DataProvider],
-        weights: Mapping[str, NonNegativeFinite],
-        batch_size: Positive,
-        seed: int = 0,
+        dataset_path: str | Path,
+        task_weights: Mapping[str, float],
+        batch_size: int,
+        seed: int,
     ) -> None:
-        self._tasks, self.batch_size, self._seed = dict(tasks), batch_size, seed
-        self.count = 0
-        """Rows that were read."""
-        total = sum(weights.values())
+        path, total = Path(dataset_path), sum(task_weights.values())
         if total <= 0:
-            raise DataError(f"task_weights = {dict(weights)}: expected one above 0")
-        self._weights = {name: float(weights[name] / total) for name in self._tasks}
-
-    @property
-    def weights(self) -> dict[str, float]:
+            raise DataError(f"task_weights = {dict(task_weights)}: expected one above 0")
+        self.weights = {name: float(weight / total) for name, weight in task_weights.items()}
         """Shares of the tasks; their sum is 1."""
-        return dict(self._weights)
+        files = [_file_of(name, path) for name in task_weights] if path.is_dir() else [path]
+        super().__init__(files, None, num_workers=0, batch_size=batch_size, seed=seed)
+        if path.is_dir():
+            pairs = zip(files, self._files, strict=True)
+            self._task_of = [file.stem for file, rows in pairs for _ in range(len(rows))]
+        else:
+            rows = (row for row in self._files[0].scan() if isinstance(row, dict))
+            self._task_of = [str(row.get("task")) for row in rows]
+        for name in self.weights.keys() - set(self._task_of):
+            near = near_or_all(name, sorted(set(self._task_of)), "tasks there")
+            raise DataError(f"task_weights: {name}: {path} has no rows of it; {near}")
+        self._order = _Draws(self._task_of, self.weights, seed)
 
     @checked
     def read(self, count: Positive) -> list[Problem]:
-        """Return the next problems; `extra["task"]` names the task of each.
+        """Return the next rows.
 
         Raises:
             DataError: a malformed row.
         """
-        problems = []
-        for _ in range(count):
-            name = self._task_of(self.count)
-            (problem,) = self._tasks[name].read(1)
-            problem.extra["task"] = name
-            problems.append(problem)
-            self.count += 1
+        problems = super().read(count)
+        for problem in problems:
+            problem.extra["task"] = self._task_of[problem.index]
         return problems
-
-    def _task_of(self, row: int) -> str:
-        """Draw the task of a row, from the row's number alone: a resumed loader draws the same."""
-        draw = Random(f"{self._seed}/tasks/{row}")  # noqa: S311
-        (name,) = draw.choices(list(self._weights), list(self._weights.values()))
-        return name
-
-    @property
-    def position(self) -> Position:
-        """Position of the next row, counted over all tasks."""
-        return Position(0, self.count)
-
-    def seek(self, position: Position) -> None:
-        """Go on behind the first rows that these weights draw."""
-        drawn = Counter(self._task_of(row) for row in range(position.offset))
-        for name, provider in self._tasks.items():
-            provider.seek(Position(*divmod(drawn[name], len(provider))))
-        self.count = position.offset
 
     def __iter__(self) -> Iterator[list[Problem]]:
         while True:
             yield self.read(self.batch_size)
 
-    def state_dict(self) -> dict[str, int]:
-        """The number of rows that were read."""
-        return {"count": self.count}
 
-    @checked
-    def load_state_dict(self, state: Mapping[str, NonNegative]) -> None:
-        """Go on from what `state_dict` gave.
+class _Draws:
+    """An endless stream of row numbers, each drawn from its place in the stream alone, so that a
+    resumed loader draws the same."""
 
-        Raises:
-            DataError: it is something else.
-        """
-        if state.keys() != {"count"}:
-            raise DataError(
-                f"TaskDataLoader.load_state_dict: state is {dict(state)}; expected what "
-                "state_dict() gave, such as {'count': 8}"
-            )
-        self.seek(Position(0, int(state["count"])))
+    def __init__(self, tasks: list[str], weights: Mapping[str, float], seed: int) -> None:
+        self._rows = {name: [i for i, t in enumerate(tasks) if t == name] for name in weights}
+        self._weights, self._seed = weights, seed
+        self._at, self._drawn = 0, Counter[str]()
+
+    def take(self, position: Position, count: int) -> tuple[list[int], Position]:
+        """See `Order.take`."""
+        if position.offset != self._at:
+            self._drawn = Counter(map(self._draw, range(position.offset)))
+        self._at, taken = position.offset + count, list[int]()
+        for place in range(position.offset, self._at):
+            name = self._draw(place)
+            rows = self._rows[name]
+            taken.append(rows[self._drawn[name] % len(rows)])
+            self._drawn[name] += 1
+        return taken, Position(0, self._at)
+
+    def _draw(self, place: int) -> str:
+        random = Random(f"{self._seed}/tasks/{place}")  # noqa: S311
+        return random.choices(list(self._weights), list(self._weights.values()))[0]
+
+
+def _file_of(name: str, directory: Path) -> Path:
+    paths = [p for kind in FORMATS if (p := directory / f"{name}.{kind}").is_file()]
+    if len(paths) == 1:
+        return paths[0]
+    names = sorted(p.stem for p in directory.iterdir() if p.suffix[1:] in FORMATS)
+    raise DataError(
+        f"task_weights: {name}: {len(paths)} of {name}.parquet and {name}.jsonl in {directory}, "
+        f"expected one; {near_or_all(name, names, 'tasks there')}"
+    )
 
 
 @checked
 def get_dataloader(
-    dataset_path: str | Path, task_weights: Mapping[str, float], batch_size: int, seed: int = 0
+    dataset_path: str | Path,
+    task_weights: Mapping[str, NonNegativeFinite],
+    batch_size: Positive,
+    seed: int = 0,
 ) -> TaskDataLoader:
-    """Mix the rows of several tasks: a directory with a file for each, `TASK.jsonl` or
-    `TASK.parquet`.
+    """Mix the rows of several tasks: each row's task is drawn by the weights, each task goes
+    through its rows in order, again and again. `extra["task"]` of a row names its task.
 
     Args:
-        task_weights: how often each task is drawn.
+        dataset_path: a file whose rows have a column `task`, or a directory with a file for each
+            task, `TASK.jsonl` or `TASK.parquet`.
+        task_weights: how often each task is drawn; any numbers, of which the shares are taken.
+        batch_size: rows of a batch.
+        seed: seed of the draws.
 
     Raises:
-        DataError: no such directory or file, or weights that do not fit.
+        DataError: no such file, a task without rows, or weights that are all 0.
     """
-    directory, tasks = Path(dataset_path), {}
-    if not directory.is_dir():
-        raise DataError(
-            f"dataset_path = {directory}: no directory; expected one with TASK.jsonl or "
-            "TASK.parquet for every task"
-        )
-    for name in task_weights:
-        paths = [p for kind in FORMATS if (p := directory / f"{name}.{kind}").is_file()]
-        if len(paths) != 1:
-            names = sorted(p.stem for p in directory.iterdir() if p.suffix[1:] in FORMATS)
-            raise DataError(
-                f"task_weights: {name}: {len(paths)} of {name}.parquet and {name}.jsonl in "
-                f"{directory}, expected one; {near_or_all(name, names, 'tasks there')}"
-            )
-        tasks[name] = DataProvider(paths[0], paths[0].suffix[1:], num_workers=0)
-    return TaskDataLoader(tasks, task_weights, batch_size, seed)
+    return TaskDataLoader(dataset_path, task_weights, batch_size, seed)

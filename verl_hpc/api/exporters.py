@@ -41,9 +41,6 @@ class _Called:
     def __init__(self, function: Exports, prefix: str) -> None:
         self._function, self._prefix = function, prefix
 
-    def stage(self, name: str) -> None:
-        """Ignore stages."""
-
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._function(step, {f"{self._prefix}{name}": value for name, value in values.items()})
 

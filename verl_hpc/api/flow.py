@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from verl_hpc import flow
 from verl_hpc.config.arguments import checked
@@ -37,7 +37,6 @@ class DataFlow(flow.DataFlow):
     @checked
     def __init__(self, name: str = "flow", inputs: Sequence[str] = ()) -> None:
         super().__init__(name, inputs)
-        self.nodes: list[Operator | Node] = []
 
     def add_operator(self, operator: Operator | Node) -> Self:
         """Append an operator or a node; adding one changes no other.
@@ -55,26 +54,8 @@ class DataFlow(flow.DataFlow):
                 f"flow {self.name!r}: {type(operator).__name__} has no name; call "
                 "super().__init__() in its own __init__"
             )
-        self.nodes.append(operator)
+        self.operators.append(operator)  # type: ignore[arg-type]
         return self
-
-    def add(self, name: str, func: Callable[..., Any], **settings: Any) -> Self:
-        """Append `Operator(name, func, ...)`."""
-        return self.add_operator(Operator(name, func, **settings))
-
-    def without(self, *names: str) -> Self:
-        """Return the flow minus some operators or nodes.
-
-        Raises:
-            FlowError: none has such a name.
-        """
-        known = [node.name for node in self.nodes]
-        for name in names:
-            if name not in known:
-                raise FlowError(f"flow {self.name!r} has no operator {name!r}; it has {known}")
-        rest = type(self)(self.name, self.inputs)
-        rest.nodes = [node for node in self.nodes if node.name not in names]
-        return rest
 
     def compile(self, placements: Mapping[str, Sequence[int]] | None = None) -> flow.Pipeline:
         """Check the graph and order it: see `verl_hpc.flow.DataFlow.compile`.
@@ -82,12 +63,14 @@ class DataFlow(flow.DataFlow):
         Raises:
             FlowError: also where a flow has no operators.
         """
-        if not self.nodes:
+        if not self.operators:
             raise FlowError(f"flow {self.name!r} has no operators; add some before compile()")
         bound = flow.DataFlow(self.name, self.inputs)
         known = set(self.inputs)
-        for number, node in enumerate(self.nodes):
-            operator = node if isinstance(node, Operator) else node.operator(self.nodes[:number])
+        for number, node in enumerate(self.operators):
+            operator = (
+                node if isinstance(node, Operator) else node.operator(self.operators[:number])
+            )
             if bound.operators:
                 operator = _chained(operator, known, bound.operators[-1])
             else:

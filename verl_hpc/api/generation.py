@@ -24,30 +24,12 @@ from verl_hpc.section import (
 )
 
 _WHO = "vLLMActor.generate"
-_REFUSED: Mapping[str, tuple[Any, str]] = {
-    "num_beams num_beam_groups": (1, "vLLM searches no beams, but samples one continuation"),
-    "length_penalty": (1.0, "it is of beams, and vLLM samples one continuation"),
-    "early_stopping": (False, "it is of beams, and vLLM samples one continuation"),
-    "num_return_sequences": (1, "give a prompt so often, or use RolloutManager(num_samples=...)"),
-    "min_new_tokens min_length": (0, "vLLM has no least length of a response"),
-    "no_repeat_ngram_size epsilon_cutoff eta_cutoff": (0, "vLLM has no such filter, but min_p"),
-    "typical_p": (1.0, "vLLM has no such filter; it has top_k, top_p, min_p, repetition_penalty"),
-    "penalty_alpha bad_words_ids suppress_tokens": (None, "vLLM has no such filter, but min_p"),
-    "logits_processor stopping_criteria prefix_allowed_tokens_fn": (
-        None,
-        "vLLM calls no functions of transformers'; choices or regex restrict a response",
-    ),
-    "return_dict_in_generate output_scores output_logits output_attentions output_hidden_states": (
-        False,
-        "token ids alone are returned; respond() has their log-probs, too",
-    ),
-    "use_cache": (True, "vLLM always keeps keys and values"),
-    "generation_config": (None, "give its settings one by one"),
-    "bos_token_id": (None, "prompts are taken as they are; put it before them"),
-    "tokenizer": (None, "vLLM has the model's"),
-    "streamer": (None, "responses come when all have ended; vLLMAdapter has generate_async"),
+_NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(("num_beams", "num_return_sequences", "length_penalty", "typical_p"), 1),
+    **dict.fromkeys(("return_dict_in_generate", "output_scores", "early_stopping"), False),
+    "use_cache": True,
 }
-"""Arguments of transformers with the value that asks for nothing, and why others are refused."""
+"""Arguments of transformers that vLLM does not have, with the value that asks for nothing."""
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
@@ -73,10 +55,6 @@ class Generation(Section):
     """Tokens that end a response, in the place of the model's own; with [] it is as long as it
     may be."""
     pad_token_id: NonNegative = 0
-    choices: Annotated[list[NonEmptyText], Field(min_length=1)] | None = None
-    """Texts, one of which is the response."""
-    regex: NonEmptyText | None = None
-    """Regular expression that the response matches."""
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Generation:
@@ -86,17 +64,17 @@ class Generation(Section):
             ConfigError: one that is not honoured, with the reason, or a value that is not allowed.
         """
         given = {k: plain(v) for k, v in arguments.items() if v is not None}
-        for names, (nothing, reason) in _REFUSED.items():
-            for name in given.keys() & names.split():
-                if (value := given.pop(name)) != nothing:
-                    raise ConfigError(f"{_WHO}: {name} = {shown(value)} is not honoured: {reason}")
+        for name in given.keys() & _NOTHING:
+            if (value := given.pop(name)) != _NOTHING[name]:
+                raise ConfigError(
+                    f"{_WHO}: {name} = {shown(value)} is not honoured: vLLM samples one response "
+                    "to each prompt, and returns its tokens; RolloutManager takes several and has "
+                    "their log-probs"
+                )
         try:
-            settings = cls.model_validate(given)
+            return cls.model_validate(given)
         except ValidationError as error:
             raise ConfigError(f"{_WHO}:\n{explain(error, cls)}") from None
-        if settings.choices is not None and settings.regex is not None:
-            raise ConfigError(f"{_WHO}: choices and regex exclude each other; give one")
-        return settings
 
     def sampling(self, longest: int) -> Sampling:
         """Return how tokens are chosen, for prompts of at most `longest` tokens.
@@ -125,9 +103,3 @@ class Generation(Section):
     def ends(self) -> list[int] | None:
         """Tokens that end a response; None for the model's own."""
         return [self.eos_token_id] if isinstance(self.eos_token_id, int) else self.eos_token_id
-
-    @property
-    def structured(self) -> dict[str, Any]:
-        """What restricts a response, by vLLM's names."""
-        named = {"choice": self.choices, "regex": self.regex}
-        return {name: value for name, value in named.items() if value is not None}

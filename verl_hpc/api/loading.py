@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,6 +148,11 @@ def device_here(setting: str, given: Any) -> torch.device:
     Raises:
         ConfigError: this process has no such device.
     """
+    if re.search(r"\d\s*[-,]\s*\d", str(given)):
+        raise ConfigError(
+            f"{setting}: a process has one device for a role; ranks for each role are placement of "
+            "a run, and parallel divides a model among them (docs/placements.md)"
+        )
     try:
         device = torch.device(given)
         torch.empty(0, device=device)

@@ -31,8 +31,8 @@ class ActorModel(torch.nn.Module):
     tokens (B, prompt and response) or what transformers' gives.
 
     Args:
-        hf_model: the model; it is trained where it is, no copy is made. A subclass with its own
-            `forward` and `generate` may leave it out, and make its model another attribute.
+        hf_model: the model; it is trained where it is, no copy is made. A subclass may leave it
+            out, and set `model`, or with its own `forward` and `generate` another attribute.
     """
 
     def __init__(self, hf_model: torch.nn.Module | None = None) -> None:
@@ -42,18 +42,33 @@ class ActorModel(torch.nn.Module):
                 f"{type(self).__name__}: hf_model is {type(hf_model).__name__}; expected an "
                 "AutoModelForCausalLM (get_actor_critic loads one by name)"
             )
+        if any(kind.__module__.startswith("megatron.") for kind in type(hf_model).__mro__):
+            raise ModelError(
+                f"{type(self).__name__}: hf_model is Megatron-core's {type(hf_model).__name__}, "
+                "which asks for position_ids and has parts of weights on each rank. Give the model "
+                "of transformers; a run with parallel.engine: megatron cuts its checkpoint for "
+                "Megatron-core by itself (docs/models.md)"
+            )
         if hf_model is not None:
-            self.hf_model = hf_model
+            self.model = hf_model
         self.tp_mesh: DeviceMesh | None = None
         self.pp_mesh: DeviceMesh | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__("model" if name == "hf_model" else name, value)
+
+    @property
+    def hf_model(self) -> Any:
+        """The model, which tutorials also call `model`; both may be replaced."""
+        return self.model
+
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> Any:
         """Logits of the next token, (B, L, vocabulary), or an output that has them."""
-        return self.hf_model(input_ids=input_ids, attention_mask=attention_mask)
+        return self.model(input_ids=input_ids, attention_mask=attention_mask)
 
     def generate(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:
         """Prompts with their responses: transformers' generate."""
-        return self.hf_model.generate(input_ids=input_ids, **kwargs)  # type: ignore[operator]
+        return self.model.generate(input_ids=input_ids, **kwargs)  # type: ignore[operator]
 
     @property
     def config(self) -> Any:

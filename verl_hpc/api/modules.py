@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,19 +16,19 @@ from verl_hpc.config.explain import shown
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture, architecture_from
 
-_COMPILED = "_orig_mod."
-"""Prefix of the names of a module's parameters behind torch.compile."""
+_WRAPPED = re.compile(r"_orig_mod\.|_fsdp_wrapped_module\.")
+"""Prefixes of the names of a module's parameters behind torch.compile and FSDP."""
 
 
 def names_of(module: torch.nn.Module) -> Mapping[str, str]:
-    """Return the names of parameters in checkpoints by those in the module; a compiled one has
-    those of the module that it was made of."""
+    """Return the names of parameters in checkpoints by those in the module; one that is compiled or
+    wrapped by FSDP has those of the module that it was made of."""
     named = getattr(module, "logical_names", None)
     known = named() if callable(named) else {}
     names = {}
     for name, _ in module.named_parameters():
-        plain = name.replace(_COMPILED, "")
-        names[name] = known.get(name, known.get(plain, plain)).replace(_COMPILED, "")
+        plain = _WRAPPED.sub("", name)
+        names[name] = _WRAPPED.sub("", known.get(name, known.get(plain, plain)))
     return names
 
 
@@ -132,25 +134,11 @@ def config_of(module: torch.nn.Module) -> PreTrainedConfig | None:
 def architecture_of(module: torch.nn.Module) -> Architecture:
     """Return the sizes of a model of transformers; of another one as much as operators ask for."""
     config = config_of(module)
-    if config is None:
-        hidden = max((p.shape[-1] for p in module.parameters() if p.ndim > 1), default=1)
-        return Architecture("module", 1, hidden, hidden, 1, 1, hidden, hidden, False)
-    try:
-        return architecture_from(config.to_dict(), type(module).__name__)
-    except ModelError:
-        text = config.get_text_config()
-        hidden, heads = text.hidden_size, text.num_attention_heads
-        return Architecture(
-            text.model_type,
-            text.num_hidden_layers,
-            hidden,
-            getattr(text, "intermediate_size", None) or 4 * hidden,
-            heads,
-            getattr(text, "num_key_value_heads", None) or heads,
-            hidden // heads,
-            text.vocab_size,
-            bool(config.tie_word_embeddings),
-        )
+    if config is not None:
+        with suppress(ModelError):  # a family that runs do not map
+            return architecture_from(config.to_dict(), type(module).__name__)
+    hidden = max((p.shape[-1] for p in module.parameters() if p.ndim > 1), default=1)
+    return Architecture("module", 1, hidden, hidden, 1, 1, hidden, hidden, False)
 
 
 def end_tokens(module: torch.nn.Module, tokenizer: Any) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +13,13 @@ from verl_hpc.algorithms import advantages
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
 from verl_hpc.config.arguments import plain_number
-from verl_hpc.config.explain import explain, near_or_all
+from verl_hpc.config.explain import explain, near_or_all, shown
 from verl_hpc.config.load import parse_config
 from verl_hpc.config.reward import SmoothingConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
+from verl_hpc.migration.legacy import older
+from verl_hpc.migration.table import find
 from verl_hpc.section import (
     Fraction,
     NonNegativeFinite,
@@ -27,6 +30,7 @@ from verl_hpc.section import (
     Section,
     Seed,
 )
+from verl_hpc.tutorial_names import ELSEWHERE
 
 _EMA = "the average of earlier rewards is reward_smoothing, such as {decay: 0.99, by: mean}"
 _COMPILED = (
@@ -36,11 +40,12 @@ _COMPILED = (
 _REFUSED = {
     **dict.fromkeys(("reward_ema", "ema_alpha", "use_reward_ema", "reward_ema_decay"), _EMA),
     **dict.fromkeys(("compile", "torch_compile", "compile_mode"), _COMPILED),
-    "strategy": "ranks for each role are placement of a run's YAML (docs/placements.md)",
-    "value_loss_coef": "actor and critic have an optimizer each, and there is no sum of their "
-    "losses; set critic_lr",
+    "strategy": ELSEWHERE["strategy"],
 }
 """Settings that tutorials have, with what serves instead."""
+_ONE_PROCESS: Mapping[str, tuple[Any, ...]] = {"num_rollout_workers": (1,), "use_fsdp": (False,)}
+"""Values of keys of runs that a trainer of one process has anyway."""
+_LOGGER = logging.getLogger("verl_hpc.config")
 _ADVANTAGES = members(advantages, Advantage)
 
 
@@ -74,6 +79,13 @@ class PPOConfig(Section):
     """GAE's lambda; with a critic."""
     adv_estimator: str | None = None
     """One of docs/algorithms.md; without it gae with a critic, else reinforce_plus_plus."""
+    adam_eps: PositiveRate = 1e-8
+    """Term that Adam adds to its denominator."""
+    train_micro_batch_size_per_gpu: Positive | None = None
+    """Responses of one backward pass, each counted as long as the longest may be; None takes as
+    many as batch.max_tokens_per_micro_batch has room for."""
+    rollout_per_device_batch_size: Positive | None = None
+    """Responses that are generated at a time."""
     rollout_batch_size: Positive | None = None
     """Prompts that are answered at a time, and that `train` takes for a step; None answers all of
     a step together, and `train` takes 8."""
@@ -104,7 +116,9 @@ def parse_ppo(config: Mapping[str, Any] | PPOConfig | None) -> PPOConfig:
     """
     if isinstance(config, PPOConfig):
         return config
-    given = {name: plain_number(value) for name, value in (config or {}).items()}
+    given: dict[str, Any] = {}
+    for name, value in (config or {}).items():
+        given |= _by_our_name(name, plain_number(value))
     for name in given:
         if name in _REFUSED:
             raise ConfigError(f"PPOTrainer config: {name} is not there: {_REFUSED[name]}")
@@ -117,6 +131,32 @@ def parse_ppo(config: Mapping[str, Any] | PPOConfig | None) -> PPOConfig:
         return PPOConfig.model_validate(given)
     except ValidationError as error:
         raise ConfigError("PPOTrainer config:\n" + explain(error, PPOConfig)) from None
+
+
+def _by_our_name(name: str, value: Any) -> dict[str, Any]:
+    """Return a setting by its name here: keys of a tutorial's YAML file are known, too.
+
+    Raises:
+        ConfigError: a key that only runs have.
+    """
+    tutorials, fields = older().tutorials, PPOConfig.model_fields
+    if value in _ONE_PROCESS.get(name, ()):
+        return {}
+    if name in fields or name not in tutorials:
+        return {name: value}
+    key = tutorials[name].key
+    # batch_size is left out: in a file it means the prompts of a step.
+    for field in fields.keys() - {"batch_size"}:
+        if field in tutorials and tutorials[field].key == key:
+            return {field: value}
+    row = find(key)
+    if row is not None and row.fate == "any":
+        _LOGGER.warning("PPOTrainer config: %s changes no number: %s", name, row.says)
+        return {}
+    raise ConfigError(
+        f"PPOTrainer config: {name} = {shown(value)} is of runs: `python -m verl_hpc train` takes "
+        "it from a YAML file (docs/migrating_from_verl.md); a trainer in Python is one process"
+    )
 
 
 def run_config(
@@ -133,6 +173,9 @@ def run_config(
             f"actor_model is in {dtype}; expected float32, bfloat16 or float16: model.to(...)"
         )
     at_a_time = config.rollout_batch_size and config.rollout_batch_size * config.num_samples
+    limits = [n for n in (at_a_time, config.rollout_per_device_batch_size) if n is not None]
+    longest = config.max_prompt_length + config.max_response_length
+    micro_batch = config.train_micro_batch_size_per_gpu
     verify: dict[str, Any] = {"on_mismatch": "correct"} if config.replay else {}
     if dtype == "float16":
         verify["probe_tolerance"] = 0.1  # as bfloat16's
@@ -145,7 +188,7 @@ def run_config(
         "seed": config.seed,
         "directory": config.output_dir,
         "model": {"path": "of-this-process", "dtype": "bfloat16" if dtype != "float32" else dtype},
-        "optimizer": {"lr": config.lr},
+        "optimizer": {"lr": config.lr, "epsilon": config.adam_eps},
         "reward": {"smoothing": smoothing},
         "rollout": {
             "engine": "hf",
@@ -153,7 +196,7 @@ def run_config(
             "temperature": config.temperature,
             "max_prompt_tokens": config.max_prompt_length,
             "max_response_tokens": config.max_response_length,
-            "max_num_seqs": at_a_time,
+            "max_num_seqs": min(limits, default=None),
             "verify": verify,
         },
         "algorithm": {
@@ -167,11 +210,14 @@ def run_config(
             "size": num_prompts,
             "mini_batches": _mini_batches(num_prompts * config.num_samples, config.batch_size),
             "update_epochs": config.ppo_epochs,
+            **({"max_tokens_per_micro_batch": micro_batch * longest} if micro_batch else {}),
         },
         "data": {"train": {"kind": "files", "paths": ["of-this-process"]}, "chat": "never"},
     }
     if has_critic:
-        tree["roles"] = {"critic": {"optimizer": {"lr": config.critic_lr}}}
+        tree["roles"] = {
+            "critic": {"optimizer": {"lr": config.critic_lr, "epsilon": config.adam_eps}}
+        }
     return parse_config(tree, "PPOTrainer config")
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import torch
 
 from verl_hpc.api.assemble import assemble
-from verl_hpc.api.batch import Batch, batch_of, numbers_of, scores_of
+from verl_hpc.api.batch import Batch, batch_of, numbers_of
 from verl_hpc.api.checkpoints import find_step, fingerprint_of, load_step, save_step
 from verl_hpc.api.exporters import Exports, sink_of
 from verl_hpc.api.modules import as_actor, as_critic, check_tokenizer
@@ -23,12 +23,13 @@ from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
 from verl_hpc.api.switches import check_code, debug_and_profile, refused
 from verl_hpc.config.arguments import checked, having
-from verl_hpc.config.explain import shown
+from verl_hpc.config.role import ACTOR
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError
 from verl_hpc.flow import DataFlow
+from verl_hpc.generation.score import gather_scores
 from verl_hpc.metrics.meters import Meters
 from verl_hpc.metrics.sinks import Sink, Sinks
 from verl_hpc.section import NonNegative
@@ -59,7 +60,6 @@ class PPOTrainer:
         data_provider: what `train` takes prompts from, such as a `DataProvider`.
         namespace: prefix of the names of metrics, and of the directories of checkpoints and
             temporary files.
-        strategy: is refused, with what serves instead: a process has a device for each role.
 
     Raises:
         ConfigError, ModelError, RewardError: what cannot be honoured, with what serves instead.
@@ -76,16 +76,8 @@ class PPOTrainer:
         reward_fn: Reward = None,
         data_provider: Annotated[Any, _READS] | None = None,
         namespace: Namespace = None,
-        strategy: Any = None,
     ) -> None:
         check_one_process("PPOTrainer")
-        if strategy is not None:
-            raise ConfigError(
-                f"PPOTrainer: strategy = {shown(strategy)}: a trainer of one process has a device "
-                "for each role, which get_actor_critic(device_map=...) chooses. Ranks for each "
-                "role are placement in a run's YAML, and how they divide a model is parallel "
-                "(docs/placements.md)"
-            )
         check_tokenizer(tokenizer, "PPOTrainer")
         self.config, self.namespace = parse_ppo(config), namespace
         self.actor_model, self.critic_model = as_actor(actor_model), as_critic(critic_model)
@@ -197,7 +189,9 @@ class PPOTrainer:
     def _scores(self, batch: Batch) -> Scores:
         scorer = self._run.reward
         assert scorer is not None
-        return scores_of(scorer(batch.requests))
+        count = len(batch)
+        scores = scorer(batch.requests)
+        return gather_scores(self._run.roles[ACTOR].place, range(count), scores, count)
 
     def _update(self, batch: Batch, scores: Scores) -> dict[str, float]:
         with self._meters.during("update"):

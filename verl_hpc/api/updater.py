@@ -17,7 +17,8 @@ class PPORoleUpdater:
     """Trains a policy on responses that somebody else has generated and scored.
 
     Args:
-        model: an `ActorModel`, or an AutoModelForCausalLM.
+        model: an `ActorModel`, an AutoModelForCausalLM, or the pair of `get_actor_critic`, of which
+            both are trained.
         engine: hybrid: the process that trains also generates, with the same weights.
         overlap_comm: in one process there is nothing to communicate, and so nothing to overlap:
             True and False compute the same.
@@ -44,11 +45,12 @@ class PPORoleUpdater:
                 "on several ranks, with roles on ranks of their own, is a run of `python -m "
                 "verl_hpc train` (docs/placements.md)"
             )
+        model, critic = model if isinstance(model, tuple) and len(model) == 2 else (model, None)
         model = as_actor(model, "PPORoleUpdater: model")
         if tokenizer is None:
             tokenizer = tokenizer_of(model, "PPORoleUpdater")
         self.engine, self.overlap_comm = engine, overlap_comm
-        self.trainer = PPOTrainer(model, None, tokenizer, config)
+        self.trainer = PPOTrainer(model, critic, tokenizer, config)
 
     def update(self, batch: Batch, rewards: Sequence[float]) -> dict[str, float]:
         """Take one step on a `RolloutManager`'s responses; metrics as `PPOTrainer.step`'s."""

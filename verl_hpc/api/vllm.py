@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,13 +46,11 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         seeds: Sequence[int],
-        structured: Mapping[str, Any] | None = None,
         ends: Sequence[int] | None = None,
     ) -> list[Response]:
         """Return a response with log-probs to each prompt of token ids.
 
         Args:
-            structured: fields of vLLM's StructuredOutputsParams, such as {"choice": [...]}.
             ends: tokens that end a response, in the place of the model's own.
 
         Raises:
@@ -60,7 +58,7 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         """
         from verl_hpc.rollout.user_llm import answer
 
-        return answer(self.llm_engine, prompts, sampling, seeds, structured, ends)
+        return answer(self.llm_engine, prompts, sampling, seeds, ends)
 
     def generate(self, input_ids: Any, attention_mask: Any = None, **kwargs: Any) -> torch.Tensor:
         """Return prompts with their responses, (B, longest) int64, as transformers' generate does:
@@ -71,8 +69,7 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
             input_ids: (B, L) padded on their left, or B lists of ids.
             attention_mask: (B, L), 0 where a token is padding.
             kwargs: transformers' max_new_tokens, max_length, do_sample, temperature, top_p, top_k,
-                min_p, repetition_penalty, stop_strings, eos_token_id and pad_token_id, and seed;
-                choices (texts) or regex, which restrict the response by vLLM's structured outputs.
+                min_p, repetition_penalty, stop_strings, eos_token_id and pad_token_id, and seed.
 
         Raises:
             ConfigError: another argument, with the reason.
@@ -81,8 +78,7 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         prompts, asked = rows_of(input_ids, attention_mask), Generation.of(kwargs)
         width = max(map(len, prompts))
         seeds = [asked.seed + i for i in range(len(prompts))]
-        how = asked.sampling(width), seeds, asked.structured, asked.ends
-        responses = self.respond(prompts, *how)
+        responses = self.respond(prompts, asked.sampling(width), seeds, asked.ends)
         longest = max(len(r.tokens) for r in responses)
         output = torch.full((len(prompts), width + longest), asked.pad_token_id)
         for row, prompt, response in zip(output, prompts, responses, strict=True):

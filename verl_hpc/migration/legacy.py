@@ -28,6 +28,8 @@ class Tutorial:
     says: str = ""
     implies: Mapping[str, Any] = field(default_factory=dict)
     """What else the name says."""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """Other keys, by the values of the name that mean them."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def modern(given: Mapping[str, Any]) -> Modern:
     """Keys of today for the older ones among those that are given."""
     made, tutorials = Modern(given), older().tutorials
     for key, value in given.items():
-        new = _renamed(key)
+        new = _renamed(key, value)
         if new == key or value is not None:  # or verl's default of a name that it has replaced
             made.take(new, key, value)
     for name, meant in tutorials.items():
@@ -161,10 +163,10 @@ def modern(given: Mapping[str, Any]) -> Modern:
     return made
 
 
-def _renamed(key: str) -> str:
+def _renamed(key: str, value: Any) -> str:
     meant = older().tutorials.get(key)
     if meant is not None:
-        return key if meant.by else meant.key
+        return key if meant.by else meant.instead.get(str(value), meant.key)
     for old, new in older().renamed.items():
         if key == old or key.startswith(f"{old}."):
             return new + key[len(old) :]

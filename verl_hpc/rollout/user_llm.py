@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from transformers import AutoConfig
 from vllm import LLM
 from vllm.exceptions import VLLMValidationError
 
+from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, DataError, ModelError
 from verl_hpc.layout.vllm import check_cpu_heads
 from verl_hpc.rollout.protocol import Request, Response, Sampling
 from verl_hpc.rollout.vllm_requests import Requests
-from verl_hpc.rollout.vllm_settings import checked, in_one_line
+from verl_hpc.rollout.vllm_settings import checked, in_one_line, memory
 from verl_hpc.sources.local import model_directory
 
 
@@ -33,12 +38,32 @@ def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
     model = model_directory("model_name", model)
     if device == "cpu":
         check_cpu_heads(_head_size(model), f"model_name = {model}", "HfModelAdapter")
-        # A prompt that is cut in two fails there where requests have seeds.
-        chosen = {"enable_chunked_prefill": False, **chosen}
+        # A prompt that is cut in two fails there where requests have seeds, and by default the
+        # cache would have nearly all memory of the machine.
+        usual = {"enable_chunked_prefill": False, **memory(RolloutConfig(), device)}
+        chosen = {**usual, **chosen}
     try:
         return LLM(model=model, **chosen)
     except (ValueError, NotImplementedError, RuntimeError, OSError) as error:
-        raise ConfigError(f"vLLM cannot start with {model}: {in_one_line(error)}") from error
+        why = in_one_line(error)
+        if "root cause" in str(error):
+            why = _cause(model, chosen) or why
+        raise ConfigError(f"vLLM cannot start with {model}: {why}") from error
+
+
+def _cause(model: str, options: Mapping[str, Any]) -> str:
+    """Return why vLLM's engine fails. It does so in a process of its own, whose error is printed
+    alone: let it fail once more where the output can be read."""
+    code = "import json, sys, vllm; vllm.LLM(**json.loads(sys.argv[1]))"
+    arguments = json.dumps({"model": model, **options}, default=str)
+    done = subprocess.run(
+        [sys.executable, "-c", code, arguments],
+        env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        capture_output=True,
+        text=True,
+    )
+    named = re.findall(r"\b\w*(?:Error|Exception): .+", done.stdout + done.stderr)
+    return next((line for line in named if "root cause" not in line), "")
 
 
 def _head_size(model: str) -> int:
@@ -57,7 +82,6 @@ def answer(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     seeds: Sequence[int],
-    structured: Mapping[str, Any] | None = None,
     ends: Sequence[int] | None = None,
 ) -> list[Response]:
     """Generate a response to each prompt.
@@ -67,13 +91,12 @@ def answer(
         prompts: token ids.
         sampling: how to sample tokens.
         seeds: one per response.
-        structured: see `Sampling`.
         ends: see `Requests`.
 
     Raises:
         DataError: vLLM refuses a prompt.
     """
-    requests = Requests(llm.llm_engine, replace(sampling, structured=structured), ends=ends)
+    requests = Requests(llm.llm_engine, sampling, ends=ends)
     for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
         try:
             requests.begin(index, Request(prompt, seed))

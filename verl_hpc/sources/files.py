@@ -82,6 +82,7 @@ def _listed_in_store(path: str, options: Mapping[str, Any] | None) -> list[str]:
         details = store.glob(root, detail=True) if is_pattern else store.ls(root, detail=True)
         entries = details.values() if isinstance(details, Mapping) else details
         names = [entry["name"] for entry in entries if entry["type"] == "file"]
+        store.invalidate_cache()  # else files that come later are not seen
         return [store.unstrip_protocol(name) for name in names]
 
     return retried(path, ask)

@@ -7,16 +7,8 @@ import pytest
 import torch
 
 import verl_hpc
-from tests.unit.api.conftest import share_of_vowels
-from verl_hpc.api.batch import numbers_of, scores_of
+from verl_hpc.api.batch import numbers_of
 from verl_hpc.errors import DataError
-from verl_hpc.rewards.scoring import Score
-
-
-def test_what_tokens_earn_reaches_the_update():
-    found = scores_of([Score(0.5), Score(1.5, per_token=[0.0, 1.0, 0.5]), Score(0.0)])
-    assert found.values == [0.5, 1.5, 0.0]
-    assert found.per_token == {1: {1: 1.0, 2: 0.5}}
 
 
 @pytest.fixture
@@ -50,14 +42,6 @@ def test_rewards_that_are_no_numbers(trainer):
                 DataError, match="rewards = .*; expected a number for each response"
             ):
                 take()
-
-
-def test_rewards_may_be_a_tensor(trainer):
-    batch = trainer.rollout(["one", "two"])
-    rewards = [share_of_vowels(text, None) for text in batch.texts]
-    assert trainer.update(batch, torch.tensor(rewards))["critic/score/mean"] == pytest.approx(
-        sum(rewards) / 2
-    )
 
 
 def test_rewards_may_be_any_iterable_of_numbers():

@@ -1,14 +1,10 @@
 """Streams of prompts: order, position, what is read ahead, URLs, and other sources."""
 
 import functools
-import http.server
 import json
 import queue
-import threading
 from itertools import chain
-from pathlib import Path
 
-import fsspec
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -65,31 +61,6 @@ def prompts_of_all():
     return [row["prompt"] for row in ROWS]
 
 
-def test_rows_behind_a_url_of_memory(kind, tmp_path):
-    """fsspec's own memory:// file system, as an object store is opened."""
-    data = write(tmp_path / f"rows.{kind}").read_bytes()
-    with fsspec.open(f"memory://bucket/rows.{kind}", "wb") as file:
-        file.write(data)
-    provider = verl_hpc.DataProvider(f"memory://bucket/rows.{kind}", kind, namespace="n")
-    assert prompts(provider.read(10)) == prompts_of_all()
-
-
-def test_rows_behind_a_url_of_a_local_http_server(kind, tmp_path):
-    write(tmp_path / f"rows.{kind}")
-    handler = functools.partial(_Ranges, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/rows.{kind}"
-            assert prompts(verl_hpc.DataProvider(url, kind).read(10)) == prompts_of_all()
-            with pytest.raises(DataError, match="nothing"):
-                verl_hpc.DataProvider(url.replace("rows", "nothing"), kind)
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture(scope="module")
 def s3_server():
     """Where a store of moto's listens, which keeps it in memory."""
@@ -110,58 +81,16 @@ def test_rows_of_a_bucket_of_a_local_s3_server(kind, tmp_path, s3_server):
     client.create_bucket(Bucket="bucket")
     client.upload_file(str(write(tmp_path / f"rows.{kind}")), "bucket", f"rows.{kind}")
     options = {"key": "test", "secret": "test", "client_kwargs": names}
-    provider = verl_hpc.DataProvider(f"s3://bucket/rows.{kind}", kind, storage_options=options)
-    assert prompts(provider.read(10)) == prompts_of_all()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"key": "test", "secret": "test"}, "bucket does not exist"),
-        ({}, "NoCredentialsError: .*the credentials"),
-        ({"nonsense": 1}, "nonsense.*storage_options"),
-    ],
-)
-def test_a_bucket_that_cannot_be_read_is_named(s3_server, monkeypatch, options, words):
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    client = {"region_name": "us-east-1", "endpoint_url": s3_server}
-    with pytest.raises(DataError, match=f"^s3://nowhere/rows.jsonl: .*{words}"):
-        verl_hpc.DataProvider(
-            "s3://nowhere/rows.jsonl", "jsonl", storage_options={"client_kwargs": client, **options}
-        )
-
-
-class _Ranges(http.server.SimpleHTTPRequestHandler):
-    """Gives parts of files, as object stores do."""
-
-    def do_GET(self):
-        file = Path(self.translate_path(self.path))
-        if not file.is_file():
-            self.send_error(404)
-            return
-        data, span = file.read_bytes(), self.headers.get("Range")
-        if span is not None:
-            first, _, last = span.removeprefix("bytes=").partition("-")
-            whole, data = len(data), data[int(first) : int(last) + 1]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{int(first) + len(data) - 1}/{whole}")
-        else:
-            self.send_response(200)
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args):
-        pass
+    for path in (f"s3://bucket/rows.{kind}", "s3://bucket/", f"s3://bucket/*.{kind}"):
+        provider = verl_hpc.DataProvider(path, kind, storage_options=options)
+        assert prompts(provider.read(10)) == prompts_of_all() and len(provider) == 10
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"data_path": "nowhere.parquet"}, "no such file"),
+        ({"data_path": "memory://nowhere/"}, r"no file matches memory://nowhere/\*.parquet"),
         ({"file_format": "csv"}, "file_format = 'csv'; choose parquet or jsonl"),
         ({"data_path": "nope://x/rows.parquet"}, "nope"),
         ({"prompt_key": "question"}, "no column 'question'"),
@@ -194,16 +123,6 @@ def test_a_trainer_reads_its_provider_and_goes_on_where_it_was(make_trainer, tmp
     second.load_checkpoint(tmp_path)
     assert second.train(2) == expected
     assert seen[9:] == [f"a{i}" for i in range(3, 9)]
-
-
-def test_a_source_is_a_small_class(make_trainer):
-    class Ones(verl_hpc.PromptSource):
-        def rows(self):
-            while True:
-                yield {"prompt": "one", "answer": "1"}
-
-    trainer = make_trainer(data_provider=Ones(), rollout_batch_size=2)
-    assert len(trainer.train(2)) == 2 and trainer.data_provider.count == 4
 
 
 class Queued(verl_hpc.PromptSource):

@@ -7,27 +7,6 @@ from tests.unit.api.conftest import share_of_vowels
 from verl_hpc.errors import ConfigError, DataError, FlowError, TrainingError
 
 
-def test_functions_of_one_argument_chain():
-    flow = verl_hpc.DataFlow()
-    flow.add_operator(verl_hpc.Operator("one", lambda: 1))
-    flow.add_operator(verl_hpc.Operator("two", lambda x: x + 1))
-    flow.add_operator(verl_hpc.Operator("four", lambda value: 2 * value))
-    assert flow.compile().run() == {"one": 1, "two": 2, "four": 4}
-    assert flow.without("two").compile().run() == {"one": 1, "four": 2}
-    with pytest.raises(FlowError, match="no operator 'three'"):
-        flow.without("three")
-
-
-def test_other_functions_take_earlier_values_by_name():
-    flow = verl_hpc.DataFlow()
-    flow.add_operator(verl_hpc.Operator("rollout", lambda prompts: [p + "!" for p in prompts]))
-    flow.add_operator(verl_hpc.Operator("reward", lambda rollout: [len(r) for r in rollout]))
-    flow.add_operator(verl_hpc.Operator("update", lambda rollout, reward: sum(reward)))
-    assert flow.compile().run(prompts=["a", "bc"])["update"] == 5
-    with pytest.raises(FlowError, match="prompts missing"):
-        flow.compile().run()
-
-
 def test_a_value_that_nobody_gives_is_named():
     flow = verl_hpc.DataFlow().add_operator(verl_hpc.Operator("a", lambda: 1))
     flow.add_operator(verl_hpc.Operator("b", lambda a, rewrds: a))
@@ -120,16 +99,3 @@ def test_a_manager_answers_texts_and_ids(hf_model, tokenizer):
     short = verl_hpc.RolloutManager(hf_model, tokenizer, max_prompt_length=2)
     with pytest.raises(DataError, match="the prompt has 3 tokens"):
         short.generate("abc")
-
-
-def test_a_role_is_updated_by_itself(hf_model, tokenizer):
-    actor = verl_hpc.ActorModel(hf_model)
-    updater = verl_hpc.PPORoleUpdater(
-        actor, engine="hybrid", overlap_comm=True, config={"lr": 1e-2, "kl_coef": 0.0}
-    )
-    batch = verl_hpc.RolloutManager(actor, tokenizer, 4, max_response_length=4).generate(["ab"])
-    before = hf_model.lm_head.weight.detach().clone()
-    metrics = updater.update(batch, [0.0, 1.0, 2.0, 3.0])
-    assert metrics["actor/grad_norm"] > 0 and not before.equal(hf_model.lm_head.weight)
-    with pytest.raises(ConfigError, match="engine = 'fsdp'"):
-        verl_hpc.PPORoleUpdater(actor, engine="fsdp")

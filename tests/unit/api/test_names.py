@@ -44,9 +44,12 @@ def test_type_checkers_see_the_same_names():
 
 
 def test_dir_lists_what_else_a_package_has():
-    import verl_hpc.metrics.sinks
+    import verl_hpc.metrics
 
-    assert {"MetricsExporter", "sinks", "__doc__", "__path__"} <= set(dir(verl_hpc.metrics))
+    assert {"MetricsExporter", "__doc__", "__path__"} <= set(dir(verl_hpc.metrics))
+    rooms = {"data", "metrics", "models", "rollout", "trainer", "utils"}
+    public = {name for name in dir(verl_hpc) if not name.startswith("_")}
+    assert public - rooms == tutorial_names.MODULES.keys()
     assert {"__version__", "metrics", "__name__"} <= set(dir(verl_hpc))
 
 

@@ -5,7 +5,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import verl_hpc
-from tests.unit.api.conftest import share_of_vowels
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError, RewardError
 from verl_hpc.metrics import MetricsExporter
@@ -42,31 +41,6 @@ def test_without_a_reward_only_the_penalty_teaches(make_trainer, prompts, hf_mod
     assert sum(found[-3:]) / 3 < 0.6 * found[0]
 
 
-def test_the_same_seed_gives_the_same_weights(model_dir, tokenizer, prompts):
-    def run():
-        actor = verl_hpc.HfModelAdapter(str(model_dir))
-        config = {"lr": 1e-2, "max_response_length": 4}
-        trainer = verl_hpc.PPOTrainer(actor, None, tokenizer, config, reward_fn=share_of_vowels)
-        return [trainer.step(prompts) for _ in range(2)], weights_of(trainer)
-
-    (first, mine), (second, others) = run(), run()
-    assert first == second
-    assert all(torch.equal(mine[name], others[name]) for name in mine)
-
-
-def test_the_parts_of_a_step_are_the_step(make_trainer, prompts, model_dir):
-    whole = make_trainer()
-    expected = [whole.step(prompts), weights_of(whole)]
-    actor = verl_hpc.HfModelAdapter(str(model_dir))
-    apart = make_trainer(actor_model=actor)
-    batch = apart.rollout(prompts)
-    assert len(batch) == 16 and len(batch.texts) == 16
-    assert batch[0].prompt == "abc" and len(batch[0].log_probs) == len(batch[0].response_ids)
-    found = apart.update(batch, apart.rewards(batch))
-    assert found == expected[0]
-    assert all(torch.equal(w, expected[1][n]) for n, w in weights_of(apart).items())
-
-
 def test_mini_batches_and_epochs_are_optimizer_steps(make_trainer, prompts):
     trainer = make_trainer(batch_size=4, ppo_epochs=2, rollout_batch_size=4)
     trainer.step(prompts)
@@ -98,14 +72,6 @@ def test_half_precision_has_float32_masters(model_dir, make_trainer, prompts, dt
     tensors = trainer._run.roles["actor"].trained.optimizer_tensors()
     assert {t.dtype for t in tensors.values()} == {torch.float32}
     trainer.step(prompts)
-
-
-def test_padding_is_left_out_by_mask_or_by_the_tokenizer(make_trainer, tokenizer):
-    trainer = make_trainer()
-    padded = tokenizer(["abc", "a"], padding=True, return_tensors="pt")
-    expected = [tuple(tokenizer.encode(text)) for text in ("abc", "a")]
-    assert [r.prompt_ids for r in trainer.rollout(padded)] == expected
-    assert [r.prompt_ids for r in trainer.rollout(padded["input_ids"])] == expected
 
 
 def test_a_resumed_trainer_goes_on_as_if_nothing_had_happened(
@@ -188,35 +154,6 @@ def test_exporters_are_told_every_step_and_dropped_where_they_fail(make_trainer,
     assert caplog.text.count("Broken is dropped") == 1
     with pytest.raises(ConfigError, match="has no write"):
         trainer.add_metrics_exporter(object())
-
-
-def test_a_namespace_is_in_the_names_that_exporters_are_told(make_trainer, prompts, tmp_path):
-    told, trainer = {}, make_trainer(namespace="search-rl")
-    trainer.add_metrics_exporter(lambda step, metrics: told.update(metrics))
-    exporter = MetricsExporter(textfile=tmp_path / "verl.prom")
-    trainer.add_metrics_exporter(exporter)
-    trainer.step(prompts)
-    assert all(name.startswith("search-rl/") for name in told)
-    assert {"search-rl/loss", "search-rl/timing_s/rollout"} <= told.keys()
-    text = (tmp_path / "verl.prom").read_text()
-    assert 'verl_rollout_latency_seconds_count{run="search-rl"} 1.0' in text
-    assert f'verl_reward_count{{run="search-rl"}} {len(prompts)}.0' in text
-
-
-def test_rewards_by_name_see_the_reference(make_trainer, prompts):
-    @verl_hpc.register_reward
-    def always_the_reference(sampled_response, reference_answer):
-        return float(reference_answer)
-
-    trainer = make_trainer(reward_fn="always_the_reference")
-    metrics = trainer.step(prompts, references=[2.0] * 16)
-    assert metrics["critic/score/mean"] == 2.0
-
-    def math(sampled_response, reference_answer):
-        return 0.0
-
-    with pytest.raises(RewardError, match="math is a function of verl_hpc"):
-        verl_hpc.register_reward(math)
 
 
 @pytest.mark.parametrize(("response", "right"), [("4", 1.0), ("so \\boxed{8/2}", 1.0), ("5", 0.0)])

@@ -33,13 +33,6 @@ def test_a_manager_generates_no_more_than_its_limit_at_a_time(hf_model, tokenize
     assert actor.sizes == [2, 2, 2, 2, 1]
 
 
-def test_a_trainer_answers_rollout_batch_size_prompts_at_a_time(make_trainer, hf_model, prompts):
-    actor = Counted(hf_model)
-    trainer = make_trainer(actor_model=actor, rollout_batch_size=4, num_samples=2)
-    trainer.step(prompts)
-    assert actor.sizes == [8] * 4
-
-
 class Waiting:
     """Rows that stand still until they are let go, and which of them were asked for."""
 

@@ -34,7 +34,7 @@ def test_an_unknown_way_to_start(tmp_path):
 
 def test_a_tutorials_file_that_cannot_be_honoured(tmp_path):
     tree = {
-        "algorithm": {"name": "ppo", "value_loss_coef": 0.5},
+        "algorithm": {"name": "dapo"},
         "model": {"pretrain_model_path": "gpt2", "reward_function": "exact_match"},
         "data": {"train_path": "rows.jsonl"},
         "engine": {"actor_type": "fsdp", "num_gpus": 1},
@@ -42,5 +42,5 @@ def test_a_tutorials_file_that_cannot_be_honoured(tmp_path):
     write(tmp_path / "ppo_config.yaml", tree)
     done = train(tmp_path, "--config", "ppo_config.yaml", "trainer.device=npu")
     assert done.returncode == 1
-    assert "  algorithm.value_loss_coef: actor and critic are two models" in done.stderr
+    assert "  algorithm: is several settings here" in done.stderr
     assert "  trainer.device: ranks take the GPUs" in done.stderr

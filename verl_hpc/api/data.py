@@ -24,7 +24,7 @@ from verl_hpc.data.rows import OPTIONAL_COLUMNS, problem_of
 from verl_hpc.data.sources import read_problems
 from verl_hpc.errors import DataError
 from verl_hpc.section import NonNegative, Positive
-from verl_hpc.sources.files import is_url, list_files
+from verl_hpc.sources.files import ENDINGS, is_url, list_files
 
 
 def _check_place(value: Any) -> Any:
@@ -92,7 +92,8 @@ class DataProvider:
         self._scratch = temporary_directory(namespace)
         needed = [key for key in (prompt_key, answer_key) if key]
         options = dict(storage_options or {})
-        paths = [file for path in asked for file in list_files(path, options)]
+        endings = (f".{file_format}",) if file_format else ENDINGS
+        paths = [file for path in asked for file in list_files(path, options, endings)]
         self._files = []
         for number, path in enumerate(paths):
             kind = file_format or Path(path).suffix[1:]

@@ -28,14 +28,17 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def list_files(path: str, options: Mapping[str, Any] | None = None) -> list[str]:
+def list_files(
+    path: str, options: Mapping[str, Any] | None = None, endings: tuple[str, ...] = ENDINGS
+) -> list[str]:
     """Return the files that one of a data set's paths names, sorted by name.
 
-    A directory has its files that end in .parquet or .jsonl, none below it; a glob has what it
-    matches, with ** at any depth; any other path is a file. So is an http:// address.
+    A directory has its files with one of the endings, none below it; a glob has what it matches,
+    with ** at any depth; any other path is a file. So is an http:// address.
 
     Args:
         options: options of the file system of a URL.
+        endings: endings of files that are taken from a directory.
 
     Raises:
         DataError: there is none, a directory has both kinds, or a store cannot be read.
@@ -53,18 +56,18 @@ def list_files(path: str, options: Mapping[str, Any] | None = None) -> list[str]
         return sorted(files)
     else:
         return [path]
-    return files if files == [path] else _rows_among(path, files)
+    return files if files == [path] else _rows_among(path, files, endings)
 
 
-def _rows_among(path: str, files: list[str]) -> list[str]:
+def _rows_among(path: str, files: list[str], endings: tuple[str, ...]) -> list[str]:
     named = sorted(file for file in files if Path(file).name[0] not in "._")
-    chosen = [file for file in named if file.endswith(ENDINGS)]
+    chosen = [file for file in named if file.endswith(endings)]
     if not chosen:
-        raise DataError(f"{path}: has no file that ends in {' or '.join(ENDINGS)}")
+        raise DataError(f"{path}: has no file that ends in {' or '.join(endings)}")
     if len({Path(file).suffix for file in chosen}) > 1:
         raise DataError(
-            f"{path}: has files of both {' and '.join(ENDINGS)}, which may be the same rows; name "
-            f"one kind, such as {path.rstrip('/')}/*{ENDINGS[0]}"
+            f"{path}: has files of both {' and '.join(endings)}, which may be the same rows; name "
+            f"one kind, such as {path.rstrip('/')}/*{endings[0]}"
         )
     return chosen
 

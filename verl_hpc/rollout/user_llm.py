@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import AutoConfig
@@ -45,25 +40,10 @@ def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
     try:
         return LLM(model=model, **chosen)
     except (ValueError, NotImplementedError, RuntimeError, OSError) as error:
-        why = in_one_line(error)
-        if "root cause" in str(error):
-            why = _cause(model, chosen) or why
-        raise ConfigError(f"vLLM cannot start with {model}: {why}") from error
-
-
-def _cause(model: str, options: Mapping[str, Any]) -> str:
-    """Return why vLLM's engine fails. It does so in a process of its own, whose error is printed
-    alone: let it fail once more where the output can be read."""
-    code = "import json, sys, vllm; vllm.LLM(**json.loads(sys.argv[1]))"
-    arguments = json.dumps({"model": model, **options}, default=str)
-    done = subprocess.run(
-        [sys.executable, "-c", code, arguments],
-        env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
-        capture_output=True,
-        text=True,
-    )
-    named = re.findall(r"\b\w*(?:Error|Exception): .+", done.stdout + done.stderr)
-    return next((line for line in named if "root cause" not in line), "")
+        raise ConfigError(
+            f"vLLM cannot start with {model}: {in_one_line(error)} (where its engine has a process "
+            "of its own, that process has printed the cause above)"
+        ) from error
 
 
 def _head_size(model: str) -> int:

@@ -18,6 +18,7 @@ import torch
 from tests.mpi.engines_for_tests import layouts_of_world, rollout_of
 from tests.mpi.recipe_runs import configure
 from tests.mpi.storages import storage_bytes
+from tests.slow import all_slow
 from verl_hpc.engines.factory import build_engine, engine_shard_map, start_layouts
 from verl_hpc.engines.fsdp.engine import FsdpEngine
 from verl_hpc.engines.megatron.engine import MegatronEngine
@@ -73,6 +74,8 @@ RECIPES = {
         "algorithm": {"advantage": {"name": "gae"}, "kl": {"placement": "reward"}},
     },
 }
+# With float32 weights there are no master weights beside them.
+DTYPES = ["bfloat16", *all_slow("float32")]
 OFFLOADS = [(), ("gradients",), ("optimizer", "gradients"), PARTS]
 CORES = Hardware(KINDS["cpu"], 2)
 TERMS = {"gradients": ["gradients"], "optimizer": ["masters", "moments"], "parameters": ["weights"]}
@@ -167,7 +170,7 @@ def built(here, tiny_model):
     return get
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_exact_terms_are_the_bytes_of_storages(built, here, sizes, dtype):
     engines = built(sizes, dtype)
     wanted = {name: counted(engine) for name, engine in engines.by_role.items()}
@@ -204,7 +207,7 @@ def check_generation(phases, run, wanted: Mapping, offload) -> None:
 
 @pytest.mark.parametrize("offload", OFFLOADS[1:], ids="-".join)
 @pytest.mark.parametrize("role", ["actor", "critic"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_offloaded_is_what_the_ledger_takes_away(built, sizes, dtype, role, offload):
     engine = built(sizes, dtype).by_role[role]
     wanted = counted(engine)
@@ -221,7 +224,7 @@ def test_what_is_offloaded_is_what_the_ledger_takes_away(built, sizes, dtype, ro
     assert kept == {part: (part != "gradients") * sizes_of[part] for part in offload}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_buckets_of_a_run_are_in_its_ledger(built, here, monkeypatch, sizes, dtype):
     """Those of the weights' way to the rollout, from the first step on."""
     engines = built(sizes, dtype)
@@ -254,7 +257,7 @@ def test_buckets_of_gradients_are_megatron_cores(built, sizes, bucket_size):
     from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBuffer
     from megatron.core.process_groups_config import ProcessGroupCollection
 
-    engines = built(sizes, "float32")
+    engines = built(sizes, "bfloat16")
     groups = engines.by_role["actor"]._groups
     run = engines.run("grpo", ())
     shape = RoleShape.of_role(run.role_settings["actor"], engines.arch, engines.layout, False)

@@ -25,7 +25,7 @@ def path(values: Values, draft: Draft) -> None:
         raise Refused(path, "is needed and not given; verl's default is a model of its authors")
     draft.put("model.path", values.path(path), path)
     if problem := model_at(values.path(path))[1]:
-        raise Refused(path, problem, "docs/models.md")
+        raise Refused(path, f"{problem}; see docs/models.md")
     own = tokenizer if values[tokenizer] is not None else "data.tokenizer"
     if values[own] is not None:
         draft.put("model.tokenizer", values.path(own), own)

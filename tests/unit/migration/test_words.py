@@ -266,6 +266,14 @@ def test_a_file_of_hydras_beside_the_script(tmp_path):
         read_words(words)
 
 
+def test_a_files_defaults_are_verls_own_files():
+    said = migrate_tree({"defaults": ["ppo_trainer", {"override model_engine": "megatron"}]}, BASE)
+    assert not said.refused and said.config().parallel.engine == "megatron"
+    for other in ("mine", ["ppo_trainer", "mine"], [{"actor@actor_rollout_ref.actor": "mine"}]):
+        (refused,) = migrate_tree({"defaults": other, "trainer": {"nnodes": 1}}, BASE).refused
+        assert "mine" in str(refused) and "another file of Hydra's" in str(refused)
+
+
 def test_a_models_config_is_preferred_to_its_name(tmp_path):
     """A directory has a name of vision-language models, and another model in it."""
     model = tmp_path / "Qwen3-VL-8B"

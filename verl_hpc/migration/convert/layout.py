@@ -17,18 +17,7 @@ from verl_hpc.migration.convert.plain import our_word, word_for
 from verl_hpc.migration.legacy import OWN
 from verl_hpc.migration.models import model_at
 from verl_hpc.migration.reference import reference
-from verl_hpc.migration.row import (
-    ACTOR,
-    CRITIC,
-    FSDP,
-    MODEL,
-    REF,
-    ROLE,
-    ROLLOUT,
-    Draft,
-    is_there,
-    same,
-)
+from verl_hpc.migration.row import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, ROLLOUT, Draft, is_there
 from verl_hpc.migration.table import note, rows
 from verl_hpc.migration.values import Refused, Values
 
@@ -241,7 +230,7 @@ def _note_keys_of_fsdp(values: Values, draft: Draft, model: str) -> None:
     """Note the keys that verl's Megatron form does not read."""
     for name in _OF_FSDP:
         key = f"{MODEL[model]}.{name}"
-        if key in values and not same(values[key], values.default(key)):
+        if key in values and values[key] != values.default(key):
             draft.note(key, "decides nothing: it is read in the FSDP form alone")
 
 

@@ -41,6 +41,9 @@ def _adapters(values: Values, draft: Draft, section: str, ours: str) -> None:
         return
     draft.put(f"{ours}.rank", values[rank], rank)
     draft.put(f"{ours}.alpha", float(values.number(alpha)), alpha)
+    if megatron:
+        start = known(f"{section}.lora.lora_A_init_method")
+        draft.note(start.key, start.says)
     draft.put(f"{ours}.target_modules", _targets(values, targets), targets)
     if values[path] is not None:
         draft.put(f"{ours}.path", values.path(path), path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from verl_hpc.data.mixed import MixedSource
 from verl_hpc.generation.ahead import AsyncScorer
 from verl_hpc.generation.answers import Answer
 from verl_hpc.metrics.names import SCORE, SET
+from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
 from verl_hpc.runtime.control import Control
@@ -44,12 +45,13 @@ class ScoreSettings:
     """Worker processes that score; None if the rank scores one response after another."""
     stop: Sequence[str] = ()
     """Stop strings."""
+    run: str = ""
+    """The run's name."""
 
     def begin(self, answer: Answer, step: int) -> None:
         """Start scoring a response, ahead of `scores`."""
         assert self.ahead is not None
-        request = answer.request(self.tokenizer, self.stop)
-        self.ahead.begin(self._key(answer), self.scorer, request, step)
+        self.ahead.begin(self._key(answer), self.scorer, self._request(answer), step)
 
     def scores(self, answers: Sequence[Answer], step: int) -> list[Score]:
         """Return the scores of all responses of a step that this rank scores.
@@ -57,10 +59,13 @@ class ScoreSettings:
         Raises:
             RewardError, DataError: see `score_responses`.
         """
-        requests = [answer.request(self.tokenizer, self.stop) for answer in answers]
+        requests = [*map(self._request, answers)]
         if self.ahead is None:
             return self.scorer(requests)
         return self.ahead.scores(self.scorer, [*map(self._key, answers)], requests, step)
+
+    def _request(self, answer: Answer) -> Request:
+        return replace(answer.request(self.tokenizer, self.stop), experiment_name=self.run)
 
     def _key(self, answer: Answer) -> Hashable:
         return id(self.problems), id(self.scorer), answer.key

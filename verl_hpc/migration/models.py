@@ -21,18 +21,21 @@ def _names() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple((re.compile(name, re.IGNORECASE), family) for name, family in names.items())
 
 
-def model_at(path: str) -> tuple[bool, str]:
-    """Whether a model is a mixture of experts, and why a run refuses it, if it does, by its
-    `config.json` on this machine, or else by its name."""
+def model_at(path: str) -> tuple[bool | None, str]:
+    """Whether a model is a mixture of experts, None if neither says it, and why a run refuses it,
+    if it does, by its `config.json` on this machine, or else by its name."""
     directory = Path(local_directory(path))
     if (directory / "config.json").is_file():
         try:
             return read_architecture(directory).is_moe, ""
         except ModelError as error:
             return False, str(error)
-    name = path.partition("@")[0].rstrip("/").rpartition("/")[2]
+    name = path.partition("@")[0].rstrip("/").rpartition("/")[2].replace("_", "-")
     family = next((family for known, family in _names() if known.search(name)), "")
-    if not family or family in FAMILIES:
-        return bool(family and FAMILIES[family].table.expert_rows), ""
+    if not family:
+        return None, ""
+    if family in FAMILIES:
+        return bool(FAMILIES[family].table.expert_rows), ""
     needs = f": it needs {NOT_MAPPED[family]}" if family in NOT_MAPPED else ""
-    return False, f"= {path}: is a {family} by its name, a family that is not mapped{needs}"
+    known_by = "by its name; its config.json is not here"
+    return False, f"{path} is a {family} ({known_by}), which is not mapped{needs}"

@@ -14,8 +14,8 @@ and a text, our setting of the same value, or some of these fields:
 
 A name in angle brackets is one of PLACES: such a row is one of each model, or of the models in
 `of`. `of` and `by` of a table are those of its rows. `@name` is a reason in a table `reasons`, with
-what to use instead if that is the same. In a table of words `null` is null. The tables `notes` have
-sentences for functions.
+what to use instead if that is the same. In a table of words, and in `also`, `null` is null. The
+tables `notes` have sentences for functions.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _row(
     if "words" in fields:
         words = shared["words"][fields["words"]]
         fields["words"] = {_plain(theirs): _plain(ours) for theirs, ours in words.items()}
-    fields["also"] = tuple(fields.get("also", ()))
+    fields["also"] = tuple(map(_plain, fields.get("also", ())))
     fields["choices"] = tuple(fields.get("choices", "").split())
     fate: Fate = next((fate for fate in _FATES if fate == kind), "honoured")
     return Row(_filled(key, model), fate, **fields)

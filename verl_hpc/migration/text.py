@@ -69,5 +69,6 @@ def _meaning(row: Row) -> str:
     if row.ours:
         meaning = f"-> {', '.join(row.ours)}" + f"   ({row.says})" * bool(row.says)
     else:
-        meaning = f"{_TAKEN[row.fate]}: {row.says}" + f"; instead: {row.near}" * bool(row.near)
+        taken = _TAKEN["fixed" if row.also else row.fate] + "".join(f", or {v}" for v in row.also)
+        meaning = f"{taken}: {row.says}" + f"; instead: {row.near}" * bool(row.near)
     return meaning + f" (verl had it until {row.until})" * bool(row.until)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verl_hpc.config.explain import shown
 from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
@@ -17,6 +18,7 @@ from verl_hpc.migration.values import Refused
 
 _FORMS: dict[str, Form] = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
 _FILES: dict[str, Form] = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron"}
+_ENGINES = (["model_engine"], ["override model_engine"])
 _FLAGS = ("use_fsdp", "standalone")
 """Options of tutorials and of torchrun that have no value."""
 _DICTIONARY_COLON = re.compile(r":(?=[^\s/])")
@@ -86,8 +88,14 @@ def _own_file(name: str, folder: str, beside: Path | None) -> Path:
 def of_tree(tree: Mapping[str, Any]) -> Overrides:
     """What a YAML file says, and the form of verl's file that it lies over."""
     said = Overrides(dict(leaves(tree)))
-    below = said.given.pop("defaults", None) or []
-    said.form = next((form for name, form in _FILES.items() if name in below), None)
+    entries = said.given.pop("defaults", None) or []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if isinstance(entry, dict) and [*entry] in _ENGINES:
+            _choose_form(said, *entry.values())
+        elif entry in [*_FILES]:
+            said.form = _FILES[entry]
+        elif entry != "_self_":
+            said.refused.append(Refused("defaults", note("other_file", entry=shown(entry))))
     if "model_engine" in said.given:
         _choose_form(said, said.given.pop("model_engine"))
     return said

@@ -63,6 +63,8 @@ class Request:
     stop_reason: str = ""
     """What ended the response, or its last turn: "length" if it is truncated, else the stop string
     or the text of the stop token."""
+    experiment_name: str = ""
+    """The run's name."""
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -144,7 +146,8 @@ def taken(function: RewardFunction) -> list[str]:
 def arguments(request: Request, names: Iterable[str]) -> dict[str, Any]:
     """Return the keyword arguments for a function.
 
-    `extra_info` also has verl's num_turns, which counts the prompt as one.
+    `extra_info` also has verl's num_turns, which counts the prompt as one, and the run's name as
+    its experiment_name, unless the row has one.
 
     Args:
         request: the response to score.
@@ -157,7 +160,11 @@ def arguments(request: Request, names: Iterable[str]) -> dict[str, Any]:
         "data_source": request.data_source,
         "solution_str": request.response,
         "ground_truth": request.ground_truth,
-        "extra_info": {**request.extra, "num_turns": 1 + len(request.turns)},
+        "extra_info": {
+            "experiment_name": request.experiment_name,
+            **request.extra,
+            "num_turns": 1 + len(request.turns),
+        },
     }
     # Each call gets copies of the others, which it may change.
     return {n: of_verl[n] if n in of_verl else deepcopy(getattr(request, n)) for n in names}

@@ -185,9 +185,10 @@ class Settings:
 
     @property
     def score(self) -> ScoreSettings:
-        run, stop = self._run, self._config.rollout.stop
+        run, config = self._run, self._config
         assert run.reward is not None
-        return ScoreSettings(run.reward, run.tokenizer, self.problems, run.ahead, stop)
+        inputs = run.reward, run.tokenizer, self.problems, run.ahead
+        return ScoreSettings(*inputs, config.rollout.stop, config.name)
 
     @property
     def smooth(self) -> SmoothSettings | None:

@@ -124,6 +124,13 @@ def test_a_response_is_scored_with_its_tokens_and_the_row_that_it_answers():
     assert calls[:2] == [([0], False, {"level": 10}, "?"), ([1], True, {"level": 10}, "?")]
 
 
+def test_a_function_is_told_the_runs_name():
+    known = replace(
+        settings(lambda extra_info, **_: extra_info["experiment_name"] == "8b"), run="8b"
+    )
+    assert score(place(), known, *generated(1))[0].values[0] == 1.0
+
+
 def test_ranks_of_a_group_divide_its_samples():
     """Each of two scores every other one."""
 

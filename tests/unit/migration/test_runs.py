@@ -131,6 +131,8 @@ def test_the_table_of_all_keys(capsys):
     assert sorted(shown[::2]) == sorted(keys)
     meanings = dict(zip(shown[::2], shown[1::2], strict=True))
     assert meanings["algorithm.lam"] == "    -> algorithm.advantage.lam   (of gae)"
+    model_dtype = meanings["actor_rollout_ref.actor.fsdp_config.model_dtype"]
+    assert model_dtype.startswith("    verl's default alone, or None, or fp32, or float32, or bf16")
     assert meanings["trainer.val_only"].startswith("    verl's default alone: a run takes at least")
     assert "; instead: evaluation.at_start" in meanings["trainer.val_only"]
     assert meanings["lr"] == "    a tutorial's name of actor_rollout_ref.actor.optim.lr"

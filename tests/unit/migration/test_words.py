@@ -266,6 +266,14 @@ def test_a_file_of_hydras_beside_the_script(tmp_path):
         read_words(words)
 
 
+def test_a_files_defaults_are_verls_own_files():
+    said = migrate_tree({"defaults": ["ppo_trainer", {"override model_engine": "megatron"}]}, BASE)
+    assert not said.refused and said.config().parallel.engine == "megatron"
+    for other in ("mine", ["ppo_trainer", "mine"], [{"actor@actor_rollout_ref.actor": "mine"}]):
+        (refused,) = migrate_tree({"defaults": other, "trainer": {"nnodes": 1}}, BASE).refused
+        assert "mine" in str(refused) and "another file of Hydra's" in str(refused)
+
+
 def test_a_models_config_is_preferred_to_its_name(tmp_path):
     """A directory has a name of vision-language models, and another model in it."""
     model = tmp_path / "Qwen3-VL-8B"
@@ -275,3 +283,20 @@ def test_a_models_config_is_preferred_to_its_name(tmp_path):
     assert "model_type = 'deepseek_v3' is not mapped" in model_at(str(model))[1]
     (model / "config.json").write_text(SIZES.read_text(encoding="utf-8"))
     assert model_at(str(model)) == (False, "")
+
+
+def test_the_family_of_a_models_name():
+    families = {
+        "DeepSeek-R1": "deepseek_v3", "DeepSeek-R1-0528-Qwen3-8B": "", "gemma-2b-it": "gemma",
+        "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nemotron_h", "Llama-3.1-Nemotron-Nano-8B-v1": "",
+        "MiMo-7B-RL": "mimo", "mimosa-7b": "", "gemma-2-9b": "gemma2", "gemma-7b": "gemma",
+        "Qwen3-Coder-Next": "qwen3_next", "deepseek-moe-16b": "deepseek", "QVQ-72B": "qwen2_vl",
+        "OLMoE-1B-7B-0924": "olmoe", "Phi-3.5-MoE-instruct": "phimoe", "Pixtral-12B": "pixtral",
+        "ERNIE-4.5-21B-A3B-PT": "ernie4_5_moe", "Llama-4-Scout-17B-16E": "llama4",
+        "Llama-3.2-11B-Vision": "mllama",
+    }  # fmt: skip
+    said = {name: model_at(f"a/{name}")[1] for name in families}
+    assert [n for n, f in families.items() if (f" a {f} " if f else "") not in said[n]] == []
+    assert [n for n, f in families.items() if said[n] and not f] == []
+    kinds = {"qwen3_30b_a3b": True, "Qwen3-8B": False, "Qwen2.5-7B-Instruct": False, "mine": None}
+    assert {name: model_at(name)[0] for name in kinds} == kinds

@@ -125,11 +125,24 @@ def written(folder, parameters, body="return 1.0", head=""):
 
 TURNS = [{"role": "assistant", "content": "four", "token_ids": [5]}]
 FULL = Request(
-    0, "mine", "on", {"k": 1}, "four", "", "ask", [5], TURNS, True, lambda: {"level": 3}, "length"
+    0,
+    "mine",
+    "on",
+    {"k": 1},
+    "four",
+    "",
+    "ask",
+    [5],
+    TURNS,
+    True,
+    lambda: {"level": 3},
+    "length",
+    "run",
 )
 KNOWN = {
     "data_source": "mine", "solution_str": "four", "ground_truth": "on",
-    "extra_info": {"k": 1, "num_turns": 2}, "response_ids": [5], "turns": TURNS, "truncated": True,
+    "extra_info": {"k": 1, "num_turns": 2, "experiment_name": "run"},
+    "response_ids": [5], "turns": TURNS, "truncated": True,
     "stop_reason": "length", "row": {"level": 3}, "prompt": "ask",
 }  # fmt: skip
 

@@ -107,10 +107,8 @@ def _adam(values: Values, model: str, section: str) -> dict[str, tuple[Any, str]
         "clip_grad": (values[clip], clip),
     }
     override = f"{section}.override_optimizer_config"
-    more = values.below(override)
-    for key in [f"{override}.{name}" for name in more if f"{override}.{name}" in values]:
-        if known(key).fate == "any":
-            del more[key.removeprefix(f"{override}.")]
+    given = values.below(override)
+    more = {name: v for name, v in given.items() if known(f"{override}.{name}").fate != "any"}
     if "eps" in more:
         settings["epsilon"] = more.pop("eps"), override
     if more:

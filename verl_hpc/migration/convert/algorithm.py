@@ -9,7 +9,7 @@ from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.config.algorithm import SCALED
 from verl_hpc.migration.convert.plain import copied, our_word, refusal
-from verl_hpc.migration.row import ACTOR, Draft
+from verl_hpc.migration.row import ACTOR, ROLLOUT, Draft
 from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused, Values
 
@@ -100,7 +100,9 @@ def correction(values: Values, draft: Draft) -> None:
         draft.put("algorithm.old_log_probs", "rollout", bypass)
         if values[key]:
             draft.note(key, "verl only logs weights with bypass_mode")
-    ours = "algorithm.correction"
+    ours, computed = "algorithm.correction", f"{ROLLOUT}.calculate_log_probs"
+    if (weights or reject) and not values[computed]:
+        draft.note(computed, note("uncorrected"))
     if weights:
         draft.put(f"{ours}.weights", weights, key)
         key = f"{_CORRECTION}.rollout_is_threshold"

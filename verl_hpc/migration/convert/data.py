@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verl_hpc.migration.convert.plain import our_word, refusal
 from verl_hpc.migration.row import Draft, same
-from verl_hpc.migration.table import rows
+from verl_hpc.migration.table import note, rows
 from verl_hpc.migration.values import Refused, Values, at_home
 
 _TRAIN, _TEST = "data.train_files", "data.val_files"
@@ -107,13 +107,15 @@ def reward_function(values: Values, draft: Draft) -> None:
 
 def reward_model(values: Values, draft: Draft) -> None:
     """The reward model."""
-    switch, path = f"{_MODEL}.enable", f"{_MODEL}.model_path"
+    switch, path, function = f"{_MODEL}.enable", f"{_MODEL}.model_path", f"{_OWN}.path"
     if values[switch] is None or not values.flag(switch):
         return
+    if values[function] is not None:
+        raise Refused(switch, note("model_as_service", function=function), "reward.function: judge")
     if values[path] is None:
         raise Refused(path, f"is needed with {switch}", "roles.reward.path")
     draft.put("roles.reward.path", values.path(path), path, switch)
-    draft.note(path, "a model with a score head, which scores in place of a function")
+    draft.note(path, note("score_head"))
 
 
 def overlong_penalty(values: Values, draft: Draft) -> None:

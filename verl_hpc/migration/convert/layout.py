@@ -17,18 +17,7 @@ from verl_hpc.migration.convert.plain import our_word, word_for
 from verl_hpc.migration.legacy import OWN
 from verl_hpc.migration.models import model_at
 from verl_hpc.migration.reference import reference
-from verl_hpc.migration.row import (
-    ACTOR,
-    CRITIC,
-    FSDP,
-    MODEL,
-    REF,
-    ROLE,
-    ROLLOUT,
-    Draft,
-    is_there,
-    same,
-)
+from verl_hpc.migration.row import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, ROLLOUT, Draft, is_there
 from verl_hpc.migration.table import note, rows
 from verl_hpc.migration.values import Refused, Values
 
@@ -62,7 +51,8 @@ def _engine(values: Values, draft: Draft, model: str, layout: Mapping[str, Any])
         if text not in draft.notes.values():
             draft.note(key, text)
     elif is_fsdp and chosen is None and model == ACTOR:
-        draft.note(key, note("fsdp_trains"))
+        is_known = _is_mixture(values, model)[0] is not None
+        draft.note(key, note("fsdp_trains" if is_known else "may_be_mixture"))
     if is_fsdp:
         return {"engine": "fsdp"} | _fsdp(values, model)
     if values.form == "fsdp" and model != REF and _sums(values, model) != "float32":
@@ -111,11 +101,19 @@ def _obstacles(
     for key in (_SWITCH, f"{ROLLOUT}.quantization"):
         if values[key] and _concerns(key, model):
             yield key
-    path = f"{MODEL[ACTOR]}.path"
-    if path in values and model_at(values.path(path))[0]:
+    is_mixture, path = _is_mixture(values, model)
+    if is_mixture:
         yield f"mixtures of experts ({path})"
     if values[f"{ROLLOUT}.expert_parallel_size"] != 1:
         yield f"mixtures of experts ({ROLLOUT}.expert_parallel_size)"
+
+
+def _is_mixture(values: Values, model: str) -> tuple[bool | None, str]:
+    """Whether a model is a mixture of experts, as far as that is known, and the key of its path. A
+    critic without a path of its own has the actor's."""
+    path = f"{MODEL[model]}.path"
+    path = path if path in values else f"{MODEL[ACTOR]}.path"
+    return (model_at(values.path(path))[0] if path in values else None), path
 
 
 def _concerns(name: str, model: str) -> bool:
@@ -232,7 +230,7 @@ def _note_keys_of_fsdp(values: Values, draft: Draft, model: str) -> None:
     """Note the keys that verl's Megatron form does not read."""
     for name in _OF_FSDP:
         key = f"{MODEL[model]}.{name}"
-        if key in values and not same(values[key], values.default(key)):
+        if key in values and values[key] != values.default(key):
             draft.note(key, "decides nothing: it is read in the FSDP form alone")
 
 

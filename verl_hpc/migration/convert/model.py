@@ -25,7 +25,7 @@ def path(values: Values, draft: Draft) -> None:
         raise Refused(path, "is needed and not given; verl's default is a model of its authors")
     draft.put("model.path", values.path(path), path)
     if problem := model_at(values.path(path))[1]:
-        raise Refused(path, problem, "docs/models.md")
+        raise Refused(path, f"{problem}; see docs/models.md")
     own = tokenizer if values[tokenizer] is not None else "data.tokenizer"
     if values[own] is not None:
         draft.put("model.tokenizer", values.path(own), own)
@@ -41,6 +41,9 @@ def _adapters(values: Values, draft: Draft, section: str, ours: str) -> None:
         return
     draft.put(f"{ours}.rank", values[rank], rank)
     draft.put(f"{ours}.alpha", float(values.number(alpha)), alpha)
+    if megatron:
+        start = known(f"{section}.lora.lora_A_init_method")
+        draft.note(start.key, start.says)
     draft.put(f"{ours}.target_modules", _targets(values, targets), targets)
     if values[path] is not None:
         draft.put(f"{ours}.path", values.path(path), path)

@@ -7,6 +7,7 @@ from typing import Any
 from verl_hpc.config.rollout import OTHER_ENGINES
 from verl_hpc.migration.convert.plain import our_word, refusal
 from verl_hpc.migration.row import ROLLOUT, Draft
+from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused, Values
 
 _VLLM = f"{ROLLOUT}.engine_kwargs.vllm"
@@ -77,13 +78,16 @@ def window(values: Values, draft: Draft) -> None:
 
 
 def samples(values: Values, draft: Draft) -> None:
-    """Greedy answers are data.evaluation; sampled ones are a set of their own."""
+    """Greedy answers are data.evaluation; sampled ones are a set of their own. verl samples by the
+    temperature, whatever do_sample says."""
     section = f"{ROLLOUT}.val_kwargs"
-    count = values.whole(f"{section}.n")
-    if not values.flag(f"{section}.do_sample"):
+    count, key = values.whole(f"{section}.n"), f"{section}.temperature"
+    if not values.flag(f"{section}.do_sample") and not values[key]:
         if count > 1:
-            raise Refused(f"{section}.n", "needs do_sample: true", f"{_SET}.num_samples")
+            raise Refused(f"{section}.n", "needs a temperature above 0", f"{_SET}.num_samples")
         return
+    if not values.flag(f"{section}.do_sample"):
+        draft.note(key, note("sampled"))
     if values[f"{section}.top_k"] not in (-1, 0):
         raise Refused(f"{section}.top_k", "answers are filtered by top_p alone", f"{_SET}.top_p")
     source = {n: v for n, v in draft.settings.items() if n.startswith("data.evaluation.")}
@@ -94,7 +98,6 @@ def samples(values: Values, draft: Draft) -> None:
         del draft.settings[name]
         draft.put(f"{_SET}.source.{name.removeprefix('data.evaluation.')}", value, *origins)
     draft.put(f"{_SET}.num_samples", count, f"{section}.n")
-    key = f"{section}.temperature"
     draft.put(f"{_SET}.temperature", float(values.number(key)), key)
     if values[key]:
         draft.put(f"{_SET}.top_p", float(values.number(f"{section}.top_p")), f"{section}.top_p")

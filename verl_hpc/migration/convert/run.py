@@ -15,10 +15,13 @@ _KEEPS_ALL = 1_000_000
 
 def name(values: Values, draft: Draft) -> None:
     """The run's name and the directory of its run directory, which is in runs/ where none is given,
-    so that `status` and `list` see the run."""
+    so that `status` and `list` see the run. Runs of two projects may share an experiment's name,
+    and neither may go on from the other's step: the project's name, where it is given, is a part
+    of the run's."""
     keys, place = ["trainer.experiment_name", "trainer.project_name"], "trainer.default_local_dir"
     label, project = map(values.text, keys)
-    path = PurePosixPath("runs", label)
+    whole = f"{project}-{label}" if keys[1] in values else label
+    path = PurePosixPath("runs", whole.replace("/", "-"))
     if place in values:
         keys, path = [place], PurePosixPath(values.text(place))
     else:

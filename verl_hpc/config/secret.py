@@ -16,6 +16,10 @@ _CREDENTIALS = re.compile(
     r"[A-Za-z0-9]://([^/\s:@]*:[^/\s@]+|(gh[opsu]_|github_pat_|glpat-|hf_)[^/\s:@]+|[A-Za-z0-9_]{30,})@"
 )
 """A password after a name, or a token in the place of the name."""
+_SIGNED = re.compile(
+    r"[?&]((x-(amz|goog)-)?(signature|credential)|sig|[\w-]*token|([\w-]*[_-])?key)=", re.I
+)
+"""An address whose query opens what it names to everybody who has the address."""
 _ASSIGNED = re.compile(r"""(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)=["']?[^\s"'$`;]""")
 """An assignment of a literal value to a shell variable."""
 _ENDS_OF_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
@@ -27,9 +31,10 @@ def looks_secret(name: str) -> bool:
 
 
 def holds_secret(value: str) -> bool:
-    """True for an address with a password or a token in it, such as mongodb://user:password@host/
-    or https://ghp_...@host/."""
-    return _CREDENTIALS.search(value) is not None
+    """True for an address with a password or a token in it, such as mongodb://user:password@host/,
+    https://ghp_...@host/ or https://host/rows.jsonl?sig=..."""
+    is_signed = "://" in value and _SIGNED.search(value) is not None
+    return is_signed or _CREDENTIALS.search(value) is not None
 
 
 def assigns_secret(line: str) -> bool:

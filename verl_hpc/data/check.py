@@ -62,7 +62,8 @@ def check_data(
     """
     bad = _BadRows() if config.check == "all" else None
     if not evaluation:
-        if bad is not None and not isinstance(config.train, ReasoningGymConfig):
+        parts = single_sources(config.train).values()
+        if bad is not None and not all(isinstance(part, ReasoningGymConfig) for part in parts):
             for _ in scan(training, setting, bad.note):
                 pass
             bad.raise_if_any()

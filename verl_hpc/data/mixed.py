@@ -93,7 +93,7 @@ class MixedOrder(Order):
         self._orders = [Order(len(rows), seed, shuffle) for rows in source.sets.values()]
         self._sizes = [len(rows) for rows in source.sets.values()]
         for name, (first, end) in zip(source.sets, self._parts, strict=True):
-            if first == end:
+            if first >= end:
                 raise DataError(
                     f"the set {name} has a weight of {source.weights[name]:g}, which is no row of "
                     f"the {len(source)} of an epoch; raise the weight, or leave the set out"

@@ -27,7 +27,7 @@ from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.package import FOLDER
 from verl_hpc.runs.verdict import Verdict, fails, ok, unknown
-from verl_hpc.sources.local import fetch_command, needs_fetch
+from verl_hpc.sources.local import fetch_command, model_settings, needs_fetch
 
 _GB = 1e9
 _CHECKPOINT_BYTES = 14
@@ -116,7 +116,8 @@ def check_inputs(job: Job) -> Iterator[Verdict]:
         elif not all(os.access(f, os.R_OK) for f in files):
             yield fails(name, f"{file} cannot be read", "ask its owner for permission")
         else:
-            is_model = name.endswith(".path") and not name.endswith("lora.path")
+            is_model = name in model_settings(job.request.config) and name.endswith(".path")
+            is_model = is_model and not name.endswith("lora.path")
             yield _model(name, file) if is_model else ok(name, str(file))
 
 

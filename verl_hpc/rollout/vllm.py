@@ -189,7 +189,7 @@ class VllmEngine:
         try:
             requests.begin(0, Request([0], seed=0))
         except (ValueError, VLLMValidationError) as error:
-            (name,) = constraint.model_fields_set
+            name = next(name for name, value in constraint if value is not None)
             raise ConfigError(f"{setting}.{name}: vLLM refuses it: {in_one_line(error)}") from error
         requests.abort()
 

@@ -43,20 +43,25 @@ def list_files(
     Raises:
         DataError: there is none, a directory has both kinds, or a store cannot be read.
     """
-    if is_url(path):
-        files = _listed_in_store(path, options)
-    elif Path(path).is_dir():
-        files = [str(file) for file in Path(path).iterdir() if file.is_file()]
-    elif has_magic(path) and not Path(path).exists():
-        # Path.glob takes no absolute pattern.
-        matches = glob(path, recursive=True)  # noqa: PTH207
-        files = [file for file in matches if Path(file).is_file()]
-        if not files:
-            raise DataError(f"{path}: matches no file; correct the pattern of the data set")
-        return sorted(files)
-    else:
-        return [path]
+    try:
+        files = _listed_in_store(path, options) if is_url(path) else _listed_here(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error}); check the data set") from None
     return files if files == [path] else _rows_among(path, files, endings)
+
+
+def _listed_here(path: str) -> list[str]:
+    """All that a path names but directories: a link to nothing is an error when it is opened."""
+    if Path(path).is_dir():
+        return [str(file) for file in Path(path).iterdir() if not file.is_dir()]
+    if not has_magic(path) or Path(path).exists():
+        return [path]
+    # Path.glob takes no absolute pattern.
+    matches = glob(path, recursive=True)  # noqa: PTH207
+    files = [file for file in matches if not Path(file).is_dir()]
+    if not files:
+        raise DataError(f"{path}: matches no file; correct the pattern of the data set")
+    return files
 
 
 def _rows_among(path: str, files: list[str], endings: tuple[str, ...]) -> list[str]:
@@ -67,9 +72,13 @@ def _rows_among(path: str, files: list[str], endings: tuple[str, ...]) -> list[s
     if len({Path(file).suffix for file in chosen}) > 1:
         raise DataError(
             f"{path}: has files of both {' and '.join(endings)}, which may be the same rows; name "
-            f"one kind, such as {path.rstrip('/')}/*{endings[0]}"
+            f"one kind, such as {_parent(path)}/*{endings[0]}"
         )
     return chosen
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] if has_magic(path) else path.rstrip("/")
 
 
 def _listed_in_store(path: str, options: Mapping[str, Any] | None) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,35 +25,45 @@ def own_sources(config: RunConfig) -> dict[str, OwnSourceConfig]:
 
 def as_files(config: RunConfig) -> RunConfig:
     """Return the run with the files of `write_rows` in place of the user's classes."""
-    files = {n: FilesConfig(paths=[str(rows_file(config, n))]) for n in own_sources(config)}
-    return put_settings(config, files)
+    files = {name: rows_file(config, source) for name, source in own_sources(config).items()}
+    return put_settings(config, {n: FilesConfig(paths=[str(file)]) for n, file in files.items()})
 
 
-def rows_file(config: RunConfig, setting: str) -> Path:
-    """Where the rows of a user's class are."""
-    return config.run_directory / "rows" / f"{setting}.jsonl"
+def rows_file(config: RunConfig, source: OwnSourceConfig) -> Path:
+    """Where the rows of a user's class are: one file for equal settings, another one for others."""
+    digest = sha256(source.model_dump_json().encode()).hexdigest()[:8]
+    return config.run_directory / "rows" / f"{source.path.rpartition(':')[2]}-{digest}.jsonl"
 
 
-def write_rows(config: RunConfig) -> None:
-    """Write the rows of each class that has no file yet; one rank does so.
+def write_rows(config: RunConfig, anew: bool) -> None:
+    """Write the rows of each class; one rank does so.
 
-    A run that is started again reads the rows that it had, whatever the class would give now.
+    Args:
+        anew: also where there are rows of an earlier start. A run that goes on from a checkpoint
+            reads the rows that it had, whatever the class would give now.
 
     Raises:
         DataError: a class cannot be used, gives no rows, or fails in the middle; no file is left.
     """
+    written = set[Path]()
     for setting, source in own_sources(config).items():
-        target = rows_file(config, setting)
-        if target.exists():
+        target = rows_file(config, source)
+        if target in written or (target.exists() and not anew):
             continue
         target.parent.mkdir(exist_ok=True)
         unfinished = target.with_suffix(".unfinished")
-        with unfinished.open("w", encoding="utf-8") as file:
-            for line in _lines(setting, source, config.reward.import_timeout_s):
-                file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(target)
+        try:
+            with unfinished.open("w", encoding="utf-8") as file:
+                for line in _lines(setting, source, config.reward.import_timeout_s):
+                    file.write(line + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(target)
+        except OSError as error:
+            raise DataError(f"{setting}: cannot write its rows to {target} ({error})") from None
+        finally:
+            unfinished.unlink(missing_ok=True)
+        written.add(target)
 
 
 def _lines(setting: str, source: OwnSourceConfig, timeout_s: float) -> Iterator[str]:

@@ -70,9 +70,9 @@ def train(session: Session, config: RunConfig, signals: Signals | None = None) -
     signals = signals or Signals()
     signals.listen()
     asked = _with_models(session, config)
-    config = _with_files(session, as_files(asked))
+    config = as_files(_with_files(session, asked))
     with _run_directory(session, config) as lock:
-        session.control.together(lambda: write_rows(asked) if session.world.rank == 0 else None)
+        _write_rows(session, asked)
         life = session.control.together(lambda: _begin_life(session, config))
         _be_watched(session, config)
         with _heartbeat(session, config) as heartbeat, life or nullcontext():
@@ -93,6 +93,12 @@ def _with_files(session: Session, config: RunConfig) -> RunConfig:
     control = session.control
     found = control.together(lambda: found_files(config) if session.world.rank == 0 else {})
     return use_files(config, control.broadcast(found))
+
+
+def _write_rows(session: Session, config: RunConfig) -> None:
+    anew = not has_steps(session, config)
+    leads = session.world.rank == 0
+    session.control.together(lambda: write_rows(config, anew) if leads else None)
 
 
 def _train(

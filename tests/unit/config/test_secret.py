@@ -46,7 +46,16 @@ def test_secrets_in_a_line_of_a_shell(line, assigned):
     assert assigns_secret(line) == assigned
 
 
+def test_signed_addresses():
+    signed = ("X-Amz-Signature=a", "sig=a", "a=b&token=hf_x", "X-Goog-Credential=a", "api_key=a")
+    for query in signed:
+        assert holds_secret(f"https://host/rows.jsonl?{query}"), query
+    assert not holds_secret("https://host/rows.jsonl?page=2&keys=a&design=b")
+    assert not holds_secret("rows?key=a")
+
+
 def test_a_long_text_is_looked_through_at_once():
     assert not holds_secret("a" * 1_000_000 + "://")
     assert not holds_secret("://a" * 100_000)
+    assert not holds_secret("://a?b" * 100_000)
     assert not assigns_secret("a" * 1_000_000)

@@ -168,7 +168,9 @@ def add_set_scores(recipe: Recipe, run: RunContext) -> None:
     """Add the mean score of each set of data.train, where that is a mix."""
     mix = run.problems.train
     if isinstance(mix, MixedSource):
-        recipe.operator(score_sets, settings=mix, place="actor")
+        # Responses of several rounds count their prompts in all rows that were asked.
+        rows = {} if run.settings.refill is None else {"rows": "asked"}
+        recipe.operator(score_sets, settings=mix, place="actor", inputs=rows)
 
 
 def add_choice(recipe: Recipe, run: RunContext) -> None:

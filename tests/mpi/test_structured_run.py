@@ -59,3 +59,10 @@ def test_a_constraint_of_a_task_is_compiled_before_the_first_step(
     changes = settings(here, shared_directory, "(")
     with pytest.raises(ConfigError, match=r"^tasks\.digits\.structured\.regex: vLLM refuses it: "):
         run(here, "uncompiled", model, shared_directory, **changes)
+    # As a job reads them, with the nulls; and of another compiler than the first task's.
+    nulls = {"regex": None, "choice": None, "grammar": None}
+    schema = {"type": "integer", "multipleOf": 3}
+    changes = settings(here, shared_directory, "[0-9]")
+    changes["tasks"]["word"]["structured"] = nulls | {"json_schema": schema}
+    with pytest.raises(ConfigError, match=r"^tasks\.word\.structured\.json_schema: vLLM would"):
+        run(here, "other-compiler", model, shared_directory, **changes)

@@ -94,6 +94,7 @@ class VllmEngine:
         self.shard_map = rollout_shard_map(config, arch, replicas, dtype)
         self._can_sleep = world.device != "cpu"
         self._asleep = False
+        self._compiler: str | None = None
         self._on_cpu = world.device == "cpu"
         if self._on_cpu:
             vllm_cpu.prepare()
@@ -186,12 +187,25 @@ class VllmEngine:
             ConfigError: it cannot.
         """
         requests = Requests(self._llm.llm_engine, Sampling(1, structured=constraint.for_vllm))
+        named = f"{setting}.{next(name for name, value in constraint if value is not None)}"
         try:
             requests.begin(0, Request([0], seed=0))
-        except (ValueError, VLLMValidationError) as error:
-            name = next(name for name, value in constraint if value is not None)
-            raise ConfigError(f"{setting}.{name}: vLLM refuses it: {in_one_line(error)}") from error
-        requests.abort()
+            (request,) = self._core.scheduler.requests.values()
+            compiled = request.structured_output_request
+            if isinstance(compiled.grammar, Exception):
+                raise compiled.grammar
+        except (ValueError, RuntimeError, VLLMValidationError) as error:
+            raise ConfigError(f"{named}: vLLM refuses it: {in_one_line(error)}") from error
+        finally:
+            requests.abort()
+        # An engine compiles all constraints as it did the first, and leaves out what that cannot.
+        self._compiler = self._compiler or compiled.params._backend
+        if compiled.params._backend != self._compiler:
+            raise ConfigError(
+                f"{named}: vLLM would compile it by {compiled.params._backend}, and it compiles "
+                f"another constraint of the run by {self._compiler}; an engine has one compiler: "
+                "write it without what the other one lacks, or give it a run of its own"
+            )
 
     def begin_update(self) -> None:
         if self._asleep:

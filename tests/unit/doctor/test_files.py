@@ -74,6 +74,12 @@ def test_data_and_reward(here):
     assert states == ["model.path ok", *files]
 
 
+def test_a_class_of_the_users_is_no_model(here):
+    (here / "own.py").write_text("class Own: ...")
+    asked = request(here, "data.train={kind: source, path: own.py:Own}")
+    assert "data.train.path ok" in [f"{v.check} {v.state}" for v in check_inputs(plan_job(asked))]
+
+
 def room(asked, *, has_config=True):
     return check_room(plan_job(asked), has_config=has_config)
 

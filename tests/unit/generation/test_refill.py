@@ -110,6 +110,16 @@ def test_rounds_are_bounded_where_no_prompt_is_mixed(tmp_path, monkeypatch, capl
     assert "0 of 4 prompts have responses of different scores after 9 rounds" in caplog.text
 
 
+def test_prompts_that_are_trained_on_are_counted_by_their_sets(tmp_path):
+    halves = {"alike": PROMPTS[:12], "mixed": PROMPTS[12:]}
+    sets = {n: {"source": files(tmp_path, f"{n}.jsonl", half)} for n, half in halves.items()}
+    _, lines = loop(run_of(tmp_path, steps=2, data__train={"kind": "mix", "sets": sets}))
+    for line in lines:
+        counts = {name: n for name, n in line.items() if name.startswith("set/")}
+        assert counts.pop("set/mixed/critic/score/mean") < 1
+        assert counts == {"set/mixed/prompts": 4}
+
+
 def test_what_is_missing_is_filled_up_and_not_trained_on(tmp_path, monkeypatch):
     found = noted(monkeypatch)
     _, lines = loop(run_of(tmp_path, steps=1, batch__refill_rounds=1, data__shuffle=False))

@@ -23,6 +23,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,6 +45,7 @@ GRACE_S = 5.0
 """Seconds for a process on this machine to end after its launcher was killed."""
 _LEAST_WATCH_S = 3 * BEAT_S
 """Seconds of watching before a file's time is believed, as clocks differ."""
+_NEW_FILES = (".*.new", "lives/.*.new", "rows/.*.new")
 _PAUSE_S = 0.2
 
 _logger = logging.getLogger(__name__)
@@ -214,7 +216,7 @@ class RunLock:
     def _sweep(self) -> None:
         """Remove the new files of writers that were killed before they could rename them."""
         now = os.fstat(self._descriptor).st_mtime
-        for file in (*self._run.glob(".*.new"), *self._run.glob("lives/.*.new")):
+        for file in chain.from_iterable(map(self._run.glob, _NEW_FILES)):
             with suppress(OSError):  # somebody else's, or gone
                 if now - file.stat().st_mtime > STALE_S:
                     file.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import islice
@@ -12,6 +11,7 @@ from typing import Any
 
 from verl_hpc.config.data import FilesConfig, OwnSourceConfig
 from verl_hpc.config.explain import shown
+from verl_hpc.config.regular_file import make_directory, replace_file
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import DataError
 from verl_hpc.rewards.user_code import load_function
@@ -50,19 +50,12 @@ def write_rows(config: RunConfig, anew: bool) -> None:
         target = rows_file(config, source)
         if target in written or (target.exists() and not anew):
             continue
-        target.parent.mkdir(exist_ok=True)
-        unfinished = target.with_suffix(".unfinished")
+        lines = _lines(setting, source, config.reward.import_timeout_s)
         try:
-            with unfinished.open("w", encoding="utf-8") as file:
-                for line in _lines(setting, source, config.reward.import_timeout_s):
-                    file.write(line + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(target)
+            make_directory(target.parent)
+            replace_file(target, lines, durable=True).close()
         except OSError as error:
             raise DataError(f"{setting}: cannot write its rows to {target} ({error})") from None
-        finally:
-            unfinished.unlink(missing_ok=True)
         written.add(target)
 
 
@@ -90,4 +83,4 @@ def _lines(setting: str, source: OwnSourceConfig, timeout_s: float) -> Iterator[
 def _line(row: Any) -> str:
     if not isinstance(row, Mapping):
         raise TypeError(f"{shown(row)}; expected a mapping with verl's columns")
-    return json.dumps(dict(row), allow_nan=False)
+    return json.dumps(dict(row), allow_nan=False) + "\n"

@@ -40,7 +40,7 @@ from verl_hpc.trainer.facts import placements, run_facts
 from verl_hpc.trainer.guards import go_back, resume
 from verl_hpc.trainer.kept_caches import open_caches
 from verl_hpc.trainer.loop import Loop
-from verl_hpc.trainer.own_sources import as_files, write_rows
+from verl_hpc.trainer.own_sources import as_files, own_sources, write_rows
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 from verl_hpc.trainer.records import CONFIG, Result, check_files, open_records
@@ -96,9 +96,9 @@ def _with_files(session: Session, config: RunConfig) -> RunConfig:
 
 
 def _write_rows(session: Session, config: RunConfig) -> None:
-    anew = not has_steps(session, config)
-    leads = session.world.rank == 0
-    session.control.together(lambda: write_rows(config, anew) if leads else None)
+    if own_sources(config):
+        anew, leads = not has_steps(session, config), session.world.rank == 0
+        session.control.together(lambda: write_rows(config, anew) if leads else None)
 
 
 def _train(

@@ -63,14 +63,18 @@ def test_it_is_there_while_a_run_lasts_and_renewed(tmp_path, hurried):
 
 
 def test_files_that_killed_writers_have_left_are_removed(tmp_path):
-    (tmp_path / "lives").mkdir()
-    for name in (".ranks.json.1.new", "lives/.0.json.2.new", "new", ".ranks.json.3.new"):
+    for folder in ("lives", "rows"):
+        (tmp_path / folder).mkdir()
+    written = (".ranks.json.1.new", "lives/.0.json.2.new", "rows/.Own-1.jsonl.4.new")
+    for name in (*written, "new", ".ranks.json.3.new"):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (1, 1))
     (tmp_path / ".ranks.json.3.new").touch()
     with RunLock(tmp_path):
         left = {path.name for path in tmp_path.rglob("*")}
-    assert left == {"lives", "new", ".ranks.json.3.new", FILE}, "somebody may be writing one now"
+    assert left == {"lives", "rows", "new", ".ranks.json.3.new", FILE}, (
+        "somebody may be writing one now"
+    )
 
 
 def test_a_second_process_is_refused_and_told_by_whom(tmp_path, hurried):

@@ -101,7 +101,11 @@ def _neighbours(name: str, value: Any, _: Mapping[str, Any]) -> Any:
 
 
 _MAKE: Mapping[str, Callable[[str, Any, Mapping[str, Any]], Any]] = {
-    made.__name__[1:]: made for made in (_algorithm, _batch, _ranks, _fsdp, _neighbours)
+    "algorithm": _algorithm,
+    "batch": _batch,
+    "ranks": _ranks,
+    "fsdp": _fsdp,
+    "neighbours": _neighbours,
 }
 """Functions of a tutorial's name, its value, and what is given by keys of today."""
 

@@ -33,8 +33,18 @@ from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import PLACES, Fate, Row
 
 _FOLDER = Path(__file__).with_name("rows")
-_FILES = "run model engine algorithm data rollout reward other earlier script"
-_FATES: tuple[Fate, ...] = ("agrees", "fixed", "any", "told", "refused")
+_FILES = (
+    *("run", "model", "engine", "algorithm", "data", "rollout", "reward", "other"),
+    *("earlier", "script"),
+)
+_FATES: Mapping[str, Fate] = {
+    "ours": "honoured",
+    "agrees": "agrees",
+    "fixed": "fixed",
+    "any": "any",
+    "told": "told",
+    "refused": "refused",
+}
 _PLACE = re.compile(r"<(\w+)>")
 COMPOSED = ("model_engine",)
 """The group of Hydra that decides between two trees of keys."""
@@ -68,7 +78,7 @@ def _read() -> tuple[dict[str, dict[str, Any]], list[tuple[str, dict[str, Any]]]
     """What the files share by name, and their tables of rows."""
     shared: dict[str, dict[str, Any]] = {"reasons": {}, "words": {}, "notes": {}}
     tables = []
-    for file in _FILES.split():
+    for file in _FILES:
         text = (_FOLDER / f"{file}.toml").read_text("utf-8")
         for name, entries in tomllib.loads(text).items():
             if name in shared:
@@ -97,7 +107,7 @@ def _section(section: str, entries: dict[str, Any]) -> Iterator[tuple[str, dict[
 def _row(
     key: str, fields: dict[str, Any], model: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> Row:
-    (kind,) = fields.keys() & {"ours", *_FATES}
+    (kind,) = fields.keys() & _FATES.keys()
     if kind in ("ours", "agrees"):
         fields["ours"] = tuple(_filled(fields.pop(kind), model).split())
     else:
@@ -114,8 +124,7 @@ def _row(
         fields["words"] = {_plain(theirs): _plain(ours) for theirs, ours in words.items()}
     fields["also"] = tuple(map(_plain, fields.get("also", ())))
     fields["choices"] = tuple(fields.get("choices", "").split())
-    fate: Fate = next((fate for fate in _FATES if fate == kind), "honoured")
-    return Row(_filled(key, model), fate, **fields)
+    return Row(_filled(key, model), _FATES[kind], **fields)
 
 
 def _filled(text: str, model: str) -> str:

@@ -57,7 +57,14 @@ def chosen(row: Row, values: Values, draft: Draft) -> None:
         draft.note(row.key, row.otherwise.format(ours=choice, value=values[row.other]))
 
 
-CONVERSIONS = {"": copy} | {one.__name__: one for one in (agree, chosen, listed, never, whole)}
+CONVERSIONS: Mapping[str, Callable[[Row, Values, Draft], None]] = {
+    "": copy,
+    "agree": agree,
+    "chosen": chosen,
+    "listed": listed,
+    "never": never,
+    "whole": whole,
+}
 """The functions by the name that a row has for them."""
 
 

@@ -1,9 +1,11 @@
 """Small runs on four ranks whose roles are placed as a test asks."""
 
+import shutil
 from pathlib import Path
 
 import torch
 
+from tests.jobs.launch import differing
 from tests.mpi import recipe_runs
 from tests.mpi.recipe_runs import BATCH, RECIPES, ROLLOUT, write_reward
 from verl_hpc.checkpoint.schema import step_name
@@ -24,6 +26,28 @@ def run(here, config):
     """Train, and give the lines of its metrics on every rank."""
     write_reward(here, Path(config.reward.function).parent)
     return recipe_runs.finish(here, config)
+
+
+def run_again(here, config, lost, directory):
+    """Start a run that has ended once more without its last steps, as one that was killed before.
+
+    Args:
+        lost: the numbers of the steps.
+        directory: where the last step is kept meanwhile.
+
+    Returns:
+        The lines of its metrics, and what differs between the last steps of both.
+    """
+    checkpoints, last = config.run_directory / "checkpoints", step_name(lost[-1])
+    whole = directory / f"{config.name}-whole"
+    here.control.barrier()
+    if here.world.rank == 0:
+        shutil.copytree(checkpoints / last, whole)
+        for step in lost:
+            shutil.rmtree(checkpoints / step_name(step))
+    here.control.barrier()
+    rows = run(here, config)
+    return rows, differing(whole, checkpoints / last)
 
 
 def weights_of(config, step, component="actor"):

@@ -1,15 +1,12 @@
 """Batches of several data sets, one of them a directory: on all ranks, and after a kill."""
 
 import json
-import shutil
 
 import pytest
 import yaml
 
-from tests.jobs.launch import differing
-from tests.mpi.placed_runs import configure, run
+from tests.mpi.placed_runs import configure, run, run_again
 from tests.mpi.recipe_runs import BATCH, ROLLOUT
-from verl_hpc.checkpoint.schema import step_name
 
 pytestmark = pytest.mark.world(2, 4)
 
@@ -74,14 +71,6 @@ def test_a_mixed_run_that_is_killed_ends_with_the_same_bits(here, tiny_model, sh
     written = yaml.safe_load((config.run_directory / "config.yaml").read_text())
     paths = written["data"]["train"]["sets"]["sums"]["source"]["paths"]
     assert [path.rpartition("/")[2] for path in paths] == [f"part-{i}.jsonl" for i in range(3)]
-    checkpoints = config.run_directory / "checkpoints"
-    whole = shared_directory / f"{config.name}-whole"
-    here.control.barrier()
-    if here.world.rank == 0:
-        shutil.copytree(checkpoints / step_name(8), whole)
-        for step in range(4, 9):
-            shutil.rmtree(checkpoints / step_name(step))
-    here.control.barrier()
-    again = run(here, config)
+    again, differences = run_again(here, config, range(4, 9), shared_directory)
     assert of_steps(again) == of_steps(rows)
-    assert differing(whole, checkpoints / step_name(8)) == []
+    assert differences == []

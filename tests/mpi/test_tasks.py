@@ -1,14 +1,11 @@
 """Several tasks and a guard on four ranks: TP2 x DP2 on all, and generation on ranks apart."""
 
 import json
-import shutil
 
 import pytest
 
-from tests.jobs.launch import differing
-from tests.mpi.placed_runs import configure, run
+from tests.mpi.placed_runs import configure, run, run_again
 from tests.mpi.recipe_runs import BATCH, ROLLOUT
-from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.errors import TrainingError
 
 pytestmark = pytest.mark.world(4)
@@ -78,17 +75,9 @@ def test_three_tasks_learn_and_a_killed_run_ends_with_the_same_bits(
     assert by_task["answer"][-1] < by_task["answer"][0]
     assert by_task["prefer"][-1] < by_task["prefer"][0]
     assert all(row[f"task/{task}/weight"] >= 0.2 for row in rows for task in by_task)
-    checkpoints = config.run_directory / "checkpoints"
-    whole = shared_directory / f"{name}-whole"
-    here.control.barrier()
-    if here.world.rank == 0:
-        shutil.copytree(checkpoints / step_name(12), whole)
-        for step in range(6, 13):
-            shutil.rmtree(checkpoints / step_name(step))
-    here.control.barrier()
-    again = run(here, config)
+    again, differences = run_again(here, config, range(6, 13), shared_directory)
     assert of_steps(again) == of_steps(rows)
-    assert differing(whole, checkpoints / step_name(12)) == []
+    assert differences == []
 
 
 @pytest.mark.parametrize("placed", [TOGETHER, APART], ids=["together", "apart"])

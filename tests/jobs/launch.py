@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,12 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
+import psutil
 import yaml
 
+from tests.jobs.forks import ForkedJob
+
+Job: TypeAlias = subprocess.Popen | ForkedJob
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 
@@ -31,7 +36,7 @@ def start(num_ranks: int, arguments: Sequence[str | Path], **environment: str) -
     )
 
 
-def finish(job: subprocess.Popen, timeout: float = 480) -> tuple[int, str]:
+def finish(job: Job, timeout: float = 480) -> tuple[int, str]:
     """Exit status and output; a job that does not end in time is a failure."""
     try:
         output, _ = job.communicate(timeout=timeout)
@@ -42,7 +47,7 @@ def finish(job: subprocess.Popen, timeout: float = 480) -> tuple[int, str]:
     return job.returncode, output
 
 
-def succeeds(job: subprocess.Popen, timeout: float = 480) -> str:
+def succeeds(job: Job, timeout: float = 480) -> str:
     """The output of a job that ends with status 0."""
     status, output = finish(job, timeout)
     assert status == 0, output
@@ -50,11 +55,15 @@ def succeeds(job: subprocess.Popen, timeout: float = 480) -> str:
 
 
 def start_training(
-    num_ranks: int, config: Path, *overrides: str, **environment: str
-) -> subprocess.Popen:
-    """`mpiexec -n N python -m verl_hpc train --config ...`."""
-    words = ["-m", "verl_hpc", "train", "--config", config, *overrides]
-    return start(num_ranks, words, **environment)
+    num_ranks: int,
+    config: Path,
+    *overrides: str,
+    before: Callable[[], None] | None = None,
+    **environment: str,
+) -> ForkedJob:
+    """`python -m verl_hpc train --ranks N --config ...`, after `before` if it is given."""
+    words = ["train", "--ranks", str(num_ranks), "--config", str(config), *overrides]
+    return ForkedJob(words, os.environ | {"PYTHONHASHSEED": "0"} | environment, before)
 
 
 def train(num_ranks: int, config: Path, *overrides: str, timeout: float = 480) -> tuple[int, str]:
@@ -96,27 +105,36 @@ def write_config(path: Path, tree: dict) -> Path:
     return path
 
 
-def ranks_of(job: subprocess.Popen) -> list[int]:
+def ranks_of(job: Job) -> list[int]:
     """Process ids of the ranks that have Python running, in the order of the ranks.
 
-    A rank's parent, which has the same command line, is none of them, nor are its helpers.
+    What mpiexec starts is a rank, or the parent that watches it, or it stands in for a fork of
+    `job`, which writes into the same pipe. A rank's parent and its helpers are no ranks.
     """
-    known = {}
-    for directory in Path("/proc").iterdir():
-        try:
-            status = (directory / "status").read_text()
-            environ = (directory / "environ").read_bytes()
-            command = (directory / "cmdline").read_bytes()
-        except (OSError, ValueError):
-            continue
-        parents = ancestors(int(directory.name)) if directory.name.isdigit() else ()
-        if job.pid in parents and b"PMI_RANK=" in environ and "python" in status.split("\n")[0]:
-            number = int(environ.split(b"PMI_RANK=")[1].split(b"\0")[0])
-            known[int(directory.name)] = (number, parents[0], command)
-    top = {p: n for p, (n, parent, _) in known.items() if parent not in known}
-    below = {p: n for p, (n, parent, c) in known.items() if parent in top and known[parent][2] == c}
-    ranks = below or top
-    return sorted(ranks, key=ranks.__getitem__)
+    ranks = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        forks = {output_of(fork): fork for fork in psutil.Process(job.pid).children()}
+        for process in psutil.Process(job.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.parent().name() == "hydra_pmi_proxy" and "python" in process.name():
+                    number = int(process.environ()["PMI_RANK"])
+                    ranks[number] = watched_by(forks.get(output_of(process), process))
+    return [ranks[number] for number in sorted(ranks)]
+
+
+def output_of(process: psutil.Process) -> str:
+    """What its standard output is, as Linux names it."""
+    try:
+        return str(Path(f"/proc/{process.pid}/fd/1").readlink())
+    except OSError:
+        raise psutil.NoSuchProcess(process.pid) from None
+
+
+def watched_by(process: psutil.Process) -> int:
+    """The process that is the rank: a child with the same command line, or the process itself."""
+    words = process.cmdline()
+    children = (child for child in process.children() if child.cmdline() == words)
+    return next(children, process).pid
 
 
 def ancestors(process: int) -> list[int]:
@@ -132,7 +150,7 @@ def ancestors(process: int) -> list[int]:
     return chain
 
 
-def wait_until(condition: Callable[[], bool], job: subprocess.Popen, timeout: float = 480) -> bool:
+def wait_until(condition: Callable[[], bool], job: Job, timeout: float = 480) -> bool:
     """True once the condition holds; False if the job has ended and it does not."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -145,7 +163,7 @@ def wait_until(condition: Callable[[], bool], job: subprocess.Popen, timeout: fl
     raise AssertionError("timed out")
 
 
-def kill_rank(job: subprocess.Popen, index: int) -> bool:
+def kill_rank(job: Job, index: int) -> bool:
     """SIGKILL to one rank; False if none is left."""
     ranks = ranks_of(job)
     if ranks:

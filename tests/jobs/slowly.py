@@ -1,11 +1,9 @@
 """verl_hpc with a rank that takes its time in an operator of every step but the first, so that a
-test can meet it there: `python -m tests.jobs.slowly RANK OPERATOR ARGUMENT...`."""
+test can meet it there."""
 
 import os
-import sys
 import time
 
-from verl_hpc.cli.main import main
 from verl_hpc.metrics.timeline import Timeline
 
 SECONDS = 1.5
@@ -21,8 +19,3 @@ def slow_down(rank: str, operator: str) -> None:
             time.sleep(SECONDS)
 
     Timeline.begin = begin_slowly
-
-
-if __name__ == "__main__":
-    slow_down(*sys.argv[1:3])
-    sys.exit(main(sys.argv[3:]))

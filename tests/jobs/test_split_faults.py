@@ -12,6 +12,7 @@ import pytest
 
 from tests.jobs import launch
 from tests.jobs.conftest import ppo
+from tests.jobs.slowly import slow_down
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.config.requests import read_requests
@@ -85,8 +86,7 @@ def is_in(run, rank, operator, after_step):
 def kill_while(config, run, victim, rank, operator):
     """Kill a rank while another is in an operator: the job ends within seconds, and names the
     victim first."""
-    words = ["-m", "tests.jobs.slowly", rank, operator, "train", "--config", config]
-    job = launch.start(4, words)
+    job = launch.start_training(4, config, before=partial(slow_down, str(rank), operator))
     assert launch.wait_until(partial(is_in, run, rank, operator, 1), job), launch.finish(job)
     assert len(launch.ranks_of(job)) == 4
     assert launch.kill_rank(job, victim)
@@ -225,7 +225,7 @@ def test_save_and_stop_from_a_login_node(model, tmp_path):
     tree = ahead(model, tmp_path) | {"steps": 40, "checkpoint": {"every": 0, "keep": 9}}
     config = launch.write_config(tmp_path / "config.yaml", tree)
     run = tmp_path / "run"
-    job = launch.start_training(4, config, PYTHONUNBUFFERED="1")
+    job = launch.start_training(4, config)
     assert launch.wait_until(partial(is_in, run, 2, "rollout", 0), job), launch.finish(job)
     assert not complete_steps(run / "checkpoints")
     assert launch.verl_hpc("save", run).returncode == 0

@@ -8,6 +8,7 @@ import pytest
 
 from tests.jobs import launch
 from tests.jobs.conftest import ppo
+from tests.jobs.told_in_rollout import tell_rank_0
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 RESTART = 85
@@ -15,8 +16,7 @@ STEPS = 4
 
 
 def start_run(config, **environment):
-    words = ["-m", "verl_hpc", "train", "--config", config]
-    return launch.start(2, words, PYTHONUNBUFFERED="1", **environment)
+    return launch.start_training(2, config, **environment)
 
 
 def on_a_node(local):
@@ -89,8 +89,8 @@ def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, 
         configs[name] = launch.write_config(tmp_path / f"{name}.yaml", tree)
     output = launch.trained(2, configs["undisturbed"])
     run = tmp_path / "run"
-    words = ["-m", "tests.jobs.told_in_rollout", "train", "--config", configs["run"]]
-    status, output = launch.finish(launch.start(2, words))
+    job = launch.start_training(2, configs["run"], before=tell_rank_0)
+    status, output = launch.finish(job)
     assert status == RESTART, output
     (file,) = (run / "checkpoints/step_00000001/rollout").iterdir()
     with h5py.File(file) as stored:

@@ -1,18 +1,16 @@
 """verl_hpc whose rank 0 gets a request to leave in the middle of the second step's rollout, however
-long that takes: `python -m tests.jobs.told_in_rollout ARGUMENT...`."""
+long that takes."""
 
 import os
 import signal
-import sys
-
-from verl_hpc.cli.main import main
-from verl_hpc.generation.rollout import Rollout
 
 QUESTIONS = 5
 """How often the engine has asked whether it is to leave."""
 
 
 def tell_rank_0() -> None:
+    from verl_hpc.generation.rollout import Rollout
+
     preempted, asked = Rollout.preempted, []
 
     def asks(self: Rollout) -> bool:
@@ -22,8 +20,3 @@ def tell_rank_0() -> None:
         return preempted(self)
 
     Rollout.preempted = asks
-
-
-if __name__ == "__main__":
-    tell_rank_0()
-    sys.exit(main(sys.argv[1:]))

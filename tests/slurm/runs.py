@@ -196,6 +196,17 @@ class Run:
         """Slurm sends a signal to all ranks."""
         self.lab.run("scancel", f"--signal={name}", self.job)
 
+    @property
+    def minutes(self) -> int:
+        """Whole minutes that the job has been running."""
+        clock = self.details["RunTime"].rpartition("-")[2]
+        hours, minutes, _ = map(int, clock.split(":"))
+        return 60 * hours + minutes
+
+    def set_time_limit(self, minutes: int) -> None:
+        """An administrator may also make a job longer."""
+        self.lab.administer("scontrol", "update", f"jobid={self.job}", f"timelimit={minutes}")
+
     def preempt(self) -> None:
         """A job that is urgent wants all nodes."""
         words = "--partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true"

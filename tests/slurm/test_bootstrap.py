@@ -39,7 +39,7 @@ def test_a_run_without_mpi_ends_with_the_same_weights(run, undisturbed, no_mpi):
 
 def test_the_trap_works(run, no_mpi):
     """A run with MPI fails on it."""
-    run.submit()
+    run.submit(nodes=1)
     assert run.wait_for_end() == "FAILED"
     assert "mpi4py was imported where there is no MPI" in run.rank_logs
 

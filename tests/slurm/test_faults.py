@@ -58,6 +58,7 @@ def test_ranks_that_fail_say_why_once_and_do_not_go_on(lab, tmp_path):
     assert "went on" not in str(told.value)
 
 
+@pytest.mark.slow(reason="one of the three random faults; slow alone")
 def test_a_dead_node_is_replaced(lab, run, undisturbed, mended):
     """Power fails on a node of the run: Slurm notices, and starts the job on others."""
     run.submit("checkpoint.every=1")
@@ -85,6 +86,7 @@ def test_a_first_node_that_is_taken_out_of_service_is_survived(lab, run, undistu
     run.assert_equals(undisturbed)
 
 
+@pytest.mark.slow(reason="slow; the next one restarts it, too")
 def test_a_controller_that_restarts_is_not_noticed(lab, run, undisturbed):
     """It finds the job again, passes the signal on, and requeues."""
     run.submit()

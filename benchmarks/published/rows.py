@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from verl_hpc.placement.layouts import RunLayouts, run_layouts
 from verl_hpc.planner.timing.cost import Efficiency
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.step import StepTime, predict_step
+from verl_hpc.planner.timing.step import predict_step, spans_of
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 FILE = Path(__file__).with_name("rows.toml")
@@ -41,11 +41,25 @@ def is_held_out(run: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """Predicted seconds of a step."""
+
+    seconds: float
+    by_operator: Mapping[str, float]
+
+    def of(self, operator: str) -> float:
+        """Seconds of our operators that are the same as a published one."""
+        return sum(self.by_operator[name] for name in OPERATORS[operator])
+
+
+@dataclass(frozen=True)
 class Row:
     """A published step."""
 
     run: Mapping[str, Any]
     """Fields of [[run]], as rows.toml describes them, with what the release changed."""
+    source: Mapping[str, str]
+    """Where the step is published."""
 
     @property
     def name(self) -> str:
@@ -66,9 +80,9 @@ class Row:
         published = self.run.get("operators", {})
         return {name: float(published[name]) for name in OPERATORS if name in published}
 
-    @cached_property
+    @property
     def arch(self) -> Architecture:
-        return read_architecture(SIZES / f"{self.run['model']}.json")
+        return _arch(self.run["model"])
 
     @cached_property
     def config(self) -> RunConfig:
@@ -135,19 +149,37 @@ class Row:
         lengths = Lengths(run["response"], run["longest"] - run["prompt"])
         return workload_of(self.config, run["prompt"], lengths)
 
-    def predict(self, efficiency: Efficiency) -> StepTime:
-        """What `plan` says of the step, with these factors."""
+    def predict(self, efficiency: Efficiency) -> Prediction:
+        """What `plan` says of the step, with these factors.
+
+        The recipes compute log-probs in larger micro-batches than they train with, which no setting
+        here does: those operators are predicted with these.
+        """
         machine = Machine(self.hardware, efficiency)
-        return predict_step(self.config, self.arch, self.layouts, machine, work=self.work)
+        pack = self.run["log_prob_pack"] * self.work.max_tokens
+        works = {False: self.work, True: replace(self.work, max_tokens=pack)}
+        steps = {
+            packed: predict_step(self.config, self.arch, self.layouts, machine, work=work)
+            for packed, work in works.items()
+        }
+        packed = OPERATORS["log_probs"]
+        seconds = {name: steps[name in packed].operators[name] for name in steps[False].operators}
+        spans = spans_of(self.config, self.layouts, seconds)
+        return Prediction(max(span.stop for span in spans), seconds)
+
+
+@lru_cache
+def _arch(model: str) -> Architecture:
+    return read_architecture(SIZES / f"{model}.json")
 
 
 def read_rows() -> list[Row]:
     """All published steps."""
     with FILE.open("rb") as file:
-        return list(_rows(tomllib.load(file)["run"]))
+        return list(_rows(tomllib.load(file)))
 
 
-def _rows(runs: list[dict[str, Any]]) -> Iterator[Row]:
-    for run in runs:
+def _rows(tree: dict[str, Any]) -> Iterator[Row]:
+    for run in tree["run"]:
         for step in run["published"]:
-            yield Row({**run, **step})
+            yield Row({**run, **step}, tree["sources"][step["source"]])

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks.figures import markdown_table
-from benchmarks.published.rows import OPERATORS, Row
+from benchmarks.published.rows import Prediction, Row
 from verl_hpc.planner.timing.cost import Efficiency
-from verl_hpc.planner.timing.step import StepTime
 
 GOAL = 0.25
 """Relative error of a step that is aimed at on rows that were held out."""
@@ -40,7 +39,7 @@ def _side(held_out: bool) -> str:
     return "held out" if held_out else "the fit"
 
 
-def _line(row: Row, step: StepTime) -> tuple[str, ...]:
+def _line(row: Row, step: Prediction) -> tuple[str, ...]:
     ratio = step.seconds / row.seconds
     release = row.run["source"].removeprefix("nemo-rl-")
     theirs = f"{row.seconds:g}"
@@ -54,7 +53,7 @@ def _line(row: Row, step: StepTime) -> tuple[str, ...]:
     )
 
 
-def _operators(rows: Sequence[Row], steps: Sequence[StepTime]) -> list[str]:
+def _operators(rows: Sequence[Row], steps: Sequence[Prediction]) -> list[str]:
     """Table of the operators whose seconds are published."""
     lines = [
         (
@@ -67,15 +66,10 @@ def _operators(rows: Sequence[Row], steps: Sequence[StepTime]) -> list[str]:
         )
         for row, step in zip(rows, steps, strict=True)
         for name, theirs in row.operators.items()
-        for ours in (operator_seconds(step, name),)
+        for ours in (step.of(name),)
     ]
     header = ("operators of", "", "theirs, s", "plan, s", "plan / theirs", "rows of")
     return [markdown_table(header, lines)] if lines else []
-
-
-def operator_seconds(step: StepTime, name: str) -> float:
-    """Seconds of our operators that are the same as a published one."""
-    return sum(step.operators[one] for one in OPERATORS[name])
 
 
 def _summary(ratios: Sequence[float]) -> str:

@@ -41,7 +41,8 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
     machine = Machine(hardware, read_efficiency(arguments.efficiency, hardware.kind))
     archs = architectures(config, profile, arguments.model_config or ())
     work = work_of(config, arguments.prompt, arguments.response)
-    known = (*assumed(config, arguments), *hardware.assumptions)
+    basis = machine.efficiency.basis.sentence
+    known = (*assumed(config, arguments), basis, *hardware.assumptions)
     return Planner(config, archs, machine, work, known)
 
 
@@ -84,11 +85,6 @@ def assumed(config: RunConfig, arguments: argparse.Namespace) -> list[str]:
         mean = MEAN_RESPONSE_SHARE * rollout.max_response_tokens
         sentences.append(
             f"A mean response has {mean:.0f} tokens, half of the longest (--response)."
-        )
-    if arguments.efficiency is None:
-        sentences.append(
-            "Of peaks and links the fractions are reached that are usual of GPUs; `plan calibrate` "
-            "fits them to runs (--efficiency)."
         )
     return sentences
 

@@ -233,10 +233,17 @@ def test_a_model_that_is_not_there(plan, small):
     assert "give --model-config FILE" in err
 
 
-def test_a_published_models_sizes_are_pointed_to(plan, monkeypatch):
+def test_a_published_model_that_is_not_here_has_its_shipped_sizes(plan, monkeypatch):
     monkeypatch.chdir(ROOT)
-    _, _, err = plan(*PPO_WORDS, "--nodes", 16)
-    assert "give --model-config configs/model/Llama-3.1-70B-Instruct.json" in err
+    words = [*PPO_WORDS, "--nodes", 16, "--json"]
+    told = json.loads(plan(*words, "model.path=meta-llama/Llama-3.1-70B-Instruct")[1])
+    file = "configs/model/Llama-3.1-70B-Instruct.json"
+    said = f"model.path = meta-llama/Llama-3.1-70B-Instruct has the sizes of {file}, since it is"
+    assert any(line.startswith(said) for line in told["assumptions"])
+    given = json.loads(plan(*words, *MODEL)[1])
+    assert given["phases"] == told["phases"]
+    assert not any("has the sizes of" in line for line in given["assumptions"])
+    assert "no config.json there" in plan(*words, "model.path=meta-llama/Llama-3.1-71B")[2]
 
 
 def test_a_role_with_a_model_of_its_own(plan, small, tmp_path):

@@ -147,7 +147,7 @@ def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tupl
     else:
         counts = [planner.on_fewest().num_nodes]
     refused: VerlHpcError = ConfigError("it fits on no number of nodes")
-    num_fitting = 0
+    num_fitting, basis = 0, ""
     # A number of nodes that does not fit is left out; if none fits, the last reason is raised.
     for nodes in counts:
         try:
@@ -164,7 +164,7 @@ def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tupl
             refused = error
             question.notes.append(f"{nodes} nodes are left out: {error}.")
             continue
-        num_fitting += 1
+        num_fitting, basis = num_fitting + 1, plan.step.basis.sentence
         text = "; ".join(
             f"{name} " + " ".join(f"{axis}={n}" for axis, n in axes.items() if n != 1)
             for name, axes in layouts_of(plan.layouts).items()
@@ -174,7 +174,7 @@ def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tupl
         raise refused
     question.notes.append(
         f"Seconds of a step are the time model's, without evaluations and saves, and a start takes "
-        f"{_START_S:.0f} s; --like RUN takes what a run has measured."
+        f"{_START_S:.0f} s; --like RUN takes what a run has measured. {basis}"
     )
 
 

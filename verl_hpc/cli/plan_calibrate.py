@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, log, sqrt
 from pathlib import Path
+from statistics import fmean
 
 from verl_hpc.cli.output import write_file
 from verl_hpc.cli.plan_runs import PastRun, first_steps, read_run
@@ -21,7 +22,7 @@ from verl_hpc.planner.timing.calibrate import (
     errors_of,
     measured,
 )
-from verl_hpc.planner.timing.cost import MEANINGS, TERMS, TOLD_BY, Efficiency
+from verl_hpc.planner.timing.cost import MEANINGS, TERMS, TOLD_BY, Basis, Efficiency
 from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_efficiency
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.runs.find import find_run
@@ -42,8 +43,9 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     runs = [read_run(path, arguments.cluster, arguments.model_config or ()) for path in paths]
     before = read_efficiency(arguments.efficiency, runs[0].hardware.kind)
     fit = _fitted(runs, skip, by, before)
-    lines = list(_lines(runs, fit, _left_out(runs, skip, by, before), before, by))
-    print("\n".join(lines))
+    left_out = _left_out(runs, skip, by, before)
+    fit = replace(fit, efficiency=replace(fit.efficiency, basis=_basis(fit, left_out, len(runs))))
+    print("\n".join(_lines(runs, fit, left_out, before, by)))
     if arguments.out is not None:
         text = write_efficiency(fit.efficiency, _comment(paths, fit, by))
         write_file("--out", arguments.out, text)
@@ -98,6 +100,15 @@ def _measured(
         )
         for run in runs
     ]
+
+
+def _basis(fit: Fit, left_out: Mapping[tuple[str, str], Error], num_runs: int) -> Basis:
+    """What the fitted factors rest on. The spread is of operators, by the others' factors where
+    there are enough runs; a step, their sum, is nearer."""
+    errors = list(left_out.values()) or fit.errors
+    squares = [log(error.predicted / error.measured) ** 2 for error in errors]
+    runs = f"{num_runs} run{'s' * (num_runs > 1)}"
+    return Basis(f"that `plan calibrate` fitted to {runs}", sqrt(fmean(squares)))
 
 
 def _lines(

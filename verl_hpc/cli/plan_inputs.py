@@ -27,9 +27,7 @@ from verl_hpc.planner.timing.workload import (
     workload_of,
 )
 from verl_hpc.sources.local import fetch_command, on_hub
-
-SIZES = Path("configs/model")
-"""Sizes of published models, as NAME.json."""
+from verl_hpc.sources.shipped import SIZES, shipped_sentence, shipped_sizes
 
 
 def planner_of(arguments: argparse.Namespace) -> Planner:
@@ -39,9 +37,12 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
         refuse_searched(config, words, "--search")
     hardware = hardware_of(profile.site, measured=arguments.measured)
     machine = Machine(hardware, read_efficiency(arguments.efficiency, hardware.kind))
-    archs = architectures(config, profile, arguments.model_config or ())
+    files = _model_files(config, profile, arguments.model_config or ())
+    archs = {name: read_architecture(path) for name, path in files.items()}
     work = work_of(config, arguments.prompt, arguments.response)
-    known = (*assumed(config, arguments), *hardware.assumptions)
+    basis = machine.efficiency.basis.sentence
+    shipped = _shipped(config, files, arguments.model_config or ())
+    known = (*shipped, *assumed(config, arguments), basis, *hardware.assumptions)
     return Planner(config, archs, machine, work, known)
 
 
@@ -85,18 +86,14 @@ def assumed(config: RunConfig, arguments: argparse.Namespace) -> list[str]:
         sentences.append(
             f"A mean response has {mean:.0f} tokens, half of the longest (--response)."
         )
-    if arguments.efficiency is None:
-        sentences.append(
-            "Of peaks and links the fractions are reached that are usual of GPUs; `plan calibrate` "
-            "fits them to runs (--efficiency)."
-        )
     return sentences
 
 
 def architectures(
     config: RunConfig, profile: Profile, given: Sequence[str] = ()
 ) -> dict[str, Architecture]:
-    """Return the architecture of every role, from given files or those at the models' paths.
+    """Return the architecture of every role, from given files, those at the models' paths, or those
+    that are shipped.
 
     Args:
         given: words FILE, for the roles with the model of model.path, or ROLE=FILE.
@@ -105,17 +102,35 @@ def architectures(
         ConfigError: a role does not exist, or has no config.json.
         ModelError: a file that cannot be read, or of a family that is not mapped.
     """
-    files = _given(config, given)
+    files = _model_files(config, profile, given)
+    return {name: read_architecture(path) for name, path in files.items()}
+
+
+def _model_files(config: RunConfig, profile: Profile, words: Sequence[str]) -> dict[str, Path]:
+    """Return the file or directory with each role's sizes."""
+    given = _given(config, words)
     job = plan_job(Request(config, "", (), profile, 1, "1:00:00", Path.cwd()))
-    archs = {}
+    files = {}
     for name, role in config.role_settings.items():
         own = role.model.path != config.model.path
-        path = files.get(name) or (None if own else files.get(""))
-        path = path or model_directory(job, role)
+        path = given.get(name) or (None if own else given.get(""))
+        path = path or model_directory(job, role) or shipped_sizes(role.model.path)
         if path is None:
             raise _missing(name, role.model.path, own)
-        archs[name] = read_architecture(path)
-    return archs
+        files[name] = path
+    return files
+
+
+def _shipped(config: RunConfig, files: Mapping[str, Path], words: Sequence[str]) -> list[str]:
+    """Return a sentence for each model whose sizes are shipped ones that nobody has given."""
+    given = set(_given(config, words).values())
+    settings = {}
+    for name, file in files.items():
+        path = config.role_settings[name].model.path
+        if file.parent == SIZES and file not in given:
+            own = path != config.model.path
+            settings[f"roles.{name}.path" if own else "model.path"] = (path, file)
+    return [shipped_sentence(setting, *about) for setting, about in settings.items()]
 
 
 def _given(config: RunConfig, words: Sequence[str]) -> Mapping[str, Path]:
@@ -137,11 +152,9 @@ def _given(config: RunConfig, words: Sequence[str]) -> Mapping[str, Path]:
 def _missing(role: str, path: str, own: bool) -> ConfigError:
     setting = f"roles.{role}.path" if own else "model.path"
     prefix = f"{role}=" if own else ""
-    known = SIZES / f"{Path(path).name}.json"
-    file = str(known) if known.is_file() else "FILE"
-    where = f"; {SIZES}/ has those of some published models" if file == "FILE" else ""
+    where = f"; {SIZES}/ has those of some published models"
     where += f"; or {fetch_command([path])}" if on_hub(path) else ""
     return ConfigError(
         f"{setting} = {path}: no config.json there, which has the model's sizes; its config.json "
-        f"alone is enough: give --model-config {prefix}{file}{where}"
+        f"alone is enough: give --model-config {prefix}FILE{where}"
     )

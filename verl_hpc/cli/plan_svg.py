@@ -87,7 +87,7 @@ def _step(plan: Plan, top: int) -> tuple[list[str], int]:
     }
     first = top + _TOP
     bottom = first + _ROW * len(places)
-    words = f"A step of {step.seconds:.1f} s: {step.tokens_per_second:,.0f} tokens/s"
+    words = f"A step of {step.text}: {step.tokens_per_second:,.0f} tokens/s"
     hours = "" if plan.gpu_hours is None else f", {plan.gpu_hours:,.0f} GPU-hours in all"
     parts = [
         _text(10, top + 20, words + hours, "title"),

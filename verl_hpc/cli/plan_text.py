@@ -12,6 +12,7 @@ from verl_hpc.planner.memory.phase import GIB, Phase
 from verl_hpc.planner.memory.terms import term
 from verl_hpc.planner.plan import Plan
 from verl_hpc.planner.search.explain import explain
+from verl_hpc.planner.timing.step import band_text
 
 KINDS = ("weights", "gradients", "optimizer", "passes", "rollout", "other")
 """Kinds of memory: training weights, float32 gradients, master weights and moments, memory of a
@@ -162,7 +163,7 @@ def _time(plan: Plan) -> Iterator[str]:
         yield line.rstrip()
     apart = sum(step.operators.values()) - step.seconds
     note = f", {apart:.1f} s less than their sum: some overlap" if apart > 0.05 else ""
-    yield f"  {'a step':<{width}} {step.seconds:>9.2f}{note}"
+    yield f"  {'a step':<{width}} {step.seconds:>9.2f}{band_text(step.band)}{note}"
 
 
 def _cost(plan: Plan) -> Iterator[str]:
@@ -181,9 +182,11 @@ def _cost(plan: Plan) -> Iterator[str]:
         )
         return
     hours = plan.gpu_hours / plan.num_ranks
+    each = plan.gpu_hours / step.seconds
     yield (
-        f"the whole run: {plan.config.steps} steps, {hours:.1f} hours, {plan.gpu_hours:,.0f} "
-        f"{unit}-hours, without evaluations and saves"
+        f"the whole run: {plan.config.steps} steps, {hours:.1f} hours"
+        f"{band_text(step.band, each / plan.num_ranks, 1)}, {plan.gpu_hours:,.0f} {unit}-hours"
+        f"{band_text(step.band, each)}, without evaluations and saves"
     )
 
 

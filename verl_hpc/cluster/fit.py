@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from verl_hpc.cluster.checks import model_archs
+from verl_hpc.cluster.checks import model_archs, model_directory
 from verl_hpc.cluster.hardware import hardware_of
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import CPU, NAMES, Hardware
-from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.phase import GIB
 from verl_hpc.planner.plan import Planner, cheapest_change
 from verl_hpc.planner.search.searched_settings import refuse_searched
 from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.sources.shipped import shipped_sizes
 
 FORCE = "--force submits it all the same"
 _UNCHECKED = "memory was not checked"
@@ -42,15 +44,17 @@ def memory_verdict(job: Job, force: bool = False) -> str:
         request.config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node
     )
     told = ledger(request.config, archs, layouts, hardware, counts_buckets=True)
-    misfit = told.first_misfit
+    misfit, files = told.first_misfit, _shipped(job).values()
+    by = f", by the sizes of {', '.join(map(str, dict.fromkeys(files)))}" if files else ""
     if misfit is None:
-        return f"memory: {(told.least_room_bytes or 0) / GIB:.1f} GiB to spare in every phase"
+        room = f"{(told.least_room_bytes or 0) / GIB:.1f} GiB"
+        return f"memory: {room} to spare in every phase{by}"
     if force:
-        return f"memory: does NOT fit, and is forced: {misfit.why_not()}"
+        return f"memory: does NOT fit{by}, and is forced: {misfit.why_not()}"
     change = cheapest_change(told, archs)
     advice = f"cheapest change found: {change}" if change else "no change that was tried helps"
     raise ConfigError(
-        f"it does not fit on {request.nodes} x {per_node} {hardware.kind.name}: "
+        f"it does not fit on {request.nodes} x {per_node} {hardware.kind.name}{by}: "
         f"{misfit.why_not()}\n{advice}\n{FORCE}; `python -m verl_hpc plan` shows all phases"
     )
 
@@ -93,7 +97,9 @@ def _known(job: Job) -> tuple[Hardware, dict[str, Architecture]] | str:
             f"site {site.name} does not say how much memory its nodes have (host_memory_gib); set "
             "it to GiB of a node"
         )
-    archs = model_archs(job)
+    known = model_archs(job)
+    known |= {name: read_architecture(file) for name, file in _shipped(job).items()}
+    archs = {name: known[name] for name in config.role_settings if name in known}
     missing = [name for name in config.role_settings if name not in archs]
     if missing:
         role = config.role_settings[missing[0]]
@@ -105,3 +111,12 @@ def _known(job: Job) -> tuple[Hardware, dict[str, Architecture]] | str:
             "--model-config FILE`"
         )
     return hardware, archs
+
+
+def _shipped(job: Job) -> dict[str, Path]:
+    """Files with the sizes of the roles whose models are not seen from here, of those that are
+    shipped."""
+    roles = job.request.config.role_settings.items()
+    unseen = {name: role.model.path for name, role in roles if model_directory(job, role) is None}
+    files = {name: shipped_sizes(path) for name, path in unseen.items()}
+    return {name: file for name, file in files.items() if file is not None}

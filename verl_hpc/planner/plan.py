@@ -111,7 +111,7 @@ class Plan:
         kind, room = self.ledger.hardware.kind.name, self.ledger.least_room_bytes
         spare = "" if room is None else f", {room / GIB:.1f} GiB to spare"
         why = (
-            f"{self.step.seconds:.1f} s a step by the time model{spare}; the best of "
+            f"{self.step.text} a step by the time model{spare}; the best of "
             f"{self.found.found.placements} placements on {self.num_ranks} {kind}: "
             f"{placed_text(self.found.candidate)}"
         )
@@ -137,6 +137,8 @@ class Plan:
             "fits": self.fits,
             "phases": phases,
             "step_seconds": self.step.seconds,
+            "step_seconds_band": self.step.band,
+            "basis": self.step.basis.text,
             "operators": dict(self.step.operators),
             "gpu_hours": self.gpu_hours,
             "placement": placement_of(self.layouts),

@@ -14,7 +14,7 @@ from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import KINDS as GPUS
 from verl_hpc.planner.memory.phase import Phase
-from verl_hpc.planner.timing.cost import CPU_RANKS
+from verl_hpc.planner.timing.cost import CPU_RANKS, Basis
 from verl_hpc.planner.timing.efficiency_file import read_efficiency
 
 PPO = ROOT / "configs/run/ppo_70b.yaml"
@@ -57,8 +57,12 @@ def test_what_a_user_reads(plan):
     assert lines[0].startswith("ppo_70b: rl (gae, ppo_clip) on 16 nodes x 8 H100-80: 128 ranks")
     (verdict,) = [line for line in lines if line.startswith("it fits")]
     assert verdict.endswith("GiB to spare: least in reshard, rank 0")
-    for text in ("update (critic)", "a step", "tokens/s", "GPU-hours, without evaluations"):
+    for text in ("update (critic)", "a step", "tokens/s", ", without evaluations"):
         assert text in out
+    (told,) = [line.split() for line in lines if line.startswith("  a step ")]
+    seconds, low, to, high = told[2:]
+    assert to == "to" and float(low[1:]) < float(seconds) < float(high[:-1])
+    assert "Seconds are by factors fitted to 25 published steps" in out
     assert max(map(len, lines)) <= 120
     assert not [line for line in lines if line != line.rstrip()]
 
@@ -111,7 +115,7 @@ def test_a_picture(plan, tmp_path):
     assert status == 0 and "wrote" in err
     tree = ET.parse(tmp_path / "a.svg").getroot()
     titles = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}title")]
-    assert any("rollout: 4" in title and " s from " in title for title in titles)
+    assert any("rollout: 5" in title and " s from " in title for title in titles)
     assert "reshard, rank 0: rollout 17.9" in " ".join(titles)
     assert plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--svg", tmp_path)[0] == 1
 
@@ -229,10 +233,17 @@ def test_a_model_that_is_not_there(plan, small):
     assert "give --model-config FILE" in err
 
 
-def test_a_published_models_sizes_are_pointed_to(plan, monkeypatch):
+def test_a_published_model_that_is_not_here_has_its_shipped_sizes(plan, monkeypatch):
     monkeypatch.chdir(ROOT)
-    _, _, err = plan(*PPO_WORDS, "--nodes", 16)
-    assert "give --model-config configs/model/Llama-3.1-70B-Instruct.json" in err
+    words = [*PPO_WORDS, "--nodes", 16, "--json"]
+    told = json.loads(plan(*words, "model.path=meta-llama/Llama-3.1-70B-Instruct")[1])
+    file = "configs/model/Llama-3.1-70B-Instruct.json"
+    said = f"model.path = meta-llama/Llama-3.1-70B-Instruct has the sizes of {file}, since it is"
+    assert any(line.startswith(said) for line in told["assumptions"])
+    given = json.loads(plan(*words, *MODEL)[1])
+    assert given["phases"] == told["phases"]
+    assert not any("has the sizes of" in line for line in given["assumptions"])
+    assert "no config.json there" in plan(*words, "model.path=meta-llama/Llama-3.1-71B")[2]
 
 
 def test_a_role_with_a_model_of_its_own(plan, small, tmp_path):
@@ -274,7 +285,8 @@ def test_a_bar_with_its_limit(limit, most, text):
 def test_only_cores_exceed_their_peak(tmp_path):
     (tmp_path / "a.yaml").write_text("training: 2\nlayers: 2\n")
     cores = read_efficiency(tmp_path / "a.yaml", GPUS["cpu"])
-    assert cores == replace(CPU_RANKS, training=2.0, layers=2.0)
+    basis = Basis(f"of {tmp_path / 'a.yaml'}")
+    assert cores == replace(CPU_RANKS, basis=basis, training=2.0, layers=2.0)
     with pytest.raises(ConfigError, match="training = 2: a fraction of the peak of H200"):
         read_efficiency(tmp_path / "a.yaml", GPUS["H200"])
 
@@ -290,6 +302,7 @@ def test_only_cores_exceed_their_peak(tmp_path):
         ("layers: -1", "from 0 up"),
         ("layers: .nan", "from 0 up"),
         ("layers: true", "from 0 up"),
+        ("spread: wide", "spread = 'wide': a number from 0 up is needed"),
     ],
 )
 def test_factors_that_are_none(plan, tmp_path, text, answer):

@@ -23,7 +23,7 @@ from verl_hpc.planner.timing.workload import workload_of
 
 SIZES = ROOT / "configs/model/Qwen3-8B.json"
 ARCH = read_architecture(SIZES)
-TRUTH = replace(Efficiency(), training=0.3, inference=0.6, memory=0.5, layers=1e-4)
+TRUTH = replace(Efficiency(), training=0.2, inference=0.6, memory=0.5, layers=1e-4)
 SITE = "name: site\ngpus_per_node: 8\ncores_per_node: 64\ngpu: H100-80\n"
 PROMPT, RESPONSE, LONGEST = 200.0, 700.0, 2048
 

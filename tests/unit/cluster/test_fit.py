@@ -113,6 +113,16 @@ def test_a_script_says_on_the_side_that_nothing_was_checked(submit):
     assert err.startswith("memory was not checked")
 
 
+def test_a_published_model_that_is_not_seen_has_its_shipped_sizes(submit, tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/model").symlink_to(SIZES)
+    status, out, _ = submit("model.path=Qwen/Qwen3-8B", *FITTING, model=None)
+    assert status == 0
+    assert "to spare in every phase, by the sizes of configs/model/Qwen3-8B.json" in out
+    _, _, err = submit("model.path=Qwen/Qwen3-8B", "site.gpu=A100-40", model=None)
+    assert "A100-40, by the sizes of configs/model/Qwen3-8B.json: " in err
+
+
 def test_auto_shows_what_it_chose(submit):
     status, out, err = submit("--auto")
     assert (status, err) == (0, "")

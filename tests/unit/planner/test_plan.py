@@ -34,6 +34,8 @@ KEYS = [
     "fits",
     "phases",
     "step_seconds",
+    "step_seconds_band",
+    "basis",
     "operators",
     "gpu_hours",
     "placement",
@@ -74,7 +76,11 @@ def test_the_sizes_that_are_shipped_are_those_that_were_published(name):
     published = PUBLISHED.get(name.removesuffix("-Instruct"))
     if published is None:
         # As their publishers count them.
-        counts = {"Qwen2.5-32B-Instruct": 32.76e9, "Qwen3-235B-A22B": 235.09e9}
+        counts = {
+            "Qwen2.5-32B-Instruct": 32.76e9,
+            "Qwen3-32B": 32.76e9,
+            "Qwen3-235B-A22B": 235.09e9,
+        }
         assert arch.num_parameters == pytest.approx(counts[name], rel=1e-3)
     else:
         assert arch.num_parameters == published[1]
@@ -106,6 +112,8 @@ def test_json_has_the_keys_that_it_should_and_sums_that_are_right(nodes, fits):
     assert [phase for phase in told["phases"] if not phase["fits"]] == over
     assert (told["why_not"] is None) is fits and (told["remedy"] is None) is fits
     assert all(isfinite(seconds) for seconds in told["operators"].values())
+    low, high = told["step_seconds_band"]
+    assert low < told["step_seconds"] < high and "published steps" in told["basis"]
     ranks = {"actor": "0-127", "critic": "0-127", "reference": "0-127", "rollout": "0-127"}
     assert told["placement"] == (ranks if fits else dict.fromkeys(ranks, "0-31"))
     assert told["layouts"]["actor"] == {"tp": 8, "pp": 4, "dp": nodes // 4}
@@ -200,7 +208,7 @@ def test_a_search_beats_the_configuration_and_says_what_it_changes():
     assert plan.step.seconds < ppo_70b(16).step.seconds
     record = plan.record("the command")
     assert set(record.names) == set(plan.found.overrides)
-    assert record.why.startswith(f"{plan.step.seconds:.1f} s a step by the time model")
+    assert record.why.startswith(f"{plan.step.text} a step by the time model")
     assert plan.step.seconds == pytest.approx(plan.found.candidate.seconds, rel=0.02)
 
 

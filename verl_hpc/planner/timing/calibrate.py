@@ -17,7 +17,15 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
-from verl_hpc.planner.timing.cost import CPU_RANKS, FRACTIONS, TERMS, Cost, Efficiency, Term
+from verl_hpc.planner.timing.cost import (
+    CPU_RANKS,
+    FRACTIONS,
+    TERMS,
+    Cost,
+    Efficiency,
+    Term,
+    with_factors,
+)
 from verl_hpc.planner.timing.least_squares import inverse, solve
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
@@ -184,7 +192,7 @@ def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit
         pulls = [_pull(value, now) for value, now in zip(first, fitted, strict=True)]
         fitted = solve(rows, [1.0] * len(rows), first, pulls, least)
     factors = dict(zip(used, fitted, strict=True))
-    chosen = replace(start, **{term: _factor(term, value) for term, value in factors.items()})
+    chosen = with_factors(start, {term: _factor(term, now) for term, now in factors.items()})
     return Fit(chosen, errors_of(runs, chosen), used, _undetermined(used, rows, pulls))
 
 

@@ -6,7 +6,9 @@ A cost is linear in the factors, so that these can be fitted to a run by least s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from math import exp
+from typing import Any
 
 from verl_hpc.hardware.node import GpuKind
 
@@ -15,23 +17,74 @@ Term = str
 Cost = Mapping[Term, float]
 """Seconds at the peak of products, memory and links, and numbers of what takes a fixed time."""
 
-FRACTIONS: tuple[Term, ...] = ("training", "inference", "prefill", "memory", "collective", "pcie")
+FRACTIONS: tuple[Term, ...] = (
+    "training",
+    "inference",
+    "experts",
+    "prefill",
+    "memory",
+    "collective",
+    "pcie",
+)
 """Terms in seconds at a peak, whose factor is the fraction of it that is reached."""
+
+
+_NINE_OF_TEN = 1.645
+"""Standard deviations on either side that hold nine of ten cases."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What factors rest on, and how far off they were there."""
+
+    text: str
+    """Source of the factors, as the end of a sentence."""
+    spread: float | None = None
+    """Standard deviation of the logarithm of predicted by measured seconds; None is unknown."""
+
+    def band(self, seconds: float) -> tuple[float, float] | None:
+        """Seconds between which nine of ten cases are, of which this is predicted; None where the
+        spread is unknown."""
+        if self.spread is None:
+            return None
+        factor = exp(_NINE_OF_TEN * self.spread)
+        return seconds / factor, seconds * factor
+
+    @property
+    def sentence(self) -> str:
+        """What the factors rest on, in a sentence."""
+        ends = self.band(1.0)
+        near = (
+            "how far off they are is not known"
+            if ends is None
+            else f"nine of ten such steps take {ends[0]:.2f} to {ends[1]:.2f} times as long"
+        )
+        return f"Seconds are by factors {self.text}; {near}."
+
+
+PUBLISHED = Basis("fitted to 25 published steps (NeMo-RL on H100 and GB200)", 0.18)
+"""Basis of the default factors. The spread is that of all 40 steps of benchmarks/published, 15 of
+which the factors were not fitted to."""
 
 
 @dataclass(frozen=True)
 class Efficiency:
     """How near to its peaks a machine comes, and what its host takes: a factor for each term.
 
-    The defaults are of GPUs. `plan calibrate` fits them to runs.
+    The defaults are of GPUs. `python -m benchmarks.published --fit` has fitted training, inference,
+    layers, experts, expert_layers and decode_steps to published steps; `plan calibrate` fits to
+    runs.
     """
 
-    training: float = 0.5
+    basis: Basis = PUBLISHED
+    training: float = 0.4
     """Fraction of peak FLOPs in forward and backward passes, without collectives and bubbles.
     Megatron-LM reaches 44 to 52 % of an A100's peak with both (arXiv 2104.04473, table 1), Llama 3
     38 to 43 % of an H100's (arXiv 2407.21783, table 4)."""
-    inference: float = 0.5
+    inference: float = 0.4
     """Fraction of peak FLOPs in forward passes alone."""
+    experts: float = 0.0572
+    """Fraction of peak FLOPs in the grouped products of experts, in forward and backward passes."""
     prefill: float = 0.5
     """Fraction of peak FLOPs in a rollout engine that reads prompts, or decodes so many sequences
     at a time that computing takes longer than reading the weights."""
@@ -52,9 +105,12 @@ class Efficiency:
     products' inputs), as a multiple of the time that the bytes of norms and sums take at the
     bandwidth of the device memory. 0: included in `training` and `inference`, as in published
     fractions."""
-    layers: float = 50e-6
-    """Seconds of one layer's passage, forward or backward, without its products: launches of about
-    ten small kernels, norms and activations."""
+    layers: float = 801e-6
+    """Seconds of one layer's passage, forward or backward, without its products: launches of small
+    kernels, norms and activations."""
+    expert_layers: float = 4.02e-3
+    """Seconds that a mixture of experts adds to one layer's passage, forward or backward: routing,
+    sorting of tokens, launches of many small products."""
     sequences: float = 100e-6
     """Seconds of host work on one sequence in a pass: packing, columns, losses."""
     operators: float = 20e-3
@@ -65,7 +121,7 @@ class Efficiency:
     decode_layers: float = 12e-6
     """Seconds of one layer's passage in a decoding step without memory reads: gaps between small
     kernels of a CUDA graph."""
-    decode_steps: float = 1.5e-3
+    decode_steps: float = 6.79e-3
     """Seconds of host work in a decoding step: scheduling, sampling, outputs."""
     decode_sequences: float = 15e-6
     """Seconds of host work on one sequence in a decoding step."""
@@ -87,14 +143,17 @@ class Efficiency:
 
 
 CPU_RANKS = Efficiency(
+    Basis("that are round figures of CPU ranks"),
     training=0.6,
     inference=0.65,
+    experts=0.6,
     prefill=0.5,
     memory=0.75,
     collective=0.2,
     hops=160e-6,
     elementwise=2.0,
     layers=2e-3,
+    expert_layers=0.0,
     sequences=100e-6,
     operators=4e-3,
     decode_hops=300e-6,
@@ -109,6 +168,12 @@ collectives were timed alone (Gloo's all-reduces of 2 and 4 ranks: 130 to 190 us
 1.9 GB/s), the others are round figures between those of SFT, GRPO and PPO on small decoders."""
 
 
+def with_factors(efficiency: Efficiency, factors: Mapping[Term, float]) -> Efficiency:
+    """Change factors, with the same basis."""
+    changes: dict[str, Any] = dict(factors)
+    return replace(efficiency, **changes)
+
+
 def defaults(kind: GpuKind | None) -> Efficiency:
     """Factors to use where none were fitted.
 
@@ -118,11 +183,12 @@ def defaults(kind: GpuKind | None) -> Efficiency:
     return Efficiency() if kind is None or kind.is_gpu else CPU_RANKS
 
 
-TERMS: tuple[Term, ...] = tuple(field.name for field in fields(Efficiency))
+TERMS: tuple[Term, ...] = tuple(field.name for field in fields(Efficiency) if field.name != "basis")
 
 MEANINGS: Mapping[Term, str] = {
     "training": "FLOPs of matrix products in training passes / (peak x fraction)",
     "inference": "FLOPs of matrix products in forward passes / (peak x fraction)",
+    "experts": "FLOPs of products of experts in passes / (peak x fraction)",
     "prefill": "FLOPs of prompts, and of decoding where they outweigh reading weights",
     "memory": "bytes read once / (device memory bandwidth x fraction)",
     "collective": "bytes over the slowest link of a ring / (bandwidth x fraction)",
@@ -130,6 +196,7 @@ MEANINGS: Mapping[Term, str] = {
     "hops": "steps of collectives: 2 log2(ranks), on CPUs 2 (ranks - 1); over the network x 4",
     "elementwise": "bytes that norms, residual sums and losses read and write / bandwidth x factor",
     "layers": "passages of a micro-batch through a layer",
+    "expert_layers": "the same, of layers that are mixtures of experts",
     "sequences": "sequences of a pass, host work",
     "operators": "operators, host work",
     "decode_hops": "the same, in rollout engines",
@@ -144,6 +211,7 @@ MEANINGS: Mapping[Term, str] = {
 TOLD_BY: Mapping[Term, str] = {
     "training": "another batch.max_tokens_per_micro_batch",
     "inference": "another batch.max_tokens_per_micro_batch",
+    "experts": "another batch.max_tokens_per_micro_batch",
     "prefill": "another rollout.num_samples",
     "memory": "another batch.mini_batches",
     "collective": "another tensor_parallel",
@@ -151,6 +219,7 @@ TOLD_BY: Mapping[Term, str] = {
     "hops": "another tensor_parallel",
     "elementwise": "another tensor_parallel",
     "layers": "another batch.max_tokens_per_micro_batch",
+    "expert_layers": "another batch.max_tokens_per_micro_batch",
     "sequences": "another batch.size",
     "operators": "another batch.size",
     "decode_hops": "another rollout.tensor_parallel",

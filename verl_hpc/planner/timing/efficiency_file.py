@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import GpuKind
-from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Efficiency, defaults
+from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Basis, Efficiency, defaults
 
+_BASIS, _SPREAD = "basis", "spread"
 _TODO = "give a file that `plan calibrate RUN... --out FILE` has written, or leave it out"
 
 
@@ -33,7 +35,8 @@ def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Eff
     if not Path(path).is_file():
         problem = "is a directory" if Path(path).is_dir() else "no such file"
         raise ConfigError(f"{named}: {problem}; {_TODO}")
-    factors = read_tree(Path(path))
+    factors = dict(read_tree(Path(path)))
+    basis = _read_basis(named, factors, f"of {path}")
     for name, value in factors.items():
         if name not in TERMS:
             known = near_or_all(name, TERMS, "choose one of")
@@ -47,7 +50,23 @@ def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Eff
                 f"{named}: {name} = {value!r}: a fraction of the peak of {kind.name} is needed, "
                 "above 0 and at most 1; fit it to runs on such GPUs (plan calibrate)"
             )
-    return replace(defaults(kind), **{name: float(value) for name, value in factors.items()})
+    fitted = {name: float(value) for name, value in factors.items()}
+    return replace(defaults(kind), basis=basis, **fitted)
+
+
+def _read_basis(named: str, factors: dict[str, Any], otherwise: str) -> Basis:
+    """Take what the factors rest on out of a file's tree.
+
+    Args:
+        named: how errors call the file.
+        factors: the tree, from which it is removed.
+        otherwise: text where the file has none.
+    """
+    text, spread = factors.pop(_BASIS, otherwise), factors.pop(_SPREAD, None)
+    number = isinstance(spread, int | float) and not isinstance(spread, bool)
+    if spread is not None and not (number and 0 <= spread < float("inf")):
+        raise ConfigError(f"{named}: {_SPREAD} = {spread!r}: a number from 0 up is needed; {_TODO}")
+    return Basis(str(text), None if spread is None else float(spread))
 
 
 def write_efficiency(efficiency: Efficiency, comment: Sequence[str]) -> str:
@@ -56,5 +75,9 @@ def write_efficiency(efficiency: Efficiency, comment: Sequence[str]) -> str:
     Args:
         comment: lines at its beginning.
     """
+    basis = efficiency.basis
+    known: dict[str, Any] = {_BASIS: basis.text}
+    if basis.spread is not None:
+        known[_SPREAD] = round(basis.spread, 4)
     factors = {name: float(f"{getattr(efficiency, name):.6g}") for name in TERMS}
-    return "".join(f"# {line}\n" for line in comment) + write_yaml(factors)
+    return "".join(f"# {line}\n" for line in comment) + write_yaml(known | factors)

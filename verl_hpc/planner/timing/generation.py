@@ -3,7 +3,8 @@
 A decoding step of b sequences reads the engine's weights once and the cache of each sequence, does
 2 FLOPs a parameter and sequence, and has two all-reduces a layer. As many sequences are under way
 as the cache holds; the others wait, and at the end the longest are left alone. An operator ends
-with the last engine, so that what every step takes is paid until the longest response of all.
+with the last engine, so that what every step takes is paid until the longest response of all. With
+responses of several steps under way (rollout.staleness above 1) an engine stays full instead.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def generate_cost(machine: Machine, engines: Engines, work: Workload) -> Cost:
     width = max(at_a_time(engines, work) / engines.pp, 1.0)
     decode = _Decode(machine, engines)
     costs = [_prompts(machine, engines, work, mine)]
+    if work.in_flight > 1:
+        return together([*costs, _in_flight(decode, work, mine, width)])
     if mine > width:
         steps = (mine - width) / width * work.responses.mean
         context = work.prompt + work.responses.mean / 2
@@ -102,6 +105,20 @@ def generate_cost(machine: Machine, engines: Engines, work: Workload) -> Cost:
             step = decode.step(alive * tokens / runs, work.prompt + middle)
             costs.append(times(runs, step))
     return together(costs)
+
+
+def _in_flight(decode: _Decode, work: Workload, mine: float, width: float) -> Cost:
+    """Cost of decoding as many responses as a step has, with those of several steps under way.
+
+    The longest of all has `work.in_flight` steps to end in, so that each step has that part of its
+    decoding steps, and an engine is as full as that makes it.
+    """
+    responses = work.responses
+    longest = sum(n * any_alive(share, work.sequences) for _, n, share in survival(responses))
+    steps = max(longest / work.in_flight, mine * responses.mean / width)
+    # Long responses are under way for longer: a token that is decoded has this mean place.
+    place = responses.mean_square / responses.mean / 2
+    return times(steps, decode.step(mine * responses.mean / steps, work.prompt + place))
 
 
 def _prompts(machine: Machine, engines: Engines, work: Workload, sequences: float) -> Cost:

@@ -45,7 +45,7 @@ def solve(
             if step:
                 x[k] += step
                 left = [r + a * step for r, a in zip(left, column, strict=True)]
-                largest = max(largest, abs(step) / (abs(x[k]) + abs(start[k])))
+                largest = max(largest, abs(step) / (abs(x[k]) + abs(start[k]) + abs(step)))
         if largest < 1e-9:
             break
     return x

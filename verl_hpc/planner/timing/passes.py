@@ -113,7 +113,8 @@ def _part(model: Model, work: Workload, sequences: int) -> _Part:
     # The fullest replica decides; few sequences do not divide evenly.
     mine = float(ceil(mine)) if mine < 8 else mine
     tokens = mine * work.sequence
-    count = max(ceil(tokens / work.max_tokens), 1)
+    # No two sequences longer than half the budget share a micro-batch (Martello and Toth, 1990).
+    count = max(ceil(tokens / work.max_tokens), ceil(mine * work.alone), 1)
     if layout.pp > 1:
         fills = min(
             max(int(tokens) // pipeline_fill.TOKENS, 2 * layout.pp), 4 * layout.pp, int(mine)
@@ -169,17 +170,25 @@ def _stage(
     # Context-parallel ranks share the tokens, and what attention computes, evenly.
     size, shared = element_size(model.dtype), part.count * layout.cp
     tokens, squares = part.tokens / shared, part.squares / shared
+    routed = stage.layers * layer.expert_flops_per_token * tokens
     flops = stage.layers * (layer.flops_per_token * tokens + layer.flops_per_square * squares)
     parameters = stage.layers * _layer_parameters(model)
+    in_experts = stage.layers * _expert_parameters(model)
     logits = 2.0 * arch.hidden_size * arch.vocab_size * tokens if stage.has_logits else 0.0
     # The output layer is not recomputed.
-    flops = passes * flops + min(passes, 3.0) * logits
+    flops = passes * (flops - routed) + min(passes, 3.0) * logits
     parameters += stage.has_logits * arch.hidden_size * arch.vocab_size / layout.tp
-    read = passes * size * parameters
+    read = passes * size * (parameters - in_experts)
+    passages = float(stage.layers * layer_passes)
     costs: list[Cost] = [
         machine.products(kind, flops / layout.tp, read, model.products_dtype),
-        {"layers": float(stage.layers * layer_passes)},
+        {"layers": passages},
     ]
+    if in_experts:
+        read = passes * size * in_experts
+        products = passes * routed / layout.tp
+        costs.append(machine.products("experts", products, read, model.products_dtype))
+        costs.append({"expert_layers": passages})
     activations = tokens * arch.hidden_size * size
     if model.offloads_activations and kind == "training":
         # Each layer's input goes to the host and back; sequence parallelism divides it.
@@ -208,11 +217,15 @@ def _stage(
 
 def _layer_parameters(model: Model) -> float:
     """Parameters of one layer on one rank."""
-    layer, layout = layer_work(model.arch), model.layout
-    dense = (layer.parameters - layer.expert_parameters) / layout.tp
-    if not layer.expert_parameters:
-        return dense
-    return dense + layer.expert_parameters / (layout.ep * layout.etp)
+    layer = layer_work(model.arch)
+    dense = (layer.parameters - layer.expert_parameters) / model.layout.tp
+    return dense + _expert_parameters(model)
+
+
+def _expert_parameters(model: Model) -> float:
+    """Parameters of one layer's experts on one rank."""
+    layout = model.layout
+    return layer_work(model.arch).expert_parameters / (layout.ep * layout.etp)
 
 
 def _pipelined(machine: Machine, model: Model, part: _Part, micro: Cost, directions: int) -> Cost:

@@ -9,7 +9,7 @@ from itertools import chain
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
-from verl_hpc.planner.timing.cost import Cost
+from verl_hpc.planner.timing.cost import Basis, Cost
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.operator_costs import Run, device_cost, operator_cost, transfer_seconds
 from verl_hpc.planner.timing.operators import Work, operators_of
@@ -48,10 +48,22 @@ class StepTime:
     num_ranks: int
     peak_flops: float
     """Peak of one rank, in FLOPs a second."""
+    basis: Basis
+    """What the seconds rest on."""
 
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """Seconds between which nine of ten such steps are; None where nothing tells."""
+        return self.basis.band(self.seconds)
+
+    @property
+    def text(self) -> str:
+        """The seconds with their band."""
+        return f"{self.seconds:.1f} s{band_text(self.band)}"
 
     @property
     def gpu_hours(self) -> float:
@@ -62,6 +74,20 @@ class StepTime:
     def utilisation(self) -> float:
         """Share of all ranks' peak FLOPs that the models' products use."""
         return self.flops / (self.seconds * self.num_ranks * self.peak_flops)
+
+
+def band_text(band: tuple[float, float] | None, per_second: float = 1.0, digits: int = 0) -> str:
+    """A band in parentheses; empty without one.
+
+    Args:
+        band: in seconds.
+        per_second: what a second is in the unit that is shown.
+        digits: after the point.
+    """
+    if band is None:
+        return ""
+    low, high = (f"{per_second * end:,.{digits}f}" for end in band)
+    return f" ({low} to {high})"
 
 
 def predict_step(
@@ -98,7 +124,7 @@ def predict_step(
         transfer, costs[RESHARD] = transfer_seconds(run), device_cost(run)
         seconds[RESHARD] = transfer + machine.seconds(costs[RESHARD])
     # Operators on disjoint ranks overlap, as the flow allows.
-    spans = _spans(config, layouts, flow, seconds)
+    spans = spans_of(config, layouts, seconds)
     return StepTime(
         max(span.stop for span in spans),
         seconds,
@@ -108,14 +134,17 @@ def predict_step(
         step_flops(config, archs, work),
         layouts.num_ranks,
         machine.peak(config.model.dtype),
+        machine.efficiency.basis,
     )
 
 
-def _spans(
-    config: RunConfig, layouts: RunLayouts, flow: Flow, seconds: Mapping[str, float]
-) -> list[Span]:
-    """Span of each operator. With rollout.staleness the next step is generated while this one
-    trains, except for the refit, which both wait for."""
+def spans_of(config: RunConfig, layouts: RunLayouts, seconds: Mapping[str, float]) -> list[Span]:
+    """Span of each operator, which takes so many seconds.
+
+    With rollout.staleness the next step is generated while this one trains, except for the refit,
+    which both wait for.
+    """
+    flow = Flow(config)
     pools = classes_of({name: pool.ranks for name, pool in layouts.pools.items()})
     trained = {name for name, role in config.role_settings.items() if role.trainable}
     placed = flow.on(

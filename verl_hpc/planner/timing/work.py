@@ -24,6 +24,8 @@ class LayerWork:
     """Elements of its experts' matrices."""
     mlp_share: float
     """Share of flops_per_token in the MLP."""
+    expert_flops_per_token: float
+    """FLOPs of the experts that a token uses; 0 without experts."""
 
 
 @lru_cache(maxsize=64)
@@ -36,7 +38,12 @@ def _layer(sizes: tuple[int, ...]) -> LayerWork:
     flops = 2.0 * (attention + router + active)
     # Scores and their sum of values: two products of L x L / 2 x q_size multiply-adds.
     return LayerWork(
-        flops, 2.0 * q_size, attention + router + (experts or mlp), experts, 2.0 * active / flops
+        flops,
+        2.0 * q_size,
+        attention + router + (experts or mlp),
+        experts,
+        2.0 * active / flops,
+        2.0 * active * (num_experts > 0),
     )
 
 

@@ -30,6 +30,8 @@ class Workload:
     update_epochs: int
     max_tokens: int
     """Token budget of a micro-batch."""
+    in_flight: int = 1
+    """Steps whose responses an engine decodes at a time: rollout.staleness, or 1."""
 
     @property
     def sequence(self) -> float:
@@ -41,6 +43,11 @@ class Workload:
         """Mean of the squared tokens of a sequence."""
         mean, prompt = self.responses.mean, self.prompt
         return prompt**2 + 2 * prompt * mean + self.responses.mean_square
+
+    @property
+    def alone(self) -> float:
+        """Share of sequences that are longer than half a micro-batch."""
+        return self.responses.longer(self.max_tokens / 2 - self.prompt)
 
     @property
     def tokens(self) -> float:
@@ -79,4 +86,5 @@ def workload_of(
         mini_batches=batch.mini_batches,
         update_epochs=batch.update_epochs,
         max_tokens=batch.max_tokens_per_micro_batch,
+        in_flight=max(rollout.staleness, 1),
     )

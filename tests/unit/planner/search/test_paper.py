@@ -99,8 +99,9 @@ def test_of_a_34b_with_all_key_value_heads():
     ("model", "num_gpus"),
     [("13B", 16), ("34B", 32), *all_slow(("7B", 16), ("7B", 64), ("13B", 32), ("13B", 64))],
 )
-def test_up_to_64_gpus_everything_is_colocated(model, num_gpus):
-    assert best(model, num_gpus).sets == COLOCATED
+def test_up_to_64_gpus_nothing_is_faster_than_colocated_by_much(model, num_gpus):
+    result = found(num_gpus, actor=model)
+    assert seconds_of(result, COLOCATED) < 1.02 * result.best.seconds
 
 
 @pytest.mark.slow
@@ -152,7 +153,7 @@ SEARCHED = [
         ],
     ),
     (
-        r"on 96 4 % faster colocated \(([\d.]+) against ([\d.]+)\)",
+        r"on 96 it is 1 % faster colocated \(([\d.]+) against ([\d.]+)\)",
         lambda: [seconds_of(found(96, actor="34B"), sets) for sets in (COLOCATED, SPLIT)],
     ),
     (
@@ -160,8 +161,12 @@ SEARCHED = [
         lambda: [seconds_of(found(128, actor="34B"), sets) for sets in (WITH_ACTOR, SPLIT)],
     ),
     (
-        r"13B on 128 GPUs is best colocated \(([\d.]+)\).* four sets take ([\d.]+) at best",
-        lambda: [best("13B", 128).seconds, fastest_of_four(found(128, actor="13B"))],
+        r"is best split \(([\d.]+), colocated ([\d.]+)\).* four sets take ([\d.]+) at best",
+        lambda: [
+            best("13B", 128).seconds,
+            seconds_of(found(128, actor="13B"), COLOCATED),
+            fastest_of_four(found(128, actor="13B")),
+        ],
     ),
     (
         r"of 70B on 128 GPUs is best colocated \(([\d.]+)\);.* the other take ([\d.]+)\.",
@@ -179,5 +184,6 @@ def test_a_figure_of_the_page_is_what_the_model_predicts(pattern, seconds):
 
 @pytest.mark.slow
 def test_what_the_page_calls_best_on_128_is():
-    assert best("13B", 128).sets == larger_critic().best.sets == COLOCATED
+    assert best("13B", 128).sets == SPLIT
+    assert larger_critic().best.sets == COLOCATED
     assert best("34B", 128).sets == WITH_ACTOR

@@ -1,0 +1,1 @@
+"""Steps of runs that others have published, beside what `plan` says of them."""

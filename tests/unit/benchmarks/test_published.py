@@ -1,0 +1,58 @@
+"""Published steps: the default factors predict them as well as docs/planning.md says."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.published.fit import spread
+from benchmarks.published.rows import is_held_out, read_rows
+from benchmarks.published.table import GOAL, table
+from verl_hpc.planner.timing.cost import PUBLISHED, Efficiency
+
+PAGE = Path(__file__).parents[3] / "docs/planning.md"
+ROWS = read_rows()
+
+
+@lru_cache
+def ratios():
+    """Predicted by published seconds of each row."""
+    return [row.predict(Efficiency()).seconds / row.seconds for row in ROWS]
+
+
+def held_out(on_policy):
+    pairs = zip(ROWS, ratios(), strict=True)
+    return [r for row, r in pairs if row.held_out and ("on policy" in row.name) == on_policy]
+
+
+def test_rows_are_held_out_by_their_name_alone():
+    assert len(ROWS) == 40 and sum(row.held_out for row in ROWS) == 15
+    assert is_held_out("Qwen3-30B-A3B on 64 H100, on policy")
+    assert not is_held_out("Qwen3-32B on 64 H100, on policy")
+
+
+def test_every_row_has_its_source():
+    names = [row.name for row in ROWS]
+    assert len(set(names)) == len(names)
+    assert all(row.source["url"].startswith("https://") for row in ROWS)
+
+
+def test_steps_on_policy_that_were_held_out_are_within_the_goal():
+    assert len(held_out(True)) == 5
+    assert all(abs(ratio - 1) < GOAL for ratio in held_out(True))
+
+
+def test_steps_one_step_off_that_were_held_out_are_as_far_off_as_the_page_says():
+    off = sorted(abs(ratio - 1) for ratio in held_out(False))
+    assert sum(value <= GOAL for value in off) == 5 and off[-1] < 0.6
+
+
+def test_nine_of_ten_published_steps_are_within_the_band():
+    assert spread(ROWS, Efficiency()) == pytest.approx(PUBLISHED.spread, abs=0.005)
+    low, high = PUBLISHED.band(1.0)
+    within = [low <= 1 / ratio <= high for ratio in ratios()]
+    assert sum(within) >= 0.9 * len(within)
+
+
+def test_the_page_has_the_table_as_it_is_printed():
+    assert table(ROWS, Efficiency()) in PAGE.read_text("utf-8")

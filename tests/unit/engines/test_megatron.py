@@ -12,14 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from verl_hpc.engines.megatron import shim
 from verl_hpc.engines.megatron.router_replay import expert_ids
 from verl_hpc.engines.shared import log_probs as module
 from verl_hpc.engines.shared.log_probs import likeliest_tokens, log_probs_and_entropy, sum_p_squared
 from verl_hpc.engines.shared.packing import pack
 from verl_hpc.engines.shared.padded import PaddedAttention, PaddedView, similar_lengths
 from verl_hpc.engines.shared.shared_prefixes import num_shared, share_units, within
+from verl_hpc.errors import ClusterError
 from verl_hpc.layout.grid import RankGrid
 from verl_hpc.layout.megatron import TrainLayout
+
+
+@pytest.mark.parametrize("version", ["0.15.3", "0.17.0"])
+def test_other_versions_of_megatron_core_are_refused_by_name(monkeypatch, version):
+    import megatron.core
+
+    shim.check_version()
+    monkeypatch.setattr(megatron.core, "__version__", version)
+    with pytest.raises(ClusterError, match=f"megatron-core {version}: .* checked with 0.16.1"):
+        shim.check_version()
+
 
 # Log-probabilities and entropy
 

@@ -26,8 +26,8 @@ def laid_out(
 
     Args:
         name: of the file in configs/run.
-        whole: with all of the model's layers and experts; else with two layers on each pipeline
-            stage, and two experts of a layer on each rank.
+        whole: with all of the model's layers, and not two on each pipeline stage. Of a mixture a
+            rank has two experts a layer either way.
     """
     config = load_config(ROOT / f"configs/run/{name}.yaml")
     if name in MODELS:
@@ -38,16 +38,16 @@ def laid_out(
         kind = moe if name == "moe" else architecture
         experts = {"num_experts": 8, "family": "qwen3_moe"} if name == "moe" else {}
         arch, ranks, per_node = kind(**_SIZES, **experts), _EXAMPLE_RANKS, 2
-    if not whole:
-        arch = _few_layers(arch, config)
+    arch = _smaller(arch, config, whole)
     hardware = Hardware(KINDS["H100-80" if name in MODELS else "cpu"], per_node)
     return config, arch, run_layouts(config, arch, ranks, ranks_per_node=per_node), hardware
 
 
-def _few_layers(arch: Architecture, config: RunConfig) -> Architecture:
+def _smaller(arch: Architecture, config: RunConfig, whole: bool) -> Architecture:
     """Return a smaller model, of which as many stages are one layer short as of the whole one."""
     sizes = config.parallel
     stages = sizes.pipeline_parallel * sizes.virtual_pipeline
     short = -arch.num_layers % stages
     experts = min(2 * sizes.expert_parallel, arch.num_experts)
-    return replace(arch, num_layers=2 * stages - short, num_experts=experts)
+    layers = arch.num_layers if whole else 2 * stages - short
+    return replace(arch, num_layers=layers, num_experts=experts)

@@ -26,7 +26,7 @@ from verl_hpc.planner.memory.transfer import most_bucket_bytes
 
 Terms = dict[str, int]
 _PARTS: Mapping[str, tuple[str, ...]] = {
-    "parameters": ("weights",),
+    "parameters": ("weights", "fp8"),
     "gradients": ("gradients",),
     "optimizer": ("masters", "moments"),
 }

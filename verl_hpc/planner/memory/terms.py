@@ -31,7 +31,8 @@ TERMS: Mapping[str, Term] = {
     "apart": Term("elements of the parameters x bytes each, until they are in their buffer"),
     "fp8": Term(
         "2 bytes for each weight of a linear layer",
-        "Transformer Engine keeps copies by rows and by columns from the first pass on",
+        "Transformer Engine keeps copies by rows and by columns from the first pass on, until "
+        "offload.parameters takes the weights away",
     ),
     "quantised": Term("a byte for each weight that rollout.quantization is about, 4 a block"),
     "merged": Term(

@@ -206,6 +206,15 @@ def test_without_a_known_limit_everything_fits():
     assert found.least_room_bytes is None
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_copies_in_fp8_stay_while_an_engine_generates_unless_parameters_leave(away):
+    fp8 = {"recipe": "blockwise", "format": "e4m3"}
+    found = small(model={"path": "none", "fp8": fp8}, offload={"parameters": away})
+    phases = {phase.name: phase.device for phase in found.of_rank(0)}
+    assert phases["update"]["actor.fp8"] > 0
+    assert phases["generate"].get("actor.fp8", 0) == (0 if away else phases["update"]["actor.fp8"])
+
+
 def test_page_locked_memory_is_rounded_up_to_powers_of_2():
     assert page_locked(3 * 2**20) == 4 * 2**20
     assert page_locked(2**28 + 1) == 2**28 + 1

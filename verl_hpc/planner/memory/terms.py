@@ -105,8 +105,11 @@ TERMS: Mapping[str, Term] = {
         f"{overheads.PROCESS // _MIB} MiB, {overheads.CPU_PROCESS // _MIB} on cores",
         "Python and its libraries, resident in host memory",
     ),
-    "weights_copy": Term("as the weights, page-locked pieces rounded up to powers of 2 on GPUs"),
-    "optimizer_copy": Term("masters and moments, each range rounded up to a power of 2 on GPUs"),
+    "weights_copy": Term(
+        "as the weights; on GPUs page-locked, in pieces of 256 MiB, the last one rounded up to a "
+        "power of 2"
+    ),
+    "optimizer_copy": Term("masters and moments, page-locked like the weights' copy on GPUs"),
     "saved": Term(
         "the rank's share of weights, and 12 bytes for each element that it owns; fsdp: both of "
         "its rows, divided among ranks that have the same",

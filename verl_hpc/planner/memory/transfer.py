@@ -143,11 +143,7 @@ def _lies(fragment: Fragment, view: View) -> bool:
 
 
 def page_locked(num_bytes: int) -> int:
-    """Page-locked memory of a tensor: PyTorch rounds each piece up to a power of 2."""
+    """Page-locked memory of all that is offloaded together: PyTorch rounds each piece up to a power
+    of 2."""
     whole, rest = divmod(num_bytes, _PIECE)
     return whole * _PIECE + (1 << (rest - 1).bit_length() if rest else 0)
-
-
-def host_copy(sizes: Iterable[int], on_gpu: bool) -> int:
-    """Host memory of copies of storages; on CPUs it is ordinary, and exactly as large."""
-    return sum(map(page_locked, sizes)) if on_gpu else sum(sizes)

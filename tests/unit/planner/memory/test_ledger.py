@@ -221,6 +221,14 @@ def test_page_locked_memory_is_rounded_up_to_powers_of_2():
     assert page_locked(2**29) == 2**29
 
 
+@pytest.mark.parametrize("name", ["grpo_8b", "ppo_70b"])
+def test_page_locked_memory_is_hardly_more_than_what_it_holds(name):
+    phase = next(phase for phase in shipped(name).of_rank(0) if phase.name == "generate")
+    resident = next(phase for phase in shipped(name).of_rank(0) if phase.name == "load").device
+    held = resident["actor.masters"] + resident["actor.moments"]
+    assert held <= phase.host["actor.optimizer_copy"] < 1.03 * held
+
+
 def test_more_tokens_or_fewer_recomputed_layers_never_take_less():
     updates = [
         max(p.device_bytes for p in small(**changes).all_phases if p.name == "update")
@@ -292,7 +300,11 @@ def test_where_the_copy_of_a_save_is_too_much_the_run_waits_for_it():
 
 
 def test_where_copies_of_what_is_offloaded_are_too_much_less_is_offloaded():
-    before, found = host_run(62, **AWAY, checkpoint__background=False)
+    activations = {
+        "parallel": {"recompute": "full", "offload_activations": True},
+        "batch__max_tokens_per_micro_batch": 65536,
+    }
+    before, found = host_run(66, **AWAY, **activations, checkpoint__background=False)
     assert before.first_misfit.host_room_bytes < 0 < before.first_misfit.room_bytes
     assert found.ledger.fits
     assert set(found.settings) <= {"offload.optimizer", "offload.parameters"}

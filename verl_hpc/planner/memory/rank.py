@@ -165,7 +165,8 @@ class RankMemory:
         return {
             "context": overheads.CONTEXT,
             "communicators": count * overheads.COMMUNICATOR * many,
-            "p2p_channels": overheads.peer_channels(total, per_node) * many,
+            "p2p_channels": many
+            * overheads.peer_channels(total, per_node, self._run.peers_outside),
             "columns": columns(self._run.config, groups),
         }
 

@@ -91,8 +91,10 @@ TERMS: Mapping[str, Term] = {
     ),
     "p2p_channels": Term(
         f"{overheads.PEER_IN_NODE // _MIB} MiB a rank of the node, "
-        f"{overheads.PEER_OUTSIDE // _MIB} MiB for each of {overheads.MOST_PEERS_OUTSIDE} others",
-        "NCCL's channels between two ranks that exchange weights",
+        f"{overheads.PEER_OUTSIDE // _MIB} MiB a rank of other nodes",
+        "NCCL's channels between two ranks that exchange weights; how many there are is counted in "
+        "the plan of a transfer of few layers, and in searches and on more than 512 ranks assumed "
+        f"to be {overheads.PEERS_OUTSIDE}",
     ),
     "columns": Term(
         "48 bytes a token of a step", "ids and ten numbers, all responses as long as allowed"

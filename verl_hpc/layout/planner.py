@@ -199,7 +199,7 @@ class _Router:
                 for receiver in receivers:
                     self._send(0, near[node], receiver, bundle, from_target)
                 continue
-            first = min(self._known(receivers, sources, bundle), key=self._brought.__getitem__)
+            first = self._first(receivers, sources, bundle)
             self._brought[first] += bundle.num_bytes
             self._send(0, sources, first, bundle, from_target)
             # Inside the node, the first receiver relays to the others in the second hop.
@@ -214,11 +214,17 @@ class _Router:
         self._into[hop][target].add(source)
         self.hops[hop].append(Route(source, target, bundle, relay))
 
-    def _known(self, receivers: list[int], sources: list[int], bundle: Bundle) -> list[int]:
-        """Prefer, as first receivers of a small bundle, ranks to which a source already sends."""
+    def _first(self, receivers: list[int], sources: list[int], bundle: Bundle) -> int:
+        """The rank of a node that brings a bundle in: of a small one preferably a rank to which a
+        source already sends, and among these the one that relays to most of the others already."""
         if not self._is_small(bundle):
-            return receivers
-        return [r for r in receivers if not self._into[0][r].isdisjoint(sources)] or receivers
+            return min(receivers, key=self._brought.__getitem__)
+        known = [r for r in receivers if not self._into[0][r].isdisjoint(sources)]
+
+        def cost(rank: int) -> tuple[int, int]:
+            return -sum(rank in self._into[1][r] for r in receivers), self._brought[rank]
+
+        return min(known or receivers, key=cost)
 
     def _is_small(self, bundle: Bundle) -> bool:
         return bundle.num_bytes < self.small_bytes

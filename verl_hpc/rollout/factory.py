@@ -14,6 +14,7 @@ from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.layout.vllm import check_cpu_heads
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
+from verl_hpc.rollout.vllm_version import check_version
 from verl_hpc.runtime.world import World
 
 
@@ -44,10 +45,15 @@ def check_model(model: Path) -> None:
 
 
 def import_engine(name: str, device: str) -> None:
-    """Import the libraries of engine `name` ahead of time; nothing if they are not installed."""
+    """Import the libraries of engine `name` ahead of time; nothing if they are not installed.
+
+    Raises:
+        ClusterError: vLLM is there in another version than was checked.
+    """
     if name == "hf":
         import verl_hpc.rollout.hf  # noqa: F401
     elif importlib.util.find_spec("vllm") is not None:
+        check_version()
         from verl_hpc.rollout.vllm import import_worker
 
         import_worker(device)
@@ -81,6 +87,7 @@ def build_rollout(
         The engine; None on a rank outside all replicas.
 
     Raises:
+        ClusterError: vLLM is there in another version than was checked.
         ConfigError: vLLM is asked for and not installed, or the engine cannot honour a setting.
         LayoutError: the model does not divide by the sizes.
     """
@@ -99,6 +106,7 @@ def build_rollout(
             "rollout.engine = vllm, and vLLM is not installed; install verl_hpc[gpu] (or [cpu]), "
             "or choose rollout.engine: hf"
         )
+    check_version()
     from verl_hpc.rollout.vllm import VllmEngine, join_groups
 
     if world.device == "cpu":

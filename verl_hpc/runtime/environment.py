@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from verl_hpc.errors import ConfigError
@@ -122,11 +123,16 @@ def announce_world(world: World, address: str, port: int) -> None:
 def _choose_gloo_interface() -> None:
     """Have gloo use the interface that is chosen for NCCL, where none is chosen for gloo.
 
-    NCCL takes the beginnings of names, or after `=` whole ones; gloo takes whole names alone. A
-    list of what not to use, after `^`, chooses none.
+    NCCL takes the beginnings of names, or after `=` whole ones; gloo takes whole names alone. After
+    `^` is a list of what not to use: gloo then keeps the address of the host's name, unless that
+    is of this node alone, as 127.0.1.1 in Debian's and Ubuntu's /etc/hosts.
     """
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
-    if "GLOO_SOCKET_IFNAME" in os.environ or not wanted or wanted.startswith("^"):
+    if "GLOO_SOCKET_IFNAME" in os.environ or not wanted:
+        return
+    if wanted.startswith("^"):
+        if _named_by_itself():
+            _choose_other_interface(wanted[1:].removeprefix("=").split(","), wanted[1:2] == "=")
         return
     for name in wanted.removeprefix("=").split(","):
         for _, interface in socket.if_nameindex():
@@ -134,6 +140,23 @@ def _choose_gloo_interface() -> None:
             if (begins or interface == name) and _has_address(interface):
                 os.environ["GLOO_SOCKET_IFNAME"] = interface
                 return
+
+
+def _choose_other_interface(unwanted: Sequence[str], whole: bool) -> None:
+    """Have gloo use the first interface with an address that is not named, as NCCL does."""
+    for _, interface in socket.if_nameindex():
+        left_out = interface in unwanted if whole else interface.startswith(tuple(unwanted))
+        if not left_out and interface != "lo" and _has_address(interface):
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+            return
+
+
+def _named_by_itself() -> bool:
+    """Whether this host's name leads to an address at which no other node reaches it."""
+    try:
+        return socket.gethostbyname(socket.gethostname()).startswith("127.")
+    except OSError:
+        return False
 
 
 def _has_address(interface: str) -> bool:

@@ -4,6 +4,7 @@ One file, since importing the engine imports Megatron-core, which takes seconds.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +13,61 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from verl_hpc.engines.megatron import shim
+from verl_hpc.engines.megatron.optimizer import clip_grads, l2_norm, local_multi_tensor_l2_norm
 from verl_hpc.engines.megatron.router_replay import expert_ids
 from verl_hpc.engines.shared import log_probs as module
 from verl_hpc.engines.shared.log_probs import likeliest_tokens, log_probs_and_entropy, sum_p_squared
 from verl_hpc.engines.shared.packing import pack
 from verl_hpc.engines.shared.padded import PaddedAttention, PaddedView, similar_lengths
 from verl_hpc.engines.shared.shared_prefixes import num_shared, share_units, within
+from verl_hpc.errors import ClusterError
 from verl_hpc.layout.grid import RankGrid
 from verl_hpc.layout.megatron import TrainLayout
+
+
+@pytest.mark.parametrize("version", ["0.15.3", "0.17.0"])
+def test_other_versions_of_megatron_core_are_refused_by_name(monkeypatch, version):
+    import megatron.core
+
+    shim.check_version()
+    monkeypatch.setattr(megatron.core, "__version__", version)
+    with pytest.raises(ClusterError, match=f"megatron-core {version}: .* checked with 0.16.1"):
+        shim.check_version()
+
+
+# What a GPU is asked for
+
+
+class Reads(TorchDispatchMode):
+    """Counts numbers that are read from a device, each of which a GPU is waited for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_norm_of_all_gradients_is_read_once(monkeypatch):
+    tensors = [torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in range(1, 50)]
+    monkeypatch.setattr(clip_grads, "l2_norm_impl", l2_norm)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
+    with Reads() as reads:
+        norm = clip_grads.get_grad_norm_fp32(tensors)
+    assert reads.count == 1
+    assert norm == pytest.approx(float(torch.cat(tensors).double().norm()), rel=1e-6)
+    own, _ = local_multi_tensor_l2_norm(0, None, [tensors], False)
+    assert torch.equal(own, l2_norm(0, own, [tensors], False)[0])
+
+
+def test_rectangles_of_a_row_ask_for_nothing():
+    """A device without contents cannot say how many elements a repetition has."""
+    row = pack([torch.arange(n) for n in (5, 2, 7)], 4)
+    elsewhere = replace(row, tokens=row.tokens.to("meta"), positions=row.positions.to("meta"))
+    for members in (None, [0, 2]):
+        assert PaddedView(elsewhere, members).slots.shape == PaddedView(row, members).slots.shape
+
 
 # Log-probabilities and entropy
 

@@ -4,9 +4,11 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 
 from verl_hpc.config.model import ModelConfig
 from verl_hpc.engines.megatron import precision
+from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.trainer import build, facts
 
 BF16 = ModelConfig(path="x")
@@ -117,3 +119,15 @@ def test_versions_of_a_gpu(monkeypatch):
     found = facts.installed_versions()
     assert (found["nccl"], found["gpu"]) == ("2.29.3", "H100")
     assert "cuda" in found
+
+
+def test_copies_in_fp8_leave_with_the_parameters(monkeypatch):
+    """A linear layer stands in for Transformer Engine's, which needs a GPU to be made."""
+    linear = torch.nn.Linear(2, 2)
+    linear._fp8_workspaces = {"weight": torch.zeros(2)}
+    chunk = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Sequential(linear))
+    engine = MegatronEngine.__new__(MegatronEngine)
+    engine._chunks, engine.host = [chunk], SimpleNamespace(offload=lambda part, once: 7)
+    for part, left in (("gradients", 1), ("optimizer", 1), ("parameters", 0)):
+        assert engine.offload(part) == 7
+        assert len(linear._fp8_workspaces) == left

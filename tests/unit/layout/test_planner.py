@@ -210,6 +210,30 @@ def test_ranks_of_a_node_share_in_bringing_bytes_in():
     assert sum(r.bundle.num_bytes for r in passed_on) == 3 * source.num_bytes
 
 
+def test_norms_open_no_peers_outside_a_node_and_few_inside():
+    """Two nodes of eight ranks train as TP8 x PP2, and each generates as TP8: every rank lacks its
+    shard of the other stage's layers, and all eight lack the norms of that stage."""
+    arch = architecture(hidden_size=64, ffn_size=4096, head_size=8, num_kv_heads=8, num_layers=8)
+    source = megatron_shard_map(arch, TrainLayout(tp=8, pp=2), vocab_multiple=64)
+    target = vllm_shard_map(arch, [tuple(range(8)), tuple(range(8, 16))])
+    entering, passed_on = plan_transfer(source, target, nodes_of(16, 8)).hops
+    norms = {n for n, spec in arch.tensors("float32").items() if len(spec.shape) == 1}
+
+    def pairs(routes, of_norms):
+        return {
+            (int(r.source), r.target)
+            for r in routes
+            if {f.tensor in norms for f in r.bundle.fragments} == {of_norms}
+        }
+
+    assert norms and pairs(entering, True)
+    assert pairs(entering, True) <= pairs(entering, False)
+    assert not pairs(passed_on, False)
+    # In each node one rank passes norms on to the seven others.
+    assert len({source for source, _ in pairs(passed_on, True)}) == 2
+    assert len(pairs(passed_on, True)) == 14
+
+
 @given(pairs(), st.sampled_from([1, 2, 3, 6]))
 def test_any_partition_to_any_other(maps, ranks_per_node):
     """Layouts of no model: every tensor cut at random, every box held by anyone."""

@@ -60,9 +60,26 @@ def test_what_libraries_read_unless_the_user_chose(environ, monkeypatch, given, 
     names = ["lo", "hsn0", "hsn1", "ib0", "ib1"]
     monkeypatch.setattr(environment.socket, "if_nameindex", lambda: list(enumerate(names)))
     monkeypatch.setattr(environment, "_has_address", lambda name: name != "hsn0")
+    monkeypatch.setattr(environment.socket, "gethostbyname", lambda _: "10.0.0.7")
     environ |= given
     environment.prepare_environment(3, sharers=2)
     assert {name: environ.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen"),
+    [("^lo,docker", "hsn1"), ("^lo,docker,hsn", "ib0"), ("^=hsn1", "ib0"), ("^lo,hsn,ib,d", None)],
+)
+def test_gloo_leaves_the_address_of_a_name_that_no_other_node_reaches(
+    environ, monkeypatch, wanted, chosen
+):
+    names = ["lo", "docker0", "hsn0", "hsn1", "ib0"]
+    monkeypatch.setattr(environment.socket, "if_nameindex", lambda: list(enumerate(names)))
+    monkeypatch.setattr(environment, "_has_address", lambda name: name not in ("hsn0", "docker0"))
+    monkeypatch.setattr(environment.socket, "gethostbyname", lambda _: "127.0.1.1")
+    environ["NCCL_SOCKET_IFNAME"] = wanted
+    environment.prepare_environment(3, sharers=2)
+    assert environ.get("GLOO_SOCKET_IFNAME") == chosen
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ from verl_hpc.engines.megatron.parameters import (
     zero,
 )
 from verl_hpc.engines.megatron.passes import Passes
-from verl_hpc.engines.megatron.precision import check_offload, choose_backend
+from verl_hpc.engines.megatron.precision import check_offload, choose_backend, drop_fp8_copies
 from verl_hpc.engines.megatron.routers import Routers
-from verl_hpc.engines.protocol import Head, OutputOptions
+from verl_hpc.engines.protocol import Head, OutputOptions, Part
 from verl_hpc.engines.shared.layout_engine import LayoutEngine
 from verl_hpc.engines.shared.micro_batches import Plan, Planner
 from verl_hpc.engines.shared.offload import HostStore
@@ -174,6 +174,11 @@ class MegatronEngine(LayoutEngine):
         if self.optimizer is not None:
             with self._groups.entered():
                 self.optimizer.take_weights()
+
+    def offload(self, part: Part, once: bool = False) -> int:
+        if part == "parameters":
+            drop_fp8_copies(self._chunks)
+        return super().offload(part, once)
 
     @property
     def adapted(self) -> Mapping[str, torch.Tensor]:

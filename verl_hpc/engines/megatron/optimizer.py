@@ -7,7 +7,7 @@ Those ranges are published as regions of logical tensors, so that a checkpoint o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,11 +16,12 @@ import torch
 import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
-from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.optimizer import clip_grads, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import local_multi_tensor_l2_norm
 
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.guarded_step import refuse_norm
@@ -60,6 +61,20 @@ class OwnedRange:
     """Master weights of the range, (stop - start,) float32."""
 
 
+def l2_norm(
+    chunk_size: int, noop_flag: torch.Tensor, lists: Sequence[list[torch.Tensor]], *_: Any
+) -> tuple[torch.Tensor, None]:
+    """Norm of all tensors of a list, (1,) float32 on their device, with the interface of Apex's
+    `multi_tensor_l2norm`.
+
+    Megatron-core's own, where neither Transformer Engine nor Apex is installed, reads the norm of
+    every tensor from a GPU, and waits for each (`local_multi_tensor_l2_norm`, 0.16.1).
+    """
+    del chunk_size, noop_flag
+    (tensors,) = lists
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors))).view(1), None
+
+
 class Optimizer:
     """Adam over the ranges this rank owns.
 
@@ -80,6 +95,8 @@ class Optimizer:
         group: dist.ProcessGroup,
     ) -> None:
         self.settings = settings
+        if clip_grads.l2_norm_impl is local_multi_tensor_l2_norm:
+            clip_grads.l2_norm_impl = l2_norm
         with gathering_within(group):
             self._optimizer = get_megatron_optimizer(_megatron_config(settings, dtype), chunks)
         self._shards: list[DistributedOptimizer] = self._optimizer.chained_optimizers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 
 import torch
 
@@ -68,6 +69,17 @@ def choose_backend(model: ModelConfig) -> Backend:
         _check_fp8(model.fp8, model.dtype, available)
     # Its attention over packed sequences has no float32 kernel.
     return "transformer_engine" if available and model.dtype != "float32" else "local"
+
+
+def drop_fp8_copies(chunks: Iterable[torch.nn.Module]) -> None:
+    """Free the FP8 copies of weights that Transformer Engine's layers keep between micro-batches.
+
+    A layer that finds none makes them anew (`get_weight_workspace` of
+    `transformer_engine/pytorch/module/base.py`, 2.11), as it does in the first micro-batch of every
+    pass.
+    """
+    for module in (module for chunk in chunks for module in chunk.modules()):
+        getattr(module, "_fp8_workspaces", {}).clear()
 
 
 def check_offload(parallel: ParallelConfig) -> None:

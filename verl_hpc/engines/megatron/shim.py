@@ -100,7 +100,7 @@ def install() -> None:
     """Install the hook; must run before the first import of megatron.core.
 
     Raises:
-        ClusterError: the rules were not checked with this Megatron-core, or it was imported before.
+        ClusterError: Megatron-core was imported before, or is another version than was checked.
     """
     import torch
 
@@ -112,14 +112,24 @@ def install() -> None:
             "verl_hpc.engines.megatron` before its first import"
         )
     sys.meta_path.insert(0, _Finder())
+    check_version()
+    _fork_cpu_generator()
+
+
+def check_version() -> None:
+    """Import Megatron-core alone, and compare its version; on GPUs as well.
+
+    Raises:
+        ClusterError: it is another one.
+    """
     import megatron.core
 
     if megatron.core.__version__ not in CHECKED_VERSIONS:
         raise ClusterError(
-            f"megatron-core {megatron.core.__version__} without a GPU: the CPU shim was checked "
-            f"with {', '.join(CHECKED_VERSIONS)}; install that version"
+            f"megatron-core {megatron.core.__version__}: this package was checked with "
+            f"{', '.join(CHECKED_VERSIONS)}, of which it rewrites or replaces parts; install that "
+            "version"
         )
-    _fork_cpu_generator()
 
 
 def _fork_cpu_generator() -> None:

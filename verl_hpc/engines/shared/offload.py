@@ -20,7 +20,8 @@ Memory = Part | Literal["trained", "frozen"]
 
 Candidates = Callable[[Memory], Iterable[torch.Tensor]]
 
-# Torch rounds page-locked allocations up to powers of two; pieces of one keep the waste small.
+# Torch rounds page-locked allocations up to powers of two: pieces of one, which all tensors share
+# that are offloaded together, keep the waste small.
 _PIECE_BYTES = 1 << 28
 
 
@@ -123,7 +124,7 @@ class Storages:
         self._find, self._keeps, self._tells = find, keeps, tells
         self._away: list[tuple[torch.Tensor, Sequence[torch.Tensor], int]] | None = None
         self._needed_by: set[object] = set()
-        self._page_locked: dict[int, list[torch.Tensor]] = {}
+        self._page_locked: HostCopy = []
         self._is_copied = False
         """Whether the page-locked copy is current."""
 
@@ -171,10 +172,10 @@ class Storages:
         away, self._away = self._away or [], None
         for tensor, kept, size in away:
             tensor.untyped_storage().resize_(size)
-            fill(tensor, kept)
-            if not kept:
-                for piece in _pieces(tensor):
-                    piece.zero_()
+            if kept:
+                fill(tensor, kept)
+            else:
+                _bytes_of(tensor).zero_()
 
     def copied(self, tensors: Sequence[torch.Tensor], once: bool = False) -> HostCopy:
         """Copy tensors to host memory; from a GPU, to page-locked memory that is kept.
@@ -185,13 +186,10 @@ class Storages:
         """
         stays = not once and any(tensor.is_cuda for tensor in tensors)
         sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
-        for i, size in enumerate(sizes) if stays else ():
-            if i not in self._page_locked:
-                self._page_locked[i] = _host_memory(size, page_locked=True)
-        copies = [
-            self._page_locked[i] if stays else _host_memory(size, page_locked=False)
-            for i, size in enumerate(sizes)
-        ]
+        copies = self._page_locked if stays else _host_memory(sizes, page_locked=False)
+        if [sum(map(len, kept)) for kept in copies] != sizes:
+            copies = self._page_locked = _host_memory(sizes, page_locked=True)
+            self._is_copied = False
         is_known = False
         if self._tells and stays:
             is_known, self._is_copied = self._is_copied, True
@@ -201,10 +199,11 @@ class Storages:
 
     def copy(self) -> HostCopy:
         """Return a new host copy of the tensors, page-locked on GPUs."""
-        copies = []
-        for tensor in self.tensors():
-            copies.append(_host_memory(tensor.untyped_storage().nbytes(), tensor.is_cuda))
-            _keep(tensor, copies[-1])
+        tensors = list(self.tensors())
+        sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
+        copies = _host_memory(sizes, any(tensor.is_cuda for tensor in tensors))
+        for tensor, kept in zip(tensors, copies, strict=True):
+            _keep(tensor, kept)
         return copies
 
     def tensors(self) -> Iterator[torch.Tensor]:
@@ -219,22 +218,43 @@ class Storages:
 
 def fill(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
     """Copy host pieces into a tensor's storage."""
-    for piece, there in zip(_pieces(tensor), kept, strict=False):
+    for piece, there in _pairs(tensor, kept):
         piece.copy_(there, non_blocking=tensor.is_cuda)
 
 
-def _host_memory(num_bytes: int, page_locked: bool) -> list[torch.Tensor]:
-    sizes = [min(_PIECE_BYTES, num_bytes - at) for at in range(0, num_bytes, _PIECE_BYTES)]
-    return [torch.empty(size, dtype=torch.uint8, pin_memory=page_locked) for size in sizes]
-
-
 def _keep(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
-    for piece, there in zip(_pieces(tensor), kept, strict=True):
+    for piece, there in _pairs(tensor, kept):
         there.copy_(piece, non_blocking=tensor.is_cuda)
 
 
-def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return all bytes of a tensor's storage, in pieces."""
+def _host_memory(sizes: Sequence[int], page_locked: bool) -> HostCopy:
+    """Allocate host memory for storages of these sizes, one after another in the same pieces."""
+    total = sum(sizes)
+    whole = [
+        torch.empty(min(_PIECE_BYTES, total - at), dtype=torch.uint8, pin_memory=page_locked)
+        for at in range(0, total, _PIECE_BYTES)
+    ]
+    copies: list[list[torch.Tensor]] = []
+    first = 0
+    for size in sizes:
+        copies.append([])
+        last = first + size
+        while first < last:
+            number, start = divmod(first, _PIECE_BYTES)
+            stop = min(start + last - first, _PIECE_BYTES)
+            copies[-1].append(whole[number][start:stop])
+            first += stop - start
+    return copies
+
+
+def _pairs(
+    tensor: torch.Tensor, kept: Sequence[torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the parts of a tensor's storage with their pieces of host memory."""
+    return zip(_bytes_of(tensor).split([len(piece) for piece in kept]), kept, strict=True)
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all bytes of a tensor's storage."""
     storage = tensor.untyped_storage()
-    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-    return whole.split(_PIECE_BYTES)
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)

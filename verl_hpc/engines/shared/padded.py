@@ -32,7 +32,9 @@ class PaddedView:
         self.tokens = None if is_whole else _tokens_of(row, chosen)
         """Positions in the row of the members' tokens; None if they are the whole row in order."""
         positions = row.positions[0] if self.tokens is None else row.positions[0][self.tokens]
-        self.slots = torch.repeat_interleave(starts, repeats) + positions
+        # Without the number a GPU would be asked for it.
+        of_each = torch.repeat_interleave(starts, repeats, output_size=sum(lengths))
+        self.slots = of_each + positions
         self.is_dense = self.num_rows * self.row_length == self.slots.numel()
 
     def pad(self, packed: torch.Tensor) -> torch.Tensor:

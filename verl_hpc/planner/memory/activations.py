@@ -215,8 +215,10 @@ def chunk(shape: RoleShape, num_layers: int, tokens: int, rectangles: Rectangles
         some, rest = -(-num_layers // count), 0
         again = min(count, num_layers) * one.whole
     if shape.setting("offload_activations"):
-        # Recomputed layers have their input on the device, counted among their norms' inputs.
-        return Kept(rest + angles, again, some * one.entrance)
+        # Recomputed layers have their input on the device, counted among their norms' inputs; that
+        # of the layers before them is on its way.
+        ahead = one.entrance if some > 1 else 0
+        return Kept(rest + angles, again + ahead, some * one.entrance)
     return Kept(some * one.entrance + rest + angles, again)
 
 

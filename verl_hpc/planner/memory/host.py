@@ -8,7 +8,7 @@ from typing import NamedTuple
 from verl_hpc.planner.memory import overheads, role
 from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.shape import RoleShape
-from verl_hpc.planner.memory.transfer import host_copy
+from verl_hpc.planner.memory.transfer import page_locked
 
 Terms = dict[str, int]
 
@@ -45,9 +45,9 @@ class HostMemory:
         """Whether a part of a role, a setting of `offload`, leaves the device in every step."""
         return self._generates and bool(getattr(self._run.settings[name].offload, part))
 
-    def _rounds(self, shape: RoleShape) -> bool:
-        """Whether page-locked copies are rounded up to powers of 2."""
-        return self._on_gpu and shape.padded
+    def _copy(self, shape: RoleShape, num_bytes: int, stays: bool) -> int:
+        """Bytes of a copy: page-locked if it stays, on GPUs. A search leaves out rounding."""
+        return page_locked(num_bytes) if stays and self._on_gpu and shape.padded else num_bytes
 
     def process(self) -> Terms:
         """Python and its libraries."""
@@ -86,15 +86,13 @@ class HostMemory:
                 terms[f"{name}.optimizer_copy"] = self.optimizer_copy(name)
         return terms
 
-    def weights_copy(self, name: str, page_locked: bool = True) -> int:
-        """Host copy of a role's parameters; on cores all memory is ordinary."""
+    def weights_copy(self, name: str, stays: bool = True) -> int:
+        """Host copy of a role's parameters: trained ones and frozen ones apart."""
         shape, stage, _, shared = self._here[name]
         if not shape.trainable:
-            return host_copy([role.weights(shape, stage)], page_locked and self._rounds(shape))
-        frozen = role.frozen(shape, stage) - shared
-        return self._trained_copy(name, page_locked) + host_copy(
-            [frozen] if frozen else [], page_locked and self._rounds(shape)
-        )
+            return self._copy(shape, role.weights(shape, stage), stays)
+        frozen = self._copy(shape, role.frozen(shape, stage) - shared, stays)
+        return self._trained_copy(name, stays) + frozen
 
     def first_copy(self, name: str) -> int:
         """Host copy of the initial values of what is trained; 0 for adapters that start at zero,
@@ -102,19 +100,17 @@ class HostMemory:
         lora = self._run.settings[name].lora
         return 0 if lora is not None and lora.path is None else self._trained_copy(name)
 
-    def _trained_copy(self, name: str, page_locked: bool = True) -> int:
+    def _trained_copy(self, name: str, stays: bool = True) -> int:
         shape, stage, *_ = self._here[name]
-        elements = [buffer.num_elements for buffer in role.buffers(shape, stage)]
-        return host_copy(
-            [n * shape.kept_bytes for n in elements], page_locked and self._rounds(shape)
-        )
+        elements = role.buffer_elements(shape, stage)
+        return self._copy(shape, elements * shape.kept_bytes, stays)
 
-    def optimizer_copy(self, name: str, page_locked: bool = True) -> int:
-        """Host copy of master weights and moments: a separate allocation for each owned range."""
+    def optimizer_copy(self, name: str, stays: bool = True) -> int:
+        """Host copy of master weights and moments."""
         shape, stage, replica, _ = self._here[name]
-        ranges = [n * role.MASTER_BYTES for n in role.owned_ranges(shape, stage, replica)]
         kinds = 3 if shape.has_masters else 2
-        return kinds * host_copy(ranges, page_locked and self._rounds(shape))
+        owned = role.owned_elements(shape, stage, replica) * role.MASTER_BYTES
+        return self._copy(shape, kinds * owned, stays)
 
     def saved(self) -> Terms:
         """Host copy from which a background checkpoint is written."""

@@ -23,7 +23,7 @@ from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.rank import RankMemory
 from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.memory.shape import RoleShape
-from verl_hpc.planner.memory.transfer import counted_buckets
+from verl_hpc.planner.memory.transfer import counted_buckets, counted_peers
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def ledger(
         archs: of every role's model by its name, or one for all.
         layouts: of the run on its ranks (`placement.layouts.run_layouts`).
         hardware: of the nodes.
-        counts_buckets: plan the transfer of weights, where that is quick, and count its buckets;
-            otherwise use their upper bound. A search, which checks parts of a run, cannot plan it.
+        counts_buckets: plan the transfer of weights, where that is quick, and count its buckets and
+            peers; otherwise use bounds. A search, which checks parts of a run, cannot plan it.
     """
     settings, on_gpu = config.role_settings, hardware.kind.is_gpu
     by_role = dict.fromkeys(settings, archs) if isinstance(archs, Architecture) else archs
@@ -131,13 +131,14 @@ def ledger(
         for name, role in settings.items()
         if role.shares is None
     }
-    rollout = buckets = None
+    rollout = buckets = peers = None
     if config.generates:
         first = by_role[next(iter(settings))]
         rollout = rollout_shape(config, first, on_gpu)
         if counts_buckets:
             buckets = counted_buckets(config, first, layouts, hardware)
-    return Ledger(config, layouts, hardware, shapes, rollout, settings, buckets)
+            peers = counted_peers(config, first, layouts, hardware)
+    return Ledger(config, layouts, hardware, shapes, rollout, settings, buckets, peers)
 
 
 def ledger_on(

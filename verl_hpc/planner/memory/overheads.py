@@ -20,8 +20,9 @@ each with its three protocols (NCCL_BUFFSIZE 4 MiB)."""
 PEER_IN_NODE, PEER_OUTSIDE = 64 * MIB, 16 * MIB
 """Channels to one rank that weights are sent to or received from: 16 and 2 of NCCL's, 4 MiB each,
 both ways."""
-MOST_PEERS_OUTSIDE = 16
-"""Peers on other nodes in one of this package's transfer plans, which prefers known peers."""
+PEERS_OUTSIDE = 16
+"""Peers on other nodes, assumed where no plan is made that tells them: in searches, and on many
+ranks. Dense models have 3 to 30, mixtures of experts up to 120 on 256 ranks."""
 ALLOCATOR = 0.05
 """Fraction of a pass's memory lost to fragmentation in PyTorch's allocator, with expandable
 segments, which ranks use."""
@@ -58,8 +59,15 @@ def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: i
     return count + (rollout_size > 1)
 
 
-def peer_channels(num_ranks: int, ranks_per_node: int) -> int:
-    """Bytes of the channels to those that weights go to and come from."""
+def peer_channels(num_ranks: int, ranks_per_node: int, outside: int | None = None) -> int:
+    """Bytes of the channels to those that weights go to and come from.
+
+    Args:
+        num_ranks: of the run.
+        ranks_per_node: of its nodes.
+        outside: peers on other nodes; None assumes a number.
+    """
     inside = min(num_ranks, ranks_per_node) - 1
-    outside = min(max(num_ranks - ranks_per_node, 0), MOST_PEERS_OUTSIDE)
+    if outside is None:
+        outside = min(max(num_ranks - ranks_per_node, 0), PEERS_OUTSIDE)
     return inside * PEER_IN_NODE + outside * PEER_OUTSIDE

@@ -27,6 +27,8 @@ class PlannedRun:
     settings: Mapping[str, RoleSettings] = field(repr=False)
     bucket_bytes: Sequence[int] | None = None
     """Transfer buffers of each rank, in bytes; None assumes the upper bound."""
+    peers_outside: int | None = None
+    """Ranks of other nodes with which the busiest rank exchanges weights; None assumes a number."""
 
     @cached_property
     def engine_stages(self) -> dict[int, int]:

@@ -26,7 +26,7 @@ from verl_hpc.planner.memory.transfer import most_bucket_bytes
 
 Terms = dict[str, int]
 _PARTS: Mapping[str, tuple[str, ...]] = {
-    "parameters": ("weights",),
+    "parameters": ("weights", "fp8"),
     "gradients": ("gradients",),
     "optimizer": ("masters", "moments"),
 }
@@ -165,7 +165,8 @@ class RankMemory:
         return {
             "context": overheads.CONTEXT,
             "communicators": count * overheads.COMMUNICATOR * many,
-            "p2p_channels": overheads.peer_channels(total, per_node) * many,
+            "p2p_channels": many
+            * overheads.peer_channels(total, per_node, self._run.peers_outside),
             "columns": columns(self._run.config, groups),
         }
 

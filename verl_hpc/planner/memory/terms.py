@@ -31,7 +31,8 @@ TERMS: Mapping[str, Term] = {
     "apart": Term("elements of the parameters x bytes each, until they are in their buffer"),
     "fp8": Term(
         "2 bytes for each weight of a linear layer",
-        "Transformer Engine keeps copies by rows and by columns from the first pass on",
+        "Transformer Engine keeps copies by rows and by columns from the first pass on, until "
+        "offload.parameters takes the weights away",
     ),
     "quantised": Term("a byte for each weight that rollout.quantization is about, 4 a block"),
     "merged": Term(
@@ -90,8 +91,10 @@ TERMS: Mapping[str, Term] = {
     ),
     "p2p_channels": Term(
         f"{overheads.PEER_IN_NODE // _MIB} MiB a rank of the node, "
-        f"{overheads.PEER_OUTSIDE // _MIB} MiB for each of {overheads.MOST_PEERS_OUTSIDE} others",
-        "NCCL's channels between two ranks that exchange weights",
+        f"{overheads.PEER_OUTSIDE // _MIB} MiB a rank of other nodes",
+        "NCCL's channels between two ranks that exchange weights; how many there are is counted in "
+        "the plan of a transfer of few layers, and in searches and on more than 512 ranks assumed "
+        f"to be {overheads.PEERS_OUTSIDE}",
     ),
     "columns": Term(
         "48 bytes a token of a step", "ids and ten numbers, all responses as long as allowed"
@@ -104,8 +107,11 @@ TERMS: Mapping[str, Term] = {
         f"{overheads.PROCESS // _MIB} MiB, {overheads.CPU_PROCESS // _MIB} on cores",
         "Python and its libraries, resident in host memory",
     ),
-    "weights_copy": Term("as the weights, page-locked pieces rounded up to powers of 2 on GPUs"),
-    "optimizer_copy": Term("masters and moments, each range rounded up to a power of 2 on GPUs"),
+    "weights_copy": Term(
+        "as the weights; on GPUs page-locked, in pieces of 256 MiB, the last one rounded up to a "
+        "power of 2"
+    ),
+    "optimizer_copy": Term("masters and moments, page-locked like the weights' copy on GPUs"),
     "saved": Term(
         "the rank's share of weights, and 12 bytes for each element that it owns; fsdp: both of "
         "its rows, divided among ranks that have the same",

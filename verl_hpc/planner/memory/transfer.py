@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from math import lcm
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import Hardware
@@ -10,6 +13,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import View, row_major_strides
 from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.messages import routes_by_pair
 from verl_hpc.layout.moves import RankMoves, Receive, Send, moves_of
 from verl_hpc.layout.planner import (
     DEFAULT_BUCKET_BYTES,
@@ -27,6 +31,9 @@ _MOST_COUNTED_RANKS = 16
 _MOST_COUNTED_BYTES = 32 * 2**30
 """Limit on weights times ranks below which buckets are counted: enumerating all messages of up to 8
 MiB then takes a fraction of a second. In larger models every bucket is full."""
+_MOST_PLANNED_RANKS = 512
+"""Limit on ranks below which peers are counted: planning takes up to a second on 256, and some
+seconds on 512."""
 _PIECE = 1 << 28
 """Size of the pieces in which engines/shared/offload.py takes page-locked memory."""
 
@@ -69,6 +76,46 @@ def counted_buckets(
         moves = moves_of(plan, rank)
         of_ranks.append(bucket_bytes(moves, HOST_ROUNDS, same, near, quantised))
     return of_ranks
+
+
+def counted_peers(
+    config: RunConfig, arch: Architecture, layouts: RunLayouts, hardware: Hardware
+) -> int | None:
+    """Ranks of other nodes with which the busiest rank exchanges weights; None where that is not
+    counted.
+
+    Counted on GPUs, from the plan of a model with few layers and experts: bundles consist of what
+    has the same holders, so that more layers and experts add to bundles and make no new ones.
+
+    Args:
+        config, arch, layouts, hardware: as of `counted_buckets`.
+    """
+    if not hardware.kind.is_gpu or layouts.num_ranks > _MOST_PLANNED_RANKS:
+        return None
+    plan = refit_plan(config, _smaller(arch, config, layouts), layouts, hardware)
+    node_of = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
+    peers: dict[int, set[int]] = {}
+    for sender, receiver in {pair for hop in plan.hops for pair in routes_by_pair(hop)}:
+        if node_of[sender] != node_of[receiver]:
+            peers.setdefault(sender, set()).add(receiver)
+            peers.setdefault(receiver, set()).add(sender)
+    return max(map(len, peers.values()), default=0)
+
+
+def _smaller(arch: Architecture, config: RunConfig, layouts: RunLayouts) -> Architecture:
+    """Return a model that is cut as `arch` is, with two or three layers a stage, and two experts on
+    each rank that has whole ones."""
+    train, rollout = next(iter(layouts.train.values())), config.rollout
+    stages = train.pp * train.vpp
+    short = -arch.num_layers % stages
+    sizes = (n * stages - short for n in count(2))
+    num_layers = next(n for n in sizes if n % rollout.pipeline_parallel == 0)
+    whole = lcm(train.ep, rollout.tensor_parallel if rollout.expert_parallel else 1)
+    return replace(
+        arch,
+        num_layers=min(num_layers, arch.num_layers),
+        num_experts=min(2 * whole, arch.num_experts),
+    )
 
 
 def bucket_bytes(
@@ -143,11 +190,7 @@ def _lies(fragment: Fragment, view: View) -> bool:
 
 
 def page_locked(num_bytes: int) -> int:
-    """Page-locked memory of a tensor: PyTorch rounds each piece up to a power of 2."""
+    """Page-locked memory of all that is offloaded together: PyTorch rounds each piece up to a power
+    of 2."""
     whole, rest = divmod(num_bytes, _PIECE)
     return whole * _PIECE + (1 << (rest - 1).bit_length() if rest else 0)
-
-
-def host_copy(sizes: Iterable[int], on_gpu: bool) -> int:
-    """Host memory of copies of storages; on CPUs it is ordinary, and exactly as large."""
-    return sum(map(page_locked, sizes)) if on_gpu else sum(sizes)

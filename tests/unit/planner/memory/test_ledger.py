@@ -1,4 +1,5 @@
 import re
+from collections import Counter
 
 import pytest
 
@@ -6,16 +7,20 @@ from tests.unit.cluster.requests import ROOT
 from tests.unit.cluster.test_launch_configs import MODELS, arguments, num_ranks
 from tests.unit.config.trees import parse
 from tests.unit.layout.models import PUBLISHED, architecture
+from tests.unit.shipped import laid_out
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.config.load import load_config, parse_config
 from verl_hpc.hardware.node import GIB, KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.layout.grid import nodes_of
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.changes import remedy
 from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.planner.memory.overheads import PEER_IN_NODE, PEER_OUTSIDE, PEERS_OUTSIDE
 from verl_hpc.planner.memory.phase import PHASES
 from verl_hpc.planner.memory.terms import TERMS, term
-from verl_hpc.planner.memory.transfer import most_bucket_bytes, page_locked
+from verl_hpc.planner.memory.transfer import counted_peers, most_bucket_bytes, page_locked
+from verl_hpc.planner.refit_plan import refit_plan
 
 H100 = Hardware(KINDS["H100-80"], 8, host_bytes=2000 * GIB)
 LLAMA_405B = architecture_from(PUBLISHED["Llama-3.1-405B"][0])
@@ -161,6 +166,41 @@ def test_where_buckets_are_not_counted_they_are_the_most_that_they_can_be(kind, 
     assert update.device["buckets"] == most_bucket_bytes(kind != "cpu")
 
 
+def test_channels_to_all_ranks_of_other_nodes_are_counted():
+    """On 256 GPUs experts come from many more ranks than the ledger assumes without a plan."""
+    config, arch, layouts, hardware = laid_out("grpo_qwen3_235b_a22b")
+    plan, nodes = refit_plan(config, arch, layouts, hardware), nodes_of(256, 8)
+    busiest = max(
+        len(
+            {
+                peer
+                for hop in plan.hops
+                for ends in ((int(r.source), r.target) for r in hop)
+                if rank in ends
+                for peer in ends
+                if nodes[peer] != nodes[rank]
+            }
+        )
+        for rank in range(0, 256, 16)
+    )
+    of_both = [
+        ledger(config, arch, layouts, hardware, counts_buckets=counts).of_rank(0)[-1].device
+        for counts in (False, True)
+    ]
+    assumed, counted = (terms["p2p_channels"] - 7 * PEER_IN_NODE for terms in of_both)
+    assert assumed == PEERS_OUTSIDE * PEER_OUTSIDE < busiest * PEER_OUTSIDE <= counted
+
+
+@pytest.mark.parametrize("name", ["ppo_70b", "grpo_32b_fp8", "grpo_8b"])
+def test_few_layers_have_the_peers_of_all(name):
+    config, arch, layouts, hardware = laid_out(name, whole=True)
+    plan, nodes = refit_plan(config, arch, layouts, hardware), nodes_of(layouts.num_ranks, 8)
+    peers = Counter()
+    for a, b in {tuple(sorted((int(r.source), r.target))) for hop in plan.hops for r in hop}:
+        peers.update([a, b] if nodes[a] != nodes[b] else [])
+    assert counted_peers(config, arch, layouts, hardware) == max(peers.values(), default=0)
+
+
 def test_ranks_that_only_generate_hold_nothing_of_training():
     found = small(placement={"train": "0-1", "rollout": "2-3"})
     mine = {name for phase in found.of_rank(3) for name in phase.device}
@@ -206,10 +246,27 @@ def test_without_a_known_limit_everything_fits():
     assert found.least_room_bytes is None
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_copies_in_fp8_stay_while_an_engine_generates_unless_parameters_leave(away):
+    fp8 = {"recipe": "blockwise", "format": "e4m3"}
+    found = small(model={"path": "none", "fp8": fp8}, offload={"parameters": away})
+    phases = {phase.name: phase.device for phase in found.of_rank(0)}
+    assert phases["update"]["actor.fp8"] > 0
+    assert phases["generate"].get("actor.fp8", 0) == (0 if away else phases["update"]["actor.fp8"])
+
+
 def test_page_locked_memory_is_rounded_up_to_powers_of_2():
     assert page_locked(3 * 2**20) == 4 * 2**20
     assert page_locked(2**28 + 1) == 2**28 + 1
     assert page_locked(2**29) == 2**29
+
+
+@pytest.mark.parametrize("name", ["grpo_8b", "ppo_70b"])
+def test_page_locked_memory_is_hardly_more_than_what_it_holds(name):
+    phase = next(phase for phase in shipped(name).of_rank(0) if phase.name == "generate")
+    resident = next(phase for phase in shipped(name).of_rank(0) if phase.name == "load").device
+    held = resident["actor.masters"] + resident["actor.moments"]
+    assert held <= phase.host["actor.optimizer_copy"] < 1.03 * held
 
 
 def test_more_tokens_or_fewer_recomputed_layers_never_take_less():
@@ -283,7 +340,11 @@ def test_where_the_copy_of_a_save_is_too_much_the_run_waits_for_it():
 
 
 def test_where_copies_of_what_is_offloaded_are_too_much_less_is_offloaded():
-    before, found = host_run(62, **AWAY, checkpoint__background=False)
+    activations = {
+        "parallel": {"recompute": "full", "offload_activations": True},
+        "batch__max_tokens_per_micro_batch": 65536,
+    }
+    before, found = host_run(66, **AWAY, **activations, checkpoint__background=False)
     assert before.first_misfit.host_room_bytes < 0 < before.first_misfit.room_bytes
     assert found.ledger.fits
     assert set(found.settings) <= {"offload.optimizer", "offload.parameters"}

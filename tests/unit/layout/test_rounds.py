@@ -56,3 +56,10 @@ def test_a_ring_and_everyone_to_everyone_need_no_more_rounds_than_must_be():
     assert len(rounds({(r, (r + 1) % 8): 5 for r in range(8)})) == 5
     everyone = {(a, b): 1 for a in range(8) for b in range(8) if a != b}
     assert len(rounds(everyone)) <= 8
+
+
+def test_parts_that_are_alike_are_as_they_would_be_alone():
+    part = {(0, 1): 3, (0, 2): 1, (1, 2): 5, (2, 0): 2}
+    many = {(s + 3 * k, r + 3 * k): n for k in range(3) for (s, r), n in part.items()}
+    found, alone = rounds_of(many), rounds_of(part)
+    assert found == {(s + 3 * k, r + 3 * k): alone[s, r] for k in range(3) for s, r in part}

@@ -70,7 +70,7 @@ def test_what_a_user_reads(plan):
 def test_what_does_not_fit_has_status_1_and_a_change(plan):
     status, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 4)
     assert status == 1
-    assert "it does NOT fit: load, rank 0: " in out
+    assert "it does NOT fit: reshard, rank 0: " in out
     assert "cheapest change found: " in out
     assert "tokens/s" not in out
 

@@ -138,7 +138,10 @@ def _laid_out(
 ) -> Ledger | None:
     """Return the ledger of a configuration; None where it cannot be laid out."""
     try:
-        return ledger_on(config, archs, num_ranks, hardware)
+        told = ledger_on(config, archs, num_ranks, hardware)
+        # What seems to fit must also fit with the peers that are counted for the run itself.
+        counts = told.fits and hardware.kind.is_gpu
+        return ledger_on(config, archs, num_ranks, hardware, counts) if counts else told
     except VerlHpcError:
         return None
 

@@ -87,7 +87,8 @@ class PackedRow:
         """(sequences + 1,) int32 on the tokens' device, from 0 to T."""
         assert self.places is None, "tokens are shared"
         ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return ends.to(self.tokens.device)
+        # Else the host would wait for all that the device is still to compute.
+        return ends.to(self.tokens.device, non_blocking=True)
 
     def split(self, per_token: torch.Tensor) -> list[torch.Tensor]:
         """Split a (T, ...) tensor into the real sequences' parts."""

@@ -24,7 +24,7 @@ from verl_hpc.config.rollout import RolloutConfig, StructuredConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import rollout_shard_map
-from verl_hpc.rollout import vllm_cpu, vllm_fp8, vllm_routed
+from verl_hpc.rollout import vllm_fp8, vllm_routed
 from verl_hpc.rollout.protocol import Feed, Request, Sampling
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
 from verl_hpc.rollout.vllm_requests import Requests, generators_untouched
@@ -97,7 +97,7 @@ class VllmEngine:
         self._compiler: str | None = None
         self._on_cpu = world.device == "cpu"
         if self._on_cpu:
-            vllm_cpu.prepare()
+            _for_cpus().prepare()
         import_worker(world.device)
         import_model(arch.family)
         spare_what_exists()
@@ -121,7 +121,7 @@ class VllmEngine:
             "disable_log_stats": True,
             **memory(config, world.device),
             **(experts(config, world.device) if arch.is_moe else {}),
-            **(vllm_cpu.options() if self._on_cpu else {}),
+            **(_for_cpus().options() if self._on_cpu else {}),
             **vllm_fp8.options(config, arch, world.device),
             **options,
             **(vllm_routed.options(world.device) if keeps_experts else {}),
@@ -216,7 +216,7 @@ class VllmEngine:
             self._wake_up("kv_cache")
             self._asleep = False
         if self._on_cpu:
-            vllm_cpu.pack_linears(self._model)
+            _for_cpus().pack_linears(self._model)
         forgotten = self._llm.reset_prefix_cache()
         assert forgotten, "requests were running during a weight update"
 
@@ -239,6 +239,13 @@ class VllmEngine:
         stop_groups()
 
 
+def _for_cpus() -> Any:
+    """Import what replaces parts of vLLM on CPUs; a vLLM for GPUs need not have those parts."""
+    from verl_hpc.rollout import vllm_cpu
+
+    return vllm_cpu
+
+
 def import_worker(device: str) -> None:
     """Import vLLM's worker; from then on vLLM neither freezes nor unfreezes objects.
 
@@ -249,7 +256,7 @@ def import_worker(device: str) -> None:
         # First: its patches do not reach modules that have imported the originals by name.
         import vllm.v1.worker.cpu_worker  # noqa: F401
 
-        vllm_cpu.replace_kernels()
+        _for_cpus().replace_kernels()
     from vllm.v1.worker import gpu_worker
 
     left_out = dict.fromkeys(("freeze", "unfreeze"), lambda: None)

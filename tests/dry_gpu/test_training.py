@@ -1,0 +1,101 @@
+"""A rank's forward passes and updates, with Transformer Engine's layers on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.dry_gpu.device import Gpu
+from tests.dry_gpu.one_rank import OneRank, loss, one_rank, sequences_of, tell_stages
+
+TP2 = {"tensor_parallel": 2, "sequence_parallel": True}
+TP8PP4 = {"tensor_parallel": 8, "pipeline_parallel": 4, "sequence_parallel": True}
+LARGE = "Llama-3.1-70B-Instruct"
+FULL = [1024] * 8
+"""Sequences that fill two micro-batches of 4,096 tokens."""
+ALLOWED = {
+    "tolist: outputs._read_sums": 1,
+    "item: clip_grads.get_grad_norm_fp32 in optimizer.step": 1,
+}
+"""The host waits for the device so often in an update, and nowhere else."""
+
+
+ONCE = ["copy from the host: utils._empty_tensor in passes._forward"]
+"""Transformer Engine keeps an empty tensor."""
+
+
+def step(one: OneRank, lengths) -> None:
+    """A forward pass and two updates, with nothing that they wait for but what is allowed."""
+    gpu, engine = one.gpu, one.engine
+    sequences = sequences_of(one, lengths)
+    gpu.clear()
+    outputs = engine.infer(sequences)
+    assert waits_of(gpu) == {}
+    name = "values" if one.role == "critic" else "log_probs"
+    for tokens, output in zip(sequences, outputs, strict=True):
+        read = getattr(output, name)
+        assert read.is_cuda and read.dtype == torch.float32 and len(read) == len(tokens) - 1
+    for _ in range(2):
+        gpu.clear()
+        metrics = engine.update(sequences, loss)
+        assert metrics.keys() >= {"loss", "something", "grad_norm"}, metrics
+        assert waits_of(gpu) == ALLOWED
+
+
+def waits_of(gpu: Gpu) -> dict[str, int]:
+    """How often the host has waited, without what happens once a process."""
+    return {what: times for what, times in gpu.waits.items() if what not in ONCE}
+
+
+def within(counted: int, planned: int, share: float) -> None:
+    assert abs(counted - planned) <= share * planned, (counted / 1e9, planned / 1e9)
+
+
+def check_memory(one: OneRank) -> None:
+    """The bytes after a step are those of `plan`: at most, and of each part that is offloaded."""
+    gpu, engine = one.gpu, one.engine
+    within(gpu.memory.peak, one.planned("update"), 0.10)
+    terms = {
+        "gradients": ["gradients"],
+        "optimizer": ["masters", "moments"],
+        "parameters": ["weights"],
+    }
+    before = gpu.memory.live
+    for part, names in terms.items():
+        live = gpu.memory.live
+        freed = engine.offload(part)
+        assert abs(live - gpu.memory.live - freed) < 1 << 20, part
+        within(freed, one.planned("update", *names), 0.01)
+    for part in reversed(terms):
+        engine.onload(part)
+    assert gpu.memory.live == before
+
+
+def test_dense_model(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 5, 16, TP2)
+    within(one.gpu.memory.live, one.planned("update", "weights", "gradients", "masters"), 0.01)
+    step(one, FULL)
+    check_memory(one)
+
+
+def test_last_stage_of_a_large_model(gpu, monkeypatch):
+    # As long as the run's longest sequence, so that a pipeline's rows are full, too.
+    one = one_rank(gpu, LARGE, 127, 128, TP8PP4, layers=4, max_tokens=1536)
+    tell_stages(one, monkeypatch)
+    step(one, [1536] * 8)
+    check_memory(one)
+    used = {(len(group.ranks), group.backend) for group in one.gpu.world.used}
+    assert used == {(8, "nccl"), (4, "nccl"), (128, "nccl")}, one.gpu.world.used
+
+
+def test_value_head(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 0, 4, TP2, role="critic")
+    step(one, FULL)
+    check_memory(one)
+
+
+@pytest.mark.slow
+def test_fp8(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 0, 4, TP2, model={"fp8": {"recipe": "blockwise"}})
+    step(one, FULL)
+    check_memory(one)

@@ -89,8 +89,9 @@ class Dispatch(TorchDispatchMode):
         if name.startswith("c10d::"):
             return self.gpu.world.collective(func, flat, args, on_device)
         if not on_device:
-            tensors = [x for x in flat if isinstance(x, torch.Tensor)]
-            self.gpu.order.host_touches(tensors, func._schema.is_mutable)
+            if not func.is_view:
+                tensors = [x for x in flat if isinstance(x, torch.Tensor)]
+                self.gpu.order.host_touches(tensors, func._schema.is_mutable)
             return func(*args, **kwargs)
         self.gpu.operations += 1
         if (special := _SPECIAL.get(name)) is not None:
@@ -142,8 +143,11 @@ def _item(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _to_copy(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     tensor, to = args[0], kwargs.get("device")
     if isinstance(tensor, FakeTensor) and to is not None and torch.device(to).type == "cpu":
-        gpu.wait("copy to the host", gpu.order.current)
-        return gpu.read(tensor).to(kwargs.get("dtype") or tensor.dtype)
+        on_host = gpu.read(tensor).to(kwargs.get("dtype") or tensor.dtype)
+        if kwargs.get("non_blocking", False):  # into page-locked memory, which torch takes for it
+            lock(on_host)
+        _to_host(gpu, tensor, on_host, kwargs.get("non_blocking", False))
+        return on_host
     if isinstance(tensor, torch.Tensor) and not isinstance(tensor, FakeTensor):
         _from_host(gpu, tensor, kwargs.get("non_blocking", False))
     return NotImplemented
@@ -156,14 +160,18 @@ def _copy(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if isinstance(frm, torch.Tensor) and not isinstance(frm, FakeTensor):
             _from_host(gpu, frm, non_blocking)
         return NotImplemented
-    if is_page_locked(to) and non_blocking:
-        gpu.order.works([frm], [])
-        gpu.order.copies(to, writes=True)
-    else:
-        gpu.wait("copy to the host", gpu.order.current)
+    _to_host(gpu, frm, to, non_blocking)
     if (twin := twins.twin_of(frm)) is not None:
         to.copy_(twin)
     return to
+
+
+def _to_host(gpu: Gpu, frm: torch.Tensor, to: torch.Tensor, non_blocking: bool) -> None:
+    gpu.order.works([frm], [])
+    if is_page_locked(to) and non_blocking:
+        gpu.order.copies(to, writes=True)
+    else:
+        gpu.wait("copy to the host", gpu.order.current)
 
 
 def _from_host(gpu: Gpu, tensor: torch.Tensor, non_blocking: bool) -> None:
@@ -175,6 +183,12 @@ def _from_host(gpu: Gpu, tensor: torch.Tensor, non_blocking: bool) -> None:
         gpu.order.copies(tensor, writes=False)
     elif tensor.nbytes > _STAGED_BYTES:
         gpu.wait("copy from pageable memory", gpu.order.current)
+
+
+def lock(tensor: torch.Tensor) -> torch.Tensor:
+    """Mark host memory as page-locked."""
+    tensor.untyped_storage().page_locked = True
+    return tensor
 
 
 def is_page_locked(tensor: torch.Tensor) -> bool:

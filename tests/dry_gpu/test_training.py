@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 import torch
 
@@ -24,13 +27,24 @@ ONCE = ["copy from the host: utils._empty_tensor in passes._forward"]
 """Transformer Engine keeps an empty tensor."""
 
 
-def step(one: OneRank, lengths) -> None:
-    """A forward pass and two updates, with nothing that they wait for but what is allowed."""
+Waits = Mapping[str, int]
+NONE: Waits = MappingProxyType({})
+
+
+def step(one: OneRank, lengths, forward: Waits = NONE, update: Waits = NONE) -> None:
+    """A forward pass and two updates, in which the host waits as often as is allowed.
+
+    Args:
+        one: the rank.
+        lengths: of sequences.
+        forward: waits of a forward pass.
+        update: waits of an update besides those and ALLOWED.
+    """
     gpu, engine = one.gpu, one.engine
     sequences = sequences_of(one, lengths)
     gpu.clear()
     outputs = engine.infer(sequences)
-    assert waits_of(gpu) == {}
+    assert waits_of(gpu) == forward
     name = "values" if one.role == "critic" else "log_probs"
     for tokens, output in zip(sequences, outputs, strict=True):
         read = getattr(output, name)
@@ -39,7 +53,7 @@ def step(one: OneRank, lengths) -> None:
         gpu.clear()
         metrics = engine.update(sequences, loss)
         assert metrics.keys() >= {"loss", "something", "grad_norm"}, metrics
-        assert waits_of(gpu) == ALLOWED
+        assert waits_of(gpu) == {**ALLOWED, **forward, **update}
 
 
 def waits_of(gpu: Gpu) -> dict[str, int]:

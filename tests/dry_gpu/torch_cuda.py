@@ -18,7 +18,7 @@ import torch.cuda.random
 import torch.utils._device
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tests.dry_gpu.device import TOTAL_BYTES, Dispatch, Gpu
+from tests.dry_gpu.device import TOTAL_BYTES, Dispatch, Gpu, lock
 from tests.dry_gpu.places import asked_by
 from tests.dry_gpu.streams import HOST
 
@@ -260,16 +260,15 @@ def _host_memory() -> None:
     """Page-locked memory is ordinary memory that is marked, counted as torch rounds it."""
     empty: Any = torch.empty
 
-    def lock(tensor: torch.Tensor) -> torch.Tensor:
-        tensor.untyped_storage().page_locked = True
-        gpu().page_locked += 1 << max(tensor.nbytes - 1, 0).bit_length() if tensor.nbytes else 0
-        return tensor
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        gpu().page_locked += 1 << (tensor.nbytes - 1).bit_length() if tensor.nbytes else 0
+        return lock(tensor)
 
     def page_locked_empty(*size: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
-        return lock(empty(*size, **kwargs)) if pin_memory else empty(*size, **kwargs)
+        return counted(empty(*size, **kwargs)) if pin_memory else empty(*size, **kwargs)
 
     torch.empty = page_locked_empty
-    torch.Tensor.pin_memory = lambda t, *_: lock(t.clone())
+    torch.Tensor.pin_memory = lambda t, *_: counted(t.clone())
 
 
 def _apply(module: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> Any:

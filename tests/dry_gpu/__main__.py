@@ -31,8 +31,14 @@ def import_everything() -> None:
     torch_cuda.pretend()
     te_python.install(guard.DIRECTORY)
     vllm_cuda.install()
+    import verl_hpc.engines.fsdp.engine
     import verl_hpc.engines.megatron.engine
-    import verl_hpc.rollout.vllm  # noqa: F401
+    import verl_hpc.rollout.hf  # noqa: F401
+    from verl_hpc.rollout.vllm import import_model, import_worker
+
+    import_worker("cuda")
+    for family in ("llama", "qwen3", "qwen3_moe"):
+        import_model(family)
 
     resume_collection()
 

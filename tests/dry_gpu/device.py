@@ -48,6 +48,8 @@ class Gpu:
         self.operations = 0
         self.page_locked = 0
         """Bytes of page-locked memory that were allocated, as torch rounds them."""
+        self.registered: dict[int, int] = {}
+        """Host memory that was page-locked where it lies: bytes by address."""
         FakeTensorMode.avoid_device_init = property(lambda _: True)
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -62,6 +64,13 @@ class Gpu:
         self.world.clear()
         self.operations = 0
         self.memory.forget_peak()
+
+    def has_locked(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of the host is in page-locked memory."""
+        if getattr(tensor.untyped_storage(), "page_locked", False):
+            return True
+        at = tensor.data_ptr()
+        return any(start <= at < start + size for start, size in self.registered.items())
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """What the host reads of a tensor of the device."""
@@ -168,18 +177,16 @@ def _copy(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _to_host(gpu: Gpu, frm: torch.Tensor, to: torch.Tensor, non_blocking: bool) -> None:
     gpu.order.works([frm], [])
-    if is_page_locked(to) and non_blocking:
+    if non_blocking and gpu.has_locked(to):
         gpu.order.copies(to, writes=True)
     else:
         gpu.wait("copy to the host", gpu.order.current)
 
 
 def _from_host(gpu: Gpu, tensor: torch.Tensor, non_blocking: bool) -> None:
-    if tensor.dim() == 0 and not is_page_locked(tensor) and non_blocking:
-        return
     if not non_blocking:
         gpu.wait("copy from the host", gpu.order.current)
-    elif is_page_locked(tensor):
+    elif gpu.has_locked(tensor):
         gpu.order.copies(tensor, writes=False)
     elif tensor.nbytes > _STAGED_BYTES:
         gpu.wait("copy from pageable memory", gpu.order.current)
@@ -191,8 +198,19 @@ def lock(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def is_page_locked(tensor: torch.Tensor) -> bool:
-    return bool(getattr(tensor.untyped_storage(), "page_locked", False))
+def _all(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Whether numbers are as they should be, such as finite: where nobody knows them, they are."""
+    result = _on_device(gpu, func, args, kwargs, tree_flatten((args, kwargs))[0])
+    if twins.twin_of(result) is None and result.numel() <= twins.MOST:
+        twins.know(result, torch.ones(result.shape, dtype=result.dtype))
+    return result
+
+
+def _drawn(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What is drawn from probabilities that nobody knows is the last of the choices."""
+    probabilities, count = args[:2]
+    shape = (*probabilities.shape[:-1], count)
+    return _like(gpu, torch.full(shape, probabilities.shape[-1] - 1))
 
 
 # ---------------------------------------------------------------- shapes that data decide
@@ -248,6 +266,8 @@ _SPECIAL: dict[str, Callable[[Gpu, Any, Any, dict[str, Any]], Any]] = {
     "aten::repeat_interleave": _repeat_interleave,
     "aten::masked_select": _masked_select,
     "aten::index": _index,
+    "aten::all": _all,
+    "aten::multinomial": _drawn,
     "aten::nonzero": _waits_for_shape,
     "aten::unique_consecutive": _waits_for_shape,
     "aten::_unique2": _waits_for_shape,

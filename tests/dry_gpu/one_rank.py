@@ -40,6 +40,17 @@ _RUN = {
 }
 _ROLLOUT = {"max_prompt_tokens": 512, "max_response_tokens": 1024, "max_num_seqs": 256}
 
+SMALL = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+}
+"""A model that may be in host memory."""
+COUNTED: dict[str, tuple[int, int]] = {}
+"""Bytes that this process's test has counted, and those of the ledger, by what they are of."""
+
 
 @dataclass
 class OneRank:
@@ -158,9 +169,11 @@ def one_rank(
 
 
 def sequences_of(one: OneRank, lengths: Sequence[int]) -> list[torch.Tensor]:
-    """Tokens of sequences, on the device."""
-    most = one.arch.vocab_size
-    return [(torch.arange(n) % most).to("cuda", non_blocking=True) for n in lengths]
+    """Tokens of sequences, on the device; none begins like another."""
+    return [
+        ((torch.arange(n) + i) % one.arch.vocab_size).to("cuda", non_blocking=True)
+        for i, n in enumerate(lengths)
+    ]
 
 
 def loss(indices: Sequence[int], outputs: Sequence[TokenOutputs]) -> tuple[torch.Tensor, dict]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,44 @@ from _pytest.runner import runtestprotocol
 
 from tests.dry_gpu import torch_cuda
 from tests.dry_gpu.device import Gpu
+from tests.dry_gpu.one_rank import COUNTED
+
+_COLUMNS = ("most in an update", "parameters", "gradients", "optimizer")
+_MOST_SECONDS = 600
+_rows: dict[str, dict[str, list[int]]] = {}
 
 
 def pytest_addoption(parser):
     parser.addoption("--forks", type=int, default=2, help="tests at a time")
+    parser.addoption("--ledger", action="store_true", help="print counted and planned bytes")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    if call.when == "call":
+        item.user_properties.append(("counted", dict(COUNTED)))
+
+
+def pytest_runtest_logreport(report):
+    counted = dict(report.user_properties).get("counted")
+    if counted and report.passed:
+        _rows[report.nodeid.rpartition("::")[2].removeprefix("test_")] = counted
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print a table of what tests have counted, for docs/planning.md."""
+    if not config.option.ledger:
+        return
+    terminalreporter.write_line(f"| GB, counted / ledger | {' | '.join(_COLUMNS)} |")
+    terminalreporter.write_line("|---|" + "---:|" * len(_COLUMNS))
+    for name, counted in sorted(_rows.items()):
+        cells = [
+            " / ".join(f"{number / 1e9:.2f}" for number in counted[column])
+            for column in _COLUMNS
+            if column in counted
+        ]
+        if len(cells) == len(_COLUMNS):
+            terminalreporter.write_line(f"| {name.replace('_', ' ')} | {' | '.join(cells)} |")
 
 
 @pytest.fixture
@@ -65,6 +100,7 @@ def _fork(item: pytest.Item, file: Path) -> int:
     if pid:
         return pid
     status = 1
+    signal.alarm(_MOST_SECONDS)  # a test that reads what it waits for never ends
     try:
         reports = runtestprotocol(item, nextitem=None, log=False)
         hook = item.config.hook

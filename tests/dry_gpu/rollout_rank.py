@@ -26,9 +26,18 @@ _CLASSES = {
 }
 
 
+def sum_in_one_kernel(monkeypatch: Any) -> None:
+    """Triton's kernel of the checksum, which is on every machine with a GPU, as one operation."""
+    from verl_hpc.transfer import checksum
+
+    monkeypatch.setattr(checksum, "_has_triton", lambda device: device == "cuda")
+    monkeypatch.setattr(checksum, "_in_one_kernel", lambda words: words.sum(dtype=torch.int64))
+
+
 def build_vllm(one: OneRank, directory: Path, monkeypatch: Any) -> RolloutEngine:
     """Build the rollout engine as a run does, with the trainer's memory away."""
     monkeypatch.setattr(vllm_engine, "LLM", vllm_cuda.Llm)
+    sum_in_one_kernel(monkeypatch)
     save_tokenizer(directory)
     fields = {"architectures": [_CLASSES[one.fields["model_type"]]], **one.fields}
     (directory / "config.json").write_text(json.dumps(fields))

@@ -68,7 +68,10 @@ class Order:
         """How far each has waited for each stream."""
         self._before = _Use(0, 0, True)
         """What the default stream did before there was another one."""
-        self._on_host: dict[int, _Use] = {}
+        self._freed: dict[int, list[_Use]] = defaultdict(list)
+        """Other streams' uses of memory that was freed on a stream."""
+        self._copies = False
+        """Whether page-locked memory was ever copied without waiting."""
 
     # ---------------------------------------------------------------- waiting
 
@@ -121,34 +124,32 @@ class Order:
 
     def copies(self, on_host: torch.Tensor, writes: bool) -> None:
         """The current stream copies from or to page-locked memory, and the host does not wait."""
-        key = on_host.untyped_storage()._cdata
-        self._on_host[key] = _Use(self.current, self._time[self.current], writes)
+        self._copies = True
+        storage: Any = on_host.untyped_storage()
+        storage.copied = _Use(self.current, self._time[self.current], writes)
 
     def host_touches(self, tensors: Iterable[torch.Tensor], writes: bool) -> None:
         """The host computes with tensors of its own memory."""
-        if not self._on_host:
-            return
-        for tensor in tensors:
-            key = tensor.untyped_storage()._cdata
-            use = self._on_host.get(key)
-            if use is None:
+        for tensor in tensors if self._copies else ():
+            use = getattr(tensor.untyped_storage(), "copied", None)
+            if use is None or self._waited[HOST][use.stream] >= use.time:
                 continue
-            if self._waited[HOST][use.stream] >= use.time:
-                del self._on_host[key]
-            elif use.writes or writes:
+            if use.writes or writes:
                 self._race("the host uses page-locked memory that a copy is still to reach")
 
     def allocated(self, storage: Any) -> History:
-        """Begin the history of a storage, which goes with it."""
+        """Begin the history of a storage, which goes with it. Its memory may be what was freed on
+        this stream before."""
+        for use in self._freed.pop(self.current, ()):
+            if self._waited[self.current][use.stream] < use.time:
+                self._race(f"what stream {use.stream} uses was freed without record_stream")
         storage.history = History(self.current, old=not self._several)
         return storage.history
 
     def freed(self, history: History) -> None:
         """A storage's memory may be used again by the stream that it was allocated on."""
-        for use in history.uses:
-            told = use.stream == history.stream or use.stream in history.recorded
-            if not told and self._waited[history.stream][use.stream] < use.time:
-                self._race(f"freed while stream {use.stream} uses it, without record_stream")
+        told = {history.stream, *history.recorded}
+        self._freed[history.stream] += [use for use in history.uses if use.stream not in told]
 
     def _use(self, tensor: torch.Tensor, writes: bool) -> None:
         storage: Any = tensor.untyped_storage()

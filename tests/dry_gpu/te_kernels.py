@@ -203,6 +203,61 @@ def fused_attn_bwd(*args: Any) -> list[torch.Tensor | None]:
     return [torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None, None]
 
 
+# ---------------------------------------------------------------- attention over several ranks
+
+
+def thd_read_half_tensor(tensor: torch.Tensor, cu_seqlens: torch.Tensor, half: int) -> torch.Tensor:
+    """Half of every sequence; keys and values may be stacked in front."""
+    dim = 0 if tensor.dim() == 3 else 1
+    shape = list(tensor.shape)
+    assert shape[dim] % 2 == 0, shape
+    shape[dim] //= 2
+    return _made(shape, tensor.dtype)
+
+
+def thd_read_second_half_lse(
+    lse: torch.Tensor, cu_seqlens: torch.Tensor, packed: bool, length: int
+) -> torch.Tensor:
+    return _made(
+        (lse.shape[0], lse.shape[1] // 2) if packed else (*lse.shape[:2], length), lse.dtype
+    )
+
+
+def thd_second_half_lse_correction(
+    lse: torch.Tensor, of_step: torch.Tensor, cu_seqlens: torch.Tensor, packed: bool
+) -> None:
+    assert lse.dtype == of_step.dtype == torch.float32 or lse.dtype == torch.float64, lse.dtype
+    lse.add_(1)
+
+
+def thd_out_correction(
+    out: torch.Tensor,
+    of_step: torch.Tensor,
+    lse: torch.Tensor,
+    lse_of_step: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    only_second_half: bool,
+    packed: bool,
+) -> None:
+    rows = out.numel() // (2 if only_second_half else 1)
+    assert of_step.numel() == rows, (out.shape, of_step.shape, only_second_half)
+    out.add_(1)
+
+
+def thd_grad_correction(
+    grad: torch.Tensor, of_step: torch.Tensor, cu_seqlens: torch.Tensor, first: str, second: str
+) -> None:
+    rows = grad.numel() // (2 if "none" in (first, second) else 1)
+    assert of_step.numel() == rows, (grad.shape, of_step.shape, first, second)
+    grad.add_(1)
+
+
+def thd_get_partitioned_indices(
+    cu_seqlens: torch.Tensor, tokens: int, num_ranks: int, rank: int
+) -> torch.Tensor:
+    return _made((tokens // num_ranks,), torch.int32)
+
+
 def fused_rope_forward(
     t: torch.Tensor,
     freqs: torch.Tensor,

@@ -205,9 +205,19 @@ def _answers() -> None:
         setattr(torch.cuda.random, name, answers[name])
     torch._C._cuda_getDevice = lambda: 0
     torch._C._cuda_setDevice = _nothing()
+    cuda.cudart = lambda: types.SimpleNamespace(
+        cudaHostRegister=_host_register,
+        cudaHostUnregister=lambda start: gpu().registered.pop(start) and 0,
+    )
     cuda.nccl.version = lambda: (2, 29, 7)
     cuda.default_generators = (torch.Generator(),) * 8
     torch.version.cuda = "13.0"
+
+
+def _host_register(start: int, size: int, _: int) -> int:
+    gpu().registered[start] = size
+    gpu().page_locked += size
+    return 0
 
 
 def _storages() -> None:

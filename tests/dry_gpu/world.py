@@ -119,17 +119,18 @@ class FakeWorld:
                 size = sum(t.numel() * t.element_size() for t in tensors)
                 self.bytes[f"{name}: {asked_by()}"] += size
             _know_results(name, args, len(group.ranks))
-        self._last = self._begun(group, args, flat) if on_device else FakeWork()
+        self._last = self._begun(name, group, args, flat) if on_device else FakeWork()
         results = [
             self._last.boxed() if "Work" in str(r.type) else args[0] for r in func._schema.returns
         ]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _begun(self, group: Group, args: Any, flat: Sequence[Any]) -> Work:
+    def _begun(self, name: str, group: Group, args: Any, flat: Sequence[Any]) -> Work:
         """NCCL's work on a stream of the group's own."""
         stream = self._streams.setdefault(group, _NCCL + len(self._streams))
         tensors = [x for x in flat if isinstance(x, torch.Tensor)]
-        results = [x for x in tree_leaves(args[0]) if isinstance(x, torch.Tensor)]
+        # What is sent comes first; else the results do.
+        results = [] if name == "send" else [x for x in tree_leaves(args[0]) if x is not None]
         for tensor in tensors:  # kept until the work is done
             tensor.untyped_storage().history.recorded.add(stream)
         return _Work(self._order, self._order.aside(stream, tensors, results))

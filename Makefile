@@ -20,14 +20,14 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=50
 # Without Slurm, a browser or a Pushgateway their tests would be skipped.
 STRICT := VERL_HPC_REQUIRE_SLURM=1 VERL_HPC_REQUIRE_BROWSER=1 VERL_HPC_REQUIRE_PUSHGATEWAY=1
 
-.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi runs jobs slurm slow fuzz web \
-	clean
+.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi dry-gpu runs jobs slurm slow \
+	fuzz web clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
 	@echo "make quickstart-ppo   the same with PPO and a critic"
 	@echo "make check            alias of make test"
-	@echo "make lint|types|contracts|unit|mpi|jobs|slurm|web   one part of it; runs is the last three"
+	@echo "make lint|types|contracts|unit|mpi|dry-gpu|jobs|slurm|web   one part of it; runs is the last three"
 	@echo "make slow             what takes too long for it; make fuzz the same of bad input"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 
@@ -47,7 +47,7 @@ quickstart: $(READY)
 quickstart-ppo: $(READY)
 	PYTHON=$(BIN)/python launch/quickstart.sh ppo
 
-test: lint types contracts unit mpi runs
+test: lint types contracts unit mpi dry-gpu runs
 
 check: test
 
@@ -72,6 +72,12 @@ unit: $(READY_DEV)
 WORLDS ?= 1 2 4
 mpi: $(READY_DEV)
 	$(BIN)/python -m tests.mpi.worlds $(WORLDS) -q --durations=50
+
+# The CUDA path of engines, rollout and transfer, on a GPU that is not there: no kernel runs.
+DRY_GPU = $(BIN)/python -m tests.dry_gpu -q --durations=50
+dry-gpu: $(READY_DEV)
+	launch/install.sh $(VENV) dry_gpu
+	$(DRY_GPU)
 
 # Whole runs: below mpiexec, on a virtual cluster (which needs root, that of a container will do), and
 # the dashboard of some in a real browser.
@@ -107,6 +113,8 @@ slow: $(READY_DEV)
 		$(STRICT) launch/open_python.sh $(BIN)/python $(PYTEST) tests/slurm --submitter $$who || exit; \
 	done
 	$(BIN)/python -m tests.mpi.worlds 1 2 4 8 16 -q --slow -m slow
+	launch/install.sh $(VENV) dry_gpu
+	$(DRY_GPU) --slow -m slow
 
 # Thousands of mutated configurations, and hundreds of runs on bad input: half an hour.
 fuzz: $(READY_DEV)

@@ -2,12 +2,13 @@
 # Make a virtual environment with the pinned CPU packages and this package in it (cpu), add what
 # developers need (dev), or install Debian's packages, as root, for what runs other people's programs
 # (bubblewrap), the virtual cluster (slurm) and its accounts (accounts), the tests of the dashboard
-# (browser) or those of Prometheus (pushgateway).
-# usage: launch/install.sh VENV cpu|dev|bubblewrap|slurm|accounts|browser|pushgateway
+# (browser) or those of Prometheus (pushgateway), or Transformer Engine's own Python, without its compiled
+# parts, for tests of the CUDA path on machines without a GPU (dry_gpu).
+# usage: launch/install.sh VENV cpu|dev|bubblewrap|slurm|accounts|browser|pushgateway|dry_gpu
 #   PYTHON   interpreter to make it with, 3.11 to 3.13 (default: python3)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, bubblewrap, slurm, accounts, browser or pushgateway}
+venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, bubblewrap, slurm, accounts, browser, pushgateway or dry_gpu}
 python=${PYTHON:-python3}
 pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps)
 
@@ -47,6 +48,16 @@ if [ "$what" = browser ]; then
 fi
 if [ "$what" = pushgateway ]; then
     packages prometheus-pushgateway prometheus-pushgateway
+    exit
+fi
+if [ "$what" = dry_gpu ]; then
+    # Beside the environment and not in it: there Megatron-core would look for compiled parts.
+    pinned=transformer_engine==2.11.0 # as containers/install.sh
+    if [ "$(cat "$venv/dry_gpu/.installed" 2>/dev/null)" != "$pinned" ]; then
+        packages g++ g++ # the tests compile a device guard
+        "${pip[@]}" --upgrade --target "$venv/dry_gpu" "$pinned"
+        echo "$pinned" >"$venv/dry_gpu/.installed"
+    fi
     exit
 fi
 if [ "$what" = dev ]; then

@@ -83,10 +83,11 @@ class ShardedAdam:
         for name, gradient in self.gradients().items():
             self.mains[name].grad = gradient
         norm = self._norm()
-        refuse_norm(float(norm))
+        number = float(norm)  # before the step, for which another read would wait
+        refuse_norm(number)
         self._adam.step(norm)
         self._scheduler.step(increment=1)
-        return float(norm)
+        return number
 
     def _norm(self) -> torch.Tensor:
         """Return the norm over all ranks' gradients, on the device."""

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 
-from verl_hpc.engines.shared.packing import ContextSplit, PackedRow, pack
+from verl_hpc.engines.shared.packing import ContextSplit, PackedRow, pack, to_device
 from verl_hpc.engines.shared.padded import causal_attention
 
 
@@ -39,7 +39,7 @@ def pack_split(
     num_pieces = 2 * group.size()
     padded = [torch.cat([s, s.new_zeros(-len(s) % num_pieces)]) for s in sequences]
     row = pack(padded, lcm(multiple * group.size(), num_pieces))
-    places = _places(row.lengths, group.size()).to(row.tokens.device)
+    places = to_device(_places(row.lengths, group.size()), row.tokens.device)
     return replace(
         row, real_lengths=tuple(map(len, sequences)), split_over=ContextSplit(places, group)
     )

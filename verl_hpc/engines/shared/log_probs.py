@@ -48,6 +48,7 @@ class _LogProbsAndEntropy(torch.autograd.Function):
             p = x.exp()
             totals[rows, 0] = p.sum(-1)
             totals[rows, 1] = p.mul_(x).sum(-1)
+            del x, p  # or they would stay while the next chunk's are made
         _all_reduce(totals, dist.ReduceOp.SUM, group)
         # sum(exp x) and sum(x exp x); entropy follows without another pass over the logits.
         total, weighted = totals[:, 0], totals[:, 1]

@@ -87,7 +87,7 @@ class PackedRow:
         """(sequences + 1,) int32 on the tokens' device, from 0 to T."""
         assert self.places is None, "tokens are shared"
         ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return ends.to(self.tokens.device)
+        return to_device(ends, self.tokens.device)
 
     def split(self, per_token: torch.Tensor) -> list[torch.Tensor]:
         """Split a (T, ...) tensor into the real sequences' parts."""
@@ -106,6 +106,13 @@ class PackedRow:
         for target, part in zip(whole.split(self.lengths), parts, strict=False):
             target[: len(part)] = part
         return whole if self.places is None else whole.index_select(0, first_of_each(self.places))
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor of the host to a device without waiting for what the device still computes."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()  # pageable memory is staged, for which the driver waits
+    return tensor.to(device, non_blocking=True)
 
 
 def first_of_each(places: torch.Tensor) -> torch.Tensor:
@@ -140,7 +147,7 @@ def pack(
     bounds = zip(counts, lengths, strict=True)
     positions = torch.cat([torch.arange(*b, device=tokens.device) for b in bounds])
     targets = torch.cat([torch.cat([p[1:], p.new_zeros(1)]) for p in parts])
-    places = _places(lengths, counts).to(tokens.device) if any(counts) else None
+    places = to_device(_places(lengths, counts), tokens.device) if any(counts) else None
     return PackedRow(tokens[None], positions[None], targets, lengths, len(sequences), places)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from verl_hpc.engines.shared.packing import PackedRow, first_of_each
+from verl_hpc.engines.shared.packing import PackedRow, first_of_each, to_device
 
 
 class PaddedView:
@@ -27,7 +27,7 @@ class PaddedView:
         self.num_rows, self.row_length = len(lengths), max(lengths)
         device = row.tokens.device
         starts = torch.arange(self.num_rows, device=device) * self.row_length
-        repeats = torch.tensor(lengths, device=device)
+        repeats = to_device(torch.tensor(lengths), device)
         is_whole = len(lengths) == len(row.lengths) and row.places is None
         self.tokens = None if is_whole else _tokens_of(row, chosen)
         """Positions in the row of the members' tokens; None if they are the whole row in order."""
@@ -131,5 +131,5 @@ def _tokens_of(row: PackedRow, members: Sequence[int]) -> torch.Tensor:
     chosen = set(members)
     flags = torch.tensor([i in chosen for i in range(len(row.lengths))])
     kept = torch.repeat_interleave(flags, torch.tensor(row.lengths))
-    indices = kept.nonzero()[:, 0].to(row.tokens.device)
+    indices = to_device(kept.nonzero()[:, 0], row.tokens.device)
     return indices if row.places is None else row.places[indices]

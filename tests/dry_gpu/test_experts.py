@@ -1,0 +1,60 @@
+"""A mixture of experts: its training, and its way to vLLM's experts."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.dry_gpu import twins
+from tests.dry_gpu.one_rank import one_rank
+from tests.dry_gpu.test_refit import refit
+from tests.dry_gpu.test_training import FULL, check_memory, step
+
+MIXTURE = "Qwen3-30B-A3B"
+TP2EP4 = {"tensor_parallel": 2, "expert_parallel": 4, "sequence_parallel": True}
+
+OF_A_LAYER = {
+    "masked_select: moe_utils.permute in passes._forward": 2,
+    "event.synchronize: token_dispatcher._maybe_dtoh_and_synchronize in passes._forward": 1,
+}
+"""The host waits for the device so often in a layer of experts, as it must know how many tokens go
+where."""
+OF_A_ROW = {
+    "copy from the host: routers._tokens": 1,
+    "repeat_interleave: routers._tokens": 1,
+    "index: routers._tokens": 2,
+}
+"""And so often in a row that is trained on, for the metric of how evenly experts are chosen."""
+OF_AN_UPDATE = {"item: routers.end": 1, "tolist: routers.end": 1}
+
+
+def route_evenly(monkeypatch) -> None:
+    """Let every router choose neighbouring experts, token by token in turn. How many tokens an
+    expert gets decides shapes, and a router's scores are not known here."""
+    from megatron.core.transformer.moe import router
+
+    choose = router.topk_routing_with_score_function
+
+    def evenly(logits, topk, *args, **kwargs):
+        scores, chosen = choose(logits, topk, *args, **kwargs)
+        tokens, experts = chosen.shape
+        places = torch.arange(tokens)[:, None] * topk + torch.arange(topk)
+        table = torch.zeros(tokens, experts, dtype=torch.bool)
+        twins.know(chosen, table.scatter_(1, places % experts, True))
+        return scores, chosen
+
+    monkeypatch.setattr(router, "topk_routing_with_score_function", evenly)
+
+
+def test_training(gpu, monkeypatch):
+    route_evenly(monkeypatch)
+    one = one_rank(gpu, MIXTURE, 5, 16, TP2EP4)
+    micro_batches, layers = 2, 2
+    forward = {name: n * micro_batches * layers for name, n in OF_A_LAYER.items()}
+    update = {name: n * micro_batches for name, n in OF_A_ROW.items()} | OF_AN_UPDATE
+    step(one, FULL, forward, update)
+    check_memory(one)
+
+
+def test_refit(gpu, tmp_path, monkeypatch):
+    one = one_rank(gpu, MIXTURE, 5, 16, TP2EP4, rollout={"tensor_parallel": 4})
+    refit(one, tmp_path, monkeypatch)

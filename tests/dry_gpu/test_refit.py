@@ -1,0 +1,55 @@
+"""Weights on their way from Megatron-core's memory into that of vLLM's CUDA model."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.dry_gpu.one_rank import one_rank
+from tests.dry_gpu.rollout_rank import build_vllm, weight_sync
+from tests.dry_gpu.test_training import LARGE, TP2, TP8PP4, within
+
+WAITS = {"item: sums.compare": 1, "synchronize: execute.run": 1}
+"""The host waits for the device so often in a transfer of any size, besides offloading."""
+
+
+def refit(one, directory, monkeypatch) -> None:
+    """Two refits, of which the second finds all memory bound."""
+    rollout = build_vllm(one, directory, monkeypatch)
+    assert not [name for name in sys.modules if name.startswith("verl_hpc.rollout.vllm_cpu")]
+    sync = weight_sync(one, rollout)
+    for _ in range(2):
+        one.gpu.clear()
+        sync.to_generation()
+        waits = Counter(one.gpu.waits)
+        del waits["synchronize: offload.release"]
+        assert waits == WAITS, one.gpu.waits
+    planned = next(p for p in one.phases(counts_buckets=True) if p.name == "generate")
+    weights = sum(t.untyped_storage().nbytes() for t in rollout.weights.values())
+    within(
+        weights,
+        next(p for p in one.phases() if p.name == "reshard").device["rollout.weights"],
+        0.01,
+    )
+    assert one.gpu.memory.live - weights < planned.device["buckets"] + (200 << 20)
+
+
+def test_dense_model(gpu, tmp_path, monkeypatch):
+    offload = {"gradients": True, "optimizer": True, "parameters": True}
+    one = one_rank(gpu, "Qwen3-8B", 5, 16, TP2, offload=offload)
+    refit(one, tmp_path, monkeypatch)
+
+
+def test_stages_to_tensor_parallel_engines(gpu, tmp_path, monkeypatch):
+    one = one_rank(gpu, LARGE, 127, 128, TP8PP4, layers=8, rollout={"tensor_parallel": 8})
+    refit(one, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_fp8_engine(gpu, tmp_path, monkeypatch):
+    rollout = {"quantization": "fp8", "kv_cache_dtype": "fp8"}
+    algorithm = {"advantage": {"name": "gae"}, "correction": {}}
+    one = one_rank(gpu, "Qwen3-8B", 0, 4, TP2, rollout=rollout, algorithm=algorithm)
+    refit(one, tmp_path, monkeypatch)

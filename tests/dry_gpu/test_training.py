@@ -1,0 +1,169 @@
+"""A rank's forward passes and updates, with Transformer Engine's layers on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+import torch
+
+from tests.dry_gpu.device import Gpu
+from tests.dry_gpu.one_rank import COUNTED, OneRank, loss, one_rank, sequences_of, tell_stages
+
+TP2 = {"tensor_parallel": 2, "sequence_parallel": True}
+TP8PP4 = {"tensor_parallel": 8, "pipeline_parallel": 4, "sequence_parallel": True}
+LARGE = "Llama-3.1-70B-Instruct"
+FULL = [1024] * 8
+"""Sequences that fill two micro-batches of 4,096 tokens."""
+ALLOWED = {
+    "tolist: outputs._read_sums": 1,
+    "item: clip_grads.get_grad_norm_fp32 in optimizer.step": 1,
+}
+"""The host waits for the device so often in an update, and nowhere else."""
+
+
+ONCE = ["copy from the host: utils._empty_tensor in passes._forward"]
+"""Transformer Engine keeps an empty tensor."""
+
+
+Waits = Mapping[str, int]
+NONE: Waits = MappingProxyType({})
+
+
+def step(one: OneRank, lengths, forward: Waits = NONE, update: Waits = NONE, allowed=None) -> None:
+    """An update, a forward pass and another update. In the latter two the host waits as often as
+    is allowed, and no more bytes are taken than `plan` says.
+
+    Args:
+        one: the rank.
+        lengths: of sequences.
+        forward: waits of a forward pass.
+        update: waits of an update besides those and `allowed`.
+        allowed: waits of every update; ALLOWED if None.
+    """
+    gpu, engine = one.gpu, one.engine
+    sequences = sequences_of(one, lengths)
+    engine.update(sequences, loss)
+    gpu.clear()
+    outputs = engine.infer(sequences)
+    assert waits_of(gpu) == forward
+    # The schedule keeps a row's logits until it has the next one's.
+    planned = one.planned("log_probs") + one.planned("log_probs", "logits")
+    assert gpu.memory.peak <= 1.1 * planned, f"log_probs: {gpu.memory.peak:,} of {planned:,}"
+    name = "values" if one.role == "critic" else "log_probs"
+    for tokens, output in zip(sequences, outputs, strict=True):
+        read = getattr(output, name)
+        assert read.is_cuda and read.dtype == torch.float32 and len(read) == len(tokens) - 1
+    gpu.clear()
+    metrics = engine.update(sequences, loss)
+    assert metrics.keys() >= {"loss", "something", "grad_norm"}, metrics
+    assert waits_of(gpu) == {**(allowed or ALLOWED), **forward, **update}
+
+
+def waits_of(gpu: Gpu) -> dict[str, int]:
+    """How often the host has waited, without what happens once a process."""
+    return {what: times for what, times in gpu.waits.items() if what not in ONCE}
+
+
+def within(counted: int, planned: int, share: float, what: str = "") -> None:
+    """What was counted is what the ledger says, but for a share of it."""
+    if what:
+        COUNTED[what] = counted, planned
+    assert abs(counted - planned) <= share * planned, (what, counted / 1e9, planned / 1e9)
+
+
+def check_memory(one: OneRank) -> None:
+    """The bytes after a step are those of `plan`: at most, and of each part that is offloaded."""
+    within(one.gpu.memory.peak, one.planned("update"), 0.10, "most in an update")
+    check_parts(one)
+
+
+def check_parts(one: OneRank) -> None:
+    """Each part that is offloaded leaves the device, has as many bytes as `plan` says, and comes
+    back."""
+    gpu, engine = one.gpu, one.engine
+    terms = {
+        "gradients": ["gradients"],
+        "optimizer": ["masters", "moments"],
+        "parameters": ["weights"],
+    }
+    before = gpu.memory.live
+    for part, names in terms.items():
+        live = gpu.memory.live
+        freed = engine.offload(part)
+        assert abs(live - gpu.memory.live - freed) < 1 << 20, part
+        within(freed, one.planned("update", *names), 0.01, part)
+    for part in reversed(terms):
+        engine.onload(part)
+    assert gpu.memory.live == before
+
+
+def test_dense_model(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 5, 16, TP2)
+    within(one.gpu.memory.live, one.planned("update", "weights", "gradients", "masters"), 0.01)
+    step(one, FULL)
+    check_memory(one)
+
+
+def test_last_stage_of_a_large_model(gpu, monkeypatch):
+    # As long as the run's longest sequence, so that a pipeline's rows are full, too.
+    one = one_rank(gpu, LARGE, 127, 128, TP8PP4, layers=4, max_tokens=1536)
+    tell_stages(one, monkeypatch)
+    step(one, [1536] * 8)
+    check_memory(one)
+    used = {(len(group.ranks), group.backend) for group in one.gpu.world.used}
+    assert used == {(8, "nccl"), (4, "nccl"), (128, "nccl")}, one.gpu.world.used
+
+
+def test_value_head(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 0, 4, TP2, role="critic")
+    step(one, FULL)
+    check_memory(one)
+
+
+@pytest.mark.slow
+def test_fp8(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 0, 4, TP2, model={"fp8": {"recipe": "blockwise"}})
+    step(one, FULL)
+    check_memory(one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 6])
+def test_context_parallel(gpu, rank):
+    parallel = {**TP2, "context_parallel": 4}
+    one = one_rank(gpu, "Qwen3-8B", rank, 16, parallel)
+    step(one, [4096] * 4 + [1000] * 4)
+
+
+def test_adapters(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 1, 4, TP2, roles={"actor": {"lora": {"rank": 16}}})
+    step(one, FULL)
+    check_memory(one)
+
+
+@pytest.mark.slow
+def test_activations_on_the_host(gpu):
+    parallel = {**TP2, "recompute": "full", "offload_activations": True}
+    one = one_rank(gpu, "Qwen3-8B", 1, 4, parallel, layers=4)
+    step(one, FULL)
+    check_memory(one)
+
+
+@pytest.mark.slow
+def test_recomputed_layers(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 1, 4, {**TP2, "recompute": "full"}, layers=4)
+    step(one, FULL)
+    check_memory(one)
+
+
+def test_fully_sharded(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 5, 8, {"engine": "fsdp"})
+    # Without FlashAttention sequences share their common tokens, whose number is read.
+    forward = {"tolist: shared_prefixes.num_shared": 1}
+    allowed = {"tolist: outputs._read_sums": 1, "item: optimizer.step": 1}
+    step(one, FULL, forward, allowed=allowed)
+    # The ledger adds up gradients of the embedding and logits, which are not there together.
+    assert one.gpu.memory.peak <= one.planned("update")
+    check_parts(one)

@@ -1,4 +1,4 @@
-"""Published steps: the default factors predict them as well as docs/planning.md says."""
+"""Published steps: the default factors predict them as well as their page says."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from benchmarks.published.rows import is_held_out, read_rows
 from benchmarks.published.table import GOAL, table
 from verl_hpc.planner.timing.cost import PUBLISHED, Efficiency
 
-PAGE = Path(__file__).parents[3] / "docs/planning.md"
+PAGE = Path(__file__).parents[3] / "benchmarks/results/2026-11-published-steps.md"
 ROWS = read_rows()
 
 

@@ -218,7 +218,7 @@ def test_shipped_configurations(recorder, name, trains):
     assert faults(launched(recorder, layout, tokens, trains)) == []
 
 
-NUMBERS, OFTEN = range(200), 10
+NUMBERS, OFTEN = range(200), 20
 
 
 @pytest.mark.parametrize("number", mostly_slow(NUMBERS, OFTEN))

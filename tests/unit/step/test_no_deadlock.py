@@ -74,7 +74,7 @@ def some_groups(dice, num_ranks):
     return [tuple(ranks[i::num_groups]) for i in range(num_groups)]
 
 
-NUMBERS, OFTEN = range(200), 10
+NUMBERS, OFTEN = range(200), 20
 
 
 @pytest.mark.parametrize("number", mostly_slow(NUMBERS, OFTEN))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.slurm.runs import RESTART, STEPS
+from tests.slurm.runs import RESTART, STEPS, set_pause
 
 
 def assert_went_on(run, undisturbed, signal_name):
@@ -132,15 +132,15 @@ def test_a_chain_goes_on_with_its_next_job_and_the_one_after_has_nothing_to_do(r
 
 
 def test_the_time_limit_is_no_end(run, undisturbed):
-    """Slurm warns when little of it is left, which is at once where it is made as short as that.
-
-    A life may be over before it has made a step: its time is short until it is made long again.
-    """
-    run.submit("site.signal_lead_s=20", "--max-restarts", "20")
+    """Slurm warns a minute before the end, which an administrator moves to between one and two
+    minutes from then, and away again for the next life; so no start is too slow for this test."""
+    set_pause(run.config.parent, 4.0)  # the warning comes before the last step
+    run.submit("site.signal_lead_s=60", "--max-restarts", "20")
     run.wait_for_step(1)
-    run.set_time_limit(run.minutes + 1)
+    run.set_time_limit(run.minutes + 2)
     run.wait_for_life(1)
     run.set_time_limit(60)
     run.finish()
     assert run.restarts >= 1
+    assert "signal SIGUSR2" in run.rank_logs
     run.assert_equals(undisturbed)

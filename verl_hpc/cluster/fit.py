@@ -37,15 +37,15 @@ def memory_verdict(job: Job, force: bool = False) -> str:
     known, request = _known(job), job.request
     if isinstance(known, str):
         return f"{_UNCHECKED}: {known}"
-    hardware, archs = known
+    hardware, archs, shipped = known
     per_node = hardware.ranks_per_node
     first = next(iter(request.config.role_settings))
     layouts = run_layouts(
         request.config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node
     )
     told = ledger(request.config, archs, layouts, hardware, counts_buckets=True)
-    misfit, files = told.first_misfit, _shipped(job).values()
-    by = f", by the sizes of {', '.join(map(str, dict.fromkeys(files)))}" if files else ""
+    misfit, files = told.first_misfit, dict.fromkeys(shipped.values())
+    by = f", by the sizes of {', '.join(map(str, files))}" if files else ""
     if misfit is None:
         room = f"{(told.least_room_bytes or 0) / GIB:.1f} GiB"
         return f"memory: {room} to spare in every phase{by}"
@@ -78,13 +78,14 @@ def with_best_layout(job: Job, made_by: str) -> Request:
             f"--auto: a search cannot start: {known}; or write a layout with `plan --search "
             "--write FILE`, and submit that"
         )
-    hardware, archs = known
+    hardware, archs, _ = known
     plan = Planner(request.config, archs, Machine(hardware)).search([request.nodes])
     return replace(request, config=plan.config, record=plan.record(made_by))
 
 
-def _known(job: Job) -> tuple[Hardware, dict[str, Architecture]] | str:
-    """Hardware and models of all roles; or what is not known."""
+def _known(job: Job) -> tuple[Hardware, dict[str, Architecture], dict[str, Path]] | str:
+    """Hardware, models of all roles, and the shipped files that some of them are from; or what is
+    not known."""
     site, config = job.site, job.request.config
     if site.gpus_per_node and site.gpu is None:
         return (
@@ -97,8 +98,8 @@ def _known(job: Job) -> tuple[Hardware, dict[str, Architecture]] | str:
             f"site {site.name} does not say how much memory its nodes have (host_memory_gib); set "
             "it to GiB of a node"
         )
-    known = model_archs(job)
-    known |= {name: read_architecture(file) for name, file in _shipped(job).items()}
+    known, shipped = model_archs(job), _shipped(job)
+    known |= {name: read_architecture(file) for name, file in shipped.items()}
     archs = {name: known[name] for name in config.role_settings if name in known}
     missing = [name for name in config.role_settings if name not in archs]
     if missing:
@@ -110,7 +111,7 @@ def _known(job: Job) -> tuple[Hardware, dict[str, Architecture]] | str:
             f"{role.model.path}; give a directory that this node sees, or plan with `plan "
             "--model-config FILE`"
         )
-    return hardware, archs
+    return hardware, archs, shipped
 
 
 def _shipped(job: Job) -> dict[str, Path]:

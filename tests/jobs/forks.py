@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from multiprocessing import forkserver, get_context
 from pathlib import Path
+from unittest.mock import patch
 
 
 class ForkedJob:
@@ -59,15 +60,8 @@ def _server():
     context = get_context("forkserver")
     context.set_forkserver_preload(["tests.jobs.imported"])
     # Python reads the seed of its hashes when it starts, and ranks must agree on it.
-    before = os.environ.get("PYTHONHASHSEED")
-    os.environ["PYTHONHASHSEED"] = "0"
-    try:
+    with patch.dict(os.environ, PYTHONHASHSEED="0"):
         forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONHASHSEED"]
-        else:
-            os.environ["PYTHONHASHSEED"] = before
     return context
 
 

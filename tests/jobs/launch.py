@@ -138,16 +138,11 @@ def watched_by(process: psutil.Process) -> int:
 
 
 def ancestors(process: int) -> list[int]:
-    """Its parent first."""
-    chain = []
-    while process > 1:
-        try:
-            stat = Path(f"/proc/{process}/stat").read_text()
-        except OSError:
-            break
-        process = int(stat.rsplit(")", 1)[1].split()[1])
-        chain.append(process)
-    return chain
+    """Its parent first; none of a process that is gone."""
+    try:
+        return [parent.pid for parent in psutil.Process(process).parents()]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def wait_until(condition: Callable[[], bool], job: Job, timeout: float = 480) -> bool:

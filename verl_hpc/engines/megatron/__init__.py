@@ -9,7 +9,6 @@ from verl_hpc.engines.megatron import shim
 hidden = {"tensorboard", "wandb"} - sys.modules.keys()
 sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: cannot be imported
 shim.install()
-shim.check_version()
 
 for name in hidden:
     del sys.modules[name]

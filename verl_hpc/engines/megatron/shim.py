@@ -97,14 +97,17 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Install the hook; must run before the first import of megatron.core.
+    """Import Megatron-core, without a GPU through the hook; before its first import.
 
     Raises:
         ClusterError: Megatron-core was imported before, or is another version than was checked.
     """
     import torch
 
-    if torch.cuda.is_available() or any(isinstance(f, _Finder) for f in sys.meta_path):
+    if any(isinstance(f, _Finder) for f in sys.meta_path):
+        return
+    if torch.cuda.is_available():
+        check_version()
         return
     if "megatron.core" in sys.modules:
         raise ClusterError(
@@ -117,7 +120,7 @@ def install() -> None:
 
 
 def check_version() -> None:
-    """Import Megatron-core alone, and compare its version; on GPUs as well.
+    """Import Megatron-core alone, and compare its version.
 
     Raises:
         ClusterError: it is another one.

@@ -2,6 +2,15 @@
 
 import pytest
 
+from verl_hpc.runtime.garbage import pause_collection, resume_collection
+
+pause_collection()
+
+
+def pytest_collection_finish():
+    # Modules of tests, and the libraries that they import, live to the end.
+    resume_collection()
+
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also run what is marked slow")

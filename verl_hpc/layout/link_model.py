@@ -37,7 +37,7 @@ class Links(Section):
     """Time that a message takes however small it is, in microseconds."""
 
 
-_MOST_STEPS = 200_000
+_MOST_STEPS = 50_000
 """In hops with more messages, several rounds are simulated as one."""
 
 

@@ -47,7 +47,7 @@ def run_again(here, config, lost, directory):
             shutil.rmtree(checkpoints / step_name(step))
     here.control.barrier()
     rows = run(here, config)
-    return rows, differing(whole, checkpoints / last)
+    return rows, differing(whole, checkpoints / last) if here.world.rank == 0 else []
 
 
 def weights_of(config, step, component="actor"):

@@ -42,4 +42,4 @@ def test_weights_and_metrics_are_the_same_without_the_pass(
         assert 0 < mine["training/rollout_log_probs_diff_mean"] < 1e-4
         assert mine["actor/ppo_kl"] == 0
     last = [config.run_directory / "checkpoints" / "latest" for config in (with_pass, without)]
-    assert differing(*last) == []
+    assert here.world.rank != 0 or differing(*last) == []

@@ -196,6 +196,9 @@ def tell_stages(one: OneRank, monkeypatch: Any) -> None:
         multiple = passes._row_multiple
         lengths = [sum(len(sequences[i]) for i in indices) for indices in plan.bins]
         rows = [max(-(-length // multiple), 1) * multiple // tp for length in lengths]
+        # Chunks of a stage take the same rows, a few at a time; here all rows are of one length.
+        assert one.layout.vpp == 1 or len(set(rows)) == 1
+        rows *= one.layout.vpp
         turns.update(before=iter(rows), after=iter(rows))
         return run(sequences, plan, *args, **kwargs)
 

@@ -81,22 +81,25 @@ def check_memory(one: OneRank) -> None:
 
 def check_parts(one: OneRank) -> None:
     """Each part that is offloaded leaves the device, has as many bytes as `plan` says, and comes
-    back."""
+    back. FP8 copies of weights leave with them, and are made anew by the next pass."""
     gpu, engine = one.gpu, one.engine
     terms = {
         "gradients": ["gradients"],
         "optimizer": ["masters", "moments"],
         "parameters": ["weights"],
     }
-    before = gpu.memory.live
+    before, dropped = gpu.memory.live, 0
     for part, names in terms.items():
         live = gpu.memory.live
         freed = engine.offload(part)
-        assert abs(live - gpu.memory.live - freed) < 1 << 20, part
         within(freed, one.planned("update", *names), 0.01, part)
+        dropped = live - gpu.memory.live - freed
+        assert part == "parameters" or abs(dropped) < 1 << 20, part
+    copies = one.planned("update", "fp8")
+    assert abs(dropped - copies) < max(1 << 20, 0.01 * copies), (dropped, copies)
     for part in reversed(terms):
         engine.onload(part)
-    assert gpu.memory.live == before
+    assert before - gpu.memory.live == (dropped if copies else 0)
 
 
 def test_dense_model(gpu):
@@ -114,6 +117,15 @@ def test_last_stage_of_a_large_model(gpu, monkeypatch):
     check_memory(one)
     used = {(len(group.ranks), group.backend) for group in one.gpu.world.used}
     assert used == {(8, "nccl"), (4, "nccl"), (128, "nccl")}, one.gpu.world.used
+
+
+@pytest.mark.slow
+def test_virtual_stages(gpu, monkeypatch):
+    parallel = {**TP8PP4, "virtual_pipeline": 2}
+    one = one_rank(gpu, LARGE, 127, 128, parallel, layers=8, max_tokens=1536)
+    tell_stages(one, monkeypatch)
+    step(one, [1536] * 8)
+    check_memory(one)
 
 
 def test_value_head(gpu):

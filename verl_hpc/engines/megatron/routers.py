@@ -94,13 +94,14 @@ class Routers:
         self._tokens.clear()
         self._row = None
         dist.all_reduce(self._sums, group=self._groups.everyone)
-        counts, losses = self._sums[:, :-2], self._sums[:, -2:].mean(0).tolist()
+        counts, losses = self._sums[:, :-2], self._sums[:, -2:]
         load = counts.amax(1) / counts.mean(1).clamp(min=1.0)
-        metrics = {"expert_load": load.mean().item()}
+        load_mean, seq_aux_loss, z_loss = torch.cat([load[:, None], losses], 1).mean(0).tolist()
+        metrics = {"expert_load": load_mean}
         if self._settings is not None and self._settings.seq_aux_loss:
-            metrics["seq_aux_loss"] = losses[0]
+            metrics["seq_aux_loss"] = seq_aux_loss
         if self._settings is not None and self._settings.z_loss:
-            metrics["z_loss"] = losses[1]
+            metrics["z_loss"] = z_loss
         return metrics
 
     def _enter(self, layer: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:

@@ -10,9 +10,11 @@ from tests.unit.layout.models import PUBLISHED, architecture
 from tests.unit.shipped import laid_out
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.config.load import load_config, parse_config
+from verl_hpc.config.model import Fp8Config
 from verl_hpc.hardware.node import GIB, KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.megatron import megatron_shard_map
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.changes import remedy
 from verl_hpc.planner.memory.ledger import ledger
@@ -253,6 +255,19 @@ def test_copies_in_fp8_stay_while_an_engine_generates_unless_parameters_leave(aw
     phases = {phase.name: phase.device for phase in found.of_rank(0)}
     assert phases["update"]["actor.fp8"] > 0
     assert phases["generate"].get("actor.fp8", 0) == (0 if away else phases["update"]["actor.fp8"])
+
+
+def test_experts_have_copies_in_fp8_like_other_layers():
+    config, arch, layouts, hardware = laid_out("grpo_qwen3_30b_a3b")
+    fp8 = config.model.model_copy(update={"fp8": Fp8Config(recipe="blockwise")})
+    found = ledger(config.model_copy(update={"model": fp8}), arch, layouts, hardware)
+    (copies,) = (p.device["actor.fp8"] for p in found.of_rank(0) if p.name == "update")
+    matrices = [
+        region.box.num_elements
+        for region in megatron_shard_map(arch, layouts.train["actor"]).held_by(0)
+        if re.search(r"layers.*(proj|experts).*weight$", region.tensor)
+    ]
+    assert copies == 2 * sum(matrices)  # by rows and by columns
 
 
 def test_page_locked_memory_is_rounded_up_to_powers_of_2():

@@ -1,4 +1,4 @@
-"""What docs/rewards.md shows works, and what there is is on it."""
+"""What docs/rewards.md shows works, and what there is is on it or on the page of the rules."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,10 @@ from verl_hpc.rewards.request import MORE_KEYWORDS, Request
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rewards.scoring import Score, score_responses
 
-PAGE = (Path(__file__).parents[3] / "docs/rewards.md").read_text(encoding="utf-8")
+PAGE, RULES = (
+    (Path(__file__).parents[3] / "docs" / name).read_text(encoding="utf-8")
+    for name in ("rewards.md", "reward_functions.md")
+)
 
 
 def blocks(language):
@@ -71,5 +74,5 @@ def test_the_settings_of_the_page(text):
 
 def test_every_function_option_and_verdict_is_on_the_page():
     assert all(f"| `{name}` |" in PAGE for name in REWARD_FUNCTIONS)
-    assert all(f"`code_{verdict}`" in PAGE.replace("reward/", "") for verdict in VERDICTS)
-    assert all(f"`{name}`" in PAGE for name in REWARD_OPTIONS["code"].model_fields)
+    assert all(f"`code_{verdict}`" in RULES.replace("reward/", "") for verdict in VERDICTS)
+    assert all(f"`{name}`" in RULES for name in REWARD_OPTIONS["code"].model_fields)

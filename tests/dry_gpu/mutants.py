@@ -70,7 +70,7 @@ DENSE, VALUES, STAGES = (
     "test_training.test_value_head",
     "test_training.test_last_stage_of_a_large_model",
 )
-REFIT = "test_refit.test_dense_model"
+REFIT, ADAPTERS = "test_refit.test_dense_model", "test_refit.test_adapters"
 MUTANTS = {
     "bounds of rows stay on the host": Mutant(
         "engines.shared.packing",
@@ -149,6 +149,20 @@ MUTANTS = {
         "                for to, frm in copy.copies:\n                    to.copy_(frm)\n\n\ndef",
         REFIT,
         "not done with",
+    ),
+    "the base travels in every step": Mutant(
+        "trainer.sync",
+        "        self._weights = []\n        received",
+        "        received",
+        ADAPTERS,
+        "'item: sums.compare': 2",
+    ),
+    "whole weights are merged at a time": Mutant(
+        "trainer.arrival",
+        "MERGED_ELEMENTS // into.shape[1]",
+        "len(into)",
+        ADAPTERS,
+        "most in a refit",
     ),
 }
 """Faults by name."""

@@ -61,7 +61,10 @@ def weight_sync(one: OneRank, rollout: RolloutEngine) -> WeightSync:
         control=SimpleNamespace(allgather=lambda mine: [mine] * one.gpu.size),
     )
     actor = SimpleNamespace(
-        training=one.engine, settings=one.settings, shard_map=one.engine.shard_map
+        training=one.engine,
+        settings=one.settings,
+        shard_map=one.engine.shard_map,
+        trained_map=one.engine.trained_map,
     )
     held = SimpleNamespace(engine=rollout, shard_map=rollout.shard_map)
     offloads = [(one.engine, PARTS)]

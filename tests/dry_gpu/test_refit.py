@@ -47,6 +47,43 @@ def test_stages_to_tensor_parallel_engines(gpu, tmp_path, monkeypatch):
     refit(one, tmp_path, monkeypatch)
 
 
+def test_adapters(gpu, tmp_path, monkeypatch):
+    adapters(gpu, tmp_path, monkeypatch, 0.01)
+
+
+@pytest.mark.slow
+def test_adapters_into_an_fp8_engine(gpu, tmp_path, monkeypatch):
+    rollout = {"quantization": "fp8"}
+    correction = {"algorithm": {"advantage": {"name": "gae"}, "correction": {}}}
+    # The first refit, in which the base arrives by layers, is in the plan as well.
+    adapters(gpu, tmp_path, monkeypatch, 0.10, rollout=rollout, **correction)
+
+
+def adapters(gpu, tmp_path, monkeypatch, share, **changes) -> None:
+    """They travel alone from the second refit on, and all that they take is where `plan` says."""
+    offload = {"gradients": True, "optimizer": True, "parameters": True}
+    one = one_rank(gpu, "Qwen3-8B", 5, 16, TP2, offload=offload, lora={"rank": 16}, **changes)
+    rollout = build_vllm(one, tmp_path, monkeypatch)
+    live, locked = one.gpu.memory.live, one.gpu.page_locked
+    sync = weight_sync(one, rollout)
+    phases = {p.name: p for p in one.phases(counts_buckets=True)}
+    planned, host = phases["reshard"].device, phases["generate"].host
+    received = one.gpu.memory.live - live
+    within(received, planned["rollout.adapters"], 0, "adapters")
+    within(one.gpu.page_locked - locked, host["rollout.base"], 0, "base")
+    for _ in range(3):
+        one.gpu.clear()
+        sync.to_generation()
+        waits = Counter(one.gpu.waits)
+        del waits["synchronize: offload.release"]
+    assert waits == {**WAITS, "synchronize: arrival.merge": 1}, one.gpu.waits
+    # Training is away, and so are the buckets in which the base travelled.
+    weights = sum(t.untyped_storage().nbytes() for t in rollout.weights.values())
+    assert one.gpu.memory.live - weights - received < (32 << 20), one.gpu.memory.live
+    terms = [n for n in planned if n.startswith(("actor.", "rollout.")) and n != "rollout.asleep"]
+    within(one.gpu.memory.peak, sum(planned[n] for n in terms), share, "most in a refit")
+
+
 @pytest.mark.slow
 def test_fp8_engine(gpu, tmp_path, monkeypatch):
     rollout = {"quantization": "fp8", "kv_cache_dtype": "fp8"}

@@ -1,6 +1,5 @@
-"""Runs that train adapters: what travels, what a step holds, and that they go on in any layout."""
+"""Runs that train adapters: what a step holds, and that they go on in any layout."""
 
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -8,34 +7,24 @@ import torch
 
 from tests.mpi import test_checkpoint as steps
 from tests.mpi.conftest import Reference
-from tests.mpi.engines_for_tests import build_engine, same, some_sequences
-from tests.mpi.lora_for_tests import fill, merged, some_adapters
+from tests.mpi.engines_for_tests import same, some_sequences
 from tests.mpi.mixtures import MODELS
 from tests.mpi.parity import outputs_equal, summed
 from tests.mpi.sft_for_tests import sft_config
 from tests.mpi.test_ledger import counted
-from tests.slow import all_slow, mostly_slow
+from tests.slow import all_slow
 from verl_hpc.checkpoint.convert import export_step
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.weights import open_weights
-from verl_hpc.config.lora import LoraConfig
-from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.layout.shard_map import ShardMap, whole
 from verl_hpc.planner.memory.ledger import ledger
-from verl_hpc.planner.memory.role import merged as merged_bytes
-from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.step.role import WithoutAdapters
 from verl_hpc.trainer.build import build_run
-from verl_hpc.trainer.merge import MergedWeights, parts_of
 from verl_hpc.trainer.saves import save
 from verl_hpc.trainer.state import Progress, restore
-from verl_hpc.transfer.execute import Transfer
 
 pytestmark = pytest.mark.world(4)
 
@@ -66,58 +55,6 @@ def configure(tiny_model, shared_directory, request):
         return sft_config(request.node.name, directory, model, parallel or {}, **changes)
 
     return make
-
-
-# ------------------------------------------------------------------------------ what travels
-
-
-@pytest.mark.parametrize(
-    "family, limit, dtype, travels",
-    # Six of sixteen, among them every pair of two values.
-    mostly_slow(product(FAMILIES, [1, 1 << 28], DTYPES, DTYPES), every=3),
-)
-def test_what_travels_is_merged_in_float32_and_rounded_once(
-    here, tiny_model, family, dtype, travels, limit
-):
-    """Bit for bit base + scale B A, whether in one part or layer by layer; the base stays."""
-    _, fields = MODELS["normalised"] if family == "qwen3_moe" else (family, {})
-    directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
-    layout = TrainLayout(tp=2, pp=2, ep=2 if family == "qwen3_moe" else 1)
-    lora = LoraConfig(rank=3, alpha=6.0)
-    settings = {"sequence_parallel": True, "dtype": dtype, "lora": lora}
-    engine = build_engine(here, directory, layout, **settings)
-    adapters = {n: t.to(engine.dtype) for n, t in some_adapters(engine).items()}
-    fill(engine, adapters)
-    base = {n: w.clone() for n, w in engine.weights.items()}
-    kind = getattr(torch, travels)
-
-    everyone = tuple(range(here.world.size))
-    specs = engine.arch.tensors(travels)
-    target = ShardMap(specs, [whole(n, n, s.shape, everyone) for n, s in specs.items()])
-    parts = parts_of(engine.shard_map, travels, limit)
-    assert (len(parts) > 1) == (limit == 1)
-    maps = [engine.shard_map.restricted_to(names) for names in parts]
-    sends = MergedWeights(engine, maps, here.world.rank, kind)
-    arrived = {n: torch.full(s.shape, float("nan"), dtype=kind) for n, s in specs.items()}
-    for part, (names, source) in enumerate(zip(parts, maps, strict=True)):
-        plan = plan_transfer(source, target.restricted_to(names), here.world.node_of)
-        Transfer(plan, here.world.rank).run(sends.of(part), arrived, kind)
-
-    weights = open_weights(directory)
-    boxes = {n: whole(n, n, s.shape, (0,)).box for n, s in specs.items()}
-    stored = weights.read(boxes, dtype)
-    scale = lora.scale
-    same(arrived, {n: merged(stored[n], n, adapters, scale).to(kind) for n in arrived})
-    same(engine.weights, base)
-    model = ModelConfig(path="none", dtype=dtype)
-    parallel = ParallelConfig(
-        tensor_parallel=2, pipeline_parallel=2, expert_parallel=layout.ep, sequence_parallel=True
-    )
-    shape = RoleShape.of(engine.arch, layout, model, parallel, on_gpu=False, lora=lora)
-    stage = layout.grid.coordinates(here.world.rank)["pp"]
-    if limit > 1:
-        size = torch.empty(0, dtype=kind).element_size()
-        assert sends.num_bytes == merged_bytes(shape, stage, size)
 
 
 # ------------------------------------------------------------------------------ steps

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from verl_hpc.cluster.hardware import links_of
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.errors import ConfigError
+from verl_hpc.layout.adapters import AdapterShape
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.link_model import Links
 from verl_hpc.layout.megatron import TrainLayout
@@ -56,11 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="element type that travels (default: the model's own)",
     )
+    add("--lora-rank", type=int, metavar="N", help="adapters of all linear layers, sent alone")
     add("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    for flag in ("gpus_per_node", "bucket_mib"):
+    for flag in ("gpus_per_node", "bucket_mib", "lora_rank"):
         number = getattr(arguments, flag)
         if number is not None and number < 1:
             raise ConfigError(f"--{flag.replace('_', '-')} {number}: a whole number from 1 up")
@@ -76,8 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.bucket_mib * 2**20,
         arguments.dtype,
         links,
+        AdapterShape(arguments.lora_rank) if arguments.lora_rank else None,
     )
-    print(json.dumps(report.as_json(), indent=1) if arguments.json else as_text(report))
+    sent = "adapters" if arguments.lora_rank else "model"
+    print(json.dumps(report.as_json(), indent=1) if arguments.json else as_text(report, sent))
     return 0
 
 
@@ -114,8 +118,12 @@ def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
     return site.ranks_per_node if given is None else given, links_of(site)
 
 
-def as_text(report: ReshardReport) -> str:
-    """Return the report as an aligned table, with bytes in readable units."""
+def as_text(report: ReshardReport, sent: str = "model") -> str:
+    """Return the report as an aligned table, with bytes in readable units.
+
+    Args:
+        sent: what is sent.
+    """
     rows = [f"{'':34} {'min':>12} {'mean':>12} {'max':>12}"]
     for label, spread in (
         ("received per rank", report.received_bytes_per_rank),
@@ -128,8 +136,8 @@ def as_text(report: ReshardReport) -> str:
     paper = report.paper_bytes_per_rank
     rows += [
         f"{'received per rank, HybridFlow':34} "
-        + ("its grouping does not apply" if paper is None else f"{size(paper):>25}"),
-        f"{'model':34} {size(report.model_bytes):>25}",
+        + ("does not apply" if paper is None else f"{size(paper):>25}"),
+        f"{sent:34} {size(report.model_bytes):>25}",
         f"{'largest message':34} {size(report.peak_bucket_bytes):>25}",
         f"{'messages':34} {report.messages:>25,}",
         f"{'predicted, with checksums':34} {report.predicted_seconds:>23.3f} s",

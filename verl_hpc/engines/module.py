@@ -72,7 +72,6 @@ class ModuleEngine:
         self.shard_map = self.trained_map = here(
             {n: TensorSpec(tuple(w.shape), dtype_name(w.dtype)) for n, w in self.weights.items()}
         )
-        self.adapted: Mapping[str, torch.Tensor] = {}
         self._num_steps = 0
         self._optimizer = ModuleAdamW(self.parameters, optimizer) if optimizer is not None else None
 
@@ -183,10 +182,6 @@ class ModuleEngine:
             )
             for i, (index, row) in enumerate(zip(indices, rows, strict=True))
         ]
-
-    def merge(self, name: str, to: torch.Tensor) -> None:
-        del to
-        raise AssertionError(f"{name} has no adapters")
 
     def without_adapters(self) -> AbstractContextManager[None]:
         return nullcontext()

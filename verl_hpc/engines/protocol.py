@@ -211,14 +211,6 @@ class TrainingEngine(InferenceEngine, Protocol):
                 stop or too many updates in a row were skipped; weights are unchanged.
         """
 
-    @property
-    def adapted(self) -> Mapping[str, torch.Tensor]:
-        """The weights that have an adapter, by local name."""
-
-    def merge(self, name: str, to: torch.Tensor) -> None:
-        """Write an adapted weight with its adapters into `to`, of the same shape and any type:
-        computed in float32 and rounded once. The weight stays as it is."""
-
     def without_adapters(self) -> AbstractContextManager[None]:
         """Make `infer` use the model's own weights, without adapters, inside this context."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.box import Box, View
+from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
 from verl_hpc.layout.layer_table import Row
 from verl_hpc.layout.shard_map import (
@@ -150,6 +150,52 @@ def trained_map(
     adapters = adapter_shard_map(arch, base, AdapterShape.of(lora))
     besides = [HEAD_TENSORS[head]] if head in HEAD_TENSORS else []
     return union([adapters, base.restricted_to(besides)])
+
+
+def factors_of(region: Region, rank: int) -> tuple[tuple[str, Box], tuple[str, Box]]:
+    """Name and box of the A, and of the B, that a region of a weight is merged with.
+
+    Rows 0-4 and columns 8-16 of a weight are given B[0:4] A[:, 8:16].
+    """
+    (top, left), (bottom, right) = region.box.start, region.box.stop
+    return (
+        (f"{a_of(region.tensor)}.weight", Box((0, left), (rank, right))),
+        (f"{b_of(region.tensor)}.weight", Box((top, 0), (bottom, rank))),
+    )
+
+
+def factor_name(name: str, box: Box) -> str:
+    """Local name of a box of an A or a B in `factor_map`."""
+    return f"{name}{[*box.start, *box.stop]}"
+
+
+def factor_map(weights: ShardMap, adapters: ShardMap) -> ShardMap:
+    """Map of the A and B with which the holders of `weights` merge what they hold of each.
+
+    A rank has each box once, as a contiguous tensor of its own, however many regions need it.
+
+    Args:
+        weights: of ranks in any layout; those without adapters add nothing.
+        adapters: has the specs of all A and B.
+    """
+    holders: dict[tuple[str, Box], set[Holder]] = defaultdict(set)
+    for region in weights.regions:
+        spec = adapters.tensors.get(f"{a_of(region.tensor)}.weight")
+        if spec is not None:
+            for factor in factors_of(region, spec.shape[0]):
+                holders[factor].update(region.holders)
+    return ShardMap(
+        adapters.tensors,
+        [
+            Region(
+                name,
+                box,
+                tuple(sorted(map(int, ranks))),
+                View(factor_name(name, box), 0, row_major_strides(box.shape)),
+            )
+            for (name, box), ranks in holders.items()
+        ],
+    )
 
 
 def local_adapters(

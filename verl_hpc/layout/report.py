@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map, factor_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import Grouping, generation_groups, zero_redundancy_applies
 from verl_hpc.layout.grid import nodes_of
@@ -49,6 +50,7 @@ class ReshardReport:
     """HybridFlow's Table 2, (t p - t_g p_g)/(t_g p_g t p) M; None where its grouping does not
     apply."""
     model_bytes: int
+    """Bytes of all that is sent: the model, or its adapters."""
     peak_bucket_bytes: int
     """Largest message; a rank holds at most two of them per direction."""
     messages: int
@@ -72,10 +74,12 @@ def reshard_report(
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     dtype: str | None = None,
     links: Links | None = None,
+    adapters: AdapterShape | None = None,
 ) -> ReshardReport:
     """Plan Megatron `train` -> vLLM with `rollout_tp` on the same ranks, and count.
 
     Args:
+        adapters: count what these take in each step, in place of the whole model.
         grouping: None takes zero redundancy where it applies.
         links: what they carry; None takes the defaults.
 
@@ -88,6 +92,9 @@ def reshard_report(
     source = megatron_shard_map(arch, train, dtype=dtype)
     groups = generation_groups(train.grid, rollout_tp, chosen)
     target = vllm_shard_map(arch, groups, dtype)
+    if adapters is not None:
+        source = adapter_shard_map(arch, source, adapters)
+        target = factor_map(target, source)
     nodes = nodes_of(train.num_ranks, gpus_per_node)
     plan = plan_transfer(source, target, nodes, bucket_bytes)
     seconds = time.perf_counter() - start
@@ -95,7 +102,7 @@ def reshard_report(
     links = links or Links()
     # HybridFlow's Table 2 assumes its grouping; other groupings have no formula to compare with.
     model_parallel = train.tp * train.pp
-    follows_paper = chosen == "zero_redundancy"
+    follows_paper = chosen == "zero_redundancy" and adapters is None
     return ReshardReport(
         received_bytes_per_rank=_over(range(train.num_ranks), plan.received_bytes),
         minimum_bytes_per_rank=_over(range(train.num_ranks), minimum_received(plan.bundles)),

@@ -11,6 +11,7 @@ from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import Hardware
+from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map, factor_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.grid import nodes_of
@@ -21,10 +22,11 @@ from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.placement.layouts import RunLayouts
 
 
-def refit_plan(
+def refit_plans(
     config: RunConfig, arch: Architecture, layouts: RunLayouts, hardware: Hardware
-) -> Plan:
-    """Plan the transfer as `trainer.sync.WeightSync` does.
+) -> tuple[Plan, ...]:
+    """Plan the transfers of `trainer.sync.WeightSync`: all weights, and the adapters if there are
+    some. The last one is that of every step; with adapters the other one is made once.
 
     Args:
         config: of a run that generates.
@@ -44,6 +46,7 @@ def refit_plan(
         layouts.replicas,
         nodes_of(layouts.num_ranks, hardware.ranks_per_node),
         DEFAULT_BUCKET_BYTES if hardware.kind.is_gpu else HOST_BUCKET_BYTES,
+        AdapterShape.of(role.lora) if role.lora is not None else None,
     )
 
 
@@ -63,10 +66,15 @@ def _planned(
     replicas: Sequence[tuple[int, ...]],
     nodes: Sequence[int],
     bucket_bytes: int,
-) -> Plan:
+    adapters: AdapterShape | None,
+) -> tuple[Plan, ...]:
     assert trainer in ("megatron", "fsdp"), trainer
     shard_map = fsdp_shard_map if trainer == "fsdp" else megatron_shard_map
     source = shard_map(arch, train, dtype=dtype)
     engines = RolloutConfig.model_validate_json(rollout)
     target = rollout_shard_map(engines, arch, replicas, rollout_dtype)
-    return plan_transfer(quantised_source(source, target), target, nodes, bucket_bytes)
+    ways = [(quantised_source(source, target), target)]
+    if adapters is not None:
+        trained = adapter_shard_map(arch, source, adapters)
+        ways.append((trained, factor_map(target, trained)))
+    return tuple(plan_transfer(*way, nodes, bucket_bytes) for way in ways)

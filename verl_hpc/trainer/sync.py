@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
 
 import torch
 
 from verl_hpc.config.model import OffloadConfig
 from verl_hpc.engines.protocol import Part, TrainingEngine
 from verl_hpc.generation.rollout import Rollout
+from verl_hpc.layout.adapters import a_of, factor_map
 from verl_hpc.layout.planner import (
     DEFAULT_BUCKET_BYTES,
     DEFAULT_ROUNDS,
@@ -17,13 +20,13 @@ from verl_hpc.layout.planner import (
     HOST_ROUNDS,
     plan_transfer,
 )
-from verl_hpc.layout.quantization import quantised_source, scale_name
+from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.report import minimum_received
-from verl_hpc.layout.shard_map import ShardMap, dtype_name
+from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
 from verl_hpc.step.role import Role
-from verl_hpc.trainer.merge import MergedWeights, parts_of
+from verl_hpc.trainer.arrival import MergedOnArrival
 from verl_hpc.transfer.exchange import Buckets
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.fp8 import Fp8Weights
@@ -65,33 +68,81 @@ def device_to_itself(offloads: Offloads) -> Iterator[None]:
             engine.onload(part)
 
 
-def _neighbours(session: Session, parts: Iterable[tuple[ShardMap, ShardMap]]) -> dict[int, int]:
-    """Return the ranks whose memory is read instead of receiving messages; every rank calls it."""
-    if any(
-        source.tensors[name].dtype != spec.dtype
-        for source, target in parts
-        for name, spec in target.tensors.items()
-    ):
+class _Way:
+    """A planned transfer between two maps; every rank makes and runs it.
+
+    Where the target has FP8 weights they are quantised before they travel.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        dtype: torch.dtype,
+        checksums: bool,
+        buckets: Buckets,
+        source: ShardMap,
+        target: ShardMap,
+    ) -> None:
+        world, on_host = session.world, session.device.type == "cpu"
+        self.target, sent = target, quantised_source(source, target)
+        plan = plan_transfer(
+            sent, target, world.node_of, HOST_BUCKET_BYTES if on_host else DEFAULT_BUCKET_BYTES
+        )
+        self.minimum = sum(minimum_received(plan.bundles).values())
+        """Bytes that all ranks need and do not hold."""
+        self._transfer = Transfer(
+            plan,
+            world.rank,
+            verify=checksums,
+            nodes=session.control.allgather(environment.node_name()),
+            rounds=HOST_ROUNDS if on_host else DEFAULT_ROUNDS,
+            neighbours=_neighbours(session, sent, target) if on_host else None,
+            buckets=buckets,
+        )
+        self._dtypes = {n: getattr(torch, spec.dtype) for n, spec in target.tensors.items()}
+        self._fp8: Fp8Weights | None = None
+        if sent is not source:
+            self._fp8 = Fp8Weights(source, sent, world.rank, dtype, session.device)
+
+    def run(
+        self, sends: Mapping[str, torch.Tensor], receives: Mapping[str, torch.Tensor]
+    ) -> TransferStats:
+        if self._fp8 is None:
+            return self._transfer.run(sends, receives, self._dtypes)
+        stats = self._transfer.run(self._fp8.quantised(sends), receives, self._dtypes)
+        self.forget()  # or what was quantised would stay
+        return stats
+
+    def forget(self) -> None:
+        """Drop references to the memory of the last run."""
+        self._transfer.forget()
+
+
+def _neighbours(session: Session, source: ShardMap, target: ShardMap) -> dict[int, int]:
+    """Return the ranks whose memory is read instead of receiving messages: on CPU ranks those of
+    the node, if no element type is converted."""
+    if any(source.tensors[name].dtype != spec.dtype for name, spec in target.tensors.items()):
         return {}
     return readable_neighbours(session.control, session.world.node_of)
 
 
-def _parts(actor: Role, rollout: Rollout, dtype: torch.dtype) -> list[tuple[ShardMap, ShardMap]]:
-    """Return the (source, target) maps to send one after another: the whole model, or with adapters
-    part by part."""
-    source, target = actor.shard_map, rollout.shard_map
-    if actor.settings.lora is None:
-        return [(source, target)]
-    parts = [
-        [name for name in names if name in target.tensors]
-        for names in parts_of(source, dtype_name(dtype))
+def _before_rounding(source: ShardMap, rollout: ShardMap, factors: ShardMap) -> Iterator[ShardMap]:
+    """Maps of parameters with adapters that an engine has in another type than the trainer, in the
+    trainer's type: what adapters are merged into must not be rounded before.
+
+    They are those of one decoder layer each: until a rank has kept it, it is on the device besides.
+    """
+    regions = [
+        region
+        for region in rollout.regions
+        if rollout.tensors[region.tensor].dtype
+        != source.tensors.get(region.tensor, rollout.tensors[region.tensor]).dtype
     ]
-    scales = [[scale for name in p if (scale := scale_name(name)) in target.tensors] for p in parts]
-    return [
-        (source.restricted_to(names), target.restricted_to([*names, *of_names]))
-        for names, of_names in zip(parts, scales, strict=True)
-        if names
-    ]
+    adapted = {r.view.name for r in regions if f"{a_of(r.tensor)}.weight" in factors.tensors}
+    names = dict.fromkeys(r.tensor for r in regions if r.view.name in adapted)
+    for _, layer in groupby(names, key=lambda name: name.split(".")[2]):
+        part = rollout.restricted_to(layer)
+        yield ShardMap({name: source.tensors[name] for name in part.tensors}, part.regions)
 
 
 class WeightSync:
@@ -121,53 +172,31 @@ class WeightSync:
         checksums: bool,
     ) -> None:
         self._session, self._rollout = session, rollout
-        self._engine = actor.training
-        self._offloads = offloads if rollout.engine is not None else ()
-        on_host = session.device.type == "cpu"
-        rank, nodes = session.world.rank, session.control.allgather(environment.node_name())
-        maps = [
-            (source, quantised_source(source, target), target)
-            for source, target in _parts(actor, rollout, dtype)
-        ]
-        self._dtypes = {
-            name: getattr(torch, spec.dtype) for name, spec in rollout.shard_map.tensors.items()
-        }
-        sent_parts = [(sent, target) for _, sent, target in maps]
-        # CPU ranks of one node read each other's memory if no element type is converted.
-        neighbours = _neighbours(session, sent_parts) if on_host else None
-        buckets, self._minimum = Buckets(), 0
-        self._transfers: list[Transfer] = []
-        self._fp8: list[Fp8Weights | None] = []
-        # One transfer per part; `sent` differs from `trained` where weights are quantised first.
-        for trained, sent, target in maps:
-            plan = plan_transfer(
-                sent,
-                target,
-                session.world.node_of,
-                HOST_BUCKET_BYTES if on_host else DEFAULT_BUCKET_BYTES,
-            )
-            self._minimum += sum(minimum_received(plan.bundles).values())
-            self._transfers.append(
-                Transfer(
-                    plan,
-                    rank,
-                    verify=checksums,
-                    nodes=nodes,
-                    rounds=HOST_ROUNDS if on_host else DEFAULT_ROUNDS,
-                    neighbours=neighbours,
-                    buckets=buckets,
-                )
-            )
-            self._fp8.append(
-                None if sent is trained else Fp8Weights(trained, sent, rank, dtype, session.device)
-            )
-        self._merged: MergedWeights | None = None
-        if actor.settings.lora is not None:
-            self._merged = MergedWeights(self._engine, [m for m, *_ in maps], rank, dtype)
+        self._engine, engine = actor.training, rollout.engine
+        self._offloads = offloads if engine is not None else ()
+        way, buckets = partial(_Way, session, dtype, checksums), Buckets()
+        self._weights = [way(buckets, actor.shard_map, rollout.shard_map)]
+        """How weights are sent; nothing once all is sent that adapters leave as it is."""
+        self._adapters: _Way | None = None
+        self._arrival: MergedOnArrival | None = None
+        lora = actor.settings.lora
+        if lora is None:
+            return
+        factors = factor_map(rollout.shard_map, actor.trained_map)
+        self._adapters = way(Buckets(), actor.trained_map, factors)
+        for target in _before_rounding(actor.shard_map, rollout.shard_map, factors):
+            source = actor.shard_map.restricted_to(target.tensors)
+            self._weights.append(way(buckets, source, target))
+        if engine is not None:
+            loses = session.device.type == "cuda" and bool(offloads)
+            self._arrival = MergedOnArrival(engine, factors, session.world.rank, lora, loses)
 
     def to_generation(self) -> dict[str, float]:
         """Send the actor's weights to the rollout engines and make room for their cache; every rank
         calls it.
+
+        With adapters the model's own weights are sent the first time, and A and B alone from then
+        on.
 
         Returns:
             Bytes received by all ranks, the minimum possible, and this rank's seconds.
@@ -179,35 +208,40 @@ class WeightSync:
         engine = self._rollout.engine
         if engine is not None:
             engine.begin_update()
-        receives = engine.weights if engine is not None else {}
-        received, seconds = 0, 0.0
-        for number in range(len(self._transfers)):
-            stats = self._send(number, receives)
-            received += stats.total_received_bytes
-            seconds += stats.seconds
+        sent = list(self._send())
         for training, parts in self._offloads:
             for part in parts:
                 training.offload(part)
         if engine is not None:
             engine.finish_update()
+        received = sum(stats.total_received_bytes for _, stats in sent)
         return {
             "reshard/received_bytes": float(sum(self._session.control.allgather(received))),
-            "reshard/minimum_bytes": float(self._minimum),
-            "reshard/seconds": seconds,
+            "reshard/minimum_bytes": float(sum(minimum for minimum, _ in sent)),
+            "reshard/seconds": sum(stats.seconds for _, stats in sent),
         }
 
-    def _send(self, part: int, receives: Mapping[str, torch.Tensor]) -> TransferStats:
-        transfer, fp8 = self._transfers[part], self._fp8[part]
-        sends: Mapping[str, torch.Tensor] = {}
-        if self._merged is not None:
-            sends = self._merged.of(part)
-        elif self._engine is not None:
-            sends = self._engine.weights
-        if fp8 is None:
-            return transfer.run(sends, receives, self._dtypes)
-        stats = transfer.run(fp8.quantised(sends), receives, self._dtypes)
-        transfer.forget()  # or what was quantised would stay
-        return stats
+    def _send(self) -> Iterator[tuple[int, TransferStats]]:
+        """Send what may have changed since the last time, and yield the bytes that all ranks needed
+        and what it took."""
+        sends = self._engine.weights if self._engine is not None else {}
+        engine, arrival = self._rollout.engine, self._arrival
+        for number, way in enumerate(self._weights):
+            receives = engine.weights if engine is not None else {}
+            if arrival is not None and number:
+                receives = arrival.memory_of(way.target)
+            yield way.minimum, way.run(sends, receives)
+            if arrival is not None:
+                arrival.keep(receives)
+            if number:
+                way.forget()
+        if self._adapters is None:
+            return
+        self._weights = []
+        received = arrival.factors if arrival is not None else {}
+        yield self._adapters.minimum, self._adapters.run(sends, received)
+        if arrival is not None:
+            arrival.merge()
 
     def to_training(self) -> None:
         """Put the rollout engine to sleep and bring back offloaded parts."""

@@ -55,10 +55,10 @@ def test_contents_come_back_and_share_pieces_that_are_kept(allocated, monkeypatc
 
 def test_the_ledger_knows_what_is_page_locked(allocated, monkeypatch):
     """One part takes more than a piece, the other one less."""
-    monkeypatch.setattr(offload, "_keep", lambda *_: None)
+    monkeypatch.setattr(offload, "keep", lambda *_: None)
     for size in (2**28 + 5 * 2**20, 3 * 2**20):
         allocated.clear()
-        offload._host_memory([size // 3, size - size // 3], page_locked=True)
+        offload.host_memory([size // 3, size - size // 3], page_locked=True)
         assert sum(allocated) == page_locked(size)
 
 
@@ -75,7 +75,7 @@ def test_other_sizes_are_not_taken_for_what_was_copied(allocated):
     assert allocated == [8, 16]
 
 
-def test_gradients_come_back_as_zeros_and_take_no_host_memory(allocated):
+def test_gradients_come_back_as_zeros_and_take_nohost_memory(allocated):
     tensors = on_gpu(8, 4)
     storages = Storages(lambda: tensors, keeps=False)
     storages.release("me")

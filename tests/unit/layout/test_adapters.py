@@ -10,10 +10,16 @@ from verl_hpc.layout.adapters import (
     adapter_shard_map,
     adapter_tensors,
     b_of,
+    factor_map,
+    factor_name,
+    factors_of,
     local_adapters,
 )
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.generation import generation_groups
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.rollout import hf_shard_map, staged_shard_map
 
 DENSE = Architecture("qwen3", 4, 16, 24, 4, 2, 6, 50, True)
 EXPERTS = Architecture("qwen3_moe", 2, 16, 8, 4, 4, 4, 50, False, num_experts=4)
@@ -65,6 +71,50 @@ def test_every_rank_can_merge_what_it_has(arch, layout, targets):
                     expected = whole[f"{b_of(name)}.weight"] @ whole[f"{a_of(name)}.weight"]
                     assert torch.equal(product, expected[region.box.slices])
     assert all(marks.all() for marks in seen.values())
+
+
+def engines_of(arch, layout):
+    """Maps of rollout engines on the ranks of a training layout."""
+    ranks = layout.num_ranks
+    if not arch.is_moe:
+        yield hf_shard_map(arch, tuple((rank,) for rank in range(ranks)), "float32")
+    for size, stages in ((1, 1), (2, 1), (2, 2), (4, 2)):
+        if ranks % size == 0 and arch.num_layers % stages == 0:
+            groups = generation_groups(layout.grid, size // stages, "contiguous", stages)
+            whole_experts = (False, True) if arch.is_moe else (False,)
+            for one in whole_experts:
+                yield staged_shard_map(arch, groups, stages, "float32", one)
+
+
+@pytest.mark.parametrize(("arch", "layout", "targets"), CASES)
+def test_a_rank_receives_what_it_merges_with_and_nothing_else(arch, layout, targets):
+    """B A, of what arrives, is what each of its regions is given; every element of A and B that is
+    needed and not held arrives once."""
+    shape = AdapterShape(3, targets)
+    adapters = adapter_shard_map(arch, megatron_shard_map(arch, layout, dtype="float32"), shape)
+    whole = {n: torch.randint(-9, 9, s.shape).double() for n, s in adapters.tensors.items()}
+    held = {}
+    for rank in layout.grid.ranks():
+        held[rank] = {n: torch.zeros(t.shape, dtype=torch.bool) for n, t in whole.items()}
+        for region in adapters.held_by(rank):
+            held[rank][region.tensor][region.box.slices] = True
+    for engines in engines_of(arch, layout):
+        target = factor_map(engines, adapters)
+        received = plan_transfer(adapters, target, [0] * layout.num_ranks).received_bytes
+        for rank in layout.grid.ranks():
+            arrived = {r.view.name: whole[r.tensor][r.box.slices] for r in target.held_by(rank)}
+            assert len(arrived) == len(target.held_by(rank))
+            needed = {n: torch.zeros(t.shape, dtype=torch.bool) for n, t in whole.items()}
+            for region in engines.held_by(rank):
+                b, a = f"{b_of(region.tensor)}.weight", f"{a_of(region.tensor)}.weight"
+                if a in whole:
+                    first, second = (factor_name(*f) for f in factors_of(region, 3))
+                    expected = (whole[b] @ whole[a])[region.box.slices]
+                    assert torch.equal(arrived[second] @ arrived[first], expected)
+                    needed[b][region.box.slices[0]] = True
+                    needed[a][:, region.box.slices[1]] = True
+            lacking = sum(int((needed[n] & ~held[rank][n]).sum()) for n in whole)
+            assert received.get(rank, 0) == 4 * lacking
 
 
 def test_names_and_shapes_are_those_of_peft():

@@ -47,8 +47,6 @@ class FsdpEngine(LayoutEngine):
         LayoutError: a size other than data parallelism, or a mixture of experts.
     """
 
-    adapted: Mapping[str, torch.Tensor] = {}
-
     def __init__(
         self,
         arch: Architecture,
@@ -111,9 +109,6 @@ class FsdpEngine(LayoutEngine):
     def _primary_regions(self, rank: int) -> Sequence[Region]:
         # Of ranks with the same rows each keeps a part, as of the weights.
         return assign_writers(self.shard_map)[rank]
-
-    def merge(self, name: str, to: torch.Tensor) -> None:
-        raise AssertionError(f"{name} has no adapter to merge into {to.shape}")
 
     def without_adapters(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -180,17 +180,6 @@ class MegatronEngine(LayoutEngine):
             drop_fp8_copies(self._chunks)
         return super().offload(part, once)
 
-    @property
-    def adapted(self) -> Mapping[str, torch.Tensor]:
-        if self.adapters is None:
-            return {}
-        return {name: self.weights[name] for name in self.adapters.by_weight}
-
-    def merge(self, name: str, to: torch.Tensor) -> None:
-        assert self.adapters is not None
-        with torch.no_grad():
-            self.adapters.by_weight[name].merge(self.weights[name], to)
-
     def without_adapters(self) -> AbstractContextManager[None]:
         return self.adapters.disabled() if self.adapters is not None else nullcontext()
 

@@ -105,11 +105,6 @@ class Adapter:
         )
         return (sequence if self._sequence_parallel else whole)(hidden, group=group)
 
-    def merge(self, weight: torch.Tensor, to: torch.Tensor) -> None:
-        """Write weight + scale B A into `to`: computed in float32, and rounded once."""
-        product = self.spread_b().float() @ self.a.float()
-        to.copy_(weight.float() + self.scale * product)
-
 
 class Adapters:
     """All adapters of an engine's chunks; the other parameters are frozen.

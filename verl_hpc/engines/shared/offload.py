@@ -186,24 +186,24 @@ class Storages:
         """
         stays = not once and any(tensor.is_cuda for tensor in tensors)
         sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
-        copies = self._page_locked if stays else _host_memory(sizes, page_locked=False)
+        copies = self._page_locked if stays else host_memory(sizes, page_locked=False)
         if [sum(map(len, kept)) for kept in copies] != sizes:
-            copies = self._page_locked = _host_memory(sizes, page_locked=True)
+            copies = self._page_locked = host_memory(sizes, page_locked=True)
             self._is_copied = False
         is_known = False
         if self._tells and stays:
             is_known, self._is_copied = self._is_copied, True
         for tensor, kept in zip(tensors, copies, strict=True) if not is_known else ():
-            _keep(tensor, kept)
+            keep(tensor, kept)
         return copies
 
     def copy(self) -> HostCopy:
         """Return a new host copy of the tensors, page-locked on GPUs."""
         tensors = list(self.tensors())
         sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
-        copies = _host_memory(sizes, any(tensor.is_cuda for tensor in tensors))
+        copies = host_memory(sizes, any(tensor.is_cuda for tensor in tensors))
         for tensor, kept in zip(tensors, copies, strict=True):
-            _keep(tensor, kept)
+            keep(tensor, kept)
         return copies
 
     def tensors(self) -> Iterator[torch.Tensor]:
@@ -222,12 +222,13 @@ def fill(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
         piece.copy_(there, non_blocking=tensor.is_cuda)
 
 
-def _keep(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
+def keep(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
+    """Copy a tensor's storage into host pieces."""
     for piece, there in _pairs(tensor, kept):
         there.copy_(piece, non_blocking=tensor.is_cuda)
 
 
-def _host_memory(sizes: Sequence[int], page_locked: bool) -> HostCopy:
+def host_memory(sizes: Sequence[int], page_locked: bool) -> HostCopy:
     """Allocate host memory for storages of these sizes, one after another in the same pieces."""
     total = sum(sizes)
     whole = [
@@ -256,5 +257,6 @@ def _pairs(
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return all bytes of a tensor's storage."""
-    storage = tensor.untyped_storage()
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    size, rest = divmod(tensor.untyped_storage().nbytes(), tensor.itemsize)
+    assert not rest, (tensor.dtype, rest)
+    return tensor.detach().as_strided((size,), (1,), 0).view(torch.uint8)

@@ -93,12 +93,6 @@ def layer_of(shape: RoleShape, adapters: AdapterShape | None = None) -> tuple[Pa
     return layer_parameters(shape.arch, layout.tp, layout.ep, layout.etp, shape.backend, adapters)
 
 
-def adapted_elements(shape: RoleShape) -> int:
-    """Elements of one layer's parameters that have adapters."""
-    adapted = {p.name.rpartition(".lora_")[0] + ".weight" for p in layer_of(shape, shape.adapters)}
-    return sum(p.num_elements for p in layer_of(shape) if p.name in adapted)
-
-
 class Elements(NamedTuple):
     """Elements of a rank's parameters, without the padding of buffers."""
 

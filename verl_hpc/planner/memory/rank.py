@@ -13,16 +13,17 @@ from functools import cached_property
 from typing import NamedTuple
 
 from verl_hpc.config.role import ACTOR
-from verl_hpc.layout.shard_map import ITEM_BYTES
-from verl_hpc.planner.memory import overheads, passes, role, rollout
+from verl_hpc.layout.adapters import AdapterShape
+from verl_hpc.planner.memory import kept_base, overheads, passes, role, rollout
 from verl_hpc.planner.memory.activations import in_flight
 from verl_hpc.planner.memory.host import HostMemory, RoleOnRank
 from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.quantised import quantised_copies
+from verl_hpc.planner.memory.rollout import RolloutShape
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.step_rows import columns, longest_row, num_micro_batches, rectangles_of
-from verl_hpc.planner.memory.transfer import most_bucket_bytes
+from verl_hpc.planner.memory.transfer import most_bucket_bytes, page_locked
 
 Terms = dict[str, int]
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -121,11 +122,27 @@ class RankMemory:
         counted = self._run.bucket_bytes
         most = most_bucket_bytes(self._on_gpu)
         terms = {"buckets": most if counted is None else counted[self._rank]}
-        if ACTOR in self._here and self._here[ACTOR].shape.adapters is not None:
-            shape, stage, *_ = self._here[ACTOR]
-            size = ITEM_BYTES[self._run.config.rollout_dtype]
-            terms[f"{ACTOR}.merged"] = role.merged(shape, stage, size)
+        if (given := self._arriving) is not None:
+            terms["rollout.adapters"] = kept_base.factor_bytes(*given)
         return terms
+
+    @property
+    def _arriving(self) -> tuple[RolloutShape, AdapterShape, str] | None:
+        """The engine here, the adapters that it receives, and their type; None without."""
+        actor = self._run.shapes.get(ACTOR)
+        if self._run.rollout is None or not self._generates or actor is None:
+            return None
+        return (self._run.rollout, actor.adapters, actor.dtype) if actor.adapters else None
+
+    @property
+    def _base(self) -> Terms:
+        """The base of adapters in host memory."""
+        if (given := self._arriving) is None:
+            return {}
+        shape, adapters, trained = given
+        loses = self._on_gpu and bool(self._here)
+        size = kept_base.base_bytes(shape, self._engine_stage or 0, adapters, trained, loses)
+        return {"rollout.base": page_locked(size) if self._on_gpu else size}
 
     @property
     def _quantised(self) -> Terms:
@@ -184,7 +201,7 @@ class RankMemory:
         hardware = self._run.hardware
         terms = {n: size for part in (*device, self.overheads) for n, size in part.items()}
         # Before everything is built, nothing stays in host memory.
-        kept = {} if name == "build" else self.host.page_locked()
+        kept = {} if name == "build" else self.host.page_locked() | self._base
         memory = {**self.host.process(), **kept, **(host or {})}
         return Phase(
             name,
@@ -238,6 +255,8 @@ class RankMemory:
         if stage is not None:
             weights = _under("rollout", {"weights": rollout.rollout_weights(run.rollout, stage)})
         sent, rest = self._quantised, self.buckets
+        if (given := self._arriving) is not None:
+            weights["rollout.merged"] = kept_base.merging_bytes(*given)
         yield self._phase("reshard", "", self.resident(), self._asleep, weights, sent, rest)
         if stage is not None:
             awake = _under("rollout", rollout.generating(run.rollout, stage, self._device))

@@ -10,9 +10,7 @@ from functools import lru_cache
 
 from verl_hpc.planner.memory.buffers import Buffer, Unpadded, bucket_elements
 from verl_hpc.planner.memory.parameters import (
-    adapted_elements,
     chunk_parameters,
-    layer_of,
     stage_elements,
     trained_elements,
     trained_parameters,
@@ -20,8 +18,6 @@ from verl_hpc.planner.memory.parameters import (
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.sharded import Shards, shards
 
-MERGED_BYTES = 1 << 28
-"""Bytes of weights whose adapters are merged at a time, on the fullest rank."""
 MASTER_BYTES = 4
 """Bytes of a gradient, a master weight or a moment: float32."""
 _FP8_COPIES = 2
@@ -97,17 +93,6 @@ def buffer_elements(shape: RoleShape, stage: int) -> int:
 def weights(shape: RoleShape, stage: int) -> int:
     """Bytes of parameters; trained ones lie in the optimizer's buffers, padding included."""
     return frozen(shape, stage) + buffer_elements(shape, stage) * shape.kept_bytes
-
-
-def merged(shape: RoleShape, stage: int, item_bytes: int) -> int:
-    """Bytes of weights merged with their adapters, on their way to the engine: the layers that
-    `MERGED_BYTES` hold, at least one."""
-    if shape.adapters is None:
-        return 0
-    layer = layer_of(shape)
-    num_layers = sum(row[stage] for row in shape.layers)
-    at_once = max(MERGED_BYTES // (sum(p.num_elements for p in layer) * item_bytes), 1)
-    return min(at_once, num_layers) * adapted_elements(shape) * item_bytes
 
 
 @lru_cache(maxsize=16384)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from verl_hpc.planner.memory import overheads
+from verl_hpc.planner.memory.kept_base import MERGED_ELEMENTS
 from verl_hpc.planner.memory.rollout import GRAPHS, WORKSPACE
 
 
@@ -35,9 +36,15 @@ TERMS: Mapping[str, Term] = {
         "offload.parameters takes the weights away",
     ),
     "quantised": Term("a byte for each weight that rollout.quantization is about, 4 a block"),
+    "adapters": Term("elements of the A and B that a generating rank receives x bytes each"),
+    "base": Term(
+        "elements of the engine's weights that have adapters x bytes each of the trainer's; beside "
+        "a trainer on GPUs, where a sleeping engine loses them, all of its weights"
+    ),
     "merged": Term(
-        "elements of the adapted weights of the layers that are merged at a time x bytes each of "
-        "the engine's"
+        f"up to {MERGED_ELEMENTS >> 20} Mi elements in float32; and where the engine has another "
+        "type than the trainer, a layer's weights with adapters",
+        "as in the first transfer, of one layer after another",
     ),
     "activations": Term(
         "per layer and token as planner/memory/activations.py says, x layers, x micro-batches in "

@@ -25,7 +25,7 @@ from verl_hpc.layout.planner import (
 from verl_hpc.layout.quantization import SCALES, VALUES
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.placement.layouts import RunLayouts
-from verl_hpc.planner.refit_plan import refit_plan, trained_dtype
+from verl_hpc.planner.refit_plan import refit_plans, trained_dtype
 
 _MOST_COUNTED_RANKS = 16
 _MOST_COUNTED_BYTES = 32 * 2**30
@@ -50,7 +50,8 @@ def counted_buckets(
     config: RunConfig, arch: Architecture, layouts: RunLayouts, hardware: Hardware
 ) -> Sequence[int] | None:
     """Bytes that each rank keeps for the transfer from training to generation, from its first step
-    on; None where they are not counted.
+    on, or only in that step if they are of what adapters leave as it is; None where they are not
+    counted.
 
     They are counted in small runs on cores, from the run's own transfer plan. Ranks of a node read
     each other's memory piece by piece, and need buckets only for ranks of other nodes.
@@ -65,16 +66,21 @@ def counted_buckets(
     small = layouts.num_ranks <= _MOST_COUNTED_RANKS and num_bytes <= _MOST_COUNTED_BYTES
     if hardware.kind.is_gpu or not small:
         return None
-    plan = refit_plan(config, arch, layouts, hardware)
+    plans = refit_plans(config, arch, layouts, hardware)
     nodes = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
     trained = trained_dtype(config.role_settings[next(iter(layouts.train))])
-    same = trained == config.rollout_dtype
+    # Adapters keep their type on the way.
+    alike = [trained == config.rollout_dtype, True][: len(plans)]
     quantised = config.rollout.quantization is not None
     of_ranks = []
     for rank, node in enumerate(nodes):
-        near = [other for other, of in enumerate(nodes) if same and of == node and other != rank]
-        moves = moves_of(plan, rank)
-        of_ranks.append(bucket_bytes(moves, HOST_ROUNDS, same, near, quantised))
+        near = [other for other, of in enumerate(nodes) if of == node and other != rank]
+        of_ranks.append(
+            max(
+                bucket_bytes(moves_of(plan, rank), HOST_ROUNDS, same, near * same, quantised)
+                for plan, same in zip(plans, alike, strict=True)
+            )
+        )
     return of_ranks
 
 
@@ -92,10 +98,11 @@ def counted_peers(
     """
     if not hardware.kind.is_gpu or layouts.num_ranks > _MOST_PLANNED_RANKS:
         return None
-    plan = refit_plan(config, _smaller(arch, config, layouts), layouts, hardware)
+    plans = refit_plans(config, _smaller(arch, config, layouts), layouts, hardware)
     node_of = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
     peers: dict[int, set[int]] = {}
-    for sender, receiver in {pair for hop in plan.hops for pair in routes_by_pair(hop)}:
+    hops = [hop for plan in plans for hop in plan.hops]
+    for sender, receiver in {pair for hop in hops for pair in routes_by_pair(hop)}:
         if node_of[sender] != node_of[receiver]:
             peers.setdefault(sender, set()).add(receiver)
             peers.setdefault(receiver, set()).add(sender)

@@ -17,6 +17,7 @@ from verl_hpc.planner.search.set_ledger import SearchedRun
 from verl_hpc.planner.timing.operator_costs import (
     engines,
     filled_cost,
+    merging_cost,
     offload_cost,
     pass_cost,
     role_model,
@@ -169,6 +170,6 @@ class Options:
         machine = self._machine
         refit = Refit.of(self._config, self._arch, layout, tp, shared)
         seconds = estimated_seconds(refit, machine.hardware, self._config.rollout.verify.checksums)
-        if not machine.hardware.kind.is_gpu:
-            seconds += machine.seconds(filled_cost(machine, self._config, refit))
-        return seconds
+        if machine.hardware.kind.is_gpu:
+            return seconds + machine.seconds(merging_cost(machine, refit))
+        return seconds + machine.seconds(filled_cost(machine, self._config, refit))

@@ -14,7 +14,7 @@ from verl_hpc.layout.link_model import predicted_seconds
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.quantization import mean_item_bytes
 from verl_hpc.placement.layouts import RunLayouts
-from verl_hpc.planner.refit_plan import refit_plan
+from verl_hpc.planner.refit_plan import refit_plans
 from verl_hpc.planner.timing.cost import Cost, times, together
 from verl_hpc.planner.timing.generation import Engines, generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
@@ -145,7 +145,7 @@ def transfer_seconds(run: Run) -> float:
     checksums = run.config.rollout.verify.checksums
     if not run.plans_transfer or not hardware.kind.is_gpu:
         return estimated_seconds(_refit(run), hardware, checksums)
-    plan = refit_plan(run.config, run.arch, layouts, hardware)
+    plan = refit_plans(run.config, run.arch, layouts, hardware)[-1]
     nodes = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
     return predicted_seconds(plan, nodes, hardware.links, checksums)
 
@@ -171,7 +171,20 @@ def device_cost(run: Run) -> Cost:
         if one.shares is None and generates.intersection(run.layouts.train[name].grid.ranks())
     ]
     switch: Cost = {"switches": 1.0} if brings else {}
-    return together([*brings, switch])
+    return together([*brings, switch, merging_cost(run.machine, _refit(run))])
+
+
+def merging_cost(machine: Machine, refit: Refit) -> Cost:
+    """Cost of merging adapters where they arrive: weights come from host memory, and are read and
+    written in their own type and in float32."""
+    if refit.adapters is None:
+        return {}
+    own, single = element_size(refit.dtype), element_size("float32")
+    passes = 2 if own == single else (2 * own + 3 * single) / own
+    copies = machine.memory(passes * refit.needed_bytes)
+    return together(
+        [machine.pcie(refit.needed_bytes), copies] if machine.hardware.kind.is_gpu else [copies]
+    )
 
 
 def filled_cost(machine: Machine, config: RunConfig, refit: Refit) -> Cost:
@@ -180,7 +193,8 @@ def filled_cost(machine: Machine, config: RunConfig, refit: Refit) -> Cost:
     packs = config.rollout.engine == "vllm"
     # The bucket, the weights and the packed weights are each read and written.
     num_bytes = 4 * refit.received_bytes + (4 if packs else 2) * refit.needed_bytes
-    return together([{"switches": 1.0}, machine.memory(num_bytes)])
+    filled = machine.memory(num_bytes)
+    return together([{"switches": 1.0}, filled, merging_cost(machine, refit)])
 
 
 def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import Hardware
+from verl_hpc.layout.adapters import AdapterShape, adapter_tensors
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout
@@ -29,33 +32,59 @@ class Refit:
     """Whether the ranks that train are those that generate."""
     num_stages: int = 1
     """Pipeline stages of a rollout engine."""
+    adapters: AdapterShape | None = None
+    """Adapters that are sent in place of the model."""
 
     @classmethod
     def of(
         cls, config: RunConfig, arch: Architecture, train: TrainLayout, tp: int, shared: bool
     ) -> Refit:
         """Transfer of a run to engines of `tp` tensor-parallel ranks."""
-        return cls(arch, train, tp, config.rollout_dtype, shared, config.rollout.pipeline_parallel)
+        lora = next(iter(config.role_settings.values())).lora
+        adapters = AdapterShape.of(lora) if lora is not None else None
+        stages = config.rollout.pipeline_parallel
+        return cls(arch, train, tp, config.rollout_dtype, shared, stages, adapters)
 
     @property
     def model_bytes(self) -> float:
         return self.arch.num_parameters * element_size(self.dtype)
 
     @property
+    def sent_bytes(self) -> float:
+        """Bytes of what is sent, each once."""
+        if self.adapters is None:
+            return self.model_bytes
+        layer = replace(self.arch, num_layers=1, rope_scaling=None)
+        return (
+            self.arch.num_layers
+            * _adapter_elements(layer, self.adapters)
+            * element_size(self.dtype)
+        )
+
+    @property
     def needed_bytes(self) -> float:
-        """Bytes that a rank of an engine needs."""
+        """Bytes of an engine's weights on a rank."""
         return self.model_bytes / (self.rollout_tp * self.num_stages)
 
     @property
     def received_bytes(self) -> float:
         """Bytes that a rank receives."""
         train, needed = self.train, self.needed_bytes
+        if self.adapters is not None:
+            # An upper bound: tensor-parallel ranks each need all of some A and B.
+            return self.sent_bytes / self.num_stages
         if not self.shared:
             return needed
         if self.num_stages == 1 and zero_redundancy_applies(train.tp, self.rollout_tp):
             return needed - self.model_bytes / (train.tp * train.pp)
         # Neighbours: a rank's own shard lies in what it needs by chance.
         return needed * (1 - 1 / (train.tp * train.pp))
+
+
+@lru_cache(maxsize=64)
+def _adapter_elements(arch: Architecture, adapters: AdapterShape) -> int:
+    """Elements of all A and B of a model."""
+    return sum(prod(spec.shape) for spec in adapter_tensors(arch, adapters).values())
 
 
 def estimated_seconds(refit: Refit, hardware: Hardware, checksums: bool = True) -> float:
@@ -68,7 +97,7 @@ def estimated_seconds(refit: Refit, hardware: Hardware, checksums: bool = True) 
     """
     links, per_node, received = hardware.links, hardware.ranks_per_node, refit.received_bytes
     held = _held_by_node(refit.train, per_node) if refit.shared else 0.0
-    enters = refit.model_bytes * (1 - held) / per_node
+    enters = refit.sent_bytes * (1 - held) / per_node
     network = enters / (1e9 * links.network_gb_s)
     if not hardware.kind.is_gpu:
         return network

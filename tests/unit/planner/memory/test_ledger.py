@@ -22,7 +22,7 @@ from verl_hpc.planner.memory.overheads import PEER_IN_NODE, PEER_OUTSIDE, PEERS_
 from verl_hpc.planner.memory.phase import PHASES
 from verl_hpc.planner.memory.terms import TERMS, term
 from verl_hpc.planner.memory.transfer import counted_peers, most_bucket_bytes, page_locked
-from verl_hpc.planner.refit_plan import refit_plan
+from verl_hpc.planner.refit_plan import refit_plans
 
 H100 = Hardware(KINDS["H100-80"], 8, host_bytes=2000 * GIB)
 LLAMA_405B = architecture_from(PUBLISHED["Llama-3.1-405B"][0])
@@ -171,7 +171,7 @@ def test_where_buckets_are_not_counted_they_are_the_most_that_they_can_be(kind, 
 def test_channels_to_all_ranks_of_other_nodes_are_counted():
     """On 256 GPUs experts come from many more ranks than the ledger assumes without a plan."""
     config, arch, layouts, hardware = laid_out("grpo_qwen3_235b_a22b")
-    plan, nodes = refit_plan(config, arch, layouts, hardware), nodes_of(256, 8)
+    plan, nodes = refit_plans(config, arch, layouts, hardware)[-1], nodes_of(256, 8)
     busiest = max(
         len(
             {
@@ -196,7 +196,7 @@ def test_channels_to_all_ranks_of_other_nodes_are_counted():
 @pytest.mark.parametrize("name", ["ppo_70b", "grpo_32b_fp8", "grpo_8b"])
 def test_few_layers_have_the_peers_of_all(name):
     config, arch, layouts, hardware = laid_out(name, whole=True)
-    plan, nodes = refit_plan(config, arch, layouts, hardware), nodes_of(layouts.num_ranks, 8)
+    plan, nodes = refit_plans(config, arch, layouts, hardware)[-1], nodes_of(layouts.num_ranks, 8)
     peers = Counter()
     for a, b in {tuple(sorted((int(r.source), r.target))) for hop in plan.hops for r in hop}:
         peers.update([a, b] if nodes[a] != nodes[b] else [])

@@ -14,7 +14,7 @@ from verl_hpc.layout.shard_map import shard_sizes
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.rollout import RolloutShape, generating, least_cache, rollout_weights
-from verl_hpc.planner.refit_plan import refit_plan
+from verl_hpc.planner.refit_plan import refit_plans
 
 H100 = Hardware(KINDS["H100-80"], 4, host_bytes=2000 * GIB)
 ARCH = architecture(
@@ -68,7 +68,7 @@ def test_a_plan_has_the_bytes_that_travel():
     for kind in (None, "fp8"):
         config = run(quantization=kind, tensor_parallel=1)
         layouts = run_layouts(config, ARCH, 4, ranks_per_node=4)
-        received[kind] = refit_plan(config, ARCH, layouts, H100).received_bytes
+        received[kind] = refit_plans(config, ARCH, layouts, H100)[0].received_bytes
     linear = 4 * (2 * 1024 * 512 + 2 * 512 * 512 + 3 * 512 * 1024) // 2
     for rank in range(4):
         saved = 2 * linear - (linear + 4 * linear // 128**2)

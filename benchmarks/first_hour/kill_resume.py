@@ -29,7 +29,7 @@ from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.testing.tiny import make_tiny_model
 
-STEPS, EVERY, KILLED_AT = 12, 3, 5
+STEPS, EVERY, KILLED_AT = 8, 3, 5
 """Steps of the run, between saves, and that the first start has made when it is killed."""
 _REHEARSAL: Mapping[str, Any] = {
     "hidden_size": 64,

@@ -55,7 +55,7 @@ lint: $(READY_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tests.language verl_hpc tests examples
-	$(BIN)/shellcheck launch/*.sh launch/*.sbatch launch/*.pbs containers/*.sh .ci/run
+	$(BIN)/shellcheck benchmarks/*.sh launch/*.sh launch/*.sbatch launch/*.pbs containers/*.sh .ci/run
 
 types: $(READY_DEV)
 	$(BIN)/mypy

@@ -61,11 +61,16 @@ def machine_markdown(facts: Mapping[str, Any]) -> str:
 
 
 def report(markdown: str, record: Any, markdown_file: Path | None, json_file: Path | None) -> None:
-    """Print the tables; write them and the raw record where asked.
+    """Print the tables; write them and the raw record where asked."""
+    print(markdown)
+    write(markdown, record, markdown_file, json_file)
+
+
+def write(markdown: str, record: Any, markdown_file: Path | None, json_file: Path | None) -> None:
+    """Write the tables and the raw record where asked.
 
     A Markdown file that has a line FROM and a line TO keeps what is outside them.
     """
-    print(markdown)
     if markdown_file is not None:
         before, after = _around(markdown_file)
         text = f"{before}{FROM}\n\n{markdown}\n\n{TO}\n{after}"

@@ -5,8 +5,10 @@
     mpiexec -n 1 python -m benchmarks.gpu_smoke --cpu-rehearsal     (tiny, float32, no GPU)
 
 Parts: parity with transformers, training speed and model FLOP utilisation, resharding on the
-device, FP8 recipes, generation. A part that cannot run says why. Status 0: everything that ran is
-within its limits; 1: something is not, or broke; 2: nothing was run.
+device, FP8 recipes, generation; and if they are named, trips to host memory, dispatch time against
+device time, training beside two public rows. A part that cannot run says why. Files are written
+after each part. Status 0: everything that ran is within its limits; 1: something is not, or broke;
+2: nothing was run.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import machine, machine_markdown, markdown_table, report
+from benchmarks.figures import machine, machine_markdown, markdown_table, write
 from benchmarks.gpu.setting import (
     GIB,
     GPU,
@@ -36,6 +38,8 @@ from benchmarks.gpu.setting import (
 from verl_hpc.runtime.session import Session, session
 
 PARTS = ("parity", "train", "reshard", "fp8", "rollout")
+MORE_PARTS = ("offload", "dispatch", "public_rows")
+"""Run if they are named: they take minutes, and tens of gigabytes of the device."""
 PACKAGES = (
     "torch",
     "megatron-core",
@@ -81,15 +85,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 Path(scratch),
                 arguments.rollout_engine,
             )
-            parts = [run_part(name, setting) for name in arguments.parts]
-        record = {
-            "rehearsal": arguments.cpu_rehearsal,
-            "machine": facts,
-            "device": device,
-            "parts": [asdict(part) | {"passed": part.passed} for part in parts],
-        }
-        text = _markdown(parts, facts, device, arguments.cpu_rehearsal)
-        report(text, record, arguments.markdown, arguments.json)
+            parts: list[Part] = []
+            for name in arguments.parts:
+                parts.append(run_part(name, setting))
+                record = {
+                    "rehearsal": arguments.cpu_rehearsal,
+                    "machine": facts,
+                    "device": device,
+                    "parts": [asdict(part) | {"passed": part.passed} for part in parts],
+                }
+                text = markdown(parts, facts, device, arguments.cpu_rehearsal)
+                write(text, record, arguments.markdown, arguments.json)
+        print(text)
     return 0 if all(part.passed for part in parts) else 1
 
 
@@ -100,7 +107,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--parts", type=_part_names, default=PARTS, metavar="NAMES", help=",".join(PARTS))
+    names = f"{','.join(PARTS)} (these by default),{','.join(MORE_PARTS)}"
+    add("--parts", type=_part_names, default=PARTS, metavar="NAMES", help=names)
     add("--seconds", type=float, metavar="S", help="of each timed loop (10; in a rehearsal 0.1)")
     add("--rollout-engine", choices=("auto", "vllm", "hf"), default="auto")
     add("--cpu-rehearsal", action="store_true", help="tiny shapes in float32 on the CPU")
@@ -111,9 +119,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _part_names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    unknown = [name for name in names if name not in PARTS]
+    known = (*PARTS, *MORE_PARTS)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise argparse.ArgumentTypeError(f"no part {', '.join(unknown)}; {', '.join(PARTS)}")
+        raise argparse.ArgumentTypeError(f"no part {', '.join(unknown)}; {', '.join(known)}")
     return names
 
 
@@ -176,9 +185,10 @@ def _kernels() -> dict[str, Any]:
     }
 
 
-def _markdown(
+def markdown(
     parts: Sequence[Part], facts: dict[str, Any], device: dict[str, Any], rehearsal: bool
 ) -> str:
+    """The table of all parts, and what they ran on."""
     rows: list[tuple[object, ...]] = []
     for part in parts:
         reason = part.not_run or part.broke

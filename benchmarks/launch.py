@@ -40,31 +40,64 @@ def run(
     Raises:
         SystemExit: it failed or took too long; the message ends with its last lines.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     started = time.time()
+    status = status_of(command, log, timeout_s, environment)
+    if status != 0:
+        ended = f"no status after {timeout_s:.0f} s" if status is None else status
+        raise SystemExit(f"{' '.join(command)}\nended with {ended}:\n{last_lines(log)}")
+    return started
+
+
+def last_lines(log: Path, most: int = 25) -> str:
+    """The end of a log, where errors are."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-most:])
+
+
+def status_of(
+    command: Sequence[str],
+    log: Path,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> int | None:
+    """Run a command; its output goes to `log`.
+
+    Returns:
+        Its exit status; None if it took too long, and was ended with all that it had started.
+    """
+    return status_after(begin(command, log, environment), timeout_s)
+
+
+def begin(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own; its output goes to `log`."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with log.open("wb") as output:
-        program = subprocess.Popen(
+        return subprocess.Popen(
             command,
             cwd=REPOSITORY,
-            env={**os.environ, STARTED: repr(started), **(environment or {})},
+            env={**os.environ, STARTED: repr(time.time()), **(environment or {})},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        status: object = f"no status after {timeout_s:.0f} s"
-        try:
-            status = program.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            _end(program)
-    if status != 0:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
-        raise SystemExit(f"{' '.join(command)}\nended with {status}:\n{tail}")
-    return started
 
 
-def _end(program: subprocess.Popen[bytes]) -> None:
+def status_after(program: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    """Wait for what `begin` has started.
+
+    Returns:
+        Its exit status; None if it took too long, and was ended with all that it had started.
+    """
+    try:
+        return program.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        end(program)
+
+
+def end(program: subprocess.Popen[bytes]) -> None:
     """End it and what it started.
 
     A launcher that is asked to end takes its ranks with it, which may first save what they have;

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import Fp8Config, ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.layout.architecture import Architecture, architecture_from
 from verl_hpc.layout.megatron import TrainLayout
@@ -209,6 +210,8 @@ def build_engine(
     max_tokens: int,
     fp8: Fp8Config | None = None,
     engine: Literal["megatron", "fsdp"] = "megatron",
+    lora: LoraConfig | None = None,
+    recompute: Literal["none", "full"] = "none",
 ) -> MegatronEngine:
     """A training engine on this one rank, its weights zero."""
     from verl_hpc.engines import factory
@@ -218,11 +221,12 @@ def build_engine(
         arch,
         ONE_RANK,
         ModelConfig(path="none", dtype=setting.shapes.dtype, fp8=fp8),
-        ParallelConfig(engine=engine),
+        ParallelConfig(engine=engine, recompute=recompute),
         head="language_model",
         optimizer=optimizer,
         max_tokens=max_tokens,
         name="model",
+        lora=lora,
     )
     return cast("MegatronEngine", found)
 

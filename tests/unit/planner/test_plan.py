@@ -78,6 +78,7 @@ def test_the_sizes_that_are_shipped_are_those_that_were_published(name):
         # As their publishers count them.
         counts = {
             "Qwen2.5-32B-Instruct": 32.76e9,
+            "Qwen3-4B": 4.022e9,
             "Qwen3-32B": 32.76e9,
             "Qwen3-235B-A22B": 235.09e9,
         }

@@ -34,6 +34,10 @@ TERMS: Mapping[str, Term] = {
         "Transformer Engine keeps copies by rows and by columns from the first pass on, until "
         "offload.parameters takes the weights away",
     ),
+    "placeholders": Term(
+        "elements of one weight of each shape in a layer x bytes each",
+        "Transformer Engine returns them in place of gradients that it has added up itself",
+    ),
     "quantised": Term("a byte for each weight that rollout.quantization is about, 4 a block"),
     "merged": Term(
         "elements of the adapted weights of the layers that are merged at a time x bytes each of "

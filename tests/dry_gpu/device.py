@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from tests.dry_gpu import twins
+from tests.dry_gpu.operations import Operations
 from tests.dry_gpu.places import asked_by
 from tests.dry_gpu.storages import Storages
 from tests.dry_gpu.streams import Order
@@ -45,7 +46,7 @@ class Gpu:
         self.world = FakeWorld(rank, size, self.order)
         self.waits: Counter[str] = Counter()
         """How often the host has waited for the device, by what it did and who asked."""
-        self.operations = 0
+        self.operations = Operations()
         self.page_locked = 0
         """Bytes of page-locked memory that were allocated, as torch rounds them."""
         self.registered: dict[int, int] = {}
@@ -62,7 +63,7 @@ class Gpu:
         """Count anew from here on."""
         self.waits.clear()
         self.world.clear()
-        self.operations = 0
+        self.operations.clear()
         self.memory.forget_peak()
 
     def has_locked(self, tensor: torch.Tensor) -> bool:
@@ -95,6 +96,8 @@ class Dispatch(TorchDispatchMode):
         flat, _ = tree_flatten((args, kwargs))
         name = func._schema.name
         on_device = any(map(_is_on_device, flat))
+        if on_device:
+            self.gpu.operations.note(func)
         if name.startswith("c10d::"):
             return self.gpu.world.collective(func, flat, args, on_device)
         if not on_device:
@@ -102,7 +105,6 @@ class Dispatch(TorchDispatchMode):
                 tensors = [x for x in flat if isinstance(x, torch.Tensor)]
                 self.gpu.order.host_touches(tensors, func._schema.is_mutable)
             return func(*args, **kwargs)
-        self.gpu.operations += 1
         if (special := _SPECIAL.get(name)) is not None:
             result = special(self.gpu, func, args, kwargs)
             if result is not NotImplemented:

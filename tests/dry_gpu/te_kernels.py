@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from tests.dry_gpu import twins
+from tests.dry_gpu import torch_cuda, twins
 
 CUDNN = (9, 20, 0)
 DType = enum.IntEnum(
@@ -303,6 +303,79 @@ def swap_first_dims(tensor: torch.Tensor, out: Any = None) -> torch.Tensor:
     return _made((tensor.shape[1], tensor.shape[0], *tensor.shape[2:]), tensor.dtype)
 
 
+# ---------------------------------------------------------------- tokens on their way to experts
+
+
+def make_row_id_map(routing_map: torch.Tensor, tokens: int, experts: int) -> torch.Tensor:
+    assert routing_map.shape == (tokens, experts), (routing_map.shape, tokens, experts)
+    return _made((tokens, 2 * experts + 1), torch.int32)
+
+
+def permute_with_mask_map(
+    inp: torch.Tensor,
+    places: torch.Tensor,
+    probs: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    tokens: int,
+    experts: int,
+    num_out: int,
+    hidden: int,
+    _: Any,
+) -> tuple[Any, ...]:
+    assert inp.shape == (tokens, hidden) and len(places) == tokens, (inp.shape, places.shape)
+    return _made((num_out, hidden), inp.dtype), None, _like_rows(num_out, probs)
+
+
+def unpermute_with_mask_map(
+    inp: torch.Tensor,
+    places: torch.Tensor,
+    merging: torch.Tensor | None,
+    probs: torch.Tensor | None,
+    tokens: int,
+    experts: int,
+    hidden: int,
+) -> tuple[Any, ...]:
+    assert inp.shape[-1] == hidden and len(places) == tokens, (inp.shape, places.shape)
+    spread = None if probs is None else _made((tokens, experts), probs.dtype)
+    return _made((tokens, hidden), inp.dtype), spread
+
+
+def make_chunk_sort_map(
+    sizes: torch.Tensor, order: torch.Tensor, tokens: int, num: int
+) -> torch.Tensor:
+    assert sizes.is_cuda and order.is_cuda and sizes.numel() == order.numel() == num
+    return _made((tokens,), torch.int32)
+
+
+def sort_chunks_by_map(
+    inp: torch.Tensor,
+    places: torch.Tensor,
+    probs: torch.Tensor | None,
+    tokens: int,
+    hidden: int,
+    is_forward: bool,
+) -> tuple[Any, ...]:
+    assert inp.shape == (tokens, hidden) and len(places) == tokens, (inp.shape, places.shape)
+    return _made((tokens, hidden), inp.dtype), _like_rows(tokens, probs)
+
+
+def _like_rows(rows: int, probs: torch.Tensor | None) -> torch.Tensor | None:
+    return None if probs is None else _made((rows,), probs.dtype)
+
+
+PERMUTATIONS = {
+    function.__name__: function
+    for function in (
+        make_row_id_map,
+        permute_with_mask_map,
+        unpermute_with_mask_map,
+        make_chunk_sort_map,
+        sort_chunks_by_map,
+    )
+}
+"""Functions of transformer_engine.pytorch.triton.permutation that launch Triton's kernels."""
+
+
 # ---------------------------------------------------------------- optimizer
 
 
@@ -366,6 +439,8 @@ class _Named:
         return f"{self._name}.{name}"
 
 
+_QUESTIONS = ("get", "device", "ubuf")
+"""First words of the names of functions that launch no kernel."""
 _CLASSES = ("CommOverlap", "CommOverlapP2P", "CommOverlapHelper", "CommOverlapBase")
 
 
@@ -382,6 +457,16 @@ def without_stand_in(name: str) -> Any:
     return call
 
 
+def _launches(value: Any) -> bool:
+    """Whether it is a function that works on the device, and no question."""
+    return isinstance(value, types.FunctionType) and value.__name__.split("_")[0] not in _QUESTIONS
+
+
+def counted(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Count a call as one operation of the device, whatever its stand-in does."""
+    return lambda *args, **kwargs: torch_cuda.gpu().operations.as_one(kernel, *args, **kwargs)
+
+
 def module(names: Sequence[str]) -> types.ModuleType:
     """The compiled part, with all of this module's names.
 
@@ -390,7 +475,8 @@ def module(names: Sequence[str]) -> types.ModuleType:
     """
     made = types.ModuleType("transformer_engine_torch")
     own = {name: value for name, value in globals().items() if not name.startswith("_")}
-    vars(made).update({name: without_stand_in(name) for name in names} | own)
+    kernels = {name: counted(own[name]) for name in names if name in own and _launches(own[name])}
+    vars(made).update({name: without_stand_in(name) for name in names} | own | kernels)
     vars(made)["__getattr__"] = _imported
     return made
 

@@ -47,7 +47,10 @@ def install(directory: Path) -> None:
 
         common.load_framework_extension = lambda *_: None
         import transformer_engine.pytorch  # noqa: F401
+        from transformer_engine.pytorch.triton import permutation
 
+    for name, kernel in te_kernels.PERMUTATIONS.items():
+        setattr(permutation, name, te_kernels.counted(kernel))
     for name, was in before.items():
         del sys.modules[name]
         if was is not None:

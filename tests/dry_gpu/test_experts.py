@@ -14,8 +14,7 @@ MIXTURE = "Qwen3-30B-A3B"
 TP2EP4 = {"tensor_parallel": 2, "expert_parallel": 4, "sequence_parallel": True}
 
 OF_A_LAYER = {
-    "masked_select: moe_utils.permute in passes._forward": 2,
-    "event.synchronize: token_dispatcher._maybe_dtoh_and_synchronize in passes._forward": 1,
+    "event.synchronize: token_dispatcher._maybe_dtoh_and_synchronize in passes._forward": 1
 }
 """The host waits for the device so often in a layer of experts, as it must know how many tokens go
 where."""

@@ -7,6 +7,7 @@ answers is said by `attach`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import types
 from collections import defaultdict
@@ -154,8 +155,21 @@ def pretend() -> None:
     _storages()
     _host_memory()
     torch.Generator = Generator
+    torch.compile = _compile
     torch.nn.Module._apply = _apply
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device="cuda") is a copy then
+
+
+def _compile(function: Any = None, **options: Any) -> Any:
+    """`torch.compile` for functions, whose operations run one by one and count as one kernel."""
+    if function is None:
+        return lambda decorated: _compile(decorated, **options)
+
+    @functools.wraps(function)
+    def one_kernel(*args: Any, **kwargs: Any) -> Any:
+        return gpu().operations.as_one(function, *args, **kwargs)
+
+    return one_kernel if isinstance(function, types.FunctionType) else function
 
 
 _WITHOUT_EFFECT = (

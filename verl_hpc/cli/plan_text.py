@@ -12,6 +12,7 @@ from verl_hpc.planner.memory.phase import GIB, Phase
 from verl_hpc.planner.memory.terms import term
 from verl_hpc.planner.plan import Plan
 from verl_hpc.planner.search.explain import explain
+from verl_hpc.planner.timing.launches import MOST_SHARE
 from verl_hpc.planner.timing.step import band_text
 
 KINDS = ("weights", "gradients", "optimizer", "passes", "rollout", "other")
@@ -29,7 +30,16 @@ _OF_TERMS: Mapping[str, str] = {
     "masters": "optimizer",
     "moments": "optimizer",
     **dict.fromkeys(
-        ("activations", "recomputed", "logits", "logits_gradient", "work", "gathered", "sent"),
+        (
+            "activations",
+            "recomputed",
+            "logits",
+            "logits_gradient",
+            "work",
+            "placeholders",
+            "gathered",
+            "sent",
+        ),
         "passes",
     ),
 }
@@ -164,6 +174,16 @@ def _time(plan: Plan) -> Iterator[str]:
     apart = sum(step.operators.values()) - step.seconds
     note = f", {apart:.1f} s less than their sum: some overlap" if apart > 0.05 else ""
     yield f"  {'a step':<{width}} {step.seconds:>9.2f}{band_text(step.band)}{note}"
+    yield from _launches(step.launch_shares)
+
+
+def _launches(shares: Mapping[str, float]) -> Iterator[str]:
+    name = max(shares, key=lambda name: shares[name], default=None)
+    if name is not None and shares[name] >= MOST_SHARE:
+        yield (
+            f"bound by launches: in {name} the host dispatches for {shares[name]:.0%} of the time "
+            "that a GPU computes; raise batch.max_tokens_per_micro_batch"
+        )
 
 
 def _cost(plan: Plan) -> Iterator[str]:

@@ -18,6 +18,9 @@ from verl_hpc.config.load import load_config
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.planner.timing.launches import MOST_SHARE
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.step import predict_step
 
 # The model's sizes in configs/model; tp, pp, replicas, cp, ep and engines, as the first lines of
 # each configuration say.
@@ -81,6 +84,16 @@ def test_the_ledger_says_that_it_fits(name):
     layouts = run_layouts(config, arch, num_ranks(name), archs=archs, ranks_per_node=per_node)
     misfit = ledger(config, archs, layouts, hardware_of(site, "H100-80")).first_misfit
     assert misfit is None, misfit.why_not()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_run_is_bound_by_launches(name):
+    config, arch = load_config(ROOT / f"configs/run/{name}.yaml"), read_architecture(sizes_of(name))
+    site = site_of(name)
+    layouts = run_layouts(config, arch, num_ranks(name), ranks_per_node=site.ranks_per_node)
+    step = predict_step(config, arch, layouts, Machine(hardware_of(site, "H100-80")))
+    assert step.launch_shares
+    assert max(step.launch_shares.values()) < MOST_SHARE, step.launch_shares
 
 
 @pytest.mark.parametrize("name", [*RUNS, "ppo_lab"])

@@ -97,6 +97,13 @@ def test_a_shipped_run_is_planned_from_config_json_alone(name):
     assert 0 < plan.step.utilisation < 1
 
 
+def test_it_says_what_is_bound_by_launches():
+    small = planner("grpo_8b", "batch.max_tokens_per_micro_batch=1024").on(2)
+    (line,) = [one for one in as_text(small).splitlines() if "launches" in one]
+    assert re.fullmatch(r"bound by launches: in \w+ the host dispatches for \d+% of .*", line), line
+    assert "launches" not in as_text(planner("grpo_8b").on(2))
+
+
 @pytest.mark.parametrize(("nodes", "fits"), [(16, True), (4, False)])
 def test_json_has_the_keys_that_it_should_and_sums_that_are_right(nodes, fits):
     told = json.loads(json.dumps(ppo_70b(nodes).as_json(), allow_nan=False))

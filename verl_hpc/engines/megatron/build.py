@@ -116,7 +116,7 @@ def transformer_config(
         rotary_interleaved=arch.rotary_interleaved,
         # Megatron-core calls Transformer Engine's kernel of packed rows without saying this.
         apply_rope_fusion=fused and not arch.rotary_interleaved,
-        # Transformer Engine's layers could do without Apex, the output layer could not.
+        # The output layer needs Apex for it; Transformer Engine's do not (`fuse_weight_gradients`).
         gradient_accumulation_fusion=on_gpu and has_apex_gradient_fusion(),
         cross_entropy_loss_fusion=False,
         **settings,
@@ -138,7 +138,8 @@ def _expert_settings(arch: Architecture, layout: TrainLayout, fused: bool) -> di
         "moe_router_load_balancing_type": "none",
         "moe_aux_loss_coeff": 0.0,
         "moe_grouped_gemm": fused,
-        "moe_permute_fusion": False,
+        # The routers' fusion knows no router replay (`moe_utils.topk_routing_with_score_function`).
+        "moe_permute_fusion": fused,
         "expert_model_parallel_size": layout.ep,
         "expert_tensor_parallel_size": layout.etp,
     }

@@ -31,7 +31,13 @@ from verl_hpc.engines.megatron.parameters import (
     zero,
 )
 from verl_hpc.engines.megatron.passes import Passes
-from verl_hpc.engines.megatron.precision import check_offload, choose_backend, drop_fp8_copies
+from verl_hpc.engines.megatron.precision import (
+    check_offload,
+    choose_backend,
+    drop_fp8_copies,
+    drop_placeholders,
+    fuse_weight_gradients,
+)
 from verl_hpc.engines.megatron.routers import Routers
 from verl_hpc.engines.protocol import Head, OutputOptions, Part
 from verl_hpc.engines.shared.layout_engine import LayoutEngine
@@ -106,6 +112,8 @@ class MegatronEngine(LayoutEngine):
             self._mark_sharded()
             # Without an optimizer (a reference model) there is nothing to reduce or to shard.
             self._chunks = wrap_data_parallel(self._config, chunks) if optimizer else chunks
+            if optimizer is not None:
+                fuse_weight_gradients(self._chunks)
             self.weights: Mapping[str, torch.Tensor] = {
                 name: parameter.detach() for name, parameter in self.parameters.items()
             }
@@ -195,6 +203,7 @@ class MegatronEngine(LayoutEngine):
             if self._routers is not None:
                 self._routers.begin(sequences, self.device)
             yield
+            drop_placeholders()
 
     def _run(
         self,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -69,6 +71,26 @@ def choose_backend(model: ModelConfig) -> Backend:
         _check_fp8(model.fp8, model.dtype, available)
     # Its attention over packed sequences has no float32 kernel.
     return "transformer_engine" if available and model.dtype != "float32" else "local"
+
+
+def fuse_weight_gradients(chunks: Iterable[torch.nn.Module]) -> None:
+    """Let Transformer Engine's layers add weight gradients to those of the micro-batches before in
+    the product itself, in float32; wrapped for data parallelism, which makes these sums.
+
+    Otherwise autograd gets each in the parameter's type, and a further kernel for each adds it up.
+    """
+    for module in (module for chunk in chunks for module in chunk.modules()):
+        if hasattr(module, "fuse_wgrad_accumulation"):
+            module.fuse_wgrad_accumulation = True
+
+
+def drop_placeholders() -> None:
+    """Free the tensors, as large as a weight of each shape, that Transformer Engine's layers have
+    returned in place of gradients that they had added up, and would keep for good
+    (`get_dummy_wgrad` of `transformer_engine/pytorch/module/base.py`, 2.11)."""
+    base: Any = sys.modules.get("transformer_engine.pytorch.module.base")
+    if base is not None:
+        base._dummy_wgrads.clear()
 
 
 def drop_fp8_copies(chunks: Iterable[torch.nn.Module]) -> None:

@@ -130,7 +130,7 @@ class Routers:
         mine = logits.view(-1, self._num_experts).float().index_select(0, tokens.places)
         chosen = torch.zeros_like(mine).scatter_(1, mine.topk(self._chosen).indices, 1.0)
         sums = self._sums[layer]
-        sums[:-2] += chosen.sum(0)
+        sums[:-2].add_(chosen.sum(0))
         settings, losses = self._settings, []
         if settings is not None and settings.seq_aux_loss:
             loss = self._sequence_loss(mine.softmax(-1), chosen, tokens) / self._num_sequences

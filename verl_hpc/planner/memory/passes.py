@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from verl_hpc.planner.memory import sharded
 from verl_hpc.planner.memory.activations import NONE, Rectangles, head, in_flight, rows_of, widths
-from verl_hpc.planner.memory.parameters import stage_elements, vocabulary_share
+from verl_hpc.planner.memory.parameters import layer_of, stage_elements, vocabulary_share
 from verl_hpc.planner.memory.shape import RoleShape
 
 _WIDENED_ON_GPU, _WIDENED_ON_CPU = 1 << 26, 1 << 20
@@ -97,6 +97,7 @@ def update(
         whole
         | max(both, key=lambda terms: sum(terms.values()))
         | {
+            "placeholders": _placeholders(shape),
             "gathered": _gathered(shape, tokens),
             "sent": _between_stages(shape, stage, tokens, num_micro_batches),
         }
@@ -109,6 +110,14 @@ def _backward(shape: RoleShape, stage: int, tokens: int) -> int:
     gradients = tokens * size * 3 * width.branch + 3 * _sent(shape, tokens)
     gradients += _gathered(shape, tokens)
     return gradients + stage_elements(shape, stage).largest * size
+
+
+def _placeholders(shape: RoleShape) -> int:
+    """Bytes of what Transformer Engine's layers return as gradients of weights, having added them
+    to the others already: one tensor of each shape."""
+    fuses = shape.backend == "transformer_engine" and shape.adapters is None
+    sizes = {p.num_elements for p in layer_of(shape) if "linear_" in p.name and ".weight" in p.name}
+    return fuses * sum(sizes) * shape.item_bytes
 
 
 def _between_stages(shape: RoleShape, stage: int, tokens: int, num: int | None) -> int:

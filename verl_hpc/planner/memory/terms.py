@@ -35,6 +35,10 @@ TERMS: Mapping[str, Term] = {
         "Transformer Engine keeps copies by rows and by columns from the first pass on, until "
         "offload.parameters takes the weights away",
     ),
+    "placeholders": Term(
+        "elements of one weight of each shape in a layer x bytes each",
+        "Transformer Engine returns them in place of gradients that it has added up itself",
+    ),
     "quantised": Term("a byte for each weight that rollout.quantization is about, 4 a block"),
     "adapters": Term("elements of the A and B that a generating rank receives x bytes each"),
     "base": Term(

@@ -111,6 +111,10 @@ class Efficiency:
     expert_layers: float = 4.02e-3
     """Seconds that a mixture of experts adds to one layer's passage, forward or backward: routing,
     sorting of tokens, launches of many small products."""
+    launches: float = 13.5e-6
+    """Seconds in which the host dispatches one operation, with its share of Python and of views:
+    torch.nn.Linear, which is one, takes 13.48 us of an H100 DGX's host, and 33 to 37 us of Grace
+    (github.com/NVIDIA/TransformerEngine, issue 2053)."""
     sequences: float = 100e-6
     """Seconds of host work on one sequence in a pass: packing, columns, losses."""
     operators: float = 20e-3
@@ -154,6 +158,7 @@ CPU_RANKS = Efficiency(
     elementwise=2.0,
     layers=2e-3,
     expert_layers=0.0,
+    launches=0.0,
     sequences=100e-6,
     operators=4e-3,
     decode_hops=300e-6,
@@ -197,6 +202,7 @@ MEANINGS: Mapping[Term, str] = {
     "elementwise": "bytes that norms, residual sums and losses read and write / bandwidth x factor",
     "layers": "passages of a micro-batch through a layer",
     "expert_layers": "the same, of layers that are mixtures of experts",
+    "launches": "operations dispatched in passes that the host bounds",
     "sequences": "sequences of a pass, host work",
     "operators": "operators, host work",
     "decode_hops": "the same, in rollout engines",
@@ -220,6 +226,7 @@ TOLD_BY: Mapping[Term, str] = {
     "elementwise": "another tensor_parallel",
     "layers": "another batch.max_tokens_per_micro_batch",
     "expert_layers": "another batch.max_tokens_per_micro_batch",
+    "launches": "a much smaller batch.max_tokens_per_micro_batch",
     "sequences": "another batch.size",
     "operators": "another batch.size",
     "decode_hops": "another rollout.tensor_parallel",

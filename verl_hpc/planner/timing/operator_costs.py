@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from verl_hpc.config.model import OffloadConfig
@@ -19,7 +19,13 @@ from verl_hpc.planner.timing.cost import Cost, times, together
 from verl_hpc.planner.timing.generation import Engines, generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
 from verl_hpc.planner.timing.operators import Work
-from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
+from verl_hpc.planner.timing.passes import (
+    Model,
+    infer_cost,
+    launch_share,
+    parameters_per_rank,
+    update_cost,
+)
 from verl_hpc.planner.timing.refit import Refit, estimated_seconds, offloaded_bytes
 from verl_hpc.planner.timing.workload import Workload
 
@@ -67,6 +73,20 @@ def pass_cost(machine: Machine, one: Work, model: Model, work: Workload) -> Cost
     """Cost of an operator that infers or updates."""
     cost = update_cost if one.kind == "update" else infer_cost
     return cost(machine, model, work.greedily() if one.greedy else work)
+
+
+def launch_shares(run: Run, works: Iterable[Work]) -> dict[str, float]:
+    """`passes.launch_share` of each operator that infers or updates."""
+    return {
+        one.name: launch_share(
+            run.machine,
+            model_of(run, one.role),
+            run.work.greedily() if one.greedy else run.work,
+            trains=one.kind == "update",
+        )
+        for one in works
+        if one.kind in ("infer", "update")
+    }
 
 
 def serving_cost(

@@ -4,7 +4,8 @@ m micro-batches pass p stages of v chunks in m + (p - 1) / v times the slowest s
 interleaved, arXiv 2104.04473, section 2.2). A tensor-parallel layer has two all-reduces of its
 activations forward and two backward (arXiv 1909.08053), or the reduce-scatters and all-gathers that
 make them up (sequence parallelism); nothing hides them. Gradients are reduce-scattered in float32
-during the last micro-batch's backward pass, and weights all-gathered after Adam.
+during the last micro-batch's backward pass, and weights all-gathered after Adam. A micro-batch
+takes at least as long as the host needs to dispatch its operations.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.pipeline import layers_per_stage
 from verl_hpc.placement import pipeline_fill
 from verl_hpc.planner.timing.cost import Cost, Term, times, together
+from verl_hpc.planner.timing.launches import OUTSIDE, of_a_layer
 from verl_hpc.planner.timing.machine import Machine, element_size
 from verl_hpc.planner.timing.work import layer_work
 from verl_hpc.planner.timing.workload import Workload
@@ -33,6 +35,7 @@ moments (24), and reads the master once more (4) to write the weight in two byte
 _ELEMENTWISE = 10
 """Reads and writes of activations of the hidden size outside products, in a layer's passage: two
 norms (2 each) and two residual sums (3 each)."""
+_FIXED = ("layers", "expert_layers")
 _LOG_PROBS = 12
 """Reads and writes of the float32 logits when log-probabilities and entropy are computed."""
 
@@ -75,19 +78,44 @@ class _Part:
     """Micro-batches."""
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """A forward pass, or a forward and a backward pass."""
+
+    kind: Term
+    products: float
+    """Products for each one of a forward pass."""
+    layers: int
+    """Passages through each layer."""
+    operations: float
+    """Operations that are dispatched for a layer."""
+    outside: int
+    """Operations that are dispatched outside the layers."""
+
+
+def _forward(model: Model) -> _Pass:
+    operations = of_a_layer(model.fp8, model.arch.is_moe).forward
+    return _Pass("inference", 1.0, 1, operations, OUTSIDE.forward)
+
+
+def _training(model: Model) -> _Pass:
+    # Backward is two products for each one forward.
+    again, operations = _recomputed(model), of_a_layer(model.fp8, model.arch.is_moe)
+    dispatched = operations.update + again * operations.forward
+    return _Pass("training", 3.0 + again, 2 + (again == 1.0), dispatched, OUTSIDE.update)
+
+
 def infer_cost(machine: Machine, model: Model, work: Workload) -> Cost:
     """A forward pass over the sequences of a step."""
     part = _part(model, work, work.sequences)
-    micro = _slowest(machine, model, part, "inference", passes=1.0, layer_passes=1)
+    micro = _slowest(machine, model, part, _forward(model))
     return together([_pipelined(machine, model, part, micro, 1), _host(machine, model, part)])
 
 
 def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
     """Cost of all optimizer steps of a step."""
-    part = _part(model, work, max(work.sequences // work.mini_batches, 1))
-    # Backward is two products for each one forward.
-    again = _recomputed(model)
-    micro = _slowest(machine, model, part, "training", 3.0 + again, 2 + (again == 1.0))
+    part = _optimizer_step(model, work)
+    micro = _slowest(machine, model, part, _training(model))
     one = together(
         [
             _pipelined(machine, model, part, micro, 2),
@@ -96,6 +124,28 @@ def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
         ]
     )
     return times(work.updates, one)
+
+
+def launch_share(machine: Machine, model: Model, work: Workload, trains: bool) -> float:
+    """How long the host takes to dispatch a micro-batch, as a multiple of the time that the device
+    computes and communicates; on the stage where it is largest.
+
+    The fixed time of a layer's passage (`layers`, `expert_layers`) is left out: it may be the
+    host's.
+    """
+    one = _training(model) if trains else _forward(model)
+    part = _optimizer_step(model, work) if trains else _part(model, work, work.sequences)
+    shares = []
+    for stage in _stages(model, machine.of_first_rank):
+        cost = _on_device(machine, model, part, stage, one)
+        device = {term: amount for term, amount in cost.items() if term not in _FIXED}
+        host = machine.seconds(_dispatched(stage, one))
+        shares.append(host / machine.seconds(device))
+    return max(shares)
+
+
+def _optimizer_step(model: Model, work: Workload) -> _Part:
+    return _part(model, work, max(work.sequences // work.mini_batches, 1))
 
 
 def _recomputed(model: Model) -> float:
@@ -133,13 +183,19 @@ def _host(machine: Machine, model: Model, part: _Part) -> Cost:
     return {"sequences": part.sequences}
 
 
-def _slowest(
-    machine: Machine, model: Model, part: _Part, kind: Term, passes: float, layer_passes: int
-) -> Cost:
+def _slowest(machine: Machine, model: Model, part: _Part, one: _Pass) -> Cost:
     """Cost of one micro-batch on the slowest stage, over all its chunks, forward and back."""
-    stages = _stages(model, machine.of_first_rank)
-    costs = [_stage(machine, model, part, stage, kind, passes, layer_passes) for stage in stages]
+    costs = [
+        cost
+        for stage in _stages(model, machine.of_first_rank)
+        for cost in (_on_device(machine, model, part, stage, one), _dispatched(stage, one))
+    ]
     return max(costs, key=machine.seconds)
+
+
+def _dispatched(stage: _Stage, one: _Pass) -> Cost:
+    """Cost of the host's work on one micro-batch."""
+    return {"launches": stage.layers * one.operations + stage.has_logits * one.outside}
 
 
 def _stages(model: Model, first_alone: bool) -> list[_Stage]:
@@ -157,15 +213,9 @@ def _layers(num_layers: int, pp: int, vpp: int) -> tuple[int, ...]:
     return tuple(map(sum, zip(*layers_per_stage(num_layers, pp, vpp), strict=True)))
 
 
-def _stage(
-    machine: Machine,
-    model: Model,
-    part: _Part,
-    stage: _Stage,
-    kind: Term,
-    passes: float,
-    layer_passes: int,
-) -> Cost:
+def _on_device(machine: Machine, model: Model, part: _Part, stage: _Stage, one: _Pass) -> Cost:
+    """Cost of one micro-batch for the device."""
+    kind, passes, layer_passes = one.kind, one.products, one.layers
     arch, layout, layer = model.arch, model.layout, layer_work(model.arch)
     # Context-parallel ranks share the tokens, and what attention computes, evenly.
     size, shared = element_size(model.dtype), part.count * layout.cp

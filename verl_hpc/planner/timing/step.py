@@ -11,7 +11,13 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.timing.cost import Basis, Cost
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.operator_costs import Run, device_cost, operator_cost, transfer_seconds
+from verl_hpc.planner.timing.operator_costs import (
+    Run,
+    device_cost,
+    launch_shares,
+    operator_cost,
+    transfer_seconds,
+)
 from verl_hpc.planner.timing.operators import Work, operators_of
 from verl_hpc.planner.timing.schedule import Flow, Span, classes_of
 from verl_hpc.planner.timing.work import forward_flops
@@ -50,6 +56,9 @@ class StepTime:
     """Peak of one rank, in FLOPs a second."""
     basis: Basis
     """What the seconds rest on."""
+    launch_shares: Mapping[str, float]
+    """How long the host takes to dispatch what an operator's passes compute, as a multiple of the
+    device's own time; empty on CPU ranks."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -135,6 +144,7 @@ def predict_step(
         layouts.num_ranks,
         machine.peak(config.model.dtype),
         machine.efficiency.basis,
+        launch_shares(run, flow.works) if machine.hardware.kind.is_gpu else {},
     )
 
 

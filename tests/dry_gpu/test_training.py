@@ -48,8 +48,8 @@ def step(one: OneRank, lengths, forward: Waits = NONE, update: Waits = NONE, all
     gpu.clear()
     outputs = engine.infer(sequences)
     assert waits_of(gpu) == forward
-    # The schedule keeps a row's logits until it has the next one's.
-    planned = one.planned("log_probs") + one.planned("log_probs", "logits")
+    planned = one.planned("log_probs")
+    COUNTED["most in a forward pass"] = gpu.memory.peak, planned
     assert gpu.memory.peak <= 1.1 * planned, f"log_probs: {gpu.memory.peak:,} of {planned:,}"
     name = "values" if one.role == "critic" else "log_probs"
     for tokens, output in zip(sequences, outputs, strict=True):
@@ -74,29 +74,34 @@ def within(counted: int, planned: int, share: float, what: str = "") -> None:
 
 
 def check_memory(one: OneRank) -> None:
-    """The bytes after a step are those of `plan`: at most, and of each part that is offloaded."""
+    """The bytes after a step are those of `plan`: at most, and of each part that is offloaded.
+
+    Of a forward pass the share is small: a row of logits too few is seen.
+    """
+    within(*COUNTED["most in a forward pass"], 0.06)
     within(one.gpu.memory.peak, one.planned("update"), 0.10, "most in an update")
     check_parts(one)
 
 
 def check_parts(one: OneRank) -> None:
     """Each part that is offloaded leaves the device, has as many bytes as `plan` says, and comes
-    back."""
+    back; FP8 copies leave with the parameters, and are made anew when a pass needs them."""
     gpu, engine = one.gpu, one.engine
     terms = {
         "gradients": ["gradients"],
         "optimizer": ["masters", "moments"],
         "parameters": ["weights"],
     }
-    before = gpu.memory.live
+    before, copies = gpu.memory.live, one.planned("update", "fp8")
     for part, names in terms.items():
         live = gpu.memory.live
         freed = engine.offload(part)
-        assert abs(live - gpu.memory.live - freed) < 1 << 20, part
+        too = copies if part == "parameters" else 0
+        within(live - gpu.memory.live, freed + too, 0.001)
         within(freed, one.planned("update", *names), 0.01, part)
     for part in reversed(terms):
         engine.onload(part)
-    assert gpu.memory.live == before
+    within(gpu.memory.live, before - copies, 0.001)
 
 
 def test_dense_model(gpu):

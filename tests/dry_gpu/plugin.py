@@ -20,7 +20,7 @@ from tests.dry_gpu import torch_cuda
 from tests.dry_gpu.device import Gpu
 from tests.dry_gpu.one_rank import COUNTED
 
-_COLUMNS = ("most in an update", "parameters", "gradients", "optimizer")
+_COLUMNS = ("most in an update", "most in a forward pass", "parameters", "gradients", "optimizer")
 _MOST_SECONDS = 600
 _rows: dict[str, dict[str, list[int]]] = {}
 

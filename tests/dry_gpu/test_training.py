@@ -48,8 +48,8 @@ def step(one: OneRank, lengths, forward: Waits = NONE, update: Waits = NONE, all
     gpu.clear()
     outputs = engine.infer(sequences)
     assert waits_of(gpu) == forward
-    # The schedule keeps a row's logits until it has the next one's.
-    planned = one.planned("log_probs") + one.planned("log_probs", "logits")
+    planned = one.planned("log_probs")
+    COUNTED["most in a forward pass"] = gpu.memory.peak, planned
     assert gpu.memory.peak <= 1.1 * planned, f"log_probs: {gpu.memory.peak:,} of {planned:,}"
     name = "values" if one.role == "critic" else "log_probs"
     for tokens, output in zip(sequences, outputs, strict=True):
@@ -74,7 +74,11 @@ def within(counted: int, planned: int, share: float, what: str = "") -> None:
 
 
 def check_memory(one: OneRank) -> None:
-    """The bytes after a step are those of `plan`: at most, and of each part that is offloaded."""
+    """The bytes after a step are those of `plan`: at most, and of each part that is offloaded.
+
+    Of a forward pass the share is small: a row of logits too few is seen.
+    """
+    within(*COUNTED["most in a forward pass"], 0.06)
     within(one.gpu.memory.peak, one.planned("update"), 0.10, "most in an update")
     check_parts(one)
 
@@ -88,18 +92,16 @@ def check_parts(one: OneRank) -> None:
         "optimizer": ["masters", "moments"],
         "parameters": ["weights"],
     }
-    before, dropped = gpu.memory.live, 0
+    before, copies = gpu.memory.live, one.planned("update", "fp8")
     for part, names in terms.items():
         live = gpu.memory.live
         freed = engine.offload(part)
+        too = copies if part == "parameters" else 0
+        within(live - gpu.memory.live, freed + too, 0.001)
         within(freed, one.planned("update", *names), 0.01, part)
-        dropped = live - gpu.memory.live - freed
-        assert part == "parameters" or abs(dropped) < 1 << 20, part
-    copies = one.planned("update", "fp8")
-    assert abs(dropped - copies) < max(1 << 20, 0.01 * copies), (dropped, copies)
     for part in reversed(terms):
         engine.onload(part)
-    assert before - gpu.memory.live == (dropped if copies else 0)
+    within(gpu.memory.live, before - copies, 0.001)
 
 
 def test_dense_model(gpu):

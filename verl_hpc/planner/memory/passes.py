@@ -13,6 +13,8 @@ _WIDENED_ON_GPU, _WIDENED_ON_CPU = 1 << 26, 1 << 20
 """Elements of logits that are in float32 at a time: engines/shared/log_probs.py."""
 _WIDE_COPIES_FORWARD, _WIDE_COPIES_BACKWARD = 2, 6
 _FLOAT = 4
+_ROWS_OF_LOGITS = 2
+"""Megatron-core's schedule keeps the logits of a row until a forward pass has the next one's."""
 
 
 def logits(shape: RoleShape, stage: int, tokens: int) -> int:
@@ -48,10 +50,10 @@ def forward(shape: RoleShape, stage: int, tokens: int) -> dict[str, int]:
     width, size = widths(shape), shape.item_bytes
     attention = 3 * _sent(shape, tokens) + tokens * size * (2 * width.query + width.projected)
     mlp = 3 * _sent(shape, tokens) + tokens * size * 3 * width.branch
-    logits_bytes = logits(shape, stage, tokens)
+    num_rows = 1 if shape.is_sharded else _ROWS_OF_LOGITS
     return (sharded.forward(shape) if shape.is_sharded else {}) | {
         "work": max(attention, mlp, _widened(shape, stage, tokens, _WIDE_COPIES_FORWARD)),
-        "logits": logits_bytes,
+        "logits": num_rows * logits(shape, stage, tokens),
         "gathered": _gathered(shape, tokens),
     }
 

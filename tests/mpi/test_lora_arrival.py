@@ -180,20 +180,29 @@ def an_engine(here, arch, replicas, config, dtype):
     )
 
 
+TYPES = [*product(ITEM, ITEM, [False]), *product(ITEM, ["bfloat16"], [True])]
+
+
 @pytest.mark.world(2)
 @pytest.mark.parametrize(
-    "dtype, travels, quantised",
-    [*product(ITEM, ITEM, [False]), *product(ITEM, ["bfloat16"], [True])],
+    "dtype, travels, quantised", TYPES, ids=lambda value: "fp8" if value is True else str(value)
 )
-@pytest.mark.parametrize("lora", [LORA, SOME], ids=["all", "some"])
+@pytest.mark.parametrize("model", ["dense", "dense-some", "experts"])
 def test_weights_are_merged_in_float32_and_rounded_once(
-    here, tiny_model, lora, dtype, travels, quantised
+    here, tiny_model, model, dtype, travels, quantised
 ):
-    """Bit for bit where A B has few bits, whatever types trainer and engine have; what is quantised
+    """Bit for bit where B A has few bits, whatever types trainer and engine have; what is quantised
     is as vLLM quantises the merged weights."""
-    sizes = SMALL | {"hidden_size": 512, "intermediate_size": 1024}
-    directory = tiny_model("qwen2", False, **sizes, **HEADS)
-    trainer = build_engine(here, directory, TrainLayout(tp=2), dtype=dtype, lora=lora)
+    lora = SOME if model == "dense-some" else LORA
+    if model == "experts":
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+        sizes = {"hidden_size": 256, "num_hidden_layers": 2, **experts, **HEADS}
+        directory = tiny_model("qwen3_moe", False, **sizes)
+    else:
+        sizes = SMALL | {"hidden_size": 512, "intermediate_size": 1024}
+        directory = tiny_model("qwen2", False, **sizes, **HEADS)
+    more = {"sequence_parallel": True, "dtype": dtype, "lora": lora}
+    trainer = build_engine(here, directory, TrainLayout(tp=2), **more)
     config = FP8 if quantised else ROLLOUT
     rollout = an_engine(here, trainer.arch, ((0,), (1,)), config, travels)
     kind = getattr(torch, travels)

@@ -68,6 +68,19 @@ def test_json_has_exactly_these_figures(reshard):
     assert found["received_bytes_per_rank"] == found["minimum_bytes_per_rank"]
 
 
+def test_adapters_are_counted_alone(reshard):
+    """A and B of the seven linear layers; a rank has half of what its engine needs of B's rows, or
+    of A's columns, and all of the other factor."""
+    status, out, _ = reshard("--json", "--lora-rank", "3")
+    found = json.loads(out)
+    assert (status, found["paper_bytes_per_rank"]) == (0, None)
+    assert found["model_bytes"] == 2 * 3 * 8 * (4 * (64 + 64) + 3 * (64 + 128))
+    received = 2 * 3 * 8 * (3 * 64 + 64 + 2 * 128 + 128) // 4
+    assert found["received_bytes_per_rank"]["max"] == received
+    assert found["received_bytes_per_rank"] == found["minimum_bytes_per_rank"]
+    assert reshard("--lora-rank", "3")[1].splitlines()[-6].split()[0] == "adapters"
+
+
 def test_the_paper_is_null_where_its_grouping_does_not_apply(reshard):
     _, out, _ = reshard("--json", "--grouping", "contiguous")
     assert json.loads(out)["paper_bytes_per_rank"] is None
@@ -196,6 +209,7 @@ BAD_INPUT = [
     ),
     ({"train": "tp=2,dp=4", "rollout": "tp=4", "grouping": "zero_redundancy"}, ["(2)", "(4)"]),
     ({"gpus-per-node": "0"}, ["ConfigError", "--gpus-per-node 0: a whole number from 1 up"]),
+    ({"lora-rank": "0"}, ["ConfigError", "--lora-rank 0: a whole number from 1 up"]),
     ({"bucket-mib": "0"}, ["ConfigError", "--bucket-mib 0: a whole number from 1 up"]),
     ({"bucket-mib": "-1"}, ["ConfigError", "--bucket-mib -1: a whole number from 1 up"]),
 ]

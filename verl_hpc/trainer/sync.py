@@ -237,7 +237,7 @@ class WeightSync:
                 way.forget()
         if self._adapters is None:
             return
-        self._weights = []
+        self._weights, receives = [], {}  # nothing holds the last layer while others are merged
         received = arrival.factors if arrival is not None else {}
         yield self._adapters.minimum, self._adapters.run(sends, received)
         if arrival is not None:

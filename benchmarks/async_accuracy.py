@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.figures import machine, machine_markdown, markdown_table, report
 from benchmarks.launch import mpiexec, run
 from benchmarks.quickstart_seeds import TIMEOUT_S, gained, quickstart
+from benchmarks.spans import union
 from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.metrics.log import read_metrics
@@ -34,7 +35,6 @@ from verl_hpc.metrics.timeline import Interval, read_timeline
 TWINS = ("grpo_split", "grpo_async")
 ASIDE = ("testing", "save_checkpoint", "end")
 """What a step of training is without."""
-Span = tuple[float, float]
 
 
 def twin(name: str, seed: int, directory: Path) -> None:
@@ -90,24 +90,15 @@ def times(intervals: Sequence[Interval]) -> dict[str, float]:
     for one in intervals:
         if one.rank == 0 and one.operator not in ASIDE:
             seconds[one.step] += one.stop - one.start
-    generates = _union([i for i in intervals if i.operator == "rollout"])
-    trains = _union([i for i in intervals if i.operator in ("old_log_probs", "update_actor")])
+    generates, trains = (
+        union((one.start, one.stop) for one in intervals if one.operator in names)
+        for names in (("rollout",), ("old_log_probs", "update_actor"))
+    )
     both = sum(max(min(a[1], b[1]) - max(a[0], b[0]), 0.0) for a in generates for b in trains)
     return {
         "step_seconds": statistics.median(seconds.values()),
         "overlap": both / sum(seconds.values()),
     }
-
-
-def _union(intervals: Sequence[Interval]) -> list[Span]:
-    """Spans in which at least one of the intervals lies; no two of them meet."""
-    found: list[Span] = []
-    for start, stop in sorted((i.start, i.stop) for i in intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], stop))
-        else:
-            found.append((start, stop))
-    return found
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:

@@ -10,56 +10,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.setting import (
-    Figure,
-    Setting,
-    build_engine,
-    fill_randomly,
-    mean_loss,
-    random_sequences,
-)
-from benchmarks.gpu.train import OPTIMIZER
-from verl_hpc.layout.architecture import Architecture, architecture_from
-from verl_hpc.layout.json_file import read_json_object
+from benchmarks.gpu.setting import Figure, Setting, mean_loss, published, random_sequences
+from benchmarks.gpu.train import speed_engine
+from benchmarks.spans import union
 
 if TYPE_CHECKING:
     from verl_hpc.engines.megatron.engine import MegatronEngine
 
-_SIZES = Path(__file__).parents[2] / "configs" / "model" / "Qwen3-8B.json"
 # Of a device of 80 GB: weights, gradients and Adam's state of 2.2 billion parameters take 39 GB.
-_ON_GPU: dict[str, Any] = {"num_hidden_layers": 8, "tie_word_embeddings": True}
-_ON_CPU = _ON_GPU | {
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 512,
-}
+_CHANGES: dict[str, Any] = {"num_hidden_layers": 8, "tie_word_embeddings": True}
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
 def run(setting: Setting) -> list[Figure]:
     """Both times at few and at many tokens of a micro-batch."""
-    arch = architecture_from(read_json_object(_SIZES) | (_ON_GPU if setting.on_gpu else _ON_CPU))
+    arch = published(setting, "Qwen3-8B", **_CHANGES)
     sizes, length = ((4096, 16384), 2048) if setting.on_gpu else ((64, 256), 32)
-    engine = _engine(setting, arch, max(sizes))
+    engine = speed_engine(setting, arch, max_tokens=max(sizes))
     return [
         figure
         for num_tokens in sizes
         for figure in _update(setting, engine, [length] * (num_tokens // length))
     ]
-
-
-def _engine(setting: Setting, arch: Architecture, max_tokens: int) -> MegatronEngine:
-    engine = build_engine(setting, arch, optimizer=OPTIMIZER, max_tokens=max_tokens)
-    fill_randomly(engine.shard_map, engine.weights)
-    engine.weights_changed()
-    return engine
 
 
 def _update(setting: Setting, engine: MegatronEngine, lengths: Sequence[int]) -> list[Figure]:
@@ -119,8 +93,4 @@ def _is_operation(event: Any) -> bool:
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
     """Length of the union of spans, in their unit."""
-    total, reached = 0.0, float("-inf")
-    for start, stop in sorted(spans):
-        total += max(stop - max(start, reached), 0.0)
-        reached = max(reached, stop)
-    return total
+    return sum((stop - start for start, stop in union(spans)), start=0.0)

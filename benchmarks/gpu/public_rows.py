@@ -10,35 +10,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from benchmarks.gpu.setting import (
     GIB,
     Figure,
     Setting,
-    build_engine,
-    fill_randomly,
     forget,
     mean_loss,
+    published,
     random_sequences,
 )
-from benchmarks.gpu.train import OPTIMIZER
+from benchmarks.gpu.train import speed_engine
 from verl_hpc.config.lora import LoraConfig
-from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.layout.json_file import read_json_object
 
-_MODELS = Path(__file__).parents[2] / "configs" / "model"
 _NUM_TOKENS = {"cuda": 16384, "cpu": 64}
-_ON_CPU: dict[str, Any] = {
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 512,
-}
 
 
 @dataclass(frozen=True)
@@ -64,14 +49,8 @@ def run(setting: Setting) -> list[Figure]:
 
 
 def _measured(setting: Setting, row: Row) -> list[Figure]:
-    shrunk = {} if setting.on_gpu else _ON_CPU
-    arch = architecture_from(read_json_object(_MODELS / f"{row.model}.json") | shrunk)
-    num_tokens = _NUM_TOKENS[setting.device.type]
-    engine = build_engine(
-        setting, arch, optimizer=OPTIMIZER, max_tokens=num_tokens, lora=row.lora, recompute="full"
-    )
-    fill_randomly(engine.shard_map, engine.weights)
-    engine.weights_changed()
+    arch, num_tokens = published(setting, row.model), _NUM_TOKENS[setting.device.type]
+    engine = speed_engine(setting, arch, max_tokens=num_tokens, lora=row.lora, recompute="full")
     sequences = random_sequences([num_tokens], arch.vocab_size, setting.device)
     loss = mean_loss(num_tokens - 1)
     seconds = setting.seconds_per_call(partial(engine.update, sequences, loss))

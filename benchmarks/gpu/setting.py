@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import Fp8Config, ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.layout.architecture import Architecture, architecture_from
+from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.runtime.session import Session
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 ONE_RANK = TrainLayout()
+_MODELS = Path(__file__).parents[2] / "configs" / "model"
+_TINY: Mapping[str, Any] = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 512,
+}
 
 
 class CannotRunError(Exception):
@@ -189,6 +200,17 @@ class Setting:
 def architecture(fields: Mapping[str, Any]) -> Architecture:
     """The sizes of a Qwen2 model."""
     return architecture_from({"model_type": "qwen2", **fields})
+
+
+def published(setting: Setting, model: str, **changes: Any) -> Architecture:
+    """The sizes of a model of configs/model; tiny ones without a GPU.
+
+    Args:
+        model: name of its file.
+        changes: fields that differ from it.
+    """
+    tiny = {} if setting.on_gpu else _TINY
+    return architecture_from({**read_json_object(_MODELS / f"{model}.json"), **changes, **tiny})
 
 
 def write_configuration(directory: Path, fields: Mapping[str, Any]) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu.setting import (
     GIB,
@@ -77,11 +77,25 @@ def matmul_flops(setting: Setting) -> float:
 
 
 def speed_engine(
-    setting: Setting, arch: Architecture, fp8: Fp8Config | None = None
+    setting: Setting,
+    arch: Architecture,
+    fp8: Fp8Config | None = None,
+    max_tokens: int | None = None,
+    **settings: Any,
 ) -> MegatronEngine:
-    """An engine with the same random weights every time."""
+    """An engine with the same random weights every time.
+
+    Args:
+        max_tokens: of a micro-batch; that of the setting's shapes if None.
+        settings: further ones of `build_engine`.
+    """
     engine = build_engine(
-        setting, arch, optimizer=OPTIMIZER, max_tokens=setting.shapes.max_tokens, fp8=fp8
+        setting,
+        arch,
+        optimizer=OPTIMIZER,
+        max_tokens=max_tokens or setting.shapes.max_tokens,
+        fp8=fp8,
+        **settings,
     )
     fill_randomly(engine.shard_map, engine.weights)
     engine.weights_changed()

@@ -152,6 +152,11 @@ def trained_map(
     return union([adapters, base.restricted_to(besides)])
 
 
+def has_adapter(weight: str, adapters: ShardMap) -> bool:
+    """Whether a logical weight has an A and a B among those of `adapters`."""
+    return f"{a_of(weight)}.weight" in adapters.tensors
+
+
 def factors_of(region: Region, rank: int) -> tuple[tuple[str, Box], tuple[str, Box]]:
     """Name and box of the A, and of the B, that a region of a weight is merged with.
 

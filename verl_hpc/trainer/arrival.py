@@ -19,7 +19,7 @@ import torch
 
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.engines.shared.offload import fill, host_memory, keep
-from verl_hpc.layout.adapters import a_of, factor_name, factors_of
+from verl_hpc.layout.adapters import factor_name, factors_of, has_adapter
 from verl_hpc.layout.quantization import BLOCK, scale_name
 from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.planner.memory.kept_base import MERGED_ELEMENTS
@@ -53,7 +53,7 @@ class MergedOnArrival:
         self._regions: dict[str, list[Region]] = {
             name: regions
             for name, regions in by_name.items()
-            if any(f"{a_of(region.tensor)}.weight" in factors.tensors for region in regions)
+            if any(has_adapter(region.tensor, factors) for region in regions)
         }
         """Regions of every parameter that has an adapter, by local name."""
         self._dtype: torch.dtype = getattr(torch, next(iter(factors.tensors.values())).dtype)

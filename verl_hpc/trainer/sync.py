@@ -12,7 +12,7 @@ import torch
 from verl_hpc.config.model import OffloadConfig
 from verl_hpc.engines.protocol import Part, TrainingEngine
 from verl_hpc.generation.rollout import Rollout
-from verl_hpc.layout.adapters import a_of, factor_map
+from verl_hpc.layout.adapters import factor_map, has_adapter
 from verl_hpc.layout.planner import (
     DEFAULT_BUCKET_BYTES,
     DEFAULT_ROUNDS,
@@ -68,7 +68,7 @@ def device_to_itself(offloads: Offloads) -> Iterator[None]:
             engine.onload(part)
 
 
-class _Way:
+class _PlannedTransfer:
     """A planned transfer between two maps; every rank makes and runs it.
 
     Where the target has FP8 weights they are quantised before they travel.
@@ -77,6 +77,8 @@ class _Way:
     def __init__(
         self,
         session: Session,
+        nodes: Sequence[str],
+        readable: Mapping[int, int],
         dtype: torch.dtype,
         checksums: bool,
         buckets: Buckets,
@@ -88,15 +90,17 @@ class _Way:
         plan = plan_transfer(
             sent, target, world.node_of, HOST_BUCKET_BYTES if on_host else DEFAULT_BUCKET_BYTES
         )
+        alike = all(sent.tensors[name].dtype == s.dtype for name, s in target.tensors.items())
         self.minimum = sum(minimum_received(plan.bundles).values())
         """Bytes that all ranks need and do not hold."""
         self._transfer = Transfer(
             plan,
             world.rank,
             verify=checksums,
-            nodes=session.control.allgather(environment.node_name()),
+            nodes=nodes,
             rounds=HOST_ROUNDS if on_host else DEFAULT_ROUNDS,
-            neighbours=_neighbours(session, sent, target) if on_host else None,
+            # Memory is read as it is: no element may change its type on the way.
+            neighbours=readable if alike else None,
             buckets=buckets,
         )
         self._dtypes = {n: getattr(torch, spec.dtype) for n, spec in target.tensors.items()}
@@ -118,14 +122,6 @@ class _Way:
         self._transfer.forget()
 
 
-def _neighbours(session: Session, source: ShardMap, target: ShardMap) -> dict[int, int]:
-    """Return the ranks whose memory is read instead of receiving messages: on CPU ranks those of
-    the node, if no element type is converted."""
-    if any(source.tensors[name].dtype != spec.dtype for name, spec in target.tensors.items()):
-        return {}
-    return readable_neighbours(session.control, session.world.node_of)
-
-
 def _before_rounding(source: ShardMap, rollout: ShardMap, factors: ShardMap) -> Iterator[ShardMap]:
     """Maps of parameters with adapters that an engine has in another type than the trainer, in the
     trainer's type: what adapters are merged into must not be rounded before.
@@ -138,7 +134,7 @@ def _before_rounding(source: ShardMap, rollout: ShardMap, factors: ShardMap) -> 
         if rollout.tensors[region.tensor].dtype
         != source.tensors.get(region.tensor, rollout.tensors[region.tensor]).dtype
     ]
-    adapted = {r.view.name for r in regions if f"{a_of(r.tensor)}.weight" in factors.tensors}
+    adapted = {r.view.name for r in regions if has_adapter(r.tensor, factors)}
     names = dict.fromkeys(r.tensor for r in regions if r.view.name in adapted)
     for _, layer in groupby(names, key=lambda name: name.split(".")[2]):
         part = rollout.restricted_to(layer)
@@ -174,19 +170,24 @@ class WeightSync:
         self._session, self._rollout = session, rollout
         self._engine, engine = actor.training, rollout.engine
         self._offloads = offloads if engine is not None else ()
-        way, buckets = partial(_Way, session, dtype, checksums), Buckets()
-        self._weights = [way(buckets, actor.shard_map, rollout.shard_map)]
+        nodes = session.control.allgather(environment.node_name())
+        readable: Mapping[int, int] = {}
+        if session.device.type == "cpu":
+            readable = readable_neighbours(session.control, session.world.node_of)
+        planned = partial(_PlannedTransfer, session, nodes, readable, dtype, checksums)
+        buckets = Buckets()
+        self._weights = [planned(buckets, actor.shard_map, rollout.shard_map)]
         """How weights are sent; nothing once all is sent that adapters leave as it is."""
-        self._adapters: _Way | None = None
+        self._adapters: _PlannedTransfer | None = None
         self._arrival: MergedOnArrival | None = None
         lora = actor.settings.lora
         if lora is None:
             return
         factors = factor_map(rollout.shard_map, actor.trained_map)
-        self._adapters = way(Buckets(), actor.trained_map, factors)
+        self._adapters = planned(Buckets(), actor.trained_map, factors)
         for target in _before_rounding(actor.shard_map, rollout.shard_map, factors):
             source = actor.shard_map.restricted_to(target.tensors)
-            self._weights.append(way(buckets, source, target))
+            self._weights.append(planned(buckets, source, target))
         if engine is not None:
             loses = session.device.type == "cuda" and bool(offloads)
             self._arrival = MergedOnArrival(engine, factors, session.world.rank, lora, loses)
@@ -226,15 +227,15 @@ class WeightSync:
         and what it took."""
         sends = self._engine.weights if self._engine is not None else {}
         engine, arrival = self._rollout.engine, self._arrival
-        for number, way in enumerate(self._weights):
+        for number, transfer in enumerate(self._weights):
             receives = engine.weights if engine is not None else {}
             if arrival is not None and number:
-                receives = arrival.memory_of(way.target)
-            yield way.minimum, way.run(sends, receives)
+                receives = arrival.memory_of(transfer.target)
+            yield transfer.minimum, transfer.run(sends, receives)
             if arrival is not None:
                 arrival.keep(receives)
             if number:
-                way.forget()
+                transfer.forget()
         if self._adapters is None:
             return
         self._weights, receives = [], {}  # nothing holds the last layer while others are merged

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from verl_hpc.layout.adapters import AdapterShape, a_of, adapter_tensors, factor_map
+from verl_hpc.layout.adapters import AdapterShape, adapter_tensors, factor_map, has_adapter
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import layers_per_rollout_stage
 from verl_hpc.layout.rollout import hf_shard_map
@@ -43,12 +43,12 @@ def adapted_layer(shape: RolloutShape, adapters: AdapterShape) -> AdaptedLayer:
         one = hf_shard_map(arch, ranks, shape.dtype)
     else:
         one = vllm_shard_map(arch, ranks, shape.dtype, shape.expert_parallel)
-    tensors = adapter_tensors(arch, adapters)
-    received = factor_map(one, ShardMap(tensors, ())).held_by(0)
+    specs = ShardMap(adapter_tensors(arch, adapters), ())
+    received = factor_map(one, specs).held_by(0)
     sizes: Counter[str] = Counter()
     for region in one.held_by(0):
         sizes[region.view.name] += region.box.num_elements
-    with_adapters = [r for r in one.held_by(0) if f"{a_of(r.tensor)}.weight" in tensors]
+    with_adapters = [r for r in one.held_by(0) if has_adapter(r.tensor, specs)]
     return AdaptedLayer(
         sum(region.box.num_elements for region in received),
         sum(sizes[name] for name in {region.view.name for region in with_adapters}),

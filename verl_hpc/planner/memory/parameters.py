@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,6 +46,12 @@ class Parameter(NamedTuple):
     expert: bool = False
     """Whether it is replicated over the experts' data-parallel ranks, where these differ from the
     dense ones."""
+
+    @property
+    def is_linear_weight(self) -> bool:
+        """Whether it is the matrix of a linear layer; experts that are computed in one call are
+        numbered, as linear_fc1.weight3."""
+        return re.search(r"linear_\w+\.weight\d*$", self.name) is not None
 
 
 @lru_cache(maxsize=512)

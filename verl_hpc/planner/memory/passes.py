@@ -118,7 +118,7 @@ def _placeholders(shape: RoleShape) -> int:
     """Bytes of what Transformer Engine's layers return as gradients of weights, having added them
     to the others already: one tensor of each shape."""
     fuses = shape.backend == "transformer_engine" and shape.adapters is None
-    sizes = {p.num_elements for p in layer_of(shape) if "linear_" in p.name and ".weight" in p.name}
+    sizes = {p.num_elements for p in layer_of(shape) if p.is_linear_weight}
     return fuses * sum(sizes) * shape.item_bytes
 
 

@@ -5,7 +5,6 @@ They equal the bytes of the engine's storages: tests/mpi/test_ledger.py counts t
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 from verl_hpc.planner.memory.buffers import Buffer, Unpadded, bucket_elements
@@ -23,8 +22,6 @@ MASTER_BYTES = 4
 _FP8_COPIES = 2
 """Copies of a linear layer's weight, by rows and by columns, at one byte an element."""
 _MXFP8_SCALES = 2 / 32
-_LINEAR_WEIGHT = re.compile(r"linear_\w+\.weight\d*$")
-"""Experts that are computed in one call are numbered, as linear_fc1.weight3."""
 
 
 @lru_cache(maxsize=4096)
@@ -119,7 +116,7 @@ def fp8_copies(shape: RoleShape, stage: int) -> int:
         parameter.num_elements
         for chunk in range(shape.layout.vpp)
         for parameter in chunk_parameters(shape, stage, chunk)
-        if _LINEAR_WEIGHT.search(parameter.name)
+        if parameter.is_linear_weight
     )
     scales = _MXFP8_SCALES if shape.fp8.recipe == "mxfp8" else 0
     return int(linear * (_FP8_COPIES + scales))

@@ -1,10 +1,7 @@
-"""`python -m tests.mpi.worlds N [N ...] [pytest options]`: the MPI tier, in worlds of these sizes.
+"""`python -m tests.mpi.worlds N [N ...] [pytest options]`: the MPI tier, one world after another.
 
 What a rank imports costs more than most tests, so one process imports it once, and ranks are forks
 of that process (`runtime.forked_ranks`). MPI starts in the fork.
-
-Worlds of one and two ranks run beside the larger ones, whose ranks leave cores idle while they wait
-for each other. What they print comes behind.
 """
 
 from __future__ import annotations
@@ -14,20 +11,16 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from verl_hpc.layout.families import FAMILIES
 from verl_hpc.runtime import environment
-from verl_hpc.runtime.children import end_with_parent
 from verl_hpc.runtime.forked_ranks import start_ranks
 from verl_hpc.runtime.garbage import pause_collection, resume_collection
 
 SCRATCH = "VERL_HPC_TESTS_SCRATCH"
 """The environment variable that says where ranks have their directory."""
 ENOUGH_BYTES = 4 << 30
-SMALL = 2
-"""Ranks of a world that runs beside larger ones."""
 OF_ENGINES = [
     f"vllm.{name}"
     for name in (
@@ -53,28 +46,6 @@ def main() -> None:
     sizes = [int(word) for word in sys.argv[1:] if word.isdigit()]
     sys.argv[1:] = [word for word in sys.argv[1:] if not word.isdigit()]
     import_what_ranks_need()
-    small, large = ([s for s in sizes if (s <= SMALL) == fits] for fits in (True, False))
-    if not small or not large:
-        sys.exit(run_worlds(sizes))
-    with tempfile.TemporaryFile() as printed:
-        parent, beside = os.getpid(), os.fork()
-        if beside == 0:
-            end_with_parent(parent)
-            os.dup2(printed.fileno(), 1)
-            os.dup2(printed.fileno(), 2)
-            sys.exit(run_worlds(small))
-        status = run_worlds(large)
-        _, ended = os.waitpid(beside, 0)
-        printed.seek(0)
-        print(printed.read().decode(errors="replace"), flush=True)
-    sys.exit(status or os.waitstatus_to_exitcode(ended))
-
-
-def run_worlds(sizes: Sequence[int]) -> int:
-    """Run one world after another: the status of the first that fails, or 0.
-
-    A rank leaves this function with the end of its process.
-    """
     for size in sizes:
         print(f"== {size} ranks", flush=True)
         # Made and removed here, so that it goes with ranks that abort, too.
@@ -85,11 +56,10 @@ def run_worlds(sizes: Sequence[int]) -> int:
             from tests.mpi.__main__ import main as run_tests
 
             run_tests()
-            sys.exit()
+            return
         shutil.rmtree(scratch, ignore_errors=True)
         if status:
-            return status
-    return 0
+            sys.exit(status)
 
 
 def in_memory() -> Path | None:

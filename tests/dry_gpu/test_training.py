@@ -137,6 +137,19 @@ def test_value_head(gpu):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [2, 16])  # Adam's step takes the most, and the passes do
+def test_moments_in_bfloat16(gpu, num_ranks):
+    optimizer = {"lr": 1e-6, "moments": "bfloat16"}
+    one = one_rank(gpu, "Qwen3-8B", 1, num_ranks, TP2, optimizer=optimizer)
+    step(one, FULL)
+    check_memory(one)
+    assert (one.planned("update", "widened") > 0) is (num_ranks == 2)
+    types = {n.partition("/")[0]: t.dtype for n, t in one.engine.optimizer_tensors().items()}
+    half = torch.bfloat16
+    assert types == {"main": torch.float32, "exp_avg": half, "exp_avg_sq": half}
+
+
+@pytest.mark.slow
 def test_fp8(gpu):
     one = one_rank(gpu, "Qwen3-8B", 0, 4, TP2, model={"fp8": {"recipe": "blockwise"}})
     step(one, FULL)

@@ -6,9 +6,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from verl_hpc.config.model import ModelConfig
+from verl_hpc.config.model import ModelConfig, OptimizerConfig
 from verl_hpc.engines.megatron import precision
 from verl_hpc.engines.megatron.engine import MegatronEngine
+from verl_hpc.errors import ClusterError
 from verl_hpc.trainer import build, facts
 
 BF16 = ModelConfig(path="x")
@@ -119,6 +120,17 @@ def test_versions_of_a_gpu(monkeypatch):
     found = facts.installed_versions()
     assert (found["nccl"], found["gpu"]) == ("2.29.3", "H100")
     assert "cuda" in found
+
+
+def test_moments_in_bfloat16_need_transformer_engine(machine):
+    half = OptimizerConfig(moments="bfloat16")
+    machine()
+    precision.check_moments(half)
+    machine(usable=False)
+    with pytest.raises(ClusterError, match="moments = bfloat16 needs .* cannot use this version"):
+        precision.check_moments(half)
+    precision.check_moments(OptimizerConfig())
+    precision.check_moments(None)
 
 
 def test_copies_in_fp8_leave_with_the_parameters(monkeypatch):

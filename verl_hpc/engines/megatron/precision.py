@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
+from verl_hpc.config.model import Fp8Config, ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.errors import ClusterError
 from verl_hpc.layout.megatron import Backend
 
@@ -110,6 +110,18 @@ def check_offload(parallel: ParallelConfig) -> None:
         raise ClusterError(
             "parallel.offload_activations: activations leave a GPU's memory, and this rank has no "
             "GPU; leave it out"
+        )
+
+
+def check_moments(optimizer: OptimizerConfig | None) -> None:
+    """Raises: ClusterError: moments are to be in bfloat16, and Transformer Engine's Adam, which
+    alone keeps them so, is not here."""
+    if optimizer is None or optimizer.moments == "float32":
+        return
+    if why := why_no_transformer_engine():
+        raise ClusterError(
+            f"optimizer.moments = {optimizer.moments} needs Transformer Engine's Adam, and cannot "
+            f"have it here ({why}); choose float32, or {_HOW_TO_GET_TE}"
         )
 
 

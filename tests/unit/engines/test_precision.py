@@ -1,5 +1,6 @@
 """The kernels in use and their description; GPUs and Transformer Engine are stand-ins."""
 
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -15,19 +16,40 @@ from verl_hpc.trainer import build, facts
 BF16 = ModelConfig(path="x")
 
 
+EXTENSION = "megatron.core.extensions.transformer_engine"
+
+
+class WithCopies:
+    """A layer of Transformer Engine's, which keeps copies in FP8."""
+
+    def __init__(self):
+        self._fp8_workspaces = {}
+
+
 @pytest.fixture
 def machine(monkeypatch):
     """`machine(gpu=, installed=, usable=)` pretends to be one."""
 
-    def make(gpu=True, installed=True, usable=True, broken=None):
+    def make(gpu=True, installed=True, usable=True, broken=None, lacks=""):
         monkeypatch.setattr(precision.torch.cuda, "is_available", lambda: gpu)
         monkeypatch.setattr(precision.importlib.util, "find_spec", lambda _: installed or None)
-        monkeypatch.setattr("megatron.core.extensions.transformer_engine.HAVE_TE", usable)
+        monkeypatch.setattr(f"{EXTENSION}.HAVE_TE", usable)
         package = ModuleType("transformer_engine")
         package.__path__ = []
         monkeypatch.setitem(sys.modules, "transformer_engine", package)
         module = None if broken else ModuleType("transformer_engine.pytorch")
         monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", module)
+        base = SimpleNamespace(TransformerEngineBaseModule=WithCopies, _dummy_wgrads={})
+        holder = SimpleNamespace(base=base)
+        monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.module", holder)
+        for name in precision._NEEDED - vars(base).keys() - {"_fp8_workspaces"}:
+            monkeypatch.setattr(f"{EXTENSION}.{name}", id)
+        if lacks == "_dummy_wgrads":
+            del base._dummy_wgrads
+        elif lacks == "_fp8_workspaces":
+            monkeypatch.setattr(WithCopies, "__init__", lambda self: None)
+        elif lacks:
+            monkeypatch.setattr(f"{EXTENSION}.{lacks}", None)
 
     return make
 
@@ -39,12 +61,13 @@ def machine(monkeypatch):
         ({"installed": False}, "Transformer Engine is not installed"),
         ({"broken": True}, "Transformer Engine cannot be imported: import of transformer_engine"),
         ({"usable": False}, "Megatron-core cannot use this version of Transformer Engine"),
+        *(({"lacks": name}, f"this version .* no {name}") for name in sorted(precision._NEEDED)),
     ],
 )
 def test_why_pytorchs_layers_are_used(machine, kind, why):
     machine(**kind)
     layers = precision.describe_kernels(BF16)["training layers"]
-    assert layers.startswith(f"PyTorch ({why}")
+    assert re.match(rf"PyTorch \({why}", layers)
     assert precision.choose_backend(BF16) == "local"
 
 

@@ -71,6 +71,13 @@ def test_offloading_is_paid_by_the_reshard(moments, of_state):
     assert more == pytest.approx(num_bytes / (64e9 * H100.efficiency.pcie), rel=0.01)
 
 
+def test_the_reshard_merges_adapters_into_a_base_from_host_memory():
+    adapters, whole = predict(lora={"rank": 8}), predict()
+    assert not whole.costs[RESHARD]["pcie"]
+    assert adapters.costs[RESHARD]["pcie"] == pytest.approx(2 * 8.03e9 / 64e9, rel=0.01)
+    assert adapters.operators[RESHARD] > H100.seconds(adapters.costs[RESHARD])
+
+
 def test_a_reference_in_the_actors_engine_comes_from_the_host():
     plain = predict(algorithm__kl={"placement": "loss"})
     own = predict(algorithm__kl={"placement": "loss"}, roles={"reference": {"path": "models/ref"}})

@@ -61,8 +61,9 @@ class MergedOnArrival:
         self._apart = {name for name in self._regions if weights[name].dtype != self._dtype}
         """Those of which the engine has another type than the trainer."""
         names = [name for name in weights if loses or name in self._regions]
-        for name in names:  # a storage is kept and filled as a whole
-            assert weights[name].untyped_storage().nbytes() == weights[name].nbytes, name
+        # Storages are kept and filled as wholes.
+        parts = [n for n in names if weights[n].untyped_storage().nbytes() != weights[n].nbytes]
+        assert not parts, parts
         kinds = [self._dtype if name in self._apart else weights[name].dtype for name in names]
         sizes = [weights[n].numel() * kind.itemsize for n, kind in zip(names, kinds, strict=True)]
         device = next(iter(weights.values())).device

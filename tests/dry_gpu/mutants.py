@@ -10,6 +10,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import verl_hpc
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -25,13 +27,18 @@ class Mutant:
     """Pattern of its failure."""
 
 
+def changed_text(mutant: Mutant) -> str:
+    """Source of the module with the fault, of which the right place is there once."""
+    file = Path(verl_hpc.__file__).parent / f"{mutant.module.replace('.', '/')}.py"
+    text = file.read_text()
+    assert text.count(mutant.old) == 1, f"{mutant.module}: not once: {mutant.old}"
+    return text.replace(mutant.old, mutant.new)
+
+
 def put_in(mutant: Mutant) -> None:
     """Change the code of the functions of this process, wherever they were imported to."""
     module = importlib.import_module(f"verl_hpc.{mutant.module}")
-    assert module.__file__ is not None
-    text = Path(module.__file__).read_text()
-    assert text.count(mutant.old) == 1, f"{mutant.module}: not once: {mutant.old}"
-    changed = compile(text.replace(mutant.old, mutant.new), module.__file__, "exec")
+    changed = compile(changed_text(mutant), module.__file__ or "", "exec")
     codes = {code.co_qualname: code for code in _codes(changed)}
     for function in _functions(module):
         code = codes.get(function.__qualname__)  # none of what a dataclass adds
@@ -152,8 +159,8 @@ MUTANTS = {
     ),
     "the base travels in every step": Mutant(
         "trainer.sync",
-        "        self._weights = []\n        received",
-        "        received",
+        "self._weights, receives = [], {}",
+        "receives = {}",
         ADAPTERS,
         "'item: sums.compare': 2",
     ),

@@ -8,13 +8,18 @@ import inspect
 import pytest
 
 from tests.dry_gpu import torch_cuda
-from tests.dry_gpu.mutants import MUTANTS, put_in
+from tests.dry_gpu.mutants import MUTANTS, changed_text, put_in
 from tests.slow import all_slow
 
 ON_EVERY_PUSH = [
     "bounds of rows stay on the host",
     "received weights are unpacked before they are there",
 ]
+
+
+def test_all_faults_have_their_places():
+    for mutant in MUTANTS.values():
+        changed_text(mutant)
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,24 @@ WAITS = {"item: sums.compare": 1, "synchronize: execute.run": 1}
 
 
 def refit(one, directory, monkeypatch) -> None:
-    """Two refits, of which the second finds all memory bound."""
+    """Two refits, of which the second finds all memory bound. CUDA graphs go by the addresses of
+    weights and buffers, which stay; what the prefix cache has of earlier weights is forgotten."""
     rollout = build_vllm(one, directory, monkeypatch)
     assert not [name for name in sys.modules if name.startswith("verl_hpc.rollout.vllm_cpu")]
     sync = weight_sync(one, rollout)
+    model = rollout._llm.model
+    addresses = []
     for _ in range(2):
         one.gpu.clear()
+        rollout._llm.calls.clear()
         sync.to_generation()
+        again = ["sleep"] if addresses else []
+        assert rollout._llm.calls == [*again, "wake weights", "wake kv_cache", "reset"]
+        addresses.append([t.data_ptr() for t in (*model.parameters(), *model.buffers())])
         waits = Counter(one.gpu.waits)
         del waits["synchronize: offload.release"]
         assert waits == WAITS, one.gpu.waits
+    assert addresses[0] == addresses[1]
     planned = next(p for p in one.phases(counts_buckets=True) if p.name == "generate")
     weights = sum(t.untyped_storage().nbytes() for t in rollout.weights.values())
     within(

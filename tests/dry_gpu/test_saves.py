@@ -19,7 +19,8 @@ from verl_hpc.trainer.fill import fill
 
 def test_a_saved_step_is_read_back(gpu, tmp_path, monkeypatch):
     sum_in_one_kernel(monkeypatch)
-    one = one_rank(gpu, "Qwen3-8B", 0, 1, {}, fields=SMALL)
+    optimizer = {"lr": 1e-6, "moments": "bfloat16"}
+    one = one_rank(gpu, "Qwen3-8B", 0, 1, {}, fields=SMALL, optimizer=optimizer)
     engine, device = one.engine, one.gpu
     engine.update(sequences_of(one, [100, 200]), loss)
     states = engine.optimizer_map(primary=True)
@@ -37,7 +38,12 @@ def test_a_saved_step_is_read_back(gpu, tmp_path, monkeypatch):
     reader = step.reader()
     session = local_session(device="cuda:0")
     for part, target in zip(parts, (engine.weights, engine.optimizer_tensors()), strict=True):
-        dtype = torch.bfloat16 if part.name == "actor" else torch.float32
-        fill(session, step.component(part.name), reader, part.shard_map, target, dtype)
+        stored = step.component(part.name)
+        assert stored.tensors == part.shard_map.tensors
+        dtypes = {name: getattr(torch, spec.dtype) for name, spec in stored.tensors.items()}
+        fill(session, stored, reader, part.shard_map, target, dtypes)
+    # A run that keeps moments in float32 reads them as well.
+    wide = {name: tensor.float() for name, tensor in engine.optimizer_tensors().items()}
+    fill(session, stored, reader, states, wide, torch.float32)
     engine.restore_counters({"num_steps": 1})
     engine.weights_changed()

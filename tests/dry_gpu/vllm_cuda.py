@@ -137,6 +137,7 @@ class Llm:
         with set_current_vllm_config(config):
             self.model = get_model(vllm_config=config)
         self.arguments, self.asleep = arguments, False
+        self.calls: list[str] = []
         self._sizes: dict[torch.Tensor, int] = {}
         runner = SimpleNamespace(get_model=lambda: self.model)
         worker = SimpleNamespace(worker=SimpleNamespace(model_runner=runner))
@@ -152,6 +153,7 @@ class Llm:
     def sleep(self, level: int) -> None:
         """Level 2 keeps buffers, and no weights."""
         assert level == 2 and not self.asleep
+        self.calls.append("sleep")
         for parameter in self.model.parameters():
             storage = parameter.untyped_storage()
             if storage.nbytes():
@@ -160,6 +162,7 @@ class Llm:
         self.asleep = True
 
     def wake_up(self, tags: list[str]) -> None:
+        self.calls.append(f"wake {', '.join(tags)}")
         if "weights" in tags:
             for parameter, size in self._sizes.items():
                 parameter.untyped_storage().resize_(size)
@@ -167,4 +170,5 @@ class Llm:
         self.asleep = "kv_cache" not in tags
 
     def reset_prefix_cache(self) -> bool:
+        self.calls.append("reset")
         return True

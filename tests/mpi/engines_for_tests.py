@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 import torch
@@ -47,6 +47,7 @@ def build_engine(
     clip_grad: float = 0.0,
     weight_decay: float = 0.0,
     epsilon: float = 1e-8,
+    moments: Literal["float32", "bfloat16"] = "float32",
     lora: LoraConfig | None = None,
     router: RouterConfig | None = None,
     **parallel: Any,
@@ -61,7 +62,13 @@ def build_engine(
         ParallelConfig(**layout.sizes_of_model, sequence_parallel=sequence_parallel, **parallel),
         head=head,
         optimizer=(
-            OptimizerConfig(lr=lr, clip_grad=clip_grad, weight_decay=weight_decay, epsilon=epsilon)
+            OptimizerConfig(
+                lr=lr,
+                clip_grad=clip_grad,
+                weight_decay=weight_decay,
+                epsilon=epsilon,
+                moments=moments,
+            )
             if lr
             else None
         ),

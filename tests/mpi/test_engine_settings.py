@@ -7,7 +7,7 @@ from tests.mpi.conftest import Reference
 from tests.mpi.engines_for_tests import build_engine, held, same, some_sequences
 from tests.mpi.parity import mean_loss_equals, num_targets, reference_loss, replica_share, summed
 from tests.mpi.storages import storage_bytes
-from verl_hpc.engines.megatron import optimizer
+from verl_hpc.engines.megatron import optimizer, passes
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.megatron import TrainLayout
 
@@ -55,6 +55,27 @@ def test_recomputed_activations_give_the_same_gradients(
         name: 2 * 4 + more
         for name, more in zip(("TransformerLayer", "PackedAttention", "MLP"), again, strict=True)
     }
+
+
+@pytest.mark.world(2)
+@pytest.mark.parametrize("sizes", [{"tp": 2}, {"pp": 2}], ids=str)
+def test_an_optimizer_step_runs_the_schedule_once(here, tiny_model, monkeypatch, sizes):
+    """The weight gradients of a schedule's first micro-batch overwrite what is there, where
+    Transformer Engine's products add them up: a second schedule would lose those of the first."""
+    engine = build_engine(here, tiny_model("llama", False), layout_of(here, **sizes), max_tokens=64)
+    schedule, begun = passes.get_forward_backward_func, []
+
+    def noted():
+        gradients = [buffer.grad_data for chunk in engine._chunks for buffer in chunk.buffers]
+        begun.append(not any(bool(gradient.any()) for gradient in gradients))
+        return schedule()
+
+    monkeypatch.setattr(passes, "get_forward_backward_func", noted)
+    sequences = some_sequences(8, 256)
+    assert len(engine._planner.plan(sequences).bins) > 1
+    for _ in range(2):
+        engine.update(sequences, summed(50))
+    assert (engine.optimizer.num_steps, begun) == (2, [True, True])
 
 
 def count_forwards(engine):

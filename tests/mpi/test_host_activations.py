@@ -53,6 +53,10 @@ def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
 
 
 def test_ranks_without_a_gpu_refuse(here, tiny_model):
-    with pytest.raises(ClusterError, match="parallel.offload_activations: .* has no GPU"):
-        settings = {"recompute": "full", "offload_activations": True}
-        build_engine(here, tiny_model("qwen3", True), TrainLayout(dp=here.world.size), **settings)
+    settings = {"recompute": "full", "offload_activations": True}
+    for given, why in (
+        (settings, "parallel.offload_activations: .* has no GPU"),
+        ({"moments": "bfloat16"}, "optimizer.moments = bfloat16 needs .* here .no GPU.; choose"),
+    ):
+        with pytest.raises(ClusterError, match=why):
+            build_engine(here, tiny_model("qwen3", True), TrainLayout(dp=here.world.size), **given)

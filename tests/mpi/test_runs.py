@@ -50,11 +50,11 @@ def reshards(monkeypatch):
 
 @pytest.fixture
 def tensors_read(monkeypatch):
-    """Names of the tensors that this rank reads from Hugging Face files, in order."""
+    """Names and boxes of tensors that this rank reads from Hugging Face files, in order."""
     names, original = [], SafetensorsReader.read
 
     def noted(self, file, tensor, box):
-        names.append(tensor)
+        names.append((tensor, box))
         return original(self, file, tensor, box)
 
     monkeypatch.setattr(SafetensorsReader, "read", noted)
@@ -109,8 +109,9 @@ def test_a_resume_reads_first_weights_only_for_the_reference(here, tree, tensors
     result, rows = run(here, tree | {"steps": 2})
     assert result.progress.step == 2
     assert [row["step"] for row in rows] == [1, 2]
-    found = set().union(*here.control.allgather(set(tensors_read)))
-    assert found == (everything if placement == "loss" else set())
+    assert len(tensors_read) == len(set(tensors_read)), "something is read twice"
+    resumed = set().union(*here.control.allgather(set(tensors_read)))
+    assert resumed == (everything if placement == "loss" else set())
 
 
 def test_a_fixed_kl_coefficient_is_the_configurations_after_a_resume(here, tree):

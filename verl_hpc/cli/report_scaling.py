@@ -18,7 +18,7 @@ from verl_hpc.metrics.series import mean_seconds
 from verl_hpc.planner.timing.calibrate import workload_measured
 from verl_hpc.planner.timing.efficiency_file import read_efficiency
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.step import predict_step
+from verl_hpc.planner.timing.step import StepTime, predict_step
 from verl_hpc.runs.find import find_run
 from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
 from verl_hpc.runs.scaling.page import Window, render_page, unit_of
@@ -107,28 +107,29 @@ def _predicted(
     directories: Sequence[Path], runs: Sequence[Measured], window: Window, how: Prediction
 ) -> list[str]:
     """Return the page's section on the prediction, and write its picture."""
-    predictions = [_predict(path, window, how) for path in directories]
+    steps = [_predict(path, window, how) for path in directories]
+    predictions = [Predicted(step.seconds, step.operators) for step in steps]
     unit = unit_of(runs)
     name = None
     if how.picture is not None:
         write_file("--out", how.picture, prediction_svg(runs, predictions, unit))
         name = how.picture.name
-    of = f"factors of {how.efficiency}" if how.efficiency else "the default factors of GPUs"
+    factors = " ".join(dict.fromkeys(step.basis.sentence for step in steps))
+    of = f" with factors of {how.efficiency}" if how.efficiency else ""
     note = (
-        f"Predicted by the time model of `plan` with {of}, for prompts and responses as long as "
-        "those of the compared steps were on average. Efficiency is of prompts a second and rank, "
-        "against the smallest size."
+        f"Predicted by the time model of `plan`{of}, for prompts and responses as long as those of "
+        f"the compared steps were on average. {factors} Efficiency is of prompts a second and "
+        "rank, against the smallest size."
     )
     return prediction_block(runs, predictions, unit, note, name)
 
 
-def _predict(path: Path, window: Window, how: Prediction) -> Predicted:
+def _predict(path: Path, window: Window, how: Prediction) -> StepTime:
     run = read_run(path, how.cluster, how.model_config)
     rows = [row for row in run.rows if window.first <= row["step"] <= window.last]
     work = workload_measured(run.config, rows)
     machine = Machine(run.hardware, read_efficiency(how.efficiency, run.hardware.kind))
-    step = predict_step(run.config, run.archs, run.layouts, machine, work=work)
-    return Predicted(step.seconds, step.operators)
+    return predict_step(run.config, run.archs, run.layouts, machine, work=work)
 
 
 def _measure(

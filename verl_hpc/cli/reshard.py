@@ -141,6 +141,7 @@ def as_text(report: ReshardReport, sent: str = "model") -> str:
         f"{'largest message':34} {size(report.peak_bucket_bytes):>25}",
         f"{'messages':34} {report.messages:>25,}",
         f"{'predicted, with checksums':34} {report.predicted_seconds:>23.3f} s",
+        *([f"{'  merging them comes on top':34} {'see plan':>25}"] if sent == "adapters" else []),
         f"{'  least that the links allow':34} {report.limit_seconds:>23.3f} s",
         f"{'planning':34} {report.planning_seconds:>23.2f} s",
     ]

@@ -204,6 +204,10 @@ class OptimizerConfig(Section):
     weight_decay: Rate = 0.0
     """Share of a weight that an update takes off, times the learning rate (AdamW, arXiv
     1711.05101). Biases and the weights of norms do not decay."""
+    moments: Literal["float32", "bfloat16"] = "float32"
+    """Element type in which Adam's two means are kept between updates. bfloat16 takes 8 bytes a
+    weight of the optimizer's state in place of 12, and updates compute in float32 all the same; it
+    needs Transformer Engine and engine: megatron."""
     clip_grad: NonNegativeFinite = 1.0
     """Largest global gradient norm; 0 does not clip."""
     on_nonfinite: Literal["stop", "skip"] = "stop"

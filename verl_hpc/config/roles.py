@@ -50,6 +50,11 @@ class RoleSettings:
     def trainable(self) -> bool:
         return self.optimizer is not None
 
+    @property
+    def moments(self) -> str:
+        """Element type of its optimizer's moments; float32 without one."""
+        return self.optimizer.moments if self.optimizer is not None else "float32"
+
 
 _HEADS: Mapping[str, Head] = {
     CRITIC: "value",

@@ -120,13 +120,13 @@ class ModuleAdamW(AdamW):
         settings: OptimizerConfig,
         masters: Mapping[str, torch.nn.Parameter] | None = None,
     ) -> None:
-        for name in ("schedule", "warmup_steps", "decay_steps", "on_nonfinite"):
+        for name in ("schedule", "warmup_steps", "decay_steps", "on_nonfinite", "moments"):
             value = getattr(settings, name)
             if value != OptimizerConfig.model_fields[name].default:
                 raise ConfigError(
                     f"optimizer.{name} = {value}: a module in one process is trained at a constant "
-                    "learning rate, and a loss that is not finite ends it; leave it out, or train "
-                    "by `python -m verl_hpc train`"
+                    "learning rate with float32 moments, and a loss that is not finite ends it; "
+                    "leave it out, or train by `python -m verl_hpc train`"
                 )
         self._parameters = parameters
         super().__init__(settings, dict(masters) if masters is not None else masters_of(parameters))

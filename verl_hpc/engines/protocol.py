@@ -15,13 +15,20 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap, TensorSpec
 
 STATE_KINDS = ("main", "exp_avg", "exp_avg_sq")
-"""Tensors of an optimizer's state: master weights and Adam's two moments, all float32."""
+"""Tensors of an optimizer's state: float32 master weights, and Adam's two moments."""
 
 
-def state_specs(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-    """Return the logical tensors of a model's optimizer state, named '<kind>/<name>'."""
+def state_specs(
+    tensors: Mapping[str, TensorSpec], moments: str = "float32"
+) -> dict[str, TensorSpec]:
+    """Return the logical tensors of a model's optimizer state, named '<kind>/<name>'.
+
+    Args:
+        tensors: those that are trained.
+        moments: element type of Adam's moments.
+    """
     return {
-        f"{kind}/{name}": TensorSpec(spec.shape, "float32")
+        f"{kind}/{name}": TensorSpec(spec.shape, "float32" if kind == "main" else moments)
         for kind in STATE_KINDS
         for name, spec in tensors.items()
     }

@@ -14,7 +14,7 @@ from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.layout.vllm import check_cpu_heads
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
-from verl_hpc.rollout.vllm_version import check_version
+from verl_hpc.runtime.versions import check_version
 from verl_hpc.runtime.world import World
 
 
@@ -44,6 +44,13 @@ def check_model(model: Path) -> None:
             raise ModelError(f"model: {file}: eos_token_id = {ends!r}; expected token ids")
 
 
+def _check_vllm() -> None:
+    """Import vLLM alone, and compare its version."""
+    import vllm
+
+    check_version("vLLM", vllm.__version__, "0.32.0")
+
+
 def import_engine(name: str, device: str) -> None:
     """Import the libraries of engine `name` ahead of time; nothing if they are not installed.
 
@@ -53,7 +60,7 @@ def import_engine(name: str, device: str) -> None:
     if name == "hf":
         import verl_hpc.rollout.hf  # noqa: F401
     elif importlib.util.find_spec("vllm") is not None:
-        check_version()
+        _check_vllm()
         from verl_hpc.rollout.vllm import import_worker
 
         import_worker(device)
@@ -106,7 +113,7 @@ def build_rollout(
             "rollout.engine = vllm, and vLLM is not installed; install verl_hpc[gpu] (or [cpu]), "
             "or choose rollout.engine: hf"
         )
-    check_version()
+    _check_vllm()
     from verl_hpc.rollout.vllm import VllmEngine, join_groups
 
     if world.device == "cpu":

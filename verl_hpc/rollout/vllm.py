@@ -1,7 +1,7 @@
 """vLLM inside this process: one engine per replica, one rank per GPU, no server.
 
 The engine is built with empty weights; every value it generates with comes from a transfer into
-its own parameters. Written against the versions that `rollout.vllm_version` names.
+its own parameters. Written against the version that `rollout.factory` names.
 """
 
 from __future__ import annotations

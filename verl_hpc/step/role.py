@@ -15,6 +15,7 @@ from verl_hpc.engines.protocol import (
     OutputOptions,
     TokenOutputs,
     TrainingEngine,
+    state_specs,
 )
 from verl_hpc.errors import FlowError
 from verl_hpc.layout.architecture import Architecture
@@ -48,6 +49,11 @@ class Role:
         """Element type of the parameters in memory."""
         found: torch.dtype = getattr(torch, next(iter(self.shard_map.tensors.values())).dtype)
         return found
+
+    @property
+    def state_map(self) -> ShardMap:
+        """Tensors of its optimizer's state, without their places."""
+        return ShardMap(state_specs(self.trained_map.tensors, self.settings.moments), ())
 
     @property
     def frozen(self) -> set[str]:

@@ -56,10 +56,14 @@ class MergedOnArrival:
             if any(has_adapter(region.tensor, factors) for region in regions)
         }
         """Regions of every parameter that has an adapter, by local name."""
-        self._dtype: torch.dtype = getattr(torch, next(iter(factors.tensors.values())).dtype)
+        (kind,) = {spec.dtype for spec in factors.tensors.values()}
+        self._dtype: torch.dtype = getattr(torch, kind)
         self._apart = {name for name in self._regions if weights[name].dtype != self._dtype}
         """Those of which the engine has another type than the trainer."""
         names = [name for name in weights if loses or name in self._regions]
+        # Storages are kept and filled as wholes.
+        parts = [n for n in names if weights[n].untyped_storage().nbytes() != weights[n].nbytes]
+        assert not parts, parts
         kinds = [self._dtype if name in self._apart else weights[name].dtype for name in names]
         sizes = [weights[n].numel() * kind.itemsize for n, kind in zip(names, kinds, strict=True)]
         device = next(iter(weights.values())).device
@@ -72,6 +76,8 @@ class MergedOnArrival:
 
     def memory_of(self, target: ShardMap) -> dict[str, torch.Tensor]:
         """Return new memory, by local name, for weights of this rank in the trainer's type."""
+        kinds = {getattr(torch, spec.dtype) for spec in target.tensors.values()}
+        assert kinds == {self._dtype}, f"adapters are {self._dtype}, the base {kinds}"
         return {
             region.view.name: self._empty(region.view.name) for region in target.held_by(self._rank)
         }

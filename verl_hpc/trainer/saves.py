@@ -16,7 +16,6 @@ from verl_hpc.checkpoint.store import prune
 from verl_hpc.checkpoint.write import StepWriter, save_step
 from verl_hpc.config.load import dump_config
 from verl_hpc.engines.generators import generator_states
-from verl_hpc.engines.protocol import state_specs
 from verl_hpc.errors import CheckpointError, VerlHpcError
 from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.layout.writers import assign_writers
@@ -206,9 +205,9 @@ class _Parts:
 
     @cached_property
     def _maps(self) -> tuple[ShardMap, ShardMap]:
-        engine, tensors = self._role.training, self._role.trained_map.tensors
+        engine = self._role.training
         if engine is None:
-            return self._role.trained_map, ShardMap(state_specs(tensors), [])
+            return self._role.trained_map, self._role.state_map
         return engine.trained_map, engine.optimizer_map(primary=True)
 
     @cached_property

@@ -16,7 +16,6 @@ from verl_hpc.checkpoint.store import complete_steps, remove_torn
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
 from verl_hpc.engines.generators import restore_generators
-from verl_hpc.engines.protocol import state_specs
 from verl_hpc.errors import CheckpointError, ConfigError, DamageError, agreed
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.runtime.session import Session
@@ -165,11 +164,11 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     if engine is not None:
         engine.weights_changed()
     state = control.together(lambda: step.component(f"{role.name}.optimizer"))
-    needed = ShardMap(state_specs(role.trained_map.tensors), [])
-    tensors = {}
+    needed, tensors = role.state_map, {}
     if engine is not None:
         needed, tensors = engine.optimizer_map(), engine.optimizer_tensors()
-    fill(run.session, state, step.reader(), needed, tensors, torch.float32)
+    dtypes = {name: getattr(torch, spec.dtype) for name, spec in needed.tensors.items()}
+    fill(run.session, state, step.reader(), needed, tensors, dtypes)
     if engine is not None:
         engine.restore_counters(step.state.optimizers[role.name].model_dump())
 

@@ -173,6 +173,7 @@ def test_the_scaling_page_has_the_prediction_beside_each_size(here, capsys):
     assert [row[4] for row in rows] == ["+100%"] * 3
     assert all(row[5] == row[6].removesuffix(" |") for row in rows), "efficiencies"
     assert "factors of truth.yaml" in section and "svg" not in section
+    assert TRUTH.basis.sentence in section and "of GPUs" not in section
     assert "| rollout | " in section
     status, out, _ = call(capsys, *words, "--out", "page.md")
     assert status == 0 and "(page.svg)" in (here / "page.md").read_text()

@@ -1,32 +1,55 @@
 """The kernels in use and their description; GPUs and Transformer Engine are stand-ins."""
 
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
-from verl_hpc.config.model import ModelConfig
+from verl_hpc.config.model import ModelConfig, OptimizerConfig
 from verl_hpc.engines.megatron import precision
 from verl_hpc.engines.megatron.engine import MegatronEngine
+from verl_hpc.errors import ClusterError
 from verl_hpc.trainer import build, facts
 
 BF16 = ModelConfig(path="x")
+
+
+EXTENSION = "megatron.core.extensions.transformer_engine"
+
+
+class WithCopies:
+    """A layer of Transformer Engine's, which keeps copies in FP8."""
+
+    def __init__(self):
+        self._fp8_workspaces = {}
 
 
 @pytest.fixture
 def machine(monkeypatch):
     """`machine(gpu=, installed=, usable=)` pretends to be one."""
 
-    def make(gpu=True, installed=True, usable=True, broken=None):
+    def make(gpu=True, installed=True, usable=True, broken=None, lacks=""):
         monkeypatch.setattr(precision.torch.cuda, "is_available", lambda: gpu)
         monkeypatch.setattr(precision.importlib.util, "find_spec", lambda _: installed or None)
-        monkeypatch.setattr("megatron.core.extensions.transformer_engine.HAVE_TE", usable)
+        monkeypatch.setattr(f"{EXTENSION}.HAVE_TE", usable)
         package = ModuleType("transformer_engine")
         package.__path__ = []
         monkeypatch.setitem(sys.modules, "transformer_engine", package)
         module = None if broken else ModuleType("transformer_engine.pytorch")
         monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", module)
+        base = SimpleNamespace(TransformerEngineBaseModule=WithCopies, _dummy_wgrads={})
+        holder = SimpleNamespace(base=base)
+        monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.module", holder)
+        for name in precision._NEEDED - vars(base).keys() - {"_fp8_workspaces"}:
+            monkeypatch.setattr(f"{EXTENSION}.{name}", id)
+        if lacks == "_dummy_wgrads":
+            del base._dummy_wgrads
+        elif lacks == "_fp8_workspaces":
+            monkeypatch.setattr(WithCopies, "__init__", lambda self: None)
+        elif lacks:
+            monkeypatch.setattr(f"{EXTENSION}.{lacks}", None)
 
     return make
 
@@ -38,12 +61,13 @@ def machine(monkeypatch):
         ({"installed": False}, "Transformer Engine is not installed"),
         ({"broken": True}, "Transformer Engine cannot be imported: import of transformer_engine"),
         ({"usable": False}, "Megatron-core cannot use this version of Transformer Engine"),
+        *(({"lacks": name}, f"this version .* no {name}") for name in sorted(precision._NEEDED)),
     ],
 )
 def test_why_pytorchs_layers_are_used(machine, kind, why):
     machine(**kind)
     layers = precision.describe_kernels(BF16)["training layers"]
-    assert layers.startswith(f"PyTorch ({why}")
+    assert re.match(rf"PyTorch \({why}", layers)
     assert precision.choose_backend(BF16) == "local"
 
 
@@ -119,6 +143,17 @@ def test_versions_of_a_gpu(monkeypatch):
     found = facts.installed_versions()
     assert (found["nccl"], found["gpu"]) == ("2.29.3", "H100")
     assert "cuda" in found
+
+
+def test_moments_in_bfloat16_need_transformer_engine(machine):
+    half = OptimizerConfig(moments="bfloat16")
+    machine()
+    precision.check_moments(half)
+    machine(usable=False)
+    with pytest.raises(ClusterError, match="moments = bfloat16 needs .* cannot use this version"):
+        precision.check_moments(half)
+    precision.check_moments(OptimizerConfig())
+    precision.check_moments(None)
 
 
 def test_copies_in_fp8_leave_with_the_parameters(monkeypatch):

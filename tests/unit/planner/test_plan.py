@@ -92,6 +92,7 @@ def test_the_sizes_that_are_shipped_are_those_that_were_published(name):
 def test_a_shipped_run_is_planned_from_config_json_alone(name):
     plan = planner(name).on(SHIPPED[name][1])
     assert plan.fits and plan.remedy is None and plan.why_not() is None
+    assert "bound by launches" not in as_text(plan)
     config = plan.config
     assert plan.gpu_hours == pytest.approx(config.steps * plan.num_ranks * plan.step.seconds / 3600)
     assert 0 < plan.step.utilisation < 1

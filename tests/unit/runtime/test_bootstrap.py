@@ -115,3 +115,26 @@ def test_ranks_meet_at_the_name_that_the_site_gives_its_nodes(monkeypatch):
     world = SimpleNamespace(num_nodes=2, host="n08")
     with pytest.raises(LaunchError, match=r"^n08\.invalid, the node of rank 0"):
         session.start_torch(world, control, torch.get_num_threads(), 1.0)
+
+
+def test_nccl_connects_all_ranks_before_any_of_them_sends(monkeypatch):
+    """Sends and receives of a transfer may leave ranks out, which NCCL's first call must not."""
+    calls = []
+    store = SimpleNamespace(port=29500)
+    for module, names in (
+        (torch.distributed, {"TCPStore": store, "init_process_group": None, "all_reduce": None}),
+        (torch.cuda, {"set_device": None, "synchronize": None}),
+        (session.environment, {"announce_world": None, "choose_compiler": None}),
+        (session.gloo, {"share_device": None}),
+        (torch, {"zeros": None, "set_num_threads": None}),
+    ):
+        for name, value in names.items():
+            noted = lambda *_, name=name, value=value, **__: calls.append(name) or value  # noqa: E731
+            monkeypatch.setattr(module, name, noted)
+    control = SimpleNamespace(broadcast=lambda value: value, together=lambda work: work())
+    world = SimpleNamespace(num_nodes=1, host="n0", rank=0, size=2, device="cuda:0")
+    session.start_torch(world, control, 1, 1.0)
+    started = calls.index("init_process_group")
+    assert calls[started - 1 :] == [
+        "set_device", "init_process_group", "zeros", "all_reduce", "synchronize",
+    ]  # fmt: skip

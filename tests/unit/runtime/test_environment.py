@@ -40,6 +40,9 @@ INTERFACES |= dict.fromkeys(("=ib", "^lo,docker", "eth9", ""))
 SET = [
     ({"VLLM_LOGGING_LEVEL": "DEBUG"},
      {"VLLM_LOGGING_LEVEL": "DEBUG", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1"}),
+    # Megatron-core's order of collectives and products; CUDA reads it when it starts.
+    ({}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+    ({"CUDA_DEVICE_MAX_CONNECTIONS": "32"}, {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}),
     ({}, dict(zip(ALLOCATORS, ("expandable_segments:True", None), strict=True))),
     ({ALLOCATORS[0]: ""}, dict(zip(ALLOCATORS, ("", None), strict=True))),
     ({ALLOCATORS[1]: "x"}, dict(zip(ALLOCATORS, (None, "x"), strict=True))),

@@ -116,6 +116,7 @@ def check_fsdp_roles(config: RunSections) -> None:
             f"lora (of the {name})": role.lora is not None,
             "model.fp8": role.model.fp8 is not None,
             "model.router": role.model.router is not None,
+            "optimizer.moments = bfloat16": role.moments != "float32",
             "algorithm.router_replay = rollout": config.replays_experts,
             "rollout.quantization": name == first and config.rollout.quantization is not None,
         }

@@ -32,6 +32,7 @@ from verl_hpc.engines.megatron.parameters import (
 )
 from verl_hpc.engines.megatron.passes import Passes
 from verl_hpc.engines.megatron.precision import (
+    check_moments,
     check_offload,
     choose_backend,
     drop_fp8_copies,
@@ -91,6 +92,7 @@ class MegatronEngine(LayoutEngine):
         self._guard = GuardedStep(name)
         backend = choose_backend(model)
         check_offload(parallel)
+        check_moments(optimizer)
         with groups.entered():
             self._config = transformer_config(
                 arch,

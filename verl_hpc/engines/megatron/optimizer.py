@@ -222,7 +222,16 @@ def _set_steps(shard: DistributedOptimizer, steps: int) -> None:
 
 
 def _megatron_config(settings: OptimizerConfig, dtype: torch.dtype) -> MegatronOptimizerConfig:
+    moments: dict[str, Any] = {}
+    if settings.moments != "float32":
+        kind = getattr(torch, settings.moments)
+        moments = {"use_precision_aware_optimizer": True}
+        moments |= {"exp_avg_dtype": kind, "exp_avg_sq_dtype": kind}
+        # With a recipe named, master weights stay with Megatron-core (0.16.1), as with float32.
+        # Transformer Engine's would keep their values when weights are loaded.
+        moments["fp8_recipe"] = "blockwise"
     return MegatronOptimizerConfig(
+        **moments,
         optimizer="adam",
         lr=settings.lr,
         min_lr=settings.min_lr,

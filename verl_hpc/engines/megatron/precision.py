@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
+from verl_hpc.config.model import Fp8Config, ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.errors import ClusterError
 from verl_hpc.layout.megatron import Backend
 
@@ -17,6 +17,16 @@ _HOW_TO_GET_TE = (
     "install it against this CUDA with `pip install --no-build-isolation "
     "'transformer_engine[pytorch]'`, or use the project's container (containers/)"
 )
+
+_NEEDED = {
+    "_dummy_wgrads",
+    "_fp8_workspaces",
+    "fused_permute_with_probs",
+    "fused_sort_chunks_by_index_with_probs",
+    "fused_unpermute",
+}
+"""Names of Transformer Engine that `drop_placeholders`, `drop_fp8_copies` and `moe_permute_fusion`
+go by, the last as Megatron-core has imported them."""
 
 
 def has_transformer_engine() -> bool:
@@ -37,10 +47,17 @@ def why_no_transformer_engine() -> str | None:
         # another PyTorch, anything.
         first = str(error).strip().partition("\n")[0] or type(error).__name__
         return f"Transformer Engine cannot be imported: {first}"
-    from megatron.core.extensions.transformer_engine import HAVE_TE
+    from megatron.core.extensions import transformer_engine as extension
 
     # It is written against names of Transformer Engine that come and go between versions.
-    return None if HAVE_TE else "Megatron-core cannot use this version of Transformer Engine"
+    if not extension.HAVE_TE:
+        return "Megatron-core cannot use this version of Transformer Engine"
+    from transformer_engine.pytorch.module import base
+
+    there = {name for name, value in vars(extension).items() if value is not None} | {*vars(base)}
+    there.update(base.TransformerEngineBaseModule.__init__.__code__.co_names)
+    missing = ", ".join(sorted(_NEEDED - there))
+    return f"this version of Transformer Engine has no {missing}" if missing else None
 
 
 def describe_kernels(model: ModelConfig) -> dict[str, str]:
@@ -110,6 +127,18 @@ def check_offload(parallel: ParallelConfig) -> None:
         raise ClusterError(
             "parallel.offload_activations: activations leave a GPU's memory, and this rank has no "
             "GPU; leave it out"
+        )
+
+
+def check_moments(optimizer: OptimizerConfig | None) -> None:
+    """Raises: ClusterError: moments are to be in bfloat16, and Transformer Engine's Adam, which
+    alone keeps them so, is not here."""
+    if optimizer is None or optimizer.moments == "float32":
+        return
+    if why := why_no_transformer_engine():
+        raise ClusterError(
+            f"optimizer.moments = {optimizer.moments} needs Transformer Engine's Adam, and cannot "
+            f"have it here ({why}); choose float32, or {_HOW_TO_GET_TE}"
         )
 
 

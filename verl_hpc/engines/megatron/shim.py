@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from types import CodeType, ModuleType
 
 from verl_hpc.errors import ClusterError
-
-CHECKED_VERSIONS = ("0.16.1",)
+from verl_hpc.runtime.versions import check_version
 
 _Q = r"""(['"])"""
 _RULES = [
@@ -107,7 +106,7 @@ def install() -> None:
     if any(isinstance(f, _Finder) for f in sys.meta_path):
         return
     if torch.cuda.is_available():
-        check_version()
+        _check()
         return
     if "megatron.core" in sys.modules:
         raise ClusterError(
@@ -115,24 +114,15 @@ def install() -> None:
             "verl_hpc.engines.megatron` before its first import"
         )
     sys.meta_path.insert(0, _Finder())
-    check_version()
+    _check()
     _fork_cpu_generator()
 
 
-def check_version() -> None:
-    """Import Megatron-core alone, and compare its version.
-
-    Raises:
-        ClusterError: it is another one.
-    """
+def _check() -> None:
+    """Import Megatron-core alone, and compare its version."""
     import megatron.core
 
-    if megatron.core.__version__ not in CHECKED_VERSIONS:
-        raise ClusterError(
-            f"megatron-core {megatron.core.__version__}: this package was checked with "
-            f"{', '.join(CHECKED_VERSIONS)}, of which it rewrites or replaces parts; install that "
-            "version"
-        )
+    check_version("megatron-core", megatron.core.__version__, "0.16.1")
 
 
 def _fork_cpu_generator() -> None:

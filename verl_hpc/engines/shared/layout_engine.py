@@ -85,7 +85,7 @@ class LayoutEngine:
             for kind in STATE_KINDS
             for box, view in self.optimizer.owned(region)
         ]
-        return ShardMap(state_specs(trained.tensors), parts)
+        return ShardMap(state_specs(trained.tensors, self.optimizer.settings.moments), parts)
 
     @abstractmethod
     def _primary_regions(self, rank: int) -> Sequence[Region]:

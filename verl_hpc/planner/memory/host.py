@@ -108,9 +108,9 @@ class HostMemory:
     def optimizer_copy(self, name: str, stays: bool = True) -> int:
         """Host copy of master weights and moments."""
         shape, stage, replica, _ = self._here[name]
-        kinds = 3 if shape.has_masters else 2
-        owned = role.owned_elements(shape, stage, replica) * role.MASTER_BYTES
-        return self._copy(shape, kinds * owned, stays)
+        of_element = shape.moments_bytes + role.MASTER_BYTES * shape.has_masters
+        owned = of_element * role.owned_elements(shape, stage, replica)
+        return self._copy(shape, owned, stays)
 
     def saved(self) -> Terms:
         """Host copy from which a background checkpoint is written."""
@@ -120,7 +120,8 @@ class HostMemory:
         for name, (shape, stage, replica, _) in self._here.items():
             if shape.trainable:
                 trained = role.weights(shape, stage) - role.frozen(shape, stage)
-                owned = 3 * role.MASTER_BYTES * role.owned_elements(shape, stage, replica)
+                of_element = role.MASTER_BYTES + shape.moments_bytes
+                owned = of_element * role.owned_elements(shape, stage, replica)
                 if shape.is_sharded:
                     # Ranks with the same rows each write an equal part of weights and state.
                     copies = shape.layout.dp // shape.layout.num_shards

@@ -32,31 +32,45 @@ CPU_PROCESS = 1024 * MIB
 """Resident host memory of a rank that computes on cores."""
 
 
+def groups_of(layout: TrainLayout, rank: int) -> set[tuple[int, int, int]]:
+    """First rank, distance and number of ranks of a rank's groups of a training layout that pass
+    tensors of the device.
+
+    They are those of tensor, data, context and pipeline parallelism, of experts, and of all ranks
+    for the norm of the gradient. Those with the same ranks are one (`runtime.groups.Groups`).
+    """
+    tp, dp, shards, experts = layout.tp, layout.dp, layout.num_shards, layout.ep * layout.etp
+    sizes = {(1, tp), (tp, layout.cp), (tp * dp, layout.pp), (1, layout.num_ranks)}
+    sizes |= {(tp, shards), (tp * shards, dp // shards)}
+    if experts > 1:
+        sizes |= {(1, layout.etp), (layout.etp, layout.ep), (1, experts)}
+        sizes.add((experts, tp * dp // experts))
+    place = rank - layout.first_rank
+    return {
+        (rank - place // distance % number * distance, distance, number)
+        for distance, number in sizes
+        if number > 1
+    }
+
+
 def communicators_of(layout: TrainLayout) -> int:
     """Number of communicators that a training layout uses."""
-    shards = layout.num_shards
-    replicas = (shards, layout.dp // shards)
-    sizes = (layout.tp, *replicas, layout.cp, layout.pp, layout.num_ranks)
-    return sum(size > 1 for size in sizes)
+    return len(groups_of(layout, layout.first_rank))
 
 
 def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: int) -> int:
     """NCCL communicators of a rank that have more than one rank and are used.
 
-    A training layout uses those of its tensor-, data-, context- and pipeline-parallel groups, the
-    one of all its ranks for the norm of the gradient, and one more where stages share embeddings;
-    an engine one; resharding that of the world, which is counted once.
+    Besides those of training layouts an engine has one, and resharding that of the world.
 
     Args:
         layouts: of the run; those without the rank are ignored.
         rank: number of the rank.
         rollout_size: ranks of its rollout engine; 0 or 1 without others.
     """
-    count = 1
-    for layout in set(layouts):
-        if 0 <= rank - layout.first_rank < layout.num_ranks:
-            count += communicators_of(layout)
-    return count + (rollout_size > 1)
+    here = (one for one in layouts if 0 <= rank - one.first_rank < one.num_ranks)
+    groups = {group for layout in here for group in groups_of(layout, rank)}
+    return 1 + len(groups) + (rollout_size > 1)
 
 
 def peer_channels(num_ranks: int, ranks_per_node: int, outside: int | None = None) -> int:

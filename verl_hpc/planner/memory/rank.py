@@ -21,7 +21,6 @@ from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.quantised import quantised_copies
 from verl_hpc.planner.memory.rollout import RolloutShape
-from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.step_rows import columns, longest_row, num_micro_batches, rectangles_of
 from verl_hpc.planner.memory.transfer import most_bucket_bytes, page_locked
 
@@ -267,9 +266,9 @@ class RankMemory:
         """Yield the passes of the roles here: first all log-probs, then all updates."""
         for name in self._run.settings:
             yield from self._log_probs(name)
-        for name, (shape, stage, *_) in self._here.items():
-            if shape.trainable:
-                yield self._update(name, shape, stage)
+        for name, here in self._here.items():
+            if here.shape.trainable:
+                yield self._update(name, here)
 
     def _log_probs(self, name: str) -> Iterator[Pass]:
         """Yield the pass of a role that scores samples; a role that shares another's engine
@@ -286,11 +285,14 @@ class RankMemory:
             host = {f"{owner}.weights_copy": self.host.first_copy(owner)}
         yield Pass("log_probs", name, self._with_holes(name, work), host)
 
-    def _update(self, name: str, shape: RoleShape, stage: int) -> Pass:
-        config = self._run.config
+    def _update(self, name: str, here: RoleOnRank) -> Pass:
+        config, (shape, stage, replica, _) = self._run.config, here
         tokens, count = longest_row(config, shape.layout), num_micro_batches(config, shape.layout)
         rectangles = rectangles_of(shape, config)
         work = passes.update(shape, stage, tokens, count, rectangles)
+        in_step = {term: work[term] for term in ("placeholders", "gathered")}
+        in_step["widened"] = role.widened(shape, stage, replica)
+        work = max(work, in_step, key=lambda terms: sum(terms.values()))
         on_host = in_flight(shape, stage, tokens, count, rectangles).on_host
         return Pass("update", name, self._with_holes(name, work), {f"{name}.activations": on_host})
 

@@ -18,7 +18,7 @@ from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.sharded import Shards, shards
 
 MASTER_BYTES = 4
-"""Bytes of a gradient, a master weight or a moment: float32."""
+"""Bytes of a gradient or a master weight: float32."""
 _FP8_COPIES = 2
 """Copies of a linear layer's weight, by rows and by columns, at one byte an element."""
 _MXFP8_SCALES = 2 / 32
@@ -124,12 +124,21 @@ def fp8_copies(shape: RoleShape, stage: int) -> int:
 
 def resident(shape: RoleShape, stage: int, replica: int = 0) -> dict[str, int]:
     """Bytes that the engine holds from step to step, by term."""
-    owned = owned_elements(shape, stage, replica) * MASTER_BYTES
+    owned = owned_elements(shape, stage, replica)
     return {
         "weights": weights(shape, stage),
         # Gradients of shards exist only in an update.
         "gradients": 0 if shape.is_sharded else buffer_elements(shape, stage) * MASTER_BYTES,
         # Parameters in float32 are their own master weights.
-        "masters": owned if shape.has_masters else 0,
-        "moments": 2 * owned,
+        "masters": owned * MASTER_BYTES if shape.has_masters else 0,
+        "moments": owned * shape.moments_bytes,
     }
+
+
+def widened(shape: RoleShape, stage: int, replica: int = 0) -> int:
+    """Bytes that Transformer Engine's Adam takes in a step where moments are kept in another type
+    than float32 (`FusedAdam.step`, 2.11): all in float32 at once, and one that is rounded again."""
+    if shape.moments_bytes == 2 * MASTER_BYTES:
+        return 0
+    ranges = owned_ranges(shape, stage, replica)
+    return 2 * MASTER_BYTES * sum(ranges) + shape.moments_bytes // 2 * max(ranges, default=0)

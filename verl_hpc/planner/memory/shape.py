@@ -33,6 +33,8 @@ class RoleShape:
     adapters: AdapterShape | None = None
     """Adapters that are trained in place of the parameters."""
     engine: Engine = "megatron"
+    moments_bytes: int = 8
+    """Bytes of both of Adam's moments of an element."""
     padded: bool = True
     """Whether buffers and page-locked copies are counted with their padding; a search, which
     compares thousands of layouts, leaves it out."""
@@ -49,6 +51,7 @@ class RoleShape:
         trainable: bool = True,
         on_gpu: bool = True,
         lora: LoraConfig | None = None,
+        moments: str = "float32",
     ) -> RoleShape:
         """Build a shape from the arguments of `engines.factory.build_engine`."""
         known = (
@@ -78,6 +81,7 @@ class RoleShape:
             on_gpu,
             AdapterShape.of(lora) if lora is not None else None,
             parallel.engine,
+            2 * ITEM_BYTES[moments],
         )
 
     @classmethod
@@ -94,6 +98,7 @@ class RoleShape:
             trainable=settings.trainable,
             on_gpu=on_gpu,
             lora=settings.lora,
+            moments=settings.moments,
         )
 
     @property

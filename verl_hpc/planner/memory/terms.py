@@ -28,7 +28,11 @@ TERMS: Mapping[str, Term] = {
     ),
     "gradients": Term("elements of the same buffer x 4"),
     "masters": Term("elements of the ranges that the rank's optimizer owns x 4; 0 in float32"),
-    "moments": Term("elements of the same ranges x 8"),
+    "moments": Term("elements of the same ranges x 8, or x 4 with optimizer.moments: bfloat16"),
+    "widened": Term(
+        "with optimizer.moments: bfloat16, elements of the same ranges x 8 and of the largest x 2 "
+        "in Adam's step, where that is more than what the passes take"
+    ),
     "apart": Term("elements of the parameters x bytes each, until they are in their buffer"),
     "fp8": Term(
         "2 bytes for each weight of a linear layer",
@@ -124,8 +128,8 @@ TERMS: Mapping[str, Term] = {
     ),
     "optimizer_copy": Term("masters and moments, page-locked like the weights' copy on GPUs"),
     "saved": Term(
-        "the rank's share of weights, and 12 bytes for each element that it owns; fsdp: both of "
-        "its rows, divided among ranks that have the same",
+        "the rank's share of weights, and 4 bytes and the moments' of each element that it owns; "
+        "fsdp: both of its rows, divided among ranks that have the same",
         "replicas write equal shares",
     ),
 }

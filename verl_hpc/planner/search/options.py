@@ -107,7 +107,7 @@ class Options:
     ) -> tuple[float, ...]:
         """Seconds of each operator; the last entry is the refit."""
         base, settings = self._models[role], self._run.settings[role]
-        model = Model(base.arch, cut.layout, base.head, base.dtype, base.fp8, cut.recompute)
+        model = replace(base, layout=cut.layout, recompute=cut.recompute)
         forward = model if cut.recompute == "none" else replace(model, recompute="none")
         swap = self._machine.seconds(swap_cost(self._machine, model)) if sharing else 0.0
         seconds = [0.0] * (len(self._works) + 1)

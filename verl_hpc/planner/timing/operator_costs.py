@@ -26,7 +26,7 @@ from verl_hpc.planner.timing.passes import (
     parameters_per_rank,
     update_cost,
 )
-from verl_hpc.planner.timing.refit import Refit, estimated_seconds, offloaded_bytes
+from verl_hpc.planner.timing.refit import Refit, estimated_seconds
 from verl_hpc.planner.timing.workload import Workload
 
 CONTEXT_BYTES = 3 * 2**30
@@ -115,6 +115,7 @@ def role_model(settings: RoleSettings, arch: Architecture, layout: TrainLayout) 
         settings.model.fp8 is not None,
         settings.parallel.recompute,
         settings.parallel.offload_activations,
+        settings.moments,
     )
 
 
@@ -225,7 +226,11 @@ def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost
     if not machine.hardware.kind.is_gpu:
         return {}
     parameters = parameters_per_rank(model)
-    num_bytes = offloaded_bytes(parameters, model.layout.dp, model.dtype, parts)
+    num_bytes = 0.0  # gradients come back as zeros
+    if "parameters" in parts:
+        num_bytes += element_size(model.dtype) * parameters
+    if "optimizer" in parts:  # of the rank's shard: float32 master weights and two moments
+        num_bytes += (4 + 2 * element_size(model.moments)) * parameters / model.layout.dp
     # Frozen weights are on the host already: they only come back.
     return times(2 if settings.trainable else 1, machine.pcie(num_bytes))
 

@@ -32,6 +32,9 @@ _STEP = 46
 """Bytes that an optimizer step moves per parameter of a shard. The norm reads the float32 gradient
 (4), clipping reads and writes it (8); Adam reads it (4), reads and writes master weight and two
 moments (24), and reads the master once more (4) to write the weight in two bytes (2)."""
+_CONVERTED = 32
+"""Bytes more where moments are kept in two bytes: both are read and widened (12), and afterwards
+read, rounded (12) and copied to where they are kept (8)."""
 _ELEMENTWISE = 10
 """Reads and writes of activations of the hidden size outside products, in a layer's passage: two
 norms (2 each) and two residual sums (3 each)."""
@@ -51,6 +54,7 @@ class Model:
     fp8: bool = False
     recompute: str = "none"
     offloads_activations: bool = False
+    moments: str = "float32"
 
     @property
     def products_dtype(self) -> str:
@@ -315,7 +319,8 @@ def _optimizer(machine: Machine, model: Model, micro: Cost) -> Cost:
     fabric = machine.fabric
     reduce = fabric.reduce_scatter(_GRADIENT * parameters, layout.dp, layout.tp)
     gather = fabric.all_gather(element_size(model.dtype) * parameters, layout.dp, layout.tp)
-    adam = machine.memory(parameters * _ZEROING + optimizer_parameters(model) * _STEP)
+    step = _STEP + _CONVERTED * (model.moments != "float32")
+    adam = machine.memory(parameters * _ZEROING + optimizer_parameters(model) * step)
     # Two thirds of a micro-batch's time are its backward pass.
     hidden = machine.seconds(micro) * 2 / 3
     whole = machine.seconds(reduce)

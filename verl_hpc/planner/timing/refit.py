@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -114,14 +113,3 @@ def _held_by_node(train: TrainLayout, per_node: int) -> float:
     stages = max(per_node // stage, 1)
     shards = min(per_node / stages, train.tp) / train.tp
     return min(stages / train.pp, 1.0) * shards
-
-
-def offloaded_bytes(parameters_per_rank: float, dp: int, dtype: str, parts: Sequence[str]) -> float:
-    """Bytes of one role that are offloaded and come back: weights, and the rank's shard of Adam's
-    float32 master weights and two moments. Gradients come back as zeros."""
-    num_bytes = 0.0
-    if "parameters" in parts:
-        num_bytes += element_size(dtype) * parameters_per_rank
-    if "optimizer" in parts:
-        num_bytes += 12 * parameters_per_rank / dp
-    return num_bytes

@@ -220,6 +220,24 @@ def test_offloading_frees_the_device_while_it_generates_and_takes_host_memory():
     assert set(of["away"].host) - set(of["plain"].host) == {"actor.optimizer_copy"}
 
 
+def test_moments_in_bfloat16_take_half():
+    away, lr = {"optimizer": True}, {"lr": 1e-6}
+    plain, half = (
+        {
+            p.name: p
+            for p in small(model__dtype="bfloat16", offload=away, optimizer=given).of_rank(0)
+        }
+        for given in (lr, {**lr, "moments": "bfloat16"})
+    )
+    moments = half["save"].device["actor.moments"]
+    assert plain["save"].device["actor.moments"] == 2 * moments
+    assert plain["save"].host["actor.saved"] - half["save"].host["actor.saved"] == moments
+    for of, run in ((3, plain), (2, half)):  # masters are as large as moments in bfloat16
+        copy = run["generate"].host["actor.optimizer_copy"]
+        assert copy == page_locked(of * moments)
+    assert plain["update"].device_bytes - half["update"].device_bytes == moments
+
+
 def test_cores_share_the_memory_of_their_node():
     cores = Hardware(KINDS["cpu"], 4, host_bytes=64 * GIB)
     found = small(hardware=cores, rollout={"engine": "hf", "num_samples": 4, "max_num_seqs": 1})

@@ -61,12 +61,21 @@ def test_with_staleness_the_next_rollout_is_made_meanwhile():
     assert stale.seconds < fresh.seconds == pytest.approx(sum(fresh.operators.values()))
 
 
-def test_offloading_is_paid_by_the_reshard():
-    kept, offloaded = predict(), predict(**OFFLOAD)
+@pytest.mark.parametrize("moments, of_state", [("float32", 12), ("bfloat16", 8)])
+def test_offloading_is_paid_by_the_reshard(moments, of_state):
+    optimizer = {"optimizer": {"moments": moments}}
+    kept, offloaded = predict(**optimizer), predict(**optimizer, **OFFLOAD)
     more = offloaded.operators[RESHARD] - kept.operators[RESHARD]
-    # 16 GB of weights and 12 bytes of Adam's state for each parameter of a sixteenth, both ways.
-    num_bytes = 2 * (2 * 8.03e9 + 12 * 8.03e9 / 16)
+    # 16 GB of weights, and Adam's state of each parameter of a sixteenth, both ways.
+    num_bytes = 2 * (2 * 8.03e9 + of_state * 8.03e9 / 16)
     assert more == pytest.approx(num_bytes / (64e9 * H100.efficiency.pcie), rel=0.01)
+
+
+def test_the_reshard_merges_adapters_into_a_base_from_host_memory():
+    adapters, whole = predict(lora={"rank": 8}), predict()
+    assert not whole.costs[RESHARD]["pcie"]
+    assert adapters.costs[RESHARD]["pcie"] == pytest.approx(2 * 8.03e9 / 64e9, rel=0.01)
+    assert adapters.operators[RESHARD] > H100.seconds(adapters.costs[RESHARD])
 
 
 def test_a_reference_in_the_actors_engine_comes_from_the_host():

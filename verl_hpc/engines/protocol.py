@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -18,12 +18,16 @@ STATE_KINDS = ("main", "exp_avg", "exp_avg_sq")
 """Tensors of an optimizer's state: master weights and Adam's two moments, all float32."""
 
 
-def state_specs(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-    """Return the logical tensors of a model's optimizer state, named '<kind>/<name>'."""
+def state_specs(
+    tensors: Mapping[str, TensorSpec], buffers: Collection[str] = ()
+) -> dict[str, TensorSpec]:
+    """Return the logical tensors of a model's optimizer state, named '<kind>/<name>'; its `buffers`
+    (`Architecture.buffers`) have none."""
     return {
         f"{kind}/{name}": TensorSpec(spec.shape, "float32")
         for kind in STATE_KINDS
         for name, spec in tensors.items()
+        if name not in buffers
     }
 
 

@@ -208,7 +208,9 @@ class _Parts:
     def _maps(self) -> tuple[ShardMap, ShardMap]:
         engine, tensors = self._role.training, self._role.trained_map.tensors
         if engine is None:
-            return self._role.trained_map, ShardMap(state_specs(tensors), [])
+            return self._role.trained_map, ShardMap(
+                state_specs(tensors, self._role.arch.buffers), []
+            )
         return engine.trained_map, engine.optimizer_map(primary=True)
 
     @cached_property

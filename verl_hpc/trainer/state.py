@@ -165,7 +165,7 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     if engine is not None:
         engine.weights_changed()
     state = control.together(lambda: step.component(f"{role.name}.optimizer"))
-    needed = ShardMap(state_specs(role.trained_map.tensors), [])
+    needed = ShardMap(state_specs(role.trained_map.tensors, role.arch.buffers), [])
     tensors = {}
     if engine is not None:
         needed, tensors = engine.optimizer_map(), engine.optimizer_tensors()

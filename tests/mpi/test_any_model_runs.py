@@ -53,8 +53,8 @@ def test_ppo_goes_on_with_other_shards(here, shared_directory):
         more |= {"parallel": parallel, "steps": steps, "checkpoint": {"resume": "auto", "every": 1}}
         return finish(here, configure(label, model, shared_directory, **more, rollout=vllm))
 
-    alone = run("alone", 2, SHARDED)
+    alone = run("any-alone", 2, SHARDED)
     assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in alone)
-    run("again", 1, SHARDED)
-    again = run("again", 2, SHARDED | {"fsdp": {"shard_size": 1}})
+    run("any-again", 1, SHARDED)
+    again = run("any-again", 2, SHARDED | {"fsdp": {"shard_size": 1}})
     assert_same(again, alone, ("actor/loss", "actor/grad_norm", "critic/"), rel=1e-4)

@@ -21,6 +21,7 @@ from verl_hpc.engines import factory
 from verl_hpc.engines.factory import start_layouts
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.engines.protocol import Head, TrainingEngine
+from verl_hpc.hf.model import resolved
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout
@@ -56,7 +57,7 @@ def build_engine(
     ParallelConfig that are no sizes."""
     start_layouts(here.groups, [layout], seed=1)
     engine = factory.build_engine(
-        read_architecture(directory),
+        resolved(read_architecture(directory)),
         layout,
         ModelConfig(path=str(directory), dtype=dtype, router=router),
         ParallelConfig(**layout.sizes_of_model, sequence_parallel=sequence_parallel, **parallel),
@@ -105,7 +106,7 @@ def rollout_of(
     here, directory: Path, replicas, config: RolloutConfig, dtype: str = "float32", **settings: Any
 ) -> RolloutEngine | None:
     """The rollout engine of a configuration, without weights; None on ranks of no replica."""
-    arch, path = read_architecture(directory), str(directory)
+    arch, path = resolved(read_architecture(directory)), str(directory)
     return build_rollout(here.world, arch, path, path, replicas, config, dtype, **settings)
 
 

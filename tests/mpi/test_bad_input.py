@@ -79,7 +79,7 @@ def other_names(make_map):
     "room, name, message",
     [
         (build, "megatron_shard_map", "Megatron-core has other"),
-        (rollout_map, "hf_shard_map", "rollout.engine = hf has other"),
+        (rollout_map, "whole_shard_map", "rollout.engine = hf has other"),
     ],
 )
 def test_an_engine_with_other_parameters_than_its_map(
@@ -116,7 +116,7 @@ def place(here, tiny_model, shared_directory):
     if here.world.rank == 0:
         for name, text in {
             "no-weights/config.json": config,
-            "gpt2/config.json": json.dumps({"model_type": "gpt2"}),
+            "images/config.json": json.dumps({"model_type": "qwen2_vl"}),
             "empty.jsonl": "",
             "last.jsonl": '{"prompt": "1?", "answer": "2"}\n' * 950 + '{"prompt": 5}\n',
         }.items():
@@ -165,9 +165,7 @@ def wrong(place, odd):
     for message, path in {
         "model.path = nowhere: no such directory; give a Hugging Face": "nowhere",
         r"no \*\.safetensors in": f"{place}/no-weights",
-        "model_type = 'gpt2' is not mapped: it needs learned positions.*mapped are llama": (
-            f"{place}/gpt2"
-        ),
+        "model_type = 'qwen2_vl' is not supported: it needs images in prompts": f"{place}/images",
     }.items():
         yield ModelError, message, {"model": {"path": path}}
     message = "model.fp8: FP8 needs a GPU, and this rank has none"

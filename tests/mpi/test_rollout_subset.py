@@ -17,7 +17,7 @@ from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_received
-from verl_hpc.layout.rollout import hf_shard_map, rollout_shard_map
+from verl_hpc.layout.rollout import rollout_shard_map, whole_shard_map
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.rollout.protocol import Sampling, replica_of
 from verl_hpc.transfer.execute import Transfer
@@ -52,7 +52,7 @@ def test_weights_of_other_ranks_generate(here, directory, reference, source_of, 
     arch, rank = read_architecture(directory), here.world.rank
     source = megatron_shard_map(arch, TrainLayout(tp=2), dtype="float32")
     if source_of == "one rank":
-        source = hf_shard_map(arch, ((0,),), "float32")
+        source = whole_shard_map(arch, ((0,),), "float32")
     weights = memory(source, rank)
     files = plan_transfer(safetensors_shard_map(directory), source, here.world.node_of)
     Transfer(files, rank, SafetensorsReader()).run({}, weights, torch.float32)

@@ -103,7 +103,7 @@ NAMES = {
     "verl_hpc/config/model.py": "Engine",
     "verl_hpc/config/rollout.py": "Engine",
     "verl_hpc/engines/factory.py": "build_engine engine_shard_map describe_kernels",
-    "verl_hpc/layout/rollout.py": "hf_shard_map rollout_shard_map",
+    "verl_hpc/layout/rollout.py": "whole_shard_map rollout_shard_map",
     "verl_hpc/rollout/factory.py": "import_engine build_rollout",
 }
 

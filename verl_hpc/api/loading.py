@@ -17,7 +17,7 @@ from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.json_file import read_json_object
-from verl_hpc.layout.not_mapped import NOT_MAPPED
+from verl_hpc.layout.not_mapped import REFUSED
 from verl_hpc.sources.local import model_directory
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def _no_language_model(directory: str) -> str:
         family = str(read_json_object(Path(directory) / "config.json").get("model_type"))
     except ModelError:
         return ""
-    if family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or family not in NOT_MAPPED:
+    if family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or family not in REFUSED:
         return ""
-    return f"\n{family} is not trained here: it needs {NOT_MAPPED[family]}"
+    return f"\n{family} is not trained here: it needs {REFUSED[family]}"
 
 
 def chosen_dtype(setting: str, name: str | torch.dtype) -> torch.dtype:

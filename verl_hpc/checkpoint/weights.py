@@ -15,7 +15,6 @@ from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.heads import HEAD_TENSORS, SCORE_HEAD, VALUE_HEAD, Head, model_tensors
-from verl_hpc.layout.hf_config import parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.safetensors import safetensors_shard_map
@@ -169,8 +168,8 @@ def open_weights(
         step = Step(source, check_files)
         chosen = component_of(step, *(components or ("actor",)))
         directory = step.hf_directory(chosen)
-        arch = read_architecture(directory)
         shard_map, reader = step.component(chosen), step.reader()
+        arch = read_architecture(directory).with_shapes(shard_map.tensors)
         weights = Weights(arch, shard_map, reader, directory, head, component=chosen)
         if any(".lora_" in name for name in shard_map.tensors):
             raise ModelError(
@@ -181,8 +180,7 @@ def open_weights(
     elif source.is_dir():
         arch = read_architecture(source)
         file = source / "config.json"
-        fields = parse_hf_config(read_json_object(file), str(file))
-        pad = fields.pad_token_id if head == "score" else None
+        pad = read_json_object(file).get("pad_token_id") if head == "score" else None
         shard_map = safetensors_shard_map(source)
         weights = Weights(arch, shard_map, SafetensorsReader(), source, head, pad)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -19,18 +19,20 @@ STATE_KINDS = ("main", "exp_avg", "exp_avg_sq")
 
 
 def state_specs(
-    tensors: Mapping[str, TensorSpec], moments: str = "float32"
+    tensors: Mapping[str, TensorSpec], moments: str = "float32", buffers: Collection[str] = ()
 ) -> dict[str, TensorSpec]:
     """Return the logical tensors of a model's optimizer state, named '<kind>/<name>'.
 
     Args:
-        tensors: those that are trained.
+        tensors: trained tensors.
         moments: element type of Adam's moments.
+        buffers: those of the tensors that have no state (`Architecture.buffers`).
     """
     return {
         f"{kind}/{name}": TensorSpec(spec.shape, "float32" if kind == "main" else moments)
         for kind in STATE_KINDS
         for name, spec in tensors.items()
+        if name not in buffers
     }
 
 

@@ -1,22 +1,25 @@
 """Architecture of a decoder: sizes read from a Hugging Face `config.json`, and its tensors.
 
-Its tensors follow from the layer table of its family (`layout/families.py`).
+Its tensors follow from the layer table of its family (`layout/families.py`), or are those of the
+model's files where its family has no table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from verl_hpc.errors import ModelError
+from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.layout.families import FAMILIES, Family
 from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
-from verl_hpc.layout.not_mapped import NOT_MAPPED
+from verl_hpc.layout.not_mapped import NOT_MAPPED, REFUSED
+from verl_hpc.layout.published import Published, shapes_in, shapes_of, sizes_of
 from verl_hpc.layout.shard_map import TensorSpec
 
 _NEEDED = (
@@ -30,7 +33,8 @@ _NEEDED = (
 
 @dataclass(frozen=True)
 class Architecture:
-    """Sizes of a decoder-only transformer with RMSNorm, rotary embeddings and SwiGLU."""
+    """Sizes of a decoder-only transformer: with RMSNorm, rotary embeddings and SwiGLU where its
+    family has a layer table."""
 
     family: str
     num_layers: int
@@ -52,9 +56,29 @@ class Architecture:
     renormalise_router: bool = True
     """Whether the weights of a token's experts sum to one, or are those of all experts' softmax."""
     dtype: str = "bfloat16"
+    published: Published | None = None
+    """What the files say of a model whose family has no layer table."""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the family has a layer table, which Megatron-core and transfers into vLLM's own
+        parameters need; others train with fully_shard and reach vLLM by their names."""
+        return self.family in FAMILIES
 
     @property
     def layer_table(self) -> LayerTable:
+        """The family's table.
+
+        Raises:
+            LayoutError: it has none.
+        """
+        if not self.is_mapped:
+            needs = NOT_MAPPED.get(self.family)
+            raise LayoutError(
+                f"model_type = {self.family!r} has no layer table"
+                f"{f', which would need {needs}' if needs else ''}: it is trained with parallel."
+                "engine: fsdp alone, all of its weights (docs/models.md, Families)"
+            )
         return FAMILIES[self.family].table
 
     @property
@@ -67,7 +91,8 @@ class Architecture:
 
     @property
     def is_moe(self) -> bool:
-        return bool(self.layer_table.expert_rows)
+        """Whether it is a mixture of experts by its layer table."""
+        return self.is_mapped and bool(self.layer_table.expert_rows)
 
     @property
     def routed_bytes(self) -> int:
@@ -82,7 +107,9 @@ class Architecture:
 
     @property
     def qk_norm(self) -> bool:
-        return self.layer_table.has("self_attn.q_norm.weight")
+        """Whether queries and keys are normalised; taken to be so, which keeps more activations,
+        where the family has no table."""
+        return not self.is_mapped or self.layer_table.has("self_attn.q_norm.weight")
 
     @property
     def rotary_interleaved(self) -> bool:
@@ -96,15 +123,47 @@ class Architecture:
         """Logical tensors by Hugging Face name, in checkpoint order; all of `dtype`.
 
         Tied embeddings are one tensor, `model.embed_tokens.weight`.
+
+        Raises:
+            ModelError: the family has no layer table, and the files of the weights were not there.
         """
         kind = dtype or self.dtype
-        return {name: TensorSpec(shape, kind) for name, shape in self._shapes()}
+        return {
+            name: TensorSpec(shape, "float32" if name in self.buffers else kind)
+            for name, shape in self._shapes()
+        }
+
+    @property
+    def buffers(self) -> frozenset[str]:
+        """Names of tensors that are no parameters (`Published.buffers`)."""
+        return self.published.buffers if self.published is not None else frozenset()
 
     @cached_property
     def num_parameters(self) -> int:
-        return sum(spec.num_bytes for spec in self.tensors("uint8").values())
+        return sum(prod(shape) for _, shape in self._shapes())
+
+    def with_shapes(
+        self, tensors: Mapping[str, TensorSpec], buffers: frozenset[str] = frozenset()
+    ) -> Architecture:
+        """Return this architecture with other tensors, if its family has no layer table."""
+        if self.published is None:
+            return self
+        published = Published(self.published.config, shapes_of(tensors), buffers)
+        return replace(self, published=published)
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        if self.published is None:
+            yield from self._shapes_of_table()
+        elif self.published.shapes:
+            yield from self.published.shapes.items()
+        else:
+            raise ModelError(
+                f"model_type = {self.family!r} has no layer table, so its tensors are read from "
+                "its weights, and there is no *.safetensors beside config.json; give the directory "
+                "of the whole model"
+            )
+
+    def _shapes_of_table(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "model.embed_tokens.weight", (self.vocab_size, self.hidden_size)
         shapes: dict[str, tuple[int, ...]] = {}
         for row in self._layer_rows():
@@ -129,7 +188,7 @@ def read_architecture(path: str | Path) -> Architecture:
     """Read a model directory, or a `config.json` itself.
 
     Raises:
-        ModelError: nothing there, unreadable, or of a family or variant that is not mapped.
+        ModelError: nothing there, unreadable, or of a family or variant that is not supported.
     """
     source = Path(path)
     file = source / "config.json" if source.is_dir() else source
@@ -138,23 +197,34 @@ def read_architecture(path: str | Path) -> Architecture:
             f"model: no config.json at {source}; give a Hugging Face model directory "
             "or the path of its config.json"
         )
-    return architecture_from(read_json_object(file), str(file))
+    config = read_json_object(file)
+    mapped = str(config.get("model_type")) in FAMILIES
+    return architecture_from(config, str(file), None if mapped else shapes_in(file.parent))
 
 
-def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Architecture:
+def architecture_from(
+    config: Mapping[str, Any],
+    origin: str = "config",
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Architecture:
     """Turn the contents of a `config.json` into an `Architecture`.
 
+    Args:
+        config: the contents.
+        origin: what error messages call them.
+        shapes: shapes of the weights' tensors, for a family without a layer table.
+
     Raises:
-        ModelError: the family is not mapped, a field is missing, or a variant is not supported.
+        ModelError: the family is refused, a field is missing, or a variant is not supported.
     """
     family = config.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
-        needs = NOT_MAPPED.get(str(family))
-        why = f": it needs {needs}" if needs else ""
+    if not isinstance(family, str):
         raise ModelError(
-            f"{origin}: model_type = {family!r} is not mapped{why}; mapped are "
-            f"{', '.join(FAMILIES)}"
+            f"{origin}: model_type = {family!r}; give the config.json of a Hugging Face model, "
+            "whose model_type names its family"
         )
+    if family not in FAMILIES:
+        return _published(family, config, origin, shapes or {})
     # Name all missing fields at once, before any type is checked.
     missing = [field for field in _NEEDED if field not in config]
     if missing:
@@ -194,6 +264,26 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         renormalise_router=not FAMILIES[family].norm_topk_prob or bool(fields.norm_topk_prob),
         dtype=fields.dtype or fields.torch_dtype or "float32",
     )
+
+
+def _published(
+    family: str, config: Mapping[str, Any], origin: str, shapes: Mapping[str, tuple[int, ...]]
+) -> Architecture:
+    """Architecture of a family without a layer table."""
+    if family in REFUSED:
+        raise ModelError(
+            f"{origin}: model_type = {family!r} is not supported: it needs {REFUSED[family]}"
+        )
+    problems = {
+        "quantization_config": "quantised weights are not trained; convert them to bfloat16 with "
+        "transformers first, and remove the field",
+        "is_encoder_decoder": "only decoders are trained",
+    }
+    for name, why in problems.items():
+        if config.get(name):
+            raise ModelError(f"{origin}: {name} = {config[name]!r}: {why}")
+    sizes = sizes_of(config, origin)
+    return Architecture(family, **sizes, published=Published(config, shapes))
 
 
 def _experts_per_token(fields: HfConfig, num_experts: int) -> int:

@@ -1,14 +1,15 @@
 """Shard map of PyTorch's fully_shard: each rank holds rows of every tensor. With several copies
 (HSDP) each group of ranks holds all rows.
 
-A parameter is one tensor of the checkpoint, under its own name. It is cut along its first dimension
-as torch.chunk cuts: into shares of equal size, rounded up, so that the last rank that has any rows
-may have fewer, and those after it none.
+A parameter is cut along its first dimension as torch.chunk cuts: into shares of equal size, rounded
+up, so that the last rank that has any rows may have fewer, and those after it none. It is one
+tensor of the checkpoint, or has several of them in it, such as all experts of a layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 from verl_hpc.errors import LayoutError
@@ -43,6 +44,43 @@ def rows_of(num_rows: int, num_ranks: int) -> list[range]:
     return [range(*pair) for pair in pairwise(bounds)]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor of a checkpoint lies in a parameter, or in a buffer that every rank has.
+
+    Args:
+        view: place in the whole parameter.
+        num_rows: size of the parameter's first dimension; 0 for a buffer, which is not cut.
+        row_size: elements of one of its rows.
+    """
+
+    view: View
+    num_rows: int = 0
+    row_size: int = 1
+
+    @classmethod
+    def of_parameter(cls, name: str, shape: tuple[int, ...]) -> Place:
+        """The place of a tensor that is a parameter of its own."""
+        strides = row_major_strides(shape)
+        return cls(View(name, 0, strides), shape[0], strides[0])
+
+    def within(self, shape: tuple[int, ...], rows: range) -> Box | None:
+        """The part of a tensor of this shape that lies in some rows of the parameter.
+
+        Expert 5 of 8, stacked along the first dimension, is all in row 5; rows 0-2 of a tensor that
+        is the second of three blocks of 4 rows are rows 4-6 of the parameter.
+        """
+        first = self.view.offset // self.row_size
+        start, stop = [0] * len(shape), list(shape)
+        for dim, (size, stride) in enumerate(zip(shape, self.view.strides, strict=True)):
+            if size > 1 and stride >= self.row_size:
+                step = stride // self.row_size
+                start[dim] = min(max(-((first - rows.start) // step), 0), size)
+                stop[dim] = min(max(-((first - rows.stop) // step), 0), size)
+                return Box(tuple(start), tuple(stop)) if start[dim] < stop[dim] else None
+        return Box.whole(shape) if first in rows else None
+
+
 def check_fsdp_layout(arch: Architecture, layout: TrainLayout) -> None:
     """Refuse layouts that do more than shard whole layers over all ranks.
 
@@ -68,6 +106,7 @@ def fsdp_shard_map(
     *,
     head: Head = "language_model",
     dtype: str | None = None,
+    places: Mapping[str, Place] | None = None,
 ) -> ShardMap:
     """Shard map of a model whose parameters fully_shard has cut over the ranks of a layout.
 
@@ -80,23 +119,36 @@ def fsdp_shard_map(
         layout: its ranks; every size but dp is 1.
         head: the output layer.
         dtype: element type of the parameters; the architecture's own if None.
+        places: where its tensors lie, for a family without a layer table; each is taken for a
+            parameter of its own if None, which gives the same number of bytes.
 
     Raises:
         LayoutError: another size, or a mixture of experts.
     """
     check_fsdp_layout(arch, layout)
     tensors = model_tensors(arch, head, dtype)
+    if places is not None:  # files may have an output layer that another head takes the place of
+        tensors = {name: spec for name, spec in tensors.items() if name in places}
     regions = [
         region
         for name, spec in tensors.items()
-        for region in _regions(name, spec.shape, layout.shard_grid)
+        for region in _regions(
+            name,
+            spec.shape,
+            places[name] if places else Place.of_parameter(name, spec.shape),
+            layout.shard_grid,
+        )
     ]
     return ShardMap(tensors, regions)
 
 
-def _regions(name: str, shape: tuple[int, ...], grid: RankGrid) -> Iterator[Region]:
-    strides, rest = row_major_strides(shape), shape[1:]
-    for shard, rows in enumerate(rows_of(shape[0], grid.axis_size("shard"))):
-        if rows:
-            box = Box((rows.start, *(0 for _ in rest)), (rows.stop, *rest))
-            yield Region(name, box, grid.ranks(shard=shard), View(name, 0, strides))
+def _regions(name: str, shape: tuple[int, ...], place: Place, grid: RankGrid) -> Iterator[Region]:
+    if not place.num_rows:
+        yield Region(name, Box.whole(shape), grid.ranks(), place.view)
+        return
+    for shard, rows in enumerate(rows_of(place.num_rows, grid.axis_size("shard"))):
+        box = place.within(shape, rows) if rows else None
+        if box is not None:
+            view = place.view.of(box, Box.whole(shape))
+            offset = view.offset - rows.start * place.row_size
+            yield Region(name, box, grid.ranks(shard=shard), View(view.name, offset, view.strides))

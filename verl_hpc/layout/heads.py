@@ -29,7 +29,9 @@ def model_tensors(
 
     A projection to one number takes the place of lm_head.weight.
     """
-    tensors = arch.tensors(dtype)
+    # Files of a critic or a reward model have a head of their own.
+    others = HEAD_TENSORS.values()
+    tensors = {name: spec for name, spec in arch.tensors(dtype).items() if name not in others}
     if head in HEAD_TENSORS:
         tensors.pop("lm_head.weight", None)
         tensors[HEAD_TENSORS[head]] = TensorSpec((1, arch.hidden_size), dtype or arch.dtype)

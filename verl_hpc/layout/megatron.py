@@ -151,8 +151,9 @@ def check_megatron_layout(arch: Architecture, layout: TrainLayout) -> None:
     """Refuse sizes that Megatron-core cannot shard this model by.
 
     Raises:
-        LayoutError: naming the two numbers that do not divide.
+        LayoutError: naming the two numbers that do not divide; or a family without a layer table.
     """
+    _ = arch.layer_table
     for axis, size in (("expert_parallel", layout.ep), ("expert_tensor_parallel", layout.etp)):
         if size > 1 and not arch.is_moe:
             raise LayoutError(f"{axis} = {size} with a model that has no experts; leave it out")

@@ -1,4 +1,4 @@
-"""Known model families that cannot be trained here, and what each would need."""
+"""Known model families without a layer table, and those that cannot be trained here at all."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ _LINEAR_ATTENTION = (
     "tables have one kind of layer; also shared experts with a gate and partial rotary embeddings"
 )
 
+_SPARSE = (
+    "sparse attention that reads nothing of the padding behind a row: transformers' indexer does"
+)
+
 _GPT2 = (
     "learned positions in place of rotary embeddings, LayerNorm with biases in place of RMSNorm, "
     "biases of all linear layers, GELU without a gate, and"
@@ -33,32 +37,49 @@ _FOUR_NORMS = "norms behind attention and MLP, sliding windows in some layers"
 
 NOT_MAPPED: Mapping[str, str] = {
     "gpt2": f"{_GPT2} weights that its checkpoint has transposed (Conv1D)",
-    "gpt_bigcode": f"{_GPT2} one key/value head in a fused projection",
     "gpt_neox": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side, "
     "and GELU without a gate",
-    "qwen": "its publisher's own Python code, which is not run here (transformers has no such "
-    "model), a fused projection with biases (attn.c_attn), and attention scaled by the logarithm "
-    "of the length; Qwen2 and newer are mapped",
     "phi": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side",
-    "phimoe": "LayerNorm with biases, a router of its own (sparsemixer), and experts' biases",
     "deepseek_v2": f"{_MLA}, shared experts, and dense layers before those of experts",
     "deepseek_v3": f"{_MLA}, {_SIGMOID}, and dense layers before those of experts",
-    "deepseek_v32": f"{_MLA}, sparse attention with an indexer, {_SIGMOID}",
     "kimi_k2": f"{_MLA}, {_SIGMOID}, and dense layers before those of experts",
     "glm4_moe": f"{_SIGMOID}, dense layers before those of experts, partial rotary embeddings",
     "qwen2_moe": "a shared expert with a gate",
     "qwen3_next": _LINEAR_ATTENTION,
-    "qwen3_5": f"{_LINEAR_ATTENTION}; {_VISION}",
-    "qwen3_5_moe": f"{_LINEAR_ATTENTION}; {_VISION}",
     "gemma": _GEMMA,
     "gemma2": f"{_GEMMA}, {_FOUR_NORMS}, and soft caps on attention and on logits",
     "gemma3_text": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ",
-    "gemma3": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ; {_VISION}",
     "gpt_oss": "attention sinks and sliding windows in every second layer, biases of experts and "
-    "of the router, clamped SwiGLU with interleaved gate and up rows, and MXFP4 checkpoints",
+    "of the router, and clamped SwiGLU with interleaved gate and up rows",
+}
+"""What a layer table of a family would need, by `model_type` of a `config.json`."""
+
+_VLLM = (
+    "arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 falcon_h1 gemma gemma2 gemma3_text "
+    "glm4 glm4_moe gpt2 gpt_neox gpt_oss granite granitemoe hunyuan_v1_dense kimi_k2 llama4_text "
+    "minimax_m2 nemotron nemotron_h olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_next seed_oss "
+    "smollm3 stablelm starcoder2"
+)
+BY_NAME: Mapping[str, str] = dict.fromkeys(_VLLM.split(), "vllm") | {
+    "ernie4_5_moe": "hf",
+    "exaone4": "hf",
+}
+"""Families that were trained with fully_shard in tests, each with the rollout engine that computes
+as transformers does; on CPUs vLLM has no kernels for minimax_m2 and the experts of nemotron_h."""
+
+REFUSED: Mapping[str, str] = {
+    "qwen": "its publisher's own Python code, which is not run here (transformers has no such "
+    "model), a fused projection with biases (attn.c_attn), and attention scaled by the logarithm "
+    "of the length; Qwen2 and newer are supported",
+    "glm_moe_dsa": _SPARSE,
+    "deepseek_v32": _SPARSE,
+    "phimoe": "a router without random numbers in training (sparsemixer draws them)",
+    "qwen3_5": f"{_LINEAR_ATTENTION}; {_VISION}",
+    "qwen3_5_moe": f"{_LINEAR_ATTENTION}; {_VISION}",
+    "gemma3": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ; {_VISION}",
     "qwen2_vl": _VISION,
     "qwen2_5_vl": _VISION,
     "qwen3_vl": f"{_VISION}; visual features are added in several decoder layers (deepstack)",
     "qwen3_vl_moe": f"{_VISION}; visual features are added in several decoder layers (deepstack)",
 }
-"""Missing features of unsupported families, by `model_type` of a `config.json`."""
+"""What families that no engine trains would need, by `model_type` of a `config.json`."""

@@ -25,11 +25,16 @@ def rollout_shard_map(
         dtype: element type of the weights.
 
     Raises:
-        ConfigError: tensor parallelism with transformers' engine.
+        ConfigError: tensor parallelism with transformers' engine, or a setting that a family
+            without a layer table does not have.
         LayoutError: the model does not divide by the sizes, or its blocks do not.
     """
     if config.engine == "hf":
-        return hf_shard_map(arch, replicas, dtype)
+        _check_one_rank(replicas)
+        return whole_shard_map(arch, replicas, dtype)
+    if not arch.is_mapped:
+        _check_by_name(config, arch)
+        return whole_shard_map(arch, replicas, dtype)
     engines = staged_shard_map(
         arch, replicas, config.pipeline_parallel, dtype, config.expert_parallel
     )
@@ -114,17 +119,56 @@ def staged_shard_map(
     return ShardMap(maps[0].tensors, regions)
 
 
-def hf_shard_map(arch: Architecture, replicas: Sequence[tuple[int, ...]], dtype: str) -> ShardMap:
-    """Shard map of transformers' engine: every tensor whole on every rank, under its own name.
-
-    Raises:
-        ConfigError: a replica has more than one rank.
-    """
+def _check_one_rank(replicas: Sequence[tuple[int, ...]]) -> None:
     if len(replicas[0]) != 1:
         raise ConfigError(
             f"rollout.tensor_parallel = {len(replicas[0])} with rollout.engine = hf; it has "
             "the whole model on every rank, so choose 1, or engine: vllm"
         )
+
+
+def _check_by_name(config: RolloutConfig, arch: Architecture) -> None:
+    settings = {
+        "pipeline_parallel": config.pipeline_parallel > 1,
+        "expert_parallel": config.expert_parallel,
+        "quantization": config.quantization is not None,
+    }
+    for name, is_set in settings.items():
+        if is_set:
+            raise ConfigError(
+                f"rollout.{name} = {getattr(config, name)}: a {arch.family} has no layer table "
+                "(docs/models.md), and its weights reach vLLM by their names: leave it out"
+            )
+
+
+def whole_shard_map(
+    arch: Architecture, replicas: Sequence[tuple[int, ...]], dtype: str
+) -> ShardMap:
+    """Shard map of an engine that gets every tensor whole on every rank, under its own name: that
+    of transformers, and vLLM where it cuts the tensors of a family itself."""
     tensors = arch.tensors(dtype)
-    holders = tuple(rank for (rank,) in replicas)
+    holders = tuple(sorted(rank for group in replicas for rank in group))
     return ShardMap(tensors, [whole(n, n, s.shape, holders) for n, s in tensors.items()])
+
+
+PART_BYTES = 2**28
+"""Bytes of whole tensors that are sent to an engine at a time, unless one has more."""
+
+
+def in_parts(engine: ShardMap, most_bytes: int = PART_BYTES) -> list[ShardMap]:
+    """Cut a map into maps of neighbouring tensors, each of at most so many bytes or one tensor."""
+    parts: list[list[str]] = []
+    size = most_bytes
+    for name, spec in engine.tensors.items():
+        size += spec.num_bytes
+        if size > most_bytes:
+            parts.append([])
+            size = spec.num_bytes
+        parts[-1].append(name)
+    return [
+        ShardMap(
+            {name: engine.tensors[name] for name in names},
+            [region for name in names for region in engine.by_tensor[name]],
+        )
+        for names in parts
+    ]

@@ -6,11 +6,12 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.families import FAMILIES
-from verl_hpc.layout.not_mapped import NOT_MAPPED
+from verl_hpc.layout.not_mapped import BY_NAME, REFUSED
 from verl_hpc.sources.local import local_directory
 
 
@@ -21,21 +22,31 @@ def _names() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple((re.compile(name, re.IGNORECASE), family) for name, family in names.items())
 
 
-def model_at(path: str) -> tuple[bool | None, str]:
-    """Whether a model is a mixture of experts, None if neither says it, and why a run refuses it,
-    if it does, by its `config.json` on this machine, or else by its name."""
+Kind = Literal["dense", "mixture", "by_name"]
+"""What trains a model: any engine, Megatron-core alone, or fully_shard alone."""
+
+
+def model_at(path: str) -> tuple[Kind | None, str]:
+    """What kind of model it is, None if nothing says it, and why a run refuses it, if it does, by
+    its `config.json` on this machine, or else by its name."""
     directory = Path(local_directory(path))
     if (directory / "config.json").is_file():
         try:
-            return read_architecture(directory).is_moe, ""
+            return _kind(read_architecture(directory).family), ""
         except ModelError as error:
-            return False, str(error)
+            return None, str(error)
     name = path.partition("@")[0].rstrip("/").rpartition("/")[2].replace("_", "-")
     family = next((family for known, family in _names() if known.search(name)), "")
     if not family:
         return None, ""
-    if family in FAMILIES:
-        return bool(FAMILIES[family].table.expert_rows), ""
-    needs = f": it needs {NOT_MAPPED[family]}" if family in NOT_MAPPED else ""
+    if family in FAMILIES or family in BY_NAME:
+        return _kind(family), ""
+    needs = f": it needs {REFUSED[family]}" if family in REFUSED else ""
     known_by = "by its name; its config.json is not here"
-    return False, f"{path} is a {family} ({known_by}), which is not mapped{needs}"
+    return None, f"{path} is a {family} ({known_by}), which is not trained here{needs}"
+
+
+def _kind(family: str) -> Kind:
+    if family not in FAMILIES:
+        return "by_name"
+    return "mixture" if FAMILIES[family].table.expert_rows else "dense"

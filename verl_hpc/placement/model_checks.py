@@ -120,7 +120,7 @@ def check_heads_on_cpus(config: RunConfig, arch: Architecture) -> None:
     Raises:
         ConfigError: as `check_cpu_heads`.
     """
-    if config.generates and config.rollout.engine == "vllm":
+    if config.generates and config.rollout.engine == "vllm" and arch.is_mapped:
         check_cpu_heads(arch.head_size)
 
 

@@ -37,6 +37,10 @@ _NOT_TIMED = (
     "parallel.engine = fsdp: seconds are those of Megatron-core's data parallelism; gathering the "
     "parameters of every layer for every micro-batch is not in them."
 )
+_BOUND = (
+    "A {} has no layer table: its layers are taken to be as the largest one, which bounds weights; "
+    "activations and seconds are those of a Llama of its sizes."
+)
 _MORE_RANKS = 16
 """Limit of the search for a size on which the run fits, as a multiple of its ranks."""
 
@@ -89,7 +93,9 @@ class Plan:
         """Assumptions of the memory and time models, as text."""
         missing = () if self.fits else ("It does not fit: seconds are those of a run that did.",)
         sharded = (_NOT_TIMED,) if _sharded(self.config) else ()
-        return (*missing, *self.assumed, *sharded, *ASSUMPTIONS, *terms.ASSUMPTIONS)
+        unmapped = {arch.family for arch in self.archs.values() if not arch.is_mapped}
+        bounds = (_BOUND.format(family) for family in sorted(unmapped))
+        return (*missing, *self.assumed, *sharded, *bounds, *ASSUMPTIONS, *terms.ASSUMPTIONS)
 
     @cached_property
     def remedy(self) -> Remedy | None:

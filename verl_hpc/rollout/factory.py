@@ -116,7 +116,7 @@ def build_rollout(
     _check_vllm()
     from verl_hpc.rollout.vllm import VllmEngine, join_groups
 
-    if world.device == "cpu":
+    if world.device == "cpu" and arch.is_mapped:
         check_cpu_heads(arch.head_size)
     if not generates:
         join_groups(world, replicas, config)

@@ -21,8 +21,10 @@ from transformers import (
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError, NotFiniteError
+from verl_hpc.hf.model import build_language_model
+from verl_hpc.hf.stored import stored_views
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.rollout import hf_shard_map
+from verl_hpc.layout.rollout import whole_shard_map
 from verl_hpc.rollout.partial import continued
 from verl_hpc.rollout.protocol import NOT_FINITE, Feed, Request, Response, Sampling
 from verl_hpc.runtime.world import World
@@ -44,6 +46,8 @@ def _end_tokens(model: str, tokenizer: str) -> list[int]:
 
 
 def _build(model: str, arch: Architecture, dtype: torch.dtype) -> PreTrainedModel:
+    if arch.published is not None:
+        return build_language_model(arch, dtype)
     settings = AutoConfig.from_pretrained(model)
     settings.head_dim = arch.head_size  # null is legal, and some models fail on it
     try:
@@ -91,7 +95,7 @@ class HfEngine:
         seed: int = 0,
     ) -> None:
         del seed
-        self.shard_map = hf_shard_map(arch, replicas, dtype)
+        self.shard_map = whole_shard_map(arch, replicas, dtype)
         if arch.is_moe:
             raise ConfigError(f"rollout.engine = hf does not support the {arch.family} family")
         if config.stop:
@@ -104,6 +108,9 @@ class HfEngine:
         self.at_a_time = config.max_num_seqs or _BATCH
         self._device = torch.device(world.device)
         self._model = _build(model, arch, self.dtype).to(self._device).eval()
+        self._views: Mapping[str, torch.Tensor] = {}
+        if arch.published is not None:
+            self._views = stored_views(self._model, arch.published.shapes)
         self._ends = _end_tokens(model, tokenizer)
         self._filtered = bool(config.filters)
         self.attention: str = self._model.config._attn_implementation
@@ -111,6 +118,10 @@ class HfEngine:
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
         return {name: p.detach() for name, p in self._model.named_parameters()}
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        for name, tensor in tensors.items():
+            self._views[name].copy_(tensor)
 
     def generate(self, feed: Feed, sampling: Sampling) -> None:
         todo: list[tuple[int, Request]] = []

@@ -192,7 +192,7 @@ class RolloutEngine(Protocol):
     """A generating replica of the model; its ranks call every method together.
 
     Its parameters are ordinary tensors that a transfer fills in place, between `begin_update` and
-    `finish_update`.
+    `finish_update`; those of a family without a layer table are given to `load`.
     """
 
     shard_map: ShardMap
@@ -222,6 +222,14 @@ class RolloutEngine(Protocol):
 
     def begin_update(self) -> None:
         """Make the parameters' memory available for writing."""
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take some of the model's tensors, whole and by their names in its files, in place of
+        filling `weights`.
+
+        Raises:
+            ModelError: the engine does not know one.
+        """
 
     def finish_update(self) -> None:
         """Drop everything computed with the old weights, once new ones are in place."""

@@ -26,6 +26,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.rollout import vllm_fp8, vllm_routed
 from verl_hpc.rollout.protocol import Feed, Request, Sampling
+from verl_hpc.rollout.vllm_by_name import ByName
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
 from verl_hpc.rollout.vllm_requests import Requests, generators_untouched
 from verl_hpc.rollout.vllm_routed import FromOutputs, FromRouters, RoutedExperts
@@ -100,6 +101,8 @@ class VllmEngine:
             _for_cpus().prepare()
         import_worker(world.device)
         import_model(arch.family)
+        is_eager = config.enforce_eager or self._on_cpu
+        by_name = ByName.options(arch, is_eager, self._on_cpu) if not arch.is_mapped else {}
         spare_what_exists()
         options = checked(config.engine_options, world.device)
         num_stages = config.pipeline_parallel
@@ -115,13 +118,14 @@ class VllmEngine:
             "distributed_executor_backend": "external_launcher",
             "max_model_len": config.max_prompt_tokens + config.max_response_tokens,
             "max_num_seqs": slots(config),
-            "enforce_eager": config.enforce_eager or world.device == "cpu",
+            "enforce_eager": is_eager,
             "enable_sleep_mode": self._can_sleep,
             "logprobs_mode": "raw_logprobs" if config.filters else "processed_logprobs",
             "disable_log_stats": True,
             **memory(config, world.device),
             **(experts(config, world.device) if arch.is_moe else {}),
             **(_for_cpus().options() if self._on_cpu else {}),
+            **by_name,
             **vllm_fp8.options(config, arch, world.device),
             **options,
             **(vllm_routed.options(world.device) if keeps_experts else {}),
@@ -148,6 +152,7 @@ class VllmEngine:
         self.attention = ", ".join(sorted(backends))
         # Not the attribute: CUDA graphs may have wrapped it.
         self._model: torch.nn.Module = worker.model_runner.get_model()
+        self._by_name = ByName(self._model, self.dtype) if not arch.is_mapped else None
         vllm_fp8.check_kernels(self._model)
         self._routed: RoutedExperts | None = None
         if keeps_experts:
@@ -159,6 +164,10 @@ class VllmEngine:
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
         return {name: p.detach() for name, p in self._model.named_parameters()}
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        assert self._by_name is not None, "its weights are filled in place"
+        self._by_name.load(tensors)
 
     def generate(self, feed: Feed, sampling: Sampling) -> None:
         assert not self._asleep, "the engine sleeps; its weights must be filled first"
@@ -215,6 +224,8 @@ class VllmEngine:
         if self._asleep:
             self._wake_up("kv_cache")
             self._asleep = False
+        if self._by_name is not None:
+            self._by_name.finish()
         if self._on_cpu:
             _for_cpus().pack_linears(self._model)
         forgotten = self._llm.reset_prefix_cache()
@@ -269,9 +280,10 @@ def import_model(family: str) -> None:
     Else each rank asks about the class in a process that imports torch and vLLM anew, wherever the
     node's cache has no answer yet.
     """
-    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family]
-    loaded = ModelRegistry.models[name].load_model_cls()
-    ModelRegistry.models[name] = _RegisteredModel.from_model_cls(loaded)
+    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family)
+    if name in ModelRegistry.models:
+        loaded = ModelRegistry.models[name].load_model_cls()
+        ModelRegistry.models[name] = _RegisteredModel.from_model_cls(loaded)
 
 
 def _receive_hidden_states(runner: Any) -> None:

@@ -53,7 +53,8 @@ class Role:
     @property
     def state_map(self) -> ShardMap:
         """Tensors of its optimizer's state, without their places."""
-        return ShardMap(state_specs(self.trained_map.tensors, self.settings.moments), ())
+        moments, buffers = self.settings.moments, self.arch.buffers
+        return ShardMap(state_specs(self.trained_map.tensors, moments, buffers), ())
 
     @property
     def frozen(self) -> set[str]:

@@ -84,6 +84,10 @@ class LocalRollout:
         """Wake up, so that weights can be filled in."""
         self._sleeps = False
 
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        del tensors
+        raise NotImplementedError("weights of this engine are filled in place")
+
     def finish_update(self) -> None:
         """Do nothing: there are no caches to clear."""
 

@@ -175,9 +175,10 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
         )
         # The engine must have exactly the parameters that transfers will fill.
         name = f"rollout.engine = {config.rollout.engine}"
-        weights = engine.weights if engine is not None else {}
-        check = partial(check_parameters, rollout.shard_map, session.world.rank, weights, name)
-        session.control.together(check)
+        if run.arch.is_mapped:
+            weights = engine.weights if engine is not None else {}
+            check = partial(check_parameters, rollout.shard_map, session.world.rank, weights, name)
+            session.control.together(check)
         if engine is not None:
             engine.sleep()
     rollout.engine = engine

@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.algorithm import AlgorithmConfig
@@ -50,7 +51,14 @@ _REASONS = {
 }
 """Messages about entries compared by hash; showing the hashes would not help."""
 _OTHER_WEIGHTS = "other weights than the run has computed with so far"
-_CHANGES_NO_RESULT = ("dtype", "max_positions")
+_CHANGES_NO_RESULT = (
+    "dtype",
+    "torch_dtype",
+    "max_positions",
+    "max_position_embeddings",
+    "transformers_version",
+    "auto_map",
+)
 _TOKENIZER_FILES = (
     "tokenizer*",
     "vocab*",
@@ -161,9 +169,13 @@ def _of_adapters(lora: LoraConfig | None) -> str:
 
 
 def _of_architecture(arch: Architecture) -> dict[str, str]:
+    fields: Mapping[str, Any] = asdict(replace(arch, published=None))
+    fields = {n: v for n, v in fields.items() if n != "published"}
+    if arch.published is not None:
+        fields = {n: v for n, v in arch.published.config.items() if not n.startswith("_")}
     return {
         f"config.json: {name}": json.dumps(value, sort_keys=True)
-        for name, value in asdict(arch).items()
+        for name, value in fields.items()
         if name not in _CHANGES_NO_RESULT
     }
 

@@ -22,6 +22,7 @@ from verl_hpc.layout.planner import (
 )
 from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.report import minimum_received
+from verl_hpc.layout.rollout import in_parts
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
@@ -108,6 +109,15 @@ class _PlannedTransfer:
         if sent is not source:
             self._fp8 = Fp8Weights(source, sent, world.rank, dtype, session.device)
 
+    def new_memory(self, rank: int, device: torch.device) -> dict[str, torch.Tensor]:
+        """Return memory for what a rank receives, by local name, where tensors arrive whole."""
+        return {
+            region.view.name: torch.empty(
+                region.box.shape, dtype=self._dtypes[region.tensor], device=device
+            )
+            for region in self.target.held_by(rank)
+        }
+
     def run(
         self, sends: Mapping[str, torch.Tensor], receives: Mapping[str, torch.Tensor]
     ) -> TransferStats:
@@ -176,7 +186,14 @@ class WeightSync:
             readable = readable_neighbours(session.control, session.world.node_of)
         planned = partial(_PlannedTransfer, session, nodes, readable, dtype, checksums)
         buckets = Buckets()
-        self._weights = [planned(buckets, actor.shard_map, rollout.shard_map)]
+        self._by_name = not actor.arch.is_mapped
+        targets = [rollout.shard_map]
+        if self._by_name:
+            targets = in_parts(rollout.shard_map)
+        self._weights = [
+            planned(buckets, actor.shard_map.restricted_to(target.tensors), target)
+            for target in targets
+        ]
         """How weights are sent; nothing once all is sent that adapters leave as it is."""
         self._adapters: _PlannedTransfer | None = None
         self._arrival: MergedOnArrival | None = None
@@ -226,6 +243,9 @@ class WeightSync:
         """Send what may have changed since the last time, and yield the bytes that all ranks needed
         and what it took."""
         sends = self._engine.weights if self._engine is not None else {}
+        if self._by_name:
+            yield from self._send_by_name(sends)
+            return
         engine, arrival = self._rollout.engine, self._arrival
         for number, transfer in enumerate(self._weights):
             receives = engine.weights if engine is not None else {}
@@ -243,6 +263,20 @@ class WeightSync:
         yield self._adapters.minimum, self._adapters.run(sends, received)
         if arrival is not None:
             arrival.merge()
+
+    def _send_by_name(
+        self, sends: Mapping[str, torch.Tensor]
+    ) -> Iterator[tuple[int, TransferStats]]:
+        """Send whole tensors, some at a time, which the rollout engines cut and fuse themselves."""
+        engine, rank = self._rollout.engine, self._session.world.rank
+        for transfer in self._weights:
+            receives = {}
+            if engine is not None:
+                receives = transfer.new_memory(rank, self._session.device)
+            yield transfer.minimum, transfer.run(sends, receives)
+            transfer.forget()
+            if engine is not None:
+                engine.load(receives)
 
     def to_training(self) -> None:
         """Put the rollout engine to sleep and bring back offloaded parts."""

@@ -19,7 +19,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import generation_groups
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.layout.rollout import hf_shard_map, staged_shard_map
+from verl_hpc.layout.rollout import staged_shard_map, whole_shard_map
 
 DENSE = Architecture("qwen3", 4, 16, 24, 4, 2, 6, 50, True)
 EXPERTS = Architecture("qwen3_moe", 2, 16, 8, 4, 4, 4, 50, False, num_experts=4)
@@ -77,7 +77,7 @@ def engines_of(arch, layout):
     """Maps of rollout engines on the ranks of a training layout."""
     ranks = layout.num_ranks
     if not arch.is_moe:
-        yield hf_shard_map(arch, tuple((rank,) for rank in range(ranks)), "float32")
+        yield whole_shard_map(arch, tuple((rank,) for rank in range(ranks)), "float32")
     for size, stages in ((1, 1), (2, 1), (2, 2), (4, 2)):
         if ranks % size == 0 and arch.num_layers % stages == 0:
             groups = generation_groups(layout.grid, size // stages, "contiguous", stages)

@@ -5,11 +5,16 @@ import re
 
 import pytest
 
+from tests.mpi.any_models import MODELS, OTHER_IN_VLLM
 from tests.unit.layout.models import LLAMA_31_ROPE, PUBLISHED
-from verl_hpc.errors import ModelError
+from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.layout.architecture import architecture_from, read_architecture
 from verl_hpc.layout.families import FAMILIES
-from verl_hpc.layout.not_mapped import NOT_MAPPED
+from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
+from verl_hpc.layout.not_mapped import BY_NAME, NOT_MAPPED
+from verl_hpc.layout.not_mapped import REFUSED as NOT_TRAINED
+from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.testing.tiny import make_tiny_model
 
 LLAMA = PUBLISHED["Llama-3.1-8B"][0]
 MOE = PUBLISHED["Qwen3-30B-A3B"][0]
@@ -39,29 +44,63 @@ def test_every_family_is_among_the_published_models():
 @pytest.mark.parametrize(
     "family, needs",
     [
-        ("deepseek_v3", "multi-latent attention .* sigmoid router .* shared experts, and dense"),
-        ("qwen3_next", "layers of two kinds: Megatron-core 0.16's gated delta net refuses packed"),
-        ("gpt_oss", "attention sinks .* biases of experts .* MXFP4"),
-        ("qwen2_moe", "a shared expert with a gate"),
-        ("gpt2", "learned positions .* LayerNorm with biases .* transposed .Conv1D."),
+        ("glm_moe_dsa", "sparse attention that reads nothing of the padding"),
+        ("qwen3_5", "layers of two kinds: Megatron-core 0.16's gated delta net refuses packed"),
         ("qwen", "its publisher's own Python code, which is not run here"),
-        ("gemma2", "embeddings that are multiplied .* soft caps on attention and on logits"),
+        ("gemma3", "embeddings that are multiplied .* whose rotary embeddings differ; images"),
         ("qwen2_5_vl", "images in prompts: a processor's column .* positions of three axes"),
         ("qwen3_vl", "images in prompts: .* .deepstack"),
     ],
 )
 def test_a_known_family_is_refused_with_what_it_needs(family, needs):
     """Also where sizes are in a section for text, which no mapped family has."""
-    message = f"model_type = '{family}' is not mapped: it needs {needs}"
+    message = f"model_type = '{family}' is not supported: it needs {needs}"
     with pytest.raises(ModelError, match=message):
         architecture_from({"model_type": family, "text_config": {}})
 
 
-def test_what_is_refused_is_not_mapped_and_is_transformers_name():
+def test_what_has_no_table_or_is_refused_is_transformers_name():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-    assert not NOT_MAPPED.keys() & FAMILIES.keys()
-    assert NOT_MAPPED.keys() - CONFIG_MAPPING_NAMES.keys() == {"kimi_k2", "qwen"}
+    tables = (FAMILIES, BY_NAME, NOT_TRAINED)
+    assert len({*FAMILIES, *BY_NAME, *NOT_TRAINED}) == sum(map(len, tables))
+    assert NOT_MAPPED.keys() <= BY_NAME.keys()
+    unknown = {*BY_NAME, *NOT_TRAINED} - CONFIG_MAPPING_NAMES.keys()
+    assert unknown == {"kimi_k2", "qwen"}
+    # Every one of them was trained in tests, by the engine that it says.
+    assert {family for family, _ in MODELS.values()} | {"kimi_k2"} == BY_NAME.keys()
+    assert {n for n, engine in BY_NAME.items() if engine == "hf"} == OTHER_IN_VLLM
+
+
+def test_a_family_without_a_table_has_the_tensors_of_its_files(tmp_path):
+    model = make_tiny_model(tmp_path, "olmo2", num_hidden_layers=1)
+    arch = read_architecture(model)
+    assert not arch.is_mapped and not arch.is_moe
+    files = safetensors_shard_map(model)
+    assert arch.tensors("float32") == files.tensors
+    assert arch.num_parameters == files.num_bytes // 4
+    with pytest.raises(LayoutError, match="'olmo2' has no layer table: .*engine: fsdp alone"):
+        check_megatron_layout(arch, TrainLayout())
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no \*.safetensors beside config.json"):
+        read_architecture(model).tensors()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"hidden_size": None}, "hidden_size not given as a positive integer"),
+        ({"num_hidden_layers": "two"}, "num_hidden_layers not given as a positive integer"),
+        ({"quantization_config": {"bits": 4}}, "quantised weights are not trained; convert them"),
+        ({"is_encoder_decoder": True}, "only decoders are trained"),
+    ],
+)
+def test_a_config_without_a_table_is_checked(changes, problem):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = {"model_type": "olmo2", "vocab_size": 9, "max_position_embeddings": 8, **sizes}
+    assert architecture_from(config).num_layers == 2
+    with pytest.raises(ModelError, match=problem):
+        architecture_from(config | changes)
 
 
 EXPERTS = {
@@ -250,8 +289,8 @@ REFUSED = [
         "rope_parameters.full_attention",
     ),
     (LLAMA, {"is_encoder_decoder": True}, "is_encoder_decoder = True"),
-    ({}, {}, "model_type = None", *FAMILIES),
-    (LLAMA, {"model_type": "gpt2"}, "model_type = 'gpt2'", *FAMILIES),
+    ({}, {}, "model_type = None", "whose model_type names its family"),
+    (LLAMA, {"model_type": {}}, "model_type = {}", "whose model_type names its family"),
 ]
 
 

@@ -9,7 +9,8 @@ from tests.unit.layout.models import architecture, moe
 from tests.unit.layout.simulate import check_memory, filled_memory, logical_values
 from tests.unit.layout.test_planner import check
 from verl_hpc.errors import LayoutError
-from verl_hpc.layout.fsdp import fsdp_shard_map, rows_of
+from verl_hpc.layout.box import View
+from verl_hpc.layout.fsdp import Place, _regions, fsdp_shard_map, rows_of
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.vllm import vllm_shard_map
@@ -95,3 +96,28 @@ def test_from_megatron_and_back(head):
 def test_what_it_does_not_do_is_named(arch, sizes, words):
     with pytest.raises(LayoutError, match=words):
         fsdp_shard_map(arch, TrainLayout(**sizes))
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 3), st.integers(1, 8))
+def test_a_tensor_in_a_larger_parameter_is_in_the_chunks_of_its_rows(experts, rows, columns, dp):
+    """Blocks of a stack of experts, also transposed, and blocks of rows one under another."""
+    stack = torch.arange(experts * 2 * rows * columns).view(experts, 2 * rows, columns)
+    blocks = torch.arange(3 * rows * columns).view(3 * rows, columns)
+    views = {
+        f"{kind}{number}": (whole, view)
+        for whole, kinds in (
+            (stack, {"gate": stack[:, :rows], "up": stack[:, rows:].transpose(1, 2)}),
+            (blocks, {"block": blocks.view(3, rows, columns), "bias": blocks[:, 0][:, None]}),
+        )
+        for kind, several in kinds.items()
+        for number, view in enumerate(several)
+    }
+    for whole, view in views.values():
+        place = Place(View("x", view.storage_offset(), view.stride()), len(whole), whole[0].numel())
+        regions = list(_regions("x", tuple(view.shape), place, TrainLayout(dp=dp).shard_grid))
+        assert sum(region.box.num_elements for region in regions) == view.numel()
+        for region in regions:
+            (rank,) = region.holders
+            chunk, at = chunks(whole, dp)[rank].clone(), region.view
+            held = chunk.as_strided(region.box.shape, at.strides, at.offset)
+            assert torch.equal(held, view[region.box.slices])

@@ -12,6 +12,7 @@ from tests.unit.migration.cases import WORDS as BASE
 from verl_hpc.config.foreign import is_foreign
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
+from verl_hpc.layout.not_mapped import BY_NAME
 from verl_hpc.migration.legacy import OWN, older
 from verl_hpc.migration.models import model_at
 from verl_hpc.migration.reference import Reference, reference
@@ -278,11 +279,10 @@ def test_a_models_config_is_preferred_to_its_name(tmp_path):
     """A directory has a name of vision-language models, and another model in it."""
     model = tmp_path / "Qwen3-VL-8B"
     model.mkdir()
-    config = {"model_type": "deepseek_v3"}
-    (model / "config.json").write_text(json.dumps(config))
-    assert "model_type = 'deepseek_v3' is not mapped" in model_at(str(model))[1]
+    (model / "config.json").write_text(json.dumps({"model_type": "phimoe"}))
+    assert "model_type = 'phimoe' is not supported" in model_at(str(model))[1]
     (model / "config.json").write_text(SIZES.read_text(encoding="utf-8"))
-    assert model_at(str(model)) == (False, "")
+    assert model_at(str(model)) == ("dense", "")
 
 
 def test_the_family_of_a_models_name():
@@ -296,7 +296,8 @@ def test_the_family_of_a_models_name():
         "Llama-3.2-11B-Vision": "mllama",
     }  # fmt: skip
     said = {name: model_at(f"a/{name}")[1] for name in families}
-    assert [n for n, f in families.items() if (f" a {f} " if f else "") not in said[n]] == []
-    assert [n for n, f in families.items() if said[n] and not f] == []
-    kinds = {"qwen3_30b_a3b": True, "Qwen3-8B": False, "Qwen2.5-7B-Instruct": False, "mine": None}
+    refused = {n: f for n, f in families.items() if f and f not in BY_NAME}
+    assert [n for n, f in refused.items() if f" a {f} " not in said[n]] == []
+    assert [n for n in families.keys() - refused.keys() if said[n]] == []
+    kinds = {"qwen3_30b_a3b": "mixture", "Qwen3-8B": "dense", "mine": None, "gemma-7b": "by_name"}
     assert {name: model_at(name)[0] for name in kinds} == kinds

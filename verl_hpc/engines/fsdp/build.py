@@ -1,8 +1,9 @@
-"""Build a sharded transformers model, with the checkpoint's names, from an architecture."""
+"""Build a sharded transformers model from an architecture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -10,15 +11,19 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModel, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
 
 from verl_hpc.config.fsdp import FsdpConfig
-from verl_hpc.config.model import ModelConfig, ParallelConfig
+from verl_hpc.config.model import ParallelConfig
 from verl_hpc.engines.fsdp.attention import NAME
 from verl_hpc.engines.fsdp.kernels import Kernels, apply_liger
 from verl_hpc.engines.shared.groups import LayoutGroups
+from verl_hpc.errors import ModelError
+from verl_hpc.hf.model import build_language_model, parameters_without_memory, without_dropout
+from verl_hpc.hf.stored import places_of, stored_views
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.fsdp import kept_dtype
+from verl_hpc.layout.fsdp import Place
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
 
 
@@ -37,81 +42,126 @@ def transformers_config(arch: Architecture) -> PreTrainedConfig:
         rms_norm_eps=arch.norm_epsilon,
         rope_parameters={**rope, "rope_theta": arch.rope_theta},
         max_position_embeddings=arch.max_positions,
+        tie_word_embeddings=arch.tied_embeddings,
         sliding_window=None,  # windows that would cut anything off are refused with the model
         pad_token_id=None,  # whose embedding transformers would not train
     )
-    for name in config.to_dict():
-        if name.endswith(("dropout", "pdrop")):
-            setattr(config, name, 0.0)
-    return config
+    return without_dropout(config)
 
 
-class Decoder(torch.nn.Module):
-    """A decoder and its head; parameters have the names of the checkpoint.
+class Headed(torch.nn.Module):
+    """A decoder with a projection to one number; parameters have the names of the checkpoint.
 
     Args:
-        config: settings of the decoder.
+        model: a language model, whose decoder is taken.
         head: the output layer.
-        tied: whether the vocabulary's projection is the embedding.
-        dtype: of the parameters.
     """
 
-    def __init__(
-        self, config: PreTrainedConfig, head: Head, tied: bool, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, head: Head) -> None:
         super().__init__()
-        self.model = AutoModel.from_config(config, dtype=dtype, attn_implementation=NAME)
-        self._head = None
-        if head in HEAD_TENSORS or not tied:
-            self._head = HEAD_TENSORS.get(head, "lm_head.weight").removesuffix(".weight")
-            size = 1 if head in HEAD_TENSORS else config.vocab_size
-            output = torch.nn.Linear(config.hidden_size, size, bias=False, dtype=dtype)
-            self.add_module(self._head, output)
+        self._prefix, self._head = (
+            model.base_model_prefix,
+            HEAD_TENSORS[head].removesuffix(".weight"),
+        )
+        self.add_module(self._prefix, model.base_model)
+        size = model.config.get_text_config().hidden_size
+        self.add_module(self._head, torch.nn.Linear(size, 1, bias=False, dtype=model.dtype))
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Map (1, T) int64 tokens and positions to (T, vocabulary) or (T, 1)."""
-        decoded = self.model(input_ids=tokens, position_ids=positions, use_cache=False)
-        hidden = decoded.last_hidden_state[0]
-        if self._head is None:
-            return torch.nn.functional.linear(hidden, self.model.embed_tokens.weight)
-        output: torch.Tensor = self.get_submodule(self._head)(hidden)
-        return output
+    def forward(self, input_ids: torch.Tensor, **how: Any) -> CausalLMOutput:
+        """Map (B, T) int64 tokens to one number each, as logits (B, T, 1)."""
+        hidden = self.get_submodule(self._prefix)(input_ids=input_ids, **how).last_hidden_state
+        return CausalLMOutput(logits=self.get_submodule(self._head)(hidden))
+
+
+@dataclass(frozen=True)
+class Blank:
+    """A model whose parameters have no memory."""
+
+    module: torch.nn.Module
+    """A `PreTrainedModel` or `Headed`; its forward returns logits."""
+    layers: Sequence[torch.nn.Module]
+    """Modules whose parameters are gathered as one."""
+    places: Mapping[str, Place] | None
+    """Where the tensors of its files lie in it; None if each is a parameter of its own name."""
+
+
+def blank(arch: Architecture, head: Head, dtype: torch.dtype) -> Blank:
+    """Build a model whose parameters have shapes and no memory; what no checkpoint has, such as
+    rotary tables, is computed.
+
+    Raises:
+        ModelError: transformers cannot build what config.json says.
+    """
+    places = None
+    with parameters_without_memory():
+        if arch.published is None:
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                transformers_config(arch), dtype=dtype, attn_implementation=NAME
+            )
+            layers = list(model.base_model.layers)
+        else:
+            model = build_language_model(arch, dtype)
+            layers = _whole_modules(model)
+            places = places_of(model, stored_views(model, arch.published.shapes))
+        module = Headed(model, head) if head in HEAD_TENSORS else model
+    if places is not None and head in HEAD_TENSORS:
+        kept = module.state_dict().keys()
+        places = {name: place for name, place in places.items() if place.view.name in kept}
+        name = HEAD_TENSORS[head]
+        places[name] = Place.of_parameter(name, (1, arch.hidden_size))
+    return Blank(module, layers, places)
+
+
+def _whole_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """Modules that transformers says are not to be divided: the layers."""
+    names = set(model._no_split_modules or ())
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    if not layers:
+        raise ModelError(
+            f"{type(model).__name__}: transformers does not say which of its modules are layers "
+            "(_no_split_modules), so that it cannot be divided between ranks"
+        )
+    return layers
 
 
 def build_decoder(
-    arch: Architecture,
+    model: Blank,
     groups: LayoutGroups,
-    model: ModelConfig,
+    dtype: str,
     parallel: ParallelConfig,
     *,
-    head: Head,
     trainable: bool,
     kernels: Kernels,
-) -> Decoder:
-    """Build a decoder with its parameters sharded over the ranks of a layout, all zero.
+) -> torch.nn.Module:
+    """Give a model memory, with its parameters sharded over the ranks of a layout, all zero.
 
     No rank ever holds the whole model: memory is allocated after sharding.
+
+    Args:
+        model: a new one, which is changed.
+        groups: the layout's process groups.
+        dtype: element type that layers compute in.
+        parallel: settings of fully_shard and recomputation.
+        trainable: whether it has an optimizer.
+        kernels: what computes it.
     """
-    config, settings = transformers_config(arch), parallel.fsdp or FsdpConfig()
-    dtype: torch.dtype = getattr(torch, kept_dtype(model.dtype, trainable))
+    module, settings = model.module, parallel.fsdp or FsdpConfig()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.device("meta"):
-        decoder = Decoder(config, head, arch.tied_embeddings, dtype)
-    decoder.requires_grad_(trainable)
-    if kernels.liger:
-        apply_liger(decoder.model)
+    module.requires_grad_(trainable)
+    whole = next(m for m in module.modules() if isinstance(m, PreTrainedModel))
+    if kernels.liger and model.places is None:
+        apply_liger(whole.base_model)
     if parallel.recompute == "full":
-        decoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+        whole.gradient_checkpointing_enable({"use_reentrant": False})
     if kernels.compiled:
-        for layer in decoder.model.layers:
+        for layer in model.layers:
             layer.compile(dynamic=True)
-    _shard(decoder, groups, _precision(model, settings, trainable), settings, device)
-    decoder.to_empty(device=device)
-    # A table that no checkpoint has.
-    decoder.model.rotary_emb = type(decoder.model.rotary_emb)(config).to(device)
-    for parameter in decoder.parameters():
-        local_part(parameter).zero_()
-    return decoder
+    _shard(model, groups, _precision(dtype, settings, trainable), settings, device)
+    module._apply(
+        lambda t: torch.zeros_like(t, device=device) if t.device.type == "meta" else t.to(device)
+    )
+    whole.tie_weights()
+    return module
 
 
 def local_part(parameter: torch.Tensor) -> torch.Tensor:
@@ -121,17 +171,17 @@ def local_part(parameter: torch.Tensor) -> torch.Tensor:
     return local
 
 
-def sharded_modules(decoder: Decoder) -> list[FSDPModule]:
+def sharded_modules(decoder: torch.nn.Module) -> list[FSDPModule]:
     """Return the modules that gather their parameters as one, in the order of a forward pass: the
     root, which has all parameters outside layers, and then each layer."""
     return [module for module in decoder.modules() if isinstance(module, FSDPModule)]
 
 
-def _precision(model: ModelConfig, settings: FsdpConfig, trainable: bool) -> MixedPrecisionPolicy:
-    if not trainable or (model.dtype, settings.reduce_dtype) == ("float32", "float32"):
+def _precision(dtype: str, settings: FsdpConfig, trainable: bool) -> MixedPrecisionPolicy:
+    if not trainable or (dtype, settings.reduce_dtype) == ("float32", "float32"):
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(
-        param_dtype=getattr(torch, model.dtype), reduce_dtype=getattr(torch, settings.reduce_dtype)
+        param_dtype=getattr(torch, dtype), reduce_dtype=getattr(torch, settings.reduce_dtype)
     )
 
 
@@ -150,22 +200,22 @@ def _mesh(groups: LayoutGroups, device: str) -> DeviceMesh:
 
 
 def _shard(
-    decoder: Decoder,
+    model: Blank,
     groups: LayoutGroups,
     precision: MixedPrecisionPolicy,
     settings: FsdpConfig,
     device: torch.device,
 ) -> None:
     mesh = _mesh(groups, device.type)
-    for layer in decoder.model.layers:
+    for layer in model.layers:
         fully_shard(
             layer,
             mesh=mesh,
             reshard_after_forward=settings.reshard_after_forward,
             mp_policy=precision,
         )
-    fully_shard(decoder, mesh=mesh, mp_policy=precision)
-    modules = sharded_modules(decoder)
+    fully_shard(model.module, mesh=mesh, mp_policy=precision)
+    modules = sharded_modules(model.module)
     if settings.forward_prefetch:
         for module, following in pairwise(modules):
             module.set_modules_to_forward_prefetch([following])

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.utils.rnn import pad_sequence
 
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.fsdp.attention import attending
-from verl_hpc.engines.fsdp.build import build_decoder, local_part, sharded_modules
+from verl_hpc.engines.fsdp.build import blank, build_decoder, local_part, sharded_modules
 from verl_hpc.engines.fsdp.kernels import choose_kernels
 from verl_hpc.engines.fsdp.optimizer import MakeSchedule, ShardedAdam
 from verl_hpc.engines.guarded_step import GuardedStep
@@ -24,6 +25,7 @@ from verl_hpc.engines.shared.offload import HostStore, Memory
 from verl_hpc.engines.shared.outputs import Outputs
 from verl_hpc.engines.shared.packing import PackedRow, pack
 from verl_hpc.engines.shared.shared_prefixes import within
+from verl_hpc.hf.model import stored_buffers
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.live import check_parameters
@@ -36,7 +38,11 @@ def engine_shard_map(
     arch: Architecture, layout: TrainLayout, model: ModelConfig, head: Head, trainable: bool
 ) -> ShardMap:
     """Return the shard map of this model's engine; any rank may call it."""
-    return fsdp_shard_map(arch, layout, head=head, dtype=kept_dtype(model.dtype, trainable))
+    dtype = kept_dtype(model.dtype, trainable)
+    places = None
+    if arch.published is not None:
+        places = blank(arch, head, getattr(torch, dtype)).places
+    return fsdp_shard_map(arch, layout, head=head, dtype=dtype, places=places)
 
 
 class FsdpEngine(LayoutEngine):
@@ -65,31 +71,33 @@ class FsdpEngine(LayoutEngine):
         self.trained_map = self.shard_map
         self.dtype: torch.dtype = getattr(torch, kept_dtype(model.dtype, optimizer is not None))
         self._groups, self._guard = groups, GuardedStep(name)
+        self._packs = arch.published is None
         kernels = choose_kernels(model, parallel.fsdp or FsdpConfig())
+        new = blank(arch, head, self.dtype)
         self.decoder = build_decoder(
-            arch,
-            groups,
-            model,
-            parallel,
-            head=head,
-            trainable=optimizer is not None,
-            kernels=kernels,
+            new, groups, model.dtype, parallel, trainable=optimizer is not None, kernels=kernels
         )
         self._modules = sharded_modules(self.decoder)
         named = dict(self.decoder.named_parameters())
         shards = {n: local_part(p) for n, p in named.items()}
-        self._shards = list(shards.values())
-        self.weights: Mapping[str, torch.Tensor] = {n: t for n, t in shards.items() if t.numel()}
-        check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
+        self._shards = [*shards.values(), *stored_buffers(self.decoder).values()]
+        self.weights: Mapping[str, torch.Tensor] = {
+            n: t for n, t in (shards | stored_buffers(self.decoder)).items() if t.numel()
+        }
+        if self._packs:
+            check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
         self.optimizer: ShardedAdam | None = (
             ShardedAdam(optimizer, named, groups.shard, schedule) if optimizer else None
         )
         self.host = HostStore(self._memory)
         self._outputs = Outputs(head, arch.vocab_size, groups, vocab_multiple=1)
         self._uses_flash = kernels.flash
-        layout, size, shares = groups.layout, arch.hidden_size, not kernels.flash
+        layout, size = groups.layout, arch.hidden_size
+        shares = self._packs and not kernels.flash
         # Each micro-batch gathers parameters from all ranks.
-        self._planner = Planner(layout, size, max_tokens, shares, groups.largest, True)
+        self._planner = Planner(
+            layout, size, max_tokens, shares, groups.largest, True, pads=not self._packs
+        )
         self.device = self._shards[0].device
 
     # ---------------------------------------------------------------- weights
@@ -125,6 +133,20 @@ class FsdpEngine(LayoutEngine):
         finally:
             self.optimizer.zero_grad()
 
+    def _logits(self, row: PackedRow) -> torch.Tensor:
+        """Return the head's output for every token of a row, (T, vocabulary) or (T, 1).
+
+        A family's own attention and recurrent layers know no borders in a row, but reads to the
+        left alone: there sequences are rows of their own, padded on the right.
+        """
+        if self._packs:
+            packed = {"position_ids": row.positions, "use_cache": False}
+            logits: torch.Tensor = self.decoder(row.tokens, **packed).logits[0]
+            return logits
+        rows = pad_sequence(list(row.tokens[0].split(row.lengths)), batch_first=True)
+        padded = self.decoder(rows, use_cache=False).logits
+        return torch.cat([part[:n] for part, n in zip(padded, row.lengths, strict=True)])
+
     def _run(
         self,
         sequences: Sequence[torch.Tensor],
@@ -135,7 +157,7 @@ class FsdpEngine(LayoutEngine):
         trains: bool,
     ) -> list[Any]:
         def use(row: PackedRow, indices: Sequence[int]) -> Any:
-            tensor = self.decoder(row.tokens, row.positions)
+            tensor = self._logits(row)
             if not indices:
                 if trains:  # a rank without a sequence takes part in the others' backward pass
                     (tensor.float().sum() * 0.0).backward()
@@ -157,7 +179,7 @@ class FsdpEngine(LayoutEngine):
                 # Where others have more sequences, a row of one token goes through with them.
                 empty = torch.zeros(1, dtype=torch.int64, device=self.device)
                 row = pack(chosen or [empty], 1, within(indices, plan.shared) if chosen else None)
-                with attending(row, self._uses_flash):
+                with attending(row, self._uses_flash) if self._packs else nullcontext():
                     results.append(use(row, indices))
             return results
         finally:

@@ -63,13 +63,10 @@ class ShardedAdam:
             parameter.grad = None
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Return the reduced gradients of the rows that this rank owns, float32."""
-        gradients = {}
-        for name in self.mains:
-            gradient = self._parameters[name].grad
-            assert gradient is not None, f"{name} has no gradient"
-            gradients[name] = local_part(gradient)
-        return gradients
+        """Return the reduced gradients of the rows that this rank owns, float32; nothing of
+        parameters that no output depends on, such as what chooses tokens for sparse attention."""
+        every = {name: self._parameters[name].grad for name in self.mains}
+        return {name: local_part(grad) for name, grad in every.items() if grad is not None}
 
     def step(self) -> float:
         """Clip, update, advance the schedule; every rank must call it.

@@ -27,6 +27,7 @@ from verl_hpc.engines.shared.groups import LayoutGroups
 from verl_hpc.engines.shared.micro_batches import Plan, Planner
 from verl_hpc.engines.shared.offload import HostStore
 from verl_hpc.engines.shared.outputs import Outputs, sum_metrics
+from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.shard_map import Region, ShardMap
 
@@ -54,6 +55,7 @@ class LayoutEngine:
     """Part of a `TrainingEngine` whose passes go through planned micro-batches."""
 
     optimizer: LayoutOptimizer | None
+    arch: Architecture
     trained_map: ShardMap
     device: torch.device
     host: HostStore
@@ -72,7 +74,7 @@ class LayoutEngine:
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         assert self.optimizer is not None
-        rank, trained = dist.get_rank(), self.trained_map
+        rank, trained, buffers = dist.get_rank(), self.trained_map, self.arch.buffers
         held = self._primary_regions(rank) if primary else trained.held_by(rank)
         parts = [
             Region(
@@ -82,10 +84,12 @@ class LayoutEngine:
                 View(f"{kind}/{view.name}", view.offset, view.strides),
             )
             for region in held
+            if region.tensor not in buffers
             for kind in STATE_KINDS
             for box, view in self.optimizer.owned(region)
         ]
-        return ShardMap(state_specs(trained.tensors, self.optimizer.settings.moments), parts)
+        moments = self.optimizer.settings.moments
+        return ShardMap(state_specs(trained.tensors, moments, buffers), parts)
 
     @abstractmethod
     def _primary_regions(self, rank: int) -> Sequence[Region]:

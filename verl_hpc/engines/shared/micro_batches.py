@@ -38,6 +38,8 @@ class Planner:
     """Element-wise maximum of two numbers over all replicas, which call it together."""
     replicas_wait: bool = False
     """Whether replicas gather parameters from each other in every micro-batch."""
+    pads: bool = False
+    """Whether all sequences of a micro-batch are padded to its longest one."""
 
     def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
         """Assign sequences to micro-batches; runs of `together` neighbours are never split.
@@ -46,6 +48,8 @@ class Planner:
         the same number of micro-batches, as they wait for each other; every rank of the layout
         calls it.
         """
+        if self.pads:
+            return self._padded_plan([len(s) for s in sequences], together)
         lengths, most = [self._padded(len(s)) for s in sequences], self.max_tokens
         stages = self.layout.pp
         if stages > 1:
@@ -62,6 +66,23 @@ class Planner:
             ]
             bins = dealt_to(count, bins, sizes, costs, self.max_tokens)
         return Plan([[i for unit in chosen for i in units[unit]] for chosen in bins], shared)
+
+    def _padded_plan(self, lengths: Sequence[int], together: int) -> Plan:
+        """Assign sequences of similar lengths to micro-batches whose rectangles have at most
+        `max_tokens` tokens; only a run of neighbours by itself may have more."""
+        units = [
+            range(i, min(i + together, len(lengths))) for i in range(0, len(lengths), together)
+        ]
+        bins: list[list[int]] = []
+        for unit in sorted(units, key=lambda u: -max(lengths[i] for i in u)):
+            # The first of a bin has the longest sequence of all that come.
+            longest = max(lengths[i] for i in (bins[-1] if bins else unit))
+            if bins and (len(bins[-1]) + len(unit)) * longest <= self.max_tokens:
+                bins[-1] += unit
+            else:
+                bins.append(list(unit))
+        count = self._full(max(len(bins), 1), 0)
+        return Plan([*bins, *([] for _ in range(count - len(bins)))], [0] * len(lengths))
 
     def _padded(self, length: int) -> int:
         """Return a sequence's length in a row: context-parallel ranks have equal pieces of it."""

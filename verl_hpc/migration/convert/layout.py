@@ -15,7 +15,7 @@ from typing import Any
 from verl_hpc.config.model import OF_MEGATRON, OTHER_ENGINES, OffloadConfig, ParallelConfig
 from verl_hpc.migration.convert.plain import our_word, word_for
 from verl_hpc.migration.legacy import OWN
-from verl_hpc.migration.models import model_at
+from verl_hpc.migration.models import Kind, model_at
 from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, ROLLOUT, Draft, is_there
 from verl_hpc.migration.table import note, rows
@@ -51,10 +51,18 @@ def _engine(values: Values, draft: Draft, model: str, layout: Mapping[str, Any])
         if text not in draft.notes.values():
             draft.note(key, text)
     elif is_fsdp and chosen is None and model == ACTOR:
-        is_known = _is_mixture(values, model)[0] is not None
+        is_known = _kind(values, model)[0] is not None
         draft.note(key, note("fsdp_trains" if is_known else "may_be_mixture"))
     if is_fsdp:
         return {"engine": "fsdp"} | _fsdp(values, model)
+    if _kind(values, model)[0] == "by_name":
+        needs = f", and {obstacle} needs Megatron-core" if obstacle is not None else ""
+        path = _kind(values, model)[1]
+        raise Refused(
+            f"{model}.strategy",
+            f"the family of {path} is trained with fully_shard alone{needs}",
+            f"verl_hpc.{ROLE[model]}parallel.engine=fsdp",
+        )
     if values.form == "fsdp" and model != REF and _sums(values, model) != "float32":
         key = f"{FSDP[model]}.mixed_precision.reduce_dtype"
         draft.note(key, "Megatron-core, which trains, sums gradients in float32")
@@ -101,16 +109,16 @@ def _obstacles(
     for key in (_SWITCH, f"{ROLLOUT}.quantization"):
         if values[key] and _concerns(key, model):
             yield key
-    is_mixture, path = _is_mixture(values, model)
-    if is_mixture:
+    kind, path = _kind(values, model)
+    if kind == "mixture":
         yield f"mixtures of experts ({path})"
     if values[f"{ROLLOUT}.expert_parallel_size"] != 1:
         yield f"mixtures of experts ({ROLLOUT}.expert_parallel_size)"
 
 
-def _is_mixture(values: Values, model: str) -> tuple[bool | None, str]:
-    """Whether a model is a mixture of experts, as far as that is known, and the key of its path. A
-    critic without a path of its own has the actor's."""
+def _kind(values: Values, model: str) -> tuple[Kind | None, str]:
+    """What kind of model it is, as far as that is known, and the key of its path. A critic without
+    a path of its own has the actor's."""
     path = f"{MODEL[model]}.path"
     path = path if path in values else f"{MODEL[ACTOR]}.path"
     return (model_at(values.path(path))[0] if path in values else None), path

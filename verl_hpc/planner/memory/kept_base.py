@@ -11,7 +11,7 @@ from typing import NamedTuple
 from verl_hpc.layout.adapters import AdapterShape, adapter_tensors, factor_map, has_adapter
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import layers_per_rollout_stage
-from verl_hpc.layout.rollout import hf_shard_map
+from verl_hpc.layout.rollout import whole_shard_map
 from verl_hpc.layout.shard_map import ITEM_BYTES, ShardMap
 from verl_hpc.layout.vllm import vllm_shard_map
 from verl_hpc.planner.memory.rollout import RolloutShape, rollout_weights
@@ -40,7 +40,7 @@ def adapted_layer(shape: RolloutShape, adapters: AdapterShape) -> AdaptedLayer:
     arch: Architecture = replace(shape.arch, num_layers=1)
     ranks = [tuple(range(shape.tp))]
     if shape.engine == "hf":
-        one = hf_shard_map(arch, ranks, shape.dtype)
+        one = whole_shard_map(arch, ranks, shape.dtype)
     else:
         one = vllm_shard_map(arch, ranks, shape.dtype, shape.expert_parallel)
     specs = ShardMap(adapter_tensors(arch, adapters), ())

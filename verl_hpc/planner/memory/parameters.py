@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import Backend, TrainLayout, megatron_shard_map, padded_vocab
+from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.planner.memory.shape import RoleShape
 
 _ORDER = (
@@ -54,6 +56,19 @@ class Parameter(NamedTuple):
         return re.search(r"linear_\w+\.weight\d*$", self.name) is not None
 
 
+LAYER = re.compile(r"[^0-9]*\.(\d+)\.")
+"""Begins the name of a tensor of a layer: `model.layers.3.`, `transformer.h.3.`."""
+
+
+def largest_layer(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    """Return the tensors of the decoder layer that has the most elements."""
+    layers: dict[str, dict[str, TensorSpec]] = defaultdict(dict)
+    for name, spec in tensors.items():
+        if numbered := LAYER.match(name):
+            layers[numbered[1]][name] = spec
+    return max(layers.values(), key=lambda layer: sum(prod(s.shape) for s in layer.values()))
+
+
 @lru_cache(maxsize=512)
 def layer_parameters(
     arch: Architecture,
@@ -71,6 +86,9 @@ def layer_parameters(
         backend: names norms.
         adapters: take theirs, and not those of the layer.
     """
+    if not arch.is_mapped:  # it is not divided but by fully_shard
+        layer = largest_layer(arch.tensors("uint8"))
+        return tuple(Parameter(name, spec.num_bytes) for name, spec in layer.items())
     # As many replicas as the experts' sizes divide; they change nothing on a rank.
     layout = TrainLayout(tp=tp, ep=ep, etp=etp, dp=ep * etp)
     one = megatron_shard_map(replace(arch, num_layers=1), layout, backend=backend, dtype="uint8")

@@ -253,6 +253,8 @@ class RankMemory:
         weights: Terms = {}
         if stage is not None:
             weights = _under("rollout", {"weights": rollout.rollout_weights(run.rollout, stage)})
+        if stage is not None and not run.rollout.arch.is_mapped:
+            weights["rollout.part"] = rollout.arriving_part(run.rollout)
         sent, rest = self._quantised, self.buckets
         if (given := self._arriving) is not None:
             weights["rollout.merged"] = kept_base.merging_bytes(*given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Literal
 
 from verl_hpc.config.rollout import Engine, RolloutConfig
@@ -13,6 +14,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import cache_bytes_per_token, layers_per_rollout_stage
 from verl_hpc.layout.megatron import padded_vocab
 from verl_hpc.layout.quantization import fused_modules, ignored_modules, quantised_engine
+from verl_hpc.layout.rollout import PART_BYTES
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.layout.vllm import VOCAB_MULTIPLE, vllm_shard_map
 
@@ -138,6 +140,8 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
     arch = shape.arch
     if shape.engine == "hf":
         return arch.num_parameters * shape.item_bytes
+    if not arch.is_mapped:  # vLLM divides all large tensors
+        return -(-arch.num_parameters // shape.tp) * shape.item_bytes
     last = shape.pp - 1
     per_stage = layers_per_rollout_stage(arch.num_layers, shape.pp)
     rows = padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE) // shape.tp
@@ -156,6 +160,13 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
         count * _layer_bytes(arch, shape.tp, shape.expert_parallel, shape.dtype, quantised)
         for quantised, count in decoder.items()
     )
+
+
+def arriving_part(shape: RolloutShape) -> int:
+    """Bytes of the whole tensors that are on their way into an engine at a time, of a family whose
+    weights reach it by their names."""
+    sizes = [prod(spec.shape) for spec in shape.arch.tensors().values()]
+    return max(max(sizes) * shape.item_bytes, min(sum(sizes) * shape.item_bytes, PART_BYTES))
 
 
 def least_cache(shape: RolloutShape) -> int:

@@ -15,6 +15,7 @@ from verl_hpc.layout.box import row_major_strides
 from verl_hpc.layout.fsdp import rows_of
 from verl_hpc.layout.heads import HEAD_TENSORS, model_tensors
 from verl_hpc.layout.shard_map import TensorSpec
+from verl_hpc.planner.memory.parameters import LAYER, largest_layer
 from verl_hpc.planner.memory.shape import RoleShape
 
 _FLOAT = 4
@@ -67,11 +68,11 @@ def _group(shape: RoleShape, tensors: Iterable[TensorSpec]) -> _Group:
 
 @lru_cache(maxsize=512)
 def _groups(shape: RoleShape) -> tuple[_Group, _Group, int]:
-    """Return the group of a layer, the group of everything outside layers, and how many elements of
-    the latter have their gradients first."""
+    """Return the group of the largest layer, the group of everything outside layers, and how many
+    elements of the latter have their gradients first."""
     tensors = model_tensors(shape.arch, shape.head, "uint8")
-    layer = [spec for name, spec in tensors.items() if name.startswith("model.layers.0.")]
-    outside = {n: spec for n, spec in tensors.items() if not n.startswith("model.layers.")}
+    layer = largest_layer(tensors).values()
+    outside = {name: spec for name, spec in tensors.items() if not LAYER.match(name)}
     begins_only = shape.head in HEAD_TENSORS or not shape.arch.tied_embeddings
     early = [spec for n, spec in outside.items() if not (begins_only and n == _EMBEDDING)]
     both = _group(shape, layer), _group(shape, outside.values())

@@ -98,6 +98,10 @@ TERMS: Mapping[str, Term] = {
         "memory, of up to 32 GiB of weights in all; else rounds under way x 2 x the bucket's size",
         "an upper bound on GPUs, of larger runs, in searches, and while weights are loaded",
     ),
+    "part": Term(
+        "of a model without a layer table: the whole tensors that are sent to an engine at a time, "
+        "256 MiB or the largest one"
+    ),
     "context": Term(
         f"{overheads.CONTEXT // _MIB} MiB", "of CUDA, with the workspaces of its libraries"
     ),

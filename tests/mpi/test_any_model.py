@@ -1,0 +1,141 @@
+"""Families without a layer table: transformers' model on fully_shard, and vLLM by names.
+
+Updates are those of transformers with torch's AdamW, and after one the live engine has the
+log-probs of a new engine that loads the exported files, to the last bit.
+"""
+
+from contextlib import closing
+from shutil import copytree
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.distributed.fsdp import FSDPModule
+from transformers import AutoModelForCausalLM
+
+from tests.generated import generated
+from tests.mpi.any_models import BFLOAT16_IN_VLLM, NOT_IN_VLLM, any_model, some_models
+from tests.mpi.engines_for_tests import build_engine, gathered, rollout_of, same, some_sequences
+from tests.mpi.parity import TOLERANCE, num_outputs, replica_share, score_loss
+from tests.mpi.test_fsdp_updates import BATCHES, CONDITIONED, adamw
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.hf.stored import stored_views
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.trainer.sync import WeightSync
+
+pytestmark = pytest.mark.world(2)
+ROLLOUT = RolloutConfig(max_prompt_tokens=32, max_response_tokens=16, kv_cache_gib=0.03)
+
+
+def one_process(directory):
+    """transformers' own model of a directory."""
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    model.get_input_embeddings().padding_idx = None
+    return model
+
+
+def log_probs(model, sequence):
+    logits = model(sequence[None], use_cache=False).logits[0, :-1]
+    return logits.log_softmax(-1).gather(-1, sequence[1:, None])[:, 0]
+
+
+# transformers itself knows no kimi_k2, which is a deepseek_v3.
+@pytest.mark.parametrize("name", some_models("kimi_k2"))
+def test_updates_equal_transformers_with_adamw(here, shared_directory, name):
+    directory, layout = any_model(here, shared_directory, name), TrainLayout(dp=here.world.size)
+    engine = build_engine(here, directory, layout, engine="fsdp", max_tokens=64, **CONDITIONED)
+    expected = one_process(directory)
+    adam, share = adamw(expected.parameters(), **CONDITIONED), replica_share(layout)
+    assert sum(isinstance(m, FSDPModule) for m in engine.decoder.modules()) > 2
+    for batch in BATCHES:
+        adam.zero_grad()
+        outputs = sum(log_probs(expected, s).square().sum() for s in batch)
+        loss = outputs / num_outputs("language_model", batch)
+        loss.backward()
+        adam.step()
+        metrics = engine.update(batch[share], score_loss("language_model", batch))
+        assert metrics["loss"] == pytest.approx(loss.item(), rel=TOLERANCE, abs=TOLERANCE)
+    with torch.no_grad():
+        wanted = [log_probs(expected, s) for s in BATCHES[0][share]]
+    outputs = [o.log_probs for o in engine.infer(BATCHES[0][share])]
+    torch.testing.assert_close(outputs, wanted, atol=TOLERANCE, rtol=0)
+    # Under the names that transformers saves them by.
+    whole = gathered(here, engine.shard_map, engine.weights)
+    saved = stored_views(expected, whole.keys())
+    same(whole, {n: t.detach() for n, t in saved.items()}, TOLERANCE)
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+@pytest.mark.parametrize("name", some_models(*NOT_IN_VLLM))
+def test_vllm_has_what_a_new_engine_loads(
+    here, shared_directory, monkeypatch, name, tensor_parallel
+):
+    size, rank = here.world.size, here.world.rank
+    directory, layout = any_model(here, shared_directory, name), TrainLayout(dp=size)
+    dtype = "bfloat16" if name in BFLOAT16_IN_VLLM else "float32"
+    config = ROLLOUT.model_copy(update={"tensor_parallel": tensor_parallel})
+    ranks = range(0, size, tensor_parallel)
+    replicas = tuple(tuple(range(r, r + tensor_parallel)) for r in ranks)
+    engine = build_engine(here, directory, layout, engine="fsdp", lr=1e-2)
+    with closing(rollout_of(here, directory, replicas, config, dtype)) as rollout:
+        sync, batch = sync_of(here, engine, rollout, dtype), BATCHES[0]
+        sync.to_generation()
+        before = sampled(rollout)
+        engine.update(batch[replica_share(layout)], score_loss("language_model", batch))
+        metrics = sync.to_generation()
+        after = sampled(rollout)
+    # Every rank gets the tensors whole, whatever part of them it keeps.
+    specs = engine.shard_map.tensors
+    missing = size * rollout.shard_map.num_bytes - held_bytes(here, engine, rollout)
+    assert metrics["reshard/received_bytes"] == metrics["reshard/minimum_bytes"] == missing
+    assert not torch.equal(before, after)
+    whole = gathered(here, engine.shard_map, engine.weights)
+    exported = shared_directory / f"{name}-{tensor_parallel}-exported"
+    if rank == 0:
+        copytree(directory, exported)
+        kinds = {n: getattr(torch, spec.dtype) for n, spec in rollout.shard_map.tensors.items()}
+        saved = {n: t.to(kinds[n]) for n, t in whole.items()}
+        save_file(saved, exported / "model.safetensors", metadata={"format": "pt"})
+    here.control.barrier()
+    assert specs.keys() == whole.keys()
+    # As any other user of vLLM has it.
+    from verl_hpc.rollout import vllm
+
+    original = vllm.LLM
+    monkeypatch.setattr(vllm, "LLM", lambda **how: original(**how | {"load_format": "auto"}))
+    with closing(rollout_of(here, exported, replicas, config, dtype)) as new:
+        new._by_name = None
+        new.finish_update()
+        assert torch.equal(sampled(new), after)
+
+
+def held_bytes(here, engine, rollout) -> int:
+    """Bytes of all ranks' own shards, in the rollout's type."""
+    kinds = rollout.shard_map.tensors
+    mine = engine.shard_map.held_by(here.world.rank)
+    size = {"float32": 4, "bfloat16": 2}
+    held = sum(r.box.num_elements * size[kinds[r.tensor].dtype] for r in mine)
+    return sum(here.control.allgather(held))
+
+
+def sampled(rollout) -> torch.Tensor:
+    """Log-probs of what an engine generates."""
+    prompts = [s[:20].tolist() for s in some_sequences(4, 256, seed=1)]
+    responses = generated(rollout, prompts, Sampling(max_tokens=12), seeds=range(4))
+    return torch.tensor([p for r in responses for p in r.log_probs])
+
+
+def sync_of(here, trainer, rollout, dtype) -> WeightSync:
+    actor = SimpleNamespace(
+        settings=SimpleNamespace(lora=None),
+        shard_map=trainer.shard_map,
+        trained_map=trainer.trained_map,
+        training=trainer,
+        arch=trainer.arch,
+    )
+    held_by = SimpleNamespace(engine=rollout, shard_map=rollout.shard_map)
+    return WeightSync(here, actor, held_by, (), getattr(torch, dtype), checksums=True)

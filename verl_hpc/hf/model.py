@@ -1,0 +1,158 @@
+"""Build a language model as its `config.json` says, by transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from verl_hpc.errors import ModelError
+from verl_hpc.hf.stored import places_of, stored_views
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.shard_map import TensorSpec
+
+_CLASSES = {"kimi_k2": "deepseek_v3"}
+"""Families that another one's class computes."""
+
+
+def published_config(arch: Architecture) -> PreTrainedConfig:
+    """Return transformers' settings for a model as its `config.json` has them, without dropout.
+
+    Raises:
+        ModelError: transformers does not know the family, or refuses a setting.
+    """
+    assert arch.published is not None, arch.family
+    family = _CLASSES.get(arch.family, arch.family)
+    # Code of the model's publisher is not run.
+    fields = {n: v for n, v in arch.published.config.items() if n != "auto_map"}
+    try:
+        with TemporaryDirectory() as directory:
+            text = json.dumps(fields | {"model_type": family})
+            Path(directory, "config.json").write_text(text, encoding="utf-8")
+            config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    except Exception as error:  # every class of settings checks them in its own way
+        raise _refused(arch, error) from error
+    return without_dropout(config)
+
+
+def without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Set what a model draws in training to nothing: dropout, and a router's noise."""
+    for name in config.to_dict():
+        if name.endswith(("dropout", "pdrop", "jitter_noise")):
+            setattr(config, name, 0.0)
+    return config
+
+
+def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedModel:
+    """Build a model of a family without a layer table, with transformers' random weights.
+
+    Its attention is PyTorch's, or the family's own where that would lose a soft cap of the scores.
+    Parameters that the family does not train, such as the bias of a router, become buffers as they
+    are in others, and buffers that its files have stay in float32.
+
+    Raises:
+        ModelError: transformers cannot build it.
+    """
+    config = published_config(arch)
+    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation="eager" if capped else None
+        )
+    except Exception as error:  # every class of models checks its settings in its own way
+        raise _refused(arch, error) from error
+    for name, parameter in list(model.named_parameters()):
+        if not parameter.requires_grad:
+            module, own = _owner(model, name)
+            delattr(module, own)
+            # Without memory as a parameter; a buffer is filled from the files in any case.
+            module.register_buffer(own, torch.zeros_like(parameter, device="cpu"))
+    for name, buffer in stored_buffers(model).items():
+        module, own = _owner(model, name)
+        setattr(module, own, buffer.float())
+    return model
+
+
+def _owner(model: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
+    """Return the module that has a parameter or buffer, and its name there."""
+    parent, _, own = name.rpartition(".")
+    return model.get_submodule(parent), own
+
+
+@contextmanager
+def parameters_without_memory() -> Iterator[None]:
+    """Put parameters of modules that are built inside this context on the meta device.
+
+    Buffers have memory and their values: on the meta device they would be lost, and transformers
+    computes not all of them anew.
+    """
+    register = torch.nn.Module.register_parameter
+
+    def on_meta(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:  # or tied ones would part
+            data, trains = parameter.detach().to("meta"), parameter.requires_grad
+            parameter = torch.nn.Parameter(data, requires_grad=trains)
+        register(module, name, parameter)
+
+    with patch.object(torch.nn.Module, "register_parameter", on_meta):
+        yield
+
+
+def _refused(arch: Architecture, error: Exception) -> ModelError:
+    return ModelError(
+        f"model_type = {arch.family!r}: transformers cannot build it: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def stored_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that a checkpoint has, by name."""
+    buffers = dict(module.named_buffers())
+    return {name: buffers[name] for name in module.state_dict() if name in buffers}
+
+
+def resolved(arch: Architecture) -> Architecture:
+    """Return an architecture with the tensors that transformers' model has, if its family has no
+    layer table; its files may have more, such as layers for speculation.
+
+    Raises:
+        ModelError: transformers cannot build the model, or the files lack a tensor, or have one of
+            another shape.
+    """
+    if arch.published is None:
+        return arch
+    with parameters_without_memory():
+        model = build_language_model(arch, torch.float32)
+    views, there = stored_views(model, arch.published.shapes), arch.published.shapes
+    output = model.get_output_embeddings()
+    missing = {name for name in views if name not in there}
+    # A critic or a reward model has another head in its place.
+    missing -= {name for name, view in views.items() if output is not None and _is(view, output)}
+    if missing:
+        raise ModelError(
+            f"model_type = {arch.family!r}: the model has {len(missing)} tensors that are not in "
+            f"its files, first {min(missing)}; is the download whole, and is tie_word_embeddings "
+            "right?"
+        )
+    for name, view in views.items():
+        if there.get(name, view.shape) != tuple(view.shape):
+            raise ModelError(
+                f"model_type = {arch.family!r}: tensor {name} has shape {list(there[name])} in the "
+                f"files; config.json calls for {list(view.shape)}"
+            )
+    specs = {name: TensorSpec(tuple(view.shape)) for name, view in views.items() if name in there}
+    places = places_of(model, views)
+    exact = frozenset(name for name, place in places.items() if not place.num_rows)
+    return arch.with_shapes(specs, exact & specs.keys())
+
+
+def _is(view: torch.Tensor, layer: torch.nn.Module) -> bool:
+    weight = layer.weight
+    assert isinstance(weight, torch.Tensor)
+    return view.untyped_storage()._cdata == weight.untyped_storage()._cdata

@@ -1,0 +1,88 @@
+"""Models of families without a layer table: sizes and tensors as their own files give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.errors import ModelError
+from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.layout.shard_map import TensorSpec
+
+_SIZES: Mapping[str, tuple[str, ...]] = {
+    "num_layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "num_heads": ("num_attention_heads", "n_head"),
+    "vocab_size": ("vocab_size",),
+    "max_positions": ("max_position_embeddings", "n_positions", "max_sequence_length"),
+}
+"""Fields of `config.json` that say a size, in the words of different families."""
+_WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "intermediate_size_mlp")
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """What a model's files say of it; compared by identity, as it holds a whole `config.json`.
+
+    Args:
+        config: contents of `config.json`.
+        shapes: shape of every tensor of the weights, by its name in the files; empty where the
+            files are not at hand.
+        buffers: names of tensors that are no parameters, such as the bias of a router: no
+            optimizer changes them, and no engine rounds them.
+    """
+
+    config: Mapping[str, Any] = field(repr=False)
+    shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
+    buffers: frozenset[str] = frozenset()
+
+
+def shapes_of(tensors: Mapping[str, TensorSpec]) -> dict[str, tuple[int, ...]]:
+    return {name: spec.shape for name, spec in tensors.items()}
+
+
+def shapes_in(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors of a directory's safetensors files; empty if it has none."""
+    if not any(directory.glob("*.safetensors")):
+        return {}
+    return shapes_of(safetensors_shard_map(directory).tensors)
+
+
+def sizes_of(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Return arguments of `Architecture` that any family's `config.json` gives.
+
+    `ffn_size` is the width that a token goes through: in a mixture, that of all its experts.
+
+    Raises:
+        ModelError: a size that every model has is not given.
+    """
+    sizes: dict[str, Any] = {
+        size: next((config[name] for name in names if _is_size(config.get(name))), None)
+        for size, names in _SIZES.items()
+    }
+    if sizes["num_layers"] is None:  # a list or a string of kinds, one a layer
+        kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern") or ""
+        sizes["num_layers"] = len(kinds) or None
+    missing = [_SIZES[size][0] for size, value in sizes.items() if value is None]
+    if missing:
+        raise ModelError(
+            f"{origin}: {', '.join(missing)} not given as a positive integer; give the config.json "
+            "that the model's publisher wrote"
+        )
+    widths = [config[name] for name in _WIDTHS if _is_size(config.get(name))]
+    experts = config.get("moe_intermediate_size") or 0, config.get("num_experts_per_tok") or 0
+    width = max([*widths, experts[0] * experts[1]])
+    heads = sizes["num_heads"]
+    return sizes | {
+        "ffn_size": width or 4 * sizes["hidden_size"],
+        "num_kv_heads": config.get("num_key_value_heads") or heads,
+        "head_size": config.get("head_dim") or sizes["hidden_size"] // heads,
+        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+        "dtype": config.get("dtype") or config.get("torch_dtype") or "float32",
+    }
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value > 0

@@ -1,0 +1,99 @@
+"""Weights of families without a layer table: vLLM cuts and fuses them itself, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import vllm._custom_ops as ops
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from vllm import ModelRegistry
+from vllm.model_executor.layers.attention.mla_attention import MLAAttention
+from vllm.model_executor.models.transformers import base
+
+from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.rollout.vllm_settings import in_one_line
+
+
+class ByName:
+    """Loads tensors into an engine's model by their names in its files.
+
+    Args:
+        model: the model, built with weights of no meaning.
+        dtype: element type of the weights.
+    """
+
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
+        self._model, self._dtype = model, dtype
+        self._latent = [m for m in model.modules() if isinstance(m, MLAAttention)]
+        self._names = {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)}
+        derived = {id(p) for module in self._latent for p in module.parameters(recurse=False)}
+        self._unfilled = {p: name for name, p in self._names.items() if p not in derived}
+        """Parameters that no tensor has filled yet, each with one of its names."""
+
+    @staticmethod
+    def options(arch: Architecture, is_eager: bool, on_cpu: bool) -> dict[str, Any]:
+        """Return what an engine of this family needs, and prepare vLLM for it.
+
+        vLLM computes families that it has no class of its own for with transformers' class, and
+        would prepare that for compilation in the whole process: a training engine's model of the
+        class would fail then.
+
+        Raises:
+            ConfigError: vLLM has no class of its own, and compiles.
+        """
+        name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(arch.family)
+        known = (
+            ModelRegistry.models[name].load_model_cls() if name in ModelRegistry.models else None
+        )
+        if known is None or issubclass(known, base.Base):
+            if not is_eager:
+                raise ConfigError(
+                    f"rollout.enforce_eager = false: vLLM has no class of its own for a "
+                    f"{arch.family}, and would compile transformers', which training uses in the "
+                    "same process; set it to true"
+                )
+            base.Base._decorate_cls_for_torch_compile = lambda *_, **__: None
+        # A cache of prefixes cuts prompts of recurrent layers in pieces, which CPUs cannot.
+        recurrent = on_cpu and getattr(known, "is_hybrid", False)
+        return {"enable_prefix_caching": False} if recurrent else {}
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Load some of the model's tensors.
+
+        Raises:
+            ModelError: vLLM's model does not know one.
+        """
+        try:
+            with torch.no_grad():
+                loaded = self._model.load_weights(tensors.items())
+        except (ValueError, KeyError, AssertionError) as error:
+            raise ModelError(
+                f"rollout.engine = vllm: its {type(self._model).__name__} does not take the "
+                f"model's tensors by their names: {in_one_line(error)}; choose rollout.engine: hf"
+            ) from error
+        for name in loaded or ():
+            self._unfilled.pop(self._names.get(name, 0), None)
+
+    def finish(self) -> None:
+        """Compute what vLLM derives from weights, once all are loaded.
+
+        Raises:
+            ModelError: a parameter of vLLM's model was filled by no tensor.
+        """
+        if self._unfilled:
+            raise ModelError(
+                f"rollout.engine = vllm: {len(self._unfilled)} parameters of its "
+                f"{type(self._model).__name__} are filled by no tensor of the model, first "
+                f"{min(self._unfilled.values())}; choose rollout.engine: hf"
+            )
+        for attention in self._latent:
+            attention.process_weights_after_loading(self._dtype)
+        for layer in self._model.modules():
+            # vLLM packs a convolution in place; plain values were written over it.
+            if hasattr(layer, "_cpu_unpacked_conv_weight"):
+                plain = layer.weight.detach().view_as(layer._cpu_unpacked_conv_weight).clone()
+                layer._cpu_unpacked_conv_weight.copy_(plain)
+                layer.weight.data = ops.causal_conv1d_weight_pack(plain)

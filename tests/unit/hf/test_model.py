@@ -33,7 +33,7 @@ NORM = "model.layers.0.input_layernorm.weight"
 
 
 def test_tensors_besides_the_models_are_left_out(model):
-    """As layers for speculation are."""
+    """Published files have layers for speculation that transformers leaves out."""
     before = resolved(read_architecture(model)).tensors()
     arch = files_with(model, lambda tensors: tensors.update(more=torch.ones(3)))
     assert "more" in arch.tensors()

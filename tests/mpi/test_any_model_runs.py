@@ -1,5 +1,7 @@
 """Whole runs of families without a layer table."""
 
+import json
+
 import pytest
 
 from tests.mpi.any_models import (
@@ -55,6 +57,8 @@ def test_ppo_goes_on_with_other_shards(here, shared_directory):
 
     alone = run("any-alone", 2, SHARDED)
     assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in alone)
+    facts = json.loads((shared_directory / "runs" / "any-alone" / "facts.json").read_text())
+    assert facts["weights for the rollout"].startswith("whole tensors by their names")
     run("any-again", 1, SHARDED)
     again = run("any-again", 2, SHARDED | {"fsdp": {"shard_size": 1}})
     assert_same(again, alone, ("actor/loss", "actor/grad_norm", "critic/"), rel=1e-4)

@@ -50,6 +50,7 @@ def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
             f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "
             f"{layouts.num_replicas}, {layouts.grouping}{_rollout_ranks(run)}"
         ),
+        **_weights_facts(run),
         **_scoring_facts(run),
         **({"prompts": run.fingerprint[PROMPT_FORM]} if PROMPT_FORM in run.fingerprint else {}),
         **({"evaluation data": run.problems.facts} if run.problems.facts else {}),
@@ -111,6 +112,17 @@ def _about(run: RunContext, role: Role) -> str:
 def _named(path: str) -> str:
     """Return a hub model's name and commit, or else the model's path."""
     return source_of(path) or path
+
+
+def _weights_facts(run: RunContext) -> dict[str, str]:
+    """Say how trained weights reach the rollout, and what that costs."""
+    if run.rollout is None:
+        return {}
+    way = "written where they lie, on each rank those that it lacks"
+    if not run.arch.is_mapped:
+        size = run.rollout.shard_map.num_bytes
+        way = f"whole tensors by their names in the model's files, {size:,} bytes on each rank"
+    return {"weights for the rollout": way}
 
 
 def _scoring_facts(run: RunContext) -> dict[str, str]:

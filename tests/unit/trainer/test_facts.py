@@ -26,7 +26,8 @@ def planned(num_ranks=4, num_nodes=1, **changes):
     }
     return SimpleNamespace(
         config=config,
-        arch=SimpleNamespace(num_parameters=7),
+        arch=SimpleNamespace(num_parameters=7, is_mapped=False),
+        rollout=SimpleNamespace(shard_map=SimpleNamespace(num_bytes=14_000)),
         session=SimpleNamespace(world=SimpleNamespace(size=num_ranks, num_nodes=num_nodes)),
         roles=roles,
         layouts=layouts,
@@ -60,6 +61,8 @@ FACTS = {
         {**GAE, "algorithm__kl": {"placement": "reward"}, "parallel__tensor_parallel": 2},
         {
             "training layout": "tp 2, pp 1, dp 2, vpp 1",
+            "weights for the rollout": "whole tensors by their names in the model's files, "
+            "14,000 bytes on each rank",
             "rollout layout": "vllm, tp 1 x 4, zero_redundancy",
             "roles": "actor: trained; critic: value head, trained; "
             "reference: not trained, the first weights of the actor, in its engine",

@@ -15,10 +15,11 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import AutoModelForCausalLM
 
 from tests.generated import generated
-from tests.mpi.any_models import BFLOAT16_IN_VLLM, NOT_IN_VLLM, any_model, some_models
+from tests.mpi.any_models import BFLOAT16_IN_VLLM, NOT_IN_VLLM, OFTEN, any_model, some_models
 from tests.mpi.engines_for_tests import build_engine, gathered, rollout_of, same, some_sequences
 from tests.mpi.parity import TOLERANCE, num_outputs, replica_share, score_loss
 from tests.mpi.test_fsdp_updates import BATCHES, CONDITIONED, adamw
+from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.hf.stored import stored_views
 from verl_hpc.layout.megatron import TrainLayout
@@ -46,8 +47,21 @@ def log_probs(model, sequence):
 # transformers itself knows no kimi_k2, which is a deepseek_v3.
 @pytest.mark.parametrize("name", some_models("kimi_k2"))
 def test_updates_equal_transformers_with_adamw(here, shared_directory, name):
-    directory, layout = any_model(here, shared_directory, name), TrainLayout(dp=here.world.size)
-    engine = build_engine(here, directory, layout, engine="fsdp", max_tokens=64, **CONDITIONED)
+    check_updates(here, shared_directory, name)
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_recomputed_updates_on_copies_are_the_same(here, shared_directory, name):
+    settings = {"recompute": "full", "fsdp": FsdpConfig(shard_size=1)}
+    check_updates(here, shared_directory, name, **settings)
+
+
+def check_updates(here, shared_directory, name, **settings) -> None:
+    size = settings["fsdp"].shard_size if "fsdp" in settings else None
+    directory = any_model(here, shared_directory, name)
+    layout = TrainLayout(dp=here.world.size, shard_size=size)
+    settings |= CONDITIONED
+    engine = build_engine(here, directory, layout, engine="fsdp", max_tokens=64, **settings)
     expected = one_process(directory)
     adam, share = adamw(expected.parameters(), **CONDITIONED), replica_share(layout)
     assert sum(isinstance(m, FSDPModule) for m in engine.decoder.modules()) > 2

@@ -57,7 +57,7 @@ def build_engine(
     ParallelConfig that are no sizes."""
     start_layouts(here.groups, [layout], seed=1)
     engine = factory.build_engine(
-        resolved(read_architecture(directory)),
+        resolved(read_architecture(directory), head),
         layout,
         ModelConfig(path=str(directory), dtype=dtype, router=router),
         ParallelConfig(**layout.sizes_of_model, sequence_parallel=sequence_parallel, **parallel),

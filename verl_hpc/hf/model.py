@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from verl_hpc.errors import ModelError
 from verl_hpc.hf.stored import places_of, stored_views
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.heads import HEAD_TENSORS, Head
 from verl_hpc.layout.shard_map import TensorSpec
 
 _CLASSES = {"kimi_k2": "deepseek_v3"}
@@ -117,9 +118,14 @@ def stored_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: buffers[name] for name in module.state_dict() if name in buffers}
 
 
-def resolved(arch: Architecture) -> Architecture:
+def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
     """Return an architecture with the tensors that transformers' model has, if its family has no
     layer table; its files may have more, such as layers for speculation.
+
+    Args:
+        arch: of the model's files.
+        head: output layer of the model; files of another than a language model may lack the
+            vocabulary's.
 
     Raises:
         ModelError: transformers cannot build the model, or the files lack a tensor, or have one of
@@ -130,10 +136,10 @@ def resolved(arch: Architecture) -> Architecture:
     with parameters_without_memory():
         model = build_language_model(arch, torch.float32)
     views, there = stored_views(model, arch.published.shapes), arch.published.shapes
-    output = model.get_output_embeddings()
     missing = {name for name in views if name not in there}
-    # A critic or a reward model has another head in its place.
-    missing -= {name for name, view in views.items() if output is not None and _is(view, output)}
+    output = model.get_output_embeddings()
+    if head in HEAD_TENSORS and output is not None:
+        missing -= {name for name, view in views.items() if _is(view, output)}
     if missing:
         raise ModelError(
             f"model_type = {arch.family!r}: the model has {len(missing)} tensors that are not in "

@@ -40,6 +40,13 @@ def test_tensors_besides_the_models_are_left_out(model):
     assert resolved(arch).tensors() == before
 
 
+def test_only_files_of_another_head_lack_the_vocabularys(model):
+    arch = files_with(model, lambda tensors: tensors.pop("lm_head.weight"))
+    with pytest.raises(ModelError, match="1 tensors that are not in its files, first lm_head"):
+        resolved(arch)
+    assert "lm_head.weight" not in resolved(arch, "score").tensors()
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -144,6 +144,9 @@ def build_decoder(
         parallel: settings of fully_shard and recomputation.
         trainable: whether it has an optimizer.
         kernels: what computes it.
+
+    Raises:
+        ModelError: layers are to be recomputed, and transformers' model cannot.
     """
     module, settings = model.module, parallel.fsdp or FsdpConfig()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -152,6 +155,11 @@ def build_decoder(
     if kernels.liger and model.places is None:
         apply_liger(whole.base_model)
     if parallel.recompute == "full":
+        if not whole.supports_gradient_checkpointing:
+            raise ModelError(
+                f"parallel.recompute = full: transformers' {type(whole).__name__} does not compute "
+                "its layers again; set it to none"
+            )
         whole.gradient_checkpointing_enable({"use_reentrant": False})
     if kernels.compiled:
         for layer in model.layers:

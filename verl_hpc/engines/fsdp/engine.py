@@ -86,6 +86,9 @@ class FsdpEngine(LayoutEngine):
         }
         if self._packs:
             check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
+        else:
+            held = {region.view.name for region in self.shard_map.held_by(dist.get_rank())}
+            assert held == self.weights.keys(), held ^ self.weights.keys()
         self.optimizer: ShardedAdam | None = (
             ShardedAdam(optimizer, named, groups.shard, schedule) if optimizer else None
         )

@@ -88,9 +88,14 @@ def test_training_continues_on_another_placement(here, tiny_model, shared_direct
     few = {"batch": {"size": 4, "mini_batches": 2, "max_tokens_per_micro_batch": 2000}}
     apart = few | SPLIT | {"placement": SPLIT["placement"] | {"rollout": 0}}
     all_ranks = few | TOGETHER | {"placement": {"rollout": 0}}
+    first = configure(shared_directory, tiny_model(), "there", "ppo", steps=1, **apart)
+    run(here, first)
+    if here.world.rank == 0:
+        directory = first.run_directory
+        shutil.copytree(directory, directory.with_name("elsewhere"), symlinks=True)
+    here.control.barrier()
     runs = []
     for name, placed in (("there", apart), ("elsewhere", all_ranks)):
-        run(here, configure(shared_directory, tiny_model(), name, "ppo", steps=1, **apart))
         config = configure(shared_directory, tiny_model(), name, "ppo", steps=2, **placed)
         runs.append(run_ppo(here, config))
     (rows, there), (rows_elsewhere, elsewhere) = runs

@@ -150,7 +150,7 @@ def goes_on(here, reader, step, expected, far):
     return now
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
+@pytest.mark.parametrize("layout", [LAYOUTS[0], *all_slow(LAYOUTS[1])], ids=str)
 def test_every_byte_is_written_once_and_plain_hdf5_tools_show_whole_tensors(
     here, configure, layout
 ):
@@ -366,7 +366,7 @@ def test_old_steps_go_and_torn_ones_with_them(here, configure):
         assert (root / "latest").resolve().name == "step_00000004"
 
 
-@pytest.mark.parametrize("full_on", [0, 2])
+@pytest.mark.parametrize("full_on", [2, *all_slow(0)])
 def test_a_full_disk_on_one_rank_fails_on_all_and_harms_no_earlier_step(here, configure, full_on):
     """A limit on file size stands in for the disk: writes beyond it fail alike."""
     run = build_run(here, configure(LAYOUTS[0]))

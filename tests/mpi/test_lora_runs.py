@@ -138,7 +138,7 @@ def test_peft_loads_what_is_exported(here, configure, shared_directory):
         assert (after - before).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("parallel", LAYOUTS[:2])
+@pytest.mark.parametrize("parallel", [LAYOUTS[0], *all_slow(LAYOUTS[1])])
 def test_a_run_starts_from_an_adapter_of_peft(here, configure, shared_directory, parallel):
     """Its A differ between q, k and v; the reference also starts from it."""
     import peft

@@ -47,14 +47,13 @@ MIXED = {
     1: layouts("one full"),
     2: layouts("dp2 dp2-ep2 dp2-etp2 dp2-ep2-full tp2 tp2-ep2 tp2-etp2 pp2 pp2-vpp2 dp2-cp2-ep2"),
     4: layouts(
-        "tp2-dp2-ep2-etp2 dp4-ep2-etp2 tp2-pp2-ep2 pp2-vpp2-dp2-ep2 tp2-dp2-cp2-ep4 "
-        "pp2-dp2-cp2-ep2-full"
+        "tp2-dp2-ep2-etp2 dp4-ep2-etp2 pp2-vpp2-dp2-ep2 tp2-dp2-cp2-ep4 pp2-dp2-cp2-ep2-full"
     ),
     8: layouts("tp2-pp2-dp2-ep4 tp2-pp2-dp2-ep2-etp2 tp2-dp4-ep4-etp2"),
 }
 FURTHER = {
     4: layouts(
-        "tp2-dp2-ep4 tp2-dp2-etp2 tp2-pp2-etp2-full dp4-cp2-ep4 "
+        "tp2-pp2-ep2 tp2-dp2-ep4 tp2-dp2-etp2 tp2-pp2-etp2-full dp4-cp2-ep4 "
         "tp2-dp2 tp2-dp2-ep2 pp2-dp2-ep2 dp4-ep4 tp4-ep2 dp4-cp4-ep2 tp2-dp2-cp2-ep2-etp2"
     )
 }

@@ -13,22 +13,26 @@ from verl_hpc.layout.megatron import TrainLayout
 LAYOUTS = {
     1: layouts("one full"),
     2: layouts("dp2 tp2 dp2-ep2-full tp2-etp2 pp2 dp2-cp2"),
-    4: layouts("tp2-dp2-ep4 tp2-pp2-ep2-full pp2-vpp2-dp2-ep2 tp2-dp2-cp2-ep2"),
+    4: layouts("tp2-dp2-ep4 pp2-vpp2-dp2-ep2 tp2-dp2-cp2-ep2"),
 }
+FURTHER = {4: layouts("tp2-pp2-ep2-full")}
 UNEVEN = {
     1: layouts("one"),
     2: layouts("dp2-ep2-full pp2-vpp2"),
-    4: layouts("dp4-ep2 pp2-vpp2-dp2-ep2 dp4-cp2-ep2 tp2-dp2-ep2-full"),
+    4: layouts("dp4-ep2 pp2-vpp2-dp2-ep2"),
     8: layouts("dp8-ep4 pp2-dp4-ep4 pp2-vpp2-dp4-cp2"),
 }
+UNEVEN_FURTHER = {4: layouts("dp4-cp2-ep2 tp2-dp2-ep2-full")}
 SETTINGS = [{"seq_aux_loss": 0.3, "z_loss": 0.05}, {"z_loss": 0.1}, {}]
 
 
 def pytest_generate_tests(metafunc):
     if "settings" in metafunc.fixturenames:
-        layouts_of_world(metafunc, LAYOUTS, settings=SETTINGS, model=["normalised", "mixtral"])
+        layouts_of_world(
+            metafunc, LAYOUTS, FURTHER, settings=SETTINGS, model=["normalised", "mixtral"]
+        )
     else:
-        layouts_of_world(metafunc, UNEVEN)
+        layouts_of_world(metafunc, UNEVEN, UNEVEN_FURTHER)
 
 
 def uneven_share(layout: TrainLayout) -> slice:

@@ -42,15 +42,12 @@ MIXED = {
         "tp2-rollout1 tp2-ep2-rollout2 tp2-ep2-rollout2-whole tp2-etp2-rollout2-whole "
         "dp2-ep2-rollout1 pp2-rollout2"
     ),
-    4: layouts(
-        "tp2-dp2-ep4-rollout2 dp4-ep2-etp2-rollout4-stages2-whole tp2-pp2-ep2-rollout4 "
-        "tp4-ep4-rollout2-whole"
-    ),
+    4: layouts("tp2-dp2-ep4-rollout2 dp4-ep2-etp2-rollout4-stages2-whole tp2-pp2-ep2-rollout4"),
 }
 FURTHER = {
     4: layouts(
-        "tp2-dp2-ep2-rollout2-whole pp2-dp2-ep2-rollout4-whole tp2-dp2-ep2-etp2-rollout1 "
-        "tp4-ep2-rollout2"
+        "tp4-ep4-rollout2-whole tp2-dp2-ep2-rollout2-whole pp2-dp2-ep2-rollout4-whole "
+        "tp2-dp2-ep2-etp2-rollout1 tp4-ep2-rollout2"
     )
 }
 """Their training layouts and engines are combined otherwise above."""

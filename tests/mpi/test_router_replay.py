@@ -14,12 +14,13 @@ K = 2
 LAYOUTS = {
     1: layouts("one full selective"),
     2: layouts("dp2 dp2-ep2 tp2 tp2-ep2-full tp2-etp2 pp2 pp2-full pp2-vpp2 dp2-cp2"),
-    4: layouts("tp2-dp2-ep4 tp2-pp2-ep2-full pp2-vpp2-dp2-ep2-full tp2-dp2-cp2-ep2"),
+    4: layouts("tp2-dp2-ep4 pp2-vpp2-dp2-ep2-full tp2-dp2-cp2-ep2"),
 }
+FURTHER = {4: layouts("tp2-pp2-ep2-full")}
 
 
 def pytest_generate_tests(metafunc):
-    often, further = LAYOUTS, {}
+    often, further = LAYOUTS, FURTHER
     if "model" not in metafunc.fixturenames:  # only the last layout has all axes but pipelines
         often = {size: found[-1:] for size, found in LAYOUTS.items()}
         further = {size: found[:-1] for size, found in LAYOUTS.items()}

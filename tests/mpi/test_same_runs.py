@@ -26,8 +26,14 @@ from tests.slow import all_slow
 pytestmark = pytest.mark.world(4)
 
 CASES = yaml.safe_load(Path(__file__).with_name("same_runs.yaml").read_text())
-FURTHER = ["optimal token baseline", "reverse KL", "kto"]
-"""Their roles and placements are those of remax, forward KL and dpo."""
+FURTHER = [
+    "optimal token baseline",
+    "reverse KL",
+    "kto",
+    "refill",
+    "a critic of another size in another layout",
+]
+"""Their roles and placements are those of others."""
 # What is so in every step, else the comparison would say little.
 HOLDS = {
     "chosen tokens": lambda row: 0 < row["critic/score/mean"] < 1,

@@ -101,9 +101,8 @@ def when(here, monkeypatch, rank, stage, time, act):
     # stage begins, and as weights go from one to another; with a step to save, and without.
     [
         ("rollout-with-actor", 0, "rollout", 2, 1),
-        ("rollout-apart", 3, "rollout", 1, 0),
         ("two-ahead-reward-apart", 2, "rollout", 3, 2),
-        *all_slow(("ahead", 1, "rollout to train", 1, 1)),
+        *all_slow(("rollout-apart", 3, "rollout", 1, 0), ("ahead", 1, "rollout to train", 1, 1)),
     ],
 )
 def test_one_rank_is_told(

@@ -86,9 +86,9 @@ def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure, l
     "layouts",
     [
         (LAYOUTS[0], FSDP),
-        (HYBRID, LAYOUTS[1]),
         pytest.param((FSDP, {}), marks=pytest.mark.world(2)),
-        pytest.param(({}, FSDP), marks=pytest.mark.world(2)),
+        *all_slow([HYBRID, LAYOUTS[1]]),
+        pytest.param(({}, FSDP), marks=[pytest.mark.world(2), pytest.mark.slow]),
     ],
     ids=str,
 )

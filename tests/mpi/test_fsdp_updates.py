@@ -32,6 +32,7 @@ from tests.mpi.parity import (
     replica_share,
     score_loss,
 )
+from tests.slow import REASON
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.megatron import TrainLayout
@@ -58,6 +59,10 @@ CASES = [
     # Groups of two are all ranks where there are two.
     pytest.param(settings, id=name, marks=[pytest.mark.world(4)] if name == "hybrid" else [])
     for name, settings in SETTINGS.items()
+]
+FURTHER = [
+    pytest.param(*case.values, id=case.id, marks=pytest.mark.slow(reason=REASON))
+    for case in CASES[::2]
 ]
 FAMILIES = [pytest.param({"family": family}, id=family) for family in DENSE]
 OUTPUT = {"language_model": "log_probs", "value": "values", "score": "scores"}
@@ -176,7 +181,7 @@ def test_updates_equal_transformers_with_adamw(here, tiny_model, settings):
     torch.testing.assert_close(outputs, wanted[share], atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("settings", CASES)
+@pytest.mark.parametrize("settings", [*CASES[1::2], *FURTHER])
 def test_updates_equal_megatron(here, tiny_model, settings):
     """Also all outputs before them."""
     settings = dict(settings)

@@ -30,8 +30,9 @@ DENSE = {
 EXPERTS = {
     1: layouts("one full"),
     2: layouts("dp2-ep2 dp2-etp2 tp2-sp tp2-ep2-sp tp2-etp2-sp pp2-full"),
-    4: layouts("tp2-dp2-ep2-etp2-sp dp4-ep2-etp2-full tp2-dp2-ep4-sp pp2-dp2-ep2"),
+    4: layouts("tp2-dp2-ep2-etp2-sp pp2-dp2-ep2"),
 }
+FURTHER = {4: layouts("dp4-ep2-etp2-full tp2-dp2-ep4-sp")}
 TARGETS = {
     "all": ("all-linear", False),
     "all-tied": ("all-linear", True),
@@ -41,8 +42,10 @@ TARGETS = {
 
 
 def pytest_generate_tests(metafunc):
-    cases = EXPERTS if "experts" in metafunc.function.__name__ else DENSE
-    layouts_of_world(metafunc, cases, chosen=list(TARGETS), model=["normalised", "mixtral"])
+    experts = "experts" in metafunc.function.__name__
+    cases, further = (EXPERTS, FURTHER) if experts else (DENSE, {})
+    models = ["normalised", "mixtral"]
+    layouts_of_world(metafunc, cases, further, chosen=list(TARGETS), model=models)
 
 
 def engine_of(here, directory, sizes, targets, **more):

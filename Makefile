@@ -13,6 +13,8 @@ READY_DEV := $(VENV)/.ready-dev
 # Ranks that share two cores must not spin.
 export OMP_WAIT_POLICY := PASSIVE
 export GOMP_SPINCOUNT := 0
+# Hundreds of processes import the same modules, which are to be compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 # One more than the two cores of CI: many tests wait for the programs they start.
 WORKERS ?= 3

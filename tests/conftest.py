@@ -12,6 +12,13 @@ def pytest_collection_finish():
     resume_collection()
 
 
+def pytest_runtest_teardown(item, nextitem):
+    # What a module of tests has imported lives to the end, too, and each full collection costs
+    # seconds where it must look at all of it.
+    if nextitem is None or nextitem.path != item.path:
+        resume_collection()
+
+
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also run what is marked slow")
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.jobs.conftest import ppo
 from tests.jobs.launch import MPIEXEC, finish, wait_until, write_config
+from tests.slow import all_slow
 from tests.unit.waiting import within
 
 RESTART = 85
@@ -35,7 +36,7 @@ def compute_score(solution_str):
 """
 
 
-@pytest.fixture(params=STARTS)
+@pytest.fixture
 def started(request, model, tmp_path):
     """`started(**changes)` is a job that is alone in a terminal."""
     words, _ = STARTS[request.param]
@@ -61,6 +62,9 @@ def press(job):
     os.killpg(job.pid, signal.SIGINT)
 
 
+@pytest.mark.parametrize(
+    "started", ["two forked ranks", *all_slow("one rank", "two ranks of mpiexec")], indirect=True
+)
 def test_the_first_saves_and_leaves_as_term_does(started, tmp_path):
     job = started(checkpoint={"every": 0})
     metrics = tmp_path / "run/metrics.jsonl"
@@ -85,6 +89,7 @@ def wait_for_end(processes):
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("started", [*list(STARTS)[1:], *all_slow("one rank")], indirect=True)
 def test_the_second_ends_at_once(started, tmp_path, request):
     start = request.node.callspec.params["started"]
     expected, ranks = STARTS[start][1], 1 if start == "one rank" else 2

@@ -13,6 +13,7 @@ import pytest
 
 from tests.jobs import launch
 from tests.jobs.conftest import VLLM
+from tests.slow import all_slow
 
 BODY = """
 import os, sys, time
@@ -158,7 +159,7 @@ def test_shared_memory_of_killed_ranks_is_given_back(tmp_path):
     assert [name for name in segments if Path(name).exists()] == []
 
 
-@pytest.mark.parametrize("what", ["barrier()", "split(here.world.rank)"])
+@pytest.mark.parametrize("what", ["split(here.world.rank)", *all_slow("barrier()")])
 def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_allowed(tmp_path, what):
     body = f"""
     from verl_hpc.runtime.channel import MpiChannel
@@ -177,7 +178,9 @@ def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_allowed(tmp_path
 
 
 @pytest.mark.parametrize(
-    "meets, ending", [("True", ""), ("here.world.rank == 2", " (on rank 2)")], ids=["all", "one"]
+    "meets, ending",
+    [("here.world.rank == 2", " (on rank 2)"), *all_slow(("True", ""))],
+    ids=["one", "all"],
 )
 def test_a_users_error_is_printed_once_without_traceback_and_names_the_one_rank(
     tmp_path, meets, ending

@@ -292,10 +292,10 @@ def test_a_run_ends_with_the_same_weights_as_below_mpiexec(model, tmp_path):
         directory.mkdir()
         config = launch.write_config(directory / "config.yaml", ppo(model, directory))
         if name == "mpiexec":
-            launch.trained(2, config)
+            launch.succeeds(launch.start(2, ["-m", "verl_hpc", "train", "--config", config]))
         else:
             # Also where processes of the ranks, which are forks, score.
-            launch.succeeds(forked(config, "runtime.reward_processes=1"))
+            launch.trained(2, config, "runtime.reward_processes=1")
         steps.append(max((directory / "run/checkpoints").glob("step_*")))
     assert steps[0].name == steps[1].name
     assert launch.differing(*steps) == []

@@ -7,7 +7,7 @@ import sys
 
 import yaml
 
-from tests.jobs.launch import verl_hpc, write_config
+from tests.jobs.launch import trained, write_config
 from verl_hpc.config.load import load_config, parse_config
 from verl_hpc.metrics.log import read_metrics
 
@@ -77,8 +77,7 @@ def test_verls_keys_train(tree, tmp_path):
     assert all(row["perf/ranks"] == 2 for row in steps if "perf/ranks" in row)
 
     ours = write_config(tmp_path / "ours.yaml", tree | {"name": "ours"})
-    done = verl_hpc("train", "--ranks", 2, "--config", ours, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    trained(2, ours)
     numbers = numbers_of(tmp_path / "run")
     compared = {"actor/pg_loss", "actor/grad_norm", "critic/vf_loss", "critic/score/mean"}
     assert all(compared <= row.keys() for row in numbers)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.jobs import launch
 from tests.jobs.conftest import VLLM, ppo
+from tests.slow import mostly_slow
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_name, step_number
 from verl_hpc.checkpoint.store import complete_steps
@@ -47,7 +48,7 @@ def reproducible(row):
 
 @pytest.mark.parametrize(
     ("num_kills", "steps"),
-    [(3, 16), pytest.param(20, 100, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    [(2, 12), pytest.param(20, 100, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
 def test_kill_9_of_any_rank_at_any_time_then_resume(tree, tmp_path, num_kills, steps):
     """Every other kill is aimed at the writing of a save; the rest fall where they may."""
@@ -109,6 +110,7 @@ def partials(root):
     return set(root.glob(".step_*.partial"))
 
 
+@pytest.mark.slow(reason="a resume of adapters in the same layout: tests/mpi/test_lora_runs.py")
 def test_killed_and_resumed_adapters_are_the_same_to_the_last_bit(tree, tmp_path):
     """PPO has an actor, a critic with a new head, and a reference without adapters."""
     tree |= {"lora": {"rank": 4}, "steps": 10}
@@ -149,7 +151,7 @@ DAMAGES = {"another offset": retell('"offset": 16', '"offset": 24'), "index": fl
 """All kinds of damage: tests/unit/checkpoint/test_damage.py."""
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("damage", mostly_slow(DAMAGES.values(), every=2), ids=DAMAGES)
 def test_a_damaged_step_costs_that_step_and_nothing_else(tree, tmp_path, undisturbed, damage):
     config = launch.write_config(tmp_path / "config.yaml", tree)
     root = tmp_path / "run/checkpoints"

@@ -12,7 +12,7 @@ from tests.jobs.told_in_rollout import tell_rank_0
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 RESTART = 85
-STEPS = 4
+STEPS = 3
 
 
 def start_run(config, **environment):
@@ -44,11 +44,11 @@ def grpo(model, directory):
         "num_samples": 2,
         "max_prompt_tokens": 120,
         # Long enough to be interrupted in.
-        "max_response_tokens": 300,
+        "max_response_tokens": 120,
         "kv_cache_gib": 0.05,
     }
     changes = {"recipe": "rl", "roles": {}, "algorithm": {}, "rollout": rollout}
-    changes |= {"checkpoint": {}, "runtime": {"late_after_s": 600}}
+    changes |= {"steps": STEPS, "checkpoint": {}, "runtime": {"late_after_s": 600}}
     return ppo(model, directory) | changes
 
 
@@ -81,7 +81,7 @@ def test_a_signal_saves_and_the_next_start_ends_as_if_nothing_had_been(
 
 def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, tmp_path):
     """Two sequences at a time, so that an interruption finds some finished and some not begun."""
-    sizes = {"max_response_tokens": 48, "max_num_seqs": 2, "num_samples": 4}
+    sizes = {"max_response_tokens": 32, "max_num_seqs": 2, "num_samples": 4}
     configs = {}
     for name in ("undisturbed", "run"):
         tree = grpo(model, tmp_path) | {"name": name, "steps": 2}

@@ -67,9 +67,15 @@ class Reference:
         logits = self.model(sequence[None]).logits[0, :-1].float() / temperature
         return logits.log_softmax(-1).gather(-1, sequence[1:, None])[:, 0]
 
-    def entropy(self, sequence: torch.Tensor) -> torch.Tensor:
-        logits = self.model(sequence[None]).logits[0, :-1].float()
-        return torch.distributions.Categorical(logits=logits).entropy()
+    @torch.no_grad()
+    def outputs(self, sequences: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Log-probs of each sequence, and the entropy of the distributions that they are of."""
+        found = []
+        for sequence in sequences:
+            log_p = self.model(sequence[None]).logits[0, :-1].float().log_softmax(-1)
+            chosen = log_p.gather(-1, sequence[1:, None])[:, 0]
+            found.append((chosen, -(log_p.exp() * log_p).sum(-1)))
+        return found
 
 
 @pytest.fixture(scope="session")

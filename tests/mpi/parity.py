@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
 
 TOLERANCE = 1e-5
+T = TypeVar("T")
 
 
 def replica_share(layout: TrainLayout) -> slice:
@@ -38,20 +40,29 @@ def reference_loss(reference, sequences) -> torch.Tensor:
     return -sum(reference.log_probs(s).sum() for s in sequences) / num_targets(sequences)
 
 
-def mean_loss_equals(engine, mine, reference, family, sequences, added=0.0) -> dict[str, float]:
-    """Hold an update against transformers: the mean negative log-prob of a whole batch. `added` to
-    it is what the engine adds itself. Returns the update's metrics."""
+def once(here, work: Callable[[], T]) -> T:
+    """What `work` returns on rank 0, where alone transformers computes, on all ranks."""
+    return here.control.broadcast(work() if here.world.rank == 0 else None)
+
+
+def reference_update(reference, family, sequences, added=0.0) -> tuple[float, dict]:
+    """The mean negative log-prob of a batch by transformers, and its gradients with those of what
+    an engine adds itself."""
+    loss = reference_loss(reference, sequences)
+    reference.model.zero_grad()
+    (loss + added).backward()
+    return loss.item(), gradients_of(reference.model, family)
+
+
+def mean_loss_equals(engine, mine, sequences, loss, gradients) -> dict[str, float]:
+    """Hold an update on a whole batch against a `reference_update`. Returns its metrics."""
     num_tokens = num_targets(sequences)
 
-    def loss(indices, outputs):
+    def counted(indices, outputs):
         count = torch.tensor(float(num_targets([mine[i] for i in indices])))
         return summed(num_tokens)(indices, outputs)[0], {"tokens": count}
 
-    total = reference_loss(reference, sequences)
-    reference.model.zero_grad()
-    (total + added).backward()
-    gradients = gradients_of(reference.model, family)
-    metrics = update_equals(engine, lambda: engine.update(mine, loss), gradients, total.item())
+    metrics = update_equals(engine, lambda: engine.update(mine, counted), gradients, loss)
     assert metrics["tokens"] == num_tokens, "each counted once, though several ranks have it"
     return metrics
 
@@ -152,10 +163,8 @@ def owned_equal(engine, seen, expected) -> None:
 
 
 def outputs_equal(engine, mine, expected) -> None:
-    """Log-probs and entropy of sequences."""
-    for sequence, output in zip(mine, engine.infer(mine), strict=True):
-        with torch.no_grad():
-            log_probs, entropy = expected.log_probs(sequence), expected.entropy(sequence)
+    """Log-probs and entropy of sequences, as `Reference.outputs` gives them."""
+    for output, (log_probs, entropy) in zip(engine.infer(mine), expected, strict=True):
         torch.testing.assert_close(output.log_probs, log_probs, atol=TOLERANCE, rtol=0)
         torch.testing.assert_close(output.entropy, entropy, atol=TOLERANCE, rtol=0)
 

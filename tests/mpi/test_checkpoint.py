@@ -12,6 +12,7 @@ import torch
 
 from tests.mpi.engines_for_tests import gathered, same
 from tests.mpi.sft_for_tests import encode, sft_config, update
+from tests.slow import all_slow
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.store import complete_steps
@@ -67,10 +68,17 @@ def state(here, run):
     return gathered(here, engine.optimizer_map(), engine.optimizer_tensors())
 
 
-def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure):
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        [LAYOUTS[0], FSDP, LAYOUTS[3], LAYOUTS[2]],
+        *all_slow([LAYOUTS[0], LAYOUTS[1], LAYOUTS[2], FSDP, LAYOUTS[3], HYBRID]),
+    ],
+    ids=len,
+)
+def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure, layouts):
     """From one engine to the other and back, too. A step has whole tensors, whatever saves it: each
     layout saves once and reads once."""
-    layouts = [LAYOUTS[0], LAYOUTS[1], LAYOUTS[2], FSDP, LAYOUTS[3], HYBRID]
     goes_on_from_layout_to_layout(here, configure, layouts, TOLERANCE)
 
 
@@ -78,9 +86,9 @@ def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure):
     "layouts",
     [
         (LAYOUTS[0], FSDP),
-        (HYBRID, LAYOUTS[1]),
         pytest.param((FSDP, {}), marks=pytest.mark.world(2)),
-        pytest.param(({}, FSDP), marks=pytest.mark.world(2)),
+        *all_slow([HYBRID, LAYOUTS[1]]),
+        pytest.param(({}, FSDP), marks=[pytest.mark.world(2), pytest.mark.slow]),
     ],
     ids=str,
 )
@@ -142,7 +150,7 @@ def goes_on(here, reader, step, expected, far):
     return now
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
+@pytest.mark.parametrize("layout", [LAYOUTS[0], *all_slow(LAYOUTS[1])], ids=str)
 def test_every_byte_is_written_once_and_plain_hdf5_tools_show_whole_tensors(
     here, configure, layout
 ):
@@ -310,13 +318,13 @@ def test_another_seed_and_data_set_can_be_forced(here, configure):
 
 def test_weights_have_one_fingerprint_whatever_holds_them(here, configure):
     known = open_weights(configure(LAYOUTS[0]).model.path).fingerprint()
-    for number, layout in enumerate((LAYOUTS[0], LAYOUTS[2])):
+    for step, layout in enumerate((LAYOUTS[0], LAYOUTS[2]), start=1):
         run = build_run(here, configure(layout))
-        path = save(run, Progress(2 * number + 1, Position(0, 8)))
-        assert open_weights(path).fingerprint() == known
-        train(run, 0, 2)  # the first one's learning rate is 0
-        path = save(run, Progress(2 * number + 2, Position(0, 16)))
-        assert open_weights(path).fingerprint() != known
+        path = save(run, Progress(step, Position(0, 8)))
+        assert here.world.rank != 0 or open_weights(path).fingerprint() == known
+    train(run, 0, 2)  # the first one's learning rate is 0
+    path = save(run, Progress(3, Position(0, 16)))
+    assert here.world.rank != 0 or open_weights(path).fingerprint() != known
 
 
 def test_a_reference_that_has_moved_is_noticed(here, configure):
@@ -332,10 +340,8 @@ def test_a_reference_that_has_moved_is_noticed(here, configure):
     }
     with_kl = changes | {"algorithm": {"kl": {"placement": "loss"}}}
     save(build_run(here, configure(LAYOUTS[0], **with_kl)), Progress(1, Position(0, 8)))
-    for layout in LAYOUTS[:2]:
-        run = build_run(here, configure(layout, **with_kl), resumes=True)
-        assert restore(run) == Progress(1, Position(0, 8))
-    first = build_run(here, configure(LAYOUTS[0]))
+    run = build_run(here, configure(LAYOUTS[1], **with_kl), resumes=True)
+    assert restore(run) == Progress(1, Position(0, 8))
     train(first, 0, 2)
     save(first, Progress(2, Position(0, 16)))
     run = build_run(here, configure(LAYOUTS[1], **with_kl), resumes=True)
@@ -360,7 +366,7 @@ def test_old_steps_go_and_torn_ones_with_them(here, configure):
         assert (root / "latest").resolve().name == "step_00000004"
 
 
-@pytest.mark.parametrize("full_on", [0, 2])
+@pytest.mark.parametrize("full_on", [2, *all_slow(0)])
 def test_a_full_disk_on_one_rank_fails_on_all_and_harms_no_earlier_step(here, configure, full_on):
     """A limit on file size stands in for the disk: writes beyond it fail alike."""
     run = build_run(here, configure(LAYOUTS[0]))

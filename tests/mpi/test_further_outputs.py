@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.mpi.engines_for_tests import engine_of_sizes, layouts, same, some_sequences
-from tests.mpi.parity import replica_share
+from tests.mpi.parity import once, replica_share
 from verl_hpc.engines.protocol import OutputOptions
 
 pytestmark = pytest.mark.world(4)
@@ -23,15 +23,30 @@ def test_they_equal_transformers(here, tiny_model, reference, sizes):
     directory = tiny_model("llama", False)
     engine = engine_of_sizes(here, directory, sizes)
     sequences = some_sequences(6, engine.arch.vocab_size)
-    expected = [distributions(reference(directory), s) for s in sequences]
     # Some are asked for twice, and some are the sampled token itself.
     candidates = [torch.stack([s[1:], s[:-1], s[:-1]], dim=1) for s in sequences]
+
+    def loss(log_probs):
+        return -(log_probs * torch.tensor([1.0, -0.5, 0.3])).sum() / 100
+
+    def by_transformers():
+        model = reference(directory)
+        distributions_of = [distributions(model, s) for s in sequences]
+        total = sum(
+            loss(log_p.gather(-1, tokens))
+            for log_p, tokens in zip(distributions_of, candidates, strict=True)
+        )
+        model.model.zero_grad()
+        total.backward()
+        norm = torch.stack([p.grad.norm() for p in model.model.parameters()]).norm()
+        return [log_p.detach() for log_p in distributions_of], total.item(), norm.item()
+
+    expected, total, norm = once(here, by_transformers)
     share = replica_share(engine.layout)
     wanted = OutputOptions(True, True, TOP, candidates[share])
     outputs = engine.infer(sequences[share], TEMPERATURE, wanted)
     given = zip(outputs, expected[share], sequences[share], candidates[share], strict=True)
     for output, log_p, sequence, tokens in given:
-        log_p = log_p.detach()
         top = log_p.topk(TOP)
         assert torch.equal(output.top_tokens, top.indices)
         untempered = (log_p * TEMPERATURE).log_softmax(-1).gather(-1, sequence[1:, None])[:, 0]
@@ -47,20 +62,11 @@ def test_they_equal_transformers(here, tiny_model, reference, sizes):
         there = {name for name, value in vars(output).items() if value is not None}
         assert there == {"log_probs", "entropy"}
 
-    def loss(log_probs):
-        return -(log_probs * torch.tensor([1.0, -0.5, 0.3])).sum() / 100
-
-    pairs = zip(expected, candidates, strict=True)
-    total = sum(loss(log_p.gather(-1, tokens)) for log_p, tokens in pairs)
-    model = reference(directory).model
-    model.zero_grad()
-    total.backward()
-    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
     metrics = engine.update(
         sequences[share],
         lambda _, found: (sum(loss(o.candidate_log_probs) for o in found), {}),
         TEMPERATURE,
         wanted=OutputOptions(candidates=candidates[share]),
     )
-    assert metrics["loss"] == pytest.approx(total.item(), rel=1e-5)
+    assert metrics["loss"] == pytest.approx(total, rel=1e-5)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)

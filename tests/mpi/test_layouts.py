@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.mpi.engines_for_tests import held, some_sequences, window
+from tests.slow import all_slow
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.factory import build_engine, engine_shard_map, start_layouts
 from verl_hpc.engines.protocol import Head, TrainingEngine
@@ -129,10 +130,11 @@ SAME_RANKS = {
 }
 
 
-TIED = [name for name in SAME_RANKS if name.startswith(("critic", "interleaved"))]
+CASES = list(SAME_RANKS)
+TIED = [name for name in CASES if name.startswith(("critic", "interleaved"))]
 
 
-@pytest.mark.parametrize("name", SAME_RANKS)
+@pytest.mark.parametrize("name", [*CASES[1::2], *all_slow(*CASES[::2])])
 def test_layouts_over_the_same_ranks(here, tiny_model, name):
     models = SAME_RANKS[name]
     start(here, models)

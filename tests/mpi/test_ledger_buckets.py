@@ -3,11 +3,14 @@
 Training and generation on other ranks, stages of rollout engines, another type, several nodes.
 """
 
+from itertools import product
+
 import pytest
 import torch
 
 from tests.mpi.engines_for_tests import memory
 from tests.mpi.recipe_runs import configure
+from tests.slow import mostly_slow
 from verl_hpc.engines.factory import engine_shard_map
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import read_architecture
@@ -45,8 +48,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("ranks_per_node", [1, 2, 4])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "ranks_per_node"), mostly_slow(product(CASES, [1, 2, 4]), every=2)
+)
 def test_counted_buckets_are_those_of_a_transfer(here, tiny_model, case, ranks_per_node):
     placement, parallel, rollout = CASES[case]
     directory = tiny_model(

@@ -46,14 +46,14 @@ ITEM = {"float32": 4, "bfloat16": 2}
 DENSE = {
     1: layouts("rollout1"),
     2: layouts("tp2-rollout1 tp2-rollout2 pp2-rollout1 pp2-rollout2 dp2-rollout2-stages2"),
-    4: layouts("tp2-pp2-rollout1 tp2-dp2-rollout4"),
+    4: layouts("tp2-dp2-rollout4"),
 }
 EXPERTS = {
     2: layouts("tp2-ep2-rollout1 dp2-ep2-rollout2-whole tp2-etp2-rollout2"),
     4: layouts("dp4-ep2-etp2-rollout4-stages2-whole"),
 }
 FURTHER = {
-    "weights": {4: layouts("tp4-rollout2 pp4-rollout4-stages2")},
+    "weights": {4: layouts("tp2-pp2-rollout1 tp4-rollout2 pp4-rollout4-stages2")},
     "experts": {4: layouts("tp2-dp2-ep4-rollout2 pp2-dp2-ep2-rollout4")},
 }
 """On two ranks there are stages, and whole experts and parts of them, as well."""

@@ -9,7 +9,7 @@ from tests.mpi import test_checkpoint as steps
 from tests.mpi.conftest import Reference
 from tests.mpi.engines_for_tests import same, some_sequences
 from tests.mpi.mixtures import MODELS
-from tests.mpi.parity import outputs_equal, summed
+from tests.mpi.parity import once, outputs_equal, summed
 from tests.mpi.sft_for_tests import sft_config
 from tests.mpi.test_ledger import counted
 from tests.slow import all_slow
@@ -60,7 +60,15 @@ def configure(tiny_model, shared_directory, request):
 # ------------------------------------------------------------------------------ steps
 
 
-@pytest.mark.parametrize("family, layouts", [("qwen3", LAYOUTS), ("qwen3_moe", EXPERTS)])
+@pytest.mark.parametrize(
+    "family, layouts",
+    [
+        ("qwen3", [LAYOUTS[0], LAYOUTS[3]]),
+        ("qwen3_moe", EXPERTS[:2]),
+        *all_slow(("qwen3", LAYOUTS), ("qwen3_moe", EXPERTS)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(len(value)),
+)
 def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure, family, layouts):
     steps.goes_on_from_layout_to_layout(here, lambda p: configure(p, family), layouts)
 
@@ -110,57 +118,55 @@ def test_a_step_holds_adapters_alone_and_says_of_what(here, configure, tiny_mode
 
 def test_peft_loads_what_is_exported(here, configure, shared_directory):
     import peft
-    from transformers import AutoModelForCausalLM
 
     config = configure(LAYOUTS[0], lora=LORA | {"target_modules": "all-linear"})
     run = build_run(here, config)
     steps.train(run, 0, 3)
     path, out = save(run, Progress(3, Position(0, 24))), shared_directory / "exported-adapter"
-    if here.world.rank == 0:
-        export_step(path, out)
-    here.control.barrier()
-
-    base = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
-    reference = Reference(config.model.path)
-    reference.model = peft.PeftModel.from_pretrained(base, out)
     sequences = some_sequences(3, run.arch.vocab_size)
-    plain = Reference(config.model.path)
-    engine = run.roles["actor"].training
-    outputs_equal(engine, sequences, reference)
-    with torch.no_grad():
-        for sequence in sequences:
-            moved = reference.log_probs(sequence) - plain.log_probs(sequence)
-            assert moved.abs().max() > 1e-3
+
+    def by_peft():
+        export_step(path, out)
+        reference = Reference(config.model.path)
+        plain = reference.outputs(sequences)
+        reference.model = peft.PeftModel.from_pretrained(reference.model, out)
+        return plain, reference.outputs(sequences)
+
+    plain, expected = once(here, by_peft)
+    outputs_equal(run.roles["actor"].training, sequences, expected)
+    for (before, _), (after, _) in zip(plain, expected, strict=True):
+        assert (after - before).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("parallel", LAYOUTS[:2])
+@pytest.mark.parametrize("parallel", [LAYOUTS[0], *all_slow(LAYOUTS[1])])
 def test_a_run_starts_from_an_adapter_of_peft(here, configure, shared_directory, parallel):
     """Its A differ between q, k and v; the reference also starts from it."""
     import peft
-    from transformers import AutoModelForCausalLM
 
     path = configure().model.path
     out = shared_directory / f"peft-adapter-{len(parallel)}"
-    torch.manual_seed(3)
-    base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    chosen = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")
-    reference = Reference(path)
-    reference.model = peft.get_peft_model(base, chosen)
-    with torch.no_grad():
-        for name, parameter in reference.model.named_parameters():
-            if "lora_" in name:
-                parameter.normal_(std=0.1)
-    if here.world.rank == 0:
+    sequences = some_sequences(3, read_architecture(path).vocab_size)
+
+    def by_peft():
+        torch.manual_seed(3)
+        chosen = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")
+        reference = Reference(path)
+        reference.model = peft.get_peft_model(reference.model, chosen)
+        with torch.no_grad():
+            for name, parameter in reference.model.named_parameters():
+                if "lora_" in name:
+                    parameter.normal_(std=0.1)
         reference.model.save_pretrained(out)
-    here.control.barrier()
+        return reference.outputs(sequences)
+
+    expected = once(here, by_peft)
     more = {"recipe": "dpo", "data": {"train": {"kind": "files", "paths": [_pairs(out, here)]}}}
     run = build_run(here, configure(parallel, lora=LORA | {"path": str(out)}, **more))
-    sequences = some_sequences(3, run.arch.vocab_size)
-    outputs_equal(run.roles["actor"].engine, sequences, reference)
+    outputs_equal(run.roles["actor"].engine, sequences, expected)
     _update(run)
     with pytest.raises(AssertionError, match="Tensor-likes are not close"):
-        outputs_equal(run.roles["actor"].engine, sequences, reference)
-    outputs_equal(run.roles["reference"].engine, sequences, reference)
+        outputs_equal(run.roles["actor"].engine, sequences, expected)
+    outputs_equal(run.roles["reference"].engine, sequences, expected)
 
     with pytest.raises(ModelError, match=r"lora.rank = 8, and .*adapter_config.json has r = 4"):
         build_run(here, configure(parallel, lora=LORA | {"rank": 8, "path": str(out)}))
@@ -193,8 +199,8 @@ def test_the_reference_is_the_base_and_takes_no_memory(here, configure):
     reference = run.roles["reference"].engine
     assert isinstance(reference, WithoutAdapters)
     _update(run)
-    plain = Reference(run.config.model.path)
     sequences = some_sequences(3, run.arch.vocab_size)
+    plain = once(here, lambda: Reference(run.config.model.path).outputs(sequences))
     outputs_equal(reference, sequences, plain)
     actor = run.roles["actor"].engine.infer(sequences)
     for now, before in zip(actor, reference.infer(sequences), strict=True):

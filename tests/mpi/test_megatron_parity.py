@@ -24,7 +24,9 @@ from tests.mpi.parity import (
     head_weight,
     mean_loss_equals,
     num_outputs,
+    once,
     outputs_equal,
+    reference_update,
     replica_share,
     score_loss,
     update_equals,
@@ -45,14 +47,13 @@ MIXED = {
     1: layouts("one full"),
     2: layouts("dp2 dp2-ep2 dp2-etp2 dp2-ep2-full tp2 tp2-ep2 tp2-etp2 pp2 pp2-vpp2 dp2-cp2-ep2"),
     4: layouts(
-        "tp2-dp2-ep2-etp2 dp4-ep2-etp2 tp2-pp2-ep2 pp2-vpp2-dp2-ep2 tp2-dp2-cp2-ep4 "
-        "pp2-dp2-cp2-ep2-full"
+        "tp2-dp2-ep2-etp2 dp4-ep2-etp2 pp2-vpp2-dp2-ep2 tp2-dp2-cp2-ep4 pp2-dp2-cp2-ep2-full"
     ),
     8: layouts("tp2-pp2-dp2-ep4 tp2-pp2-dp2-ep2-etp2 tp2-dp4-ep4-etp2"),
 }
 FURTHER = {
     4: layouts(
-        "tp2-dp2-ep4 tp2-dp2-etp2 tp2-pp2-etp2-full dp4-cp2-ep4 "
+        "tp2-pp2-ep2 tp2-dp2-ep4 tp2-dp2-etp2 tp2-pp2-etp2-full dp4-cp2-ep4 "
         "tp2-dp2 tp2-dp2-ep2 pp2-dp2-ep2 dp4-ep4 tp4-ep2 dp4-cp4-ep2 tp2-dp2-cp2-ep2-etp2"
     )
 }
@@ -108,10 +109,17 @@ def test_layouts_that_do_not_divide_evenly(here, tiny_model, reference, layout, 
 
 def equals(here, directory, family, sizes, reference, sequences):
     """Hold an engine's outputs and update against transformers; the engine."""
-    engine, expected = engine_on(here, directory, sizes), reference(directory)
-    mine = sequences[replica_share(engine.layout)]
-    outputs_equal(engine, mine, expected)
-    mean_loss_equals(engine, mine, expected, family, sequences)
+    engine = engine_on(here, directory, sizes)
+    share = replica_share(engine.layout)
+    mine = sequences[share]
+
+    def by_transformers():
+        model = reference(directory)
+        return model.outputs(sequences), reference_update(model, family, sequences)
+
+    outputs, update = once(here, by_transformers)
+    outputs_equal(engine, mine, outputs[share])
+    mean_loss_equals(engine, mine, sequences, *update)
     return engine
 
 
@@ -119,21 +127,27 @@ def equals(here, directory, family, sizes, reference, sequences):
 def test_linear_heads_equal_transformers(here, tiny_model, reference, sizes, head, model):
     """A critic's values, and the score of a sequence's last token."""
     directory, family = mixture(tiny_model, model, **FILES[head])
-    engine, decoder = engine_on(here, directory, sizes, head=head), reference(directory).model.model
+    engine = engine_on(here, directory, sizes, head=head)
     fill_head(engine)
-    weight = head_weight(engine.arch.hidden_size).requires_grad_()
     part = slice(-1, None) if head == "score" else slice(-1)
     sequences = some_sequences(9, 256)
-    wanted = [decoder(s[None]).last_hidden_state[0, part] @ weight[0] for s in sequences]
+
+    def by_transformers():
+        decoder = reference(directory).model.model
+        weight = head_weight(engine.arch.hidden_size).requires_grad_()
+        outputs = [decoder(s[None]).last_hidden_state[0, part] @ weight[0] for s in sequences]
+        loss = sum(o.square().sum() for o in outputs) / num_outputs(head, sequences)
+        decoder.zero_grad()
+        loss.backward()
+        gradients = {f"model.{n}": g for n, g in gradients_of(decoder, family).items()}
+        gradients[HEAD_TENSORS[head]] = weight.grad
+        return [o.detach() for o in outputs], gradients, loss.item()
+
+    wanted, gradients, loss = once(here, by_transformers)
     share = replica_share(engine.layout)
     outputs = engine.infer(sequences[share])
     for output, expected in zip(outputs, wanted[share], strict=True):
         (given,) = (v for v in (output.values, output.scores) if v is not None)
-        torch.testing.assert_close(given, expected.detach(), atol=TOLERANCE, rtol=0)
-    loss = sum(w.square().sum() for w in wanted) / num_outputs(head, sequences)
-    decoder.zero_grad()
-    loss.backward()
-    gradients = {f"model.{n}": g for n, g in gradients_of(decoder, family).items()}
-    gradients[HEAD_TENSORS[head]] = weight.grad
+        torch.testing.assert_close(given, expected, atol=TOLERANCE, rtol=0)
     update = lambda: engine.update(sequences[share], score_loss(head, sequences))  # noqa: E731
-    update_equals(engine, update, gradients, loss.item())
+    update_equals(engine, update, gradients, loss)

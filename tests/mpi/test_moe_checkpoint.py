@@ -6,6 +6,7 @@ from tests.mpi import test_checkpoint as steps
 from tests.mpi.engines_for_tests import same
 from tests.mpi.mixtures import MODELS
 from tests.mpi.sft_for_tests import sft_config
+from tests.slow import all_slow
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.build import build_run
 
@@ -33,8 +34,9 @@ def configure(tiny_model, shared_directory, request):
     return make
 
 
-def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure):
-    steps.goes_on_from_layout_to_layout(here, configure, LAYOUTS)
+@pytest.mark.parametrize("layouts", [LAYOUTS[1::3], *all_slow(LAYOUTS)], ids=len)
+def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure, layouts):
+    steps.goes_on_from_layout_to_layout(here, configure, layouts)
 
 
 def test_tensor_parallelism_needs_sequence_parallelism(here, configure):

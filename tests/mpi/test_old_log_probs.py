@@ -5,6 +5,7 @@ import pytest
 
 from tests.jobs.launch import differing
 from tests.mpi.recipe_runs import BATCH, SAME_DRAWS, configure, finish, write_reward
+from tests.slow import all_slow
 
 pytestmark = pytest.mark.world(4)
 
@@ -14,7 +15,9 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize(("sampling", "layout"), [({}, "cp2-dp2"), ({"top_p": 0.8}, "tp2-pp2")])
+@pytest.mark.parametrize(
+    ("sampling", "layout"), [({"top_p": 0.8}, "tp2-pp2"), *all_slow(({}, "cp2-dp2"))]
+)
 def test_weights_and_metrics_are_the_same_without_the_pass(
     here, tiny_model, shared_directory, layout, sampling
 ):

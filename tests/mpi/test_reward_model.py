@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.mpi.recipe_runs import assert_same, run
+from tests.slow import all_slow
 from verl_hpc.checkpoint.convert import export_step
 
 pytestmark = pytest.mark.world(4)
@@ -103,15 +104,18 @@ class Classifier:
         }
 
 
-def test_two_steps_equal_transformers_and_torch(tiny_model, pairs, trained):
-    classifier = Classifier(tiny_model(head="score", num_hidden_layers=4))
+def test_two_steps_equal_transformers_and_torch(here, tiny_model, pairs, trained):
+    directory = tiny_model(head="score", num_hidden_layers=4)
+    if here.world.rank != 0:
+        return
+    classifier = Classifier(directory)
     first, *steps = trained
     expected = classifier.evaluation(pairs["evaluation"])
     assert expected == pytest.approx({name: first[name] for name in expected}, abs=1e-5)
-    for number, found in enumerate(steps):
+    for number, metrics in enumerate(steps):
         rows = pairs["train"][number * SIZE : (number + 1) * SIZE]
         expected = classifier.step(rows) | classifier.evaluation(pairs["evaluation"])
-        assert expected == pytest.approx({n: found[n] for n in expected}, rel=1e-5, abs=1e-5)
+        assert expected == pytest.approx({n: metrics[n] for n in expected}, rel=1e-5, abs=1e-5)
     assert len(steps) == 2
 
 
@@ -129,14 +133,16 @@ def exported(here, shared_directory, last_step):
     return out
 
 
-def test_it_is_exported_as_a_classifier_of_the_same_scores(pairs, trained, exported):
-    found = Classifier(exported)
+def test_it_is_exported_as_a_classifier_of_the_same_scores(here, pairs, trained, exported):
+    if here.world.rank != 0:
+        return
+    classifier = Classifier(exported)
     assert json.loads((exported / "config.json").read_text())["pad_token_id"] is None
-    expected = found.evaluation(pairs["evaluation"])
+    expected = classifier.evaluation(pairs["evaluation"])
     assert expected == pytest.approx({n: trained[-1][n] for n in expected}, abs=1e-5)
 
 
-@pytest.mark.parametrize("advantage", ["gae", "remax"])
+@pytest.mark.parametrize("advantage", ["remax", *all_slow("gae")])
 def test_it_scores_responses_whatever_the_advantage(
     here, tiny_model, shared_directory, last_step, exported, advantage
 ):

@@ -250,8 +250,8 @@ def test_length_and_stop_strings_end_a_response(vllm):
     assert stop_reason(tokenizer, short.tokens, False, (letter,)) == letter
 
 
-def of_forty(engine, seeds=range(40), **ends):
-    return generated(engine, [PROMPTS[0]] * 40, Sampling(max_tokens=56, **ends), list(seeds))
+def of_twenty(engine, seeds=range(20), **ends):
+    return generated(engine, [PROMPTS[0]] * 20, Sampling(max_tokens=56, **ends), list(seeds))
 
 
 def one_with(token, responses):
@@ -264,7 +264,7 @@ OPENS = 1
 
 
 def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
-    index, tokens = one_with(OPENS, of_forty(vllm))
+    index, tokens = one_with(OPENS, of_twenty(vllm))
     first = tokens.index(OPENS)
     both = vllm._llm.get_tokenizer().decode(tokens[first : first + 2])
     for ends, length in (
@@ -272,15 +272,15 @@ def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
         ({"stop": ("<|im_start|>",)}, first + 1),
         ({"stop": (both,)}, first + 2),
     ):
-        ended = of_forty(vllm, **ends)[index]
+        ended = of_twenty(vllm, **ends)[index]
         assert (ended.tokens, ended.finish_reason) == (tokens[:length], "stop"), ends
         said = stop_reason(vllm._llm.get_tokenizer(), ended.tokens, False, ends.get("stop", ()))
         assert said == ends.get("stop", ("<|im_start|>",))[0]
 
 
 def test_tokens_end_a_response_of_transformers(hf):
-    index, tokens = one_with(OPENS, of_forty(hf))
-    found = of_forty(hf, stop_token_ids=(OPENS,))[index]
+    index, tokens = one_with(OPENS, of_twenty(hf))
+    found = of_twenty(hf, stop_token_ids=(OPENS,))[index]
     assert (found.tokens, found.finish_reason) == (tokens[: tokens.index(OPENS) + 1], "stop")
 
 

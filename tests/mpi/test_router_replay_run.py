@@ -7,6 +7,7 @@ import pytest
 from tests.jobs.launch import differing
 from tests.mpi.mixtures import VLLM_SIZES, mixture
 from tests.mpi.placed_runs import configure, run
+from tests.slow import all_slow
 from verl_hpc.checkpoint.schema import step_name
 
 pytestmark = pytest.mark.world(2)
@@ -41,7 +42,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", [*list(LAYOUTS)[2:], *all_slow(*list(LAYOUTS)[:2])])
 def test_a_run_replays_and_says_what_routers_would_have_done(
     here, tiny_model, shared_directory, name
 ):

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tests.mpi.recipe_runs import BATCH, configure
+from tests.slow import all_slow
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.train import train
 
@@ -58,8 +59,12 @@ def metrics(here: Session, tiny_model, shared_directory):
 
 @pytest.mark.parametrize(
     "rollout",
-    [{"engine": "hf", "max_num_seqs": 3}, {"tensor_parallel": 1}, {"tensor_parallel": 2}],
-    ids=["hf", "engines-of-one", "engines-of-two"],
+    [
+        {"engine": "hf", "max_num_seqs": 3},
+        {"tensor_parallel": 2},
+        *all_slow({"tensor_parallel": 1}),
+    ],
+    ids=["hf", "engines-of-two", "engines-of-one"],
 )
 def test_the_weights_are_the_same(metrics, request, rollout):
     name = request.node.callspec.id

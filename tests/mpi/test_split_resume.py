@@ -88,9 +88,14 @@ def test_training_continues_on_another_placement(here, tiny_model, shared_direct
     few = {"batch": {"size": 4, "mini_batches": 2, "max_tokens_per_micro_batch": 2000}}
     apart = few | SPLIT | {"placement": SPLIT["placement"] | {"rollout": 0}}
     all_ranks = few | TOGETHER | {"placement": {"rollout": 0}}
+    first = configure(shared_directory, tiny_model(), "there", "ppo", steps=1, **apart)
+    run(here, first)
+    if here.world.rank == 0:
+        directory = first.run_directory
+        shutil.copytree(directory, directory.with_name("elsewhere"), symlinks=True)
+    here.control.barrier()
     runs = []
     for name, placed in (("there", apart), ("elsewhere", all_ranks)):
-        run(here, configure(shared_directory, tiny_model(), name, "ppo", steps=1, **apart))
         config = configure(shared_directory, tiny_model(), name, "ppo", steps=2, **placed)
         runs.append(run_ppo(here, config))
     (rows, there), (rows_elsewhere, elsewhere) = runs
@@ -100,12 +105,12 @@ def test_training_continues_on_another_placement(here, tiny_model, shared_direct
     assert_close(elsewhere, there)
 
 
-@pytest.mark.parametrize("placed", [TOGETHER | WITHOUT_CRITIC, *all_slow(AHEAD)])
+@pytest.mark.parametrize("placed", all_slow(TOGETHER | WITHOUT_CRITIC, AHEAD))
 def test_a_run_that_generates_ahead_continues_on_other_placements(
     here, tiny_model, shared_directory, placed
 ):
-    """The first run was over after its second step, with nothing ahead of it. The case where it
-    stays in place is slow; test_what_was_made_ahead_is_taken_up does."""
+    """The first run was over after its second step, with nothing ahead of it. On every push what
+    placements read is in test_then_on_other_placements, and a resume in the next test."""
     name = f"continues-{bool(placed['placement'])}"
     for steps, where in ((2, AHEAD), (4, placed)):
         config = configure(shared_directory, tiny_model(), name, "grpo", steps=steps, **where)

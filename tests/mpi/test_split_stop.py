@@ -5,6 +5,7 @@ import pytest
 from tests.jobs.launch import differing
 from tests.mpi.placed_runs import configure, run
 from tests.mpi.recipe_runs import write_reward
+from tests.slow import all_slow
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.config.requests import Request, leave_request, read_requests
 from verl_hpc.runtime.stop import Signals, StopRequest
@@ -100,9 +101,8 @@ def when(here, monkeypatch, rank, stage, time, act):
     # stage begins, and as weights go from one to another; with a step to save, and without.
     [
         ("rollout-with-actor", 0, "rollout", 2, 1),
-        ("rollout-apart", 3, "rollout", 1, 0),
-        ("ahead", 1, "rollout to train", 1, 1),
         ("two-ahead-reward-apart", 2, "rollout", 3, 2),
+        *all_slow(("rollout-apart", 3, "rollout", 1, 0), ("ahead", 1, "rollout to train", 1, 1)),
     ],
 )
 def test_one_rank_is_told(

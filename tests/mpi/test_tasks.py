@@ -6,6 +6,7 @@ import pytest
 
 from tests.mpi.placed_runs import configure, run, run_again
 from tests.mpi.recipe_runs import BATCH, ROLLOUT
+from tests.slow import all_slow
 from verl_hpc.errors import TrainingError
 
 pytestmark = pytest.mark.world(4)
@@ -55,7 +56,7 @@ def of_steps(rows):
     return [{n: v for n, v in row.items() if n.startswith(("task/", "actor/"))} for row in rows]
 
 
-@pytest.mark.parametrize("placed", [TOGETHER, APART], ids=["together", "apart"])
+@pytest.mark.parametrize("placed", [APART, *all_slow(TOGETHER)], ids=["apart", "together"])
 def test_three_tasks_learn_and_a_killed_run_ends_with_the_same_bits(
     here, tiny_model, shared_directory, placed
 ):
@@ -80,7 +81,7 @@ def test_three_tasks_learn_and_a_killed_run_ends_with_the_same_bits(
     assert differences == []
 
 
-@pytest.mark.parametrize("placed", [TOGETHER, APART], ids=["together", "apart"])
+@pytest.mark.parametrize("placed", [APART, *all_slow(TOGETHER)], ids=["apart", "together"])
 def test_a_guard_takes_all_ranks_back_to_the_step_before_the_fall(
     here, tiny_model, shared_directory, placed
 ):

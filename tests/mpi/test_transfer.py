@@ -1,12 +1,14 @@
 """Transfers between real processes: what arrives, what is counted, what is refused."""
 
 from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from tests.mpi.engines_for_tests import memory
+from tests.slow import mostly_slow
 from verl_hpc.errors import TransferError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box, View
@@ -100,9 +102,14 @@ def test_relays_and_small_buckets_bring_the_same(here, node_of, bucket_bytes, ro
     assert inbound <= case.source.num_bytes * (len(set(node_of)) - 1 / 4)
 
 
-@pytest.mark.parametrize("node_of", [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 0, 1)])
-@pytest.mark.parametrize("sizes", [((2, 2, 1), 1), ((1, 2, 2), 2), ((4, 1, 1), 1), ((1, 1, 4), 2)])
-@pytest.mark.parametrize("piece_bytes", [96, 1 << 19])
+READ = product(
+    [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 0, 1)],
+    [((2, 2, 1), 1), ((1, 2, 2), 2), ((4, 1, 1), 1), ((1, 1, 4), 2)],
+    [96, 1 << 19],
+)
+
+
+@pytest.mark.parametrize(("node_of", "sizes", "piece_bytes"), mostly_slow(READ, every=3))
 def test_neighbours_read_what_others_are_sent(here, monkeypatch, node_of, sizes, piece_bytes):
     """They get as many bytes as by messages, in pieces of a row or of many, relays included."""
     for room in (memory_room, reads):

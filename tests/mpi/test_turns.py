@@ -6,6 +6,7 @@ from tests.generated import feed_of
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import loaded_rollout
 from tests.mpi.recipe_runs import ROLLOUT, run, write_reward
+from tests.slow import all_slow
 from tests.unit.rollout.scripted_turns import ScriptedTurns, one_by_one
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import EnvironmentStepError
@@ -19,7 +20,7 @@ TURNS = {0: 2, 2: 1, 3: 1}
 LIMITS = {"max_prompt_tokens": 32, "max_response_tokens": 120, "kv_cache_gib": 0.03}
 
 
-@pytest.mark.parametrize("replicas", [((0,), (1,)), ((0, 1),)])
+@pytest.mark.parametrize("replicas", [((0,), (1,)), *all_slow((((0, 1),),))])
 def test_turns_beside_each_other_are_those_of_calls_one_by_one(here, tiny_model, replicas):
     directory = tiny_model("qwen2", True, **VLLM_HEADS)
     engine = loaded_rollout(here, directory, replicas, RolloutConfig(**LIMITS))
@@ -71,7 +72,7 @@ def recipe(here, model, directory, name, *, fails=False, **rollout):
     )
 
 
-@pytest.mark.parametrize("tensor_parallel", [1, 2])
+@pytest.mark.parametrize("tensor_parallel", [2, *all_slow(1)])
 def test_a_recipe_trains_on_turns(here, tiny_model, shared_directory, tensor_parallel):
     model, name = tiny_model("qwen2", True, **VLLM_HEADS), f"turns-{tensor_parallel}"
     rows = recipe(here, model, shared_directory, name, tensor_parallel=tensor_parallel)

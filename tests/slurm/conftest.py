@@ -1,5 +1,6 @@
 """The lab, and one run in it to which nothing happens."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from tests.slurm import submitter as submitters
 from tests.slurm.runs import Run, cancel_all, set_pause, write_run
+from verl_hpc.runs.jobs import read_jobs
 from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
 from verl_hpc.testing.slurm_lab.root import as_root
 from verl_hpc.testing.tiny import make_tiny_model
@@ -104,12 +106,21 @@ def run(lab, model, tmp_path):
 
 @pytest.fixture(scope="session")
 def undisturbed(lab, model, tmp_path_factory):
-    """The run to which nothing happened, over and well."""
-    directory = tmp_path_factory.mktemp("undisturbed")
-    config = write_run(directory, model)
-    set_pause(directory, 0)
-    run = Run(lab, config).submit("checkpoint.every=1")
-    run.finish()
+    """The run to which nothing happened, over and well; the first worker that wants it makes it."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    directory = shared / "undisturbed"
+    with (shared / "undisturbed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            directory.mkdir()
+            config = write_run(directory, model)
+            set_pause(directory, 0)
+            run = Run(lab, config).submit("checkpoint.every=1")
+            run.finish()
+            assert run.nodes == "n[0-1]"
+    run = Run(lab, directory / "run.yaml")
+    run.job = read_jobs(run.directory / "job")[-1]["job_id"]
     return run
 
 

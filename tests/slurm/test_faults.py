@@ -22,6 +22,7 @@ def mended(lab):
     lab.mend()
 
 
+@pytest.mark.slow(reason="one of the three random faults; slow alone")
 def test_a_killed_rank_ends_the_job_and_a_new_one_goes_on(lab, run, undisturbed):
     run.submit("checkpoint.every=1")
     run.wait_for_step(2)
@@ -124,6 +125,7 @@ def test_a_run_goes_on_with_fewer_nodes(run, undisturbed):
     assert run.rank_logs.count("0: step ") == 1
 
 
+@pytest.mark.slow(reason="the same on ranks without Slurm: tests/mpi/test_checkpoint.py")
 def test_a_full_disk_costs_the_step_under_way(run, undisturbed, disk):
     """The disk has room for two steps; with more room the run resumes."""
     size = sum(f.stat().st_blocks * 512 for f in undisturbed.newest.rglob("*"))

@@ -10,6 +10,7 @@ import pytest
 from tests.slurm.runs import ROOT, set_pause, write_run
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_two_sizes_and_their_page(lab, model, tmp_path):
     config = write_run(tmp_path, model)

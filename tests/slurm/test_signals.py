@@ -21,6 +21,7 @@ def assert_went_on(run, undisturbed, signal_name):
     run.assert_equals(undisturbed)
 
 
+@pytest.mark.slow(reason="the same signal reaches ranks at a time limit and in a container")
 def test_usr2_saves_and_the_job_goes_on_by_itself(run, undisturbed):
     run.submit()
     run.wait_for_step(1)

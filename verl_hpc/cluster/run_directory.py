@@ -147,17 +147,20 @@ def _git(*words: str) -> str | None:
 
 
 def _copy_package(target: Path) -> None:
-    """Copy the package; a reader sees the old copy or the new one, never half of it."""
+    """Copy the package, with its byte code, which would be made anew by every rank; a reader sees
+    the old copy or the new one, never half of it."""
     fresh, old = target.with_name("code.new"), target.with_name("code.old")
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
     for path in FOLDER.rglob("*"):
         name = path.relative_to(FOLDER)
-        if path.suffix == ".pyc" or "__pycache__" in name.parts or not path.is_file():
+        is_half_written = path.parent.name == "__pycache__" and path.suffix != ".pyc"
+        if is_half_written or not path.is_file():
             continue
         copy = fresh / FOLDER.name / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)  # not its mode, which is that of the user's own files
+        os.utime(copy, ns=(0, path.stat().st_mtime_ns))  # byte code is of a file of this time
     if target.exists():
         target.replace(old)
     fresh.replace(target)

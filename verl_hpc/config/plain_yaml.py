@@ -87,8 +87,9 @@ class _Loader(yaml.SafeLoader):
         return text
 
 
-class _Dumper(yaml.SafeDumper):
-    """Quotes what either version would take for more than text."""
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Quotes what either version would take for more than text; libyaml writes it, where PyYAML has
+    that, in a tenth of the time."""
 
 
 for _tag, _pattern, _first in _TYPES:

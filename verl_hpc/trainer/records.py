@@ -136,12 +136,10 @@ class Records:
             self.sinks.write(step, metrics)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the run's facts, and its report if configured."""
-        if self.log is not None:
-            text = json.dumps(facts, indent=1, default=str)
-            replace_text(self.directory / FACTS, text)
-            if self.report:
-                write_report(self.directory, facts)
+        """Write the run's facts, and its report if configured; rank 0 alone."""
+        replace_text(self.directory / FACTS, json.dumps(facts, indent=1, default=str))
+        if self.report:
+            write_report(self.directory, facts)
 
 
 def _forget_generations(directory: Path, last: int) -> None:

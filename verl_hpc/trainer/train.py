@@ -174,7 +174,8 @@ def take_steps(
             result = loop.to_the_end(progress or START)
             errands.remove(records.meters.tick)
             if result.outcome != "rollback":
-                records.finish(run_facts(run, result))
+                if run.rank == 0:
+                    records.finish(run_facts(run, result))
                 return result
         assert loop.guards.violation is not None
         progress = go_back(run, loop.guards.violation, result.progress)

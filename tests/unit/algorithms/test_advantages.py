@@ -214,7 +214,7 @@ def test_every_estimator_has_an_oracle():
 
 
 @pytest.mark.parametrize(("oracle", "options"), CASES)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data(), owners=owners)
 def test_against_loops(oracle, options, data, owners):
     estimator = ESTIMATORS[oracle.__name__](**options)

@@ -1,6 +1,7 @@
 """vLLM behind the actor's contract: a real engine, and coroutines around any actor."""
 
 import asyncio
+import sys
 
 import pytest
 import torch
@@ -33,10 +34,26 @@ def small_dir(tmp_path_factory):
     return make_tiny_model(tmp_path_factory.mktemp("small"), "qwen2", **SIZES)
 
 
+class VllmAlone:
+    """vLLM looks for its kernels in all modules, of which Flask's must not be looked at."""
+
+    @property
+    def modules(self):
+        return {name: module for name, module in sys.modules.items() if name.startswith("vllm")}
+
+
 @pytest.fixture(scope="module")
 def actor(small_dir):
-    """In a process of its own: one that starts here looks into all modules that tests have."""
-    made = verl_hpc.VLLMActorModel(str(small_dir), 1, 4, dtype="float32", **OPTIONS)
+    """In this process: others, also one that is asked about the model, would import vLLM anew."""
+    from vllm.triton_utils import dispatcher
+
+    from verl_hpc.rollout.vllm import import_model
+
+    import_model("qwen2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatcher, "sys", VllmAlone())
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        made = verl_hpc.VLLMActorModel(str(small_dir), 1, 4, dtype="float32", **OPTIONS)
     yield made
     made.llm_engine.llm_engine.engine_core.shutdown()
 

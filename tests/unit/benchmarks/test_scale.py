@@ -12,7 +12,7 @@ def samples():
     return scale.some_samples()
 
 
-@pytest.mark.parametrize("size, rank", [(128, 0), (128, 77), (4096, 4095)])
+@pytest.mark.parametrize("size, rank", [(128, 0), (4096, 4095)])
 def test_a_step_of_one_rank(samples, size, rank):
     one = scale.Rank(rank, size, samples)
     parts = {part.name: part.traffic for part in one.step()}

@@ -1,10 +1,12 @@
 """When chains end, and what fits: on simulated queues, whose truth is known."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from tests.slow import mostly_slow
 from tests.unit.budget.queue_simulator import HOUR, Partition
 from verl_hpc.budget.forecast import FEWEST_WAITS, Links, Wait, chain_of, most_steps, waits_like
 from verl_hpc.slurm.accounting import parse_lives
@@ -12,8 +14,9 @@ from verl_hpc.slurm.accounting import parse_lives
 LINKS = Links(nodes=8, devices=32, step_s=300.0, start_s=600.0, usable_s=12 * HOUR)
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("load", [0.6, 0.8, 0.9])
+@pytest.mark.parametrize(
+    ("seed", "load"), mostly_slow(product(range(12), [0.6, 0.8, 0.9]), every=5)
+)
 def test_the_end_of_a_chain_is_foreseen_within_15_percent(load, seed):
     """From thirty days of a queue that the chain then waits in.
 

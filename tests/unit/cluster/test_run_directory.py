@@ -2,8 +2,10 @@
 
 import json
 import os
+import py_compile
 import subprocess
 import sys
+from importlib.util import cache_from_source
 
 import pytest
 import yaml
@@ -14,6 +16,7 @@ from tests.unit.waiting import within
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.cluster.run_directory import source_state, write_job
 from verl_hpc.cluster.variables import rank_environment
+from verl_hpc.config import load
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.jobs import read_jobs
@@ -44,16 +47,18 @@ def test_a_run_directory_that_cannot_be_written(tmp_path):
         write_job(request(tmp_path), "", "")
 
 
-def test_ranks_run_the_copy_even_in_a_checkout(tmp_path):
+def test_ranks_run_the_copy_even_in_a_checkout_and_compile_nothing(tmp_path):
+    py_compile.compile(load.__file__)
     job = write_job(request(tmp_path), "", "")
-    assert not list((job / "code").rglob("__pycache__"))
     program = "import verl_hpc.config.load as m; print(m.__file__)"
     variables = {s.name: s.value for s in rank_environment(request(tmp_path))}
     environ = {"PYTHONPATH": str(job / "code"), "PYTHONSAFEPATH": variables["PYTHONSAFEPATH"]}
     # Jobs run where they are submitted, which may be a checkout that has changed since.
-    command = [sys.executable, "-c", program]
-    printed = subprocess.check_output(command, cwd=ROOT, env=environ, text=True)
-    assert printed.strip() == str(job / "code/verl_hpc/config/load.py")
+    command = [sys.executable, "-v", "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
+    copy = job / "code/verl_hpc/config/load.py"
+    assert done.stdout.strip() == str(copy)
+    assert f"{cache_from_source(copy)} matches {copy}\n" in done.stderr
 
 
 def test_a_second_submission_replaces_the_copy(tmp_path):
@@ -100,5 +105,5 @@ def test_no_value_of_a_passed_variable_is_written(tmp_path, monkeypatch):
     asked = request(tmp_path, site=profile(tmp_path, pass_environment=["HF_TOKEN"]))
     job = write_job(asked, "", "")
     files = [path for path in job.rglob("*") if path.is_file()]
-    assert not [path for path in files if "hunter2" in path.read_text()]
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
     assert yaml.safe_load((job / "site.yaml").read_text())["pass_environment"] == ["HF_TOKEN"]

@@ -7,18 +7,18 @@ import pytest
 
 CODE = """
 import sys
-{before}
 import torch
 from verl_hpc.engines.generators import generator_states, restore_generators
 
-torch.manual_seed(3)
-states = generator_states()
-drawn = torch.rand(4)
-restore_generators(states)
-assert torch.equal(torch.rand(4), drawn)
-restore_generators(states | {{"megatron.model-parallel-rng": states["torch"]}})
-print(*sorted(states), *(name for name in sys.modules if name == "megatron.core"))
-{behind}
+def check():
+    torch.manual_seed(3)
+    states = generator_states()
+    drawn = torch.rand(4)
+    restore_generators(states)
+    assert torch.equal(torch.rand(4), drawn)
+    restore_generators(states | {"megatron.model-parallel-rng": states["torch"]})
+    print(*sorted(states), *(name for name in sys.modules if name == "megatron.core"))
+
 """
 SEEDED = """
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
@@ -41,20 +41,15 @@ import tensorboard, wandb
 """
 
 
+OURS = "check()\nimport verl_hpc.engines.megatron.parallel\ncheck()" + SEEDED + WITHOUT_TRACKERS
+THEIRS = "import megatron.core.tensor_parallel\ncheck()" + SEEDED + OF_THE_ENGINE
+
+
 @pytest.mark.parametrize(
-    ("before", "behind", "said"),
-    [
-        ("", "", "torch"),
-        ("import megatron.core.tensor_parallel", SEEDED + OF_THE_ENGINE, "torch megatron.core"),
-        (
-            "import verl_hpc.engines.megatron.parallel",
-            SEEDED + WITHOUT_TRACKERS,
-            "torch megatron.core",
-        ),
-    ],
+    ("code", "said"), [(OURS, "torch\ntorch megatron.core\n"), (THEIRS, "torch megatron.core\n")]
 )
-def test_states_come_back_whoever_imported_megatron(before, behind, said):
-    code = CODE.format(before=before, behind=behind)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+def test_states_come_back_whoever_imported_megatron(code, said):
+    words = [sys.executable, "-c", CODE + code]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{said}\n"
+    assert done.stdout == said

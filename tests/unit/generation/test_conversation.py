@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -207,12 +208,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_step_that_fails_ends_the_run_and_names_the_row(own, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(processes, "LATE_S", 0.5)
-    with pytest.raises(EnvironmentStepError, match=FAULTS[kind]) as caught:
-        talk(conversations(own, tmp_path, kind, timeout_s=0.3))
-    for words in (f"own.py:{kind}", "data.jsonl, line", "set rollout.environment.on_error: end"):
+def test_a_step_that_fails_ends_the_run_and_names_the_row(own, tmp_path):
+    with pytest.raises(EnvironmentStepError, match=FAULTS["Raises"]) as caught:
+        talk(conversations(own, tmp_path, "Raises"))
+    for words in ("own.py:Raises", "data.jsonl, line", "set rollout.environment.on_error: end"):
         assert words in str(caught.value)
 
 
@@ -222,6 +221,7 @@ def test_or_ends_its_conversation_and_is_counted(own, tmp_path, monkeypatch, kin
     found, failures = talk(conversations(own, tmp_path, kind, timeout_s=0.3, on_error="end"))
     assert all(all(response.sampled) for response in found)
     assert len(failures) == sum(r.finish_reason == "stop" for r in found) > 0
+    assert all(re.search(FAULTS[kind], failure) for failure in failures)
 
 
 def test_what_a_step_prints_is_cut(own, tmp_path, capfd):

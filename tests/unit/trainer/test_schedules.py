@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.pieces import take
+from tests.slow import mostly_slow
 from tests.unit.trainer.schedules import ARCH, MAX_PROMPT_TOKENS, draw, play
 from verl_hpc.data.order import Order, Position
 from verl_hpc.testing.local import TinyModel
@@ -14,7 +15,7 @@ SCHEDULES = [draw(seed) for seed in range(63)]
 """Every fifth is synchronous, 50 are not."""
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: f"{s.seed}")
+@pytest.mark.parametrize("schedule", mostly_slow(SCHEDULES, every=3), ids=lambda s: f"{s.seed}")
 def test_a_schedule(schedule):
     played = play(schedule, slow="train")
     rows_are_those_of_synchronous_steps(schedule, played)
@@ -118,7 +119,9 @@ def test_the_schedules_have_what_they_are_to_show():
     assert num_versions > 2 and dropped > 2
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES[1:15], ids=lambda s: f"{s.seed}")
+@pytest.mark.parametrize(
+    "schedule", mostly_slow(SCHEDULES[1:15], every=3), ids=lambda s: f"{s.seed}"
+)
 def test_a_run_that_resumes_trains_on_what_it_would_have(schedule):
     undisturbed = play(schedule)
     for step in (1, 2):

@@ -221,7 +221,7 @@ def test_a_model_of_the_cache(model_dir, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("family", "needs"),
     [
-        ("qwen", "its publisher's own Python code.* Qwen2 and newer are mapped"),  # Qwen-7B
+        ("qwen", "its publisher's own Python code.* Qwen2 and newer are supported"),  # Qwen-7B
         ("qwen2_5_vl", "images in prompts: a processor's column"),  # Qwen2.5-VL
     ],
 )

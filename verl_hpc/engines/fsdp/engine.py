@@ -88,7 +88,7 @@ class FsdpEngine(LayoutEngine):
             check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
         else:
             held = {region.view.name for region in self.shard_map.held_by(dist.get_rank())}
-            assert held == self.weights.keys(), held ^ self.weights.keys()
+            assert held == set(self.weights), held
         self.optimizer: ShardedAdam | None = (
             ShardedAdam(optimizer, named, groups.shard, schedule) if optimizer else None
         )

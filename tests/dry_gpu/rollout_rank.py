@@ -65,6 +65,7 @@ def weight_sync(one: OneRank, rollout: RolloutEngine) -> WeightSync:
         settings=one.settings,
         shard_map=one.engine.shard_map,
         trained_map=one.engine.trained_map,
+        arch=one.engine.arch,
     )
     held = SimpleNamespace(engine=rollout, shard_map=rollout.shard_map)
     offloads = [(one.engine, PARTS)]

@@ -6,7 +6,6 @@ log-probs of a new engine that loads the exported files, to the last bit.
 
 from contextlib import closing
 from shutil import copytree
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,12 +18,12 @@ from tests.mpi.any_models import BFLOAT16_IN_VLLM, NOT_IN_VLLM, OFTEN, any_model
 from tests.mpi.engines_for_tests import build_engine, gathered, rollout_of, same, some_sequences
 from tests.mpi.parity import TOLERANCE, num_outputs, replica_share, score_loss
 from tests.mpi.test_fsdp_updates import BATCHES, CONDITIONED, adamw
+from tests.mpi.test_lora_arrival import sync_of
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.hf.stored import stored_views
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.rollout.protocol import Sampling
-from verl_hpc.trainer.sync import WeightSync
 
 pytestmark = pytest.mark.world(2)
 ROLLOUT = RolloutConfig(max_prompt_tokens=32, max_response_tokens=16, kv_cache_gib=0.03)
@@ -96,7 +95,7 @@ def test_vllm_has_what_a_new_engine_loads(
     replicas = tuple(tuple(range(r, r + tensor_parallel)) for r in ranks)
     engine = build_engine(here, directory, layout, engine="fsdp", lr=1e-2)
     with closing(rollout_of(here, directory, replicas, config, dtype)) as rollout:
-        sync, batch = sync_of(here, engine, rollout, dtype), BATCHES[0]
+        sync, batch = sync_of(here, engine, rollout, None, dtype), BATCHES[0]
         sync.to_generation()
         before = sampled(rollout)
         engine.update(batch[replica_share(layout)], score_loss("language_model", batch))
@@ -141,15 +140,3 @@ def sampled(rollout) -> torch.Tensor:
     prompts = [s[:20].tolist() for s in some_sequences(4, 256, seed=1)]
     responses = generated(rollout, prompts, Sampling(max_tokens=12), seeds=range(4))
     return torch.tensor([p for r in responses for p in r.log_probs])
-
-
-def sync_of(here, trainer, rollout, dtype) -> WeightSync:
-    actor = SimpleNamespace(
-        settings=SimpleNamespace(lora=None),
-        shard_map=trainer.shard_map,
-        trained_map=trainer.trained_map,
-        training=trainer,
-        arch=trainer.arch,
-    )
-    held_by = SimpleNamespace(engine=rollout, shard_map=rollout.shard_map)
-    return WeightSync(here, actor, held_by, (), getattr(torch, dtype), checksums=True)

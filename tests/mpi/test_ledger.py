@@ -231,7 +231,7 @@ def test_buckets_of_a_run_are_in_its_ledger(built, here, monkeypatch, sizes, dty
     run = engines.run("grpo", ())
     source, target = engines.maps(run)
     role, own = run.role_settings["actor"], engines.by_role["actor"]
-    actor = SimpleNamespace(settings=role, shard_map=source, training=own)
+    actor = SimpleNamespace(settings=role, shard_map=source, training=own, arch=engines.arch)
     rollout = SimpleNamespace(shard_map=target, engine=engines.rollout)
     stats = []
     transfer = Transfer.run

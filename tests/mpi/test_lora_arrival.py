@@ -79,6 +79,7 @@ def sync_of(here, trainer, rollout, lora, dtype="float32", offloads=()) -> Weigh
         shard_map=trainer.shard_map,
         trained_map=trainer.trained_map,
         training=trainer,
+        arch=trainer.arch,
     )
     held_by = SimpleNamespace(engine=rollout, shard_map=rollout.shard_map)
     return WeightSync(here, actor, held_by, offloads, getattr(torch, dtype), checksums=True)

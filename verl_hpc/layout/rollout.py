@@ -165,10 +165,4 @@ def in_parts(engine: ShardMap, most_bytes: int = PART_BYTES) -> list[ShardMap]:
             parts.append([])
             size = spec.num_bytes
         parts[-1].append(name)
-    return [
-        ShardMap(
-            {name: engine.tensors[name] for name in names},
-            [region for name in names for region in engine.by_tensor[name]],
-        )
-        for names in parts
-    ]
+    return [engine.restricted_to(names) for names in parts]

@@ -95,9 +95,9 @@ class ShardMap:
         return sum(spec.num_bytes for spec in self.tensors.values())
 
     def restricted_to(self, names: Iterable[str]) -> ShardMap:
-        """The part of the map for the tensors in `names`."""
+        """The part of the map for the tensors in `names`, in their order."""
         kept = {name: self.tensors[name] for name in names}
-        return ShardMap(kept, [r for r in self.regions if r.tensor in kept])
+        return ShardMap(kept, [region for name in kept for region in self.by_tensor[name]])
 
 
 @dataclass(frozen=True, slots=True)

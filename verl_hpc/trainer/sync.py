@@ -186,14 +186,12 @@ class WeightSync:
             readable = readable_neighbours(session.control, session.world.node_of)
         planned = partial(_PlannedTransfer, session, nodes, readable, dtype, checksums)
         buckets = Buckets()
+        source, target = actor.shard_map, rollout.shard_map
         self._by_name = not actor.arch.is_mapped
-        targets = [rollout.shard_map]
+        ways = [(source, target)]
         if self._by_name:
-            targets = in_parts(rollout.shard_map)
-        self._weights = [
-            planned(buckets, actor.shard_map.restricted_to(target.tensors), target)
-            for target in targets
-        ]
+            ways = [(source.restricted_to(part.tensors), part) for part in in_parts(target)]
+        self._weights = [planned(buckets, *way) for way in ways]
         """How weights are sent; nothing once all is sent that adapters leave as it is."""
         self._adapters: _PlannedTransfer | None = None
         self._arrival: MergedOnArrival | None = None

@@ -11,10 +11,12 @@ from unittest.mock import patch
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from verl_hpc.errors import ModelError
 from verl_hpc.hf.stored import places_of, stored_views
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.heads import HEAD_TENSORS, Head
 from verl_hpc.layout.shard_map import TensorSpec
 
 _CLASSES = {"kimi_k2": "deepseek_v3"}
@@ -60,6 +62,11 @@ def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedMo
         ModelError: transformers cannot build it.
     """
     config = published_config(arch)
+    if arch.family in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+        raise ModelError(
+            f"model_type = {arch.family!r}: it reads to the right too, and only models that read "
+            "to the left are trained"
+        )
     capped = getattr(config, "attn_logit_softcapping", None) is not None
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
@@ -67,6 +74,7 @@ def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedMo
         )
     except Exception as error:  # every class of models checks its settings in its own way
         raise _refused(arch, error) from error
+    model.get_input_embeddings().padding_idx = None  # or that token's row would not be trained
     for name, parameter in list(model.named_parameters()):
         if not parameter.requires_grad:
             module, own = _owner(model, name)
@@ -117,9 +125,13 @@ def stored_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: buffers[name] for name in module.state_dict() if name in buffers}
 
 
-def resolved(arch: Architecture) -> Architecture:
+def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
     """Return an architecture with the tensors that transformers' model has, if its family has no
     layer table; its files may have more, such as layers for speculation.
+
+    Args:
+        arch: as its files are.
+        head: the output layer. Files of a critic or a reward model have no language model's.
 
     Raises:
         ModelError: transformers cannot build the model, or the files lack a tensor, or have one of
@@ -130,10 +142,11 @@ def resolved(arch: Architecture) -> Architecture:
     with parameters_without_memory():
         model = build_language_model(arch, torch.float32)
     views, there = stored_views(model, arch.published.shapes), arch.published.shapes
-    output = model.get_output_embeddings()
     missing = {name for name in views if name not in there}
-    # A critic or a reward model has another head in its place.
-    missing -= {name for name, view in views.items() if output is not None and _is(view, output)}
+    output = model.get_output_embeddings()
+    if head in HEAD_TENSORS and output is not None:
+        first = model.get_input_embeddings()  # with tied weights the same, which all models need
+        missing -= {n for n, v in views.items() if _is(v, output) and not _is(v, first)}
     if missing:
         raise ModelError(
             f"model_type = {arch.family!r}: the model has {len(missing)} tensors that are not in "

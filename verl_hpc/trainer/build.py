@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
-from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
+from verl_hpc.checkpoint.weights import Weights, check_types, hf_files, open_weights
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.config.role import ACTOR, CRITIC
 from verl_hpc.config.roles import RoleSettings
@@ -22,6 +22,7 @@ from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.ahead import open_ahead
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.heads import Head
 from verl_hpc.placement.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
 from verl_hpc.rewards.scorer import make_scorer
@@ -208,17 +209,18 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
         weights = open_weights(
             path, name, "actor", check_files=check, head=role.head, new_head=role.trainable
         )
-        opened[name] = replace(weights, arch=_resolved(weights.arch))
+        opened[name] = replace(weights, arch=_resolved(weights.arch, role.head))
+        check_types(opened[name], path)
     return opened
 
 
-def _resolved(arch: Architecture) -> Architecture:
+def _resolved(arch: Architecture, head: Head) -> Architecture:
     """Take the tensors that transformers' model has, of a family without a layer table."""
     if arch.published is None:
         return arch
     from verl_hpc.hf.model import resolved
 
-    return resolved(arch)
+    return resolved(arch, head)
 
 
 def _check_bases(

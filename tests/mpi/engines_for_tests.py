@@ -56,7 +56,7 @@ def build_engine(
     ParallelConfig that are no sizes."""
     start_layouts(here.groups, [layout], seed=1)
     engine = factory.build_engine(
-        resolved(read_architecture(directory)),
+        resolved(read_architecture(directory), head),
         layout,
         ModelConfig(path=str(directory), dtype=dtype, router=router),
         ParallelConfig(**layout.sizes_of_model, sequence_parallel=sequence_parallel, **parallel),
@@ -91,7 +91,8 @@ def load_weights(here, engine: TrainingEngine, directory: Path) -> None:
     weights = open_weights(directory, head=engine.head)
     wanted = engine.shard_map.restricted_to(weights.tensors)
     plan = plan_transfer(weights.shard_map, wanted, here.world.node_of)
-    Transfer(plan, here.world.rank, weights.reader).run({}, engine.weights, engine.dtype)
+    dtypes = {name: getattr(torch, spec.dtype) for name, spec in wanted.tensors.items()}
+    Transfer(plan, here.world.rank, weights.reader).run({}, engine.weights, dtypes)
     engine.weights_changed()
 
 

@@ -69,6 +69,22 @@ def test_updates_equal_transformers_with_adamw(here, shared_directory, name):
     same(whole, {n: t.detach() for n, t in saved.items()}, TOLERANCE)
 
 
+@pytest.mark.parametrize("name", ["ernie4_5_moe", "deepseek_v3"])
+def test_a_frozen_model_is_rounded_but_its_buffers(here, shared_directory, name):
+    """As references are. ernie4_5_moe asks for a router in float32."""
+    directory, layout = any_model(here, shared_directory, name), TrainLayout(dp=here.world.size)
+    engine = build_engine(here, directory, layout, engine="fsdp", dtype="bfloat16", lr=None)
+    kinds = {n: getattr(torch, spec.dtype) for n, spec in engine.shard_map.tensors.items()}
+    assert set(kinds.values()) == {torch.bfloat16, torch.float32}
+    for region in engine.shard_map.held_by(here.world.rank):
+        assert engine.weights[region.view.name].dtype == kinds[region.tensor]
+    saved = stored_views(one_process(directory), kinds)
+    whole = gathered(here, engine.shard_map, engine.weights)
+    same(whole, {n: t.detach().to(kinds[n]).float() for n, t in saved.items()}, 0.0)
+    (output,) = engine.infer(BATCHES[0][:1])
+    assert output.log_probs.isfinite().all()
+
+
 @pytest.mark.parametrize("tensor_parallel", [1, 2])
 @pytest.mark.parametrize("name", some_models(*NOT_IN_VLLM))
 def test_vllm_has_what_a_new_engine_loads(

@@ -76,12 +76,18 @@ def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedMo
         raise _refused(arch, error) from error
     model.get_input_embeddings().padding_idx = None  # or that token's row would not be trained
     for name, parameter in list(model.named_parameters()):
+        parameter.data = parameter.data.to(dtype)  # a family may ask for another type of some
         if not parameter.requires_grad:
             module, own = _owner(model, name)
             delattr(module, own)
             # Without memory as a parameter; a buffer is filled from the files in any case.
             module.register_buffer(own, torch.zeros_like(parameter, device="cpu"))
     for name, buffer in stored_buffers(model).items():
+        if not buffer.is_floating_point():
+            raise ModelError(
+                f"model_type = {arch.family!r}: {name} of its files has whole numbers; models of "
+                "this family are not trained here"
+            )
         module, own = _owner(model, name)
         setattr(module, own, buffer.float())
     return model

@@ -161,7 +161,7 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     weights = control.together(lambda: step.component(role.name))
     control.together(lambda: _check_model(step, role, weights))
     tensors: Mapping[str, torch.Tensor] = engine.weights if engine else {}
-    fill(run.session, weights, step.reader(), role.trained_map, tensors, role.dtype)
+    fill(run.session, weights, step.reader(), role.trained_map, tensors)
     if engine is not None:
         engine.weights_changed()
     state = control.together(lambda: step.component(f"{role.name}.optimizer"))
@@ -169,7 +169,7 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     tensors = {}
     if engine is not None:
         needed, tensors = engine.optimizer_map(), engine.optimizer_tensors()
-    fill(run.session, state, step.reader(), needed, tensors, torch.float32)
+    fill(run.session, state, step.reader(), needed, tensors)
     if engine is not None:
         engine.restore_counters(step.state.optimizers[role.name].model_dump())
 

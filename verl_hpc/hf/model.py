@@ -151,8 +151,8 @@ def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
     missing = {name for name in views if name not in there}
     output = model.get_output_embeddings()
     if head in HEAD_TENSORS and output is not None:
-        first = model.get_input_embeddings()  # with tied weights the same, which all models need
-        missing -= {n for n, v in views.items() if _is(v, output) and not _is(v, first)}
+        replaced = _storages(output) - _storages(model.get_input_embeddings())  # unless tied
+        missing -= {n for n, v in views.items() if v.untyped_storage()._cdata in replaced}
     if missing:
         raise ModelError(
             f"model_type = {arch.family!r}: the model has {len(missing)} tensors that are not in "
@@ -171,7 +171,5 @@ def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
     return arch.with_shapes(specs, exact & specs.keys())
 
 
-def _is(view: torch.Tensor, layer: torch.nn.Module) -> bool:
-    weight = layer.weight
-    assert isinstance(weight, torch.Tensor)
-    return view.untyped_storage()._cdata == weight.untyped_storage()._cdata
+def _storages(layer: torch.nn.Module) -> set[int]:
+    return {parameter.untyped_storage()._cdata for parameter in layer.parameters()}

@@ -102,6 +102,13 @@ def test_a_tensor_that_no_other_head_replaces_is_missed(tmp_path, tied):
         assert resolved(arch, "value").tensors().keys() == arch.tensors().keys()
 
 
+def test_a_reward_model_lacks_all_of_the_output_layer(tmp_path):
+    """As of phi, whose output layer has a bias."""
+    model = make_tiny_model(tmp_path, "phi", num_hidden_layers=1, head="score")
+    arch = resolved(read_architecture(model), "score")
+    assert not [name for name in arch.tensors() if name.startswith("lm_head")]
+
+
 @pytest.mark.parametrize("family", ["gpt2", "bloom"])
 def test_files_without_the_prefix_of_the_base_model(tmp_path, family):
     """As gpt2 and bloom were published."""

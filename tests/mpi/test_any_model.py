@@ -5,6 +5,7 @@ log-probs of a new engine that loads the exported files, to the last bit.
 """
 
 from contextlib import closing
+from functools import partial
 from shutil import copytree
 from types import SimpleNamespace
 
@@ -22,7 +23,9 @@ from tests.mpi.test_fsdp_updates import BATCHES, CONDITIONED, adamw
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.hf.stored import stored_views
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.rollout import in_parts
 from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.trainer import sync
 from verl_hpc.trainer.sync import WeightSync
 
 pytestmark = pytest.mark.world(2)
@@ -91,6 +94,8 @@ def test_vllm_has_what_a_new_engine_loads(
     here, shared_directory, monkeypatch, name, tensor_parallel
 ):
     size, rank = here.world.size, here.world.rank
+    if tensor_parallel == 1:  # a tensor at a time, as of a large model
+        monkeypatch.setattr(sync, "in_parts", partial(in_parts, most_bytes=1))
     directory, layout = any_model(here, shared_directory, name), TrainLayout(dp=size)
     dtype = "bfloat16" if name in BFLOAT16_IN_VLLM else "float32"
     config = ROLLOUT.model_copy(update={"tensor_parallel": tensor_parallel})
@@ -98,11 +103,11 @@ def test_vllm_has_what_a_new_engine_loads(
     replicas = tuple(tuple(range(r, r + tensor_parallel)) for r in ranks)
     engine = build_engine(here, directory, layout, engine="fsdp", lr=1e-2)
     with closing(rollout_of(here, directory, replicas, config, dtype)) as rollout:
-        sync, batch = sync_of(here, engine, rollout, dtype), BATCHES[0]
-        sync.to_generation()
+        weights, batch = sync_of(here, engine, rollout, dtype), BATCHES[0]
+        weights.to_generation()
         before = sampled(rollout)
         engine.update(batch[replica_share(layout)], score_loss("language_model", batch))
-        metrics = sync.to_generation()
+        metrics = weights.to_generation()
         after = sampled(rollout)
     # Every rank gets the tensors whole, whatever part of them it keeps.
     specs = engine.shard_map.tensors

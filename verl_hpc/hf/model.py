@@ -62,7 +62,8 @@ def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedMo
         ModelError: transformers cannot build it.
     """
     config = published_config(arch)
-    if arch.family in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+    both_ways = arch.family in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if both_ways and not getattr(config, "is_decoder", False):
         raise ModelError(
             f"model_type = {arch.family!r}: it reads to the right too, and only models that read "
             "to the left are trained"

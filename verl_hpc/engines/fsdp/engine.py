@@ -87,7 +87,9 @@ class FsdpEngine(LayoutEngine):
         if self._packs:
             check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
         self.optimizer: ShardedAdam | None = (
-            ShardedAdam(optimizer, named, groups.shard, schedule) if optimizer else None
+            ShardedAdam(optimizer, named, groups.shard, schedule, all_train=self._packs)
+            if optimizer
+            else None
         )
         self.host = HostStore(self._memory)
         self._outputs = Outputs(head, arch.vocab_size, groups, vocab_multiple=1)

@@ -74,7 +74,7 @@ def test_updates_equal_transformers_with_adamw(here, shared_directory, name):
 
 @pytest.mark.parametrize("name", ["ernie4_5_moe", "deepseek_v3"])
 def test_a_frozen_model_is_rounded_but_its_buffers(here, shared_directory, name):
-    """As references are. ernie4_5_moe asks for a router in float32."""
+    """References are frozen like this; ernie4_5_moe asks for a router in float32."""
     directory, layout = any_model(here, shared_directory, name), TrainLayout(dp=here.world.size)
     engine = build_engine(here, directory, layout, engine="fsdp", dtype="bfloat16", lr=None)
     kinds = {n: getattr(torch, spec.dtype) for n, spec in engine.shard_map.tensors.items()}

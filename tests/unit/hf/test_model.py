@@ -34,7 +34,7 @@ NORM = "model.layers.0.input_layernorm.weight"
 
 
 def test_tensors_besides_the_models_are_left_out(model):
-    """As layers for speculation are."""
+    """Layers for speculation are such tensors."""
     before = resolved(read_architecture(model)).tensors()
     arch = files_with(model, lambda tensors: tensors.update(more=torch.ones(3)))
     assert "more" in arch.tensors()
@@ -103,7 +103,7 @@ def test_a_tensor_that_no_other_head_replaces_is_missed(tmp_path, tied):
 
 
 def test_a_reward_model_lacks_all_of_the_output_layer(tmp_path):
-    """As of phi, whose output layer has a bias."""
+    """The output layer of phi has a bias."""
     model = make_tiny_model(tmp_path, "phi", num_hidden_layers=1, head="score")
     arch = resolved(read_architecture(model), "score")
     assert not [name for name in arch.tensors() if name.startswith("lm_head")]
@@ -111,7 +111,7 @@ def test_a_reward_model_lacks_all_of_the_output_layer(tmp_path):
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom"])
 def test_files_without_the_prefix_of_the_base_model(tmp_path, family):
-    """As gpt2 and bloom were published."""
+    """Both were published without it."""
     model = make_tiny_model(tmp_path, family, num_hidden_layers=1, tied=True)
 
     def without_prefix(tensors):
@@ -143,7 +143,7 @@ def test_a_model_that_reads_to_the_right_is_refused(tmp_path):
 
 
 def test_masks_that_a_model_does_not_read_are_left_out(tmp_path):
-    """As in Pythia's files."""
+    """The files of Pythia have such masks."""
     model = make_tiny_model(tmp_path, "gpt_neox", num_hidden_layers=1)
     mask = {"gpt_neox.layers.0.attention.bias": torch.ones(1, 1, 8, 8, dtype=torch.uint8)}
     arch = files_with(model, lambda tensors: tensors.update(mask))

@@ -98,7 +98,8 @@ def load_weights(here, engine: TrainingEngine, directory: Path) -> None:
     weights = open_weights(directory, head=engine.head)
     wanted = engine.shard_map.restricted_to(weights.tensors)
     plan = plan_transfer(weights.shard_map, wanted, here.world.node_of)
-    Transfer(plan, here.world.rank, weights.reader).run({}, engine.weights, engine.dtype)
+    dtypes = {name: getattr(torch, spec.dtype) for name, spec in wanted.tensors.items()}
+    Transfer(plan, here.world.rank, weights.reader).run({}, engine.weights, dtypes)
     engine.weights_changed()
 
 

@@ -5,6 +5,7 @@ log-probs of a new engine that loads the exported files, to the last bit.
 """
 
 from contextlib import closing
+from functools import partial
 from shutil import copytree
 
 import pytest
@@ -23,7 +24,9 @@ from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.hf.stored import stored_views
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.rollout import in_parts
 from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.trainer import sync
 
 pytestmark = pytest.mark.world(2)
 ROLLOUT = RolloutConfig(max_prompt_tokens=32, max_response_tokens=16, kv_cache_gib=0.03)
@@ -82,12 +85,30 @@ def check_updates(here, shared_directory, name, **settings) -> None:
     same(whole, {n: t.detach() for n, t in saved.items()}, TOLERANCE)
 
 
+@pytest.mark.parametrize("name", ["ernie4_5_moe", "deepseek_v3"])
+def test_a_frozen_model_is_rounded_but_its_buffers(here, shared_directory, name):
+    """References are frozen like this; ernie4_5_moe asks for a router in float32."""
+    directory, layout = any_model(here, shared_directory, name), TrainLayout(dp=here.world.size)
+    engine = build_engine(here, directory, layout, engine="fsdp", dtype="bfloat16", lr=None)
+    kinds = {n: getattr(torch, spec.dtype) for n, spec in engine.shard_map.tensors.items()}
+    assert set(kinds.values()) == {torch.bfloat16, torch.float32}
+    for region in engine.shard_map.held_by(here.world.rank):
+        assert engine.weights[region.view.name].dtype == kinds[region.tensor]
+    saved = stored_views(one_process(directory), kinds)
+    whole = gathered(here, engine.shard_map, engine.weights)
+    same(whole, {n: t.detach().to(kinds[n]).float() for n, t in saved.items()}, 0.0)
+    (output,) = engine.infer(BATCHES[0][:1])
+    assert output.log_probs.isfinite().all()
+
+
 @pytest.mark.parametrize("tensor_parallel", [1, 2])
 @pytest.mark.parametrize("name", some_models(*NOT_IN_VLLM))
 def test_vllm_has_what_a_new_engine_loads(
     here, shared_directory, monkeypatch, name, tensor_parallel
 ):
     size, rank = here.world.size, here.world.rank
+    if tensor_parallel == 1:  # a tensor at a time, as of a large model
+        monkeypatch.setattr(sync, "in_parts", partial(in_parts, most_bytes=1))
     directory, layout = any_model(here, shared_directory, name), TrainLayout(dp=size)
     dtype = "bfloat16" if name in BFLOAT16_IN_VLLM else "float32"
     config = ROLLOUT.model_copy(update={"tensor_parallel": tensor_parallel})
@@ -95,11 +116,11 @@ def test_vllm_has_what_a_new_engine_loads(
     replicas = tuple(tuple(range(r, r + tensor_parallel)) for r in ranks)
     engine = build_engine(here, directory, layout, engine="fsdp", lr=1e-2)
     with closing(rollout_of(here, directory, replicas, config, dtype)) as rollout:
-        sync, batch = sync_of(here, engine, rollout, None, dtype), BATCHES[0]
-        sync.to_generation()
+        weights, batch = sync_of(here, engine, rollout, None, dtype), BATCHES[0]
+        weights.to_generation()
         before = sampled(rollout)
         engine.update(batch[replica_share(layout)], score_loss("language_model", batch))
-        metrics = sync.to_generation()
+        metrics = weights.to_generation()
         after = sampled(rollout)
     # Every rank gets the tensors whole, whatever part of them it keeps.
     specs = engine.shard_map.tensors

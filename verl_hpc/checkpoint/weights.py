@@ -68,7 +68,8 @@ class Weights:
         Raises:
             CheckpointError: a file is damaged.
         """
-        shapes = {name: spec.shape for name, spec in sorted(self.tensors.items())}
+        there = self.tensors.keys() & self.shard_map.tensors.keys()  # all but a new head
+        shapes = {name: self.tensors[name].shape for name in sorted(there)}
         digest = hashlib.sha256()
         for place in range(3):
             blocks = self.read({name: _block(shape, place) for name, shape in shapes.items()})
@@ -190,7 +191,24 @@ def open_weights(
         )
     for problem in _problems(weights, new_head):
         raise ModelError(f"{source}: {problem}")
+    if arch.is_mapped:  # others' files may have masks that their models do not read
+        check_types(weights, source)
     return weights
+
+
+def check_types(weights: Weights, source: str | Path) -> None:
+    """Refuse tensors of a model in an element type that is not read.
+
+    Raises:
+        ModelError: naming the first one.
+    """
+    for name in weights.tensors.keys() & weights.shard_map.tensors.keys():
+        dtype = weights.shard_map.tensors[name].dtype
+        if dtype not in _WEIGHT_DTYPES:
+            raise ModelError(
+                f"{source}: tensor {name} is {dtype}; weights are read from "
+                f"{', '.join(_WEIGHT_DTYPES)}, convert quantised ones first"
+            )
 
 
 def component_of(step: Step, *names: str) -> str:
@@ -228,8 +246,3 @@ def _problems(weights: Weights, new_head: bool) -> Iterator[str]:
             )
         elif spec.shape != wanted.shape:
             yield f"{has}; config.json calls for {shape}"
-        if spec.dtype not in _WEIGHT_DTYPES:
-            yield (
-                f"tensor {name} is {spec.dtype}; weights are read from "
-                f"{', '.join(_WEIGHT_DTYPES)}, convert quantised ones first"
-            )

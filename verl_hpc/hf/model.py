@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from verl_hpc.errors import ModelError
 from verl_hpc.hf.stored import places_of, stored_views
@@ -61,6 +62,12 @@ def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedMo
         ModelError: transformers cannot build it.
     """
     config = published_config(arch)
+    both_ways = arch.family in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if both_ways and not getattr(config, "is_decoder", False):
+        raise ModelError(
+            f"model_type = {arch.family!r}: it reads to the right too, and only models that read "
+            "to the left are trained"
+        )
     capped = getattr(config, "attn_logit_softcapping", None) is not None
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
@@ -68,13 +75,20 @@ def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedMo
         )
     except Exception as error:  # every class of models checks its settings in its own way
         raise _refused(arch, error) from error
+    model.get_input_embeddings().padding_idx = None  # or that token's row would not be trained
     for name, parameter in list(model.named_parameters()):
+        parameter.data = parameter.data.to(dtype)  # a family may ask for another type of some
         if not parameter.requires_grad:
             module, own = _owner(model, name)
             delattr(module, own)
             # Without memory as a parameter; a buffer is filled from the files in any case.
             module.register_buffer(own, torch.zeros_like(parameter, device="cpu"))
     for name, buffer in stored_buffers(model).items():
+        if not buffer.is_floating_point():
+            raise ModelError(
+                f"model_type = {arch.family!r}: {name} of its files has whole numbers; models of "
+                "this family are not trained here"
+            )
         module, own = _owner(model, name)
         setattr(module, own, buffer.float())
     return model
@@ -123,9 +137,8 @@ def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
     layer table; its files may have more, such as layers for speculation.
 
     Args:
-        arch: of the model's files.
-        head: output layer of the model; files of another than a language model may lack the
-            vocabulary's.
+        arch: as its files are.
+        head: the output layer. Files of a critic or a reward model have no language model's.
 
     Raises:
         ModelError: transformers cannot build the model, or the files lack a tensor, or have one of
@@ -139,7 +152,8 @@ def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
     missing = {name for name in views if name not in there}
     output = model.get_output_embeddings()
     if head in HEAD_TENSORS and output is not None:
-        missing -= {name for name, view in views.items() if _is(view, output)}
+        replaced = _storages(output) - _storages(model.get_input_embeddings())  # unless tied
+        missing -= {n for n, v in views.items() if v.untyped_storage()._cdata in replaced}
     if missing:
         raise ModelError(
             f"model_type = {arch.family!r}: the model has {len(missing)} tensors that are not in "
@@ -158,7 +172,5 @@ def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
     return arch.with_shapes(specs, exact & specs.keys())
 
 
-def _is(view: torch.Tensor, layer: torch.nn.Module) -> bool:
-    weight = layer.weight
-    assert isinstance(weight, torch.Tensor)
-    return view.untyped_storage()._cdata == weight.untyped_storage()._cdata
+def _storages(layer: torch.nn.Module) -> set[int]:
+    return {parameter.untyped_storage()._cdata for parameter in layer.parameters()}

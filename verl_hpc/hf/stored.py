@@ -40,7 +40,7 @@ def stored_views(model: PreTrainedModel, published: Collection[str]) -> dict[str
         model: in memory or on the meta device, before `fully_shard`, which renames the classes
             that transformers' conversions are found by.
         published: names in the model's files. They decide whether a prefix that transformers
-            takes away was there.
+            takes away, or adds, was there.
 
     Raises:
         ModelError: transformers computes a tensor of the files from others, one is a number, or
@@ -53,6 +53,9 @@ def stored_views(model: PreTrainedModel, published: Collection[str]) -> dict[str
         model._weight_conversions = conversions or None
         with _Uncopied():
             named.append(dict(revert_weight_conversion(model, dict(state))))
+    # Files of a model that was saved without its output layer, as gpt2's were.
+    prefix = f"{model.base_model_prefix}."
+    named += [{n.removeprefix(prefix): t for n, t in views.items()} for views in named]
     views = max(named, key=lambda views: len(views.keys() & set(published)))
     _check(model, state, views)
     return views

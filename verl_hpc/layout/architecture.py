@@ -278,10 +278,14 @@ def _published(
         "quantization_config": "quantised weights are not trained; convert them to bfloat16 with "
         "transformers first, and remove the field",
         "is_encoder_decoder": "only decoders are trained",
+        "use_bidirectional_attention": "only models that read to the left are trained",
+        "vision_config": "images in prompts are not trained",
+        "audio_config": "sound in prompts is not trained",
     }
     for name, why in problems.items():
-        if config.get(name):
-            raise ModelError(f"{origin}: {name} = {config[name]!r}: {why}")
+        if value := config.get(name):
+            given = "" if isinstance(value, Mapping) else f" = {value!r}"
+            raise ModelError(f"{origin}: {name}{given}: {why}")
     sizes = sizes_of(config, origin)
     return Architecture(family, **sizes, published=Published(config, shapes))
 

@@ -13,10 +13,15 @@ from verl_hpc.layout.shard_map import TensorSpec
 
 _SIZES: Mapping[str, tuple[str, ...]] = {
     "num_layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "num_heads": ("num_attention_heads", "n_head"),
     "vocab_size": ("vocab_size",),
-    "max_positions": ("max_position_embeddings", "n_positions", "max_sequence_length"),
+    "max_positions": (
+        "max_position_embeddings",
+        "n_positions",
+        "max_sequence_length",
+        "seq_length",
+    ),
 }
 """Fields of `config.json` that say a size, in the words of different families."""
 _WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "intermediate_size_mlp")

@@ -41,9 +41,8 @@ def _load(session: Session, role: Role) -> None:
     stored, reader = session.control.together(lambda: open_adapter(lora, wanted, head))
     names = [name for name in role.trained_map.tensors if name in stored.tensors]
     target = role.trained_map.restricted_to(names)
-    dtype: torch.dtype = getattr(torch, role.settings.model.dtype)
     held = engine.weights if engine else {}
-    fill(session, stored.restricted_to(names), reader, target, held, dtype)
+    fill(session, stored.restricted_to(names), reader, target, held)
 
 
 def _draw(role: Role, rank: int, seed: int) -> None:

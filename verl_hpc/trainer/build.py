@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
-from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
+from verl_hpc.checkpoint.weights import Weights, check_types, hf_files, open_weights
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.config.role import ACTOR, CRITIC
 from verl_hpc.config.roles import RoleSettings
@@ -210,6 +210,7 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
             path, name, "actor", check_files=check, head=role.head, new_head=role.trainable
         )
         opened[name] = replace(weights, arch=_resolved(weights.arch, role.head))
+        check_types(opened[name], path)
     return opened
 
 

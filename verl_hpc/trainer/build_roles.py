@@ -150,7 +150,7 @@ def _load_weights(session: Session, role: Role, weights: Weights, base: Role | N
         names = [n for n in names if n in role.trained_map.tensors or n not in base.frozen]
     engine, target = role.training, role.shard_map.restricted_to(names)
     held = engine.weights if engine else {}
-    fill(session, weights.shard_map, weights.reader, target, held, role.dtype)
+    fill(session, weights.shard_map, weights.reader, target, held)
     if engine is not None:
         engine.weights_changed()
 

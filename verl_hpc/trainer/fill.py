@@ -19,7 +19,6 @@ def fill(
     reader: Reader,
     target: ShardMap,
     tensors: Mapping[str, torch.Tensor],
-    dtypes: Mapping[str, torch.dtype] | torch.dtype,
 ) -> None:
     """Read what this rank needs; every rank takes part, with or without an engine.
 
@@ -28,8 +27,8 @@ def fill(
         reader: reads them.
         target: shard map of the engine.
         tensors: the engine's on this rank, by local name.
-        dtypes: element types of the tensors, by logical tensor or for all.
     """
     together, world = session.control.together, session.world
     plan = together(lambda: plan_transfer(source, target, world.node_of))
+    dtypes = {n: getattr(torch, spec.dtype) for n, spec in target.tensors.items()}
     Transfer(plan, world.rank, reader).run({}, tensors, dtypes, together)

@@ -160,15 +160,14 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     weights = control.together(lambda: step.component(role.name))
     control.together(lambda: _check_model(step, role, weights))
     tensors: Mapping[str, torch.Tensor] = engine.weights if engine else {}
-    fill(run.session, weights, step.reader(), role.trained_map, tensors, role.dtype)
+    fill(run.session, weights, step.reader(), role.trained_map, tensors)
     if engine is not None:
         engine.weights_changed()
     state = control.together(lambda: step.component(f"{role.name}.optimizer"))
     needed, tensors = role.state_map, {}
     if engine is not None:
         needed, tensors = engine.optimizer_map(), engine.optimizer_tensors()
-    dtypes = {name: getattr(torch, spec.dtype) for name, spec in needed.tensors.items()}
-    fill(run.session, state, step.reader(), needed, tensors, dtypes)
+    fill(run.session, state, step.reader(), needed, tensors)
     if engine is not None:
         engine.restore_counters(step.state.optimizers[role.name].model_dump())
 

@@ -123,6 +123,13 @@ def test_a_sequence_classifier_has_no_language_head(classifier):
         open_weights(classifier)
 
 
+def test_a_new_head_is_not_in_the_fingerprint(model, classifier):
+    """A reward model that is trained from a language model has none to read."""
+    weights = open_weights(model, head="score", new_head=True)
+    assert not weights.has_head
+    assert weights.fingerprint() != open_weights(classifier, head="score").fingerprint()
+
+
 def test_a_language_model_or_two_classes_give_no_score(model, classifier):
     with pytest.raises(ModelError, match=r"no score\.weight in it.* with num_labels 1"):
         open_weights(model, head="score")

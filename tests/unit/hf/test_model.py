@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from verl_hpc.checkpoint.weights import check_types, open_weights
 from verl_hpc.errors import ModelError
 from verl_hpc.hf.model import build_language_model, parameters_without_memory, resolved
 from verl_hpc.hf.stored import stored_views
@@ -91,6 +92,74 @@ def test_a_number_without_dimensions_is_refused(model):
     whole.register_buffer("beta", torch.tensor(1.0))
     with pytest.raises(ModelError, match="beta is a number without dimensions"):
         stored_views(whole, arch.published.shapes)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_tensor_that_no_other_head_replaces_is_missed(tmp_path, tied):
+    """Else it would be trained from zeros: with tied weights the embedding is the output layer."""
+    model = make_tiny_model(tmp_path, "olmo2", num_hidden_layers=1, tied=tied)
+    name = "model.embed_tokens.weight" if tied else "lm_head.weight"
+    arch = files_with(model, lambda tensors: tensors.pop(name))
+    with pytest.raises(ModelError, match=f"1 tensors that are not in its files, first {name}"):
+        resolved(arch)
+    if tied:
+        with pytest.raises(ModelError, match=f"1 tensors that .* first {name}"):
+            resolved(arch, "value")
+    else:
+        assert resolved(arch, "value").tensors().keys() == arch.tensors().keys()
+
+
+def test_a_reward_model_lacks_all_of_the_output_layer(tmp_path):
+    """The output layer of phi has a bias."""
+    model = make_tiny_model(tmp_path, "phi", num_hidden_layers=1, head="score")
+    arch = resolved(read_architecture(model), "score")
+    assert not [name for name in arch.tensors() if name.startswith("lm_head")]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom"])
+def test_files_without_the_prefix_of_the_base_model(tmp_path, family):
+    """Both were published without it."""
+    model = make_tiny_model(tmp_path, family, num_hidden_layers=1, tied=True)
+
+    def without_prefix(tensors):
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+
+    arch = files_with(model, without_prefix)
+    assert "h.0.mlp.c_fc.weight" in arch.tensors() or family != "gpt2"
+    assert resolved(arch).tensors() == arch.tensors()
+
+
+def test_the_embedding_of_the_token_that_pads_is_trained(tmp_path):
+    """Texts may have it: it often ends them too."""
+    arch = read_architecture(make_tiny_model(tmp_path, "olmo2", num_hidden_layers=1))
+    assert arch.published.config["pad_token_id"] == 0
+    model = build_language_model(arch, torch.float32)
+    model(torch.tensor([[0, 1]])).logits.square().sum().backward()
+    assert model.get_input_embeddings().weight.grad[0].abs().sum() > 0
+
+
+def test_a_model_that_reads_to_the_right_is_refused(tmp_path):
+    model = make_tiny_model(tmp_path, "bert", num_hidden_layers=1, is_decoder=True)
+    arch = read_architecture(model)
+    assert resolved(arch).tensors()
+    file = model / "config.json"
+    file.write_text(json.dumps(arch.published.config | {"is_decoder": False}))
+    with pytest.raises(ModelError, match="'bert': it reads to the right too"):
+        resolved(read_architecture(model))
+
+
+def test_masks_that_a_model_does_not_read_are_left_out(tmp_path):
+    """The files of Pythia have such masks."""
+    model = make_tiny_model(tmp_path, "gpt_neox", num_hidden_layers=1)
+    mask = {"gpt_neox.layers.0.attention.bias": torch.ones(1, 1, 8, 8, dtype=torch.uint8)}
+    arch = files_with(model, lambda tensors: tensors.update(mask))
+    weights = replace(open_weights(model), arch=resolved(arch))
+    check_types(weights, model)
+    bias = "gpt_neox.layers.0.attention.dense.bias"
+    files_with(model, lambda tensors: tensors.update({bias: tensors[bias].to(torch.uint8)}))
+    with pytest.raises(ModelError, match=f"{bias} is uint8; weights are read from float64"):
+        check_types(replace(open_weights(model), arch=resolved(arch)), model)
 
 
 def test_code_of_a_publisher_is_not_run(model, tmp_path):

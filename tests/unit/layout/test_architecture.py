@@ -93,12 +93,16 @@ def test_a_family_without_a_table_has_the_tensors_of_its_files(tmp_path):
         ({"num_hidden_layers": "two"}, "num_hidden_layers not given as a positive integer"),
         ({"quantization_config": {"bits": 4}}, "quantised weights are not trained; convert them"),
         ({"is_encoder_decoder": True}, "only decoders are trained"),
+        ({"use_bidirectional_attention": True}, "only models that read to the left are trained"),
+        ({"vision_config": {"depth": 2}}, "vision_config: images in prompts are not trained"),
     ],
 )
 def test_a_config_without_a_table_is_checked(changes, problem):
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = {"model_type": "olmo2", "vocab_size": 9, "max_position_embeddings": 8, **sizes}
     assert architecture_from(config).num_layers == 2
+    bloom = {"n_embed": 8, "n_layer": 2, "n_head": 2, "seq_length": 8, "vocab_size": 9}
+    assert architecture_from({"model_type": "bloom", **bloom}).hidden_size == 8
     with pytest.raises(ModelError, match=problem):
         architecture_from(config | changes)
 

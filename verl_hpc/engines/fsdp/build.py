@@ -115,7 +115,12 @@ def blank(arch: Architecture, head: Head, dtype: torch.dtype) -> Blank:
 def _whole_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
     """Modules that transformers says are not to be divided: the layers."""
     names = set(model._no_split_modules or ())
-    layers = [module for module in model.modules() if type(module).__name__ in names]
+    named = {n: m for n, m in model.named_modules() if type(m).__name__ in names}
+    layers = [  # one may have others in it, which are gathered with it
+        module
+        for name, module in named.items()
+        if not any(name.startswith(f"{other}.") for other in named)
+    ]
     if not layers:
         raise ModelError(
             f"{type(model).__name__}: transformers does not say which of its modules are layers "

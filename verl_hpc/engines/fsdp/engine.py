@@ -90,7 +90,9 @@ class FsdpEngine(LayoutEngine):
             held = {region.view.name for region in self.shard_map.held_by(dist.get_rank())}
             assert held == set(self.weights), held
         self.optimizer: ShardedAdam | None = (
-            ShardedAdam(optimizer, named, groups.shard, schedule) if optimizer else None
+            ShardedAdam(optimizer, named, groups.shard, schedule, all_train=self._packs)
+            if optimizer
+            else None
         )
         self.host = HostStore(self._memory)
         self._outputs = Outputs(head, arch.vocab_size, groups, vocab_multiple=1)

@@ -40,6 +40,7 @@ class ShardedAdam:
         parameters: sharded, by name.
         group: the ranks that shard one copy of them.
         schedule: makes the learning-rate schedule.
+        all_train: every output depends on every parameter, as where a family has a layer table.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class ShardedAdam:
         parameters: Mapping[str, torch.nn.Parameter],
         group: dist.ProcessGroup,
         schedule: MakeSchedule,
+        *,
+        all_train: bool,
     ) -> None:
-        self.settings = settings
+        self.settings, self._all_train = settings, all_train
         self._parameters, self._group = parameters, group
         locals_ = {name: local_part(p) for name, p in parameters.items()}
         self.mains = {n: torch.nn.Parameter(t) for n, t in locals_.items() if t.numel()}
@@ -66,6 +69,7 @@ class ShardedAdam:
         """Return the reduced gradients of the rows that this rank owns, float32; nothing of
         parameters that no output depends on, such as what chooses tokens for sparse attention."""
         every = {name: self._parameters[name].grad for name in self.mains}
+        assert not self._all_train or all(grad is not None for grad in every.values())
         return {name: local_part(grad) for name, grad in every.items() if grad is not None}
 
     def step(self) -> float:

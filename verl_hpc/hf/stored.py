@@ -100,7 +100,12 @@ def _check(
 
 
 def places_of(model: PreTrainedModel, views: Mapping[str, torch.Tensor]) -> dict[str, Place]:
-    """Return where `stored_views` of a model lie in its parameters and buffers."""
+    """Return where `stored_views` of a model lie in its parameters and buffers.
+
+    Raises:
+        ModelError: two dims of a tensor run over rows of its parameter, of which a rank would have
+            no box.
+    """
     state = _saved(model)
     owners, parameters = _owners(state), dict(model.named_parameters())
     places = {}
@@ -108,8 +113,15 @@ def places_of(model: PreTrainedModel, views: Mapping[str, torch.Tensor]) -> dict
         owner = owners[view.untyped_storage()._cdata]
         shape = tuple(state[owner].shape)
         place = View(owner, view.storage_offset(), tuple(view.stride()))
-        is_cut = owner in parameters
-        places[name] = (
-            Place(place, shape[0], row_major_strides(shape)[0]) if is_cut else Place(place)
-        )
+        if owner not in parameters:
+            places[name] = Place(place)
+            continue
+        row_size = row_major_strides(shape)[0]
+        sizes = zip(view.shape, view.stride(), strict=True)
+        if sum(size > 1 and stride >= row_size for size, stride in sizes) > 1:
+            raise ModelError(
+                f"{type(model).__name__}: rows of {owner} are two dimensions of {name} in its "
+                "files; models of this family are not trained here"
+            )
+        places[name] = Place(place, shape[0], row_size)
     return places

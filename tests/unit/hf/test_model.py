@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from verl_hpc.checkpoint.weights import check_types, open_weights
 from verl_hpc.errors import ModelError
 from verl_hpc.hf.model import build_language_model, parameters_without_memory, resolved
-from verl_hpc.hf.stored import stored_views
+from verl_hpc.hf.stored import places_of, stored_views
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.published import Published
 from verl_hpc.testing.tiny import make_tiny_model
@@ -160,6 +160,13 @@ def test_masks_that_a_model_does_not_read_are_left_out(tmp_path):
     files_with(model, lambda tensors: tensors.update({bias: tensors[bias].to(torch.uint8)}))
     with pytest.raises(ModelError, match=f"{bias} is uint8; weights are read from float64"):
         check_types(replace(open_weights(model), arch=resolved(arch)), model)
+
+
+def test_rows_that_are_two_dimensions_are_refused(model):
+    whole = build_language_model(read_architecture(model), torch.float32)
+    weight = whole.get_output_embeddings().weight.detach()
+    with pytest.raises(ModelError, match="rows of lm_head.weight are two dimensions of x"):
+        places_of(whole, {"x": weight.view(7, -1, weight.shape[1])})
 
 
 def test_code_of_a_publisher_is_not_run(model, tmp_path):

@@ -69,7 +69,8 @@ class ShardedAdam:
         """Return the reduced gradients of the rows that this rank owns, float32; nothing of
         parameters that no output depends on, such as what chooses tokens for sparse attention."""
         every = {name: self._parameters[name].grad for name in self.mains}
-        assert not self._all_train or all(grad is not None for grad in every.values())
+        lost = [name for name, grad in every.items() if grad is None]
+        assert not (self._all_train and lost), lost
         return {name: local_part(grad) for name, grad in every.items() if grad is not None}
 
     def step(self) -> float:

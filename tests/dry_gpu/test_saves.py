@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-import torch
-
 from tests.dry_gpu.one_rank import SMALL, one_rank
 from tests.dry_gpu.rollout_rank import sum_in_one_kernel
 from tests.dry_gpu.test_training import loss, sequences_of
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.step_files import Component, StepContents
 from verl_hpc.checkpoint.write import StepWriter
+from verl_hpc.layout.shard_map import ShardMap, TensorSpec
 from verl_hpc.layout.writers import assign_writers
 from verl_hpc.runtime.one_rank import LocalControl, local_session
 from verl_hpc.trainer.fill import fill
@@ -40,10 +39,10 @@ def test_a_saved_step_is_read_back(gpu, tmp_path, monkeypatch):
     for part, target in zip(parts, (engine.weights, engine.optimizer_tensors()), strict=True):
         stored = step.component(part.name)
         assert stored.tensors == part.shard_map.tensors
-        dtypes = {name: getattr(torch, spec.dtype) for name, spec in stored.tensors.items()}
-        fill(session, stored, reader, part.shard_map, target, dtypes)
+        fill(session, stored, reader, part.shard_map, target)
     # A run that keeps moments in float32 reads them as well.
     wide = {name: tensor.float() for name, tensor in engine.optimizer_tensors().items()}
-    fill(session, stored, reader, states, wide, torch.float32)
+    specs = {name: TensorSpec(spec.shape, "float32") for name, spec in states.tensors.items()}
+    fill(session, stored, reader, ShardMap(specs, states.regions), wide)
     engine.restore_counters({"num_steps": 1})
     engine.weights_changed()

@@ -65,7 +65,7 @@ def test_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(faults, lab, mo
     calm.submit("checkpoint.every=1").finish()
 
     run = Run(lab, write_run(tmp_path, model, name="hit", steps=steps))
-    set_pause(tmp_path, 0.2)
+    set_pause(tmp_path, 0.5)  # or a run may end before Slurm has hit it
     run.submit(*WORDS)
     for life, fault in enumerate(faults):
         run.wait_for_life(life)

@@ -57,6 +57,12 @@ MAMBA = {
 }
 WINDOWS = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+ONE_GROUP = ROUTED | {
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_oss": (
@@ -75,17 +81,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deepseek_v3": ("deepseek_v3", LATENT | NO_AUX),
     "deepseek_v2": ("deepseek_v2", LATENT | {"topk_method": "greedy", "n_group": 1}),
-    "glm4_moe": (
-        "glm4_moe",
-        ROUTED
-        | {
-            "n_group": 1,
-            "topk_group": 1,
-            "n_shared_experts": 1,
-            "first_k_dense_replace": 1,
-            "use_qk_norm": True,
-        },
-    ),
+    "glm4_moe": ("glm4_moe", ONE_GROUP | {"use_qk_norm": True}),
     "gemma2": ("gemma2", {"tied": True, "sliding_window": 8, "query_pre_attn_scalar": 32}),
     "gemma3_text": ("gemma3_text", {"tied": True, **WINDOWS, "query_pre_attn_scalar": 32}),
     "qwen3_next": ("qwen3_next", EXPERTS | DELTA | {"shared_expert_intermediate_size": 64}),
@@ -169,17 +165,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {}),
     "granitemoe": ("granitemoe", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "olmoe": ("olmoe", EXPERTS | {"intermediate_size": 64}),
-    "dots1": (
-        "dots1",
-        ROUTED
-        | {
-            "n_group": 1,
-            "topk_group": 1,
-            "n_shared_experts": 1,
-            "first_k_dense_replace": 1,
-            "layer_types": ["full_attention"] * 2,
-        },
-    ),
+    "dots1": ("dots1", ONE_GROUP | {"layer_types": ["full_attention"] * 2}),
     "ernie4_5_moe": (
         "ernie4_5_moe",
         {

@@ -26,7 +26,6 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.rollout import vllm_fp8, vllm_routed
 from verl_hpc.rollout.protocol import Feed, Request, Sampling
-from verl_hpc.rollout.vllm_by_name import ByName
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
 from verl_hpc.rollout.vllm_requests import Requests, generators_untouched
 from verl_hpc.rollout.vllm_routed import FromOutputs, FromRouters, RoutedExperts
@@ -102,7 +101,7 @@ class VllmEngine:
         import_worker(world.device)
         import_model(arch.family)
         is_eager = config.enforce_eager or self._on_cpu
-        by_name = ByName.options(arch, is_eager, self._on_cpu) if not arch.is_mapped else {}
+        loader = None if arch.is_mapped else _by_name().ByName
         spare_what_exists()
         options = checked(config.engine_options, world.device)
         num_stages = config.pipeline_parallel
@@ -125,7 +124,7 @@ class VllmEngine:
             **memory(config, world.device),
             **(experts(config, world.device) if arch.is_moe else {}),
             **(_for_cpus().options() if self._on_cpu else {}),
-            **by_name,
+            **(loader.options(arch, is_eager, self._on_cpu) if loader is not None else {}),
             **vllm_fp8.options(config, arch, world.device),
             **options,
             **(vllm_routed.options(world.device) if keeps_experts else {}),
@@ -152,7 +151,7 @@ class VllmEngine:
         self.attention = ", ".join(sorted(backends))
         # Not the attribute: CUDA graphs may have wrapped it.
         self._model: torch.nn.Module = worker.model_runner.get_model()
-        self._by_name = ByName(self._model, self.dtype) if not arch.is_mapped else None
+        self._by_name = loader(self._model, self.dtype) if loader is not None else None
         vllm_fp8.check_kernels(self._model)
         self._routed: RoutedExperts | None = None
         if keeps_experts:
@@ -255,6 +254,14 @@ def _for_cpus() -> ModuleType:
     from verl_hpc.rollout import vllm_cpu
 
     return vllm_cpu
+
+
+def _by_name() -> ModuleType:
+    """Import what loads weights by their names; it needs parts of vLLM that other models do
+    without."""
+    from verl_hpc.rollout import vllm_by_name
+
+    return vllm_by_name
 
 
 def import_worker(device: str) -> None:

@@ -21,7 +21,6 @@ from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.ahead import open_ahead
-from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import Head
 from verl_hpc.placement.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
@@ -209,18 +208,19 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
         weights = open_weights(
             path, name, "actor", check_files=check, head=role.head, new_head=role.trainable
         )
-        opened[name] = replace(weights, arch=_resolved(weights.arch, role.head))
-        check_types(opened[name], path)
+        opened[name] = _resolved(weights, role.head)
     return opened
 
 
-def _resolved(arch: Architecture, head: Head) -> Architecture:
+def _resolved(weights: Weights, head: Head) -> Weights:
     """Take the tensors that transformers' model has, of a family without a layer table."""
-    if arch.published is None:
-        return arch
+    if weights.arch.published is None:
+        return weights
     from verl_hpc.hf.model import resolved
 
-    return resolved(arch, head)
+    weights = replace(weights, arch=resolved(weights.arch, head))
+    check_types(weights, weights.hf_directory)
+    return weights
 
 
 def _check_bases(

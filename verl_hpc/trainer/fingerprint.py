@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ _REASONS = {
 """Messages about entries compared by hash; showing the hashes would not help."""
 _OTHER_WEIGHTS = "other weights than the run has computed with so far"
 _CHANGES_NO_RESULT = (
+    "published",
     "dtype",
     "torch_dtype",
     "max_positions",
@@ -169,14 +170,12 @@ def _of_adapters(lora: LoraConfig | None) -> str:
 
 
 def _of_architecture(arch: Architecture) -> dict[str, str]:
-    fields: Mapping[str, Any] = asdict(replace(arch, published=None))
-    fields = {n: v for n, v in fields.items() if n != "published"}
-    if arch.published is not None:
-        fields = {n: v for n, v in arch.published.config.items() if not n.startswith("_")}
+    published = arch.published
+    fields: Mapping[str, Any] = asdict(arch) if published is None else published.config
     return {
         f"config.json: {name}": json.dumps(value, sort_keys=True)
         for name, value in fields.items()
-        if name not in _CHANGES_NO_RESULT
+        if name not in _CHANGES_NO_RESULT and not name.startswith("_")
     }
 
 

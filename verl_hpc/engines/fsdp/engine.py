@@ -67,13 +67,16 @@ class FsdpEngine(LayoutEngine):
         schedule: MakeSchedule,
     ) -> None:
         self.arch, self.layout, self.head = arch, groups.layout, head
-        self.shard_map = engine_shard_map(arch, groups.layout, model, head, optimizer is not None)
+        kept = kept_dtype(model.dtype, optimizer is not None)
+        self.dtype: torch.dtype = getattr(torch, kept)
+        new = blank(arch, head, self.dtype)
+        self.shard_map = fsdp_shard_map(
+            arch, groups.layout, head=head, dtype=kept, places=new.places
+        )
         self.trained_map = self.shard_map
-        self.dtype: torch.dtype = getattr(torch, kept_dtype(model.dtype, optimizer is not None))
         self._groups, self._guard = groups, GuardedStep(name)
         self._packs = arch.published is None
         kernels = choose_kernels(model, parallel.fsdp or FsdpConfig())
-        new = blank(arch, head, self.dtype)
         self.decoder = build_decoder(
             new, groups, model.dtype, parallel, trainable=optimizer is not None, kernels=kernels
         )

@@ -165,8 +165,9 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
 def arriving_part(shape: RolloutShape) -> int:
     """Bytes of the whole tensors that are on their way into an engine at a time, of a family whose
     weights reach it by their names."""
-    sizes = [prod(spec.shape) for spec in shape.arch.tensors().values()]
-    return max(max(sizes) * shape.item_bytes, min(sum(sizes) * shape.item_bytes, PART_BYTES))
+    largest = max(prod(spec.shape) for spec in shape.arch.tensors().values())
+    whole = shape.arch.num_parameters
+    return max(largest * shape.item_bytes, min(whole * shape.item_bytes, PART_BYTES))
 
 
 def least_cache(shape: RolloutShape) -> int:

@@ -33,7 +33,14 @@ RUNS = {
     "grpo_8b_lora_1node": ("Qwen3-8B", (2, 1, 4, 1, 1, 8)),
     "grpo_qwen3_30b_a3b": ("Qwen3-30B-A3B", (2, 1, 8, 1, 8, 4)),
     "grpo_qwen3_235b_a22b": ("Qwen3-235B-A22B", (4, 8, 8, 1, 8, 16)),
+    "dpo_8b": ("Llama-3.1-8B", (2, 1, 4, 1, 1, 8)),
+    "reward_model_8b": ("Llama-3.1-8B", (2, 1, 4, 1, 1, 8)),
+    "distillation_8b": ("Qwen3-8B", (2, 1, 4, 1, 1, 8)),
+    "grpo_code_8b": ("Qwen3-8B", (2, 1, 8, 1, 1, 16)),
 }
+
+# Models of roles that have another than the actor's.
+OTHERS = {"distillation_8b": {"teacher": "Qwen3-32B"}}
 
 # Whole dense models, and the tokens of a prompt and its response on average; assumed.
 DENSE = {"ppo_70b": 970, "grpo_8b": 600, "grpo_32b_fp8": 1200, "sft_8b": 1000}
@@ -59,12 +66,22 @@ def num_ranks(name):
     return int(arguments(name)["nodes"]) * site_of(name).ranks_per_node
 
 
+def laid_out(name):
+    """The configuration, the model of each role, and the layouts on the nodes of the script."""
+    config, others = load_config(ROOT / f"configs/run/{name}.yaml"), OTHERS.get(name, {})
+    archs = {
+        role: read_architecture(ROOT / f"configs/model/{others.get(role, RUNS[name][0])}.json")
+        for role in config.role_settings
+    }
+    first, per_node = next(iter(archs.values())), site_of(name).ranks_per_node
+    ranks = num_ranks(name)
+    return config, archs, run_layouts(config, first, ranks, archs=archs, ranks_per_node=per_node)
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_the_model_can_be_cut_as_the_configuration_says(name):
-    config = load_config(ROOT / f"configs/run/{name}.yaml")
-    layouts = run_layouts(config, read_architecture(sizes_of(name)), num_ranks(name))
-    train = layouts.train["actor"]
-    assert set(layouts.train.values()) == {train}
+    config, archs, layouts = laid_out(name)
+    (train,) = {layouts.train[role] for role in archs if role not in OTHERS.get(name, {})}
     sizes = train.tp, train.pp, train.num_replicas, train.cp, train.ep, layouts.num_replicas
     assert sizes == RUNS[name][1]
     # Every data-parallel replica gets its share of each optimizer step.
@@ -78,20 +95,14 @@ def test_the_model_can_be_cut_as_the_configuration_says(name):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_ledger_says_that_it_fits(name):
-    config, arch = load_config(ROOT / f"configs/run/{name}.yaml"), read_architecture(sizes_of(name))
-    site, archs = site_of(name), dict.fromkeys(config.role_settings, arch)
-    per_node = site.ranks_per_node
-    layouts = run_layouts(config, arch, num_ranks(name), archs=archs, ranks_per_node=per_node)
-    misfit = ledger(config, archs, layouts, hardware_of(site, "H100-80")).first_misfit
+    misfit = ledger(*laid_out(name), hardware_of(site_of(name), "H100-80")).first_misfit
     assert misfit is None, misfit.why_not()
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_no_run_is_bound_by_launches(name):
-    config, arch = load_config(ROOT / f"configs/run/{name}.yaml"), read_architecture(sizes_of(name))
-    site = site_of(name)
-    layouts = run_layouts(config, arch, num_ranks(name), ranks_per_node=site.ranks_per_node)
-    step = predict_step(config, arch, layouts, Machine(hardware_of(site, "H100-80")))
+    machine = Machine(hardware_of(site_of(name), "H100-80"))
+    step = predict_step(*laid_out(name), machine)
     assert step.launch_shares
     assert max(step.launch_shares.values()) < MOST_SHARE, step.launch_shares
 

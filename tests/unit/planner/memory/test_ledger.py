@@ -4,12 +4,12 @@ from collections import Counter
 import pytest
 
 from tests.unit.cluster.requests import ROOT
-from tests.unit.cluster.test_launch_configs import MODELS, arguments, num_ranks
+from tests.unit.cluster.test_launch_configs import MODELS, site_of
+from tests.unit.cluster.test_launch_configs import laid_out as launched
 from tests.unit.config.trees import parse
 from tests.unit.layout.models import PUBLISHED, architecture
 from tests.unit.shipped import laid_out
-from verl_hpc.cluster.profile import load_profile
-from verl_hpc.config.load import load_config, parse_config
+from verl_hpc.config.load import parse_config
 from verl_hpc.config.model import Fp8Config
 from verl_hpc.hardware.node import GIB, KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
@@ -30,15 +30,13 @@ LLAMA_405B = architecture_from(PUBLISHED["Llama-3.1-405B"][0])
 
 def shipped(name):
     """The ledger of a configuration on the GPUs and nodes of its launch script."""
-    config = load_config(ROOT / f"configs/run/{name}.yaml")
-    arch = architecture_from(MODELS[name])
-    site = load_profile(ROOT / arguments(name)["cluster"]).site
+    site = site_of(name)
     (size,) = re.findall(
         r"GPUs of (\d+)\s+(?:#\s+)?GB", (ROOT / f"configs/run/{name}.yaml").read_text()
     )
     kind = {"80": "A100-80" if site.gpu is None else site.gpu}[size]
     hardware = Hardware(KINDS[kind], site.ranks_per_node, host_bytes=1000 * GIB)
-    return ledger(config, arch, run_layouts(config, arch, num_ranks(name)), hardware)
+    return ledger(*launched(name), hardware)
 
 
 def small(num_ranks=4, hardware=H100, counts_buckets=False, **changes):

@@ -41,7 +41,11 @@ def _run(step: str, engine: str) -> Callable[[Here], Sequence[str]]:
 
 
 def _tests(which: str) -> Callable[[Here], Sequence[str]]:
-    return lambda here: [sys.executable, "-m", "pytest", "-q", "tests/gpu", "-k", which]
+    def command(here: Here) -> Sequence[str]:
+        del here
+        return [sys.executable, "-m", "pytest", "-q", "tests/gpu", "-k", which]
+
+    return command
 
 
 def _wheels(here: Here) -> Sequence[str]:

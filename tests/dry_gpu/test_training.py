@@ -123,7 +123,32 @@ def test_dense_model(gpu):
     one = one_rank(gpu, "Qwen3-8B", 5, 16, TP2)
     within(one.gpu.memory.live, one.planned("update", "weights", "gradients", "masters"), 0.01)
     step(one, FULL)
+    check_bytes(one)
     check_memory(one)
+
+
+def check_bytes(one: OneRank) -> None:
+    """Collectives of an update of FULL read and write as many bytes as its arithmetic says: the
+    whole, and this rank's part of it."""
+    layout, hidden, layers = one.layout, one.arch.hidden_size, one.arch.num_layers
+    tokens = sum(FULL)
+    # Before attention and MLP of every layer, and before the output layer.
+    gathers = 2 * layers + 1
+    elements = sum(weight.numel() for weight in one.engine.weights.values())
+    norms = layers * (2 * hidden + 2 * one.arch.head_size) + hidden
+    assert one.gpu.world.bytes == {
+        # Backward passes gather inputs again for gradients of weights, and gradients of outputs.
+        "allgather_base": 3 * gathers * with_parts(tokens * hidden * 2, layout.tp),
+        "reduce_scatter_base": 2 * gathers * with_parts(tokens * hidden * 2, layout.tp),
+        "reduce_scatter_tensor_coalesced": with_parts(elements * 4, layout.dp),
+        "allgather_into_tensor_coalesced": with_parts(elements * 2, layout.dp),
+        # Norms' gradients, four numbers of each token's log-prob, the norm of the gradient.
+        "allreduce": 4 * (norms + 4 * tokens + 1),
+    }
+
+
+def with_parts(size: int, num_ranks: int) -> int:
+    return size + size // num_ranks
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ class Basis:
     spread: float | None = None
     """Standard deviation of the logarithm of predicted by measured seconds; None is unknown."""
     stale_spread: float | None = None
-    """The same of steps with `rollout.staleness`, where other ranks generate; None if no other."""
+    """Standard deviation of steps with `rollout.staleness`; None if that is `spread` too."""
 
     def of_staleness(self, staleness: int) -> Basis:
         """Basis of runs with this `rollout.staleness`."""

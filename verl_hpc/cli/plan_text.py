@@ -256,5 +256,5 @@ def _assumptions(plan: Plan) -> Iterator[str]:
     if plan.found is not None:
         yield ""
         yield "why the others lost"
-        for line in explain(plan.found.found):
+        for line in explain(plan.found.found, plan.step.band):
             yield from textwrap.wrap(line, _WIDTH, initial_indent="  - ", subsequent_indent="    ")

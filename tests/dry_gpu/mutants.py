@@ -72,11 +72,7 @@ def _unwrapped(value: Any) -> Any:
     return getattr(value, "__wrapped__", value)
 
 
-DENSE, VALUES, STAGES = (
-    "test_training.test_dense_model",
-    "test_training.test_value_head",
-    "test_training.test_last_stage_of_a_large_model",
-)
+DENSE, VALUES = "test_training.test_dense_model", "test_training.test_value_head"
 REFIT, ADAPTERS = "test_refit.test_dense_model", "test_refit.test_adapters"
 MUTANTS = {
     "bounds of rows stay on the host": Mutant(
@@ -133,7 +129,7 @@ MUTANTS = {
         "name: parameter.detach() for name, parameter",
         "name: parameter.detach().clone() for name, parameter",
         DENSE,
-        "assert",
+        r"\('', 6\.9",  # GB on the device before any step: 1.6 more than planned
     ),
     "the norms of queries and keys left out": Mutant(
         "engines.megatron.spec",

@@ -183,37 +183,11 @@ def loss(indices: Sequence[int], outputs: Sequence[TokenOutputs]) -> tuple[torch
     return total, {"something": total.detach()}
 
 
-def tell_stages(one: OneRank, monkeypatch: Any) -> None:
-    """Let neighbouring stages say the lengths of the rows that they send: those of this rank's own
-    micro-batches, in turn."""
-    from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
-
-    engine: Any = one.engine
-    passes, tp = engine._passes, one.layout.tp if one.settings.parallel.sequence_parallel else 1
-    run, turns = passes.run, {}
-
-    def remembering(sequences: Any, plan: Any, *args: Any, **kwargs: Any) -> Any:
-        multiple = passes._row_multiple
-        lengths = [sum(len(sequences[i]) for i in indices) for indices in plan.bins]
-        rows = [max(-(-length // multiple), 1) * multiple // tp for length in lengths]
-        # Chunks of a stage take the same rows, a few at a time; here all rows are of one length.
-        assert one.layout.vpp == 1 or len(set(rows)) == 1
-        rows *= one.layout.vpp
-        turns.update(before=iter(rows), after=iter(rows))
-        return run(sequences, plan, *args, **kwargs)
-
-    def shapes(self: Any, send_next: Any, send_prev: Any, recv_prev: bool, recv_next: bool) -> Any:
-        def of(side: str, wanted: bool) -> list[int]:
-            return [next(turns[side]), 1, one.arch.hidden_size] if wanted else [0, 0, 0]
-
-        return of("before", recv_prev), of("after", recv_next)
-
-    monkeypatch.setattr(passes, "run", remembering)
-    monkeypatch.setattr(P2PCommunicator, "_communicate_shapes", shapes)
+def tell_stages(monkeypatch: Any) -> None:
+    """Let the last stage tell this one its metrics, as no other rank is here to do it."""
     monkeypatch.setattr(torch.distributed, "broadcast_object_list", _told_metrics)
 
 
 def _told_metrics(objects: list[Any], *_: Any, **__: Any) -> None:
-    """The last stage tells the others its metrics."""
     if objects[0] == []:
         objects[:] = [["loss", "something"], [1.0, 1.0]]

@@ -70,7 +70,8 @@ def step(one: OneRank, lengths, forward: Waits = NONE, update: Waits = NONE, all
 def check_communicators(one: OneRank, used: Iterable[Group]) -> None:
     """The groups that passed tensors of the device are those that the ledger counts."""
     assert {group.backend for group in used} <= {"nccl"}, used
-    counted = groups_of(one.layout, one.gpu.rank)
+    sums = one.arch.tied_embeddings and one.role == "actor" and one.settings.lora is None
+    counted = groups_of(one.layout, one.gpu.rank, sums)
     planned = {tuple(first + i * step for i in range(size)) for first, step, size in counted}
     assert {group.ranks for group in used} == planned
 
@@ -122,13 +123,49 @@ def test_dense_model(gpu):
     one = one_rank(gpu, "Qwen3-8B", 5, 16, TP2)
     within(one.gpu.memory.live, one.planned("update", "weights", "gradients", "masters"), 0.01)
     step(one, FULL)
+    check_bytes(one)
     check_memory(one)
+
+
+def check_bytes(one: OneRank) -> None:
+    """Collectives of an update of FULL read and write as many bytes as its arithmetic says: the
+    whole, and this rank's part of it."""
+    layout, hidden, layers = one.layout, one.arch.hidden_size, one.arch.num_layers
+    tokens = sum(FULL)
+    # Before attention and MLP of every layer, and before the output layer.
+    gathers = 2 * layers + 1
+    elements = sum(weight.numel() for weight in one.engine.weights.values())
+    norms = layers * (2 * hidden + 2 * one.arch.head_size) + hidden
+    assert one.gpu.world.bytes == {
+        # Backward passes gather inputs again for gradients of weights, and gradients of outputs.
+        "allgather_base": 3 * gathers * with_parts(tokens * hidden * 2, layout.tp),
+        "reduce_scatter_base": 2 * gathers * with_parts(tokens * hidden * 2, layout.tp),
+        "reduce_scatter_tensor_coalesced": with_parts(elements * 4, layout.dp),
+        "allgather_into_tensor_coalesced": with_parts(elements * 2, layout.dp),
+        # Norms' gradients, four numbers of each token's log-prob, the norm of the gradient.
+        "allreduce": 4 * (norms + 4 * tokens + 1),
+    }
+
+
+def with_parts(size: int, num_ranks: int) -> int:
+    return size + size // num_ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 2, 7])
+def test_stages_that_hold_tied_embeddings(gpu, monkeypatch, rank):
+    parallel = {**TP2, "pipeline_parallel": 4}
+    one = one_rank(gpu, "Qwen3-4B", rank, 8, parallel, layers=8)
+    tell_stages(monkeypatch)
+    only_last = {"tolist: outputs._read_sums"}
+    waits = {what: n for what, n in ALLOWED.items() if rank == 7 or what not in only_last}
+    step(one, [1024, 900, 1000, 1024, 2048, 1000, 1024, 700], allowed=waits)
 
 
 def test_last_stage_of_a_large_model(gpu, monkeypatch):
     # As long as the run's longest sequence, so that a pipeline's rows are full, too.
     one = one_rank(gpu, LARGE, 127, 128, TP8PP4, layers=4, max_tokens=1536)
-    tell_stages(one, monkeypatch)
+    tell_stages(monkeypatch)
     step(one, [1536] * 8)
     check_memory(one)
 
@@ -137,7 +174,7 @@ def test_last_stage_of_a_large_model(gpu, monkeypatch):
 def test_virtual_stages(gpu, monkeypatch):
     parallel = {**TP8PP4, "virtual_pipeline": 2}
     one = one_rank(gpu, LARGE, 127, 128, parallel, layers=8, max_tokens=1536)
-    tell_stages(one, monkeypatch)
+    tell_stages(monkeypatch)
     step(one, [1536] * 8)
     check_memory(one)
 

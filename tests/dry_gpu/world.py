@@ -18,7 +18,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
 from tests.dry_gpu import twins
-from tests.dry_gpu.places import asked_by
 from tests.dry_gpu.streams import Clock, Order
 
 _NCCL = 1 << 20
@@ -61,9 +60,7 @@ class FakeWorld:
         self.used: Counter[Group] = Counter()
         """Collectives on the device by group. NCCL opens a communicator for each that is used."""
         self.bytes: Counter[str] = Counter()
-        """Bytes of collectives on the device, by operation and who asked."""
-        self.told: Counter[str] = Counter()
-        """Objects that were broadcast or gathered, by who asked."""
+        """Bytes that collectives on the device read and write, by operation."""
         self._groups: dict[str, Group] = {}
         self._streams: dict[Group, int] = {}
         self._last: Work | None = None
@@ -87,8 +84,8 @@ class FakeWorld:
             module.new_group = new_group
             module.get_backend_config = lambda *_: "cpu:gloo,cuda:nccl"
             module.barrier = lambda *_, **__: None
-            module.all_gather_object = self._gather_object
-            module.broadcast_object_list = self._broadcast_object_list
+            module.all_gather_object = _gather_object
+            module.broadcast_object_list = lambda *_, **__: None
         of_groups: Any = dist.ProcessGroup
         of_groups._start_coalescing = lambda *_: None
         of_groups._end_coalescing = lambda group, _: self._all_begun(group)
@@ -96,14 +93,6 @@ class FakeWorld:
     def clear(self) -> None:
         self.used.clear()
         self.bytes.clear()
-        self.told.clear()
-
-    def _gather_object(self, found: list[Any], mine: Any, group: Any = None) -> None:
-        self.told[f"all_gather_object: {asked_by()}"] += 1
-        found[:] = [mine] * len(found)
-
-    def _broadcast_object_list(self, objects: list[Any], *_: Any, **__: Any) -> None:
-        self.told[f"broadcast_object_list: {asked_by()}"] += 1
 
     def collective(self, func: Any, flat: Sequence[Any], args: Any, on_device: bool) -> Any:
         """Note a collective, or a message, and what is known of its result."""
@@ -117,7 +106,7 @@ class FakeWorld:
             if len(group.ranks) > 1:
                 self.used[group] += 1
                 size = sum(t.numel() * t.element_size() for t in tensors)
-                self.bytes[f"{name}: {asked_by()}"] += size
+                self.bytes[name.strip("_")] += size
             _know_results(name, args, len(group.ranks))
         self._last = self._begun(name, group, args, flat) if on_device else FakeWork()
         results = [
@@ -146,6 +135,11 @@ class FakeWorld:
                 with contextlib.suppress(RuntimeError):  # it is no group
                     return self._groups[ProcessGroup.unbox(x).group_name]
         raise AssertionError("a collective without a group")
+
+
+def _gather_object(found: list[Any], mine: Any, group: Any = None) -> None:
+    del group
+    found[:] = [mine] * len(found)
 
 
 def _is_sum(args: Any) -> bool:

@@ -11,7 +11,7 @@ from benchmarks.first_hour.steps import STEPS
 from benchmarks.launch import REPOSITORY
 from tests.gpu.conftest import why_no_device
 
-NOT_HERE = {"te_build", "te", "te_dispatch"}
+NOT_HERE = {"te_build", "te", "te_dispatch", "tests", "vllm_tests"}
 
 
 def rehearse(out):

@@ -40,7 +40,7 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
     files = _model_files(config, profile, arguments.model_config or ())
     archs = {name: read_architecture(path) for name, path in files.items()}
     work = work_of(config, arguments.prompt, arguments.response)
-    basis = machine.efficiency.basis.sentence
+    basis = machine.efficiency.basis.of_staleness(config.rollout.staleness).sentence
     shipped = _shipped(config, files, arguments.model_config or ())
     known = (*shipped, *assumed(config, arguments), basis, *hardware.assumptions)
     return Planner(config, archs, machine, work, known)

@@ -191,9 +191,11 @@ def _cost(plan: Plan) -> Iterator[str]:
         return
     step = plan.step
     unit = "GPU" if plan.ledger.hardware.kind.is_gpu else "rank"
+    speeds = step.band and (step.tokens / step.band[1], step.tokens / step.band[0])
     yield (
-        f"{step.tokens_per_second:,.0f} tokens/s, {step.tokens_per_second / plan.num_ranks:,.0f} a "
-        f"{unit}; {step.utilisation:.1%} of the {unit}s' peak in matrix products"
+        f"{step.tokens_per_second:,.0f} tokens/s{band_text(speeds)}, "
+        f"{step.tokens_per_second / plan.num_ranks:,.0f} a {unit}; {step.utilisation:.1%} of the "
+        f"{unit}s' peak in matrix products"
     )
     if plan.gpu_hours is None:
         yield (
@@ -205,7 +207,7 @@ def _cost(plan: Plan) -> Iterator[str]:
     each = plan.gpu_hours / step.seconds
     yield (
         f"the whole run: {plan.config.steps} steps, {hours:.1f} hours"
-        f"{band_text(step.band, each / plan.num_ranks, 1)}, {plan.gpu_hours:,.0f} {unit}-hours"
+        f"{band_text(step.band, each / plan.num_ranks)}, {plan.gpu_hours:,.0f} {unit}-hours"
         f"{band_text(step.band, each)}, without evaluations and saves"
     )
 
@@ -254,5 +256,5 @@ def _assumptions(plan: Plan) -> Iterator[str]:
     if plan.found is not None:
         yield ""
         yield "why the others lost"
-        for line in explain(plan.found.found):
+        for line in explain(plan.found.found, plan.step.band):
             yield from textwrap.wrap(line, _WIDTH, initial_indent="  - ", subsequent_indent="    ")

@@ -22,12 +22,12 @@ from tests.unit.ranks import in_threads
 from tests.unit.transfer.blocking import Launch, Wait, faults
 from verl_hpc.config.model import ParallelConfig
 from verl_hpc.engines.megatron.build import transformer_config
+from verl_hpc.engines.megatron.stages import StageMessages
 from verl_hpc.engines.shared.micro_batches import Planner
 from verl_hpc.layout.megatron import TrainLayout
 
 from megatron.core.enums import ModelType  # isort: skip  # after the engine, which fits it to CPUs
 from megatron.core.pipeline_parallel import get_forward_backward_func  # isort: skip
-from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator  # isort: skip
 from megatron.core.process_groups_config import ProcessGroupCollection  # isort: skip
 
 HIDDEN = 32
@@ -181,7 +181,7 @@ def run_stage(stage, recorder, layout, tokens, trains):
             micro_batch_size=1,
             forward_only=not trains,
             collect_non_loss_data=not trains,
-            p2p_communicator=P2PCommunicator(groups.pp, config),
+            p2p_communicator=StageMessages(groups.pp, config, tokens),
             pg_collection=groups,
         )
 
@@ -200,6 +200,8 @@ def launched(recorder, layout, tokens, trains):
     in_threads(layout.pp, stage)
     for error in failed:
         raise error
+    everywhere = [step for program in recorder.programs.values() for step in program]
+    assert Wait() not in everywhere, "the host waits for the device"
     return recorder.programs
 
 

@@ -17,6 +17,7 @@ from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.router_replay import RouterReplay
 from verl_hpc.engines.megatron.rows import MicroBatch, MicroBatches, RoutedRow, RowParams
 from verl_hpc.engines.megatron.spec import PackedRotaryEmbedding
+from verl_hpc.engines.megatron.stages import stage_messages
 from verl_hpc.engines.protocol import NOTHING_MORE, OutputOptions
 from verl_hpc.engines.shared.micro_batches import Plan
 from verl_hpc.engines.shared.outputs import Outputs
@@ -52,7 +53,10 @@ class Passes:
         self._chunks, self._outputs = list(chunks), outputs
         self._row_multiple, self._groups = row_multiple, groups
         self._is_local = backend == "local"
-        self._replay = RouterReplay(config, chunks, groups)
+        self._config, self._replay = config, RouterReplay(config, chunks, groups)
+        self._ranks_of_row = groups.layout.cp * (
+            groups.layout.tp if config.sequence_parallel else 1
+        )
         self._saving: Callable[[], AbstractContextManager[None]] = nullcontext
         if offloads_activations:
             weights = [weight for chunk in chunks for weight in chunk.parameters()]
@@ -103,6 +107,7 @@ class Passes:
 
         iterators = [iter(work) for _ in self._chunks]
         single = len(self._chunks) == 1
+        lengths = [row.tokens.shape[1] // self._ranks_of_row for _, row, *_ in work]
         try:
             return get_forward_backward_func()(
                 forward_step_func=forward_step,
@@ -113,6 +118,7 @@ class Passes:
                 micro_batch_size=1,
                 forward_only=forward_only,
                 collect_non_loss_data=forward_only,
+                **stage_messages(self._groups.pp, self._config, lengths),
             )
         finally:
             MicroBatches.clear()

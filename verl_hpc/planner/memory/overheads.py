@@ -32,12 +32,15 @@ CPU_PROCESS = 1024 * MIB
 """Resident host memory of a rank that computes on cores."""
 
 
-def groups_of(layout: TrainLayout, rank: int) -> set[tuple[int, int, int]]:
+def groups_of(
+    layout: TrainLayout, rank: int, sums_embeddings: bool = False
+) -> set[tuple[int, int, int]]:
     """First rank, distance and number of ranks of a rank's groups of a training layout that pass
     tensors of the device.
 
-    They are those of tensor, data, context and pipeline parallelism, of experts, and of all ranks
-    for the norm of the gradient. Those with the same ranks are one (`runtime.groups.Groups`).
+    They are those of tensor, data, context and pipeline parallelism, of experts, of the first and
+    the last stage where both sum gradients of tied embeddings, and of all ranks for the norm of the
+    gradient. Those with the same ranks are one (`runtime.groups.Groups`).
     """
     tp, dp, shards, experts = layout.tp, layout.dp, layout.num_shards, layout.ep * layout.etp
     sizes = {(1, tp), (tp, layout.cp), (tp * dp, layout.pp), (1, layout.num_ranks)}
@@ -45,7 +48,9 @@ def groups_of(layout: TrainLayout, rank: int) -> set[tuple[int, int, int]]:
     if experts > 1:
         sizes |= {(1, layout.etp), (layout.etp, layout.ep), (1, experts)}
         sizes.add((experts, tp * dp // experts))
-    place = rank - layout.first_rank
+    place, stage_size = rank - layout.first_rank, tp * dp
+    if sums_embeddings and place // stage_size in (0, layout.pp - 1):
+        sizes.add((stage_size * (layout.pp - 1), 2 if layout.pp > 1 else 1))
     return {
         (rank - place // distance % number * distance, distance, number)
         for distance, number in sizes
@@ -54,22 +59,28 @@ def groups_of(layout: TrainLayout, rank: int) -> set[tuple[int, int, int]]:
 
 
 def communicators_of(layout: TrainLayout) -> int:
-    """Number of communicators that a training layout uses."""
+    """Number of communicators that a training layout uses at least."""
     return len(groups_of(layout, layout.first_rank))
 
 
-def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: int) -> int:
+def num_communicators(
+    layouts: Iterable[tuple[TrainLayout, bool]], rank: int, rollout_size: int
+) -> int:
     """NCCL communicators of a rank that have more than one rank and are used.
 
     Besides those of training layouts an engine has one, and resharding that of the world.
 
     Args:
-        layouts: of the run; those without the rank are ignored.
+        layouts: of the run, each with `sums_embeddings`; those without the rank are ignored.
         rank: number of the rank.
         rollout_size: ranks of its rollout engine; 0 or 1 without others.
     """
-    here = (one for one in layouts if 0 <= rank - one.first_rank < one.num_ranks)
-    groups = {group for layout in here for group in groups_of(layout, rank)}
+    groups = {
+        group
+        for layout, sums_embeddings in layouts
+        if 0 <= rank - layout.first_rank < layout.num_ranks
+        for group in groups_of(layout, rank, sums_embeddings)
+    }
     return 1 + len(groups) + (rollout_size > 1)
 
 

@@ -172,9 +172,10 @@ class RankMemory:
         """Terms of CUDA, NCCL and the columns of a step."""
         if not self._on_gpu:
             return {}
-        layouts = [self._run.layouts.train[name] for name in self._here]
+        layouts = [here.shape.layout for here in self._here.values()]
         engine = len(self._run.layouts.replicas[0]) if self._generates else 0
-        count = overheads.num_communicators(layouts, self._rank, engine)
+        summing = [(here.shape.layout, here.shape.sums_embeddings) for here in self._here.values()]
+        count = overheads.num_communicators(summing, self._rank, engine)
         total, per_node = self._run.layouts.num_ranks, self._run.hardware.ranks_per_node
         many = total > 1
         groups = max((layout.num_replicas for layout in layouts), default=1)

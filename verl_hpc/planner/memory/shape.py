@@ -147,5 +147,10 @@ class RoleShape:
         """Whether the output layer is the embedding."""
         return self.arch.tied_embeddings and self.head == "language_model"
 
+    @property
+    def sums_embeddings(self) -> bool:
+        """Whether the first and the last stage sum their gradients of one embedding."""
+        return self.trainable and self.adapters is None and self.shares_embedding
+
     def is_last(self, stage: int) -> bool:
         return stage == self.layout.pp - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verl_hpc.planner.search.search import Candidate, Found
+from verl_hpc.planner.timing.step import band_text
 
 _MOST = 3
 _LEAST_SHARE = 0.005
@@ -20,11 +21,12 @@ def placed_text(candidate: Candidate) -> str:
     return f"{', '.join(parts)} ranks"
 
 
-def explain(found: Found, most: int = 5) -> list[str]:
+def explain(found: Found, band: tuple[float, float] | None = None, most: int = 5) -> list[str]:
     """A line for the best, for each of the next best, and for those that do not fit.
 
     Args:
         found: by a search.
+        band: seconds between which nine of ten steps of the best are; None if nothing tells.
         most: lines of the next best.
     """
     best = found.best
@@ -35,6 +37,12 @@ def explain(found: Found, most: int = 5) -> list[str]:
         lines.append(f"{placed_text(other)}: {more:.1f} s more; {reasons}")
     if (left := len(found.ranking) - 1 - most) > 0:
         lines.append(f"{left} more placements fit, and are slower")
+    near = sum(band is not None and other.seconds <= band[1] for other in found.ranking[1:])
+    if near:
+        lines.append(
+            f"{near} of these are within the band of the best{band_text(band)}: only runs tell "
+            "which is faster"
+        )
     lines += [
         f"{' | '.join(' + '.join(roles) for roles in sets)}: does not fit" for sets in found.misfits
     ]

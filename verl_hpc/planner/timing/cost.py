@@ -41,6 +41,13 @@ class Basis:
     """Source of the factors, as the end of a sentence."""
     spread: float | None = None
     """Standard deviation of the logarithm of predicted by measured seconds; None is unknown."""
+    stale_spread: float | None = None
+    """Standard deviation of steps with `rollout.staleness`; None if that is `spread` too."""
+
+    def of_staleness(self, staleness: int) -> Basis:
+        """Basis of runs with this `rollout.staleness`."""
+        spread = self.stale_spread if staleness else None
+        return self if spread is None else replace(self, spread=spread)
 
     def band(self, seconds: float) -> tuple[float, float] | None:
         """Seconds between which nine of ten cases are, of which this is predicted; None where the
@@ -62,9 +69,9 @@ class Basis:
         return f"Seconds are by factors {self.text}; {near}."
 
 
-PUBLISHED = Basis("fitted to 25 published steps (NeMo-RL on H100 and GB200)", 0.18)
-"""Basis of the default factors. The spread is that of all 40 steps of benchmarks/published, 15 of
-which the factors were not fitted to."""
+PUBLISHED = Basis("fitted to 25 published steps (NeMo-RL on H100 and GB200)", 0.124, 0.229)
+"""Basis of the default factors. The spreads are those of 22 steps on policy and of 18 with
+staleness in benchmarks/published, 5 and 10 of which the factors were not fitted to."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import floor, log10
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
@@ -85,18 +86,18 @@ class StepTime:
         return self.flops / (self.seconds * self.num_ranks * self.peak_flops)
 
 
-def band_text(band: tuple[float, float] | None, per_second: float = 1.0, digits: int = 0) -> str:
-    """A band in parentheses; empty without one.
+def band_text(band: tuple[float, float] | None, per_second: float = 1.0) -> str:
+    """A band in parentheses, with two digits or more; empty without one.
 
     Args:
         band: in seconds.
         per_second: what a second is in the unit that is shown.
-        digits: after the point.
     """
     if band is None:
         return ""
-    low, high = (f"{per_second * end:,.{digits}f}" for end in band)
-    return f" ({low} to {high})"
+    low, high = (per_second * end for end in band)
+    digits = max(0, 1 - floor(log10(low)))
+    return f" ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
 def predict_step(
@@ -143,7 +144,7 @@ def predict_step(
         step_flops(config, archs, work),
         layouts.num_ranks,
         machine.peak(config.model.dtype),
-        machine.efficiency.basis,
+        machine.efficiency.basis.of_staleness(config.rollout.staleness),
         launch_shares(run, flow.works) if machine.hardware.kind.is_gpu else {},
     )
 

@@ -35,6 +35,9 @@ def test_reasons():
     lines = explain(found)
     assert len(lines) == 2 and lines[0].startswith(placed_text(best))
     assert f"{other.seconds - best.seconds:.1f} s more" in lines[1]
+    assert explain(found, (1.0, other.seconds - 0.01)) == lines
+    (near,) = explain(found, (1.0, other.seconds))[2:]
+    assert near.startswith("1 of these are within the band of the best (1.0 to ")
     assert placed_text(best) == "actor + critic on 16 ranks"
     assert best.gpu_hours == pytest.approx(16 * best.seconds / 3600)
 

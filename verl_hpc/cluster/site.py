@@ -8,14 +8,20 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from verl_hpc.cluster.accounts import BudgetConfig
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
 from verl_hpc.cluster.gpu import GpuFigures, kind_of
 from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.secret import assigns_secret, holds_secret, looks_secret
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import LinkFigures
-from verl_hpc.section import NonNegative, PathText, Positive, PositiveFinite, Section
+from verl_hpc.section import (
+    NonNegative,
+    NonNegativeFinite,
+    PathText,
+    Positive,
+    PositiveFinite,
+    Section,
+)
 
 LONGEST_LEAD_S = 65535
 """Slurm keeps the lead in 16 bits."""
@@ -134,6 +140,17 @@ class PreflightConfig(Section):
     exclude_list: str | None = None
     """File of the nodes that are kept out; null is ~/.config/verl_hpc/excluded_nodes.json. A group
     that shares nodes may share a file."""
+
+
+class BudgetConfig(Section):
+    """Where `budget` finds what Slurm does not know."""
+
+    command: list[str] = []
+    """A program of the site, and its arguments, that prints what the account has as one JSON
+    object: granted_hours, used_hours, unit, and start and end (dates, YYYY-MM-DD), any of which it
+    may leave out. It comes before Slurm's figures."""
+    co2_g_per_kwh: NonNegativeFinite | None = None
+    """Grams of CO2 for a kWh that the nodes consume, with the site's cooling; null reports none."""
 
 
 class Site(Section):

@@ -93,7 +93,7 @@ class Transfer:
     Args:
         plan: the whole plan, the same on every rank.
         rank: this rank; holders of the plan are ranks of the default process group.
-        reader: reads the plan's files, if it has any.
+        reader: reads the plan's files, if it has any; every rank has one then.
         verify: compare a checksum of every received message with the sender's.
         nodes: name of each rank's node, for the message where a checksum differs.
         rounds: number of rounds in flight at a time.
@@ -117,6 +117,7 @@ class Transfer:
         self.moves: RankMoves = moves_of(plan, rank)
         self._meets = any(self.moves.hops)  # another rank, in some step
         self.reader = reader
+        assert reader is not None or not self.moves.reads, "the plan has files to read"
         self.verify = verify
         self.nodes = nodes
         self._rounds, self._neighbours = rounds, neighbours or {}

@@ -242,7 +242,7 @@ class _Bench:
 
             def run(transfer: Transfer = transfer, method: Method = method) -> None:
                 stats = transfer.run(self.held, self.wanted, torch.float32)
-                method.received_bytes = stats.total_received_bytes
+                method.received_bytes = stats.received_bytes.total()
                 method.buffer_bytes = stats.peak_buffer_bytes
 
             method.run = run

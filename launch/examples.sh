@@ -45,7 +45,7 @@ quickstart_decoder='{"hidden_size": 128, "intermediate_size": 512, "num_attentio
 case $name in
 calculator)
     say "1 of 3: sums, a decoder with random weights, and its supervised warm-up"
-    run "$python" -m verl_hpc.testing.sums --out "$runs/data" --seed "$seed"
+    run "$python" examples/sums.py --out "$runs/data" --seed "$seed"
     decoder "$quickstart_decoder"
     train calculator_sft sft.jsonl model
     say "2 of 3: reinforcement learning, with a calculator that answers calls"
@@ -76,7 +76,7 @@ moe)
     ;;
 safe_rlhf)
     say "1 of 3: rows, models of reward and cost, a decoder, and its supervised warm-up"
-    run "$python" -m verl_hpc.testing.letter_values --out "$runs/data" --seed "$seed"
+    run "$python" examples/letter_values.py --out "$runs/data" --seed "$seed"
     decoder '{"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
         "max_position_embeddings": 32}'
     train safe_rlhf_sft sft.jsonl model

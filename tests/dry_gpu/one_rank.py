@@ -77,10 +77,10 @@ class OneRank:
     def world(self) -> World:
         return world_of(self.gpu)
 
-    def phases(self, counts_buckets: bool = False) -> list[Phase]:
+    def phases(self, counts_peers: bool = False) -> list[Phase]:
         """The phases of this rank as `plan` counts them."""
         hardware = Hardware(KINDS["H100-80"], PER_NODE)
-        counted = ledger(self.run, self.arch, self.layouts, hardware, counts_buckets)
+        counted = ledger(self.run, self.arch, self.layouts, hardware, counts_peers)
         return list(counted.of_rank(self.gpu.rank))
 
     def planned(self, phase: str, *terms: str) -> int:

@@ -34,7 +34,7 @@ def refit(one, directory, monkeypatch) -> None:
         del waits["synchronize: offload.release"]
         assert waits == WAITS, one.gpu.waits
     assert addresses[0] == addresses[1]
-    planned = next(p for p in one.phases(counts_buckets=True) if p.name == "generate")
+    planned = next(p for p in one.phases(counts_peers=True) if p.name == "generate")
     weights = sum(t.untyped_storage().nbytes() for t in rollout.weights.values())
     within(
         weights,
@@ -74,7 +74,7 @@ def adapters(gpu, tmp_path, monkeypatch, share, **changes) -> None:
     rollout = build_vllm(one, tmp_path, monkeypatch)
     live, locked = one.gpu.memory.live, one.gpu.page_locked
     sync = weight_sync(one, rollout)
-    phases = {p.name: p for p in one.phases(counts_buckets=True)}
+    phases = {p.name: p for p in one.phases(counts_peers=True)}
     planned, host = phases["reshard"].device, phases["generate"].host
     received = one.gpu.memory.live - live
     within(received, planned["rollout.adapters"], 0, "adapters")

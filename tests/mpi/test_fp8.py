@@ -134,7 +134,7 @@ def sent_as_vllm_quantises(here, directory, trainer, rollout_tp, per_layer):
     stats = Transfer(plan, rank).run(source, got, dtypes_of(target))
 
     check_arrived(here, target, got, as_vllm_quantises(safetensors_of(directory), quantised))
-    assert stats.total_received_bytes == minimum_received(plan.bundles).get(rank, 0)
+    assert stats.received_bytes.total() == minimum_received(plan.bundles).get(rank, 0)
 
 
 @pytest.mark.world(2)

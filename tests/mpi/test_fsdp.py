@@ -177,7 +177,7 @@ def test_a_rollout_in_bfloat16_receives_what_it_lacks_in_two_bytes(here, tiny_mo
     stats = refit(rollout, Transfer(plan, rank), engine.weights)
     missing = sum(math.prod(spec.shape) for spec in engine.shard_map.tensors.values())
     missing -= sum(weight.numel() for weight in engine.weights.values())
-    assert stats.total_received_bytes == 2 * missing
+    assert stats.received_bytes.total() == 2 * missing
     for region in engine.shard_map.held_by(rank):
         arrived = rollout.weights[region.tensor][region.box.slices]
         assert torch.equal(arrived, engine.weights[region.view.name].bfloat16()), region

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,8 +30,7 @@ from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.parameters import chunk_parameters
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.step.role import InitialWeights
-from verl_hpc.trainer.sync import PARTS, WeightSync
-from verl_hpc.transfer.execute import Transfer
+from verl_hpc.trainer.sync import PARTS
 
 _TIED, _GROUPED, _BIASED = (
     {"tied": True},
@@ -222,32 +220,6 @@ def test_what_is_offloaded_is_what_the_ledger_takes_away(built, sizes, dtype, ro
     sizes_of = {part: sum(wanted[term] for term in terms) for part, terms in TERMS.items()}
     assert freed == {part: sizes_of[part] for part in offload}
     assert kept == {part: (part != "gradients") * sizes_of[part] for part in offload}
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_buckets_of_a_run_are_in_its_ledger(built, here, monkeypatch, sizes, dtype):
-    """Those of the weights' way to the rollout, from the first step on."""
-    engines = built(sizes, dtype)
-    run = engines.run("grpo", ())
-    source, target = engines.maps(run)
-    role, own = run.role_settings["actor"], engines.by_role["actor"]
-    actor = SimpleNamespace(settings=role, shard_map=source, training=own, arch=engines.arch)
-    rollout = SimpleNamespace(shard_map=target, engine=engines.rollout)
-    stats = []
-    transfer = Transfer.run
-    monkeypatch.setattr(Transfer, "run", lambda *a: stats.append(transfer(*a)) or stats[-1])
-    WeightSync(here, actor, rollout, (), getattr(torch, dtype), True).to_generation()
-    hardware = Hardware(KINDS["cpu"], here.world.size)
-    for recipe, offload in product(RECIPES, OFFLOADS):
-        run = engines.run(recipe, offload)
-        layouts = run_layouts(run, engines.arch, here.world.size)
-        told = ledger(run, engines.arch, layouts, hardware, counts_buckets=True)
-        phases = told.of_rank(here.world.rank)
-        planned = {p.name: p.device.get("buckets", 0) for p in phases}
-        wanted = (recipe != "sft") * stats[0].peak_buffer_bytes
-        assert planned["update"] == wanted, (recipe, offload)
-        assert planned["save"] == wanted
-        assert recipe == "sft" or planned["reshard"] == planned["generate"] == wanted
 
 
 @pytest.mark.parametrize("bucket_size", [None, 3000, 20_000])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.letter_values import VALUES, make_scorer
 from tests.mpi.recipe_runs import assert_same, run
-from verl_hpc.testing.letter_values import VALUES, make_scorer
 
 pytestmark = pytest.mark.world(4)
 

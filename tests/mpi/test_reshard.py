@@ -118,7 +118,7 @@ def test_every_pair_of_layouts(here, tiny_model, engines, pair):
         # The paper's Table 2, on average over ranks (vocabulary rows do not divide evenly);
         # norms, which every rank holds whole, only make it less.
         share = (layout.tp - rollout_tp) / (rollout_tp * layout.tp)
-        received = sum(here.control.allgather(stats.total_received_bytes)) / here.world.size
+        received = sum(here.control.allgather(stats.received_bytes.total())) / here.world.size
         assert received <= share * trainer.shard_map.num_bytes
 
 
@@ -171,7 +171,7 @@ def arrives(here, trainer, rollout, replicas, reference=None, computes=True):
     unfilled = {name for name in mapped if rollout.weights[name].isnan().any()}
     assert unfilled <= {"model.embed_tokens.weight", "lm_head.weight"}, unfilled
     least = minimum_received(plan.bundles).get(here.world.rank, 0)
-    assert stats.total_received_bytes == least
+    assert stats.received_bytes.total() == least
     assert stats.peak_buffer_bytes <= 2 * ((1 << 16) + 16 * 4096)
     for parameter in rollout.weights.values():
         parameter.nan_to_num_(0.0)

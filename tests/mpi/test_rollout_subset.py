@@ -63,12 +63,12 @@ def test_weights_of_other_ranks_generate(here, directory, reference, source_of, 
     target = rollout_shard_map(config, arch, replicas, "float32")
     plan = plan_transfer(source, target, here.world.node_of)
     if rollout is None:
-        received = Transfer(plan, rank).run(weights, {}, torch.float32).total_received_bytes
+        received = Transfer(plan, rank).run(weights, {}, torch.float32).received_bytes.total()
         assert received == 0
     else:
         with closing(rollout):
             stats = refit(rollout, Transfer(plan, rank), {})
-            assert stats.total_received_bytes == minimum_received(plan.bundles)[rank] > 0
+            assert stats.received_bytes.total() == minimum_received(plan.bundles)[rank] > 0
             seeds = [index * 10 + i for i in range(4)]
             responses = generated(rollout, PROMPTS, Sampling(max_tokens=12), seeds)
             for prompt, response in zip(PROMPTS, responses, strict=True):

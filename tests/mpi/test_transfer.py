@@ -89,7 +89,7 @@ def test_relays_and_small_buckets_bring_the_same(here, node_of, bucket_bytes, ro
     case = Case(here, {"tp": 2, "pp": 2}, EACH, node_of, bucket_bytes, rounds=rounds)
     stats, plan = case.run(), case.plan
     case.check()
-    assert stats.total_received_bytes == plan.received_bytes[case.rank]
+    assert stats.received_bytes.total() == plan.received_bytes[case.rank]
     sent_is_received(here, stats)
     assert sum(here.control.allgather(stats.messages)) == sum(message_census(plan).values())
     assert stats.peak_buffer_bytes <= 2 * rounds * max(message_census(plan)), "sent and received"
@@ -122,7 +122,7 @@ def test_neighbours_read_what_others_are_sent(here, monkeypatch, node_of, sizes,
     for _ in range(2):
         stats = case.run_again()
         case.check()
-        assert stats.total_received_bytes == case.plan.received_bytes.get(rank, 0)
+        assert stats.received_bytes.total() == case.plan.received_bytes.get(rank, 0)
     sent_is_received(here, stats)
     if set(node_of) == {0}:
         assert stats.messages == 0
@@ -175,7 +175,7 @@ def test_types_change_on_the_sending_side(here, bucket_bytes):
     case = Case(here, {"tp": 4}, EACH, bucket_bytes=bucket_bytes, dtype="bfloat16")
     stats = case.run()
     case.check()
-    assert stats.total_received_bytes < case.source.num_bytes / 2
+    assert stats.received_bytes.total() < case.source.num_bytes / 2
 
 
 def test_types_of_all_widths_share_a_message(here):
@@ -290,7 +290,7 @@ def test_without_verification_nothing_is_checked_and_as_much_is_moved(here):
     moved = []
     for verify in (True, False):
         case = Case(here, {"tp": 4}, [(0, 2), (1, 3)], verify=verify)
-        moved.append(case.run().total_received_bytes)
+        moved.append(case.run().received_bytes.total())
         case.check()
     assert moved[0] == moved[1] > 0
 

@@ -12,6 +12,8 @@ else:
         def __getattr__(self, name: str) -> Any:
             import torch
 
-            return getattr(torch, name)
+            value = getattr(torch, name)
+            setattr(self, name, value)  # so that this is not asked for again
+            return value
 
     torch = _Torch()

@@ -159,15 +159,14 @@ def read_manifest(step: Path) -> Manifest:
         content = json.loads(read_regular(path))
         own = content.pop(_OWN_SUM, None)
         version = content["format"]
-        # Format 1 had no checksums, and is refused below as what it is.
-        if own != sum_of(content) and (own, version) != (None, 1):
+        if own != sum_of(content):
             raise ValueError("its checksum is not that of what was written")
-    if version not in schema.READABLE:
+    if version != schema.FORMAT_VERSION:
         raise CheckpointError(
-            f"{step}: written in format {version} of checkpoints, this program reads formats "
-            f"{' and '.join(map(str, schema.READABLE))}; resume with the version of verl_hpc that "
-            "wrote it (job/source.json, facts.json), or export the step with that version and "
-            "start a new run from the export"
+            f"{step}: written in format {version} of checkpoints, this program reads format "
+            f"{schema.FORMAT_VERSION}; resume with the version of verl_hpc that wrote it "
+            "(job/source.json, facts.json), or export the step with that version and start a new "
+            "run from the export"
         )
     with reading(path):
         del content["format"]

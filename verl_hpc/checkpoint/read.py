@@ -162,15 +162,9 @@ class Hdf5Reader:
 
 def _open(path: Path, save_id: str) -> h5py.File:
     file = open_file(path)
-    is_old = schema.SAVE_ID in file.attrs
-    stored_id = file.attrs[schema.SAVE_ID] if is_old else _text(read_dataset(file, schema.SAVE_ID))
-    if stored_id != save_id:
+    if bytes(read_dataset(file, schema.SAVE_ID).tolist()).decode() != save_id:
         raise ValueError("of another save than the rest of the step")
     return file
-
-
-def _text(of_bytes: torch.Tensor) -> str:
-    return bytes(of_bytes.tolist()).decode()
 
 
 def _parse_table(

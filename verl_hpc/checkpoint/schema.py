@@ -27,10 +27,7 @@ import torch
 from verl_hpc.layout.shard_map import ITEM_BYTES
 
 FORMAT_VERSION = 4
-"""Version of the written format. Version 1 had only HDF5's own checksums of chunks."""
-READABLE = (3, FORMAT_VERSION)
-"""Versions that can be read. Version 3 has chunks of whole rows, their checksums as an attribute of
-each dataset, and HDF5's fletcher32."""
+"""Version of the format that is written and read."""
 
 MANIFEST = "manifest.json"
 INDEX = "index.h5"
@@ -56,14 +53,13 @@ _AS_BITS = {
 }
 DTYPE_ATTRIBUTE = "dtype"
 SUMS = "xxh3_64"
-"""Name of the dataset with the checksums of all tiles; in format 3 an attribute with a dataset's
-checksums of chunks."""
+"""Name of the dataset with the checksums of all tiles."""
 FIRST_TILE = "first_tile"
 """Attribute of a dataset: index of its first tile among the checksums."""
 RANK = "rank"
 """Group in a rank's file for arrays of this rank only."""
 SAVE_ID = "save_id"
-"""Name of the save's id in a rank's file: a dataset of bytes, in format 3 an attribute."""
+"""Name of the save's id: a dataset of bytes in a rank's file, an attribute of an engine's."""
 
 
 def step_name(step: int) -> str:

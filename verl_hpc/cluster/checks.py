@@ -246,7 +246,7 @@ def image_path(request: Request) -> Path | None:
     """
     container = request.profile.site.container
     image = os.path.expandvars(container.image or "")
-    if container.kind == "edf":
+    if not container.may_be_a_file:
         return None
     is_file = image.startswith(("/", ".", "$")) or image.endswith((".sif", ".sqsh"))
     return request.directory / image if is_file else None

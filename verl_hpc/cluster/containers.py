@@ -1,19 +1,23 @@
-"""Kinds of containers. Each says how srun, or the command that srun starts, gets into it.
+"""Kinds of containers. A class says all that is particular to a kind, `ContainerConfig` lists them.
 
-Values may use variables of the script.
+A kind says how srun, or the command that srun starts, gets into it; values may use variables of the
+script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
 from verl_hpc.cluster.setting import DEFAULT, SITE, Setting
 from verl_hpc.cluster.shell import expandable, literal
+from verl_hpc.runs.verdict import Verdict, fails, listed, ok, unknown
 from verl_hpc.section import Section
 
 # A rank that wraps another process must hand on Slurm's signals: where Slurm tracks processes by
@@ -54,6 +58,29 @@ class Container(Section):
 
     takes_mounts: ClassVar[bool] = True
     """Whether the job says what is mounted."""
+    option: ClassVar[str | None] = None
+    """Option of srun that enters it, by a plugin; None where a program does."""
+    may_be_a_file: ClassVar[bool] = True
+    """Whether `image` may be the path of the image itself."""
+
+    def problem(self, mpi: str, shares_gpus: bool) -> str | None:
+        """Why it does not go with the rest of a profile; None if it does.
+
+        Args:
+            mpi: what the profile says.
+            shares_gpus: whether other jobs may have GPUs of the same node.
+        """
+        del mpi, shares_gpus
+        return None
+
+    def look(self, directories: Sequence[Path]) -> Verdict | None:
+        """The doctor's verdict of a kind that is looked for in a way of its own; None of others.
+
+        Args:
+            directories: that ranks must see.
+        """
+        del directories
+        return None
 
     def shows(self, path: Path) -> bool:
         """Whether ranks see a path of the host without any mount."""
@@ -97,6 +124,8 @@ class BareConfig(Unmounted):
 
 class PyxisConfig(Container):
     """Enroot images through the pyxis plugin of srun."""
+
+    option: ClassVar[str | None] = "--container-image"
 
     kind: Literal["pyxis"]
     image: str
@@ -185,6 +214,7 @@ _DEVICES = {
 class _OciConfig(Container):
     """What both kinds share."""
 
+    kind: str
     image: str
     """Name of an image that every node has, or gets from a registry: NAME[:TAG]."""
     mounts: list[MountText] = []
@@ -193,6 +223,17 @@ class _OciConfig(Container):
     """Vendor whose devices the container gets, all of the node's, or none."""
     options: list[str] = []
     """More options of `run`, such as --device=/dev/infiniband or --ulimit=host."""
+
+    def problem(self, mpi: str, shares_gpus: bool) -> str | None:
+        del mpi
+        if not shares_gpus:
+            return None
+        return (
+            f"container.kind = {self.kind} with exclusive = false: such a container sees all GPUs "
+            "of the node, and what Slurm calls the job's first GPU is another job's there "
+            "(NVIDIA/nvidia-container-toolkit issue 211); set exclusive: true, or use "
+            "apptainer or pyxis"
+        )
 
     def _prefix(self, program: str, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         # Ranks of a node share memory and see each other's processes, as MPI and NCCL need it.
@@ -226,6 +267,15 @@ class DockerConfig(_OciConfig):
 
     kind: Literal["docker"]
 
+    def problem(self, mpi: str, shares_gpus: bool) -> str | None:
+        if mpi == "pmi2":
+            return (
+                "container.kind = docker with mpi = pmi2: ranks are started by Docker's daemon, "
+                "which cannot give them the descriptor that PMI2 talks over; set mpi: none, or use "
+                "kind: podman"
+            )
+        return super().problem(mpi, shares_gpus)
+
     def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         return self._prefix(self.kind, mounts, names)
 
@@ -256,6 +306,9 @@ class EdfConfig(Unmounted):
     """CSCS's container engine, whose image and mounts stand in an environment definition file
     (docs.cscs.ch, "Container Engine")."""
 
+    option: ClassVar[str | None] = "--environment"
+    may_be_a_file: ClassVar[bool] = False
+
     kind: Literal["edf"]
     image: str
     """The file, absolute, or its name below ~/.edf. Its mounts must show the working and the run
@@ -264,6 +317,44 @@ class EdfConfig(Unmounted):
     def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
         del mounts, names
         return [Setting("environment", IMAGE, SITE)]
+
+    def look(self, directories: Sequence[Path]) -> Verdict:
+        places = self._places()
+        file = next((path for path in places if path.is_file()), None)
+        if file is None:
+            where = listed(list(map(str, places)))
+            return fails("container", f"no environment definition file {where}", "write it there")
+        try:
+            tree = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            todo = "correct it: srun --environment reads TOML"
+            return fails("container", f"{file}: {error}", todo)
+        if "base_environment" in tree:
+            return unknown("container", f"{file}: its base_environment is not looked into")
+        image = os.path.expandvars(str(tree.get("image", "")))
+        if not image:
+            return fails("container", f"{file} names no image", "set image there")
+        if image.startswith("/") and not Path(image).exists():
+            return fails("container", f"{file}: its image {image} does not exist", "build it")
+        targets = list(_targets(tree))
+        hidden = [str(path) for path in directories if not any(map(path.is_relative_to, targets))]
+        if hidden:
+            todo = f"add to its mounts: {', '.join(f'{path}:{path}' for path in hidden)}"
+            return fails("container", f"{file}: no mount shows {listed(hidden)}", todo)
+        return ok("container", f"edf: {file} with {image}")
+
+    def _places(self) -> list[Path]:
+        """Where srun looks for an environment: a path, or a name below EDF_PATH or ~/.edf."""
+        if "/" in self.image:
+            return [Path(os.path.expandvars(self.image))]
+        directories = [Path(place) for place in os.environ.get("EDF_PATH", "").split(":") if place]
+        return [place / f"{self.image}.toml" for place in (*directories, Path.home() / ".edf")]
+
+
+def _targets(tree: dict[str, Any]) -> Iterator[str]:
+    for mount in tree.get("mounts", ()):
+        source, _, rest = os.path.expandvars(str(mount)).partition(":")
+        yield rest.partition(":")[0] or source
 
 
 ContainerConfig = Annotated[

@@ -43,7 +43,7 @@ def memory_verdict(job: Job, force: bool = False) -> str:
     layouts = run_layouts(
         request.config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node
     )
-    told = ledger(request.config, archs, layouts, hardware, counts_buckets=True)
+    told = ledger(request.config, archs, layouts, hardware, counts_peers=True)
     misfit, files = told.first_misfit, dict.fromkeys(shipped.values())
     by = f", by the sizes of {', '.join(map(str, files))}" if files else ""
     if misfit is None:

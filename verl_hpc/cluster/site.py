@@ -8,14 +8,20 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from verl_hpc.cluster.accounts import BudgetConfig
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
 from verl_hpc.cluster.gpu import GpuFigures, kind_of
 from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.secret import assigns_secret, holds_secret, looks_secret
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import LinkFigures
-from verl_hpc.section import NonNegative, PathText, Positive, PositiveFinite, Section
+from verl_hpc.section import (
+    NonNegative,
+    NonNegativeFinite,
+    PathText,
+    Positive,
+    PositiveFinite,
+    Section,
+)
 
 LONGEST_LEAD_S = 65535
 """Slurm keeps the lead in 16 bits."""
@@ -136,6 +142,17 @@ class PreflightConfig(Section):
     that shares nodes may share a file."""
 
 
+class BudgetConfig(Section):
+    """Where `budget` finds what Slurm does not know."""
+
+    command: list[str] = []
+    """A program of the site, and its arguments, that prints what the account has as one JSON
+    object: granted_hours, used_hours, unit, and start and end (dates, YYYY-MM-DD), any of which it
+    may leave out. It comes before Slurm's figures."""
+    co2_g_per_kwh: NonNegativeFinite | None = None
+    """Grams of CO2 for a kWh that the nodes consume, with the site's cooling; null reports none."""
+
+
 class Site(Section):
     """A cluster, or one partition of it."""
 
@@ -189,7 +206,8 @@ class Site(Section):
     python: str = "python"
     """Interpreter of the ranks; in a container, the one inside."""
     container: ContainerConfig = BareConfig()
-    """bare, pyxis, apptainer, bwrap, podman, docker, shifter or edf."""
+    """How ranks get into a container: its kind (`verl_hpc/cluster/containers.py` has all), and the
+    settings of that kind."""
     code: Literal["snapshot", "installed"] = "snapshot"
     """Run a copy of this package made at submission, or what the environment has installed."""
     node_scratch: str = "/tmp"  # noqa: S108
@@ -283,7 +301,9 @@ class Site(Section):
                 "GPUs; a GPU serves one rank"
             )
         self._check_gpu()
-        self._check_container()
+        shares_gpus = self.gpus_per_node > 0 and not self.exclusive
+        if problem := self.container.problem(self.mpi, shares_gpus):
+            raise ValueError(problem)
         if self.cores_per_rank == 0:
             raise ValueError(
                 f"cores_per_node = {self.cores_per_node} is less than the {self.ranks_per_node} "
@@ -304,22 +324,6 @@ class Site(Section):
                     "pass_environment, or read it from a file of yours: export NAME=$(cat FILE)"
                 )
         return self
-
-    def _check_container(self) -> None:
-        kind = self.container.kind
-        if kind == "docker" and self.mpi == "pmi2":
-            raise ValueError(
-                "container.kind = docker with mpi = pmi2: ranks are started by Docker's daemon, "
-                "which cannot give them the descriptor that PMI2 talks over; set mpi: none, or use "
-                "kind: podman"
-            )
-        if kind in ("docker", "podman") and self.gpus_per_node and not self.exclusive:
-            raise ValueError(
-                f"container.kind = {kind} with exclusive = false: such a container sees all GPUs "
-                "of the node, and what Slurm calls the job's first GPU is another job's there "
-                "(NVIDIA/nvidia-container-toolkit issue 211); set exclusive: true, or use "
-                "apptainer or pyxis"
-            )
 
     def _check_gpu(self) -> None:
         if self.gpu is None:

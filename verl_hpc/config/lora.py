@@ -24,10 +24,10 @@ class LoraConfig(Section):
     path: PathText | None = None
     """Directory of an adapter in PEFT's format to start from, whose rank, alpha and target_modules
     must be those given here. null starts from B = 0, so that the first model is model.path's."""
-    share_base: bool | None = None
+    share_base: bool = True
     """Whether the role's frozen weights are in memory once with those of another role that has
-    adapters. null: where model, dtype, ranks, layout and offload.parameters are the same. true
-    refuses what cannot be shared, false has a copy of its own."""
+    adapters, where model, dtype, ranks, layout and offload.parameters are the same; false has a
+    copy of its own."""
 
     @field_validator("target_modules")
     @classmethod

@@ -25,8 +25,6 @@ from verl_hpc.slurm.tools import (
 
 _TOOLS = ("sbatch", "srun", "scontrol", "squeue", "sinfo", "scancel")
 _SBATCH_DECIDES = "sbatch's own answer, below, decides"
-_OPTIONS = {"pyxis": "--container-image", "edf": "--environment"}
-"""The option of srun that shows that its plugin for a kind of container is there."""
 
 
 def check_tools(run: Runner = run_tool) -> Verdict:
@@ -109,8 +107,7 @@ def check_account(request: Request, run: Runner = run_tool) -> Iterator[Verdict]
 
 def check_plugin(profile: Profile, run: Runner = run_tool) -> Verdict | None:
     """srun has the plugin by which it enters containers, for kinds that need one."""
-    kind = profile.site.container.kind
-    option = _OPTIONS.get(kind)
+    kind, option = profile.site.container.kind, profile.site.container.option
     if option is None:
         return None
     try:

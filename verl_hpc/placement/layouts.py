@@ -21,7 +21,7 @@ from verl_hpc.layout.generation import (
 )
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.vllm import check_vllm_layout
-from verl_hpc.placement.bases import check_bases, shared_bases
+from verl_hpc.placement.bases import shared_bases
 from verl_hpc.placement.model_checks import (
     check_fp8,
     check_lengths,
@@ -178,7 +178,6 @@ def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = 
         for name, role in settings.items()
     }
     check_fp8(settings, train)
-    check_bases(settings, train)
     first = next(iter(train))
     rollout_ranks = labels.get(ROLLOUT, ranks_of(settings[first].label, f"roles.{first}"))
     replicas, grouping = _replicas(config, train[first], rollout_ranks)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 from verl_hpc.config.model import Engine
-from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import Hardware
@@ -16,7 +15,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
-from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, Plan, plan_transfer
+from verl_hpc.layout.planner import Plan, plan_transfer
 from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.placement.layouts import RunLayouts
@@ -25,8 +24,8 @@ from verl_hpc.placement.layouts import RunLayouts
 def refit_plans(
     config: RunConfig, arch: Architecture, layouts: RunLayouts, hardware: Hardware
 ) -> tuple[Plan, ...]:
-    """Plan the transfers of `trainer.sync.WeightSync`: all weights, and the adapters if there are
-    some. The last one is that of every step; with adapters the other one is made once.
+    """Plan the transfers of `trainer.sync.WeightSync` on GPUs: all weights, and the adapters if
+    there are some. The last one is that of every step; with adapters the other one is made once.
 
     Args:
         config: of a run that generates.
@@ -40,19 +39,13 @@ def refit_plans(
         replace(arch, rope_scaling=None),  # it cannot be hashed
         layouts.train[first],
         role.parallel.engine,
-        trained_dtype(role),
+        kept_dtype(role.model.dtype, role.trainable and role.parallel.engine == "fsdp"),
         config.rollout.model_dump_json(),  # nor can a section
         config.rollout_dtype,
         layouts.replicas,
         nodes_of(layouts.num_ranks, hardware.ranks_per_node),
-        DEFAULT_BUCKET_BYTES if hardware.kind.is_gpu else HOST_BUCKET_BYTES,
         AdapterShape.of(role.lora) if role.lora is not None else None,
     )
-
-
-def trained_dtype(role: RoleSettings) -> str:
-    """Element type of what the ranks of a role keep."""
-    return kept_dtype(role.model.dtype, role.trainable and role.parallel.engine == "fsdp")
 
 
 @lru_cache(maxsize=16)
@@ -65,7 +58,6 @@ def _planned(
     rollout_dtype: str,
     replicas: Sequence[tuple[int, ...]],
     nodes: Sequence[int],
-    bucket_bytes: int,
     adapters: AdapterShape | None,
 ) -> tuple[Plan, ...]:
     assert trainer in ("megatron", "fsdp"), trainer
@@ -77,4 +69,4 @@ def _planned(
     if adapters is not None:
         trained = adapter_shard_map(arch, source, adapters)
         ways.append((trained, factor_map(target, trained)))
-    return tuple(plan_transfer(*way, nodes, bucket_bytes) for way in ways)
+    return tuple(plan_transfer(*way, nodes) for way in ways)

@@ -56,7 +56,7 @@ def write(directory: Path, seed: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of this module."""
-    return task_main("verl_hpc.testing.letters", __doc__, write, argv)
+    return task_main("python -m verl_hpc.testing.letters", __doc__, write, argv)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write the files of an example's task: the command line that these modules share."""
+"""Write the files of an example's task: the command line that these programs share."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
 
 
 def task_main(
-    module: str,
+    program: str,
     description: str | None,
     write: Callable[[Path, int], str],
     argv: Sequence[str] | None,
 ) -> int:
-    """Run the command line of a task's module; return the exit status.
+    """Run the command line of a task's program; return the exit status.
 
     Args:
-        module: its name.
+        program: how it is called.
         description: its docstring.
         write: writes the files into a directory, by a seed; returns what it has written.
         argv: words of the command line; those of this process if None.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=program, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     parser.add_argument("--seed", type=int, default=0, help="seed of the rows")

@@ -212,22 +212,6 @@ class Settings:
             sum_p_squared="sum_p_squared" in self.advantage.needs,
         )
 
-    @property
-    def log_probs_before(self) -> bool:
-        """Whether the policy's log-probs are needed before its update, by another operator or by
-        optimizer steps after the first; otherwise the update's own forward pass gives them."""
-        config, algorithm = self._config, self._config.algorithm
-        return (
-            algorithm.old_log_probs == "recompute"
-            or config.batch.mini_batches * config.batch.update_epochs > 1
-            or algorithm.kl.placement == "reward"
-            or self.correction is not None
-            or self.select is not None
-            or "sum_p_squared" in self.advantage.needs
-            # Steps that leave the policy alone prove its weights arrived all the same.
-            or ("values" in self.advantage.needs and config.critic.warmup_steps > 0)
-        )
-
     @cached_property
     def advantage(self) -> Advantage:
         """Advantage estimator, from the package or a user's file."""

@@ -66,6 +66,8 @@ class Steps:
         self._run, self._recipe, self._enter, self._refit = run, recipe, enter, refit
         self._next: _Batch | None = None
         self._generates = recipe.generates
+        self._is_ahead = self._generates and run.config.rollout.staleness > 0
+        self._leads = any(place.leads for place in run.places.values())
 
     def take(self, step: int, progress: Progress, make_next: MakeNext | None = None) -> StepResult:
         """Run a step; every rank calls it.
@@ -104,10 +106,6 @@ class Steps:
             self._run.session.control.broadcast(position_there, root=rollout.place.ranks[0])
             or position
         )
-
-    @property
-    def _is_ahead(self) -> bool:
-        return self._generates and self._run.config.rollout.staleness > 0
 
     def make_ahead(self, step: int, position: Position) -> None:
         """Generate for a step while another trains, with rollout.staleness."""
@@ -206,12 +204,15 @@ class Steps:
             self._enter(self._recipe.pipeline(progress.step), progress.step, WAIT, "all")
         # Else the sequences are the data's, and no response of the model.
         look = step_samples(self._run, values.made) if self._generates else {}
-        leads = any(place.leads for place in self._run.places.values())
         rewards: Sequence[float] = ()
         scores = values.made.get("scores")
-        if leads and isinstance(scores, Scores) and self._run.config.metrics.prometheus is not None:
+        if (
+            self._leads
+            and isinstance(scores, Scores)
+            and self._run.config.metrics.prometheus is not None
+        ):
             rewards = tuple(scores.values)
-        said = (mine if leads else {}, look, rewards) if leads or look else None
+        said = (mine if self._leads else {}, look, rewards) if self._leads or look else None
         together, looks = dict(metrics), []
         for part in self._run.session.control.gather(said):
             if part is not None:

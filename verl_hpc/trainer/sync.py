@@ -224,17 +224,20 @@ class WeightSync:
         engine = self._rollout.engine
         if engine is not None:
             engine.begin_update()
-        sent = list(self._send())
+        received, minimum, seconds = 0, 0, 0.0
+        for least, stats in self._send():
+            received += stats.received_bytes.total()
+            minimum += least
+            seconds += stats.seconds
         for training, parts in self._offloads:
             for part in parts:
                 training.offload(part)
         if engine is not None:
             engine.finish_update()
-        received = sum(stats.total_received_bytes for _, stats in sent)
         return {
             "reshard/received_bytes": float(sum(self._session.control.allgather(received))),
-            "reshard/minimum_bytes": float(sum(minimum for minimum, _ in sent)),
-            "reshard/seconds": sum(stats.seconds for _, stats in sent),
+            "reshard/minimum_bytes": float(minimum),
+            "reshard/seconds": seconds,
         }
 
     def _send(self) -> Iterator[tuple[int, TransferStats]]:

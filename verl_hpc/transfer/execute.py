@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -51,12 +52,12 @@ class OwnCopies:
     def run(self, sums: Sums | None) -> None:
         """Copy everything."""
         for copy in self._copies:
-            digest = Digest()
+            digest = Digest() if sums is not None and copy.summed else None
             for to, frm in copy.summed:
                 to.copy_(frm)
-                if sums is not None:
+                if digest is not None:
                     digest.add(frm)
-            if sums is not None and copy.summed:
+            if sums is not None and digest is not None:
                 sums.know(copy.fragment, digest.found())
             for to, frm in copy.copies:
                 to.copy_(frm)
@@ -92,7 +93,7 @@ class Transfer:
     Args:
         plan: the whole plan, the same on every rank.
         rank: this rank; holders of the plan are ranks of the default process group.
-        reader: reads the plan's files, if it has any.
+        reader: reads the plan's files, if it has any; every rank has one then.
         verify: compare a checksum of every received message with the sender's.
         nodes: name of each rank's node, for the message where a checksum differs.
         rounds: number of rounds in flight at a time.
@@ -116,6 +117,7 @@ class Transfer:
         self.moves: RankMoves = moves_of(plan, rank)
         self._meets = any(self.moves.hops)  # another rank, in some step
         self.reader = reader
+        assert reader is not None or not self.moves.reads, "the plan has files to read"
         self.verify = verify
         self.nodes = nodes
         self._rounds, self._neighbours = rounds, neighbours or {}
@@ -149,7 +151,8 @@ class Transfer:
             bound = self._bind(memory)
             bound.copies.run(sums)
             stats.copied_bytes = bound.copies.num_bytes
-            together(lambda: self._read(memory, stats))
+            if self.reader is not None:
+                together(partial(self._read, self.reader, memory, stats))
             if self._meets:
                 bound.exchange.run(sums, stats)
             if sums is not None:
@@ -173,10 +176,9 @@ class Transfer:
             self._bound = _Bound(memory, copies, exchange)
         return self._bound
 
-    def _read(self, memory: Memory, stats: TransferStats) -> None:
+    def _read(self, reader: Reader, memory: Memory, stats: TransferStats) -> None:
         for read in self.moves.reads:
-            assert self.reader is not None
-            data = self.reader.read(read.file, read.dataset, read.box)
+            data = reader.read(read.file, read.dataset, read.box)
             for to in memory.windows(read.targets, read.fragment):
                 to.copy_(data)
             stats.read_bytes += read.fragment.num_bytes

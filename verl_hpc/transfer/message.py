@@ -3,7 +3,7 @@ pairs of ranks."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -41,9 +41,9 @@ class Message:
 class TransferStats:
     """Payload bytes of one rank; checksums are not counted."""
 
-    sent_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    sent_bytes: Counter[int] = field(default_factory=Counter)
     """Bytes sent to each rank."""
-    received_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    received_bytes: Counter[int] = field(default_factory=Counter)
     """Bytes received from each rank."""
     copied_bytes: int = 0
     """Bytes copied from the rank's own source memory."""
@@ -67,10 +67,6 @@ class TransferStats:
         """Count a message that arrives."""
         self.received_bytes[message.peer] += message.data.numel()
         self.in_place_bytes += message.in_place * message.data.numel()
-
-    @property
-    def total_received_bytes(self) -> int:
-        return sum(self.received_bytes.values())
 
 
 def exchange(sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> None:

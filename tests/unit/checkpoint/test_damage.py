@@ -89,18 +89,12 @@ def test_a_file_of_another_save_is_noticed(step, model, tmp_path):
         contents(step, tmp_path / "out")
 
 
-@pytest.mark.parametrize("number", [1, 5])
+@pytest.mark.parametrize("number", [3, 5])
 def test_a_step_of_another_format_is_refused_and_is_no_damage(step, monkeypatch, number):
-    if number == 1:
-        files = json.loads((step / "manifest.json").read_text())["files"]
-        sizes = {name: written["bytes"] for name, written in files.items()}
-        old = {"format": 1, "step": 6, "time": 0.0, "num_ranks": 2, "files": sizes}
-        (step / "manifest.json").write_text(json.dumps(old))
-    else:
-        manifest = Step(step).manifest
-        with monkeypatch.context() as patch:
-            patch.setattr(schema, "FORMAT_VERSION", number)
-            write_manifest(step, manifest)
+    manifest = Step(step).manifest
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "FORMAT_VERSION", number)
+        write_manifest(step, manifest)
     message = f"format {number} of checkpoints, this program reads"
     with pytest.raises(CheckpointError, match=message) as caught:
         Step(step)

@@ -125,7 +125,7 @@ FORGERIES = {
     soft_link: "link to somewhere else",
     virtual: "is somewhere else",
     external_storage: "is somewhere else",
-    compressed: "other filters",
+    compressed: "otherwise filtered",
     huge: "more than the file has",
     of_other_elements: "load",
     of_other_bits: "meant to be torch.float32",

@@ -15,9 +15,10 @@ import subprocess
 import tarfile
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from tests.unit.cluster.requests import CONTAINERS, profile, request
 from verl_hpc.cluster.containers import BwrapConfig, ContainerConfig, PodmanConfig
@@ -35,11 +36,13 @@ default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 """
 
 
+KINDS = get_args(get_args(ContainerConfig)[0])
+
+
 def prefix(directory, kind, **fields):
     """Shell words that enter the container."""
-    site = profile(
-        directory, container=CONTAINERS[kind] | fields, mpi="none", environment={"MINE": "1"}
-    )
+    container = CONTAINERS.get(kind, {"kind": kind, "image": "/image"}) | fields
+    site = profile(directory, container=container, mpi="none", environment={"MINE": "1"})
     return " ".join(plan_job(request(directory, site=site)).prefix)
 
 
@@ -63,13 +66,13 @@ def test_words_that_enter_a_container(tmp_path, kind, fields, words):
     assert words in prefix(tmp_path, kind, **fields)
 
 
-@pytest.mark.parametrize("kind", CONTAINERS)
-def test_what_is_empty_gives_no_empty_option(kind):
+@pytest.mark.parametrize("config_class", KINDS)
+def test_what_is_empty_gives_no_empty_option(config_class):
     """`--entrypoint=` is meant: it takes the image's own away."""
-    empty = {"mounts": [], "modules": [], "options": [], "gpu": "none"}
-    config = TypeAdapter(ContainerConfig).validate_python(CONTAINERS[kind])
-    fields = type(config).model_fields
-    config = config.model_copy(update={name: empty[name] for name in empty if name in fields})
+    fields = config_class.model_fields
+    (kind,) = get_args(fields["kind"].annotation)
+    empty = {"image": "/image", "mounts": [], "modules": [], "options": [], "gpu": "none"}
+    config = config_class(kind=kind, **{name: empty[name] for name in empty if name in fields})
     words = [*config.prefix([], []), *(setting.text for setting in config.srun_options([], []))]
     meant = ["--entrypoint="] if kind in ("podman", "docker") else []
     assert [word for word in words if word.endswith("=")] == meant

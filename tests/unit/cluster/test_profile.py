@@ -7,13 +7,12 @@ import yaml
 from pydantic import BaseModel
 
 from tests.unit.cluster.requests import CONTAINERS, CPU_SITE, ROOT, SITE, profile, write
-from verl_hpc.cluster.accounts import BudgetConfig
 from verl_hpc.cluster.containers import ContainerConfig
 from verl_hpc.cluster.gpu import GpuFigures
 from verl_hpc.cluster.profile import load_for_job, load_profile, parse_site_override
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT
 from verl_hpc.cluster.setting import SITE as FROM_SITE
-from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
+from verl_hpc.cluster.site import BudgetConfig, PreflightConfig, RestartConfig, Site
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import LinkFigures
 

@@ -135,7 +135,7 @@ def test_a_plan_is_the_ledger_and_the_time_model():
     arch = read_architecture(SIZES / "Llama-3.1-70B-Instruct.json")
     archs = dict.fromkeys(config.role_settings, arch)
     layouts = run_layouts(config, arch, 128, ranks_per_node=8)
-    told = ledger(config, archs, layouts, MACHINE.hardware, counts_buckets=True)
+    told = ledger(config, archs, layouts, MACHINE.hardware, counts_peers=True)
     assert plan.ledger.all_phases == told.all_phases
     step = predict_step(config, archs, layouts, MACHINE)
     assert plan.step.seconds == step.seconds

@@ -66,7 +66,7 @@ def test_weights_go_from_files_through_training_to_rollout_and_back(tmp_path):
     reshard = Transfer(plan_transfer(train, rollout, (0,)), 0)
     stats = reshard.run(trained, generating, torch.bfloat16)
     assert (stats.read_bytes, stats.copied_bytes) == (0, 2 * arch.num_parameters)
-    assert stats.total_received_bytes == stats.messages == 0
+    assert stats.received_bytes.total() == stats.messages == 0
 
     q, k, v = (weights[f"model.layers.2.self_attn.{n}_proj.weight"] for n in "qkv")
     fused = generating["model.layers.2.self_attn.qkv_proj.weight"].view(-1, arch.hidden_size)

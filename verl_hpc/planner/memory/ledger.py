@@ -1,10 +1,9 @@
 """The memory ledger of a run: every phase on every rank, and the fullest rank of each.
 
 Ranks that hold the same are counted once: a rank's class is its pipeline stage in each role's
-layout, its stage of its rollout engine, if it has one, and its buckets where they are counted. So a
-run on thousands of ranks has a dozen classes. Each class is represented by its first rank. Replicas
-differ slightly in the optimizer state they own, by the padding between parameters: about a
-millionth of the model.
+layout, and its stage of its rollout engine, if it has one. So a run on thousands of ranks has a
+dozen classes. Each class is represented by its first rank. Replicas differ slightly in the
+optimizer state they own, by the padding between parameters: about a millionth of the model.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.rank import RankMemory
 from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.memory.shape import RoleShape
-from verl_hpc.planner.memory.transfer import counted_buckets, counted_peers
+from verl_hpc.planner.memory.transfer import counted_peers
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,13 @@ class Ledger(PlannedRun):
                 (rank - first) // span if 0 <= rank - first < size else -1
                 for first, size, span in spans
             ]
-            buckets = 0 if self.bucket_bytes is None else self.bucket_bytes[rank]
-            first_of.setdefault((*stages, self.engine_stages.get(rank, -1), buckets), rank)
+            first_of.setdefault((*stages, self.engine_stages.get(rank, -1)), rank)
         return first_of
 
     def _ranks_to_look_at(self) -> Iterator[int]:
         """Yield ranks in ascending order, the first of each class among them: after each rank where
         a role's stage or the engines begin, only as many as one engine has, since the following
         ones repeat them."""
-        if self.bucket_bytes is not None:
-            yield from range(self.layouts.num_ranks)
-            return
         engines, engine = self.layouts.replicas, 1
         starts = {0, self.layouts.num_ranks}
         for one in (self.layouts.train[name] for name in self.shapes):
@@ -112,7 +107,7 @@ def ledger(
     archs: Mapping[str, Architecture] | Architecture,
     layouts: RunLayouts,
     hardware: Hardware,
-    counts_buckets: bool = False,
+    counts_peers: bool = False,
 ) -> Ledger:
     """Predict the memory of a run.
 
@@ -121,8 +116,8 @@ def ledger(
         archs: of every role's model by its name, or one for all.
         layouts: of the run on its ranks (`placement.layouts.run_layouts`).
         hardware: of the nodes.
-        counts_buckets: plan the transfer of weights, where that is quick, and count its buckets and
-            peers; otherwise use bounds. A search, which checks parts of a run, cannot plan it.
+        counts_peers: plan the transfer of weights, where that is quick, and count its peers;
+            otherwise assume a number. A search, which checks parts of a run, cannot plan it.
     """
     settings, on_gpu = config.role_settings, hardware.kind.is_gpu
     by_role = dict.fromkeys(settings, archs) if isinstance(archs, Architecture) else archs
@@ -131,14 +126,13 @@ def ledger(
         for name, role in settings.items()
         if role.shares is None
     }
-    rollout = buckets = peers = None
+    rollout = peers = None
     if config.generates:
         first = by_role[next(iter(settings))]
         rollout = rollout_shape(config, first, on_gpu)
-        if counts_buckets:
-            buckets = counted_buckets(config, first, layouts, hardware)
+        if counts_peers:
             peers = counted_peers(config, first, layouts, hardware)
-    return Ledger(config, layouts, hardware, shapes, rollout, settings, buckets, peers)
+    return Ledger(config, layouts, hardware, shapes, rollout, settings, peers)
 
 
 def ledger_on(
@@ -146,7 +140,7 @@ def ledger_on(
     archs: Mapping[str, Architecture],
     num_ranks: int,
     hardware: Hardware,
-    counts_buckets: bool = False,
+    counts_peers: bool = False,
 ) -> Ledger:
     """Lay a run out on so many ranks as the run does, and predict its memory.
 
@@ -155,4 +149,4 @@ def ledger_on(
     """
     first, per_node = archs[next(iter(config.role_settings))], hardware.ranks_per_node
     layouts = run_layouts(config, first, num_ranks, archs=archs, ranks_per_node=per_node)
-    return ledger(config, archs, layouts, hardware, counts_buckets)
+    return ledger(config, archs, layouts, hardware, counts_peers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,8 +25,6 @@ class PlannedRun:
     """Shape of each role, without those that compute in another's engine."""
     rollout: RolloutShape | None
     settings: Mapping[str, RoleSettings] = field(repr=False)
-    bucket_bytes: Sequence[int] | None = None
-    """Transfer buffers of each rank, in bytes; None assumes the upper bound."""
     peers_outside: int | None = None
     """Ranks of other nodes with which the busiest rank exchanges weights; None assumes a number."""
 

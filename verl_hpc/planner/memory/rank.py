@@ -22,7 +22,7 @@ from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.quantised import quantised_copies
 from verl_hpc.planner.memory.rollout import RolloutShape
 from verl_hpc.planner.memory.step_rows import columns, longest_row, num_micro_batches, rectangles_of
-from verl_hpc.planner.memory.transfer import most_bucket_bytes, page_locked
+from verl_hpc.planner.memory.transfer import bucket_bytes, page_locked
 
 Terms = dict[str, int]
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -71,7 +71,7 @@ class RankMemory:
     def phases(self) -> Iterator[Phase]:
         """Yield all phases of the rank."""
         yield from self._build()
-        loading = {"buckets": most_bucket_bytes(self._on_gpu)}
+        loading = {"buckets": bucket_bytes(self._on_gpu)}
         yield self._phase("load", "", self._loaded(), loading)
         if self._run.rollout is not None:
             yield from self._rollout_phases()
@@ -118,9 +118,7 @@ class RankMemory:
         """Buffers of the transfer between training and generation."""
         if self._run.rollout is None:
             return {}
-        counted = self._run.bucket_bytes
-        most = most_bucket_bytes(self._on_gpu)
-        terms = {"buckets": most if counted is None else counted[self._rank]}
+        terms = {"buckets": bucket_bytes(self._on_gpu)}
         if (given := self._arriving) is not None:
             terms["rollout.adapters"] = kept_base.factor_bytes(*given)
         return terms

@@ -94,9 +94,9 @@ TERMS: Mapping[str, Term] = {
         "as the engine's weights", "on cores, oneDNN's copies of linear layers; embeddings are not"
     ),
     "buckets": Term(
-        "those of the transfer's own plan on up to 16 ranks on cores, which read their neighbours' "
-        "memory, of up to 32 GiB of weights in all; else rounds under way x 2 x the bucket's size",
-        "an upper bound on GPUs, of larger runs, in searches, and while weights are loaded",
+        "rounds under way x 2 x the bucket's size",
+        "an upper bound: messages of small models fill no bucket, and ranks on cores read their "
+        "neighbours' memory",
     ),
     "part": Term(
         "of a model without a layer table: the whole tensors that are sent to an engine at a time, "

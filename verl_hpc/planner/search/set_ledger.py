@@ -12,7 +12,7 @@ from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.placement.bases import alone, shared_bases
+from verl_hpc.placement.bases import shared_bases
 from verl_hpc.placement.layouts import Groups, RunLayouts
 from verl_hpc.planner.memory.ledger import Ledger
 from verl_hpc.planner.memory.rollout import rollout_shape
@@ -79,8 +79,6 @@ class SetLedgers:
         tp = next((one.rollout_tp for one in options.values() if one.rollout_tp), None)
         engines = () if tp is None else self._engines(num_ranks, tp)
         ledger = set_ledger(self._run, cuts, sharing, engines, tp)
-        if alone(ledger.settings, ledger.layouts.train):
-            return False
         first, *others = (rank for rank in ledger.classes.values() if rank < num_ranks)
         # After the first class, the last ones refuse most often.
         for rank in (first, *reversed(others)):

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from verl_hpc.algorithms.advantage import Advantage
+from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.config.role import ACTOR, CRITIC, PRM, PRM_REFERENCE, REFERENCE, REWARD, TEACHER
 from verl_hpc.config.run import RunConfig
 from verl_hpc.placement.layouts import ROLLOUT, SCORING
@@ -68,21 +70,27 @@ def _scores(config: RunConfig, prefix: str = "") -> Work:
     return Work(f"{prefix}reward", "score", SCORING, ["rows", *names], gives, greedy=greedy)
 
 
-def log_probs_before(config: RunConfig) -> bool:
-    """Whether a forward pass of the policy comes before its update
-    (`trainer.settings.Settings.log_probs_before`)."""
+def log_probs_before(config: RunConfig, loss: PolicyLoss, advantage: Advantage) -> bool:
+    """Whether the policy's log-probs are needed before its update, by another operator or by
+    optimizer steps after the first; otherwise the update's own forward pass gives them.
+
+    Args:
+        config: of a run of recipe rl.
+        loss: of the policy.
+        advantage: its estimator.
+    """
     algorithm, batch = config.algorithm, config.batch
     return (
-        config.recipe == "distillation"
-        or algorithm.old_log_probs == "recompute"
+        algorithm.old_log_probs == "recompute"
         or batch.mini_batches * batch.update_epochs > 1
         or algorithm.kl.placement == "reward"
         or algorithm.correction is not None
         or config.rollout.verify.on_mismatch == "correct"
         or algorithm.top_entropy < 1
-        or algorithm.loss.selects
-        or "sum_p_squared" in algorithm.advantage.needs
-        or ("values" in algorithm.advantage.needs and config.critic.warmup_steps > 0)
+        or loss.selects
+        or "sum_p_squared" in advantage.needs
+        # Steps that leave the policy alone prove its weights arrived all the same.
+        or ("values" in advantage.needs and config.critic.warmup_steps > 0)
     )
 
 
@@ -113,12 +121,14 @@ def _rl(config: RunConfig) -> Iterator[Work]:
 
 
 def _log_probs(config: RunConfig) -> Iterator[Work]:
-    if log_probs_before(config):
+    algorithm = config.algorithm
+    before = config.recipe == "distillation"
+    if before or log_probs_before(config, algorithm.loss, algorithm.advantage):
         yield _infer("old_log_probs", ACTOR, "old")
     if REFERENCE not in config.role_settings:
         return
     yield _infer("ref_log_probs", REFERENCE, "reference")
-    if config.algorithm.kl.placement == "reward":
+    if algorithm.kl.placement == "reward":
         needs = (*_BATCH, "old", "reference")
         yield Work("kl_penalty", "host", ACTOR, needs, ("penalty",), changes_state=True)
 

@@ -104,14 +104,12 @@ def _spreads_of_tokens(
     """Return `critic/NAME/mean`, `max` and `min` over all ranks' unmasked tokens, if there are
     any."""
     mine = {}
-    counts = [mask.bool() for mask in masks]
-    if place.leads_group and any(count.any() for count in counts):
+    if place.leads_group and masks and (counts := torch.cat([*masks]).bool()).any():
         for name, rows in columns.items():
-            pairs = zip(rows, counts, strict=True)
-            values = torch.cat([row[count].double().cpu() for row, count in pairs])
+            values = torch.cat([*rows])[counts].double().cpu()
             largest, smallest = values.max().item(), values.min().item()
             mine[name] = len(values), values.sum().item(), largest, smallest
-    gathered = [of_rank for of_rank in place.allgather(mine) if of_rank]
+    gathered = list(filter(None, place.allgather(mine)))
     metrics = {}
     for name in columns if gathered else ():
         num_tokens, sums, largest, smallest = zip(*(g[name] for g in gathered), strict=True)

@@ -48,7 +48,7 @@ def grade(
     outputs = teacher.engine.infer(sequences[TOKENS], settings.temperature, wanted)
 
     def column(output: str) -> list[torch.Tensor]:
-        return response_parts(samples, sequences, outputs, output)
+        return response_parts(samples, sequences.positions, outputs, output)
 
     columns = {TEACHER_LOG_PROBS: column("log_probs")}
     widths = {}

@@ -49,26 +49,22 @@ class OldLogProbsSettings:
     """Also return the sums of squared probabilities."""
 
 
-def response_part(prompt_length: int, per_token: torch.Tensor) -> torch.Tensor:
-    """Return the response tokens' part of (L - 1,) outputs, in which element i belongs to token i +
-    1."""
-    return per_token[prompt_length - 1 :]
-
-
 def response_parts(
-    samples: Samples, columns: Columns, outputs: Sequence[TokenOutputs], output: str
+    samples: Samples, positions: Sequence[int], outputs: Sequence[TokenOutputs], output: str
 ) -> list[torch.Tensor]:
-    """Apply `response_part` to an output of all samples of a rank.
+    """Return the response tokens' part of an output, (L - 1, ...) of a sample, in which element i
+    belongs to token i + 1.
 
     Args:
-        outputs: outputs of each sample.
+        positions: positions of the samples.
+        outputs: outputs of each of them.
         output: a field of `TokenOutputs`, which must be present.
     """
     parts = []
-    for position, of_sample in zip(columns.positions, outputs, strict=True):
+    for position, of_sample in zip(positions, outputs, strict=True):
         per_token = getattr(of_sample, output)
         assert per_token is not None, f"the engine has no {output}"
-        parts.append(response_part(samples.samples[position].prompt_length, per_token))
+        parts.append(per_token[samples.samples[position].prompt_length - 1 :])
     return parts
 
 
@@ -112,12 +108,14 @@ def old_log_probs(
     metrics = probe(place, settings, samples, sequences, outputs)
     log_probs = sequences[ROLLOUT_LOG_PROBS]
     if not settings.from_rollout:
-        log_probs = response_parts(samples, sequences, outputs, "log_probs")
+        log_probs = response_parts(samples, sequences.positions, outputs, "log_probs")
     columns = {OLD_LOG_PROBS: log_probs}
     if settings.keeps_entropy:
-        columns[ENTROPY] = response_parts(samples, sequences, outputs, "entropy")
+        columns[ENTROPY] = response_parts(samples, sequences.positions, outputs, "entropy")
     if settings.sum_p_squared:
-        columns[SUM_P_SQUARED] = response_parts(samples, sequences, outputs, "sum_p_squared")
+        columns[SUM_P_SQUARED] = response_parts(
+            samples, sequences.positions, outputs, "sum_p_squared"
+        )
     return Columns(sequences.positions, columns), metrics
 
 
@@ -138,8 +136,8 @@ def probe(
     metrics = compare(
         place,
         sequences,
-        response_parts(samples, sequences, outputs, like_rollout),
-        response_parts(samples, sequences, outputs, "entropy"),
+        response_parts(samples, sequences.positions, outputs, like_rollout),
+        response_parts(samples, sequences.positions, outputs, "entropy"),
     )
     check(place, settings.mismatch, metrics)
     return metrics
@@ -158,7 +156,7 @@ def log_probs_of(
 ) -> Columns:
     """Compute log-probs of the response tokens under a role's policy, as a column."""
     outputs = role.engine.infer(sequences[TOKENS], temperature)
-    log_probs = response_parts(samples, sequences, outputs, "log_probs")
+    log_probs = response_parts(samples, sequences.positions, outputs, "log_probs")
     return Columns(sequences.positions, {column: log_probs})
 
 
@@ -168,7 +166,7 @@ def values(
 ) -> tuple[Columns, Metrics]:
     """Compute values of the state before each response token."""
     outputs = critic.engine.infer(sequences[TOKENS])
-    rows = response_parts(samples, sequences, outputs, "values")
+    rows = response_parts(samples, sequences.positions, outputs, "values")
     return Columns(sequences.positions, {VALUES: rows}), {}
 
 

@@ -152,7 +152,7 @@ def _log_ratio(
         {TOKENS: [sequences[TOKENS][row] for row in rows]},
     )
     outputs = actor.engine.infer(mine[TOKENS])
-    of_responses = response_parts(samples, mine, outputs, "log_probs")
+    of_responses = response_parts(samples, mine.positions, outputs, "log_probs")
     total = torch.zeros((), dtype=torch.float64)
     for row, log_probs in zip(rows, of_responses, strict=True):
         ratio = log_probs.double() - reference[REF_LOG_PROBS][row].double()

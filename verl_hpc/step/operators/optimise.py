@@ -11,7 +11,7 @@ import torch
 from verl_hpc.algorithms.aggregation import Aggregation, Mode
 from verl_hpc.engines.protocol import NOTHING_MORE, OnOutputs, OutputOptions, Sums, TokenOutputs
 from verl_hpc.step.batch import MASK, TOKENS, Columns, Samples, pad_rows
-from verl_hpc.step.operators.infer import response_part
+from verl_hpc.step.operators.infer import response_parts
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
 
@@ -56,12 +56,8 @@ class MiniBatch:
         Args:
             output: a field of `TokenOutputs`.
         """
-        parts = []
-        for row, outputs in zip(self.rows, self.outputs, strict=True):
-            per_token = getattr(outputs, output)
-            assert per_token is not None, f"the engine has no {output}"
-            sample = self.samples.samples[self.sequences.positions[row]]
-            parts.append(response_part(sample.prompt_length, per_token))
+        positions = [self.sequences.positions[row] for row in self.rows]
+        parts = response_parts(self.samples, positions, self.outputs, output)
         padded = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
         return padded, self.column(self.masks, MASK).to(padded)
 

@@ -6,10 +6,9 @@ from verl_hpc.config.role import REFERENCE
 from verl_hpc.errors import ConfigError
 from verl_hpc.step.operators.examples import examples
 from verl_hpc.step.operators.infer import ref_log_probs
-from verl_hpc.step.operators.pairs import update_on_pairs
+from verl_hpc.step.operators.pairs import Rewards, compare_answers, update_on_pairs
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.recipe import Recipe
-from verl_hpc.trainer.recipes.pair_evaluation import pair_evaluation
 
 
 def dpo(run: RunContext) -> Recipe:
@@ -33,4 +32,22 @@ def dpo(run: RunContext) -> Recipe:
     )
     if run.config.evaluation.wanted:
         recipe.evaluation = pair_evaluation(run, loss.rewards, reference_free=loss.reference_free)
+    return recipe
+
+
+def pair_evaluation(run: RunContext, rewards: Rewards, *, reference_free: bool = False) -> Recipe:
+    """Build the flow of an evaluation of a policy on held-out pairs of answers.
+
+    Args:
+        run: a run with data.evaluation.
+        rewards: implicit rewards by which the policy compares two answers.
+        reference_free: the rewards need no log-probs under the reference.
+    """
+    recipe = Recipe("evaluation", run)
+    recipe.operator(
+        examples, settings=run.settings.evaluation_pairs, place="actor", name="pairs", prefix="val/"
+    )
+    if not reference_free:
+        recipe.operator(ref_log_probs, roles=["reference"], settings=1.0)
+    recipe.operator(compare_answers, roles=["actor"], settings=rewards)
     return recipe

@@ -6,7 +6,7 @@ from verl_hpc.step.operators.infer import ref_log_probs
 from verl_hpc.step.operators.labelled import labelled_examples, mismatched_answers, update_on_labels
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.recipe import Recipe
-from verl_hpc.trainer.recipes.pair_evaluation import pair_evaluation
+from verl_hpc.trainer.recipes.dpo import pair_evaluation
 
 
 def kto(run: RunContext) -> Recipe:

@@ -14,6 +14,7 @@ from verl_hpc.generation.choose import choose_tokens, select_tokens, shape_score
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.refill import generate_mixed
 from verl_hpc.generation.score import score, score_sets
+from verl_hpc.planner.timing.operators import log_probs_before
 from verl_hpc.step.operators.advantages import advantages
 from verl_hpc.step.operators.assign import assign
 from verl_hpc.step.operators.infer import model_scores, old_log_probs, ref_log_probs, values
@@ -211,7 +212,7 @@ def add_log_probs(recipe: Recipe, run: RunContext) -> None:
     """Add the passes for old and reference log-probs, and the KL penalty on the reward, if the run
     needs them."""
     settings, kl = run.settings, run.config.algorithm.kl
-    if settings.log_probs_before:
+    if log_probs_before(run.config, settings.loss, settings.advantage):
         recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)
     if kl.placement != "none":
         recipe.operator(ref_log_probs, roles=["reference"], settings=settings.temperature)

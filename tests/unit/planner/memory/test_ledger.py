@@ -21,7 +21,7 @@ from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.overheads import PEER_IN_NODE, PEER_OUTSIDE, PEERS_OUTSIDE
 from verl_hpc.planner.memory.phase import PHASES
 from verl_hpc.planner.memory.terms import TERMS, term
-from verl_hpc.planner.memory.transfer import counted_peers, most_bucket_bytes, page_locked
+from verl_hpc.planner.memory.transfer import bucket_bytes, counted_peers, page_locked
 from verl_hpc.planner.refit_plan import refit_plans
 
 H100 = Hardware(KINDS["H100-80"], 8, host_bytes=2000 * GIB)
@@ -39,10 +39,10 @@ def shipped(name):
     return ledger(*launched(name), hardware)
 
 
-def small(num_ranks=4, hardware=H100, counts_buckets=False, **changes):
+def small(num_ranks=4, hardware=H100, counts_peers=False, **changes):
     config, arch = parse(**changes), architecture(max_positions=4096, dtype="bfloat16")
     layouts = run_layouts(config, arch, num_ranks, ranks_per_node=4)
-    return ledger(config, arch, layouts, hardware, counts_buckets)
+    return ledger(config, arch, layouts, hardware, counts_peers)
 
 
 def big(**more):
@@ -154,16 +154,16 @@ def test_every_rank_is_in_a_class_by_the_rank_that_stands_for_it(changes):
     expected = {}
     for rank in range(16):
         engine = found.engine_stages.get(rank)
-        expected.setdefault((stages.get(rank, -1), -1 if engine is None else engine, 0), rank)
+        expected.setdefault((stages.get(rank, -1), -1 if engine is None else engine), rank)
     assert found.classes == expected
 
 
 @pytest.mark.parametrize(("kind", "num_ranks"), [("H100-80", 4), ("cpu", 32)])
-def test_where_buckets_are_not_counted_they_are_the_most_that_they_can_be(kind, num_ranks):
+def test_buckets_are_the_most_that_they_can_be(kind, num_ranks):
     hardware = Hardware(KINDS[kind], 4)
-    found = small(num_ranks, hardware, counts_buckets=True, batch__size=32)
+    found = small(num_ranks, hardware, counts_peers=True, batch__size=32)
     update = next(phase for phase in found.phases if phase.name == "update")
-    assert update.device["buckets"] == most_bucket_bytes(kind != "cpu")
+    assert update.device["buckets"] == bucket_bytes(kind != "cpu")
 
 
 def test_channels_to_all_ranks_of_other_nodes_are_counted():
@@ -184,7 +184,7 @@ def test_channels_to_all_ranks_of_other_nodes_are_counted():
         for rank in range(0, 256, 16)
     )
     of_both = [
-        ledger(config, arch, layouts, hardware, counts_buckets=counts).of_rank(0)[-1].device
+        ledger(config, arch, layouts, hardware, counts_peers=counts).of_rank(0)[-1].device
         for counts in (False, True)
     ]
     assumed, counted = (terms["p2p_channels"] - 7 * PEER_IN_NODE for terms in of_both)

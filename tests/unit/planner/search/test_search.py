@@ -84,14 +84,6 @@ def test_nothing_fits():
         search(config, archs, machine(4, 2.0), 2)
 
 
-def test_a_base_that_must_be_shared_leaves_only_layouts_that_share_it():
-    config, archs, on, found = the_best(lora={"share_base": True})
-    for candidate in found.ranking:
-        assert executed(config, candidate, archs, on).layouts.bases == {"critic": "actor"}
-    _, _, _, free = the_best(lora={})
-    assert len(free.ranking) > len(found.ranking) > 0
-
-
 def test_a_reference_that_starts_from_an_adapter_stays_in_the_actors_engine():
     """Its own engine would have to start from the adapter, too."""
     config, archs, on, found = the_best(lora={"path": "adapter"})

@@ -41,7 +41,7 @@ def test_it_fits_by_the_ledger_and_is_laid_out_as_told(model, num_gpus):
     assert again == verified.ledger.config
     layouts = run_layouts(again, MODELS[model], num_gpus, archs=archs, ranks_per_node=8)
     assert layouts.train == verified.ledger.layouts.train
-    told = ledger(again, archs, layouts, H100.hardware, counts_buckets=True)
+    told = ledger(again, archs, layouts, H100.hardware, counts_peers=True)
     assert told.fits and told.least_room_bytes == verified.ledger.least_room_bytes
 
 

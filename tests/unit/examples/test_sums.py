@@ -2,11 +2,11 @@
 
 import json
 
+from examples import sums
+from examples.sums import EVALUATION_SHARE, main
 from verl_hpc.data.split import is_held_out
 from verl_hpc.environments.calculator import Calculator
 from verl_hpc.environments.environment import Done
-from verl_hpc.testing import sums
-from verl_hpc.testing.sums import EVALUATION_SHARE, main
 
 
 def read(path):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from verl_hpc.testing.letter_values import LETTERS, NUM_LETTERS, ROWS, VALUES, main, make_scorer
+from examples.letter_values import LETTERS, NUM_LETTERS, ROWS, VALUES, main, make_scorer
 
 
 def mean_value(values, answer):

@@ -1,10 +1,10 @@
 """A task with a known optimum: answers of eight letters, which models score letter by letter.
 
-`python -m verl_hpc.testing.letter_values --out DIR --seed N` writes sft.jsonl and rl.jsonl, with
-rows such as {"prompt": "5200317=", "answer": "abdcaabd"}, and two sequence classifiers: `reward`
-scores the mean over an answer's letters of a: 1, b: 2 and anything else: 0, `cost` the share of b.
-Without a limit the highest reward is 2, for answers of b alone, at a cost of 1; if the mean cost
-may be c, it is 1 + c, for answers of a with a share c of b.
+`python examples/letter_values.py --out DIR --seed N` writes sft.jsonl and rl.jsonl, with rows such
+as {"prompt": "5200317=", "answer": "abdcaabd"}, and two sequence classifiers: `reward` scores the
+mean over an answer's letters of a: 1, b: 2 and anything else: 0, `cost` the share of b. Without a
+limit the highest reward is 2, for answers of b alone, at a cost of 1; if the mean cost may be c, it
+is 1 + c, for answers of a with a share c of b.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def write(directory: Path, seed: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of this module."""
-    return task_main("verl_hpc.testing.letter_values", __doc__, write, argv)
+    return task_main("python examples/letter_values.py", __doc__, write, argv)
 
 
 if __name__ == "__main__":

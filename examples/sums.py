@@ -1,10 +1,10 @@
 """The calculator example's task: sums that a tiny model cannot do, and a tool can.
 
-`python -m verl_hpc.testing.sums --out DIR --seed N` writes sft.jsonl, rl.jsonl and
-evaluation.jsonl. Rows of the last two are like {"prompt": "37*58=", "answer": "2146"}. Rows to
-imitate guess, `2371`, or sometimes call the calculator, `[37*58]2146=2146`, where the model writes
-the text between the brackets and after the equals sign. There are 2.4 million problems. Those of
-evaluation are the same for every seed; no seed has one of them in training.
+`python examples/sums.py --out DIR --seed N` writes sft.jsonl, rl.jsonl and evaluation.jsonl. Rows
+of the last two are like {"prompt": "37*58=", "answer": "2146"}. Rows to imitate guess, `2371`, or
+sometimes call the calculator, `[37*58]2146=2146`, where the model writes the text between the
+brackets and after the equals sign. There are 2.4 million problems. Those of evaluation are the same
+for every seed; no seed has one of them in training.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def write(directory: Path, seed: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of this module."""
-    return task_main("verl_hpc.testing.sums", __doc__, write, argv)
+    return task_main("python examples/sums.py", __doc__, write, argv)
 
 
 if __name__ == "__main__":

@@ -50,9 +50,3 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(json.dumps(report.as_json(), indent=1) if arguments.json else render_page(report))
     return 0
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("budget")

@@ -150,9 +150,3 @@ def _origin(name: str, is_set: bool, given: Sequence[str], record: Record | None
     if record is not None and record.covers(name):
         return "plan"
     return path if is_set else "default"
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("config")

@@ -49,9 +49,3 @@ def run(arguments: argparse.Namespace) -> int:
     )
     print(f"{arguments.out}: {count:,} parameters, checksums verified")
     return 0
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("export")

@@ -213,9 +213,3 @@ def _calls(frames: Sequence[Frame], full: bool) -> Iterator[str]:
 
 def _named(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("hang")

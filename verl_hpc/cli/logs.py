@@ -86,9 +86,3 @@ def _follow(directory: Path, arguments: argparse.Namespace) -> None:
             print(line)
         sys.stdout.flush()
         time.sleep(_POLL_S)
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("logs")

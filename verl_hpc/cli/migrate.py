@@ -160,9 +160,3 @@ def _found(words: Sequence[str]) -> Migration:
     if len(words) == 1 and "=" not in words[0]:
         raise ConfigError(f"{words[0]}: no such script or YAML file, and no key=value of verl's")
     return migrate(command_words(list(words)))
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("migrate")

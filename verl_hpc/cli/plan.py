@@ -275,9 +275,3 @@ def _whole(base: RunConfig, name: str, value: object) -> object:
     before: ParallelConfig | None = getattr(parent, "parallel", None)
     known = () if before is None else sorted(before.model_fields_set)
     return {field: ParallelConfig.model_fields[field].default for field in known} | dict(value)
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("plan")

@@ -72,9 +72,3 @@ def _one(directory: Path) -> int:
             print(f"{label}: {before:.3f} at step {first}, {after:.3f} at step {last}")
     print(path)
     return 0
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("report")

@@ -239,9 +239,3 @@ def _note_unused() -> None:
             f"{', '.join(unused)}: this shell sets what sbatch would read, and the job does not "
             "take it over; set it in the site profile, or give it with --directive"
         )
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("submit")

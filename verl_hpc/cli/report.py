@@ -2,8 +2,8 @@
 
 `report scaling RUN RUN ...` writes the page that computing centres ask for, as Markdown: strong
 and weak scaling of runs that differ in ranks, layout and batch.size alone; with --predict also
-what the time model of `plan` makes of them, and beside --out FILE a picture, FILE.svg. A RUN is a
-run directory, or for scaling also the name of one below runs/.
+what the time model of `plan` makes of them. A RUN is a run directory, or for scaling also the name
+of one below runs/.
 
 examples:
   python -m verl_hpc report runs/quickstart-latest/quickstart

@@ -22,7 +22,7 @@ from verl_hpc.planner.timing.step import StepTime, predict_step
 from verl_hpc.runs.find import find_run
 from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
 from verl_hpc.runs.scaling.page import Window, render_page, unit_of
-from verl_hpc.runs.scaling.prediction import Predicted, prediction_block, prediction_svg
+from verl_hpc.runs.scaling.prediction import Predicted, prediction_block
 
 APART = (f"{TIMING}testing", f"{TIMING}save_checkpoint")
 """Timers of periodic work, which is no part of a step's time."""
@@ -33,15 +33,13 @@ _GPU = "perf/max_memory_allocated_gb"
 
 @dataclass(frozen=True)
 class Prediction:
-    """How to predict the runs, and where to draw the prediction."""
+    """How to predict the runs."""
 
     cluster: str | None = None
     """Site profile; None takes the one that each run was submitted with."""
     model_config: Sequence[str] = ()
     efficiency: str | None = None
     """File with the time model's factors."""
-    picture: Path | None = None
-    """Path for the SVG."""
 
 
 def run_scaling(words: Sequence[str], arguments: argparse.Namespace) -> int:
@@ -64,8 +62,7 @@ def _prediction(arguments: argparse.Namespace) -> Prediction | None:
     cluster, efficiency = arguments.cluster, arguments.efficiency
     model_config = arguments.model_config or ()
     if arguments.predict:
-        picture = None if arguments.out is None else arguments.out.with_suffix(".svg")
-        return Prediction(cluster, model_config, efficiency, picture)
+        return Prediction(cluster, model_config, efficiency)
     if cluster or efficiency or model_config:
         raise ConfigError("--cluster, --efficiency and --model-config belong to --predict: add it")
     return None
@@ -106,14 +103,9 @@ def scaling_page(
 def _predicted(
     directories: Sequence[Path], runs: Sequence[Measured], window: Window, how: Prediction
 ) -> list[str]:
-    """Return the page's section on the prediction, and write its picture."""
+    """Return the page's section on the prediction."""
     steps = [_predict(path, window, how) for path in directories]
     predictions = [Predicted(step.seconds, step.operators) for step in steps]
-    unit = unit_of(runs)
-    name = None
-    if how.picture is not None:
-        write_file("--out", how.picture, prediction_svg(runs, predictions, unit))
-        name = how.picture.name
     factors = " ".join(dict.fromkeys(step.basis.sentence for step in steps))
     of = f" with factors of {how.efficiency}" if how.efficiency else ""
     note = (
@@ -121,7 +113,7 @@ def _predicted(
         f"the compared steps were on average. {factors} Efficiency is of prompts a second and "
         "rank, against the smallest size."
     )
-    return prediction_block(runs, predictions, unit, note, name)
+    return prediction_block(runs, predictions, unit_of(runs), note)
 
 
 def _predict(path: Path, window: Window, how: Prediction) -> StepTime:

@@ -89,7 +89,7 @@ class MetricsConfig(Section):
     swanlab: SwanlabConfig | None = None
     """An offline run of SwanLab, in swanlab/ of the run directory."""
     report: bool = True
-    """report.html, and its curves as plots/*.svg, at the end."""
+    """report.html at the end."""
 
 
 _PACKAGES = {

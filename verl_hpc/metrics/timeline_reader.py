@@ -8,18 +8,16 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from verl_hpc.config.regular_file import open_regular
+from verl_hpc.runs.logs.read import last_lines
+from verl_hpc.runs.records import as_record
 
 DIRECTORY = "timeline"
 _NAME = re.compile(r"rank_(\d{5,9})\.jsonl")
 _STEP = re.compile(rb'\{"step": (\d{1,12}),')
 _MOST_FILES = 1024
 _MOST_BYTES = 1_000_000
-_BLOCK = 16_384
-_OUT_OF_ORDER = 16
-"""Most steps by which a line may be older than one before it."""
+"""Bytes that are read at the end of a file; a rank's own has fewer (`timeline.MAX_BYTES`)."""
 
 
 @dataclass(frozen=True)
@@ -56,32 +54,26 @@ def read_timeline(run_directory: Path, steps: Iterable[int] | None) -> list[Inte
     Lines that are torn or malformed are left out, and so are files that are not regular.
     """
     wanted = None if steps is None else frozenset(steps)
-    if wanted is not None and not wanted:
-        return []
-    first = 0 if wanted is None else min(wanted)
     intervals = [
         interval
         for rank, path in rank_files(run_directory)
-        for interval in _intervals(rank, _lines(path, first), wanted)
+        for interval in _intervals(rank, last_lines(path, _MOST_BYTES), wanted)
     ]
     return sorted(intervals, key=lambda interval: (interval.rank, interval.start, interval.stop))
 
 
 def step_range(run_directory: Path) -> tuple[int, int] | None:
     """Return the oldest and the newest step of any rank; None without a timeline."""
-    ends = [
-        interval.step
-        for rank, path in rank_files(run_directory)
-        for lines in (_head(path), _tail(path, _BLOCK)[0])
-        for interval in _intervals(rank, lines)
-    ]
+    files = [(rank, last_lines(path, _MOST_BYTES)) for rank, path in rank_files(run_directory)]
+    # The last line may be torn.
+    ends = [i.step for rank, lines in files for i in _intervals(rank, [*lines[:1], *lines[-2:]])]
     return (min(ends), max(ends)) if ends else None
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
     """Return all lines of one rank's file that are intervals, each with its step and its line
     break."""
-    text = ((line, _interval(0, line)) for line in _lines(path, 0))
+    text = ((line, _interval(0, line)) for line in last_lines(path, _MOST_BYTES))
     return [(i.step, line.decode("ascii") + "\n") for line, i in text if i is not None]
 
 
@@ -99,55 +91,9 @@ def _intervals(
 
 def _interval(rank: int, line: bytes) -> Interval | None:
     try:
-        row = json.loads(line.decode("ascii"))
-        start, stop = float(row["start"]), float(row["stop"])
-        step, names = row["step"], (row["operator"], row["placement"])
-        if not (_is_step(step) and all(map(_is_name, names)) and 0 <= start <= stop < math.inf):
-            return None
-        return Interval(rank, step, *names, start, stop)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        interval = as_record({**json.loads(line.decode("ascii")), "rank": rank}, Interval)
+    except (ValueError, TypeError, RecursionError):
         return None
-
-
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**12
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable()
-
-
-def _lines(path: Path, first_step: int) -> list[bytes]:
-    """Return the lines from a step on, and often some before them; steps are nearly in order."""
-    size = _BLOCK
-    while True:
-        lines, is_all = _tail(path, size)
-        oldest = next(_intervals(0, lines), None)
-        if is_all or size >= _MOST_BYTES:
-            return lines
-        if oldest is not None and oldest.step < first_step - _OUT_OF_ORDER:
-            return lines
-        size = min(4 * size, _MOST_BYTES)
-
-
-def _tail(path: Path, size: int) -> tuple[list[bytes], bool]:
-    """Return the whole lines among a file's last bytes, and whether these are all of it."""
-    try:
-        with open_regular(path) as file:
-            end = file.seek(0, 2)
-            file.seek(max(end - size, 0))
-            data = file.read(size)
-    except OSError:
-        return [], True
-    if end <= size:
-        return data.splitlines(), True
-    return data.splitlines()[1:], False
-
-
-def _head(path: Path) -> list[bytes]:
-    """Return the first line."""
-    try:
-        with open_regular(path) as file:
-            return [file.readline(_BLOCK)]
-    except OSError:
-        return []
+    is_named = (interval.operator + interval.placement).isprintable()
+    is_timed = 0 <= interval.start <= interval.stop < math.inf
+    return interval if is_named and is_timed and 0 <= interval.step < 10**12 else None

@@ -146,7 +146,7 @@ print(*sorted({heavy!r} & {{name.partition('.')[0] for name in sys.modules}}))
 
 
 LOGIN_MODULES = (
-    "cli.main cli.plan cli.plan_inputs cli.plan_svg cli.plan_text cli.reshard config.load "
+    "cli.main cli.plan cli.plan_inputs cli.plan_text cli.reshard config.load "
     "layout.report layout.safetensors placement.balance placement.layouts planner.plan"
 )
 

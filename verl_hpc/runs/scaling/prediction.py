@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from verl_hpc.runs.scaling.efficiency import Measured
 from verl_hpc.runs.scaling.page import markdown_table, shown
 
-_WIDTH, _LEFT, _ROW, _BAR = 720, 150, 48, 17
-"""Width of the picture and its labels, distance between runs and height of a bar, in pixels."""
-_AREA = _WIDTH - _LEFT - 90
 _LETTERS = 48
-_COLOURS = {"measured": "#1f77b4", "predicted": "#d95f02"}
-_STYLE = "svg{background:#fff;font:12px sans-serif}text{fill:#444}.title{font-size:14px}"
 
 
 @dataclass(frozen=True)
@@ -27,11 +21,7 @@ class Predicted:
 
 
 def prediction_block(
-    runs: Sequence[Measured],
-    predicted: Sequence[Predicted],
-    unit: str,
-    note: str,
-    picture: str | None = None,
+    runs: Sequence[Measured], predicted: Sequence[Predicted], unit: str, note: str
 ) -> list[str]:
     """Return the lines of the page's section.
 
@@ -40,13 +30,10 @@ def prediction_block(
         predicted: prediction of each run.
         unit: what a rank is called.
         note: sentence about the prediction's factors.
-        picture: file name of the picture; None has none.
     """
     pairs = sorted(zip(runs, predicted, strict=True), key=lambda pair: pair[0].ranks)
     lines = ["## Prediction", "", *_table(pairs, unit), ""]
     lines += ["```", *_bars(pairs), "```", ""]
-    if picture is not None:
-        lines += [f"![Seconds a step, measured and predicted]({picture})", ""]
     return [*lines, note, "", *_operators(pairs)]
 
 
@@ -99,32 +86,3 @@ def _operators(pairs: _Pairs) -> list[str]:
         for name in known
     ]
     return markdown_table(header, rows)
-
-
-def prediction_svg(runs: Sequence[Measured], predicted: Sequence[Predicted], unit: str) -> str:
-    """Return the text of an SVG file with two bars for each run."""
-    pairs = sorted(zip(runs, predicted, strict=True), key=lambda pair: pair[0].ranks)
-    most = max(max(run.step_s, mine.step_s) for run, mine in pairs)
-    parts = ['<text class="title" x="10" y="20">Seconds a step, measured and predicted</text>']
-    for number, (kind, colour) in enumerate(_COLOURS.items()):
-        x = _LEFT + 110 * number
-        parts.append(f'<rect x="{x}" y="32" width="11" height="11" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 16}" y="42">{kind}</text>')
-    for row, (run, mine) in enumerate(pairs):
-        y = 58 + _ROW * row
-        words = escape(f"{run.name}: {run.ranks} {unit}")
-        parts.append(f'<text x="{_LEFT - 8}" y="{y + _BAR + 4}" text-anchor="end">{words}</text>')
-        for seconds, colour, top in zip(
-            (run.step_s, mine.step_s), _COLOURS.values(), (y, y + _BAR + 1), strict=True
-        ):
-            width = _AREA * seconds / most
-            parts.append(
-                f'<rect x="{_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>'
-            )
-            parts.append(f'<text x="{_LEFT + width + 6:.1f}" y="{top + 13}">{seconds:.3g}</text>')
-    height = 58 + _ROW * len(pairs)
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
-        f'aria-label="Seconds a step">\n<style>{_STYLE}</style>\n{body}\n</svg>\n'
-    )

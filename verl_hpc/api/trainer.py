@@ -31,9 +31,10 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.flow import DataFlow
 from verl_hpc.generation.score import gather_scores
 from verl_hpc.metrics.meters import Meters
-from verl_hpc.metrics.sinks import Sink, Sinks
+from verl_hpc.metrics.sinks import Sinks
 from verl_hpc.section import NonNegative
 from verl_hpc.step.batch import Scores, StepRows
+from verl_hpc.tracker import Sink
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import rl
 from verl_hpc.trainer.state import Progress

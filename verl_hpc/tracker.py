@@ -36,7 +36,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told about the run."""
+    """The run, as trackers see it."""
 
     directory: Path
     """The run directory, whose name is the run's."""

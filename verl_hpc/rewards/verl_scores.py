@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards import gsm8k, math_reward
 from verl_hpc.rewards.built_in import function_for, score_by_data_source
+from verl_hpc.rewards.functions import gsm8k
+from verl_hpc.rewards.functions import math as math_reward
 
 PACKAGE = "verl.utils.reward_score"
 _GSM8K = {"strict": re.compile(r"#### (-?[0-9.,]+)"), "flexible": re.compile(r"-?[0-9.,]+")}

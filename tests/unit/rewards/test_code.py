@@ -6,11 +6,11 @@ import pytest
 
 from tests.unit.rewards.sandbox.conftest import sandbox_of
 from verl_hpc.config.reward import RewardConfig
-from verl_hpc.config.reward_options import CodeOptions
 from verl_hpc.errors import RewardError, SandboxError
-from verl_hpc.rewards.code import VERDICTS, compute_scores
 from verl_hpc.rewards.code_blocks import program_of
 from verl_hpc.rewards.code_tests import read_cases
+from verl_hpc.rewards.functions.code import VERDICTS, compute_scores
+from verl_hpc.rewards.functions.code import Options as CodeOptions
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.sandbox.limits import MIB, Limits

@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verl_hpc.cli.job_options import add_job_options
+from verl_hpc.cli.submit import add_job_options
 from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import StepTime, predict_step
 from verl_hpc.runs.find import find_run
 from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
-from verl_hpc.runs.scaling.page import Window, render_page, unit_of
-from verl_hpc.runs.scaling.prediction import Predicted, prediction_block
+from verl_hpc.runs.scaling.page import Predicted, Window, prediction_block, render_page, unit_of
 
 APART = (f"{TIMING}testing", f"{TIMING}save_checkpoint")
 """Timers of periodic work, which is no part of a step's time."""

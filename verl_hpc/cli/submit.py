@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verl_hpc.cli.job_options import add_job_options
 from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -239,3 +238,18 @@ def _note_unused() -> None:
             f"{', '.join(unused)}: this shell sets what sbatch would read, and the job does not "
             "take it over; set it in the site profile, or give it with --directive"
         )
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add --account, --partition, --qos and --directive."""
+    add = parser.add_argument
+    add("--account", metavar="A", help="account to charge")
+    add("--partition", metavar="P")
+    add("--qos", metavar="Q")
+    add(
+        "--directive",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more option of sbatch, such as reservation=r; repeat it for more",
+    )

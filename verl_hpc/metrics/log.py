@@ -98,10 +98,13 @@ def seconds_after(rows: Iterable[Row], step: int) -> float:
 
 def _rows(path: Path) -> Iterator[Row]:
     with io.TextIOWrapper(open_regular(path), encoding="ascii", errors="replace") as lines:
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                yield row
+        yield from filter(None, map(parse_row, lines))
+
+
+def parse_row(line: str | bytes) -> Row | None:
+    """Parse a line of a metrics.jsonl; None if it is cut short."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None

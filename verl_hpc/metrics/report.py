@@ -13,9 +13,9 @@ from typing import Any
 from verl_hpc.config.regular_file import read_regular, replace_text
 from verl_hpc.errors import DataError
 from verl_hpc.metrics import sections
-from verl_hpc.metrics.flow_view import flow_section
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.samples_view import newest_samples
+from verl_hpc.metrics.sections import flow_section
 from verl_hpc.metrics.series import mean_seconds, timed
 from verl_hpc.metrics.timeline_view import TITLE as TIMELINE
 from verl_hpc.metrics.timeline_view import newest_steps, timeline_card

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
@@ -101,20 +101,6 @@ def stacked_bars(title: str, bars: Sequence[Bar], colours: Mapping[str, str]) ->
             *(_stack(frame, i, bar, colours) for i, bar in enumerate(bars)),
         ],
     )
-
-
-def level_bars(title: str, bars: Mapping[str, float], label: Callable[[float], str]) -> str:
-    """Draw a horizontal bar per name, all from zero."""
-    longest = max(bars.values()) or 1.0
-    parts = []
-    for i, (name, value) in enumerate(bars.items()):
-        width, y = 560 * value / longest, 26 * i
-        parts += [
-            text(0, y + 17, name, "start"),
-            f'<rect class="c{i}" x="110" y="{y + 5}" width="{width:.1f}" height="16"/>',
-            text(118 + width, y + 17, label(value), "start"),
-        ]
-    return picture(title, 824, 26 * len(bars), parts)
 
 
 def ticks(span: tuple[float, float], count: int) -> list[float]:

@@ -24,10 +24,9 @@ from verl_hpc.cli.status import read_status
 from verl_hpc.cli.status_text import Status, as_rows, headline
 from verl_hpc.config.regular_file import is_regular, read_regular
 from verl_hpc.metrics import sections
-from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
-from verl_hpc.metrics.flow_view import flow_section
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.report import STYLE
+from verl_hpc.metrics.sections import FLOW_FILE, flow_section
 from verl_hpc.metrics.series import mean_seconds, timed
 from verl_hpc.runs.find import named_runs
 from verl_hpc.runs.status import saved_steps
@@ -59,7 +58,7 @@ class _File:
 _FILES = (
     _File("report.html", "report", "text/html"),
     _File("config.yaml", "configuration"),
-    _File(FLOW, "flow"),
+    _File(FLOW_FILE, "flow"),
     _File("facts.json", "facts"),
 )
 

@@ -15,7 +15,7 @@ from verl_hpc.errors import RewardError, SandboxError
 from verl_hpc.rewards.code_blocks import program_of
 from verl_hpc.rewards.code_tests import Case, read_cases
 from verl_hpc.rewards.request import Request, RewardFunction, bounded
-from verl_hpc.rewards.sandbox.limits import MIB, Limits, Result
+from verl_hpc.rewards.sandbox.containment import MIB, Limits, Result
 from verl_hpc.rewards.sandbox.sandbox import Sandbox
 from verl_hpc.section import PathText, Positive, Seconds, Section
 

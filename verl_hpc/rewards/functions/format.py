@@ -7,9 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from verl_hpc.rewards.pattern import Pattern
 from verl_hpc.rewards.request import RewardFunction
-from verl_hpc.section import Section
+from verl_hpc.section import Pattern, Section
 
 
 class Options(Section):

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.pattern import Pattern
 from verl_hpc.rewards.request import Request, RewardFunction, bounded, text_of_prompt
 from verl_hpc.rewards.verdict import Scale, answer_of, read_verdict
 from verl_hpc.runtime import environment
-from verl_hpc.section import Finite, NonNegative, Positive, Seconds, Section
+from verl_hpc.section import Finite, NonNegative, Pattern, Positive, Seconds, Section
 from verl_hpc.section import Options as Fields
 
 if TYPE_CHECKING:

@@ -15,6 +15,9 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.section import Integer, PathText, Section
 from verl_hpc.tracker import Label, Tracker
 
+PLACE = r"[^\s/?#]+(/[^\s?#]*)?"
+"""Pattern of an address behind http://."""
+
 
 def _check_textfile(path: str) -> str:
     if not path.endswith(".prom"):
@@ -28,7 +31,7 @@ class PrometheusConfig(Tracker):
 
     module = "prometheus_client"
     package = "prometheus-client"
-    pushgateway: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")] | None = None
+    pushgateway: Annotated[str, Field(pattern=rf"^https?://{PLACE}$")] | None = None
     """Address of a Pushgateway, such as http://monitor:9091, that rank 0 pushes to; if it does not
     answer, that is logged once, and the next step tries again."""
     port: Annotated[Integer, Field(ge=1, le=65535)] | None = None

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from verl_hpc.runs.contract import ATTEMPT
-from verl_hpc.runs.placed import Placed
+from verl_hpc.runs.ranks import Placed
 from verl_hpc.runs.records import RecordFile, read_record
 
 FILE = "heartbeat.json"

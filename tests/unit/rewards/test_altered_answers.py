@@ -17,7 +17,7 @@ from verl_hpc.rewards.functions.math import compute_score as formula
 from verl_hpc.rewards.functions.multiple_choice import Options as MultipleChoiceOptions
 from verl_hpc.rewards.functions.multiple_choice import make
 from verl_hpc.rewards.verdict import Scale, read_verdict
-from verl_hpc.rewards.verl_scores import default_compute_score
+from verl_hpc.rewards.verl_imports import default_compute_score
 
 CHOICES = {"choices": ["Paris", "Rome", "15", "Oslo"]}
 MARKED = {

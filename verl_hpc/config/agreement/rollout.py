@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_hpc.config.agreement import refuse
-from verl_hpc.config.distillation import ForwardKl
+from verl_hpc.config.algorithm import ForwardKl
 from verl_hpc.config.reward import is_called_by_the_rank
 from verl_hpc.config.role import REWARD
 from verl_hpc.config.roles import calls_reward, generates

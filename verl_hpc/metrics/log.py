@@ -7,8 +7,9 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from verl_hpc.config.regular_file import open_regular, replace_file
 from verl_hpc.errors import DataError
@@ -19,7 +20,7 @@ FILE_NAME = "metrics.jsonl"
 Row = dict[str, Any]
 
 
-class MetricsLog:
+class MetricsLog(AbstractContextManager["MetricsLog"]):
     """Writes metrics.jsonl. Belongs to rank 0.
 
     A line is one flat object: `step`, `time` (Unix seconds), then the values by name. NaN and
@@ -66,9 +67,6 @@ class MetricsLog:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

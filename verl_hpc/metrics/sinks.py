@@ -6,8 +6,9 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 
@@ -20,7 +21,7 @@ from verl_hpc.tracker import Sink, TrackedRun, Tracker
 _logger = logging.getLogger(__name__)
 
 
-class Sinks:
+class Sinks(AbstractContextManager["Sinks"]):
     """Passes everything on to each sink that takes it. A sink that fails is logged and dropped: a
     full quota or a closed terminal must not end a run whose metrics.jsonl is intact.
 
@@ -56,9 +57,6 @@ class Sinks:
                 with contextlib.suppress(Exception):
                     sink.close()
                 _logger.warning("%s is dropped: %r", type(sink).__name__, error)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

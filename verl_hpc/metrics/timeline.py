@@ -9,9 +9,10 @@ import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TextIO
+from typing import TextIO
 
 from verl_hpc.config.regular_file import make_directory, replace_file
 from verl_hpc.runs.logs.read import last_lines
@@ -114,7 +115,7 @@ MAX_RANKS = 64
 _logger = logging.getLogger(__name__)
 
 
-class Timeline:
+class Timeline(AbstractContextManager["Timeline"]):
     """Writes the intervals of one rank, a line for each as it ends::
 
         {"step": 7, "operator": "rollout", "placement": "rollout", "start": 1790000000.1234,
@@ -181,9 +182,6 @@ class Timeline:
         """End the open interval, and close the file."""
         self.end()
         self._close_file()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

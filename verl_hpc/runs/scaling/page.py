@@ -177,9 +177,6 @@ def shown(operators: Mapping[str, float], name: str) -> str:
     return f"{operators[name]:.3g}" if name in operators else "-"
 
 
-_LETTERS = 48
-
-
 @dataclass(frozen=True)
 class Predicted:
     """Predicted times of one run."""
@@ -202,7 +199,6 @@ def prediction_block(
     """
     pairs = sorted(zip(runs, predicted, strict=True), key=lambda pair: pair[0].ranks)
     lines = ["## Prediction", "", *_table(pairs, unit), ""]
-    lines += ["```", *_bars(pairs), "```", ""]
     return [*lines, note, "", *_predicted_operators(pairs)]
 
 
@@ -232,18 +228,6 @@ def _efficiency(pairs: _Pairs, run: Measured, seconds: float, of_model: bool) ->
     first, its = pairs[0]
     base = first.batch / (first.ranks * (its.step_s if of_model else first.step_s))
     return run.batch / (run.ranks * seconds) / base
-
-
-def _bars(pairs: _Pairs) -> Iterator[str]:
-    most = max(max(run.step_s, mine.step_s) for run, mine in pairs)
-    width = max(len(run.name) for run, _ in pairs)
-    for run, mine in pairs:
-        for name, kind, seconds in (
-            (run.name, "measured", run.step_s),
-            ("", "predicted", mine.step_s),
-        ):
-            bar = "#" * max(round(_LETTERS * seconds / most), 1)
-            yield f"{name:<{width}}  {kind:<9} {bar} {seconds:.3g} s"
 
 
 def _predicted_operators(pairs: _Pairs) -> list[str]:

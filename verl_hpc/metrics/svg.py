@@ -47,7 +47,6 @@ def line_chart(
     curves: Mapping[str, Sequence[Point]],
     limits: tuple[float | None, float | None] = (None, None),
     width: int = 300,
-    height: int = 150,
 ) -> str:
     """Draw curves over steps; hovering over a step shows its values.
 
@@ -58,13 +57,12 @@ def line_chart(
         curves: points by label.
         limits: least and largest value of the vertical axis; points beyond are drawn at its end.
         width: width in pixels.
-        height: height in pixels.
     """
     thinned = {label: thin(curve, MAX_POINTS) for label, curve in curves.items()}
     every = [point for curve in thinned.values() for point in curve]
     x_range = axis_range([step for step, _ in every], 0.0)
     y_range = axis_range([value for _, value in every], 0.06, limits)
-    frame = Frame(width, height, x_range, y_range)
+    frame = Frame(width, 150, x_range, y_range)
     pale: dict[str, list[Point]] = {}
     drawn = thinned
     if width > 300 and len(every) > SMOOTHED_FROM * len(curves):

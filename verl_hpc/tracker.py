@@ -50,7 +50,7 @@ class Tracker(Section):
     """Settings of a tracker. One without fields is switched on by `true`."""
 
     module: ClassVar[str]
-    """Module to import, by `open` alone: login nodes read settings, too."""
+    """Module that `open` imports; this file must not, because login nodes read settings."""
     package: ClassVar[str]
     """Package to install."""
 

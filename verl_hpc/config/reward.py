@@ -45,7 +45,7 @@ def is_called_by_the_rank(function: str) -> bool:
     """Whether a function has many responses under way by itself, and needs no
     runtime.reward_processes."""
     is_ours = function != "auto" and function in REWARD_FUNCTIONS
-    return is_ours and hasattr(reward_module(function), "CALLED_BY_THE_RANK")
+    return is_ours and getattr(reward_module(function), "CALLED_BY_THE_RANK", False)
 
 
 OnError = Literal["stop", "zero"]

@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", type=numbers, default=SIZES, metavar="N,N", help="GPUs on paper")
-    parser.add_argument("--picture", type=Path, help="SVG file")
+    parser.add_argument("--picture", type=Path, help="SVG file of the page on paper")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--json", type=Path)
     add = parser.add_argument_group("of runs that are measured").add_argument
@@ -86,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if (arguments.cluster is None) == (arguments.ranks is None):
         parser.error("give --cluster SITE with --nodes N,N, or --ranks N,N; not both")
+    if arguments.picture is not None:
+        parser.error("--picture: belongs to the page on paper; leave it out")
     needed = ("config", "nodes", "time") if arguments.cluster else ("config",)
     if missing := [f"--{name}" for name in needed if getattr(arguments, name) is None]:
         parser.error(f"{', '.join(missing)}: needed")
@@ -107,7 +109,7 @@ def measure(arguments: argparse.Namespace, command: str) -> None:
     else:
         runs = series(config, arguments.words, arguments.ranks, weak, "ranks")
         on_ranks(runs, config)
-    text = page(runs, arguments.skip, arguments.fit, arguments.picture)
+    text = page(runs, arguments.skip, arguments.fit)
     steps = {one.config.name: read_metrics(one.directory) for one in runs}
     record = {"command": command, "machine": facts, "steps": steps}
     whole = f"`{command}`\n\n{machine_markdown(facts)}\n\n{text.rstrip()}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.figures import markdown_table
 from benchmarks.launch import REPOSITORY, mpiexec, run
 from verl_hpc.cli.plan_runs import PastRun, read_run
-from verl_hpc.cli.report_scaling import Prediction, scaling_page
+from verl_hpc.cli.report import Prediction, scaling_page
 from verl_hpc.cluster.profile import PREFIX
 from verl_hpc.config.load import load_config
 from verl_hpc.config.plain_yaml import write_yaml
@@ -165,14 +165,13 @@ def on_ranks(runs: Sequence[One], config: Path) -> None:
     _check(runs)
 
 
-def page(runs: Sequence[One], skip: int, fitted: Sequence[int], picture: Path | None) -> str:
+def page(runs: Sequence[One], skip: int, fitted: Sequence[int]) -> str:
     """The page of `report scaling --predict`, and CPU seconds where they were measured.
 
     Args:
         runs: that are done.
         skip: first steps of each that are not counted.
         fitted: sizes whose runs the factors are fitted to; none leaves them at their defaults.
-        picture: SVG file of seconds, measured and predicted.
 
     Raises:
         VerlHpcError: the runs do not compare, or have too few steps.
@@ -182,7 +181,7 @@ def page(runs: Sequence[One], skip: int, fitted: Sequence[int], picture: Path | 
     factors = None
     if fitted:
         factors = _fit([one.directory for one in runs if one.size in fitted], skip)
-    prediction = Prediction(efficiency=factors, picture=picture)
+    prediction = Prediction(efficiency=factors)
     text = scaling_page(directories, skip, prediction).removeprefix("# Scaling\n\n")
     if factors is not None:
         known = ", ".join(str(size) for size in fitted)

@@ -1,8 +1,8 @@
 # What type checkers and editors see of the names that are imported when they are first used.
 
-from verl_hpc.api.batching import DynamicBatchSampler as DynamicBatchSampler
 from verl_hpc.api.data import DataProvider as DataProvider
 from verl_hpc.api.data import PromptSource as PromptSource
+from verl_hpc.api.dataloader import DynamicBatchSampler as DynamicBatchSampler
 from verl_hpc.api.dataloader import get_dataloader as get_dataloader
 from verl_hpc.api.flow import DataFlow as DataFlow
 from verl_hpc.api.flow import Operator as Operator

@@ -74,6 +74,17 @@ PathText = Annotated[str, Field(min_length=1), AfterValidator(check_path_text)]
 """A path that a file may have."""
 
 
+def _check_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"no regular expression ({error})") from None
+    return pattern
+
+
+Pattern = Annotated[str, Field(min_length=1, max_length=10_000), AfterValidator(_check_pattern)]
+
+
 def _check_plain(value: Any, name: str = "") -> Any:
     """Raises: ValueError: the dump of a configuration would read back as another one."""
     if isinstance(value, float) and not math.isfinite(value):

@@ -18,7 +18,7 @@ MODULES = {
     "DataFlow": "verl_hpc.api.flow",
     "DataProvider": "verl_hpc.api.data",
     "DeviceMesh": "verl_hpc.api.models",
-    "DynamicBatchSampler": "verl_hpc.api.batching",
+    "DynamicBatchSampler": "verl_hpc.api.dataloader",
     "HfModelAdapter": "verl_hpc.api.loading",
     "Operator": "verl_hpc.api.flow",
     "PPORoleUpdater": "verl_hpc.api.updater",

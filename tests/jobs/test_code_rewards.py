@@ -10,7 +10,7 @@ from tests.jobs.launch import trained, write_config
 HOSTILE = """
 from functools import cache
 
-from verl_hpc.rewards.sandbox.limits import MIB, Limits
+from verl_hpc.rewards.sandbox.containment import MIB, Limits
 from verl_hpc.rewards.sandbox.sandbox import Sandbox
 
 SANDBOX = Sandbox(Limits(timeout_s=5.0, cpu_s=1.0, memory_bytes=128 * MIB))

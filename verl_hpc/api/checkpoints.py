@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from verl_hpc.api.modules import config_of
-from verl_hpc.api.namespace import temporary_directory
+from verl_hpc.api.process import temporary_directory
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps

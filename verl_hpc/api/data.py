@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from verl_hpc.api.namespace import Namespace, temporary_directory
+from verl_hpc.api.process import Namespace, temporary_directory
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.explain import shown

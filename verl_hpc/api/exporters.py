@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from verl_hpc.errors import ConfigError
-from verl_hpc.metrics.sinks import Sink
+from verl_hpc.tracker import Sink
 
 Exports = Callable[[int, Mapping[str, float]], Any]
 

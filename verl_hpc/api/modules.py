@@ -32,21 +32,13 @@ def names_of(module: torch.nn.Module) -> Mapping[str, str]:
     return names
 
 
-def check_apart(
-    actor: torch.nn.Module,
-    critic: torch.nn.Module | None,
-    actor_name: str = "actor_model",
-    critic_name: str = "critic_model",
-) -> None:
+def check_apart(actor: torch.nn.Module, critic: torch.nn.Module | None) -> None:
     """Refuse models that cannot be trained apart.
-
-    Args:
-        actor_name, critic_name: what errors call them.
 
     Raises:
         ModelError: nothing to train, parameters of both at once, or no forward as theirs.
     """
-    for name, module in ((actor_name, actor), (critic_name, critic)):
+    for name, module in (("actor_model", actor), ("critic_model", critic)):
         if module is None:
             return
         if not any(p.requires_grad for p in module.parameters()):
@@ -67,7 +59,7 @@ def check_apart(
     shared = [name for name, p in actor.named_parameters() if id(p) in critics]
     if shared:
         raise ModelError(
-            f"{critic_name} shares {shared[0]} with {actor_name}, so that the critic's updates "
+            f"critic_model shares {shared[0]} with actor_model, so that the critic's updates "
             "would change the policy unseen; leave copy_weights of CriticModel True"
         )
 

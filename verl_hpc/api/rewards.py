@@ -15,6 +15,8 @@ from verl_hpc.rewards.registry import fitted
 from verl_hpc.rewards.scorer import FunctionScorer, Scorer, make_scorer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_SETTING = "reward_fn"
+"""Name of the setting, for messages."""
 _REGISTERED: dict[str, Callable[..., Any]] = {}
 
 Reward = str | Callable[..., Any] | None
@@ -47,37 +49,36 @@ def register_reward(function: _F) -> _F:
     return function
 
 
-def scorer_of(reward: Reward, setting: str = "reward_fn") -> Scorer:
+def scorer_of(reward: Reward) -> Scorer:
     """Return what scores responses.
 
     Args:
         reward: a function as reward.function takes one (docs/rewards.md), its name, or None.
-        setting: name of the setting, for messages.
 
     Raises:
         RewardError: no such name, or a function that cannot be called as rewards are.
     """
     if reward is None:
-        return _of_function(_nothing, setting)
+        return _of_function(_nothing)
     if isinstance(reward, str):
         if reward in _REGISTERED:
-            return _of_function(_REGISTERED[reward], setting)
+            return _of_function(_REGISTERED[reward])
         try:
-            return make_scorer(RewardConfig(function=reward), setting)
+            return make_scorer(RewardConfig(function=reward), _SETTING)
         except ValidationError:
             known = [*_REGISTERED, *REWARD_FUNCTIONS]
             raise RewardError(
-                f"{setting} = {reward!r}: no such function; {near_or_all(reward, known)}. Your "
+                f"{_SETTING} = {reward!r}: no such function; {near_or_all(reward, known)}. Your "
                 "own: give the function itself, register_reward(function), or "
                 "path/to/file.py:function"
             ) from None
-    return _of_function(reward, setting)
+    return _of_function(reward)
 
 
-def _of_function(function: Callable[..., Any], setting: str) -> FunctionScorer:
+def _of_function(function: Callable[..., Any]) -> FunctionScorer:
     name = getattr(function, "__name__", type(function).__name__)
     config = RewardConfig.model_construct(function=name)
-    return FunctionScorer(fitted(function, config, setting), config, setting)
+    return FunctionScorer(fitted(function, config, _SETTING), config, _SETTING)
 
 
 def _nothing(response: str, ground_truth: Any) -> float:

@@ -16,12 +16,16 @@ from verl_hpc.api.batch import Batch, batch_of, numbers_of
 from verl_hpc.api.checkpoints import find_step, fingerprint_of, load_step, save_step
 from verl_hpc.api.exporters import Exports, sink_of
 from verl_hpc.api.modules import as_actor, as_critic, check_tokenizer
-from verl_hpc.api.namespace import Namespace
+from verl_hpc.api.process import (
+    Namespace,
+    check_code,
+    check_one_process,
+    debug_and_profile,
+    refused,
+)
 from verl_hpc.api.prompts import StepPrompts, asked, check_lengths
-from verl_hpc.api.ranks import check_one_process
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
-from verl_hpc.api.switches import check_code, debug_and_profile, refused
 from verl_hpc.config.arguments import checked, having
 from verl_hpc.config.role import ACTOR
 from verl_hpc.config.run import RunConfig
@@ -31,9 +35,10 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.flow import DataFlow
 from verl_hpc.generation.score import gather_scores
 from verl_hpc.metrics.meters import Meters
-from verl_hpc.metrics.sinks import Sink, Sinks
+from verl_hpc.metrics.sinks import Sinks
 from verl_hpc.section import NonNegative
 from verl_hpc.step.batch import Scores, StepRows
+from verl_hpc.tracker import Sink
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.rl import rl
 from verl_hpc.trainer.state import Progress

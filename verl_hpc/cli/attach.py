@@ -91,9 +91,3 @@ def _instructions(listening: Listening) -> str:
     lines += ["VS Code, in configurations of .vscode/launch.json:"]
     lines += [f"  {line}" for line in json.dumps(launch, indent=2).splitlines()]
     return "\n".join([*lines, _WAITING])
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("attach")

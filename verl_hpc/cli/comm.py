@@ -161,9 +161,3 @@ def _row(speed: Speed) -> str:
     mpi = "-" if speed.mpi_gb_s is None else f"{speed.mpi_gb_s:.3f}"
     size = f"{speed.num_bytes / _MIB:.4g}"
     return f"{of:<34} {speed.operation:<15} {size:>9} {speed.gb_s:>11.3f} {mpi:>11}"
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("comm")

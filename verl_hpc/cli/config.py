@@ -68,15 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _explained(word: str | None) -> str:
     from verl_hpc.cluster.site import Site
     from verl_hpc.config.explain import near_or_all
-    from verl_hpc.config.reward import REWARD_OPTIONS
+    from verl_hpc.config.reward import REWARD_FUNCTIONS, options_of
     from verl_hpc.config.run import RunConfig
     from verl_hpc.config.settings import settings_of
 
     settings = settings_of(RunConfig)
     if word is None:
         return _table(settings)
-    for function, options in REWARD_OPTIONS.items():
-        of_it = settings_of(options, "reward.options.")
+    for function in REWARD_FUNCTIONS:
+        options = options_of(function)
+        of_it = [] if options is None else settings_of(options, "reward.options.")
         settings += [replace(s, member=f"reward.function is {function}") for s in of_it]
     settings += settings_of(Site, "site.")
     chosen = [s for s in settings if s.name == word or s.name.startswith(f"{word}.")]
@@ -150,9 +151,3 @@ def _origin(name: str, is_set: bool, given: Sequence[str], record: Record | None
     if record is not None and record.covers(name):
         return "plan"
     return path if is_set else "default"
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("config")

@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verl_hpc.cli.job_options import add_job_options
+from verl_hpc.cli.submit import add_job_options
 from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -230,9 +230,3 @@ def _end(
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("doctor")

@@ -17,7 +17,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
 
@@ -27,31 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", required=True, type=Path, metavar="HF_DIR", help="directory to create")
     add("--component", metavar="NAME", help="default: the actor, or the only model that there is")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: as stored")
-    add("--shard-gb", type=_gigabytes, default=5.0, metavar="N", help="largest file (default 5)")
-
-
-def _gigabytes(text: str) -> float:
-    size = float(text)
-    if not 0.001 <= size < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: gigabytes, from 0.001 up")
-    return size
 
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.checkpoint.convert import export_step
 
     count = export_step(
-        arguments.step,
-        arguments.out,
-        arguments.dtype,
-        int(arguments.shard_gb * 1e9),
-        arguments.component,
+        arguments.step, arguments.out, arguments.dtype, component=arguments.component
     )
     print(f"{arguments.out}: {count:,} parameters, checksums verified")
     return 0
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("export")

@@ -39,9 +39,3 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _size(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:,.2f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:,.2f} MB"
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("fetch")

@@ -116,9 +116,3 @@ def _end(generation: Generation) -> str:
     if generation.truncated:
         return ", cut"
     return f", ended by {visible(generation.stop_reason)}" if generation.stop_reason else ""
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("generations")

@@ -27,8 +27,8 @@ from verl_hpc.metrics.text import duration
 from verl_hpc.runs.find import find_run, newest_run, no_runs_yet
 from verl_hpc.runs.queue import Answer
 from verl_hpc.runs.ranks import Ranks, last_wrote, read_ranks
-from verl_hpc.runs.stacks.gather import gather_stacks
 from verl_hpc.runs.stacks.stack import Frame, Stack, group
+from verl_hpc.runs.stacks.take import gather_stacks
 from verl_hpc.runs.status import conclude, look
 from verl_hpc.runs.verdict import counted
 
@@ -213,9 +213,3 @@ def _calls(frames: Sequence[Frame], full: bool) -> Iterator[str]:
 
 def _named(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("hang")

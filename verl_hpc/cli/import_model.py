@@ -37,9 +37,3 @@ def run(arguments: argparse.Namespace) -> int:
     if control.rank == 0:
         print(path)
     return 0
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("import")

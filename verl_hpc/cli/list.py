@@ -107,9 +107,3 @@ def _reward(progress: Progress) -> str:
         if name in progress.figures:
             return label + number(progress.figures[name].value)
     return "-"
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("list")

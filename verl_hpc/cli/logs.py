@@ -21,8 +21,7 @@ from pathlib import Path
 from verl_hpc.errors import ClusterError
 from verl_hpc.runs.find import find_run
 from verl_hpc.runs.logs.errors import first_error
-from verl_hpc.runs.logs.follow import Follower
-from verl_hpc.runs.logs.read import attempt_directory, node_logs, read_lines
+from verl_hpc.runs.logs.read import Follower, attempt_directory, node_logs, read_lines
 
 _POLL_S = 1.0
 
@@ -86,9 +85,3 @@ def _follow(directory: Path, arguments: argparse.Namespace) -> None:
             print(line)
         sys.stdout.flush()
         time.sleep(_POLL_S)
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("logs")

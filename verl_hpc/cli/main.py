@@ -10,7 +10,6 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from verl_hpc.cli.output import OutputError, ReaderLeft, standard_output
 from verl_hpc.errors import ConfigError, VerlHpcError
@@ -109,11 +108,6 @@ def _told(error: VerlHpcError) -> str:
     from verl_hpc.migration.hints import with_verls_names
 
     return with_verls_names(str(error))
-
-
-def run_verb(verb: str) -> NoReturn:
-    """Run a verb as `python -m verl_hpc.cli.VERB`."""
-    sys.exit(main([verb, *sys.argv[1:]]))
 
 
 def _overview() -> str:

@@ -59,9 +59,3 @@ def _trained_on(config: RunConfig) -> Source:
         return source
     evaluation = [HeldOut(name, s.source, open_source(s.source)) for name, s in sets.items()]
     return without_rows(source, check_data(config.data, source, evaluation).dropped)
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("overlap")

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 CALIBRATE = "calibrate"
 _OBJECTIVES: dict[str, Objective] = {"time": "seconds", "gpu-hours": "gpu_hours"}
 _OF_PLANS = (
-    "config", "nodes", "max_nodes", "search", "explain", "objective", "json", "svg", "write",
+    "config", "nodes", "max_nodes", "search", "explain", "objective", "json", "write",
     "prompt", "response", "measured", "budget", "until", "time", "like",
 )  # fmt: skip
 
@@ -75,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--efficiency", metavar="FILE", help="what `plan calibrate` has written")
     add("--measured", metavar="FILE", help="what `doctor --nodes` has measured of the nodes")
     add("--json", action="store_true", help="print one JSON object")
-    add("--svg", type=Path, metavar="FILE", help="write a picture of memory and time")
     add("--write", type=Path, metavar="FILE", help="write a configuration of what --search found")
     fits = parser.add_argument_group("what fits into an allocation")
     fits.add_argument("--budget", type=float, metavar="HOURS", help="GPU-hours that are left")
@@ -112,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         _refuse(
             arguments,
-            ("svg", "write", "explain", "objective"),
+            ("write", "explain", "objective"),
             "it shows one plan, and --budget and --until compare several; leave it out",
         )
         return run_budget(arguments)
@@ -201,14 +200,10 @@ def make(arguments: argparse.Namespace) -> Plan:
 
 
 def _write(arguments: argparse.Namespace, plan: Plan) -> None:
-    """Write the files that the options ask for."""
+    """Write the file that --write asks for."""
 
-    from verl_hpc.cli.plan_svg import as_svg
     from verl_hpc.cluster.profile import PREFIX
 
-    if arguments.svg is not None:
-        write_file("--svg", arguments.svg, as_svg(plan))
-        print(f"wrote {arguments.svg}", file=sys.stderr)
     if arguments.write is not None:
         words = [word for word in arguments.words if not word.startswith(PREFIX)]
         made_by = _made_by(arguments)
@@ -275,9 +270,3 @@ def _whole(base: RunConfig, name: str, value: object) -> object:
     before: ParallelConfig | None = getattr(parent, "parallel", None)
     known = () if before is None else sorted(before.model_fields_set)
     return {field: ParallelConfig.model_fields[field].default for field in known} | dict(value)
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("plan")

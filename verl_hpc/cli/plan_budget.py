@@ -28,6 +28,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ClusterError, ConfigError, VerlHpcError
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS
+from verl_hpc.metrics.series import timed
 from verl_hpc.metrics.text import duration, plain
 from verl_hpc.placement.layouts import layouts_of
 from verl_hpc.planner.search.sizes import node_counts
@@ -124,7 +125,7 @@ def _question(arguments: argparse.Namespace, now: float) -> Question:
 
 def _measured(path: Path, question: Question) -> tuple[str, Links]:
     """Return the seconds per step and the nodes of a run."""
-    rows = [row for row in read_metrics(path) if row["step"] > SKIP and row.get(STEP_SECONDS)]
+    rows = [row for row in timed(read_metrics(path)) if row["step"] > SKIP]
     if not rows:
         raise ConfigError(f"--like {path}: no step after the first {SKIP}; let it do a few more")
     step_s = sum(row[STEP_SECONDS] for row in rows) / len(rows)

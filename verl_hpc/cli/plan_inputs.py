@@ -26,8 +26,7 @@ from verl_hpc.planner.timing.workload import (
     Workload,
     workload_of,
 )
-from verl_hpc.sources.local import fetch_command, on_hub
-from verl_hpc.sources.shipped import SIZES, shipped_sentence, shipped_sizes
+from verl_hpc.sources.local import SIZES, fetch_command, on_hub, shipped_sentence, shipped_sizes
 
 
 def planner_of(arguments: argparse.Namespace) -> Planner:

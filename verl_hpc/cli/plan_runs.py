@@ -16,8 +16,8 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import Hardware
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.metrics.log import Row, read_metrics
-from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.report import read_facts
+from verl_hpc.metrics.series import timed
 from verl_hpc.placement.layouts import RunLayouts, run_layouts
 from verl_hpc.runs.jobs import read_jobs
 
@@ -79,12 +79,7 @@ def read_run(path: Path, cluster: str | None = None, model_config: Sequence[str]
     archs = architectures(config, profile, model_config)
     first = archs[next(iter(archs))]
     layouts = run_layouts(config, first, ranks, archs=archs, ranks_per_node=hardware.ranks_per_node)
-    return PastRun(path, config, archs, layouts, hardware, timed_rows(path))
-
-
-def timed_rows(path: Path) -> list[Row]:
-    """Return a run's metrics of steps whose seconds are known."""
-    return [row for row in read_metrics(path) if row.get(STEP_SECONDS) is not None]
+    return PastRun(path, config, archs, layouts, hardware, timed(read_metrics(path)))
 
 
 def first_steps(skip: int | None) -> int:

@@ -19,9 +19,6 @@ KINDS = ("weights", "gradients", "optimizer", "passes", "rollout", "other")
 """Kinds of memory: training weights, float32 gradients, master weights and moments, memory of a
 pass, all of a rollout engine, and CUDA, NCCL, buffers and holes."""
 LETTERS = dict(zip(KINDS, "wgoprx", strict=True))
-COLOURS = dict(
-    zip(KINDS, ("#1f77b4", "#17a2b8", "#6a4fb3", "#d95f02", "#1b9e77", "#9a9a9a"), strict=True)
-)
 _OF_TERMS: Mapping[str, str] = {
     "weights": "weights",
     "fp8": "weights",

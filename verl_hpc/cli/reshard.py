@@ -150,9 +150,3 @@ def as_text(report: ReshardReport, sent: str = "model") -> str:
 
 def _spread(spread: Spread) -> str:
     return " ".join(f"{size(v):>12}" for v in (spread.min, spread.mean, spread.max))
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("reshard")

@@ -38,9 +38,3 @@ def _promise(status: Status, _: Request) -> str:
     pace = status.progress.seconds
     about = "" if pace is None else f", which takes {duration(pace)}"
     return f"it finishes the step under way{about}, saves and continues"
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("save")

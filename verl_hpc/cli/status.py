@@ -85,9 +85,3 @@ def _show(status: Status, arguments: argparse.Namespace) -> None:
         print(f"{_CLEAR}{as_text(status)}", flush=True)
     else:
         print(as_text(status), flush=True)
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("status")

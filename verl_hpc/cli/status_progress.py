@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from verl_hpc.metrics.log import FILE_NAME, Row
+from verl_hpc.metrics.log import FILE_NAME, Row, parse_row
 from verl_hpc.metrics.names import STATUS, STEP_SECONDS, TOKENS
 from verl_hpc.metrics.series import mean_seconds, operator_seconds, overlaps
 from verl_hpc.runs.logs.read import last_lines
@@ -77,15 +76,6 @@ def read_progress(run: Path) -> Progress:
 def read_tail(path: Path, most_bytes: int = _TAIL_BYTES) -> list[Row]:
     """Return the last rows of a metrics.jsonl, without reading a long file whole each time."""
     return [row for row in map(parse_row, last_lines(path, most_bytes)) if row is not None]
-
-
-def parse_row(line: bytes) -> Row | None:
-    """Parse a line of a metrics.jsonl; None if it is cut short."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 def _figures(rows: Sequence[Row]) -> dict[str, Figure]:

@@ -13,8 +13,8 @@ from verl_hpc.metrics.names import OVERLAP, STATUS
 from verl_hpc.metrics.text import duration, number
 from verl_hpc.runs.heartbeat import FAILED
 from verl_hpc.runs.logs.read import attempts_of
-from verl_hpc.runs.placed import described as described_placement
 from verl_hpc.runs.ranks import Ranks
+from verl_hpc.runs.ranks import described as described_placement
 from verl_hpc.runs.reasons import explained
 from verl_hpc.runs.status import RunStatus, Save, State
 

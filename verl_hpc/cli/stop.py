@@ -140,9 +140,3 @@ def _refuse_absent(status: Status, request: Request) -> None:
     if state.name == "queued":
         ends = scancel(cluster_of(status.run / "job", state.job_id), state.job_id or "JOB")
         raise ClusterError(f"{absent}: `{ends}` takes it out of the queue")
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("stop")

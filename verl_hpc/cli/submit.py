@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verl_hpc.cli.job_options import add_job_options
 from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -241,7 +240,16 @@ def _note_unused() -> None:
         )
 
 
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("submit")
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add --account, --partition, --qos and --directive."""
+    add = parser.add_argument
+    add("--account", metavar="A", help="account to charge")
+    add("--partition", metavar="P")
+    add("--qos", metavar="Q")
+    add(
+        "--directive",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more option of sbatch, such as reservation=r; repeat it for more",
+    )

@@ -54,9 +54,3 @@ def run(arguments: argparse.Namespace) -> int:
             f"{directory / 'wandb'}, so try again"
         )
     return 0
-
-
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
-
-    run_verb("sync")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Sequence
 
 from verl_hpc.config.run import RunConfig
@@ -58,7 +59,7 @@ def _load(path: str, overrides: Sequence[str]) -> Loaded:
     return config, loaded.ranks
 
 
-if __name__ == "__main__":
-    from verl_hpc.cli.main import run_verb
+if __name__ == "__main__":  # verl's tutorials start `verl.cli.train`
+    from verl_hpc.cli.main import main
 
-    run_verb("train")
+    sys.exit(main(["train", *sys.argv[1:]]))

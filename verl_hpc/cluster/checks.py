@@ -14,7 +14,7 @@ from verl_hpc.cluster.request import Request
 from verl_hpc.config.data import FilesConfig, OwnSourceConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
-from verl_hpc.config.trackers import check_trackers, wanted_trackers
+from verl_hpc.config.trackers import check_trackers
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.placement.layouts import place_roles, run_layouts
@@ -112,7 +112,7 @@ def check_packages(job: Job) -> str:
         ConfigError, DataError: one is not installed.
     """
     metrics, urls = job.request.config.metrics, _urls(job.request.config)
-    wanted = [f"metrics.{name} needs {package}" for name, package in wanted_trackers(metrics)]
+    wanted = [f"metrics.{name} needs {t.package}" for name, t in metrics.trackers.items()]
     wanted += [f"{name} = {url} needs a package for its store" for url, name in urls.items()]
     if not wanted:
         return ""

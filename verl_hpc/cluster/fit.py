@@ -18,7 +18,7 @@ from verl_hpc.planner.memory.phase import GIB
 from verl_hpc.planner.plan import Planner, cheapest_change
 from verl_hpc.planner.search.searched_settings import refuse_searched
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.sources.shipped import shipped_sizes
+from verl_hpc.sources.local import shipped_sizes
 
 FORCE = "--force submits it all the same"
 _UNCHECKED = "memory was not checked"

@@ -37,20 +37,6 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}
     yaml_constructors = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (*_TAGS, None)}
 
-    def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
-        super().fetch_flow_collection_start(token)
-        self._check_depth(self.flow_level)
-
-    def add_indent(self, column: int) -> bool:
-        self._check_depth(len(self.indents))
-        return bool(super().add_indent(column))
-
-    def _check_depth(self, depth: int) -> None:
-        # Checked during the scan, whose work for each level grows with the number of levels.
-        if depth > DEEPEST:
-            mark = self.get_mark()
-            raise yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels", problem_mark=mark)
-
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
         if node is not None:
@@ -112,6 +98,8 @@ def read_yaml(text: str) -> Any:
         return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
+    except RecursionError:
+        raise ValueError(f"more than {DEEPEST} levels") from None
     except (KeyError, TypeError, OverflowError, ValueError) as error:
         raise ValueError(f"a value of an impossible kind ({error})") from None
 
@@ -139,7 +127,7 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
         count = 1 + sum(part for part, _ in sizes)
         levels = 1 + max((part for _, part in sizes), default=0)
         if count > _MOST_NODES or levels > DEEPEST:
-            raise _wrong(node, f"more than {_MOST_NODES} values or {DEEPEST} levels")
+            raise _wrong(node, f"more than {DEEPEST} levels or {_MOST_NODES} values")
         known[id(node)] = count, levels
     measured = known[id(node)]
     if measured is None:

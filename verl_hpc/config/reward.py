@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from verl_hpc.config.explain import explain, near_or_all
-from verl_hpc.config.reward_options import (
-    CodeOptions,
-    FormatOptions,
-    JudgeOptions,
-    LengthOptions,
-    MultipleChoiceOptions,
-)
+from verl_hpc.package import FOLDER
 from verl_hpc.section import (
     Finite,
     Options,
@@ -26,33 +23,30 @@ from verl_hpc.section import (
     chosen_by,
 )
 
-REWARD_FUNCTIONS = (
-    "accuracy_reward",
-    "auto",
-    "code",
-    "exact_match",
-    "format",
-    "gsm8k",
-    "judge",
-    "length",
-    "math",
-    "multiple_choice",
-    "reasoning_gym",
-)
-"""Names of the built-in reward functions; the user's are named path/to/file.py:function."""
+_FUNCTIONS = iter_modules([str(FOLDER / "rewards" / "functions")])
+REWARD_FUNCTIONS = ("auto", *sorted(module.name for module in _FUNCTIONS))
+"""Names of the built-in reward functions, each a file of `rewards/functions`; the user's are named
+path/to/file.py:function."""
 
-CALLED_BY_THE_RANK = ("code", "judge")
-"""Functions that have many responses under way by themselves, and need no runtime.reward_processes.
-"""
 
-REWARD_OPTIONS: Mapping[str, type[Section]] = {
-    "code": CodeOptions,
-    "format": FormatOptions,
-    "judge": JudgeOptions,
-    "length": LengthOptions,
-    "multiple_choice": MultipleChoiceOptions,
-}
-"""Options of the built-in functions that have some, by the function's name."""
+def reward_module(function: str) -> ModuleType:
+    """Import the file of a built-in function; none of them imports a large library by itself."""
+    return import_module(f"verl_hpc.rewards.functions.{function}")
+
+
+def options_of(function: str) -> type[Section] | None:
+    """Return the section of a function's options; None if it takes keyword arguments."""
+    if function == "auto" or function not in REWARD_FUNCTIONS:
+        return None
+    return getattr(reward_module(function), "Options", None)
+
+
+def is_called_by_the_rank(function: str) -> bool:
+    """Whether a function has many responses under way by itself, and needs no
+    runtime.reward_processes."""
+    is_ours = function != "auto" and function in REWARD_FUNCTIONS
+    return is_ours and getattr(reward_module(function), "CALLED_BY_THE_RANK", False)
+
 
 OnError = Literal["stop", "zero"]
 
@@ -72,7 +66,7 @@ FunctionName = Annotated[str, AfterValidator(_reward_function)]
 
 def _check_options(function: str, options: Mapping[str, Any]) -> None:
     """Raises: ValueError: the function has no such option, or not with such a value."""
-    section = REWARD_OPTIONS.get(function)
+    section = options_of(function)
     if section is None:
         return
     try:

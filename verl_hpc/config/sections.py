@@ -11,9 +11,8 @@ from pydantic import AfterValidator, Field
 from verl_hpc.algorithms import advantages
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
-from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
+from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig, DistillationConfig, ReverseKl
 from verl_hpc.config.data import DataConfig, SourceConfig, single_sources
-from verl_hpc.config.distillation import DistillationConfig, ReverseKl
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationConfig, EvaluationSetConfig
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import (

@@ -1,18 +1,22 @@
-"""Where a run's metrics go: settings of trackers, and the packages that they need."""
+"""Where a run's metrics go: Prometheus, and every tracker of `verl_hpc.trackers`."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
+from verl_hpc import trackers
 from verl_hpc.errors import ConfigError
 from verl_hpc.section import Integer, PathText, Section
+from verl_hpc.tracker import Label, Tracker
 
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=128)]
-"""Name of a project or a job: letters, digits, space, '.', '_' and '-'."""
+PLACE = r"[^\s/?#]+(/[^\s?#]*)?"
+"""Pattern of an address behind http://."""
 
 
 def _check_textfile(path: str) -> str:
@@ -21,11 +25,13 @@ def _check_textfile(path: str) -> str:
     return path
 
 
-class PrometheusConfig(Section):
+class PrometheusConfig(Tracker):
     """Rank 0 gives the metrics of each step to Prometheus, in one way or several, with the
     name of the run as their label `run`."""
 
-    pushgateway: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")] | None = None
+    module = "prometheus_client"
+    package = "prometheus-client"
+    pushgateway: Annotated[str, Field(pattern=rf"^https?://{PLACE}$")] | None = None
     """Address of a Pushgateway, such as http://monitor:9091, that rank 0 pushes to; if it does not
     answer, that is logged once, and the next step tries again."""
     port: Annotated[Integer, Field(ge=1, le=65535)] | None = None
@@ -44,62 +50,49 @@ class PrometheusConfig(Section):
         return self
 
 
-class WandbConfig(Section):
-    """Weights & Biases, without a network: RUN/wandb has what `python -m verl_hpc sync RUN` uploads
-    from a login node. Each start of a run is a run there, all in the group of the run's name."""
-
-    project: Label
-    """Project of the uploaded run."""
-    entity: Label | None = None
-    """User or team; null is that of the key that uploads."""
-    mode: Literal["offline"] = "offline"
-    """Ranks need no network and no key; `sync` has both."""
+def _trackers() -> Iterator[tuple[str, type[Tracker]]]:
+    """Yield the class of each module of `verl_hpc.trackers`, by the module's name."""
+    for info in iter_modules(trackers.__path__):
+        values = vars(import_module(f"{trackers.__name__}.{info.name}")).values()
+        kinds = [v for v in values if isinstance(v, type) and issubclass(v, Tracker)]
+        yield info.name, next(kind for kind in kinds if kind is not Tracker)
 
 
-class MlflowConfig(Section):
-    """MLflow's store of files, in RUN/mlflow; each start of a run is a run in it."""
-
-    experiment: Label = "verl_hpc"
-    """Experiment that the runs belong to."""
+TRACKERS = dict(_trackers())
 
 
-class SwanlabConfig(Section):
-    """SwanLab, without a network: RUN/swanlab has what `swanlab sync` uploads."""
-
-    project: Label
-    """Project of the uploaded run."""
-    mode: Literal["offline"] = "offline"
-    """Ranks need no network and no key."""
-
-
-class MetricsConfig(Section):
-    """Sinks besides metrics.jsonl, which is always written."""
-
+class _Metrics(Section):
     terminal: Literal["auto", "live", "lines", "off"] = "auto"
     """auto is live on a terminal, also on that of `train --ranks`, and lines elsewhere. Lines leave
     figures out to fit a terminal, or the variable COLUMNS; metrics.jsonl has all of them."""
-    tensorboard: bool = False
-    """Event files for TensorBoard, in tensorboard/ of the run directory."""
     prometheus: PrometheusConfig | None = None
     """Push to a Pushgateway, be scraped, or write a file for the node exporter."""
-    wandb: WandbConfig | None = None
-    """An offline run of Weights & Biases, in wandb/ of the run directory."""
-    mlflow: MlflowConfig | None = None
-    """A run of MLflow, in mlflow/ of the run directory."""
-    swanlab: SwanlabConfig | None = None
-    """An offline run of SwanLab, in swanlab/ of the run directory."""
     report: bool = True
-    """report.html, and its curves as plots/*.svg, at the end."""
+    """report.html at the end."""
+
+    @property
+    def trackers(self) -> dict[str, Tracker]:
+        """Prometheus and trackers that are wanted, by their field."""
+        given = {name: getattr(self, name) for name in ("prometheus", *TRACKERS)}
+        return {n: TRACKERS[n]() if t is True else t for n, t in given.items() if t}
 
 
-_PACKAGES = {
-    "tensorboard": ("tensorboard", "tensorboard"),
-    "prometheus": ("prometheus_client", "prometheus-client"),
-    "wandb": ("wandb", "wandb"),
-    "mlflow": ("mlflow", "mlflow-skinny"),
-    "swanlab": ("swanlab", "swanlab"),
-}
-"""Module to import and package to install, by the field of metrics."""
+if TYPE_CHECKING:
+    MetricsConfig = _Metrics
+else:
+
+    def _field(kind: type[Tracker]) -> tuple[Any, Any]:
+        says = Field(description=kind.__doc__)
+        if kind.model_fields:
+            return Annotated[kind | None, says], None
+        return Annotated[bool, says], False
+
+    MetricsConfig = create_model(
+        "MetricsConfig",
+        __base__=_Metrics,
+        __doc__="Sinks besides metrics.jsonl, which is always written.",
+        **{name: _field(kind) for name, kind in TRACKERS.items()},
+    )
 
 
 def check_trackers(metrics: MetricsConfig) -> None:
@@ -108,8 +101,9 @@ def check_trackers(metrics: MetricsConfig) -> None:
     Raises:
         ConfigError: one is not installed.
     """
-    for name, package in wanted_trackers(metrics):
-        if not is_installed(_PACKAGES[name][0]):
+    for name, tracker in metrics.trackers.items():
+        if not is_installed(tracker.module):
+            package = tracker.package
             raise ConfigError(
                 f"metrics.{name} needs the package {package}, which is not installed in this "
                 f"Python; pip install {package} (or verl_hpc[track], which has all trackers), or "
@@ -122,10 +116,3 @@ def is_installed(module: str) -> bool:
     spec = importlib.util.find_spec(module)
     # A directory of that name, such as the one that W&B leaves where it runs, is no package.
     return spec is not None and spec.origin is not None
-
-
-def wanted_trackers(metrics: MetricsConfig) -> Iterator[tuple[str, str]]:
-    """Fields of metrics that are given, and the package that each needs."""
-    for name, (_, package) in _PACKAGES.items():
-        if getattr(metrics, name):
-            yield name, package

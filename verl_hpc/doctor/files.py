@@ -20,7 +20,6 @@ from verl_hpc.cluster.checks import (
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.run import RunConfig
-from verl_hpc.config.trackers import wanted_trackers
 from verl_hpc.doctor.quota import Quota, read_quotas
 from verl_hpc.errors import ClusterError, ConfigError, DataError, ModelError
 from verl_hpc.layout.architecture import read_architecture
@@ -131,7 +130,7 @@ def check_python(job: Job, *, has_config: bool) -> Verdict:
         environ["PYTHONPATH"] = str(FOLDER.parent)
     python = os.path.expandvars(site.python)
     metrics = request.config.metrics
-    trackers = [package for _, package in wanted_trackers(metrics)] if has_config else []
+    trackers = [tracker.package for tracker in metrics.trackers.values()] if has_config else []
     command = [*python.split(), "-c", _PYTHON, *trackers]
     try:
         done = subprocess.run(

@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
-from verl_hpc.environments.tool import Tool
+from verl_hpc.environments.environment import Tool
 
 _LONGEST = 200
 """Most characters of an expression, and of a result."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from verl_hpc.config.environment import PROGRAM_S
-from verl_hpc.environments.tool import Tool
-from verl_hpc.rewards.sandbox.limits import MIB, Limits, Result
+from verl_hpc.environments.environment import Tool
+from verl_hpc.rewards.sandbox.containment import MIB, Limits, Result
 from verl_hpc.rewards.sandbox.sandbox import Containment, Sandbox
 
 

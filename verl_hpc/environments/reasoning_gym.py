@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from verl_hpc.data.problem import Problem
 from verl_hpc.environments.environment import Done, Environment
 from verl_hpc.errors import ConfigError
-from verl_hpc.rewards.reasoning_gym_reward import PREFIX, compute_score
+from verl_hpc.rewards.functions.reasoning_gym import PREFIX
+from verl_hpc.rewards.functions.reasoning_gym import reasoning_gym as compute_score
 
 
 class ReasoningGym(Environment):

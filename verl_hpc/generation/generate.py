@@ -12,14 +12,23 @@ import numpy as np
 import torch
 
 from verl_hpc.errors import NotFiniteError
+from verl_hpc.generation.answers import Answer
 from verl_hpc.generation.conversation import Conversations, turn_metrics
 from verl_hpc.generation.in_flight import InFlight, begun_before, lag_metrics, remember
 from verl_hpc.generation.prompt_queue import EnginePrompts, FromQueue
 from verl_hpc.generation.rollout import Rollout
-from verl_hpc.generation.scored_ahead import ScoredAhead
+from verl_hpc.generation.score import ScoreSettings, is_mine
 from verl_hpc.generation.slots import GenerateSettings, Slot, SlotKey, response_seed, slots_of
 from verl_hpc.rollout.partial import VersionedResponse
-from verl_hpc.rollout.protocol import NOT_BEGUN, NOT_FINITE, Feed, Request, Response, never
+from verl_hpc.rollout.protocol import (
+    NOT_BEGUN,
+    NOT_FINITE,
+    Feed,
+    FeedAround,
+    Request,
+    Response,
+    never,
+)
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.batch import (
     COLUMNS,
@@ -36,6 +45,31 @@ from verl_hpc.step.batch import (
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.sample_rows import sample_rows, samples_of
+
+
+class ScoredAhead(FeedAround):
+    """A feed whose finished responses are given to the rank's scoring processes at once.
+
+    Args:
+        feed: requests of slots.
+        place: placement that generates and scores.
+        scoring: starts scoring a response.
+        slots: slot of each request.
+    """
+
+    def __init__(
+        self, feed: Feed, place: Placement, scoring: ScoreSettings, slots: Sequence[Slot]
+    ) -> None:
+        super().__init__(feed)
+        self._place, self._scoring, self._slots = place, scoring, slots
+
+    def ended(self, index: int, response: Response) -> None:
+        super().ended(index, response)
+        slot = self._slots[index]
+        if response.finish_reason != "unfinished" and is_mine(self._place, slot.index):
+            truncated = response.finish_reason == "length"
+            answer = Answer(slot.problem, response.tokens, response.sampled, truncated)
+            self._scoring.begin(answer, slot.step)
 
 
 @operator("responses", "sequences", shared=("responses",))

@@ -37,7 +37,7 @@ def charts_of(rows: Sequence[Row]) -> list[Chart]:
     """
     names = list(dict.fromkeys(name for row in rows for name in row if name not in _FIELDS))
     shared = [_with_roles(chart, names) for chart in CHARTS]
-    behind = 1 + [chart.key for chart in shared].index("evaluation")
+    behind = 1 + [chart.title for chart in shared].index("Evaluation score")
     shared[behind:behind] = [*_of_tasks(names), *_of_sets(names)]
     drawn = {name for chart in shared for name in chart.curves}
     rest = [name for name in names if name not in drawn and _is_own(name, names)]
@@ -56,8 +56,8 @@ def _of_sets(names: Iterable[str]) -> list[Chart]:
             accuracy[name] = match[1]
     likely = {name: f"{of_set}, k = {k}" for of_set, (k, name) in passed.items()}
     charts = [
-        Chart("evaluation_sets", "Accuracy by evaluation set", accuracy, least=0.0, most=1.0),
-        Chart("evaluation_pass", "pass@k by evaluation set", likely, least=0.0, most=1.0),
+        Chart("Accuracy by evaluation set", accuracy, least=0.0, most=1.0),
+        Chart("pass@k by evaluation set", likely, least=0.0, most=1.0),
     ]
     return [
         replace(chart, curves=dict(list(chart.curves.items())[:_MOST_CURVES]))
@@ -79,7 +79,7 @@ def _of_tasks(names: Iterable[str]) -> list[Chart]:
         ("set", "critic/score/mean"): "Score by data set",
     }
     return [
-        Chart(f"{part}_{_last(key)}", title, dict(list(curves[part, key].items())[:_MOST_CURVES]))
+        Chart(title, dict(list(curves[part, key].items())[:_MOST_CURVES]))
         for (part, key), title in titles.items()
         if (part, key) in curves
     ]
@@ -114,10 +114,7 @@ def _own(names: Iterable[str]) -> list[Chart]:
         above, last = name.rpartition("/")[0], _last(name)
         title = above if above and last in _SPREAD else name
         groups.setdefault(title, {})[name] = last
-    return [
-        Chart(f"own_{i}_{re.sub('[^A-Za-z0-9]+', '_', title)[:60]}", title, curves)
-        for i, (title, curves) in enumerate(list(groups.items())[:MOST_OWN], 1)
-    ]
+    return [Chart(title, curves) for title, curves in list(groups.items())[:MOST_OWN]]
 
 
 def _role(name: str) -> str:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
@@ -21,7 +20,7 @@ from prometheus_client import (
 )
 
 from verl_hpc.config.arguments import checked
-from verl_hpc.config.trackers import PrometheusConfig
+from verl_hpc.config.trackers import PLACE, PrometheusConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.prometheus import PrometheusMetrics
 
@@ -29,6 +28,7 @@ _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
 """Time limit of one push, which does not hold up training."""
+_ADDRESS = re.compile(rf"(https?://)?{PLACE}")
 
 
 def check_port(port: int) -> None:
@@ -39,16 +39,6 @@ def check_port(port: int) -> None:
             one.bind(("", port))
     except OSError as error:
         raise _taken(port, error) from None
-
-
-def _is_address(url: str) -> bool:
-    """Whether prometheus_client takes a text as an address; without a scheme it is http."""
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        is_host = bool(parts.hostname) and not re.search(r"\s", url)
-        return parts.scheme in ("http", "https") and is_host and parts.port != 0
-    except ValueError:
-        return False
 
 
 def _taken(port: int, error: OSError) -> ConfigError:
@@ -90,7 +80,7 @@ class MetricsExporter:
             raise ConfigError(
                 "MetricsExporter: it has nowhere to write; give pushgateway_url, port or textfile"
             )
-        if pushgateway_url is not None and not _is_address(pushgateway_url):
+        if pushgateway_url is not None and not _ADDRESS.fullmatch(pushgateway_url):
             raise ConfigError(
                 f"MetricsExporter: pushgateway_url = {pushgateway_url!r}; expected an address such "
                 "as http://monitor:9091"

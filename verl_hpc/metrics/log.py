@@ -7,8 +7,9 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from verl_hpc.config.regular_file import open_regular, replace_file
 from verl_hpc.errors import DataError
@@ -19,7 +20,7 @@ FILE_NAME = "metrics.jsonl"
 Row = dict[str, Any]
 
 
-class MetricsLog:
+class MetricsLog(AbstractContextManager["MetricsLog"]):
     """Writes metrics.jsonl. Belongs to rank 0.
 
     A line is one flat object: `step`, `time` (Unix seconds), then the values by name. NaN and
@@ -67,9 +68,6 @@ class MetricsLog:
     def close(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -98,10 +96,13 @@ def seconds_after(rows: Iterable[Row], step: int) -> float:
 
 def _rows(path: Path) -> Iterator[Row]:
     with io.TextIOWrapper(open_regular(path), encoding="ascii", errors="replace") as lines:
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                yield row
+        yield from filter(None, map(parse_row, lines))
+
+
+def parse_row(line: str | bytes) -> Row | None:
+    """Parse a line of a metrics.jsonl; None if it is cut short."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None

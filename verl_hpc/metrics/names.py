@@ -113,9 +113,8 @@ SUMMARY: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves that share a pair of axes, each a metric and its label; `key` names the file."""
+    """Curves that share a pair of axes, each a metric and its label."""
 
-    key: str
     title: str
     curves: Mapping[str, str]
     unit: str = ""
@@ -130,57 +129,46 @@ class Chart:
 
 
 CHARTS = (
-    Chart("reward", "Reward", {SCORE: "score", REWARD: "after KL penalty"}),
-    Chart("evaluation", "Evaluation score", {VALIDATION: "mean"}),
-    Chart("sft_loss", "SFT loss", {SFT_LOSS: "loss"}),
-    Chart("pair_loss", "Loss of pairs", {PAIR_LOSS: "loss"}, least=0.0),
-    Chart("preference_loss", "Preference loss", {PREFERENCE_LOSS: "loss"}),
+    Chart("Reward", {SCORE: "score", REWARD: "after KL penalty"}),
+    Chart("Evaluation score", {VALIDATION: "mean"}),
+    Chart("SFT loss", {SFT_LOSS: "loss"}),
+    Chart("Loss of pairs", {PAIR_LOSS: "loss"}, least=0.0),
+    Chart("Preference loss", {PREFERENCE_LOSS: "loss"}),
     Chart(
-        "pair_accuracy",
         "Accuracy on pairs",
         {PAIR_ACCURACY: "of scores", PREFERENCE_ACCURACY: "of implicit rewards"},
         least=0.0,
         most=1.0,
     ),
     Chart(
-        "reference_kl",
         "KL to the reference policy",
         {REFERENCE_KL: "in the loss", REFERENCE_KL_PENALTY: "in the reward"},
         unit="nats/token",
     ),
     Chart(
-        "teacher_kl",
         "KL between policy and teacher",
         {TEACHER_REVERSE_KL: "reverse", TEACHER_FORWARD_KL: "forward"},
         unit="nats/token",
     ),
+    Chart("KL to the policy that the ratio starts from", {OLD_POLICY_KL: "KL"}, unit="nats/token"),
+    Chart("Entropy", {ENTROPY: "actor"}, unit="nats/token", least=0.0),
     Chart(
-        "old_policy_kl",
-        "KL to the policy that the ratio starts from",
-        {OLD_POLICY_KL: "KL"},
-        unit="nats/token",
-    ),
-    Chart("entropy", "Entropy", {ENTROPY: "actor"}, unit="nats/token", least=0.0),
-    Chart(
-        "response_length",
         "Response length",
         {RESPONSE_LENGTH: "mean", RESPONSE_LENGTH_MAX: "longest"},
         unit="tokens",
         least=0.0,
     ),
-    Chart("responses_cut", "Share of responses cut", {RESPONSES_CUT: "share"}, least=0.0, most=1.0),
-    Chart("policy_loss", "Policy loss", {POLICY_LOSS: "actor"}),
-    Chart("value_loss", "Value loss", {VALUE_LOSS: "critic"}),
-    Chart("grad_norm", "Gradient norm", {GRAD_NORM: "actor", VALUE_GRAD_NORM: "critic"}, least=0.0),
+    Chart("Share of responses cut", {RESPONSES_CUT: "share"}, least=0.0, most=1.0),
+    Chart("Policy loss", {POLICY_LOSS: "actor"}),
+    Chart("Value loss", {VALUE_LOSS: "critic"}),
+    Chart("Gradient norm", {GRAD_NORM: "actor", VALUE_GRAD_NORM: "critic"}, least=0.0),
     Chart(
-        "clip_fraction",
         "Clipped share",
         {CLIP_FRACTION: "policy", VALUE_CLIP_FRACTION: "values"},
         least=0.0,
         most=1.0,
     ),
     Chart(
-        "explained_variance",
         "Variance that the values explain",
         {VALUE_EXPLAINED_VARIANCE: "critic"},
         # It has no least: values of a new critic can be worse than none by any factor.
@@ -188,31 +176,23 @@ CHARTS = (
         most=1.0,
     ),
     Chart(
-        "log_probs_difference",
         "Train-rollout log-prob difference",
         {LOG_PROBS_DIFFERENCE: "mean absolute difference"},
         unit="nats",
         least=0.0,
     ),
     Chart(
-        "correction",
         "Weights of algorithm.correction",
         {CORRECTION_WEIGHT: "mean", CORRECTION_TRUNCATED: "share truncated"},
         least=0.0,
     ),
+    Chart("Tokens that training would route elsewhere", {ROUTER_DISAGREEMENT: "share"}, least=0.0),
     Chart(
-        "router_disagreement",
-        "Tokens that training would route elsewhere",
-        {ROUTER_DISAGREEMENT: "share"},
-        least=0.0,
-    ),
-    Chart(
-        "lag",
         "Steps that responses are behind",
         {LAG: "mean of tokens", LAG_MAX: "largest"},
         unit="steps",
         least=0.0,
     ),
-    Chart("throughput", "Throughput", {THROUGHPUT: "of a rank"}, unit="tokens/s/rank", least=0.0),
-    Chart("learning_rate", "Learning rate", {LEARNING_RATE: "actor"}, least=0.0),
+    Chart("Throughput", {THROUGHPUT: "of a rank"}, unit="tokens/s/rank", least=0.0),
+    Chart("Learning rate", {LEARNING_RATE: "actor"}, least=0.0),
 )

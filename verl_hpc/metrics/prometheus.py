@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
@@ -56,12 +57,21 @@ _KL = {
     OLD_POLICY_KL: "old_policy",
     TEACHER_REVERSE_KL: "teacher",
 }
-_ROLLOUT = TIMING + "rollout"
-_M = TypeVar("_M", Gauge, Histogram)
+_TEXTS = {
+    "operator_latency_seconds": "Seconds of an operator in a step",
+    "operator_cpu_seconds": "CPU seconds of an operator",
+    "step_latency_seconds": "Seconds of a step",
+    "rollout_latency_seconds": "Seconds of generation in a step",
+    "reward": "Scores of responses",
+    "kl_divergence": "KL divergence, nats a token",
+    "gpu_memory_used_bytes": GPU_MEMORY_USED,
+    "step": "The last step that is done",
+}
+"""Metrics with names of their own, which no other metric can take."""
 
 
 class PrometheusMetrics:
-    """Registry of one run's metrics.
+    """Registry of one run's metrics, each of which is made at its first value.
 
     Args:
         run: label `run` of all metrics; no label if empty.
@@ -69,9 +79,11 @@ class PrometheusMetrics:
 
     def __init__(self, run: str = "") -> None:
         self.registry = CollectorRegistry()
-        self._run, self._by_task, self._told = run, False, False
-        self._is_named = bool(run)
-        self._begin()
+        self._run, self._is_named, self._by_task = run, bool(run), False
+        self._metrics: dict[str, Any] = {}
+        """Gauges and histograms by name."""
+        self._names: dict[str, str] = {}
+        """Names by those in metrics.jsonl."""
 
     def named(self, run: str) -> None:
         """Give all metrics a label `run`, or none if it is empty, before the first values.
@@ -79,15 +91,12 @@ class PrometheusMetrics:
         Raises:
             ConfigError: they have another label, or have values without one.
         """
-        if run != self._run:
-            if self._is_named or self._told:
-                raise ConfigError(
-                    f"MetricsExporter: its metrics have {_label(self._run)}, and those of this "
-                    f"trainer have {_label(run)}; make another MetricsExporter for it"
-                )
-            self._run = run
-            self._begin_again()
-        self._is_named = True
+        if run != self._run and (self._is_named or self._metrics):
+            raise ConfigError(
+                f"MetricsExporter: its metrics have {_label(self._run)}, and those of this "
+                f"trainer have {_label(run)}; make another MetricsExporter for it"
+            )
+        self._run, self._is_named = run, True
 
     def by_task(self) -> None:
         """Give all metrics but the step a label `task`, before the first values.
@@ -95,39 +104,12 @@ class PrometheusMetrics:
         Raises:
             ConfigError: they have values without it.
         """
-        if self._by_task:
-            return
-        if self._told:
+        if self._metrics and not self._by_task:
             raise ConfigError(
                 "MetricsExporter: it has told of metrics without the label task, which those of "
                 "several tasks have; make another MetricsExporter for this trainer"
             )
         self._by_task = True
-        self._begin_again()
-
-    def _begin_again(self) -> None:
-        for one in (self._operators, self._steps, *self._fixed.values()):
-            self.registry.unregister(one)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._operators = self._histogram(
-            "operator_latency_seconds", "Seconds of an operator in a step", _SECONDS, "operator"
-        )
-        self._steps = self._histogram("step_latency_seconds", "Seconds of a step", _SECONDS)
-        self._rollout: Histogram | None = None
-        self._rewards: Histogram | None = None
-        self._gauges: dict[str, Gauge] = {}
-        """Gauges by the metric's name in metrics.jsonl."""
-        self._taken = {PREFIX + "operator_latency_seconds", PREFIX + "step_latency_seconds"}
-        # Metrics with fixed names come first, so that no other metric can take one.
-        self._fixed = {
-            "step": self._gauge("step", "The last step that is done", has_task=False),
-            "kl": self._gauge("kl_divergence", "KL divergence, nats a token", "to"),
-            "cpu": self._gauge("operator_cpu_seconds", "CPU seconds of an operator", "operator"),
-        }
-        more = ("rollout_latency_seconds", "reward", "gpu_memory_used_bytes")
-        self._taken |= {PREFIX + name for name in more}
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Take a finished step.
@@ -135,10 +117,15 @@ class PrometheusMetrics:
         Args:
             values: by their names in metrics.jsonl; NaN and infinities are kept as such.
         """
-        self._told = True
-        self._at(self._fixed["step"], None).set(step)
+        self._metric("step", None).set(step)
         for name, value in values.items():
             self._take(*self._task_of(name), value)
+
+    def rewards(self, values: Iterable[float], task: str = "") -> None:
+        """Take the scores of all responses of a step."""
+        histogram = self._metric("reward", task, buckets=_REWARDS)
+        for value in values:
+            histogram.observe(value)
 
     def _task_of(self, name: str) -> tuple[str, str]:
         """Split a metric's name into task and rest; the task is empty if it has none."""
@@ -150,63 +137,47 @@ class PrometheusMetrics:
 
     def _take(self, task: str, name: str, value: float) -> None:
         if name in _KL:
-            self._at(self._fixed["kl"], task, _KL[name]).set(value)
+            self._metric("kl_divergence", task, to=_KL[name]).set(value)
+        if name == TIMING + "rollout":
+            self._metric("rollout_latency_seconds", task, buckets=_SECONDS).observe(value)
         if name == GPU_MEMORY_USED:
-            self._at(self._of(name, "gpu_memory_used_bytes"), task).set(value * _GIB)
+            self._metric("gpu_memory_used_bytes", task).set(value * _GIB)
         elif name == STEP_SECONDS:
-            self._at(self._steps, task).observe(value)
+            self._metric("step_latency_seconds", task, buckets=_SECONDS).observe(value)
         elif name.startswith(TIMING):
-            self._at(self._operators, task, name.removeprefix(TIMING)).observe(value)
+            operator = name.removeprefix(TIMING)
+            seconds = self._metric("operator_latency_seconds", task, _SECONDS, operator=operator)
+            seconds.observe(value)
         elif name.startswith(CPU):
-            self._at(self._fixed["cpu"], task, name.removeprefix(CPU)).set(value)
+            operator = name.removeprefix(CPU)
+            self._metric("operator_cpu_seconds", task, operator=operator).set(value)
         else:
-            self._at(self._of(name), task).set(value)
-        if name == _ROLLOUT:
-            if self._rollout is None:
-                text = "Seconds of generation in a step"
-                self._rollout = self._histogram("rollout_latency_seconds", text, _SECONDS)
-            self._at(self._rollout, task).observe(value)
+            self._metric(self._name(name), task).set(value)
 
-    def rewards(self, values: Iterable[float], task: str = "") -> None:
-        """Take the scores of all responses of a step."""
-        self._told = True
-        if self._rewards is None:
-            self._rewards = self._histogram("reward", "Scores of responses", _REWARDS)
-        for value in values:
-            self._at(self._rewards, task).observe(value)
-
-    def _at(self, metric: _M, task: str | None, *labels: str) -> _M:
-        """Return the metric with these labels; `task` is None for metrics without that label."""
+    def _metric(
+        self, name: str, task: str | None, buckets: Sequence[float] = (), **labels: str
+    ) -> Any:
+        """Return the metric with these labels; `task` is None for a metric without that label."""
         if self._by_task and task is not None:
-            labels = (task, *labels)
+            labels = {"task": task} | labels
         if self._run:
-            labels = (self._run, *labels)
-        return metric.labels(*labels) if labels else metric
+            labels = {"run": self._run} | labels
+        if name not in self._metrics:
+            text = _TEXTS.get(name) or next(n for n, ours in self._names.items() if ours == name)
+            kind = partial(Histogram, buckets=buckets) if buckets else Gauge
+            self._metrics[name] = kind(PREFIX + name, text, [*labels], registry=self.registry)
+        metric = self._metrics[name]
+        return metric.labels(**labels) if labels else metric
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(
-            PREFIX + name, text, self._labels(labels), buckets=buckets, registry=self.registry
-        )
-
-    def _labels(self, labels: Sequence[str], has_task: bool = True) -> tuple[str, ...]:
-        run = ("run",) if self._run else ()
-        task = ("task",) if self._by_task and has_task else ()
-        return (*run, *task, *labels)
-
-    def _of(self, metric: str, name: str | None = None) -> Gauge:
-        if metric not in self._gauges:
-            if name is None:
-                name = sane = re.sub(r"[^a-zA-Z0-9_]+", "_", metric).strip("_") or "unnamed"
-                number = 2
-                while PREFIX + name in self._taken:
-                    name, number = f"{sane}_{number}", number + 1
-            self._gauges[metric] = self._gauge(name, metric)
-        return self._gauges[metric]
-
-    def _gauge(self, name: str, text: str, *labels: str, has_task: bool = True) -> Gauge:
-        self._taken.add(PREFIX + name)
-        of = self._labels(labels, has_task)
-        return Gauge(PREFIX + name, text, of, registry=self.registry)
+    def _name(self, metric: str) -> str:
+        """Return the name of a metric of metrics.jsonl, which no other one has."""
+        if metric not in self._names:
+            name = sane = re.sub(r"[^a-zA-Z0-9_]+", "_", metric).strip("_") or "unnamed"
+            number = 2
+            while name in _TEXTS or name in self._names.values():
+                name, number = f"{sane}_{number}", number + 1
+            self._names[metric] = name
+        return self._names[metric]
 
 
 def _label(run: str) -> str:

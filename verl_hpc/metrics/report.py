@@ -13,10 +13,9 @@ from typing import Any
 from verl_hpc.config.regular_file import read_regular, replace_text
 from verl_hpc.errors import DataError
 from verl_hpc.metrics import sections
-from verl_hpc.metrics.curves import write_curves
-from verl_hpc.metrics.flow_view import flow_section
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.samples_view import newest_samples
+from verl_hpc.metrics.sections import flow_section
 from verl_hpc.metrics.series import mean_seconds, timed
 from verl_hpc.metrics.timeline_view import TITLE as TIMELINE
 from verl_hpc.metrics.timeline_view import newest_steps, timeline_card
@@ -52,7 +51,7 @@ def read_facts(run_directory: Path) -> dict[str, Any]:
 
 
 def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
-    """Write report.html, and plots/ with the same curves as SVG, from a run's metrics.jsonl.
+    """Write report.html from a run's metrics.jsonl.
 
     Args:
         facts: facts that metrics lack. `name`, `recipe`, `state`, `total_steps` and `config` (the
@@ -86,7 +85,6 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
     )
     path = directory / FILE_NAME
     replace_text(path, page)
-    write_curves(directory / "plots", rows)
     return path
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from statistics import mean
 
+from verl_hpc.config.regular_file import is_regular, read_regular
 from verl_hpc.metrics.charts import charts_of
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import (
@@ -26,8 +28,8 @@ from verl_hpc.metrics.names import (
     Chart,
 )
 from verl_hpc.metrics.series import OTHER, Point, bins, curves, fold, mean_seconds, overlaps, points
-from verl_hpc.metrics.svg import level_bars, line_chart, stacked_bars
-from verl_hpc.metrics.text import duration, number, size
+from verl_hpc.metrics.svg import line_chart, stacked_bars
+from verl_hpc.metrics.text import duration, number, size, visible
 
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
 """Classes of the style sheet for the longest operators; c7 is grey and takes the rest."""
@@ -192,19 +194,14 @@ def _label(rows: Sequence[Row]) -> str:
 def resharding(rows: Sequence[Row]) -> str:
     """Return the bytes that resharding to the generation layout moved, and the least possible."""
     names = {"received": RESHARD_RECEIVED, "least possible": RESHARD_MINIMUM}
-    bars = {
-        label: mean(num_bytes)
-        for label, name in names.items()
-        if (num_bytes := _values(rows, name))
-    }
-    if not bars:
+    lines = [
+        (n, size(mean(values))) for n, name in names.items() if (values := _values(rows, name))
+    ]
+    if not lines:
         return ""
-    words = ["Bytes of a mean step, all ranks together"]
     if seconds := _values(rows, RESHARD_SECONDS):
-        words.append(f"{duration(mean(seconds))} a step")
-    title = "Resharding"
-    chart = level_bars(title, bars, size)
-    return section(title, f'<div class="card">{chart}<p>{"; ".join(words)}.</p></div>')
+        lines.append(("time", duration(mean(seconds))))
+    return section("Resharding", _table(("", "a mean step, all ranks together"), lines))
 
 
 def last_steps(rows: Sequence[Row]) -> str:
@@ -240,3 +237,22 @@ def _table(
         body.append(f"<tr><th>{square}{escape(first)}</th>{cells}</tr>")
     head = "".join(f"<th>{title}</th>" for title in header)
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+FLOW_FILE = "flow.txt"
+_GRAPH = "\nflowchart "
+"""Beginning of the Mermaid graph, which follows the text in the file."""
+_MOST_FLOW_BYTES = 100_000
+
+
+def flow_section(run_directory: Path) -> str:
+    """Return the text of a run's flow.txt as a section; empty without one."""
+    path = run_directory / FLOW_FILE
+    try:
+        if not is_regular(path) or path.stat().st_size > _MOST_FLOW_BYTES:
+            return ""
+        text = read_regular(path).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    told = visible(text.partition(_GRAPH)[0].rstrip())
+    return section("Data flow of a step", f'<div class="card"><pre>{escape(told)}</pre></div>')

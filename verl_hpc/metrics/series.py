@@ -120,7 +120,7 @@ def mean_seconds(rows: Sequence[Row]) -> dict[str, float]:
 
 def timed(rows: Iterable[Row]) -> list[Row]:
     """Return the rows of steps that were trained, without those that only evaluate."""
-    return [row for row in rows if STEP_SECONDS in row]
+    return [row for row in rows if row.get(STEP_SECONDS) is not None]
 
 
 def fold(seconds: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:

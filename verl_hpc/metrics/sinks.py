@@ -6,35 +6,22 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 from rich.console import Console
 
-from verl_hpc.config.trackers import MetricsConfig, check_trackers
+from verl_hpc.config.trackers import MetricsConfig, PrometheusConfig, check_trackers
+from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.terminal import LineView, LiveView
-from verl_hpc.metrics.trackers import Mlflow, Swanlab, TensorBoard, Wandb
 from verl_hpc.runtime import terminal
+from verl_hpc.tracker import Sink, TrackedRun, Tracker
 
 _logger = logging.getLogger(__name__)
 
 
-class Sink(Protocol):
-    """A destination of a run's metrics besides metrics.jsonl. Values may be NaN or infinite.
-
-    It may also have `stage(name)`, which is called when an operator begins, many times a second,
-    and `rewards(values, task)`, which gets the scores of all responses of a step, or of a task in
-    it, before its `write`.
-    """
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the metrics of a finished step."""
-
-    def close(self) -> None:
-        """Release all resources; no call follows."""
-
-
-class Sinks:
+class Sinks(AbstractContextManager["Sinks"]):
     """Passes everything on to each sink that takes it. A sink that fails is logged and dropped: a
     full quota or a closed terminal must not end a run whose metrics.jsonl is intact.
 
@@ -71,9 +58,6 @@ class Sinks:
                     sink.close()
                 _logger.warning("%s is dropped: %r", type(sink).__name__, error)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -106,7 +90,7 @@ def open_sinks(
     """Open the sinks that `config` names. Belongs to rank 0.
 
     Args:
-        run_directory: TensorBoard's files go to its `tensorboard`; its name is the run's.
+        run_directory: has the trackers' files; its name is the run's.
         total_steps: step at which the run is done.
         recipe: shown next to the run's name.
         resumed_from: step of the checkpoint that training resumes from.
@@ -116,7 +100,8 @@ def open_sinks(
         ConfigError: a sink needs a package that is not installed, or a port that is taken.
     """
     check_trackers(config)
-    sinks = _trackers(config, run_directory, resumed_from, settings)
+    tracked = TrackedRun(run_directory, resumed_from, settings or {})
+    sinks = [_opened(name, tracker, tracked) for name, tracker in config.trackers.items()]
     mode = config.terminal
     if mode == "auto":
         mode = "live" if terminal.is_terminal() else "lines"
@@ -131,26 +116,17 @@ def open_sinks(
     return Sinks(sinks)
 
 
-def _trackers(
-    config: MetricsConfig,
-    run_directory: Path,
-    resumed_from: int | None,
-    settings: Mapping[str, Any] | None,
-) -> list[Sink]:
-    sinks: list[Sink] = []
-    if config.tensorboard:
-        sinks.append(TensorBoard(run_directory / "tensorboard", resumed_from))
-    if config.prometheus is not None:
+def _opened(name: str, tracker: Tracker, run: TrackedRun) -> Sink:
+    if isinstance(tracker, PrometheusConfig):
         from verl_hpc.metrics.exporter import MetricsExporter
 
-        exporter = MetricsExporter.of(config.prometheus, run_directory.name)
-        if (settings or {}).get("tasks"):
+        exporter = MetricsExporter.of(tracker, run.directory.name)
+        if run.settings.get("tasks"):
             exporter.by_task()
-        sinks.append(exporter)
-    if config.wandb is not None:
-        sinks.append(Wandb(config.wandb, run_directory, settings))
-    if config.mlflow is not None:
-        sinks.append(Mlflow(config.mlflow, run_directory))
-    if config.swanlab is not None:
-        sinks.append(Swanlab(config.swanlab, run_directory, settings))
-    return sinks
+        return exporter
+    try:
+        return tracker.open(run)
+    except ImportError as error:
+        raise ConfigError(
+            f"metrics.{name}: {error}; pip install 'verl_hpc[track]', or leave metrics.{name} out"
+        ) from None

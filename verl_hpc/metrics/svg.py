@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
@@ -47,7 +47,6 @@ def line_chart(
     curves: Mapping[str, Sequence[Point]],
     limits: tuple[float | None, float | None] = (None, None),
     width: int = 300,
-    height: int = 150,
 ) -> str:
     """Draw curves over steps; hovering over a step shows its values.
 
@@ -58,13 +57,12 @@ def line_chart(
         curves: points by label.
         limits: least and largest value of the vertical axis; points beyond are drawn at its end.
         width: width in pixels.
-        height: height in pixels.
     """
     thinned = {label: thin(curve, MAX_POINTS) for label, curve in curves.items()}
     every = [point for curve in thinned.values() for point in curve]
     x_range = axis_range([step for step, _ in every], 0.0)
     y_range = axis_range([value for _, value in every], 0.06, limits)
-    frame = Frame(width, height, x_range, y_range)
+    frame = Frame(width, 150, x_range, y_range)
     pale: dict[str, list[Point]] = {}
     drawn = thinned
     if width > 300 and len(every) > SMOOTHED_FROM * len(curves):
@@ -101,20 +99,6 @@ def stacked_bars(title: str, bars: Sequence[Bar], colours: Mapping[str, str]) ->
             *(_stack(frame, i, bar, colours) for i, bar in enumerate(bars)),
         ],
     )
-
-
-def level_bars(title: str, bars: Mapping[str, float], label: Callable[[float], str]) -> str:
-    """Draw a horizontal bar per name, all from zero."""
-    longest = max(bars.values()) or 1.0
-    parts = []
-    for i, (name, value) in enumerate(bars.items()):
-        width, y = 560 * value / longest, 26 * i
-        parts += [
-            text(0, y + 17, name, "start"),
-            f'<rect class="c{i}" x="110" y="{y + 5}" width="{width:.1f}" height="16"/>',
-            text(118 + width, y + 17, label(value), "start"),
-        ]
-    return picture(title, 824, 26 * len(bars), parts)
 
 
 def ticks(span: tuple[float, float], count: int) -> list[float]:

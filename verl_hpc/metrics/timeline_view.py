@@ -10,7 +10,7 @@ from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.sections import COLOURS, OPERATOR_COLOURS, key, operator_colours
 from verl_hpc.metrics.series import OTHER
 from verl_hpc.metrics.text import duration
-from verl_hpc.metrics.timeline_reader import Interval, read_timeline, step_range
+from verl_hpc.metrics.timeline import Interval, read_timeline, step_range
 
 TITLE = "Timeline"
 NEWEST_STEPS = 3

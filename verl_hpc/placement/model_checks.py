@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from verl_hpc.config.distillation import ForwardKl
+from verl_hpc.config.algorithm import ForwardKl
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ParallelConfig
 from verl_hpc.config.role import ACTOR

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from verl_hpc.errors import RewardError
 
@@ -64,20 +64,6 @@ def _known_names() -> dict[str, str]:
     return {name: module for name, module in modules.items() if not hasattr(builtins, name)}
 
 
-class Case(Protocol):
-    """One test of a program."""
-
-    def run_of(self, program: str) -> tuple[str, str]:
-        """Return the program to run, and its standard input."""
-
-    def passes(self, output: str) -> bool:
-        """Whether the output of a run that exited with 0 is right."""
-
-    @property
-    def names(self) -> Collection[str]:
-        """Words of the test, including the names that the program defines for it."""
-
-
 @dataclass(frozen=True)
 class InputCase:
     """The program prints, for some input, what is expected: line by line, and word by word, equal
@@ -87,17 +73,17 @@ class InputCase:
     expected: str
 
     def run_of(self, program: str) -> tuple[str, str]:
-        """Return what `Case.run_of` does."""
+        """Return the program to run, and its standard input."""
         return f"{_driver()}\n\nrun_program({program!r}, {_preamble_of(program)!r})\n", self.stdin
 
     def passes(self, output: str) -> bool:
-        """Return what `Case.passes` does."""
+        """Whether the output of a run that exited with 0 is right."""
         found, expected = _lines(output), _lines(self.expected)
         return len(found) == len(expected) and all(map(_same_words, found, expected))
 
     @property
     def names(self) -> Collection[str]:
-        """Words of the test (`Case.names`)."""
+        """Words of the test, including the names that the program defines for it."""
         return ()
 
 
@@ -111,11 +97,11 @@ class CallCase:
     word: str
 
     def run_of(self, program: str) -> tuple[str, str]:
-        """Return what `Case.run_of` does."""
+        """Return the program to run, and its standard input."""
         return _tests_of(program, self.word, function=self.function, arguments=list(self.arguments))
 
     def passes(self, output: str) -> bool:
-        """Return what `Case.passes` does."""
+        """Whether the output of a run that exited with 0 is right."""
         _, said, text = output.rpartition(self.word)
         if not said:
             return False
@@ -128,7 +114,7 @@ class CallCase:
 
     @property
     def names(self) -> Collection[str]:
-        """Words of the test (`Case.names`)."""
+        """Words of the test, including the names that the program defines for it."""
         return (self.function,)
 
 
@@ -142,20 +128,24 @@ class AssertCase:
     """The expression that is tested; if empty, all of the statements are."""
 
     def run_of(self, program: str) -> tuple[str, str]:
-        """Return what `Case.run_of` does."""
+        """Return the program to run, and its standard input."""
         # Modules that tests use, and the one that parses them, are loaded before a program can
         # change them.
         modules = sorted({"ast", *_preamble_of(self.statements).values()})
         return _tests_of(program, self.word, tests=self.statements, modules=modules)
 
     def passes(self, output: str) -> bool:
-        """Return what `Case.passes` does."""
+        """Whether the output of a run that exited with 0 is right."""
         return output.endswith(f"{self.word}true")
 
     @property
     def names(self) -> Collection[str]:
-        """Words of the test (`Case.names`)."""
+        """Words of the test, including the names that the program defines for it."""
         return _WORD.findall(self.tested or self.statements)
+
+
+Case = InputCase | CallCase | AssertCase
+"""One test of a program."""
 
 
 def read_cases(ground_truth: Any) -> list[Case]:

@@ -1,4 +1,4 @@
-r"""Compare two short LaTeX texts by math-verify and exact arithmetic."""
+r"""Compare two short LaTeX texts in one notation, by math-verify and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 from verl_hpc.rewards.kinds import are_list_and_number, differ, equal_words
-from verl_hpc.rewards.notation import in_latex, without_name
 from verl_hpc.rewards.quantities import (
     Quantity,
     equal_quantities,
@@ -21,6 +20,55 @@ from verl_hpc.rewards.quantities import (
     without_markup,
     without_unit,
 )
+
+_SIGNS = str.maketrans(
+    {
+        "\u2212": "-",
+        "\u03c0": r"\pi ",
+        "\u00d7": r"\times ",
+        "\u00b7": r"\cdot ",
+        "\u221e": r"\infty ",
+    }
+    | {"\u00bd": r"\frac{1}{2}", "\u00bc": r"\frac{1}{4}", "\u00be": r"\frac{3}{4}"}
+    | {"\u2264": r"\leq ", "\u2265": r"\geq ", "\u222a": r"\cup "}
+)
+_POWERS = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
+_POWER = re.compile(rf"(?<=[\w)}}])[{_POWERS}]+")
+_POWER_DIGITS = str.maketrans(dict(zip(_POWERS, "0123456789", strict=True)))
+_ROOT = re.compile(r"\u221a\s?(?:\(([^()]*)\)|(\d+|[A-Za-z]))")
+_BRACED_COMMA = re.compile(r"(?<=\d)\s?\{,\}\s?(?=\d{3})")
+_THOUSANDS = re.compile(r"(?<![\d.,(\[])(?<!\\\{)[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
+_BRACKETED = re.compile(r"\s*\$?\s*(?:\\left\s*)?(?:\\?\{|[(\[])")
+_NAME = re.compile(
+    r"\s*\$?\s*(?:[A-Za-z]'{0,3}(?:_\{?\w+\}?)?\s?(?:\([^()=,]{1,40}\))?"
+    r"|\\frac\s?\{d(?:\^\{?\d\}?)?\s?[A-Za-z]\}\s?\{d\s?[A-Za-z](?:\^\{?\d\}?)?\})\s*=\s*(?=[^\s=])"
+)
+
+
+def in_latex(text: str) -> str:
+    r"""Return a short answer with LaTeX in place of Unicode, and numbers without separators.
+
+    '2\u221a3' is 2\sqrt{3}, and '10{,}000\sqrt{2}' and '10,000\sqrt{2}' are 10000\sqrt{2}. In
+    brackets a comma separates elements.
+    """
+    text = _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2]}}}", text)
+    text = _POWER.sub(lambda found: f"^{{{found[0].translate(_POWER_DIGITS)}}}", text)
+    text = text.translate(_SIGNS)
+    if _BRACKETED.match(text):
+        return _BRACED_COMMA.sub("", text)
+    return _THOUSANDS.sub(lambda found: found[0].replace(",", ""), _BRACED_COMMA.sub(",", text))
+
+
+def without_name(text: str) -> str:
+    r"""Return the text after the name of a result: 3x^2 of 'f'(x) = 3x^2' and '\frac{dy}{dx} =
+    3x^2'.
+
+    A text with several equals signs, such as 'x = 3, y = 4', is returned unchanged.
+    """
+    match = _NAME.match(text)
+    rest = text[match.end() :] if match else text
+    return text if "=" in rest else rest
+
 
 _IN_A_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
 _TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)

@@ -8,10 +8,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from verl_hpc.config.reward import REWARD_OPTIONS, RewardConfig
+from verl_hpc.config.reward import REWARD_FUNCTIONS, RewardConfig, options_of
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.awaiting import at_once, is_async
-from verl_hpc.rewards.built_in import BUILT_IN, MAKERS, score_by_data_source
+from verl_hpc.rewards.built_in import built_in, score_by_data_source
 from verl_hpc.rewards.request import (
     KEYWORDS,
     NAMES,
@@ -42,9 +42,8 @@ def get_reward_function(config: RewardConfig, setting: str = "reward") -> Reward
         RewardError: a file or function that cannot be loaded, that needs other arguments than
             there are, or that does not work here.
     """
-    if config.function in MAKERS:
-        options = REWARD_OPTIONS[config.function].model_validate(config.options)
-        return MAKERS[config.function](options)
+    if options_of(config.function) is not None:
+        return built_in(config.function, config.options)
     return fitted(_find(config, setting), config, setting)
 
 
@@ -181,6 +180,6 @@ def _find(config: RewardConfig, setting: str) -> RewardFunction:
     name = config.function
     if name == "auto":
         return score_by_data_source
-    if name in BUILT_IN:
-        return BUILT_IN[name]
+    if name in REWARD_FUNCTIONS:
+        return built_in(name)
     return load_function(name, config.import_timeout_s, f"{setting}.function")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
+from verl_hpc.config.reward import RewardConfig, is_called_by_the_rank
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import DataError, RewardError, ScoreNotFiniteError, VerlHpcError
 from verl_hpc.rewards.request import Request
@@ -160,7 +160,7 @@ def calls_ahead(config: RunConfig) -> Mapping[str, RewardConfig]:
     if not config.generates or wanted == 0 or (wanted is None and is_small):
         return {}
     calls = config.reward_calls.items()
-    return {name: call for name, call in calls if call.function not in CALLED_BY_THE_RANK}
+    return {name: call for name, call in calls if not is_called_by_the_rank(call.function)}
 
 
 def start_workers(calls: Mapping[str, RewardConfig]) -> Workers:

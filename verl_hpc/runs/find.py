@@ -44,29 +44,29 @@ def named_runs(directory: Path) -> dict[str, Path]:
     return {str(path.relative_to(directory)): path for path in runs_below(directory)}
 
 
-def find_run(word: str, below: Path = RUNS) -> Path:
-    """Return the run that a word means: a run directory, or the name of one in `below`.
+def find_run(word: str) -> Path:
+    """Return the run that a word means: a run directory, or the name of one in runs/.
 
     The doctor's directory, which has logs and a job but no run, is found by its name alone.
 
     Raises:
         ConfigError: there is none; the nearest names are given.
     """
-    for path in (Path(word), below / word):
+    for path in (Path(word), RUNS / word):
         if is_run(path) or (path / "job" / "site.yaml").is_file():
             return path
-    raise ConfigError(f"{word}: {_reason(word, below)}")
+    raise ConfigError(f"{word}: {_reason(word)}")
 
 
-def newest_run(below: Path = RUNS) -> Path | None:
+def newest_run() -> Path | None:
     """Return the run with the latest activity, or None."""
-    return max(runs_below(below), key=last_activity, default=None)
+    return max(runs_below(RUNS), key=last_activity, default=None)
 
 
-def no_runs_yet(below: Path = RUNS) -> str:
+def no_runs_yet() -> str:
     """Return the message for somebody who asks about runs and has none."""
     return (
-        f"no runs in {below.resolve()} yet; `python -m verl_hpc submit` or `train` makes one. Runs "
+        f"no runs in {RUNS.resolve()} yet; `python -m verl_hpc submit` or `train` makes one. Runs "
         "elsewhere: name one, or `python -m verl_hpc list DIR`"
     )
 
@@ -111,14 +111,14 @@ def restart_budget(run: Path) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _reason(word: str, below: Path) -> str:
-    names = [str(path.relative_to(below)) for path in runs_below(below)]
+def _reason(word: str) -> str:
+    names = [str(path.relative_to(RUNS)) for path in runs_below(RUNS)]
     # Somebody may leave out the directories between.
     near = [name for name in names if name.endswith(f"/{word}")]
-    near += difflib.get_close_matches(word.removeprefix(f"{below}/"), names, n=3, cutoff=0.5)
+    near += difflib.get_close_matches(word.removeprefix(f"{RUNS}/"), names, n=3, cutoff=0.5)
     what = "is not a run directory: it has no config.yaml" if Path(word).exists() else "no such run"
     if near:
         return f"{what}; did you mean {' or '.join(dict.fromkeys(near))}?"
     if names:
-        return f"{what}; `python -m verl_hpc list` shows the {len(names)} runs in {below}/"
-    return f"{what}, and {below}/ has none; give the path of a run directory"
+        return f"{what}; `python -m verl_hpc list` shows the {len(names)} runs in {RUNS}/"
+    return f"{what}, and {RUNS}/ has none; give the path of a run directory"

@@ -11,13 +11,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from verl_hpc.runs.contract import ATTEMPT
-from verl_hpc.runs.placed import Placed
+from verl_hpc.runs.ranks import Placed
 from verl_hpc.runs.records import RecordFile, read_record
 
 FILE = "heartbeat.json"
@@ -55,7 +56,7 @@ class Beat:
     """Placements of a run whose roles are on different ranks; else empty."""
 
 
-class Heartbeat:
+class Heartbeat(AbstractContextManager["Heartbeat"]):
     """Writes heartbeat.json. Belongs to rank 0.
 
     A file system of many users sees at most two writes a second. Writes that come too soon are
@@ -131,9 +132,6 @@ class Heartbeat:
             now = self._clock()
             self._beat = replace(self._beat, time=now, outcome=outcome)
             self._write(now)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None

@@ -10,9 +10,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runs.heartbeat import FAILED, slurm_job
@@ -62,7 +63,7 @@ class RunLife:
         return 0.0 if self.step_began is None else max(self.seen - self.step_began, 0.0)
 
 
-class LifeRecord:
+class LifeRecord(AbstractContextManager["LifeRecord"]):
     """Writes the file of this start. Belongs to rank 0; a failing write never ends a run.
 
     Args:
@@ -127,9 +128,6 @@ class LifeRecord:
         A step that all ranks gave up to leave at once ends at `seen`, like a killed one.
         """
         self._change(outcome=outcome)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:

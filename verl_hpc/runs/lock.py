@@ -20,13 +20,12 @@ import secrets
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from verl_hpc.config.regular_file import open_regular
 from verl_hpc.errors import ClusterError, ConfigError, InUseError
@@ -76,7 +75,7 @@ class Holder:
         return f"process {self.pid} on {self.host} ({job}since {since:%Y-%m-%d %H:%M:%S})"
 
 
-class RunLock:
+class RunLock(AbstractContextManager["RunLock"]):
     """Holds a run directory for this process until `release`; also a context manager.
 
     Args:
@@ -124,9 +123,6 @@ class RunLock:
                 self._path.unlink(missing_ok=True)
         except OSError as error:  # what the run has done counts all the same
             _logger.warning("%s cannot be removed: %s", self._path, error)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None

@@ -46,17 +46,13 @@ class Answer:
 
 
 def ask_slurm(
-    directory: Path,
-    job_ids: Sequence[str],
-    run: Runner | None = None,
-    clock: Callable[[], float] = time.time,
+    directory: Path, job_ids: Sequence[str], clock: Callable[[], float] = time.time
 ) -> Answer:
     """Ask about jobs, unless an answer for this directory is less than 30 s old.
 
     Args:
         directory: run directory; its job/ keeps the answer for others, if it can be written.
         job_ids: jobs to ask about; none asks nothing.
-        run: runs Slurm's commands; None asks the cluster that each job was submitted to.
     """
     if not job_ids:
         return Answer()
@@ -70,7 +66,7 @@ def ask_slurm(
         if kept is not None and abs(now - kept.time) < EVERY_S:
             return kept
     jobs_of = by_cluster(directory / "job", job_ids)
-    answers = [_ask(ids, run or on_cluster(cluster), now) for cluster, ids in jobs_of.items()]
+    answers = [_ask(ids, on_cluster(cluster), now) for cluster, ids in jobs_of.items()]
     jobs = {job_id: job for answer in answers for job_id, job in answer.jobs.items()}
     answer = Answer(jobs, "; ".join(filter(None, (a.problem for a in answers))), now)
     _keep(files, answer)

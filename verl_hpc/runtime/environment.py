@@ -206,15 +206,6 @@ def choose_compiler(device: str) -> None:
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
 
-def prepare_trackers() -> None:
-    """Have MLflow keep runs in files, which it refuses unless asked, trackers not report how they
-    are used to their makers, and W&B not print what else it sells. Before they are imported."""
-    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
-
-
 def uses_other_network() -> bool:
     """Whether the user or the site has chosen something else than InfiniBand for NCCL."""
     named = os.environ.get("NCCL_NET", "IB").upper() != "IB"

@@ -11,7 +11,7 @@ import torch
 from verl_hpc.config.load import dump_config
 from verl_hpc.package import VERSION
 from verl_hpc.placement.layouts import ROLLOUT, SCORING
-from verl_hpc.runs.placed import Placed, neighbours
+from verl_hpc.runs.ranks import Placed, neighbours
 from verl_hpc.runs.verdict import counted
 from verl_hpc.sources.cache import source_of
 from verl_hpc.step.role import Role

@@ -13,8 +13,8 @@ from verl_hpc.config.regular_file import replace_text
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.flow import Pipeline, StepCancelled
 from verl_hpc.flow.picture import flow_mermaid, flow_text
-from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 from verl_hpc.metrics.names import ENERGY, STEP_SECONDS
+from verl_hpc.metrics.sections import FLOW_FILE
 from verl_hpc.placement.bases import shared_bases_text
 from verl_hpc.runs.lives import LifeRecord
 from verl_hpc.runtime.startup import announce
@@ -62,7 +62,7 @@ class Loop:
         if run.rank == 0:
             told = [*map(flow_text, pictures), *shared_bases_text(run.layouts.bases)]
             text = "\n\n".join(["\n".join(told), *map(flow_mermaid, pictures)]) + "\n"
-            replace_text(self.config.run_directory / FLOW, text)
+            replace_text(self.config.run_directory / FLOW_FILE, text)
 
     def to_the_end(self, progress: Progress) -> Result:
         """Take all remaining steps, and save the last.

@@ -16,7 +16,6 @@ import torch
 from verl_hpc.config.regular_file import is_regular, replace_text
 from verl_hpc.config.requests import KINDS
 from verl_hpc.errors import ConfigError
-from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 from verl_hpc.metrics.generations import forget_after
 from verl_hpc.metrics.log import FILE_NAME as METRICS
 from verl_hpc.metrics.log import MetricsLog
@@ -25,6 +24,7 @@ from verl_hpc.metrics.names import VALIDATION
 from verl_hpc.metrics.report import FILE_NAME as REPORT
 from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.samples import Kind, SampleGroup, SampleLog
+from verl_hpc.metrics.sections import FLOW_FILE
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.metrics.timeline import Timeline, open_timeline
 from verl_hpc.metrics.traces import Traces
@@ -40,7 +40,7 @@ CONFIG = "config.yaml"
 FACTS = "facts.json"
 GUARDS = "guards.jsonl"
 _FILES = (
-    *(CONFIG, FACTS, FLOW, GUARDS, HEARTBEAT, METRICS, RANKS, REPORT),
+    *(CONFIG, FACTS, FLOW_FILE, GUARDS, HEARTBEAT, METRICS, RANKS, REPORT),
     *(f"request_{kind}.json" for kind in KINDS),
 )
 """Files that a run writes, replaces or removes."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from verl_hpc.api.generation import Generation
+from verl_hpc.api.vllm import Generation
 from verl_hpc.errors import ConfigError
 from verl_hpc.rollout.protocol import Sampling
 

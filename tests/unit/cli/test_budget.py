@@ -8,7 +8,7 @@ from tests.unit.cli.status_runs import NOW, beat, make_run, submit_run, without_
 from tests.unit.cluster.requests import SITE, write
 from verl_hpc.budget.days import DAY_S
 from verl_hpc.budget.page import Account, Report, render_page
-from verl_hpc.cli.budget_gather import gather, records_of
+from verl_hpc.cli.budget import gather, records_of
 from verl_hpc.cli.main import main
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.jobs import record_job

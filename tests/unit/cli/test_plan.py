@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
@@ -108,16 +107,6 @@ def test_means_that_are_given(plan):
         plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--json", "--prompt", 1024, "--response", 3072)[1]
     )
     assert longer["operators"]["update_actor"] > 1.5 * shorter["operators"]["update_actor"]
-
-
-def test_a_picture(plan, tmp_path):
-    status, _, err = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--svg", tmp_path / "a.svg")
-    assert status == 0 and "wrote" in err
-    tree = ET.parse(tmp_path / "a.svg").getroot()
-    titles = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}title")]
-    assert any("rollout: 5" in title and " s from " in title for title in titles)
-    assert "reshard, rank 0: rollout 17.9" in " ".join(titles)
-    assert plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--svg", tmp_path)[0] == 1
 
 
 def test_a_search_is_written_and_read_back(plan, tmp_path):

@@ -23,8 +23,7 @@ from verl_hpc.cli import status as verb
 from verl_hpc.cli.main import main
 from verl_hpc.config.requests import Request, leave_request
 from verl_hpc.runs.heartbeat import Heartbeat
-from verl_hpc.runs.placed import Placed
-from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
+from verl_hpc.runs.ranks import Placed, Progress, Ranks, write_ranks
 
 NO_ANSWER = "echo 'Unable to contact slurm controller' >&2; exit 1"
 pytestmark = pytest.mark.usefixtures("here")

@@ -1,6 +1,6 @@
 """Packages of trackers are looked for at submission, where the ranks' Python is this one.
 
-`tests/unit/config/test_trackers.py` has the package of each tracker.
+`tests/unit/trackers/test_trackers.py` has the package of each tracker.
 """
 
 from __future__ import annotations

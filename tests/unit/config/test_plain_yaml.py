@@ -47,7 +47,7 @@ REFUSALS = [
     ("? " * 3000 + "x", "more than 50 levels"),
     ("a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}]\n" for i in range(60)), "50 levels"),
     ("&a [*a]", "a value holds itself"),
-    (LAUGHS, "more than 100000 values"),
+    (LAUGHS, "more than 50 levels or 100000 values"),
     ("a: 1\nb: 2\na: 3\n", "'a' is given twice"),
     ("{[1]: 2}", "unhashable key"),
     ("!!timestamp 2026-99-99", "constructor"),

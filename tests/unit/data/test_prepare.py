@@ -10,13 +10,12 @@ import pytest
 from pyarrow import parquet
 
 from tests.unit.data.conftest import files, write_jsonl
-from verl_hpc.config.reward_options import CodeOptions
 from verl_hpc.data import prepare as module
 from verl_hpc.data.prepare import Written, main, prepare
 from verl_hpc.data.public_sets import RECIPES, whole_number
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
-from verl_hpc.rewards.built_in import BUILT_IN, MAKERS, function_for
+from verl_hpc.rewards.built_in import built_in, function_for
 from verl_hpc.rewards.request import Request
 
 GSM8K_ROW = {"question": "What is 600 + 600?", "answer": "600 + 600 = <<600+600=1200>>\n#### 1,200"}
@@ -173,8 +172,8 @@ def test_math_500_keeps_its_answer_and_its_labels(tmp_path):
     assert problem.extra["answer"] == MATH_500_ROW["solution"]
     kept = {name: problem.extra[name] for name in ("level", "subject", "unique_id")}
     assert kept == {"level": "2", "subject": "Prealgebra", "unique_id": "test/prealgebra/1.json"}
-    assert function_for(problem.data_source) is BUILT_IN["math"]
-    assert BUILT_IN["math"](r"\boxed{0.5}", problem.ground_truth)["score"] == 1.0
+    assert function_for(problem.data_source) is built_in("math")
+    assert built_in("math")(r"\boxed{0.5}", problem.ground_truth)["score"] == 1.0
 
 
 def test_the_answers_of_every_release_of_aime_are_integers(tmp_path):
@@ -257,7 +256,7 @@ def test_problems_of_codeforces_are_scored_by_their_tests(tmp_path):
     assert "## Examples\ninput:\n```\n1\n```\noutput:\n```\n2\n```\n\nWrite" in prompt
     assert "## Note" not in prompt
     assert (problem.extra["id"], problem.extra["rating"]) == ("1/A", "800")
-    score = MAKERS["code"](CodeOptions())
+    score = built_in("code")
     answers = ["```python\nprint(2 * int(input()))\n```", "```python\nprint(2)\n```"]
     asked = [Request(0, problem.data_source, problem.ground_truth, {}, a) for a in answers]
     assert [found["score"] for found in score(asked)] == [1.0, 0.0]

@@ -13,8 +13,8 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.data.sources import open_source
 from verl_hpc.environments.environment import Done
 from verl_hpc.environments.processes import Environments
+from verl_hpc.rewards.functions.reasoning_gym import PREFIX
 from verl_hpc.rewards.guard import MOST_CHARACTERS
-from verl_hpc.rewards.reasoning_gym_reward import PREFIX
 
 PAGE = (Path(__file__).parents[3] / "docs/environments.md").read_text(encoding="utf-8")
 

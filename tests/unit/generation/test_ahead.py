@@ -15,9 +15,8 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
 from verl_hpc.generation.ahead import AsyncScorer
 from verl_hpc.generation.answers import Answer
-from verl_hpc.generation.generate import generate
+from verl_hpc.generation.generate import ScoredAhead, generate
 from verl_hpc.generation.score import ScoreSettings, score
-from verl_hpc.generation.scored_ahead import ScoredAhead
 from verl_hpc.generation.slots import slots_of
 from verl_hpc.placement.layouts import Pool
 from verl_hpc.rewards.request import batched

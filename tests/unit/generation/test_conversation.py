@@ -16,8 +16,8 @@ from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments import processes
+from verl_hpc.environments.helper import environment_of
 from verl_hpc.environments.processes import Environments
-from verl_hpc.environments.registry import environment_of
 from verl_hpc.errors import ConfigError, DataError, EnvironmentStepError
 from verl_hpc.generation.conversation import Conversations
 from verl_hpc.rollout.partial import this_turn

@@ -1,4 +1,4 @@
-"""report.html and the pictures of its curves."""
+"""report.html."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -67,13 +66,11 @@ def report(
     return write_report(directory, facts).read_text(encoding="utf-8")
 
 
-def test_every_curve_is_on_the_page_and_in_plots(tmp_path):
+def test_every_curve_is_on_the_page(tmp_path):
     steps = [{n: v * step for n, v in NUMBERED.items()} for step in range(1, 4)]
     page = report(tmp_path, steps)
     for chart in CHARTS:
         assert chart.title in page
-        picture = ET.parse(tmp_path / "plots" / f"{chart.key}.svg").getroot()
-        assert chart.title in "".join(picture.itertext())
     assert outline(page)["figure"] == len(CHARTS)
 
 
@@ -152,7 +149,7 @@ def test_a_run_whose_stages_have_different_metrics(tmp_path):
     grpo = {"critic/score/mean": 0.5, "timing_s/rollout": 2.0, "timing_s/step": 3.0}
     page = report(tmp_path, [sft, sft, grpo])
     assert outline(page)["figure"] == 2
-    assert {p.name for p in (tmp_path / "plots").iterdir()} == {"sft_loss.svg", "reward.svg"}
+    assert "SFT loss" in page and "Reward" in page
 
 
 def test_nulls_are_left_out_and_named(tmp_path):
@@ -188,11 +185,3 @@ def test_what_users_wrote_is_escaped(tmp_path):
 def test_a_directory_without_metrics_is_named(tmp_path):
     with pytest.raises(DataError, match=r"metrics\.jsonl"):
         write_report(tmp_path, {})
-
-
-def test_long_names_of_curves_stay_in_the_picture(tmp_path):
-    step = {f"val/quite_a_long_set_name_{i}/accuracy": i / 4 for i in range(4)}
-    report(tmp_path, [step, step])
-    (path,) = (tmp_path / "plots").glob("*.svg")
-    keys = [key for key in ET.parse(path).getroot().iter() if "key" in key.get("class", "")]
-    assert len({key.get("y") for key in keys}) == 4 and {key.get("x") for key in keys} == {"8"}

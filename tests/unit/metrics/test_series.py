@@ -21,7 +21,7 @@ def test_points_leave_out_absent_and_null_values():
 
 
 def test_a_curve_equal_to_another_is_drawn_once():
-    chart = Chart("reward", "Reward", {"score": "score", "reward": "after KL penalty"})
+    chart = Chart("Reward", {"score": "score", "reward": "after KL penalty"})
     same = [{"step": 1, "score": 1.0, "reward": 1.0}]
     other = [{"step": 1, "score": 1.0, "reward": 0.9}]
     assert curves(chart, same) == {"score": [(1, 1.0)]}

@@ -127,5 +127,7 @@ def test_off_prints_nothing(tmp_path, capsys):
 
 def test_a_missing_package_is_an_error_at_the_start(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
-    with pytest.raises(ConfigError, match=r"pip install 'verl_hpc\[track\]'"):
+    with pytest.raises(
+        ConfigError, match=r"metrics\.tensorboard: .*pip install 'verl_hpc\[track\]'"
+    ):
         open_sinks(MetricsConfig(tensorboard=True), tmp_path, 5)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from verl_hpc.metrics.names import CHARTS
 from verl_hpc.metrics.series import axis_range
-from verl_hpc.metrics.svg import level_bars, line_chart, stacked_bars, ticks
-from verl_hpc.metrics.text import size
+from verl_hpc.metrics.svg import line_chart, stacked_bars, ticks
 
 
 @pytest.mark.parametrize(
@@ -121,10 +120,3 @@ def test_bars_stack_without_gaps():
     bottom_of_other = float(other.attrib["y"]) + float(other.attrib["height"])
     assert bottom_of_other == pytest.approx(top_of_rollout, abs=0.2)
     assert groups[0].findtext("title") == "step 1-2\nrollout 3.0s\nother 1.0s"
-
-
-def test_level_bars_share_a_scale():
-    svg = level_bars("bytes", {"received": 2048.0, "least possible": 1024.0}, size)
-    received, least = ET.fromstring(svg).findall("rect")
-    assert float(received.attrib["width"]) == 2 * float(least.attrib["width"])
-    assert "2.00 KiB" in svg

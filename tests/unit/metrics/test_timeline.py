@@ -15,11 +15,12 @@ from verl_hpc.metrics.timeline import (
     MAX_RANKS,
     Interval,
     Timeline,
+    file_of,
     open_timeline,
     read_timeline,
+    step_range,
     writing_ranks,
 )
-from verl_hpc.metrics.timeline_reader import file_of, step_range
 
 T0 = 1_790_000_000.0
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from verl_hpc.metrics.timeline import Timeline
-from verl_hpc.metrics.timeline_reader import Interval, read_timeline
+from verl_hpc.metrics.timeline import Interval, Timeline, read_timeline
 from verl_hpc.metrics.timeline_view import after_last_pause, newest_steps, timeline_card
 
 Rows = list[tuple[int, str, str, float, float]]

@@ -9,15 +9,15 @@ from functools import wraps
 
 import pytest
 
-from verl_hpc.config.reward_options import MultipleChoiceOptions
 from verl_hpc.rewards.awaiting import is_async
 from verl_hpc.rewards.code_blocks import program_of
 from verl_hpc.rewards.code_tests import CallCase, read_cases
-from verl_hpc.rewards.gsm8k import compute_score as number
-from verl_hpc.rewards.math_reward import compute_score as formula
-from verl_hpc.rewards.multiple_choice import make
+from verl_hpc.rewards.functions.gsm8k import compute_score as number
+from verl_hpc.rewards.functions.math import compute_score as formula
+from verl_hpc.rewards.functions.multiple_choice import Options as MultipleChoiceOptions
+from verl_hpc.rewards.functions.multiple_choice import make
 from verl_hpc.rewards.verdict import Scale, read_verdict
-from verl_hpc.rewards.verl_scores import default_compute_score
+from verl_hpc.rewards.verl_imports import default_compute_score
 
 CHOICES = {"choices": ["Paris", "Rome", "15", "Oslo"]}
 MARKED = {

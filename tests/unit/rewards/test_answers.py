@@ -6,20 +6,20 @@ import pytest
 
 from tests.unit.rewards.answers import accuracy, exact_match, gsm8k, math, multiple_choice
 from tests.unit.rewards.answers import format as forms
-from verl_hpc.config.reward_options import FormatOptions, MultipleChoiceOptions
-from verl_hpc.rewards import built_in
-from verl_hpc.rewards.gsm8k import compute_score as score_number
-from verl_hpc.rewards.math_reward import compute_score as formula
-from verl_hpc.rewards.multiple_choice import make
+from verl_hpc.rewards.functions import accuracy_reward
+from verl_hpc.rewards.functions import format as form
+from verl_hpc.rewards.functions.exact_match import exact_match as same
+from verl_hpc.rewards.functions.format import Options as FormatOptions
+from verl_hpc.rewards.functions.gsm8k import compute_score as score_number
+from verl_hpc.rewards.functions.math import compute_score as formula
+from verl_hpc.rewards.functions.multiple_choice import Options as MultipleChoiceOptions
+from verl_hpc.rewards.functions.multiple_choice import make
 
 choose = make(MultipleChoiceOptions())
 TABLES = {
-    "accuracy": (accuracy.ROWS, built_in.accuracy),
-    "exact_match": (exact_match.ROWS, built_in.exact_match),
-    "format": (
-        forms.ROWS,
-        lambda text, _, options: built_in.make_format(FormatOptions(**options))(text),
-    ),
+    "accuracy": (accuracy.ROWS, accuracy_reward.accuracy_reward),
+    "exact_match": (exact_match.ROWS, same),
+    "format": (forms.ROWS, lambda text, _, options: form.make(FormatOptions(**options))(text)),
     "math": (math.ROWS, lambda text, truth: formula(text, truth, timeout_s=60.0)),
 }
 """The rows of a scorer, and what calls it with a response, a truth and what a row has more."""

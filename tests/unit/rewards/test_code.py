@@ -6,14 +6,14 @@ import pytest
 
 from tests.unit.rewards.sandbox.conftest import sandbox_of
 from verl_hpc.config.reward import RewardConfig
-from verl_hpc.config.reward_options import CodeOptions
 from verl_hpc.errors import RewardError, SandboxError
-from verl_hpc.rewards.code import VERDICTS, compute_scores
 from verl_hpc.rewards.code_blocks import program_of
 from verl_hpc.rewards.code_tests import read_cases
+from verl_hpc.rewards.functions.code import VERDICTS, compute_scores
+from verl_hpc.rewards.functions.code import Options as CodeOptions
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rewards.request import Request
-from verl_hpc.rewards.sandbox.limits import MIB, Limits
+from verl_hpc.rewards.sandbox.containment import MIB, Limits
 from verl_hpc.rewards.scoring import score_responses
 
 LIMITS = Limits(timeout_s=5.0, cpu_s=2.0, memory_bytes=256 * MIB, threads=16, output_bytes=4096)

@@ -4,10 +4,10 @@ import random
 
 from tests.unit.rewards.answers.code import ANSWERS, ASSERT, CALL, CHECK, FUNCTION, TICKS, block
 from tests.unit.rewards.sandbox.conftest import sandbox_of
-from verl_hpc.config.reward_options import CodeOptions
-from verl_hpc.rewards.code import compute_scores
 from verl_hpc.rewards.code_blocks import blocks_of, program_of
 from verl_hpc.rewards.code_tests import read_cases
+from verl_hpc.rewards.functions.code import Options as CodeOptions
+from verl_hpc.rewards.functions.code import compute_scores
 from verl_hpc.rewards.request import Request
 
 

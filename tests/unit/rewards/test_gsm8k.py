@@ -7,7 +7,7 @@ import re
 import pytest
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.gsm8k import compute_score
+from verl_hpc.rewards.functions.gsm8k import compute_score
 
 
 def score(response, truth="72", **options) -> float:

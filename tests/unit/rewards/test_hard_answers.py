@@ -5,14 +5,18 @@ What takes longer does not end before the time limit of the tests.
 
 import pytest
 
-from verl_hpc.config.reward_options import FormatOptions, MultipleChoiceOptions
-from verl_hpc.rewards import built_in, gsm8k, math_reward, multiple_choice
+from verl_hpc.rewards.functions import format as form
+from verl_hpc.rewards.functions import gsm8k, multiple_choice
+from verl_hpc.rewards.functions import math as math_reward
+from verl_hpc.rewards.functions.exact_match import exact_match
+from verl_hpc.rewards.functions.format import Options as FormatOptions
+from verl_hpc.rewards.functions.multiple_choice import Options as MultipleChoiceOptions
 
 MEGA, MANY = 10**6, 10**4
-FORM = built_in.make_format(FormatOptions(tags=["think", "answer"]))
+FORM = form.make(FormatOptions(tags=["think", "answer"]))
 CHOICE = multiple_choice.make(MultipleChoiceOptions())
 SCORERS = {
-    "exact_match": built_in.exact_match,
+    "exact_match": exact_match,
     "format": lambda text, _: FORM(text),
     "flexible": lambda *given: gsm8k.compute_score(*given, method="flexible"),
     "gsm8k": gsm8k.compute_score,
@@ -81,7 +85,7 @@ def test_an_answer_that_cannot_be_judged_is_wrong(answer):
 
 def test_what_is_not_compared_is_counted():
     def graded(response, timeout_s=60.0):
-        return math_reward.graded(response, "7", timeout_s)
+        return math_reward.math(response, "7", timeout_s)
 
     compared = {"score": 0.0, "no_answer": 0.0, "not_judged": 0.0}
     assert graded(r"\boxed{7}") == compared | {"score": 1.0}
@@ -90,8 +94,8 @@ def test_what_is_not_compared_is_counted():
         assert graded(response) == compared | {"no_answer": 1.0}
     assert graded(LONG["a long box"]) == compared | {"not_judged": 1.0}
     assert graded(r"\boxed{(10^{10})!}", timeout_s=0.5) == compared | {"not_judged": 1.0}
-    for scorer, right, wrong in ((gsm8k.graded, "#### 7", "#### 8"), (CHOICE, "(H)", "(B)")):
-        truth = "7" if scorer is gsm8k.graded else "H"
+    for scorer, right, wrong in ((gsm8k.gsm8k, "#### 7", "#### 8"), (CHOICE, "(H)", "(B)")):
+        truth = "7" if scorer is gsm8k.gsm8k else "H"
         assert scorer(right, truth) == {"score": 1.0, "no_answer": 0.0}
         assert scorer(wrong, truth) == {"score": 0.0, "no_answer": 0.0}
         assert scorer("?", truth) == {"score": 0.0, "no_answer": 1.0}

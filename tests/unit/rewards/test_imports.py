@@ -22,10 +22,10 @@ def test_no_module_brings_torch_math_verify_or_reasoning_gym():
 def test_scoring_mathematics_brings_no_torch():
     program = (
         "import sys\n"
-        "from verl_hpc.rewards.built_in import BUILT_IN\n"
+        "from verl_hpc.rewards.built_in import built_in\n"
         "extra = {'question': '', 'metadata': {}}\n"
-        "BUILT_IN['math']('\\\\boxed{1}', '1')\n"
-        "BUILT_IN['reasoning_gym']('reasoning_gym/gcd', '1', '1', extra)\n"
+        "built_in('math')('\\\\boxed{1}', '1')\n"
+        "built_in('reasoning_gym')('reasoning_gym/gcd', '1', '1', extra)\n"
         "print('torch' in sys.modules)"
     )
     assert printed(program) == "False\n"

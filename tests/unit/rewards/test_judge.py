@@ -225,7 +225,7 @@ def test_one_failure_leaves_the_others(judge):
 
 def test_retries_wait_longer_each_time(judge, monkeypatch):
     waits = []
-    monkeypatch.setattr("verl_hpc.rewards.judge.time.sleep", waits.append)
+    monkeypatch.setattr("verl_hpc.rewards.functions.judge.time.sleep", waits.append)
     judge.replies = [(500, "")]
     scores(judge, retries=4, backoff_s=20.0, on_error="zero")
     assert waits == [20.0, 40.0, 60.0, 60.0]

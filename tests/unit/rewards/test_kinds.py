@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_hpc.rewards.math_reward import compute_score
+from verl_hpc.rewards.functions.math import compute_score
 
 SAME = {
     "HTH": ["HTH"],

@@ -6,9 +6,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_hpc.rewards.gsm8k import extract_number
+from verl_hpc.rewards.functions.gsm8k import extract_number
+from verl_hpc.rewards.functions.math import compute_score
 from verl_hpc.rewards.letters import extract_letter
-from verl_hpc.rewards.math_reward import compute_score
 
 ALONE = ["{}", "{}.", "({})", "**{}**", "{})"]
 LETTER_FORMS = [

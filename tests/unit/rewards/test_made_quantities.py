@@ -3,7 +3,7 @@
 import random
 from itertools import product
 
-from verl_hpc.rewards.math_reward import compute_score
+from verl_hpc.rewards.functions.math import compute_score
 
 WAYS = {
     "percent": (

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.math_reward import compute_score
+from verl_hpc.rewards.functions.math import compute_score
 
 
 def score(response, truth, **options) -> float:

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from tests.unit.config.trees import parse
-from verl_hpc.config.reward import REWARD_FUNCTIONS, REWARD_OPTIONS, RewardConfig
-from verl_hpc.rewards.code import VERDICTS
+from verl_hpc.config.reward import REWARD_FUNCTIONS, RewardConfig, options_of
+from verl_hpc.rewards.functions.code import VERDICTS
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rewards.request import MORE_KEYWORDS, Request
 from verl_hpc.rewards.scorer import make_scorer
@@ -75,4 +75,4 @@ def test_the_settings_of_the_page(text):
 def test_every_function_option_and_verdict_is_on_the_page():
     assert all(f"| `{name}` |" in PAGE for name in REWARD_FUNCTIONS)
     assert all(f"`code_{verdict}`" in RULES.replace("reward/", "") for verdict in VERDICTS)
-    assert all(f"`{name}`" in RULES for name in REWARD_OPTIONS["code"].model_fields)
+    assert all(f"`{name}`" in RULES for name in options_of("code").model_fields)

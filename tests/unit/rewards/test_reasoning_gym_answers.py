@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.rewards.answers.reasoning_gym import ENTRIES, ROWS
-from verl_hpc.rewards.reasoning_gym_reward import compute_score
+from verl_hpc.rewards.functions.reasoning_gym import reasoning_gym as compute_score
 
 
 def score(response, truth, task, extra):

@@ -4,8 +4,9 @@ import pytest
 import reasoning_gym
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards import reasoning_gym_reward
-from verl_hpc.rewards.reasoning_gym_reward import _EVALUATED, compute_score
+from verl_hpc.rewards.functions import reasoning_gym as reasoning_gym_reward
+from verl_hpc.rewards.functions.reasoning_gym import _EVALUATED
+from verl_hpc.rewards.functions.reasoning_gym import reasoning_gym as compute_score
 
 
 def entry(task, index=0, **options) -> dict:

@@ -10,7 +10,7 @@ from verl_hpc.rewards import verl_imports
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scoring import score_responses
-from verl_hpc.rewards.verl_scores import MODULES
+from verl_hpc.rewards.verl_imports import MODULES
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,9 @@
 import pytest
 
 from verl_hpc.errors import ClusterError
-from verl_hpc.runs.logs.follow import SHOWN_AT_FIRST, Follower
 from verl_hpc.runs.logs.read import (
+    SHOWN_AT_FIRST,
+    Follower,
     Line,
     attempt_directory,
     attempts_of,

@@ -3,8 +3,7 @@
 import pytest
 
 from verl_hpc.runs.heartbeat import Heartbeat, read_heartbeat
-from verl_hpc.runs.placed import Placed, described
-from verl_hpc.runs.ranks import Progress, Ranks
+from verl_hpc.runs.ranks import Placed, Progress, Ranks, described
 
 TRAIN = Placed("train", 0, 2, ("actor", "reference"))
 ROLLOUT = Placed("rollout", 3, 3, ("rollout",))

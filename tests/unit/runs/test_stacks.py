@@ -12,8 +12,7 @@ import pytest
 from tests.unit.waiting import within
 from verl_hpc.runs.jobs import record_job
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
-from verl_hpc.runs.stacks import gather as stacks_gather
-from verl_hpc.runs.stacks.gather import gather_stacks
+from verl_hpc.runs.stacks import take as stacks_gather
 from verl_hpc.runs.stacks.stack import (
     SIGNAL,
     Frame,
@@ -24,7 +23,7 @@ from verl_hpc.runs.stacks.stack import (
     group,
     stack_file,
 )
-from verl_hpc.runs.stacks.take import main, process_state, py_spy, take_here
+from verl_hpc.runs.stacks.take import gather_stacks, main, process_state, py_spy, take_here
 from verl_hpc.testing.slurm_lab.processes import wait_for
 
 WAIT = Frame("wait", "/x/verl_hpc/runtime/channel.py", 38)

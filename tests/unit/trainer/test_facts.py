@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.config.trees import GAE, parse
 from verl_hpc.placement.layouts import place_roles
-from verl_hpc.runs.placed import Placed
+from verl_hpc.runs.ranks import Placed
 from verl_hpc.trainer.facts import placements, run_facts
 from verl_hpc.trainer.records import Result
 from verl_hpc.trainer.state import START

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from pathlib import Path
 from string import Template
 from urllib.parse import urlencode
 
-from verl_hpc.cli.dashboard.metrics import MetricsTail
 from verl_hpc.cli.dashboard.parts import (
     log_part,
     ranks_part,
@@ -24,13 +24,44 @@ from verl_hpc.cli.status import read_status
 from verl_hpc.cli.status_text import Status, as_rows, headline
 from verl_hpc.config.regular_file import is_regular, read_regular
 from verl_hpc.metrics import sections
-from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
-from verl_hpc.metrics.flow_view import flow_section
-from verl_hpc.metrics.log import Row
+from verl_hpc.metrics.log import FILE_NAME, Row, parse_row
 from verl_hpc.metrics.report import STYLE
+from verl_hpc.metrics.sections import FLOW_FILE, flow_section
 from verl_hpc.metrics.series import mean_seconds, timed
 from verl_hpc.runs.find import named_runs
+from verl_hpc.runs.logs.read import Tail
 from verl_hpc.runs.status import saved_steps
+
+
+class MetricsTail:
+    """Reads the lines that a run's metrics.jsonl gains; threads may share it.
+
+    Args:
+        run: run directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / FILE_NAME
+        self._lock = threading.Lock()
+        self._forget(-1)
+
+    def rows(self) -> list[Row]:
+        """Return all whole rows so far; empty without a file."""
+        with self._lock:
+            try:
+                facts = self._path.stat()
+                # A run that resumes replaces the file, without the steps that it redoes.
+                if facts.st_ino != self._file_id or facts.st_size < self._tail.position:
+                    self._forget(facts.st_ino)
+                self._rows += filter(None, map(parse_row, self._tail.gained()))
+            except OSError:
+                self._forget(-1)
+            return list(self._rows)
+
+    def _forget(self, file_id: int) -> None:
+        self._file_id, self._tail = file_id, Tail(self._path)
+        self._rows: list[Row] = []
+
 
 _SHELL = Path(__file__).with_name("dashboard.html")
 _LOOK_EVERY_S = 10.0
@@ -59,7 +90,7 @@ class _File:
 _FILES = (
     _File("report.html", "report", "text/html"),
     _File("config.yaml", "configuration"),
-    _File(FLOW, "flow"),
+    _File(FLOW_FILE, "flow"),
     _File("facts.json", "facts"),
 )
 

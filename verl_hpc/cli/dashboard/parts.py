@@ -17,7 +17,7 @@ from verl_hpc.metrics.samples_view import step_samples
 from verl_hpc.metrics.sections import key, operator_colours, section
 from verl_hpc.metrics.series import OTHER
 from verl_hpc.metrics.text import duration
-from verl_hpc.metrics.timeline_reader import step_range
+from verl_hpc.metrics.timeline import step_range
 from verl_hpc.metrics.timeline_view import MAX_STEPS, TITLE, newest_steps, timeline_card
 from verl_hpc.runs.logs.read import attempt_directory, last_lines, node_logs, parse_line
 from verl_hpc.runs.ranks import Progress, Ranks, read_ranks

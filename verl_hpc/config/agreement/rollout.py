@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from verl_hpc.config.agreement import refuse
-from verl_hpc.config.distillation import ForwardKl
-from verl_hpc.config.reward import CALLED_BY_THE_RANK
+from verl_hpc.config.algorithm import ForwardKl
+from verl_hpc.config.reward import is_called_by_the_rank
 from verl_hpc.config.role import REWARD
 from verl_hpc.config.roles import calls_reward, generates
 from verl_hpc.config.rollout import HOTTEST_VLLM
@@ -97,7 +97,7 @@ def check_reward_processes(config: RunSections) -> None:
         what = "roles.reward, a model" if model else f"recipe: {config.recipe}"
         raise ValueError(f"{setting}: no reward function is called with {what}; leave it out")
     calls = config.reward_calls
-    if all(call.function in CALLED_BY_THE_RANK for call in calls.values()):
+    if all(is_called_by_the_rank(call.function) for call in calls.values()):
         name, call = next(iter(calls.items()))
         raise ValueError(
             f"{setting}: {name}.function = {call.function} is called by the rank, since it has "

@@ -15,8 +15,7 @@ from verl_hpc.config.agreement.rollout import (
     check_structured,
 )
 from verl_hpc.config.agreement.tasks import check_guards, check_mix
-from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
-from verl_hpc.config.distillation import ForwardKl, unmet_need
+from verl_hpc.config.algorithm import AlgorithmConfig, ForwardKl, ProcessRewardConfig, unmet_need
 from verl_hpc.config.model import CriticConfig
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.role import ACTOR, CRITIC, REWARD, TEACHER

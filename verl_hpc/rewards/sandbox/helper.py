@@ -8,8 +8,8 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 
+from verl_hpc.rewards.sandbox.containment import Answer
 from verl_hpc.rewards.sandbox.keeper import AbandonedError, Job, run
-from verl_hpc.rewards.sandbox.limits import Answer
 from verl_hpc.runs.records import as_record
 from verl_hpc.runtime.helper_process import serve
 from verl_hpc.runtime.messages import receive, send

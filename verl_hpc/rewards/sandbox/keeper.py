@@ -16,13 +16,15 @@ from pathlib import Path
 
 from verl_hpc.rewards.sandbox.containment import (
     PROGRAM,
+    Ending,
     Interpreter,
+    Limits,
+    Result,
     bubblewrap,
     command,
     environment,
     restrict,
 )
-from verl_hpc.rewards.sandbox.limits import Ending, Limits, Result
 from verl_hpc.rewards.sandbox.seccomp import filter_program
 from verl_hpc.runtime import processes
 from verl_hpc.runtime.children import adopt_orphans

@@ -13,9 +13,8 @@ from typing import Literal
 
 from verl_hpc.errors import RewardError, SandboxError
 from verl_hpc.package import FOLDER
-from verl_hpc.rewards.sandbox.containment import Interpreter
+from verl_hpc.rewards.sandbox.containment import Answer, Interpreter, Limits, Result
 from verl_hpc.rewards.sandbox.keeper import Job
-from verl_hpc.rewards.sandbox.limits import Answer, Limits, Result
 from verl_hpc.runs.records import as_record
 from verl_hpc.runtime import environment, helper_process
 from verl_hpc.runtime.helper_process import Helper

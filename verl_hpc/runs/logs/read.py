@@ -5,6 +5,7 @@ before its lines."""
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,3 +139,63 @@ def parse_line(name: str, line: bytes) -> Line:
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
     parts = re.split(r"(\d+)", path.stem)
     return [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in parts if p]
+
+
+SHOWN_AT_FIRST = 10
+"""Existing lines of each node that are shown at first."""
+
+
+class Tail:
+    """Returns the whole lines that a file has gained between two calls; half a line waits for the
+    rest."""
+
+    def __init__(self, path: Path) -> None:
+        self.position = 0
+        """Bytes that were read."""
+        self._path, self._half = path, b""
+
+    def gained(self) -> list[bytes]:
+        with open_regular(self._path) as file:
+            file.seek(self.position)
+            data = file.read()
+        self.position += len(data)
+        *lines, self._half = (self._half + data).split(b"\n")
+        return lines
+
+
+class Follower:
+    """Returns the lines that logs gain between two calls of `news`.
+
+    Args:
+        run: run directory.
+        attempt: start to follow; None follows the last one, and those that come after it.
+        rank: only this rank's lines.
+    """
+
+    def __init__(self, run: Path, attempt: int | None = None, rank: int | None = None) -> None:
+        self._run = run
+        self._rank = rank
+        self._stays = attempt is not None
+        self.directory = attempt_directory(run, attempt)
+        self._tails: dict[Path, Tail] = {}
+        self._started = False
+
+    def news(self) -> Iterator[Line]:
+        """Yield new whole lines; at the first call the last ones of each node."""
+        first, self._started = not self._started, True
+        yield from self._read(SHOWN_AT_FIRST if first else None)
+        if not self._stays and self._moved_on():
+            yield from self._read(None)
+
+    def _moved_on(self) -> bool:
+        latest = self._run / "job" / "attempts" / str(attempts_of(self._run)[-1])
+        moved = latest != self.directory
+        self.directory = latest
+        return moved
+
+    def _read(self, most: int | None) -> Iterator[Line]:
+        for log in node_logs(self.directory):
+            gained = self._tails.setdefault(log, Tail(log)).gained()
+            lines = (parse_line(log.stem, line) for line in gained)
+            wanted = (line for line in lines if self._rank in (None, line.rank))
+            yield from wanted if most is None else deque(wanted, maxlen=most)

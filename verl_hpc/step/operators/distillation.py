@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from verl_hpc.algorithms.distillation import forward_kl
-from verl_hpc.config.distillation import DistillationConfig
+from verl_hpc.config.algorithm import DistillationConfig
 from verl_hpc.engines.protocol import OutputOptions, Sums
 from verl_hpc.step.batch import (
     ADVANTAGES,

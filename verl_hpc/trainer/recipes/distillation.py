@@ -8,7 +8,7 @@ follows Thinking Machines ("On-Policy Distillation", 2025), the forward KL follo
 from __future__ import annotations
 
 from verl_hpc.algorithms.advantage import Advantage
-from verl_hpc.config.distillation import ForwardKl, unmet_need
+from verl_hpc.config.algorithm import ForwardKl, unmet_need
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.choose import select_tokens
 from verl_hpc.step.operators.advantages import advantages

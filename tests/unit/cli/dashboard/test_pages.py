@@ -12,7 +12,7 @@ import pytest
 
 from tests.dashboards import serving
 from tests.unit.cli.status_runs import beat, make_run, submit_run, without_slurm, work
-from verl_hpc.cli.dashboard.metrics import MetricsTail
+from verl_hpc.cli.dashboard.pages import MetricsTail
 from verl_hpc.cli.dashboard.parts import tail
 from verl_hpc.cli.dashboard.server import make_server
 from verl_hpc.cli.main import main

@@ -1,7 +1,7 @@
 import pytest
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.sandbox.limits import MIB, Limits
+from verl_hpc.rewards.sandbox.containment import MIB, Limits
 from verl_hpc.rewards.sandbox.sandbox import Sandbox
 
 LIMITS = Limits(

@@ -18,8 +18,7 @@ from tests.unit.step.operators.batches import (
 )
 from tests.unit.step.operators.test_update import SMALL, ppo_term, same, slow
 from tests.unit.step.operators.test_update import policy as policy_settings
-from verl_hpc.config.algorithm import AlgorithmConfig
-from verl_hpc.config.distillation import ForwardKl, ReverseKl
+from verl_hpc.config.algorithm import AlgorithmConfig, ForwardKl, ReverseKl
 from verl_hpc.step.operators.distillation import GradeSettings, follow, grade, update_student
 
 TEMPERATURE = 0.7

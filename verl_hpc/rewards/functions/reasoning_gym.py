@@ -13,6 +13,7 @@ from verl_hpc.rewards.thinking import behind_thinking
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 PREFIX = "reasoning_gym/"
+DATA_SOURCES = (f"{PREFIX}*",)
 _TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
 """Pattern of reasoning-gym's tags, case-sensitive as in reasoning-gym itself."""
 _ARITHMETIC = re.compile(r"[\s\d+*/()=.-]*")
@@ -30,7 +31,7 @@ _EVALUATED = (
 """Tasks whose scorers run the answer as Python, by eval or by sympy."""
 
 
-def compute_score(
+def reasoning_gym(
     data_source: str,
     solution_str: str,
     ground_truth: Any,

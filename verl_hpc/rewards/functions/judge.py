@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from verl_hpc.config.reward_options import JudgeOptions
+from pydantic import AfterValidator, Field, model_validator
+
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.request import Request, RewardFunction, bounded, text_of_prompt
 from verl_hpc.rewards.verdict import Scale, answer_of, read_verdict
 from verl_hpc.runtime import environment
+from verl_hpc.section import Finite, NonNegative, Pattern, Positive, Seconds, Section
+from verl_hpc.section import Options as Fields
 
 if TYPE_CHECKING:
     import httpx
@@ -32,6 +35,68 @@ _NOT_AGAIN = {400, 401, 403, 404, 405, 410, 413, 422}
 """HTTP statuses that a retry would only repeat."""
 
 
+CALLED_BY_THE_RANK = True
+
+
+def _check_url(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+        raise ValueError("no address; expected such as http://node17:8000/v1")
+    return url.rstrip("/")
+
+
+class Options(Section):
+    """Ask a model at an OpenAI-compatible address for a score."""
+
+    base_url: Annotated[str, AfterValidator(_check_url)]
+    """Address of the service, up to and with /v1; /chat/completions is added."""
+    model: Annotated[str, Field(min_length=1)]
+    """Name of the model there."""
+    prompt: Annotated[str, Field(pattern=r"\{response\}")]
+    """Question to the model; {response}, {prompt}, {ground_truth} and {data_source} stand for the
+    row's."""
+    system: str | None = None
+    """A system message before it."""
+    pattern: Pattern | None = None
+    """A regular expression whose first group is the score; the last match in the answer counts.
+    null reads a verdict in the usual forms: Score: 7/10, [[7]], {"score": 7}, Verdict: not correct
+    (docs/reward_functions.md), and no prose."""
+    minimum: Finite = 0.0
+    """Smallest score; an answer below it is malformed."""
+    maximum: Finite = 1.0
+    """Largest score; an answer above it is malformed."""
+    variable: str | None = None
+    """Environment variable that holds the key; the site profile's pass_environment brings it to the
+    ranks. null sends none."""
+    parameters: Fields = {"temperature": 0.0}
+    """Further fields of the request, such as max_tokens."""
+    timeout_s: Seconds = 60.0
+    """Longest that one request may take."""
+    retries: Annotated[NonNegative, Field(le=20)] = 3
+    """Requests after the first, where one fails or its answer is malformed."""
+    backoff_s: Seconds = 1.0
+    """Wait before the first retry, doubled before each further one, up to a minute."""
+    max_concurrent: Annotated[Positive, Field(le=1024)] = 16
+    """Requests that a rank has open at a time."""
+
+    @model_validator(mode="after")
+    def _names_a_variable(self) -> Options:
+        # An error of the field would print its value, which may be the key itself.
+        if self.variable is not None and not re.fullmatch("[A-Z_][A-Z0-9_]{0,99}", self.variable):
+            raise ValueError(
+                "variable: names no environment variable, such as JUDGE_KEY; give the variable's "
+                "name and not what it holds"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_score(self) -> Options:
+        if self.pattern is not None and re.compile(self.pattern).groups < 1:
+            raise ValueError(f"pattern = {self.pattern}: needs a group, in ( ), around the score")
+        if self.minimum >= self.maximum:
+            raise ValueError(f"minimum = {self.minimum:g} is not below maximum = {self.maximum:g}")
+        return self
+
+
 class JudgeError(Exception):
     """No score for a response, after all retries."""
 
@@ -40,7 +105,7 @@ class _AgainError(Exception):
     """A failure that a retry may mend."""
 
 
-def make(options: JudgeOptions) -> RewardFunction:
+def make(options: Options) -> RewardFunction:
     """Make the reward function with its client.
 
     Raises:
@@ -65,7 +130,7 @@ def make(options: JudgeOptions) -> RewardFunction:
 
 
 def compute_scores(
-    requests: Sequence[Request], ask: Callable[[Request], float], options: JudgeOptions
+    requests: Sequence[Request], ask: Callable[[Request], float], options: Options
 ) -> list[float | Exception]:
     """Return the scores of responses, or JudgeError where the judge gives none; several requests
     are open at a time.
@@ -86,7 +151,7 @@ def compute_scores(
 
 
 def _with_retries(
-    ask: Callable[[Request], float], options: JudgeOptions, request: Request
+    ask: Callable[[Request], float], options: Options, request: Request
 ) -> float | Exception:
     wait_s = options.backoff_s
     reason = ""
@@ -104,7 +169,7 @@ def _with_retries(
     return JudgeError(f"{options.base_url} gives no score, asked {times} times: {reason}")
 
 
-def _ask(client: httpx.Client, options: JudgeOptions, request: Request) -> float:
+def _ask(client: httpx.Client, options: Options, request: Request) -> float:
     import httpx
 
     body = {"model": options.model, "messages": _messages(options, request), **options.parameters}
@@ -127,7 +192,7 @@ def _ask(client: httpx.Client, options: JudgeOptions, request: Request) -> float
     return read_score(_text_of(bytes(content)), options)
 
 
-def _messages(options: JudgeOptions, request: Request) -> list[dict[str, str]]:
+def _messages(options: Options, request: Request) -> list[dict[str, str]]:
     values = {
         "response": request.response,
         "prompt": text_of_prompt(request.prompt),
@@ -153,7 +218,7 @@ def _text_of(content: bytes) -> str:
     return text
 
 
-def read_score(text: str, options: JudgeOptions) -> float:
+def read_score(text: str, options: Options) -> float:
     """Read the score in an answer.
 
     Raises:
@@ -167,7 +232,7 @@ def read_score(text: str, options: JudgeOptions) -> float:
     return score
 
 
-def _by_form(answer: str, options: JudgeOptions) -> float:
+def _by_form(answer: str, options: Options) -> float:
     verdict = read_verdict(answer, Scale(options.minimum, options.maximum))
     if verdict is None:
         raise _AgainError(

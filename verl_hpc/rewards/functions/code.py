@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from verl_hpc.config.reward_options import CodeOptions
+from pydantic import Field
+
 from verl_hpc.errors import RewardError, SandboxError
 from verl_hpc.rewards.code_blocks import program_of
 from verl_hpc.rewards.code_tests import Case, read_cases
 from verl_hpc.rewards.request import Request, RewardFunction, bounded
-from verl_hpc.rewards.sandbox.limits import MIB, Limits, Result
+from verl_hpc.rewards.sandbox.containment import MIB, Limits, Result
 from verl_hpc.rewards.sandbox.sandbox import Sandbox
+from verl_hpc.section import PathText, Positive, Seconds, Section
 
 VERDICTS = (
     "passed",
@@ -32,7 +34,43 @@ VERDICTS = (
 _NOT_COMPILED = ("SyntaxError", "IndentationError", "TabError")
 
 
-def make(options: CodeOptions) -> RewardFunction:
+CALLED_BY_THE_RANK = True
+
+
+class Options(Section):
+    """Run the response's program, and compare what it does with the row's tests."""
+
+    score: Literal["all", "share"] = "all"
+    """all: 1 if every test passes, and the first that does not ends the work; share: the share of
+    tests that pass."""
+    containment: Literal["auto", "bubblewrap", "limits"] = "auto"
+    """How programs are kept apart: bubblewrap has namespaces, limits only limits of resources and a
+    filter of system calls (docs/rewards.md says what that does not contain), auto the first that
+    works here."""
+    python: PathText | None = None
+    """Interpreter of the programs; null takes that of the run."""
+    paths: list[PathText] = []
+    """Directories besides those of the interpreter and the system that programs may read."""
+    max_concurrent: Positive = 4
+    """Programs that a rank runs at a time."""
+    timeout_s: Seconds = 10.0
+    """Longest that one program may run."""
+    total_s: Seconds = 60.0
+    """Longest that a response may take, all its tests together; the next one counts as timed out.
+    In place of reward.timeout_s."""
+    cpu_s: Seconds = 10.0
+    """Processor time of a program."""
+    memory_mib: Annotated[Positive, Field(ge=64)] = 1024
+    """Memory of a program."""
+    threads: Positive = 64
+    """Threads of a program, which may start no other process."""
+    files_mib: Positive = 64
+    """Size of the program's directory, where it may write; with containment: limits of a file."""
+    output_kib: Positive = 1024
+    """Bytes that a program may print, to its output and as many to its error output."""
+
+
+def make(options: Options) -> RewardFunction:
     """Make the reward function with its sandbox.
 
     Raises:
@@ -53,7 +91,7 @@ def make(options: CodeOptions) -> RewardFunction:
 
 
 def compute_scores(
-    requests: Sequence[Request], sandbox: Sandbox, options: CodeOptions
+    requests: Sequence[Request], sandbox: Sandbox, options: Options
 ) -> list[dict[str, float] | Exception]:
     """Score responses, some at a time.
 
@@ -73,9 +111,7 @@ class _Outcome:
     num_passed: int
 
 
-def _score(
-    sandbox: Sandbox, options: CodeOptions, request: Request
-) -> dict[str, float] | Exception:
+def _score(sandbox: Sandbox, options: Options, request: Request) -> dict[str, float] | Exception:
     try:
         tests = read_cases(request.ground_truth)
         program = program_of(request.response, {name for test in tests for name in test.names})
@@ -91,9 +127,7 @@ def _score(
     return {"score": share if options.score == "share" else float(share == 1.0), **scores}
 
 
-def _run_tests(
-    sandbox: Sandbox, options: CodeOptions, program: str, tests: Sequence[Case]
-) -> _Outcome:
+def _run_tests(sandbox: Sandbox, options: Options, program: str, tests: Sequence[Case]) -> _Outcome:
     deadline = time.monotonic() + options.total_s
     first, num_passed = "passed", 0
     for test in tests:

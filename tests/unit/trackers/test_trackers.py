@@ -1,4 +1,4 @@
-"""Settings of trackers, and which packages they need."""
+"""Settings of all trackers, and which packages they need."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import sys
 import pytest
 
 from tests.unit.config.trees import parse
-from verl_hpc.config.trackers import MetricsConfig, check_trackers
+from verl_hpc.config.trackers import TRACKERS, MetricsConfig, PrometheusConfig, check_trackers
 from verl_hpc.errors import ConfigError
+from verl_hpc.tracker import Tracker
 
-ALL = {
-    "tensorboard": True,
-    "prometheus": {"textfile": "run.prom"},
-    "wandb": {"project": "letters"},
-    "mlflow": {},
-    "swanlab": {"project": "letters"},
-}
-PACKAGES = {
-    "tensorboard": ("tensorboard", "tensorboard"),
-    "prometheus": ("prometheus_client", "prometheus-client"),
-    "wandb": ("wandb", "wandb"),
-    "mlflow": ("mlflow", "mlflow-skinny"),
-    "swanlab": ("swanlab", "swanlab"),
-}
+KINDS = {"prometheus": PrometheusConfig, **TRACKERS}
+
+
+def settings(kind: type[Tracker]) -> object:
+    """Settings of a tracker with all that it needs."""
+    if kind is PrometheusConfig:
+        return {"textfile": "run.prom"}
+    needed = (name for name, field in kind.model_fields.items() if field.is_required())
+    return dict.fromkeys(needed, "letters") if kind.model_fields else True
+
+
+ALL = {name: settings(kind) for name, kind in KINDS.items()}
 
 
 def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
@@ -36,7 +35,7 @@ def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
 
 
 def test_all_trackers_are_installed_here_and_looked_for_without_an_import() -> None:
-    modules = {module for module, _ in PACKAGES.values()}
+    modules = {kind.module for kind in KINDS.values()}
     program = (
         "import sys\n"
         "from verl_hpc.config.trackers import MetricsConfig, check_trackers\n"
@@ -51,8 +50,8 @@ def test_all_trackers_are_installed_here_and_looked_for_without_an_import() -> N
 def test_a_missing_package_is_one_error_that_says_how_to_install_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, package = PACKAGES[name]
-    without(monkeypatch, module)
+    package = KINDS[name].package
+    without(monkeypatch, KINDS[name].module)
     with pytest.raises(ConfigError) as caught:
         check_trackers(MetricsConfig.model_validate(ALL))
     assert str(caught.value) == (
@@ -60,6 +59,12 @@ def test_a_missing_package_is_one_error_that_says_how_to_install_it(
         f"pip install {package} (or verl_hpc[track], which has all trackers), or leave "
         f"metrics.{name} out"
     )
+
+
+def test_every_tracker_is_there():
+    assert set(TRACKERS) == {"mlflow", "swanlab", "tensorboard", "wandb"}
+    assert list(MetricsConfig.model_validate(ALL).trackers) == list(KINDS)
+    assert MetricsConfig().trackers == {}
 
 
 def test_what_is_not_wanted_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:

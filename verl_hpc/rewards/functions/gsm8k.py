@@ -10,6 +10,7 @@ from typing import Any, Literal
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.numbers import NUMBER, is_changed, read_number, value_of
 
+DATA_SOURCES = ("openai/gsm8k",)
 TAIL = 300
 """Characters at the end of a response that the flexible method reads, as in verl."""
 METHODS = ("strict", "flexible")
@@ -39,10 +40,10 @@ def compute_score(
     Raises:
         RewardError: `ground_truth` is not a number, or `method` is unknown.
     """
-    return graded(solution_str, ground_truth, method, format_score, score)["score"]
+    return gsm8k(solution_str, ground_truth, method, format_score, score)["score"]
 
 
-def graded(
+def gsm8k(
     solution_str: str,
     ground_truth: Any,
     method: Literal["strict", "flexible"] = "strict",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_hpc.metrics.trackers import TensorBoard
+from verl_hpc.trackers.tensorboard import EventFile
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -20,7 +20,7 @@ def scalars(directory: Path, tag: str) -> list[tuple[int, float]]:
 
 
 def write_steps(directory: Path, values: dict[int, float], resumed_from: int | None) -> None:
-    sink = TensorBoard(directory, resumed_from)
+    sink = EventFile(directory, resumed_from)
     for step, value in values.items():
         sink.write(step, {"critic/score/mean": value})
     sink.close()
@@ -44,8 +44,8 @@ def test_nan_reads_back(tmp_path):
 
 def test_torch_is_not_needed(tmp_path):
     code = (
-        "import sys, pathlib; from verl_hpc.metrics.trackers import TensorBoard\n"
-        f"TensorBoard(pathlib.Path({str(tmp_path)!r})).close(); print('torch' in sys.modules)"
+        "import sys, pathlib; from verl_hpc.trackers.tensorboard import EventFile\n"
+        f"EventFile(pathlib.Path({str(tmp_path)!r})).close(); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

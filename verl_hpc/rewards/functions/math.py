@@ -15,6 +15,11 @@ from verl_hpc.rewards.numbers import MAGNITUDE, NUMBER
 from verl_hpc.rewards.thinking import TAGGED, answering_parts
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
+DATA_SOURCES = (
+    *("lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"),
+    *("math", "math_dapo", "math_dapo_reasoning", "aime*", "numina_*"),
+)
+"""Those of verl. Their scores are 1 and 0, also where verl's DAPO gives 1 and -1."""
 LONGEST = 1000
 """Most characters of an answer; longer ones are not read."""
 _STATED = re.compile(
@@ -56,10 +61,10 @@ def compute_score(solution_str: str, ground_truth: Any, timeout_s: float = 5.0) 
     Raises:
         RewardError: the row has no ground truth, or a list or mapping.
     """
-    return graded(solution_str, ground_truth, timeout_s)["score"]
+    return math(solution_str, ground_truth, timeout_s)["score"]
 
 
-def graded(solution_str: str, ground_truth: Any, timeout_s: float = 5.0) -> dict[str, float]:
+def math(solution_str: str, ground_truth: Any, timeout_s: float = 5.0) -> dict[str, float]:
     """Return `score` of `compute_score`, and for metrics why it is 0 if nothing was compared.
 
     Returns: `score`; `no_answer`, 1 if the response gives none, else 0; and `not_judged`, 1 if the

@@ -6,13 +6,23 @@ from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from verl_hpc.config.reward_options import MultipleChoiceOptions
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.letters import extract_letter, letter_of_words
 from verl_hpc.rewards.request import RewardFunction
+from verl_hpc.section import Section
+
+DATA_SOURCES = ("multiple_choice/*",)
 
 
-def make(options: MultipleChoiceOptions) -> RewardFunction:
+class Options(Section):
+    """1 for the letter of the right answer, else 0."""
+
+    choices: str = "choices"
+    """Column of the row, or field of its extra_info, with the texts of the answers: a list, or a
+    mapping from letters. A row without it has letters from A to Z."""
+
+
+def make(options: Options) -> RewardFunction:
     """Make the reward function."""
 
     def graded(

@@ -20,9 +20,9 @@ each with its three protocols (NCCL_BUFFSIZE 4 MiB)."""
 PEER_IN_NODE, PEER_OUTSIDE = 64 * MIB, 16 * MIB
 """Channels to one rank that weights are sent to or received from: 16 and 2 of NCCL's, 4 MiB each,
 both ways."""
-PEERS_OUTSIDE = 16
-"""Peers on other nodes, assumed where no plan is made that tells them: in searches, and on many
-ranks. Dense models have 3 to 30, mixtures of experts up to 120 on 256 ranks."""
+PEERS_OUTSIDE, PEERS_OF_EXPERTS = 32, 128
+"""Peers on other nodes of a dense model and of a mixture of experts, assumed where no plan is made
+that tells them: in searches, and on many ranks. Counted were 3 to 30, and 120 on 256 ranks."""
 ALLOCATOR = 0.05
 """Fraction of a pass's memory lost to fragmentation in PyTorch's allocator, with expandable
 segments, which ranks use."""
@@ -84,15 +84,19 @@ def num_communicators(
     return 1 + len(groups) + (rollout_size > 1)
 
 
-def peer_channels(num_ranks: int, ranks_per_node: int, outside: int | None = None) -> int:
+def peer_channels(
+    num_ranks: int, ranks_per_node: int, outside: int | None = None, experts: bool = False
+) -> int:
     """Bytes of the channels to those that weights go to and come from.
 
     Args:
         num_ranks: of the run.
         ranks_per_node: of its nodes.
         outside: peers on other nodes; None assumes a number.
+        experts: whether the model that generates is a mixture of experts.
     """
     inside = min(num_ranks, ranks_per_node) - 1
     if outside is None:
-        outside = min(max(num_ranks - ranks_per_node, 0), PEERS_OUTSIDE)
+        most = PEERS_OF_EXPERTS if experts else PEERS_OUTSIDE
+        outside = min(max(num_ranks - ranks_per_node, 0), most)
     return inside * PEER_IN_NODE + outside * PEER_OUTSIDE

@@ -176,12 +176,13 @@ class RankMemory:
         count = overheads.num_communicators(summing, self._rank, engine)
         total, per_node = self._run.layouts.num_ranks, self._run.hardware.ranks_per_node
         many = total > 1
+        experts = any(here.shape.arch.is_moe for here in self._here.values())
+        peers = overheads.peer_channels(total, per_node, self._run.peers_outside, experts)
         groups = max((layout.num_replicas for layout in layouts), default=1)
         return {
             "context": overheads.CONTEXT,
             "communicators": count * overheads.COMMUNICATOR * many,
-            "p2p_channels": many
-            * overheads.peer_channels(total, per_node, self._run.peers_outside),
+            "p2p_channels": peers * many,
             "columns": columns(self._run.config, groups),
         }
 

@@ -113,7 +113,7 @@ TERMS: Mapping[str, Term] = {
         f"{overheads.PEER_OUTSIDE // _MIB} MiB a rank of other nodes",
         "NCCL's channels between two ranks that exchange weights; how many there are is counted in "
         "the plan of a transfer of few layers, and in searches and on more than 512 ranks assumed "
-        f"to be {overheads.PEERS_OUTSIDE}",
+        f"to be {overheads.PEERS_OUTSIDE}, {overheads.PEERS_OF_EXPERTS} with experts",
     ),
     "columns": Term(
         "48 bytes a token of a step", "ids and ten numbers, all responses as long as allowed"

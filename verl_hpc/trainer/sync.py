@@ -220,8 +220,15 @@ class WeightSync:
         Raises:
             TransferError: a received message differs from what was sent.
         """
-        self.to_training()
         engine = self._rollout.engine
+        self._sleep()
+        # What is not sent leaves the device before the engine's weights take theirs.
+        for training, parts in self._offloads:
+            for part in parts:
+                if training is self._engine and part == "parameters":
+                    training.onload(part)
+                else:
+                    training.offload(part)
         if engine is not None:
             engine.begin_update()
         received, minimum, seconds = 0, 0, 0.0
@@ -230,8 +237,8 @@ class WeightSync:
             minimum += least
             seconds += stats.seconds
         for training, parts in self._offloads:
-            for part in parts:
-                training.offload(part)
+            if training is self._engine and "parameters" in parts:
+                training.offload("parameters")
         if engine is not None:
             engine.finish_update()
         return {
@@ -281,8 +288,11 @@ class WeightSync:
 
     def to_training(self) -> None:
         """Put the rollout engine to sleep and bring back offloaded parts."""
-        if self._rollout.engine is not None and self._offloads:
-            self._rollout.engine.sleep()
+        self._sleep()
         for training, parts in self._offloads:
             for part in reversed(parts):
                 training.onload(part)
+
+    def _sleep(self) -> None:
+        if self._rollout.engine is not None and self._offloads:
+            self._rollout.engine.sleep()

@@ -55,7 +55,7 @@ def test_what_a_user_reads(plan):
     lines = out.splitlines()
     assert lines[0].startswith("ppo_70b: rl (gae, ppo_clip) on 16 nodes x 8 H100-80: 128 ranks")
     (verdict,) = [line for line in lines if line.startswith("it fits")]
-    assert verdict.endswith("GiB to spare: least in reshard, rank 0")
+    assert verdict.endswith("GiB to spare: least in update (actor), rank 0")
     for text in ("update (critic)", "a step", "tokens/s", ", without evaluations"):
         assert text in out
     (told,) = [line.split() for line in lines if line.startswith("  a step ")]
@@ -69,7 +69,7 @@ def test_what_a_user_reads(plan):
 def test_what_does_not_fit_has_status_1_and_a_change(plan):
     status, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 4)
     assert status == 1
-    assert "it does NOT fit: reshard, rank 0: " in out
+    assert "it does NOT fit: log_probs (actor), rank 0: " in out
     assert "cheapest change found: " in out
     assert "tokens/s" not in out
 

@@ -145,7 +145,7 @@ def test_a_plan_is_the_ledger_and_the_time_model():
 def test_what_does_not_fit_is_named_with_a_change_that_makes_it_fit():
     plan = ppo_70b(4)
     assert not plan.fits
-    assert plan.why_not().startswith("reshard, rank 0: ")
+    assert plan.why_not().startswith("log_probs (actor), rank 0: ")
     change = plan.remedy
     assert change.ledger.fits and change.num_ranks > plan.num_ranks
     assert str(change) == "8 nodes (64 ranks)"

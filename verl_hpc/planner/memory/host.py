@@ -76,6 +76,11 @@ class HostMemory:
                 terms[f"{name}.optimizer_copy"] = self.optimizer_copy(name, stays)
         return terms
 
+    def put_away_while_sending(self) -> Terms:
+        """Copies of what is offloaded while the first role's parameters are sent."""
+        sent = f"{next(iter(self._run.settings), None)}.weights_copy"
+        return {name: size for name, size in self.put_away().items() if name != sent}
+
     def put_away(self) -> Terms:
         """Copies of what is offloaded while engines generate."""
         terms: Terms = {}

@@ -1,9 +1,9 @@
 """The phases of one rank, and the terms that each of them holds.
 
 The order in which memory changes hands is `trainer.build_roles.build_engines` and
-`trainer.sync.WeightSync`: while weights are resharded, training and the engine's weights are on the
-device; while it generates, what `offload` names is away, and the cache is there; while training
-computes, the engine sleeps.
+`trainer.sync.WeightSync`: while weights are resharded, what `offload` names is away, but for the
+parameters that are sent, and the engine's weights are there; while it generates, these parameters
+are away, too, and the cache is there; while training computes, the engine sleeps.
 """
 
 from __future__ import annotations
@@ -112,6 +112,12 @@ class RankMemory:
                     for term in names:
                         del terms[f"{name}.{term}"]
         return terms
+
+    def sending(self) -> Terms:
+        """Terms that stay on the device while weights are sent."""
+        resident, first = self.resident(), next(iter(self._run.settings), "")
+        sent = {f"{first}.{term}" for term in _PARTS["parameters"]}
+        return self.kept() | {name: size for name, size in resident.items() if name in sent}
 
     @property
     def buckets(self) -> Terms:
@@ -258,7 +264,8 @@ class RankMemory:
         sent, rest = self._quantised, self.buckets
         if (given := self._arriving) is not None:
             weights["rollout.merged"] = kept_base.merging_bytes(*given)
-        yield self._phase("reshard", "", self.resident(), self._asleep, weights, sent, rest)
+        terms = (self.sending(), self._asleep, weights, sent, rest)
+        yield self._phase("reshard", "", *terms, host=self.host.put_away_while_sending())
         if stage is not None:
             awake = _under("rollout", rollout.generating(run.rollout, stage, self._device))
             host = self.host.put_away()

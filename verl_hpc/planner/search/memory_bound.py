@@ -66,7 +66,7 @@ class MemoryBound:
         process, device = sum(memory.host.process().values()), sum(terms.values())
         if not self._on_gpu:
             process = device = device + process
-        rank = RankBytes(device, 0, device, 0, process, process)
+        rank = RankBytes(device, 0, device, device, 0, process, process)
         return SetBytes(rank, rank)
 
     def role(self, name: str, cut: Cut, generates: bool, sharing: tuple[str, ...]) -> SetBytes:
@@ -122,11 +122,13 @@ class MemoryBound:
 
     def _bytes(self, memory: RankMemory, generates: bool) -> _Bytes:
         host, resident, kept = memory.host, memory.resident(), memory.kept()
+        sending = memory.sending()
         saved: Terms = {}
         built: Terms = {}
         if not self._on_gpu:
             # Copies in host memory are on the device.
             resident |= _on_device(host.page_locked())
+            sending |= _on_device(host.page_locked() | host.put_away_while_sending())
             kept |= _on_device(host.page_locked() | host.put_away())
             saved = resident | _on_device(host.saved())
         elif self.limits.host is not None:
@@ -134,7 +136,7 @@ class MemoryBound:
             built = host.trained_copies() if generates else {}
         computing = max((sum(one.device.values()) for one in memory.passes()), default=0)
         none: Terms = {}
-        parts = (resident, none, kept, none, built, saved)
+        parts = (resident, none, sending, kept, none, built, saved)
         divided = RankBytes(*(_divided(part) for part in parts))
         every = RankBytes(*(sum(part.values()) for part in parts))
         of_each = RankBytes(*(a - b for a, b in zip(every, divided, strict=True)))
@@ -158,12 +160,13 @@ class MemoryBound:
         awake = sum(terms.values())
         group = overheads.COMMUNICATOR * (self._on_gpu and shape.tp * shape.pp > 1)
         if self._on_gpu and shape.engine == "vllm" and beside_roles:
-            held, arriving = rollout.asleep(shape), rollout.rollout_weights(shape, stage)
+            held = rollout.asleep(shape)
+            sending = held + rollout.rollout_weights(shape, stage)
         else:
             # It never sleeps; transformers has a cache only while it generates.
-            held, arriving = awake - terms["kv_cache"] * (shape.engine == "hf"), 0
+            held = sending = awake - terms["kv_cache"] * (shape.engine == "hf")
         saving = 0 if self._on_gpu else held
-        return RankBytes(held + group, arriving, awake + group, host_saving=saving)
+        return RankBytes(held + group, 0, sending + group, awake + group, host_saving=saving)
 
 
 def _divided(terms: Mapping[str, int]) -> int:

@@ -10,9 +10,11 @@ class RankBytes(NamedTuple):
     """Bytes of the roles and the engine of one rank."""
 
     resident: int = 0
-    """Held from step to step, while weights are resharded or training computes."""
+    """Held from step to step while training computes."""
     computing: int = 0
-    """Additional peak while the largest role computes, or the engine's weights arrive."""
+    """Additional peak while the largest role computes."""
+    sending: int = 0
+    """Held while weights are sent to the engine, with what arrives there."""
     generating: int = 0
     """Held while the engine generates."""
     communicators: int = 0
@@ -28,21 +30,21 @@ class RankBytes(NamedTuple):
             self[0] + other[0],
             self[1] if self[1] > other[1] else other[1],
             self[2] + other[2],
-            self[3] if self[3] > other[3] else other[3],
-            self[4] + other[4],
+            self[3] + other[3],
+            self[4] if self[4] > other[4] else other[4],
             self[5] + other[5],
+            self[6] + other[6],
         )
 
     @property
     def device(self) -> int:
         """Peak device bytes."""
-        computing = self[0] + self[1]
-        return (computing if computing > self[2] else self[2]) + self[3]
+        return max(self[0] + self[1], self[2], self[3]) + self[4]
 
     @property
     def host(self) -> int:
         """Peak host bytes."""
-        return self[4] if self[4] > self[5] else self[5]
+        return max(self[5], self[6])
 
 
 class SetBytes(NamedTuple):

@@ -49,7 +49,8 @@ class Architecture:
     norm_epsilon: float = 1e-5
     rope_theta: float = 10000.0
     rope_scaling: Mapping[str, Any] | None = None
-    max_positions: int = 2048
+    max_positions: int | None = 2048
+    """Longest sequence; None if its files say no limit."""
     num_experts: int = 0
     experts_per_token: int = 0
     """Experts that each token uses, of `num_experts`."""

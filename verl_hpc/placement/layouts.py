@@ -147,7 +147,7 @@ def run_layouts(
     check_router(config, [(archs or {}).get(name, arch) for name in layouts.train])
     check_router_replay(config, arch)
     rollout = config.rollout
-    if not arch.is_mapped and rollout.engine == "vllm":
+    if not arch.is_mapped:
         check_by_name(rollout, arch)
     check_quantization(config, arch)
     try:

@@ -183,6 +183,21 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon_mamba": ("falcon_mamba", {"state_size": 8, "time_step_rank": 4}),
     "mpt": ("mpt", {"tied": True}),
     "gptj": ("gptj", {"rotary_dim": 16}),
+    "glm": ("glm", {}),
+    "olmo": ("olmo", {}),
+    "granitemoehybrid": (
+        "granitemoehybrid",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "layer_types": ["mamba", "attention"],
+            "mamba_n_heads": 4,
+            "mamba_d_head": 32,
+            "mamba_d_state": 16,
+            "mamba_n_groups": 1,
+            "shared_intermediate_size": 64,
+        },
+    ),
     "apertus": ("apertus", {}),
 }
 """Models by name: the family that transformers has, and fields of `config.json`."""

@@ -55,10 +55,11 @@ NOT_MAPPED: Mapping[str, str] = {
 """What a layer table of a family would need, by `model_type` of a `config.json`."""
 
 _VLLM = (
-    "apertus arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 falcon_h1 falcon_mamba gemma "
-    "gemma2 gemma3_text glm4 glm4_moe gpt2 gptj gpt_neox gpt_oss granite granitemoe "
-    "hunyuan_v1_dense kimi_k2 llama4_text mamba mamba2 minimax_m2 nemotron nemotron_h "
-    "olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_next seed_oss smollm3 stablelm starcoder2"
+    "apertus arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 falcon_h1 falcon_mamba "
+    "gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gptj gpt_neox gpt_oss granite granitemoe "
+    "granitemoehybrid hunyuan_v1_dense kimi_k2 llama4_text mamba mamba2 minimax_m2 nemotron "
+    "nemotron_h olmo olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_next seed_oss smollm3 stablelm "
+    "starcoder2"
 )
 BY_NAME: Mapping[str, str] = dict.fromkeys(_VLLM.split(), "vllm") | {
     "ernie4_5_moe": "hf",

@@ -178,15 +178,38 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "exaone4": ("exaone4", {"layer_types": ["full_attention"] * 2}),
     "kimi_k2": ("deepseek_v3", LATENT | NO_AUX),
+    "mamba": ("mamba", {"state_size": 8, "time_step_rank": 4}),
+    "mamba2": ("mamba2", {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1}),
+    "falcon_mamba": ("falcon_mamba", {"state_size": 8, "time_step_rank": 4}),
+    "mpt": ("mpt", {"tied": True}),
+    "gptj": ("gptj", {"rotary_dim": 16}),
+    "glm": ("glm", {}),
+    "olmo": ("olmo", {}),
+    "granitemoehybrid": (
+        "granitemoehybrid",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "layer_types": ["mamba", "attention"],
+            "mamba_n_heads": 4,
+            "mamba_d_head": 32,
+            "mamba_d_state": 16,
+            "mamba_n_groups": 1,
+            "shared_intermediate_size": 64,
+        },
+    ),
+    "apertus": ("apertus", {}),
 }
 """Models by name: the family that transformers has, and fields of `config.json`."""
 
-NOT_IN_VLLM = {"minimax_m2", "nemotron_h"}
-"""Models that vLLM has no kernels for on CPUs."""
+UNKNOWN_TO_VLLM = {"mpt"}
+"""Models that vLLM does not compute."""
+NOT_IN_VLLM = {"minimax_m2", "nemotron_h", "mamba", "falcon_mamba"} | UNKNOWN_TO_VLLM
+"""Models that vLLM has no kernels for on CPUs, or does not compute."""
 OTHER_IN_VLLM = {"ernie4_5_moe", "exaone4"}
 """Models for which vLLM computes other log-probs than transformers, by 0.1 and more."""
-BFLOAT16_IN_VLLM = {"qwen3_next"}
-"""Models whose layers vLLM computes in bfloat16 alone on CPUs."""
+BFLOAT16_IN_VLLM = {"qwen3_next", "apertus"}
+"""Models some of whose layers vLLM computes in bfloat16 alone, the first on CPUs only."""
 OFTEN = ("gpt_oss", "deepseek_v3")
 """Models of `make test`: fused experts under one name, and experts, buffers and derived weights."""
 

@@ -22,6 +22,7 @@ from tests.mpi.test_fsdp_updates import BATCHES, CONDITIONED, adamw
 from tests.mpi.test_lora_arrival import sync_of
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.errors import ModelError
 from verl_hpc.hf.stored import stored_views
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.rollout import in_parts
@@ -161,3 +162,18 @@ def sampled(rollout) -> torch.Tensor:
     prompts = [s[:20].tolist() for s in some_sequences(4, 256, seed=1)]
     responses = generated(rollout, prompts, Sampling(max_tokens=12), seeds=range(4))
     return torch.tensor([p for r in responses for p in r.log_probs])
+
+
+@pytest.mark.parametrize("error", [RuntimeError, AttributeError, AssertionError])
+def test_whatever_a_class_of_models_fails_at_is_told(error):
+    from verl_hpc.rollout.vllm_by_name import ByName
+
+    class Model(torch.nn.Linear):
+        def load_weights(self, tensors):
+            raise error("no place for x")
+
+    loader = ByName(Model(1, 1), torch.float32)
+    with pytest.raises(
+        ModelError, match=f"Model does .*: {error.__name__}: no place for x; choose"
+    ):
+        loader.load({"x": torch.zeros(1)})

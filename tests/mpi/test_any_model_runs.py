@@ -42,23 +42,28 @@ def test_grpo_trains(here, shared_directory, name):
     assert all(row["reshard/received_bytes"] == row["reshard/minimum_bytes"] > 0 for row in steps)
 
 
-def test_ppo_goes_on_with_other_shards(here, shared_directory):
+FURTHER = pytest.mark.slow(reason="a further family; run with --slow")
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", pytest.param("apertus", marks=FURTHER)])
+def test_ppo_goes_on_with_other_shards(here, shared_directory, name):
     """Two steps at once, and with a checkpoint between them that is read into other shards; the
-    actor and the critic have buffers in it."""
+    actor and the critic have buffers in it, which are numbers in the second."""
     reward = write_reward(here, shared_directory)
-    model = any_model(here, shared_directory, "deepseek_v3")
-    vllm = ROLLOUT | {"engine": "vllm", "kv_cache_gib": 0.05}
+    model = any_model(here, shared_directory, name)
+    in_vllm = name not in BFLOAT16_IN_VLLM
+    rollout = ROLLOUT | ({"engine": "vllm", "kv_cache_gib": 0.05} if in_vllm else {})
 
     def run(label, steps, parallel):
         critic = {"parallel": parallel, "optimizer": {"lr": 1e-3}}
         more = RECIPES["ppo"] | {"roles": {"critic": critic}, "reward": {"function": reward}}
         more |= {"parallel": parallel, "steps": steps, "checkpoint": {"resume": "auto", "every": 1}}
-        return finish(here, configure(label, model, shared_directory, **more, rollout=vllm))
+        return finish(here, configure(label, model, shared_directory, **more, rollout=rollout))
 
-    alone = run("any-alone", 2, SHARDED)
+    alone = run(f"{name}-alone", 2, SHARDED)
     assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in alone)
-    facts = json.loads((shared_directory / "runs" / "any-alone" / "facts.json").read_text())
+    facts = json.loads((shared_directory / "runs" / f"{name}-alone" / "facts.json").read_text())
     assert facts["weights for the rollout"].startswith("whole tensors by their names")
-    run("any-again", 1, SHARDED)
-    again = run("any-again", 2, SHARDED | {"fsdp": {"shard_size": 1}})
+    run(f"{name}-again", 1, SHARDED)
+    again = run(f"{name}-again", 2, SHARDED | {"fsdp": {"shard_size": 1}})
     assert_same(again, alone, ("actor/loss", "actor/grad_norm", "critic/"), rel=1e-4)

@@ -88,15 +88,16 @@ def _write_virtual(file: h5py.File, name: str, spec: TensorSpec, parts: _Rows) -
     """Write a virtual dataset of the whole tensor, for people and tools that do not know the
     shards."""
     stored = schema.stored_dtype(schema.DTYPES[spec.dtype])
-    whole = h5py.h5s.create_simple(spec.shape)
+    shape = spec.shape or (1,)
+    whole = h5py.h5s.create_simple(shape)
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     # Not h5py.VirtualLayout, which takes ten times as long; there are tens of thousands of parts.
     for rank, part in parts:
-        size = Box(part.start, part.stop).shape
-        whole.select_hyperslab(part.start, (1,) * len(size), block=size)
+        size = Box(part.start, part.stop).shape or (1,)
+        whole.select_hyperslab(part.start or (0,), (1,) * len(size), block=size)
         source = h5py.h5s.create_simple(size)
         path = schema.rank_file(rank).encode()
         plan.set_virtual(whole, path, part.dataset.encode(), source)
     plan.set_fill_value(np.array(schema.fill_value(stored), stored))
-    dataset = file.create_dataset(name, spec.shape, stored, dcpl=plan)
+    dataset = file.create_dataset(name, shape, stored, dcpl=plan)
     dataset.attrs[schema.DTYPE_ATTRIBUTE] = spec.dtype

@@ -192,8 +192,10 @@ def _create(file: h5py.File, stored: Stored, first_tile: int) -> int:
     """Create a dataset whose bytes are written later; return their offset."""
     kind = schema.stored_dtype(stored.dtype)
     plan = _unwritten() if stored.num_bytes else None
-    chunks = stored.tile if stored.num_bytes else None
-    dataset = file.create_dataset(stored.name, stored.shape, kind, chunks=chunks, dcpl=plan)
+    # HDF5 has no chunks without dimensions: a number is a vector of one.
+    chunks = (stored.tile or (1,)) if stored.num_bytes else None
+    shape = stored.shape or (1,)
+    dataset = file.create_dataset(stored.name, shape, kind, chunks=chunks, dcpl=plan)
     dataset.attrs[schema.DTYPE_ATTRIBUTE] = dtype_name(stored.dtype)
     dataset.attrs[schema.FIRST_TILE] = first_tile
     return dataset.id.get_chunk_info(0).byte_offset if stored.num_bytes else 0

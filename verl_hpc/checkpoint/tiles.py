@@ -24,7 +24,7 @@ def tile_shape(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
     """Return the shape of a tensor's tiles, of nearly equal size, so that little padding is needed.
 
     Args:
-        shape: the tensor's shape; at least one dim.
+        shape: the tensor's shape.
         item_bytes: bytes of an element.
     """
     room = TILE_BYTES // item_bytes
@@ -53,7 +53,7 @@ def pack(tensor: torch.Tensor, tile: Sequence[int], out: torch.Tensor) -> None:
             written, so it must be zero.
     """
     dims = len(tile)
-    target = out.view(*num_tiles(tensor.shape, tile), *tile)
+    target = out.view((*num_tiles(tensor.shape, tile), *tile))
     for runs in product(*map(_runs, tensor.shape, tile)):
         source = tensor[tuple(slice(r.start, r.stop) for r in runs)]
         source = source.view([n for r in runs for n in (r.count, r.length)])

@@ -155,5 +155,6 @@ def _missing(role: str, path: str, own: bool) -> ConfigError:
     where += f"; or {fetch_command([path])}" if on_hub(path) else ""
     return ConfigError(
         f"{setting} = {path}: no config.json there, which has the model's sizes; its config.json "
-        f"alone is enough: give --model-config {prefix}FILE{where}"
+        "alone is enough for a family with a layer table (docs/models.md): give --model-config "
+        f"{prefix}FILE{where}"
     )

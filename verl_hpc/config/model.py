@@ -91,6 +91,12 @@ OTHER_ENGINES = {
 """Engines that do not exist by these names, and what to choose instead."""
 
 
+OR_MEGATRON = (
+    "or choose engine: megatron, which trains families with a layer table (docs/models.md)"
+)
+"""Advice where fully_shard lacks a setting; a configuration does not say which family it trains."""
+
+
 def _engine(name: object) -> object:
     if isinstance(name, str) and name in OTHER_ENGINES:
         raise ValueError(OTHER_ENGINES[name])
@@ -261,10 +267,10 @@ def _check_fsdp(parallel: ParallelConfig) -> None:
         if value != type(parallel).model_fields[name].default:
             raise ValueError(
                 f"{name} = {value} with engine = fsdp, which divides parameters over all ranks "
-                "and computes each sequence on one; leave it out, or choose engine: megatron"
+                f"and computes each sequence on one; leave it out, {OR_MEGATRON}"
             )
     if parallel.recompute == "selective":
         raise ValueError(
             "recompute = selective with engine = fsdp, whose layers are recomputed as wholes; "
-            "choose recompute: full, or engine: megatron"
+            f"choose recompute: full, {OR_MEGATRON}"
         )

@@ -138,8 +138,15 @@ def engine_shard_map(
     return shard_map(arch, layout, model, head)
 
 
-def describe_kernels(model: ModelConfig, parallel: ParallelConfig) -> dict[str, str]:
+def describe_kernels(
+    model: ModelConfig, parallel: ParallelConfig, by_name: bool = False
+) -> dict[str, str]:
     """Name the kernels of layers and attention in training, and why fused ones are not used.
+
+    Args:
+        model: element type and FP8.
+        parallel: which engine.
+        by_name: the model's family has no layer table.
 
     Raises:
         ClusterError: FP8 that this rank cannot do.
@@ -147,7 +154,7 @@ def describe_kernels(model: ModelConfig, parallel: ParallelConfig) -> dict[str, 
     if parallel.engine == "fsdp":
         from verl_hpc.engines.fsdp.kernels import choose_kernels
 
-        return choose_kernels(model, parallel.fsdp or FsdpConfig()).describe()
+        return choose_kernels(model, parallel.fsdp or FsdpConfig(), by_name).describe()
     assert parallel.engine == "megatron", parallel.engine
     from verl_hpc.engines.megatron import precision
 

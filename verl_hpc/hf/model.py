@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,10 +44,16 @@ def published_config(arch: Architecture) -> PreTrainedConfig:
     return without_dropout(config)
 
 
+_DRAWN = re.compile("drop(out|$)|jitter")
+
+
 def without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Set what a model draws in training to nothing: dropout, and a router's noise."""
-    for name in config.to_dict():
-        if name.endswith(("dropout", "pdrop", "jitter_noise")):
+    """Set what a model draws in training to nothing: dropout of elements or of whole layers, and a
+    router's noise; also in the settings of its parts."""
+    for name, value in list(vars(config).items()):
+        if isinstance(value, PreTrainedConfig):
+            without_dropout(value)
+        elif _DRAWN.search(name) and isinstance(value, float):
             setattr(config, name, 0.0)
     return config
 

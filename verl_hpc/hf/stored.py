@@ -85,11 +85,6 @@ def _check(
                 "it lies in no parameter; models of this family are not trained here"
             )
         left[owner] -= view.numel()
-        if not view.dim():
-            raise ModelError(
-                f"{type(model).__name__}: {name} is a number without dimensions, which is not "
-                "divided between ranks; models of this family are not trained here"
-            )
     for name, elements in left.items():
         if elements:
             raise ModelError(

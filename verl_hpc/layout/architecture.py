@@ -49,7 +49,8 @@ class Architecture:
     norm_epsilon: float = 1e-5
     rope_theta: float = 10000.0
     rope_scaling: Mapping[str, Any] | None = None
-    max_positions: int = 2048
+    max_positions: int | None = 2048
+    """Longest sequence; None if its files say no limit."""
     num_experts: int = 0
     experts_per_token: int = 0
     """Experts that each token uses, of `num_experts`."""
@@ -158,9 +159,10 @@ class Architecture:
             yield from self.published.shapes.items()
         else:
             raise ModelError(
-                f"model_type = {self.family!r} has no layer table, so its tensors are read from "
-                "its weights, and there is no *.safetensors beside config.json; give the directory "
-                "of the whole model"
+                f"model_type = {self.family!r} has no layer table, so config.json alone does not "
+                "say its tensors: they are read from the headers of its weights, and there is no "
+                "*.safetensors beside config.json; give the directory of the whole model "
+                "(python -m verl_hpc fetch brings one from a hub)"
             )
 
     def _shapes_of_table(self) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -46,6 +46,9 @@ Cut = tuple[tuple[int, ...], int, Box]
 
 def _cut(sources: Sequence[Box], targets: Sequence[Box]) -> Iterator[Cut]:
     """Cover every target box by parts of source boxes, no element twice."""
+    if sources and not sources[0].start:  # of a number without dimensions there is one box
+        yield from (((0,), t, target) for t, target in enumerate(targets))
+        return
     disjoint = _disjoint(sources)
     cells = sorted(sources if disjoint else _refine(sources))
     if disjoint:

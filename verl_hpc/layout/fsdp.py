@@ -91,7 +91,7 @@ def check_fsdp_layout(arch: Architecture, layout: TrainLayout) -> None:
         if size > 1:
             raise LayoutError(
                 f"{name} = {size} with engine = {ENGINE}, which shards parameters over all ranks "
-                "and nothing else; leave it out, or choose engine: megatron"
+                f"and nothing else; leave it out{', or choose engine: megatron' * arch.is_mapped}"
             )
     if arch.is_moe:
         raise LayoutError(

@@ -55,22 +55,27 @@ NOT_MAPPED: Mapping[str, str] = {
 """What a layer table of a family would need, by `model_type` of a `config.json`."""
 
 _VLLM = (
-    "arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 falcon_h1 gemma gemma2 gemma3_text "
-    "glm4 glm4_moe gpt2 gpt_neox gpt_oss granite granitemoe hunyuan_v1_dense kimi_k2 llama4_text "
-    "minimax_m2 nemotron nemotron_h olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_next seed_oss "
-    "smollm3 stablelm starcoder2"
+    "apertus arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 falcon_h1 falcon_mamba "
+    "gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gptj gpt_neox gpt_oss granite granitemoe "
+    "granitemoehybrid hunyuan_v1_dense kimi_k2 llama4_text mamba mamba2 minimax_m2 nemotron "
+    "nemotron_h olmo olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_next seed_oss smollm3 stablelm "
+    "starcoder2"
 )
 BY_NAME: Mapping[str, str] = dict.fromkeys(_VLLM.split(), "vllm") | {
     "ernie4_5_moe": "hf",
     "exaone4": "hf",
+    "mpt": "hf",
 }
 """Families that were trained with fully_shard in tests, each with the rollout engine that computes
-as transformers does; on CPUs vLLM has no kernels for minimax_m2 and the experts of nemotron_h."""
+as transformers does; on CPUs vLLM has no kernels for minimax_m2, mamba, falcon_mamba and the
+experts of nemotron_h."""
 
 REFUSED: Mapping[str, str] = {
     "qwen": "its publisher's own Python code, which is not run here (transformers has no such "
     "model), a fused projection with biases (attn.c_attn), and attention scaled by the logarithm "
     "of the length; Qwen2 and newer are supported",
+    "rwkv": "weights that stay as they are: transformers' model divides them in place where it is "
+    "not trained",
     "glm_moe_dsa": _SPARSE,
     "deepseek_v32": _SPARSE,
     "phimoe": "a router without random numbers in training (sparsemixer draws them)",

@@ -12,18 +12,22 @@ from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.shard_map import TensorSpec
 
 _SIZES: Mapping[str, tuple[str, ...]] = {
-    "num_layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
-    "num_heads": ("num_attention_heads", "n_head"),
     "vocab_size": ("vocab_size",),
+    "num_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
     "max_positions": (
         "max_position_embeddings",
         "n_positions",
         "max_sequence_length",
         "seq_length",
+        "max_seq_len",
+        "model_max_length",
     ),
 }
-"""Fields of `config.json` that say a size, in the words of different families."""
+"""Fields of `config.json` that say a size, in the words of different families. Recurrent layers
+have no heads, and models whose positions are not learned may say no limit."""
+_NEEDED = ("num_layers", "hidden_size", "vocab_size")
 _WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "intermediate_size_mlp")
 
 
@@ -70,18 +74,19 @@ def sizes_of(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
     if sizes["num_layers"] is None:  # a list or a string of kinds, one a layer
         kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern") or ""
         sizes["num_layers"] = len(kinds) or None
-    missing = [_SIZES[size][0] for size, value in sizes.items() if value is None]
+    missing = [" or ".join(_SIZES[size]) for size in _NEEDED if sizes[size] is None]
     if missing:
         raise ModelError(
-            f"{origin}: {', '.join(missing)} not given as a positive integer; give the config.json "
-            "that the model's publisher wrote"
+            f"{origin}: {', '.join(missing)}: not given as a positive integer; models whose sizes "
+            "have other names, or are in a section of config.json, are not trained here"
         )
     widths = [config[name] for name in _WIDTHS if _is_size(config.get(name))]
     experts = config.get("moe_intermediate_size") or 0, config.get("num_experts_per_tok") or 0
     width = max([*widths, experts[0] * experts[1]])
-    heads = sizes["num_heads"]
+    heads = sizes["num_heads"] or 1
     return sizes | {
         "ffn_size": width or 4 * sizes["hidden_size"],
+        "num_heads": heads,
         "num_kv_heads": config.get("num_key_value_heads") or heads,
         "head_size": config.get("head_dim") or sizes["hidden_size"] // heads,
         "tied_embeddings": bool(config.get("tie_word_embeddings", True)),

@@ -33,7 +33,7 @@ def rollout_shard_map(
         _check_one_rank(replicas)
         return whole_shard_map(arch, replicas, dtype)
     if not arch.is_mapped:
-        _check_by_name(config, arch)
+        check_by_name(config, arch)
         return whole_shard_map(arch, replicas, dtype)
     engines = staged_shard_map(
         arch, replicas, config.pipeline_parallel, dtype, config.expert_parallel
@@ -127,7 +127,8 @@ def _check_one_rank(replicas: Sequence[tuple[int, ...]]) -> None:
         )
 
 
-def _check_by_name(config: RolloutConfig, arch: Architecture) -> None:
+def check_by_name(config: RolloutConfig, arch: Architecture) -> None:
+    """Raises: ConfigError: what vLLM does not do with weights of a family without a layer table."""
     settings = {
         "pipeline_parallel": config.pipeline_parallel > 1,
         "expert_parallel": config.expert_parallel,

@@ -64,10 +64,11 @@ def check_vllm_layout(arch: Architecture, tp: int, expert_parallel: bool = False
     if expert_parallel and not arch.is_moe:
         raise LayoutError(f"rollout expert_parallel: a {arch.family} has no experts; leave it out")
     axis = "rollout tensor_parallel"
-    check_divides(axis, tp, arch.num_heads, "attention heads")
+    if arch.is_mapped or arch.num_heads > 1:  # recurrent layers have none
+        check_divides(axis, tp, arch.num_heads, "attention heads")
     if expert_parallel:
         check_divides(axis, tp, arch.num_experts, "experts")
-    else:
+    elif arch.is_mapped:  # layers of others differ in it
         check_divides(axis, tp, arch.ffn_size, "ffn size")
     if padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE) % tp:
         raise LayoutError(

@@ -20,6 +20,7 @@ from verl_hpc.layout.generation import (
     zero_redundancy_applies,
 )
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.rollout import check_by_name
 from verl_hpc.layout.vllm import check_vllm_layout
 from verl_hpc.placement.bases import shared_bases
 from verl_hpc.placement.model_checks import (
@@ -132,10 +133,7 @@ def run_layouts(
     """
     layouts = place_roles(config, num_ranks, ranks_per_node)
     check_vocabulary(config, arch.vocab_size)
-    check_router_replay(config, arch)
-    check_quantization(config, arch)
     settings = config.role_settings
-    check_router(config, [(archs or {}).get(name, arch) for name in layouts.train])
     for name, layout in layouts.train.items():
         own = (archs or {}).get(name, arch)
         check_role(settings[name], own, layout)
@@ -146,8 +144,13 @@ def run_layouts(
                 f"model.path's {arch.vocab_size}; all roles read the same token ids, so choose a "
                 "model with the same tokenizer, padded alike"
             )
+    check_router(config, [(archs or {}).get(name, arch) for name in layouts.train])
+    check_router_replay(config, arch)
+    rollout = config.rollout
+    if not arch.is_mapped:
+        check_by_name(rollout, arch)
+    check_quantization(config, arch)
     try:
-        rollout = config.rollout
         check_vllm_layout(arch, rollout.tensor_parallel, rollout.expert_parallel)
         layers_per_rollout_stage(arch.num_layers, rollout.pipeline_parallel)
     except LayoutError as error:

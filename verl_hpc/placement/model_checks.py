@@ -90,7 +90,7 @@ def check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:
     }
     prompt, setting = config.rollout.max_prompt_tokens, max(limits, key=lambda n: limits[n])
     longest = prompt + limits[setting]
-    if longest > arch.max_positions:
+    if arch.max_positions is not None and longest > arch.max_positions:
         raise ConfigError(
             f"rollout.max_prompt_tokens {prompt} + {setting} {limits[setting]} = {longest} is "
             f"above the {arch.max_positions} positions of the {role}'s model"

@@ -229,10 +229,11 @@ class Planner:
         """
         sharded = _sharded(self._config)
         if sharded:
+            megatron = "set it to megatron, or " * self._archs[sharded[0]].is_mapped
             raise ConfigError(
                 f"{option}: the {sharded[0]} has parallel.engine = fsdp, which always shards over "
-                "all ranks of its placement and leaves a search nothing to choose; set it to "
-                "megatron, or plan without --search"
+                "all ranks of its placement and leaves a search nothing to choose; "
+                f"{megatron}plan without --search"
             )
         sizes = [count * self._per_node for count in nodes]
         if max(sizes) > MOST_SEARCHED_RANKS:

@@ -134,11 +134,12 @@ class VllmEngine:
         try:
             with generators_untouched(), replica_as_world():
                 self._llm = LLM(**arguments)
-        except (ValueError, NotImplementedError) as error:
+        except _refusals(loader is not None) as error:
             stop_groups()
-            raise ConfigError(
-                f"rollout: vLLM cannot start with these settings: {in_one_line(error)}"
-            ) from error
+            why = in_one_line(error)
+            if loader is not None:
+                why = f"{type(error).__name__}: {why}; or choose rollout.engine: hf"
+            raise ConfigError(f"rollout: vLLM cannot start with these settings: {why}") from error
         client = self._llm.llm_engine.engine_core
         # vLLM's finalizer destroys torch.distributed's groups, which are the job's.
         client._finalizer.detach()
@@ -262,6 +263,12 @@ def _by_name() -> ModuleType:
     from verl_hpc.rollout import vllm_by_name
 
     return vllm_by_name
+
+
+def _refusals(by_name: bool) -> tuple[type[Exception], ...]:
+    """Errors by which vLLM refuses a model or settings. Classes of models that no layer table was
+    written for fail at what they miss in config.json, each in its own way."""
+    return (Exception,) if by_name else (ValueError, NotImplementedError)
 
 
 def import_worker(device: str) -> None:

@@ -69,10 +69,13 @@ class ByName:
         try:
             with torch.no_grad():
                 loaded = self._model.load_weights(tensors.items())
-        except (ValueError, KeyError, AssertionError) as error:
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # every class of models loads in its own way
             raise ModelError(
                 f"rollout.engine = vllm: its {type(self._model).__name__} does not take the "
-                f"model's tensors by their names: {in_one_line(error)}; choose rollout.engine: hf"
+                f"model's tensors by their names: {type(error).__name__}: {in_one_line(error)}; "
+                "choose rollout.engine: hf"
             ) from error
         for name in loaded or ():
             self._unfilled.pop(self._names.get(name, 0), None)

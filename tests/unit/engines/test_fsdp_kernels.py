@@ -5,7 +5,8 @@ import pytest
 
 from tests.unit.layout.models import architecture
 from verl_hpc.config.fsdp import FsdpConfig
-from verl_hpc.config.model import ModelConfig
+from verl_hpc.config.model import ModelConfig, ParallelConfig
+from verl_hpc.engines import factory
 from verl_hpc.engines.fsdp import kernels
 from verl_hpc.engines.fsdp.build import transformers_config
 from verl_hpc.errors import ClusterError
@@ -50,15 +51,22 @@ BOTH = "not installed: flash_attn and liger_kernel"
 )
 def test_what_computes_is_told(machine, there, model, settings, fused, attention):
     machine(**there)
-    chosen = kernels.choose_kernels(model, FsdpConfig(**settings)).describe()
+    chosen = kernels.choose_kernels(model, FsdpConfig(**settings), False).describe()
     assert chosen["training layers"] == f"transformers in PyTorch's fully_shard{fused}"
     assert chosen["training attention"].startswith(attention)
+
+
+def test_a_family_without_a_layer_table_computes_as_transformers_has_it(machine):
+    machine()
+    told = factory.describe_kernels(BF16, ParallelConfig(engine="fsdp"), by_name=True)
+    assert "Liger" not in told["training layers"] and "no layer table" in told["training layers"]
+    assert told["training attention"] == "the family's own in transformers"
 
 
 def test_nothing_is_compiled_without_a_gpu(machine):
     machine(gpu=False)
     with pytest.raises(ClusterError, match="parallel.fsdp.compile = default: this rank has no GPU"):
-        kernels.choose_kernels(BF16, FsdpConfig(compile="default"))
+        kernels.choose_kernels(BF16, FsdpConfig(compile="default"), False)
 
 
 def test_a_family_that_drops_out_by_default_does_not(monkeypatch):

@@ -6,11 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from verl_hpc.checkpoint.weights import check_types, open_weights
 from verl_hpc.errors import ModelError
-from verl_hpc.hf.model import build_language_model, parameters_without_memory, resolved
-from verl_hpc.hf.stored import places_of, stored_views
+from verl_hpc.hf.model import (
+    build_language_model,
+    parameters_without_memory,
+    resolved,
+    without_dropout,
+)
+from verl_hpc.hf.stored import places_of
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.published import Published
 from verl_hpc.testing.tiny import make_tiny_model
@@ -84,14 +90,6 @@ def test_parameters_have_no_memory_and_buffers_their_values(model):
     assert buffers and all(torch.equal(buffers[n], b) for n, b in whole.named_buffers())
     tied = empty.get_output_embeddings().weight is empty.get_input_embeddings().weight
     assert tied == (whole.get_output_embeddings().weight is whole.get_input_embeddings().weight)
-
-
-def test_a_number_without_dimensions_is_refused(model):
-    arch = read_architecture(model)
-    whole = build_language_model(arch, torch.float32)
-    whole.register_buffer("beta", torch.tensor(1.0))
-    with pytest.raises(ModelError, match="beta is a number without dimensions"):
-        stored_views(whole, arch.published.shapes)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -177,3 +175,24 @@ def test_code_of_a_publisher_is_not_run(model, tmp_path):
         replace(arch, published=Published(config, arch.published.shapes)), torch.float32
     )
     assert not (tmp_path / "ran").exists()
+
+
+def test_nothing_is_drawn_in_training(tmp_path):
+    """Families differ in the names of these settings, and some have them in a section."""
+    drawn = {
+        "attention_probs_dropout_prob": "bert",
+        "hidden_dropout_prob": "bert",
+        "layerdrop": "opt",
+        "resid_pdrop": "gpt2",
+        "router_jitter_noise": "mixtral",
+        "dropout_p": "cpmant",
+    }
+    for name, family in drawn.items():
+        config = AutoConfig.for_model(family, **{name: 0.5})
+        assert getattr(without_dropout(config), name) == 0.0, name
+    parts = AutoConfig.for_model("dbrx", attn_config={"attn_pdrop": 0.5})
+    assert without_dropout(parts).attn_config.attn_pdrop == 0.0
+    sizes = {"num_hidden_layers": 1, "is_decoder": True}
+    arch = read_architecture(make_tiny_model(tmp_path, "bert", **sizes))
+    model, tokens = build_language_model(arch, torch.float32), torch.tensor([[1, 2, 3]])
+    assert torch.equal(model.train()(tokens).logits, model.eval()(tokens).logits)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.mpi.any_models import MODELS, OTHER_IN_VLLM
+from tests.mpi.any_models import MODELS, OTHER_IN_VLLM, UNKNOWN_TO_VLLM
 from tests.unit.layout.models import LLAMA_31_ROPE, PUBLISHED
 from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.layout.architecture import architecture_from, read_architecture
@@ -14,6 +14,7 @@ from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.layout.not_mapped import BY_NAME, NOT_MAPPED
 from verl_hpc.layout.not_mapped import REFUSED as NOT_TRAINED
 from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.layout.vllm import check_vllm_layout
 from verl_hpc.testing.tiny import make_tiny_model
 
 LLAMA = PUBLISHED["Llama-3.1-8B"][0]
@@ -69,7 +70,7 @@ def test_what_has_no_table_or_is_refused_is_transformers_name():
     assert unknown == {"kimi_k2", "qwen"}
     # Every one of them was trained in tests, by the engine that it says.
     assert {family for family, _ in MODELS.values()} | {"kimi_k2"} == BY_NAME.keys()
-    assert {n for n, engine in BY_NAME.items() if engine == "hf"} == OTHER_IN_VLLM
+    assert {n for n, e in BY_NAME.items() if e == "hf"} == OTHER_IN_VLLM | UNKNOWN_TO_VLLM
 
 
 def test_a_family_without_a_table_has_the_tensors_of_its_files(tmp_path):
@@ -82,15 +83,15 @@ def test_a_family_without_a_table_has_the_tensors_of_its_files(tmp_path):
     with pytest.raises(LayoutError, match="'olmo2' has no layer table: .*engine: fsdp alone"):
         check_megatron_layout(arch, TrainLayout())
     (model / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"no \*.safetensors beside config.json"):
+    with pytest.raises(ModelError, match=r"config.json alone does not .* no \*.safetensors"):
         read_architecture(model).tensors()
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"hidden_size": None}, "hidden_size not given as a positive integer"),
-        ({"num_hidden_layers": "two"}, "num_hidden_layers not given as a positive integer"),
+        ({"hidden_size": None}, "hidden_size or n_embd .* not given as a positive integer"),
+        ({"num_hidden_layers": "two"}, "num_hidden_layers or .* not given as a positive integer"),
         ({"quantization_config": {"bits": 4}}, "quantised weights are not trained; convert them"),
         ({"is_encoder_decoder": True}, "only decoders are trained"),
         ({"use_bidirectional_attention": True}, "only models that read to the left are trained"),
@@ -103,6 +104,10 @@ def test_a_config_without_a_table_is_checked(changes, problem):
     assert architecture_from(config).num_layers == 2
     bloom = {"n_embed": 8, "n_layer": 2, "n_head": 2, "seq_length": 8, "vocab_size": 9}
     assert architecture_from({"model_type": "bloom", **bloom}).hidden_size == 8
+    without = {n: v for n, v in config.items() if n in ("model_type", "vocab_size")}
+    recurrent = architecture_from({**without, "n_embd": 8, "n_layers": 2})
+    assert (recurrent.num_heads, recurrent.head_size, recurrent.max_positions) == (1, 8, None)
+    check_vllm_layout(recurrent, 2)
     with pytest.raises(ModelError, match=problem):
         architecture_from(config | changes)
 

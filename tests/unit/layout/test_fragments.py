@@ -9,7 +9,7 @@ from tests.unit.layout.simulate import logical_values
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.fragments import fragments
-from verl_hpc.layout.shard_map import Region, RowBlock, ShardMap, TensorSpec, stack_rows
+from verl_hpc.layout.shard_map import Region, RowBlock, ShardMap, TensorSpec, stack_rows, whole
 
 
 def rows(name, spans, dtype="float32"):
@@ -93,6 +93,15 @@ def test_sources_of_different_heights():
 def test_a_hole_is_named_with_its_tensor(spans):
     with pytest.raises(LayoutError, match=r"^q: elements \(0,\)..\(8,\) have no source; is the"):
         list(fragments(rows("q", spans), rows("q", {0: (0, 8)}), 4096))
+
+
+def test_a_number_without_dimensions_is_one_box():
+    source, target = (
+        ShardMap({"beta": TensorSpec((), "float32")}, [whole("beta", "beta", (), ranks)])
+        for ranks in ((0, 1), (1, 2))
+    )
+    (only,) = fragments(source, target, 4096)
+    assert (only.source.holders, only.num_bytes) == ((0, 1), 4)
 
 
 def test_tensors_that_only_the_source_has_are_left_alone():

@@ -1,11 +1,14 @@
 """From a configuration to layouts, and the refusals on the way."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import architecture
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.published import Published
 from verl_hpc.placement.layouts import layouts_of, run_layouts
 
 MODEL = architecture(vocab_size=128, max_positions=1024)
@@ -325,3 +328,29 @@ def test_what_cannot_be_laid_out_is_refused():
         for word in words:
             assert word in message, (changes, message)
     lay_out(2, **stages(recompute_num_layers=2))
+
+
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"algorithm__router_replay": "rollout"}, "parallel: .* parallel.engine: fsdp alone"),
+        (
+            {
+                "parallel__engine": "fsdp",
+                "rollout__tensor_parallel": 2,
+                "rollout__expert_parallel": True,
+            },
+            "rollout.expert_parallel = True: a olmo2 has no layer table .*: leave it out",
+        ),
+        (
+            {"parallel__engine": "fsdp", "rollout__pipeline_parallel": 2},
+            "rollout.pipeline_parallel = 2: a olmo2 has no layer table .*: leave it out",
+        ),
+    ],
+)
+def test_advice_is_true_for_a_family_without_a_layer_table(changes, told):
+    """Megatron-core does not train it, and it may have experts."""
+    changes = {"rollout__engine": "vllm"} | changes
+    by_name = replace(MODEL, family="olmo2", published=Published({}, {}))
+    with pytest.raises(ConfigError, match=told):
+        run_layouts(parse(**changes), by_name, 2)

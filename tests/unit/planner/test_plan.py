@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from math import isfinite
 
@@ -277,4 +278,7 @@ def test_fully_shard_is_planned_and_not_searched():
     assert held == pytest.approx(12 * arch.num_parameters / 16, rel=1e-3)
     assert any(text.startswith("parallel.engine = fsdp: seconds are") for text in plan.assumptions)
     with pytest.raises(ConfigError, match="fsdp, which always .* set it to megatron"):
+        searched.search([2])
+    searched._archs["actor"] = replace(arch, family="olmo2")
+    with pytest.raises(ConfigError, match="nothing to choose; plan without --search"):
         searched.search([2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from verl_hpc.config.agreement import refuse
 from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.model import OR_MEGATRON
 from verl_hpc.config.role import RoleConfig
 from verl_hpc.config.roles import (
     FIRST_OF,
@@ -123,5 +124,5 @@ def check_fsdp_roles(config: RunSections) -> None:
         refuse(
             given,
             f" with parallel.engine = fsdp of the {name}: only Megatron-core does that here; leave "
-            "it out, or choose engine: megatron",
+            f"it out, {OR_MEGATRON}",
         )

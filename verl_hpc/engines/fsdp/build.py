@@ -157,7 +157,7 @@ def build_decoder(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module.requires_grad_(trainable)
     whole = next(m for m in module.modules() if isinstance(m, PreTrainedModel))
-    if kernels.liger and model.places is None:
+    if kernels.liger:
         apply_liger(whole.base_model)
     if parallel.recompute == "full":
         if not whole.supports_gradient_checkpointing:

@@ -76,7 +76,7 @@ class FsdpEngine(LayoutEngine):
         self.trained_map = self.shard_map
         self._groups, self._guard = groups, GuardedStep(name)
         self._packs = arch.published is None
-        kernels = choose_kernels(model, parallel.fsdp or FsdpConfig())
+        kernels = choose_kernels(model, parallel.fsdp or FsdpConfig(), not self._packs)
         self.decoder = build_decoder(
             new, groups, model.dtype, parallel, trainable=optimizer is not None, kernels=kernels
         )

@@ -26,6 +26,8 @@ class Kernels:
     why: str = ""
     """Reason why neither `flash` nor `liger` is used."""
     compiled: bool = False
+    by_name: bool = False
+    """Whether the model is transformers' own throughout, as where its family has no layer table."""
 
     def describe(self) -> dict[str, str]:
         """Describe the kernels for the facts of a run."""
@@ -33,15 +35,24 @@ class Kernels:
         extra = [*["Liger's norms and SwiGLU"] * self.liger, *["torch.compile"] * self.compiled]
         if self.why:
             extra.append(f"no fused kernels: {self.why}")
-        flash = "FlashAttention 2 (flash_attn_varlen_func)"
+        attention = "scaled_dot_product_attention"
+        if self.flash:
+            attention = "FlashAttention 2 (flash_attn_varlen_func)"
+        elif self.by_name:
+            attention = "the family's own in transformers"
         return {
             "training layers": f"{layers} ({', '.join(extra)})" if extra else layers,
-            "training attention": flash if self.flash else "scaled_dot_product_attention",
+            "training attention": attention,
         }
 
 
-def choose_kernels(model: ModelConfig, settings: FsdpConfig) -> Kernels:
+def choose_kernels(model: ModelConfig, settings: FsdpConfig, by_name: bool) -> Kernels:
     """Choose the installed kernels that support the model's element type.
+
+    Args:
+        model: its element type.
+        settings: which kernels are wanted.
+        by_name: its family has no layer table, and computes as transformers has it.
 
     Raises:
         ClusterError: layers are to be compiled, and this rank has no GPU.
@@ -52,7 +63,9 @@ def choose_kernels(model: ModelConfig, settings: FsdpConfig) -> Kernels:
             "is switched off on CPU ranks, where it would wait for a C++ compiler; leave it out"
         )
     why = ""
-    if settings.kernels == "torch":
+    if by_name:
+        why = "the family has no layer table"
+    elif settings.kernels == "torch":
         why = "parallel.fsdp.kernels = torch"
     elif not torch.cuda.is_available():
         why = "no GPU"
@@ -63,7 +76,7 @@ def choose_kernels(model: ModelConfig, settings: FsdpConfig) -> Kernels:
     if not why and not installed:
         why = f"not installed: {' and '.join(wanted)}"
     flash, liger = (name in installed for name in _PACKAGES)
-    return Kernels(flash, liger, why, compiled=settings.compile != "none")
+    return Kernels(flash, liger, why, settings.compile != "none", by_name)
 
 
 def _is_installed(name: str) -> bool:

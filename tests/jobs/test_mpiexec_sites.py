@@ -119,30 +119,6 @@ def site(tmp_path):
     return Site(tmp_path)
 
 
-_SSH = """\
-#!/bin/bash
-# usage: ssh -x HOST WORD...
-host=$2
-exec unshare --uts bash -c 'hostname "$0" && eval "$*"' "$host" "${@:3}"
-"""
-
-
-@pytest.fixture
-def two_hosts(tmp_path):
-    """Variables with which ranks start on hosts of other names than this machine has."""
-    if os.geteuid() != 0:
-        pytest.skip("only root gives this machine another host name")
-    (ssh := tmp_path / "ssh").write_text(_SSH)
-    ssh.chmod(0o755)
-    return {
-        "PYTHON": sys.executable,
-        "MPIEXEC": f"{MPIEXEC} -launcher ssh -launcher-exec {ssh}",
-        # Nobody else knows these names.
-        "VERL_HPC_NODE_ADDRESS": "localhost",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-
-
 def pbs_script(path, config, hosts=2, walltime="00:00:01", **exports):
     """launch/grpo_8b.pbs as a user edits it, for hosts with a rank each. In a second of time a run
     may begin no step that would not end before, and begins one all the same."""
@@ -207,27 +183,6 @@ def test_a_job_of_pbs_saves_before_its_limit_and_submits_itself_until_the_run_is
         assert out.startswith(f"{os.uname().nodename} 0: 20")
         left = f"left after step {step}, which is saved: the allocation ends before another step"
         assert (left in out) == (step == 1)
-
-
-@pytest.mark.slow
-def test_ranks_of_a_deleted_job_save_and_a_start_by_hand_goes_on(tree, tmp_path, pbs, two_hosts):
-    config = write_config(tmp_path / "config.yaml", tree | {"steps": 8, "checkpoint": {}})
-    metrics = tmp_path / "run/metrics.jsonl"
-    pbs.qsub(pbs_script(tmp_path / "run.pbs", config, walltime="01:00:00", **two_hosts), ROOT)
-    job = pbs.start()
-    assert wait_until(lambda: metrics.exists() and metrics.read_text(), job.process)
-    status, output = job.terminate(480)
-    assert status == RESTART, output
-    assert "the job was told to leave" in output
-    hosts = tmp_path / "hosts"
-    hosts.write_text("n0\nn1\n")
-    done = subprocess.run(
-        [SCRIPT, config], env=os.environ | two_hosts | {"HOSTFILE": str(hosts)}, check=False
-    )
-    assert done.returncode == 0
-    assert [row["step"] for row in read_metrics(tmp_path / "run")] == list(range(1, 9))
-    logs = {path.name for path in (tmp_path / "run/job/attempts/1").glob("*.log")}
-    assert logs == {"n0.rank0.log", "n1.rank1.log", "mpiexec.log"}
 
 
 def test_a_job_that_is_deleted_saves_and_does_not_come_back(site, pbs):

@@ -110,23 +110,6 @@ def partials(root):
     return set(root.glob(".step_*.partial"))
 
 
-@pytest.mark.slow(reason="a resume of adapters in the same layout: tests/mpi/test_lora_runs.py")
-def test_killed_and_resumed_adapters_are_the_same_to_the_last_bit(tree, tmp_path):
-    """PPO has an actor, a critic with a new head, and a reference without adapters."""
-    tree |= {"lora": {"rank": 4}, "steps": 10}
-    launch.trained(2, launch.write_config(tmp_path / "calm.yaml", tree | {"name": "calm"}))
-    config = launch.write_config(tmp_path / "config.yaml", tree | {"name": "killed"})
-    root = tmp_path / "killed/checkpoints"
-    kill_once(config, root, random.Random(3), aimed=False)
-    assert newest(root) < 10, "nothing was left to do"
-    launch.trained(2, config)
-    assert launch.differing(tmp_path / "calm/checkpoints/latest", root / "latest") == []
-    step = Step(root / "latest")
-    assert set(step.state.adapters) == {"actor", "critic"}
-    assert all(".lora_" in name for name in step.component("actor").tensors)
-    assert "value_head.weight" in step.component("critic").tensors
-
-
 def flip(name, share):
     """A bit of a file, so far from its start."""
 

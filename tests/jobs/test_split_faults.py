@@ -1,12 +1,8 @@
 """Trouble on one placement of a split or asynchronous run: the job ends, says why, and resumes."""
 
-import json
-import os
 import re
-import signal
 import time
 from functools import cache, partial
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +11,10 @@ from tests.jobs.conftest import ppo
 from tests.jobs.slowly import slow_down
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.store import complete_steps
-from verl_hpc.config.requests import read_requests
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.runs.ranks import read_ranks
 
-RESTART = 85
 STEPS = 4
-LONG = 12
 LATE_AFTER_S = 2
 # A second a step, so that others can be met while it scores; and once longer, if that is asked.
 REWARD = """
@@ -138,12 +131,7 @@ def with_a_tool(model, directory):
     return tree
 
 
-def long(model, directory):
-    """Its steps are short, and it is to be met in one."""
-    return ahead(model, directory) | {"steps": LONG}
-
-
-AHEAD = {"one": ahead, "long": long, "two": partial(ahead, staleness=2), "tool": with_a_tool}
+AHEAD = {"one": ahead, "two": partial(ahead, staleness=2), "tool": with_a_tool}
 
 
 @pytest.mark.slow
@@ -172,74 +160,6 @@ def test_kill_9_of_a_run_that_generates_ahead(
     assert lags == expected and lags[resumed] > 0
 
 
-@pytest.mark.slow
-def test_kill_9_in_an_evaluation(model, tmp_path, undisturbed):
-    """The step is saved before it: what trains after the start is as if nothing had been."""
-    tree = split(model, tmp_path)
-    tree["data"] |= {"evaluation": tree["data"]["train"], "overlap": "warn"}
-    config = launch.write_config(tmp_path / "config.yaml", tree | {"evaluation": {"every": 1}})
-    kill_while(config, tmp_path / "run", 2, 0, "testing")
-    launch.trained(4, config)
-    assert launch.differing(last_step(undisturbed[0]), last_step(tmp_path / "run")) == []
-    assert all("val/score/mean" in row for row in read_metrics(tmp_path / "run"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "number", "ranks"),
-    [
-        (split, signal.SIGTERM, (0, 1, 2, 3)),
-        (split, signal.SIGTERM, (2,)),
-        (split, signal.SIGUSR2, (3,)),
-        (long, signal.SIGTERM, (0, 1, 2, 3)),
-        (long, signal.SIGTERM, (3,)),
-        (long, signal.SIGUSR2, (0,)),
-    ],
-)
-def test_a_signal_to_some_ranks(
-    model, tmp_path, undisturbed, undisturbed_ahead, make, number, ranks
-):
-    config = launch.write_config(tmp_path / "config.yaml", make(model, tmp_path))
-    run = tmp_path / "run"
-    job = launch.start_training(4, config)
-    assert launch.wait_until(lambda: complete_steps(run / "checkpoints"), job), launch.finish(job)
-    processes = launch.ranks_of(job)
-    for rank in ranks:
-        os.kill(processes[rank], number)
-    began = time.monotonic()
-    status, output = launch.finish(job, timeout=120)
-    assert status == RESTART, output
-    assert time.monotonic() - began < 30
-    newest = complete_steps(run / "checkpoints")[0].name
-    assert f"left after step {int(newest[-8:])}, which is saved" in output
-    output = launch.trained(4, config)
-    if make is split:
-        assert launch.differing(last_step(undisturbed[0]), last_step(run)) == []
-    elif number == signal.SIGUSR2:  # what is generated ahead is waited for
-        whole = undisturbed_ahead("long")
-        assert launch.differing(last_step(whole, LONG), last_step(run, LONG)) == []
-
-
-@pytest.mark.slow
-def test_save_and_stop_from_a_login_node(model, tmp_path):
-    tree = ahead(model, tmp_path) | {"steps": 40, "checkpoint": {"every": 0, "keep": 9}}
-    config = launch.write_config(tmp_path / "config.yaml", tree)
-    run = tmp_path / "run"
-    job = launch.start_training(4, config)
-    assert launch.wait_until(partial(is_in, run, 2, "rollout", 0), job), launch.finish(job)
-    assert not complete_steps(run / "checkpoints")
-    assert launch.verl_hpc("save", run).returncode == 0
-    assert launch.wait_until(lambda: complete_steps(run / "checkpoints"), job), launch.finish(job)
-    assert launch.wait_until(lambda: not read_requests(run), job), launch.finish(job)
-    assert len(complete_steps(run / "checkpoints")) == 1
-    assert launch.verl_hpc("stop", run, "--now").returncode == 0
-    began = time.monotonic()
-    output = launch.succeeds(job, timeout=120)
-    assert time.monotonic() - began < 30
-    assert "which is saved: asked to stop by " in output
-    assert len(complete_steps(run / "checkpoints")) == 2
-
-
 def test_a_slow_placement_is_told_and_those_that_wait_for_it_are_not(undisturbed):
     _, output = undisturbed
     reports = output.split("verl_hpc: late ranks:\n")[1:]
@@ -247,38 +167,3 @@ def test_a_slow_placement_is_told_and_those_that_wait_for_it_are_not(undisturbed
     assert any("of 4 ranks wait in 'wait'" in text for text in reports)
     late = re.findall(r"^  rank [23] on \S+: in '(.*)' for \d+ s$", output, re.MULTILINE)
     assert [operator for operator in late if " to " in operator or operator == "wait"] == []
-
-
-def errs(tmp_path, tree, reward=None):
-    """The output of a split run that fails, perhaps for its reward, without a traceback."""
-    if reward:
-        (tmp_path / "reward.py").write_text(f"def compute_score(**_):\n    return {reward}\n")
-    config = launch.write_config(tmp_path / "config.yaml", tree | {"steps": 2})
-    status, output = launch.train(4, config, timeout=240)
-    assert status == 1, output
-    assert "Traceback" not in output
-    return output
-
-
-@pytest.mark.slow
-def test_an_error_of_the_reward_function_on_a_rank_of_its_own(model, tmp_path):
-    output = errs(tmp_path, split(model, tmp_path), "1 / 0")
-    assert output.count("RewardError: reward.function = ") == 1
-    assert "rank 3 of 4 on" in output and "failed in reward: RewardError: " in output
-    assert "ZeroDivisionError: division by zero" in output
-
-
-@pytest.mark.slow
-def test_a_row_that_only_the_ranks_that_generate_read(model, tmp_path):
-    tree = ahead(model, tmp_path)
-    with Path(*tree["data"]["train"]["paths"]).open("a") as file:
-        file.write(json.dumps({"prompt": 7, "reward_model": {"ground_truth": "1"}}) + "\n")
-    tree["batch"] |= {"size": 51, "mini_batches": 1}
-    assert errs(tmp_path, tree).count("DataError: ") == 1
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_not_finite(model, tmp_path):
-    output = errs(tmp_path, split(model, tmp_path), "1e38")
-    assert len(re.findall(r"^verl_hpc: rank \d of 4 .* failed in ", output, re.MULTILINE)) == 1
-    assert "failed in update_" in output and "TrainingError: " in output

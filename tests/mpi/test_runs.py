@@ -9,7 +9,6 @@ from tests.mpi.recipe_runs import run_tree, write_reward
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.lock import RunLock
-from verl_hpc.runtime.stop import StopFlag, StopRequest
 from verl_hpc.trainer.sync import WeightSync
 from verl_hpc.trainer.train import train
 from verl_hpc.transfer.files import SafetensorsReader
@@ -132,26 +131,6 @@ def test_an_evaluation_that_a_run_did_not_live_to_see_is_made_up_for(here, tree)
     result, rows = run(here, tree)
     assert result.outcome == "finished"
     assert evaluated(rows) == [1, 2]
-
-
-@pytest.mark.parametrize("steps", [2, 4])
-def test_an_evaluation_that_a_run_had_no_time_for_is_made_up_for(here, tree, monkeypatch, steps):
-    tree |= {"steps": steps, "evaluation": {"every": 2}}
-    agree = StopFlag.agree
-    with monkeypatch.context() as patch:  # as if SIGTERM had come while step 2 trains
-        patch.setattr(
-            StopFlag,
-            "agree",
-            lambda flag, step=None, _=0: (
-                StopRequest.RESTART_NOW if step == 2 else agree(flag, step)
-            ),
-        )
-        result, rows = run(here, tree)
-    assert (result.outcome, result.progress.step, evaluated(rows)) == ("restart", 2, [])
-    result, rows = run(here, tree)
-    assert result.outcome == "finished"
-    assert evaluated(rows) == list(range(2, steps + 1, 2))
-    assert sum("actor/pg_loss" in row for row in rows) == steps
 
 
 def test_a_directory_that_another_run_has_is_refused_on_all_ranks(here, tree):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.slurm.runs import STEPS, Run, write_run
+from tests.slurm.runs import STEPS
 
 # Below srun, found before the real one: whoever imports it fails.
 TRAP = 'raise ImportError("mpi4py was imported where there is no MPI")\n'
@@ -52,26 +52,6 @@ def test_every_rank_says_where_it_is(undisturbed):
     if cores < 8:
         assert "verl_hpc: n0: rank 0 has" in undisturbed.rank_logs
         assert "of the 8 asked for" in undisturbed.rank_logs
-
-
-BAD_REWARD = """
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    import os
-    if os.environ["SLURM_PROCID"] == "1":
-        raise ZeroDivisionError("the reward of rank 1")
-    return 0.0
-"""
-
-
-@pytest.mark.slow(reason="the next one fails so, too; a user's error: tests/jobs/test_failures.py")
-def test_a_users_error_on_one_rank_is_told_once(lab, model, tmp_path, no_mpi):
-    reward = tmp_path / "bad.py"
-    run = Run(lab, write_run(tmp_path, model, reward={"function": f"{reward}:compute_score"}))
-    reward.write_text(BAD_REWARD)
-    run.submit("site.mpi=none", nodes=2)
-    assert run.wait_for_end() == "FAILED"
-    assert run.rank_logs.count("ZeroDivisionError: the reward of rank 1") == 1
-    assert "Traceback" not in run.rank_logs
 
 
 def srun(lab, directory, *words, program):

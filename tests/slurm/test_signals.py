@@ -4,39 +4,7 @@ import os
 import signal
 import sys
 
-import pytest
-
-from tests.slurm.runs import RESTART, STEPS, set_pause
-
-
-def assert_went_on(run, undisturbed, signal_name):
-    """The run is over, has saved once when a signal came, and was started again."""
-    run.finish()
-    (saved, *_) = run.checkpoints
-    assert 1 <= saved < STEPS
-    assert (
-        run.rank_logs.count(f"left after step {saved}, which is saved: signal {signal_name}") == 1
-    )
-    assert (run.restarts, run.attempts) == (1, 2)
-    run.assert_equals(undisturbed)
-
-
-@pytest.mark.slow(reason="the same signal reaches ranks at a time limit and in a container")
-def test_usr2_saves_and_the_job_goes_on_by_itself(run, undisturbed):
-    run.submit()
-    run.wait_for_step(1)
-    run.signal("USR2")
-    assert_went_on(run, undisturbed, "SIGUSR2")
-
-
-@pytest.mark.slow(reason="one of the three random faults; slow alone")
-def test_a_preempted_job_saves_and_goes_on_when_its_nodes_are_free(run, undisturbed):
-    """Its ranks get TERM at once; the batch script gets it when the grace period is over."""
-    run.submit()
-    run.wait_for_step(1)
-    run.preempt()
-    run.wait_for_life(1)
-    assert_went_on(run, undisturbed, "SIGTERM")
+from tests.slurm.runs import RESTART, set_pause
 
 
 def wrapped_python(place, script, **paths):

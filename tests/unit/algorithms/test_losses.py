@@ -277,26 +277,6 @@ def of_token(loss, old, new, advantage):
     return values.item(), new.grad.item()
 
 
-BY_HAND = {
-    # The ratio of new to old, the advantage, the loss and its gradient: the loss itself where it
-    # moves with the ratio, else 0.
-    "better and in range": (1.1, 1.0, -1.1, -1.1),
-    "better and too far": (1.5, 1.0, -1.2, 0.0),
-    "better and too little": (0.5, 1.0, -0.5, -0.5),
-    "worse and in range": (0.9, -1.0, 0.9, 0.9),
-    "worse and low enough": (0.5, -1.0, 0.8, 0.0),
-    "worse and high": (2.0, -1.0, 2.0, 2.0),
-    "worse and beyond the dual clip": (5.0, -1.0, 3.0, 0.0),
-    "neither": (1.1, 0.0, 0.0, 0.0),
-}
-
-
-def test_ppo_by_hand():
-    for name, (ratio, advantage, *expected) in BY_HAND.items():
-        found = of_token(LOSSES["ppo_clip"](), 0.0, math.log(ratio), advantage)
-        assert found == pytest.approx(expected, rel=1e-12), name
-
-
 def test_on_policy_losses_have_the_policy_gradient():
     for name, loss in LOSSES.items():
         if not loss.selects:

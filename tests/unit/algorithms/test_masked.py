@@ -35,10 +35,6 @@ def test_masked_places_may_hold_anything():
     assert (masked_sum(values, mask), masked_mean(values, mask).item()) == (4, pytest.approx(2))
 
 
-def test_an_empty_mask_has_mean_zero():
-    assert masked_mean(torch.ones(2, 3), torch.zeros(2, 3)) == 0
-
-
 def whitened(left):
     """(x - mean) / sqrt(var + 1e-8), var unbiased, with the reference's 1e-8 in each mean."""
     mean = left.sum() / (left.size + 1e-8)
@@ -55,13 +51,6 @@ def test_whitening(data, dtype):
     assert (found.shape, found.dtype) == (values.shape, torch.float64)
     if left.size > 1:
         np.testing.assert_allclose(valid(found, mask), whitened(left), rtol=1e-10, atol=1e-10)
-
-
-def test_whitened_numbers_have_mean_zero_and_unit_variance():
-    values = torch.linspace(-5, 90, 400, dtype=torch.float64).reshape(20, 20)
-    found = whiten(values, torch.ones(20, 20))
-    assert found.mean().item() == pytest.approx(0, abs=1e-7)
-    assert found.var(unbiased=True).item() == pytest.approx(1, rel=1e-8)
 
 
 @pytest.mark.parametrize("row", [[3.0], [2.0, 2.0, 2.0]])

@@ -18,10 +18,6 @@ def test_it_is_the_share_of_subsets_with_a_right_answer(num_samples):
             assert pass_at_k(num_samples, num_correct, k) == pytest.approx(float(share), abs=1e-12)
 
 
-def test_of_one_answer_it_is_the_share_that_is_right():
-    assert pass_at_k(8, 3, 1) == pytest.approx(3 / 8, abs=1e-12)
-
-
 def test_it_stays_finite_where_binomials_are_astronomical():
     assert pass_at_k(10_000, 1, 5_000) == pytest.approx(0.5, abs=1e-9)
     assert pass_at_k(10_000, 5_000, 5_000) == pytest.approx(1.0)

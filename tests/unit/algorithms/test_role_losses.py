@@ -113,17 +113,6 @@ def test_the_forward_kl_of_the_likeliest_tokens(case):
     agree(lambda student: of_logits(teacher, student, k), theirs, student)
 
 
-@given(distributions())
-def test_it_is_a_divergence_and_no_larger_than_that_of_all_tokens(case):
-    teacher, student, k = case
-    whole = (teacher.softmax(-1) * (teacher.log_softmax(-1) - student.log_softmax(-1))).sum(-1)
-    found = of_logits(teacher, student, k)
-    assert (found >= -1e-12).all() and (found <= whole + 1e-9).all()
-    every = of_logits(teacher, student, teacher.shape[-1])
-    torch.testing.assert_close(every, whole, rtol=1e-9, atol=1e-9)
-    assert of_logits(teacher, teacher, k).abs().max() < 1e-9
-
-
 def test_float32_has_no_number_for_the_rest_of_a_sure_student():
     for peak in (20.0, 60.0, 1000.0):
         for teachers in (0.5, 60.0):

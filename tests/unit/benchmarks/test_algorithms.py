@@ -43,28 +43,6 @@ def test_a_row_an_algorithm_and_a_column_a_seed():
     ]
 
 
-def test_what_each_of_them_changes():
-    rows = algorithms.settings_table(["rloo", "distillation"]).splitlines()[3:]
-    assert rows == [
-        "| RLOO | `algorithm.advantage.name=rloo` |",
-        "| on-policy distillation | `recipe=distillation`, `roles.teacher.path`: what GRPO made |",
-    ]
-
-
-def test_preferences_before_and_after():
-    shares = {"preferred": [[0, 0.25], [6, 0.5], [12, 0.75]]}
-    text = algorithms.preferences([*RESULTS, result("dpo", 4, 0.375, 0.5, **shares)])
-    assert text.endswith("before and after. seed 4: 0.250, then 0.750.")
-    assert algorithms.preferences(RESULTS) == ""
-
-
-def test_the_caption_counts_the_problems_that_occur_in_training():
-    shared = [*RESULTS, result("rloo", 0, 0.375, 0.5, shared_prompts=2)]
-    text = algorithms.caption(shared, [60.0, 60.0])
-    assert "2 of them occur in the 60,000 rows" in text
-    assert "all 5 runs and 2 warm-ups took 11" in text
-
-
 def test_curves_are_means_of_seeds():
     assert algorithms.curves(RESULTS) == {
         "PPO": [(0, pytest.approx(0.3625)), (6, pytest.approx(0.5625))],

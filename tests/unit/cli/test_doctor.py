@@ -94,8 +94,6 @@ def test_nothing_is_submitted_while_something_fails(here, capsys):
 
 BAD_INPUT = [
     (["--nodes", "2"], "--nodes needs --cluster"),
-    (["--config", "run.yaml"], "--config needs --cluster"),
-    (["--partition", "p"], "--partition needs --cluster"),
     (["site.mpi=pmix"], "site.mpi=pmix needs --cluster"),
     (["--cluster", "none.yaml"], "--cluster none.yaml: no such file"),
     (["--cluster", "site.yaml", "seed=3"], "'seed=3' is one of a run: give --config"),

@@ -1,8 +1,5 @@
 """`logs` as a user meets it."""
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.unit.cli.status_runs import make_run
@@ -101,17 +98,3 @@ def test_following_goes_on_until_ctrl_c(run, capsys, monkeypatch):
     monkeypatch.setattr(verb.time, "sleep", sleep)
     assert logs("ppo_lab", "-f", "--rank", "2") == 0
     assert capsys.readouterr().out == "== attempt 1\nn1 2: two of 1\nn1 2: news\n"
-
-
-def test_a_reader_that_has_seen_enough(run):
-    with (run / "job/attempts/1/n0.log").open("a") as log:
-        log.writelines("0: a line that is repeated\n" for _ in range(20_000))
-    writer = subprocess.Popen(
-        [sys.executable, "-m", "verl_hpc", "logs", "ppo_lab"],
-        cwd=run.parent.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert writer.stdout.readline() == b"n0 0: zero of 1\n"
-    writer.stdout.close()
-    assert (writer.stderr.read(), writer.wait(timeout=60)) == (b"", 0)

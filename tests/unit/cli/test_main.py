@@ -1,6 +1,5 @@
 """The command line as a whole: verbs, help, and what the login node must not import."""
 
-import os
 import re
 import runpy
 import subprocess
@@ -8,7 +7,6 @@ import sys
 
 import pytest
 
-from tests.unit.cluster.requests import ROOT
 from verl_hpc import __version__
 from verl_hpc.cli.main import VERBS, main
 
@@ -181,13 +179,3 @@ def test_the_detector_of_heavy_imports_works():
 def test_overrides_may_stand_between_options(tmp_path, refuses):
     words = ["--config", "no.yaml", "seed=1", "--cluster", "c", "steps=2", "--time", "1"]
     assert "--cluster c: no such file" in refuses("submit", *words, "--nodes", "1")
-
-
-def test_a_reader_that_has_had_enough_is_no_error(tmp_path):
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "verl_hpc", "doctor", "--cluster", ROOT / "slurm/lab.yaml"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
-    os.close(writer)
-    assert done.returncode in (0, 1), "what the checks have found"
-    assert done.stderr == ""

@@ -136,8 +136,6 @@ def test_as_a_run_went(plan, tmp_path):
     "words, problem",
     [
         (["--budget", -1], "--budget -1: a number of hours above 0"),
-        (["--budget", "inf"], "--budget inf: a number of hours above 0"),
-        (["--budget", "nan"], "--budget nan: a number of hours above 0"),
         (["--until", "2020-01-31"], "--until 2020-01-31: that day is over"),
         (["--until", "soon"], "--until soon: expected a date"),
         (["--budget", 9, "--time", "0:10:00"], "--time 0:10:00: a job has 400 s until"),

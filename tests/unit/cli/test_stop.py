@@ -102,12 +102,6 @@ def test_a_run_that_is_silent_may_be_gone(run, prints):
     assert asked(run) == ("stop", False, 0)
 
 
-def test_a_run_that_keeps_no_heartbeat_is_asked_all_the_same(run, prints):
-    (run / "heartbeat.json").unlink()
-    assert "It may be gone" in prints("stop", "ppo_lab")
-    assert asked(run) == ("stop", False, 0)
-
-
 def test_a_run_directory_that_cannot_be_written(run, refuses):
     (run / "request_stop.json").mkdir()
     assert "cannot leave a request in runs/ppo_lab" in refuses("stop", "ppo_lab")

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from tests.unit.config.trees import SMALLEST, tree
+from tests.unit.config.trees import tree
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.cluster.site import Site
 from verl_hpc.config.load import load_config
@@ -189,7 +189,3 @@ def test_a_shipped_file_names_the_variant_whose_settings_it_gives(path):
         return node is not None
 
     assert not [name for owner, _, name in variants(RunConfig) if has(name) and not has(owner)]
-
-
-def test_the_smallest_run_has_nothing_to_drop(write):
-    assert load_config(write(run=SMALLEST), ["seed=1"]).seed == 1

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from verl_hpc.cli.main import main
-from verl_hpc.errors import DataError
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.names import CHARTS
 from verl_hpc.metrics.report import write_report
@@ -180,8 +179,3 @@ def test_what_users_wrote_is_escaped(tmp_path):
     assert "<script" not in page
     assert page.count("&lt;script&gt;") >= 7
     assert "$name" in page
-
-
-def test_a_directory_without_metrics_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"metrics\.jsonl"):
-        write_report(tmp_path, {})

@@ -1,4 +1,4 @@
-"""The gradient of verl's loss_agg_mode, by its definition, on ranks and micro-batches.
+"""The gradient of verl's loss_agg_mode, by its definition.
 
 What `agg_loss` of verl's core_algos.py (commit 1dda039b9c) comes to with what its engines hand it:
 a micro-batch's loss is divided by a count of the whole mini-batch, tokens or sequences (their
@@ -33,11 +33,6 @@ MASKS = [
     [1, 1, 0, 0, 0],
     [1, 1, 1, 1, 0],
 ]
-SPLITS = {
-    "one micro-batch": [[[0, 1, 2, 3, 4, 5]]],
-    "several micro-batches": [[[3], [0, 1], [2, 4, 5]]],
-    "ranks, each of several": [[[0], [5, 2]], [[4, 1], [3]]],
-}
 MODES = {
     "token-mean": lambda row: 1 / sum(map(sum, MASKS)),
     "token-sum": lambda row: 1.0,
@@ -56,20 +51,9 @@ def words(tmp_path):
     return [*WORDS, *files, "verl_hpc.reward.function=exact_match"]
 
 
-def verls_gradient(mode, ranks):
-    """Add up the weight of each token's loss, rank by rank and micro-batch by micro-batch."""
-    found = torch.zeros(len(MASKS), len(MASKS[0]), dtype=torch.float64)
-    for micro_batches in ranks:
-        for i in (i for micro_batch in micro_batches for i in micro_batch):
-            for t, counts in enumerate(MASKS[i]):
-                on_this_rank = MODES[mode](MASKS[i]) * len(ranks) if counts else 0.0
-                found[i, t] += on_this_rank / len(ranks)
-    return found
-
-
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("split", SPLITS)
-def test_a_gradient_is_verls(words, mode, split):
+def test_a_gradient_is_verls(words, mode):
+    """Splits into micro-batches and ranks are in tests/mpi/test_algorithms.py."""
     scale = [f"{ACTOR}.loss_scale_factor=100"] if mode.endswith("norm") else []
     migrated = migrate([*words, f"{ACTOR}.loss_agg_mode={mode}", *scale])
     assert f"{ACTOR}.loss_agg_mode" not in migrated.notes
@@ -77,10 +61,9 @@ def test_a_gradient_is_verls(words, mode, split):
     mask = torch.tensor(MASKS)
     sums = Aggregation(steps.aggregation, int(mask.sum()), NUM_SEQUENCES, steps.scale)
     losses = torch.ones(mask.shape, dtype=torch.float64, requires_grad=True)
-    for micro_batches in SPLITS[split]:
-        for rows in micro_batches:
-            sums(losses[rows], mask[rows]).backward()
-    torch.testing.assert_close(losses.grad, verls_gradient(mode, SPLITS[split]))
+    sums(losses, mask).backward()
+    weights = [[MODES[mode](row) * counts for counts in row] for row in MASKS]
+    torch.testing.assert_close(losses.grad, torch.tensor(weights, dtype=torch.float64))
 
 
 def test_what_differs_from_verl_is_told(words):

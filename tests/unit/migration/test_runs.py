@@ -170,14 +170,6 @@ def test_main_ppo_says_what_it_takes():
     assert "verl_hpc.SECTION.FIELD=value" in done.stdout
 
 
-def test_help_in_python_says_it_too(capsys):
-    from verl_hpc.trainer import main_ppo as module
-
-    help(module)
-    said = capsys.readouterr().out
-    assert "verl_hpc.SECTION.FIELD=value" in said and "main(argv" in said
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -7,51 +7,35 @@ from verl_hpc.rewards.letters import extract_letter
 CITIES = {"A": "Paris", "B": "Rome", "C": "Oslo", "D": "New York"}
 RESPONSES = {
     "B": [
-        ("Answer choice A: Paris is in France.\nAnswer choice B: Rome is in Italy.\n"
-        "Answer choice C: Oslo is in Norway.\nAnswer choice D: it is a city of the US.\n\n"
-        "Therefore, B is correct."),
-        ("- Answer choice (A) Paris is wrong.\n- Answer choice (B) Rome is right.\n"
-        "- Answer choice (C) Oslo is wrong.\n- Answer choice (D) New York is wrong.\n\n"
-        "Option B is correct."),
-        "Answer A: France.\nAnswer B: Italy.\nAnswer D: US.\n\nHence B is right.",
         ("Answer choice A suggests X. Answer choice B suggests Y. Answer choice C suggests "
         "Z.\n\nB is the best answer."),
         "The answer is A.\n\nHmm, let me check. Actually, I made a mistake. The correct one is B.",
-        "First I thought to go with A. However, B is correct.",
-        "I could go with A, but B is safer. B is correct.", "The correct answer here is B.",
-        "The correct answer among the options is B.",
+        "The correct answer here is B.", "The correct answer among the options is B.",
         "The best answer from the options provided is B.",
         "There is no net force which means that the answer is B.", "The answer is 'B'.",
         "{'answer': 'B'}", "**Answer:**\n\n✅ **B. Rome**", "I choose B.", "We would go with B.",
-        "I'll pick B", "Choose B.", "So I select (B).", "I am going with B.",
-        "The answer should be B", "Answer - B", "answer B", "Answer (B)",
-        "The answer must be (B) Rome.", "The correct choice: B", "The answer is clearly B.",
-        "The answer is most likely B", "the answer probably is B", "**Final Answer**: B",
-        "Final Answer: **B**", "My answer to this question is B.", "The best option is B.",
+        "I'll pick B", "Choose B.", "I am going with B.", "The answer should be B", "Answer - B",
+        "answer B", "The answer is clearly B.", "The answer is most likely B",
+        "the answer probably is B", "My answer to this question is B.",
         "The correct answer for this question is B",
-        "Therefore the answer to the question is option B.", "B is correct. The answer is B",
-        "The answer is B. B is correct because of Rome.", "ANSWER IS B", "The answer would be B",
+        "Therefore the answer to the question is option B.",
+        "The answer is B. B is correct because of Rome.", "The answer would be B",
         "### Final Answer\n**B. Rome**", "## Answer\nB) Rome", "**Final Answer**\n\nB. Rome",
         "**Answer**\n\nB. Rome\n\n**Explanation**\n\nA. is wrong because.",
         "The correct answer is **Option B**.", 'The correct answer is "Option B".', "My pick: B",
     ],
     "C": ["That is why the answer is C."],
-    "D": ["Answer: D. Statement A is correct."],
     None: [
-        "Answer A: Paris is in France, so this is wrong.\nAnswer B: Rome is in Italy.",
         "The answer is A.\n\nHowever, upon reflection, B is correct.",
-        "The answer is A.\n\nHowever, B is correct.", "The answer is A. No, B is right.",
-        r"The answer is not \boxed{A}.", r"\boxed{A} is wrong.", r"It can't be \boxed{A}.",
+        "The answer is A.\n\nHowever, B is correct.", r"The answer is not \boxed{A}.",
+        r"\boxed{A} is wrong.", r"It can't be \boxed{A}.",
         r"If it is \boxed{A}, then Paris is in Italy.",
-        r"The answer is $\boxed{A}$ or $\boxed{B}$.",
-        r"The answer is $\boxed{A}$ and $\boxed{B}$.",
+        r"The answer is $\boxed{A}$ or $\boxed{B}$.", r"The answer is $\boxed{A}$ and $\boxed{B}$.",
         r"I am torn between \boxed{A} and \boxed{B}.", r"$\boxed{A}$. Wait, that is wrong.",
-        "A common mistake is to choose A.", "You might be tempted to choose A.",
-        "Many test-takers select A.", "When you choose A, the result is wrong.",
-        "An inexperienced doctor may choose A.", "Let's say the answer is A.",
-        "While A is correct, D is more comprehensive.", "A is correct, but D is more complete.",
-        "The answer is A. Alternatively, B.", "The answer is A (possibly C).",
-        "Answer: A (wait, this should be B)", "The answer, B, is right", "Vitamin D is correct.",
+        "Let's say the answer is A.", "While A is correct, D is more comprehensive.",
+        "A is correct, but D is more complete.", "The answer is A. Alternatively, B.",
+        "The answer is A (possibly C).", "Answer: A (wait, this should be B)",
+        "Vitamin D is correct.",
     ],
 }  # fmt: skip
 YES = {"A": "Yes", "B": "No"}
@@ -61,20 +45,11 @@ NUMBERS = {"A": "4", "B": "-4", "C": "8", "D": "-8"}
 UNKNOWN = dict.fromkeys("ABCD", "")
 AMONG = [
     ("The answer is (B) No.", YES, "B"),
-    ("Answer: (B) No", YES, "B"),
-    ("The correct answer is B. No.", YES, "B"),
-    ("The answer is B) False", {"A": "True", "B": "False"}, "B"),
-    ("The correct answer is B) False, False.", TRUE, "B"),
-    ("The correct answer is A. Wrong, Wrong.", WRONG, "A"),
     ("Answer: B) No", UNKNOWN, "B"),
     ("The answer is (B) -4.", NUMBERS, "B"),
-    ("Answer: B) -4", NUMBERS, "B"),
-    ("\\boxed{(B) -4}", NUMBERS, "B"),
     ("**B) -4**", NUMBERS, "B"),
-    ("The answer is A. No, it's B", YES, None),
     ("The answer is (A) Yes. No wait, B.", YES, None),
     ("The answer is (A) $-4$.", NUMBERS, None),
-    ("The answer is (B) $-4$.", NUMBERS, "B"),
 ]
 
 

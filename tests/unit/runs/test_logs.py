@@ -130,14 +130,6 @@ def test_the_last_lines_and_then_what_is_new(tmp_path, attempt):
         assert shown(follower) == lines
 
 
-def test_one_rank_is_followed(tmp_path, attempt):
-    add(attempt / "n0.log", "0: a\n1: b\n")
-    follower = Follower(tmp_path, rank=1)
-    assert shown(follower) == ["n0 1: b"]
-    add(attempt / "n0.log", "0: c\n1: d\n")
-    assert shown(follower) == ["n0 1: d"]
-
-
 def test_the_next_start_is_followed_after_the_end_of_this_one(tmp_path, attempt):
     add(attempt / "n0.log", "0: a\n")
     follower = Follower(tmp_path)

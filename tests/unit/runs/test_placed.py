@@ -2,7 +2,6 @@
 
 import pytest
 
-from verl_hpc.runs.heartbeat import Heartbeat, read_heartbeat
 from verl_hpc.runs.ranks import Placed, Progress, Ranks, described
 
 TRAIN = Placed("train", 0, 2, ("actor", "reference"))
@@ -36,10 +35,3 @@ def test_a_rank_that_has_fallen_silent_is_not_where_it_was():
     rows = (*ranks("b", "b").ranks, Progress(2, 1, "a", 90.0, silent_s=31.0))
     found = Ranks(100.0, 10.0, 120.0, None, rows)
     assert described(TRAIN, found) == "ranks 0-2 (actor, reference): b on 0-1; silent on 2"
-
-
-def test_a_heartbeat_has_the_placements(tmp_path):
-    heart = Heartbeat(tmp_path, lambda: 100.0)
-    heart.place([TRAIN, ROLLOUT])
-    heart.beat("rollout", 1)
-    assert read_heartbeat(tmp_path).placements == (TRAIN, ROLLOUT)

@@ -132,14 +132,6 @@ def test_an_answer_that_cannot_be_kept_with_the_run_is_the_users(tmp_path, slurm
     assert len(list((tmp_path / "cache/verl_hpc").iterdir())) == 1
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"jobs": 3, "problem": "", "time": 1}', "null"])
-def test_a_torn_answer_is_asked_for_again(run, slurm, calls, text):
-    slurm(PENDING)
-    (run / "job" / CACHE).write_text(text)
-    assert "4711" in ask_slurm(run, ["4711"]).jobs
-    assert len(calls()) == 1
-
-
 def test_an_answer_from_the_future_does_not_silence_us(run, slurm, calls, clock):
     slurm(PENDING)
     clock.now += 86400

@@ -65,3 +65,11 @@ def test_what_is_no_record_is_nothing(tmp_path, changes):
     assert read_record(path, Whole) is None
     with pytest.raises(ValueError):
         parse_record(path.read_text(), Whole)
+
+
+def test_what_is_torn_or_not_there_is_nothing(tmp_path):
+    path = tmp_path / "record.json"
+    assert read_record(path, Whole) is None
+    for text in (b"", b'{"count": 1, "jo', b"null", b"3", b"\0" * 40, b"\xff", b"[" * 100_000):
+        path.write_bytes(text)
+        assert read_record(path, Whole) is None, text[:20]

@@ -2,13 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.status_runs import make_run, work
+from tests.unit.cli.status_runs import heavy_imports, make_run, work
 from tests.unit.waiting import within
 from verl_hpc.cli.main import main
 from verl_hpc.runs.jobs import record_job
@@ -152,15 +150,7 @@ def test_the_report_of_one_run_takes_no_options_of_the_other(here, capsys):
 def test_a_login_node_imports_nothing_heavy(here):
     sized(here, "a", 2, 10.0)
     sized(here, "b", 4, 6.0)
-    program = (
-        "import sys\n"
-        "from verl_hpc.cli.main import main\n"
-        "assert main(['report', 'scaling', 'a', 'b']) == 0\n"
-        "heavy = {'torch', 'numpy', 'mpi4py', 'h5py', 'matplotlib'}\n"
-        "print('heavy:', *sorted(heavy & {n.partition('.')[0] for n in sys.modules}))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.endswith("heavy:\n"), done.stdout[-200:] + done.stderr
+    assert heavy_imports(["report", "scaling", "a", "b"], here) == ""
 
 
 def test_a_report_into_a_directory_that_cannot_be_written(tmp_path, capsys):

@@ -19,18 +19,6 @@ def at(rank, count, seconds, operator="rollout"):
     return Progress(rank, count, operator, seconds, f"n{rank // 4}")
 
 
-LATE = {
-    "all equally far": ([at(r, 7, 1e6) for r in range(4)], []),
-    "furthest behind": ([at(0, 5, 300), at(1, 3, 200), at(2, 4, 200), at(3, 3, 150)], [1, 3, 2]),
-    "just begun": ([at(0, 5, 300), at(1, 4, 120.0), at(2, 4, 120.1)], [2]),
-}
-
-
-@pytest.mark.parametrize(("progress", "late"), LATE.values(), ids=LATE)
-def test_late_ranks(progress, late):
-    assert [p.rank for p in late_ranks(progress, 120)] == late
-
-
 ranks = st.lists(st.tuples(st.integers(0, 4), st.floats(0, 10)), min_size=1, max_size=8)
 
 

@@ -81,14 +81,6 @@ def test_samples_of_a_prompt_stay_together_where_that_is_less_work():
     assert max(owners[:3].count(rank) for rank in (0, 1)) == 2
 
 
-def test_which_samples_a_step_sees_does_not_depend_on_the_layout():
-    one, _ = assigned([5, 6, 7, 8, 9, 10], mini_batches=3, train=1)
-    two, _ = assigned([5, 6, 7, 8, 9, 10], mini_batches=3, train=2, critic=3)
-    assert [list(b) for b in one.mini_batches] == [list(b) for b in two.mini_batches]
-    assert [list(b) for b in one.mini_batches] == [[0, 1], [2, 3], [4, 5]]
-    assert one.samples == two.samples
-
-
 def test_lengths_are_metrics():
     _, metrics = assigned([4, 60, 6, 10], train=1)
     lengths = {"response_length": (20.0, 60.0, 4.0, 0.25), "prompt_length": (10.0, 10.0, 10.0, 0.0)}

@@ -1,6 +1,5 @@
 """Forward passes: what belongs to which token of which response."""
 
-import logging
 import math
 from dataclasses import replace
 from itertools import chain
@@ -180,13 +179,6 @@ def test_scores_are_in_the_order_of_the_samples():
     scores, _ = model_scores(PLACE, reward, samples(), some)
     again, _ = model_scores(PLACE, reward, samples(), turned)
     assert scores.values == again.values
-
-
-def test_a_mismatch_is_a_warning_where_that_is_asked(caplog):
-    told = MismatchSettings(VerifyConfig(on_mismatch="warn"), 1e-4)
-    with caplog.at_level(logging.WARNING):
-        old_log_probs(PLACE, role(), settings(mismatch=told), samples(), with_rollout(per_token(1)))
-    assert "on average" in caplog.text
 
 
 def test_tokens_that_the_model_did_not_write_are_not_compared():

@@ -148,6 +148,7 @@ def open_weights(
     check_files: bool = True,
     head: Head = "language_model",
     new_head: bool = False,
+    engine: str = "megatron",
 ) -> Weights:
     """Open a Hugging Face directory, or a component of a step directory.
 
@@ -159,6 +160,7 @@ def open_weights(
         head: output layer of the model. A value head may be missing, and the files may have other
             heads.
         new_head: a score head may also be missing, since it will be trained.
+        engine: the training engine that it is for, as `read_architecture` takes it.
 
     Raises:
         ModelError: there is no such directory, or it lacks tensors of its config.json.
@@ -170,7 +172,7 @@ def open_weights(
         chosen = component_of(step, *(components or ("actor",)))
         directory = step.hf_directory(chosen)
         shard_map, reader = step.component(chosen), step.reader()
-        arch = read_architecture(directory).with_shapes(shard_map.tensors)
+        arch = read_architecture(directory, engine).with_shapes(shard_map.tensors)
         weights = Weights(arch, shard_map, reader, directory, head, component=chosen)
         if any(".lora_" in name for name in shard_map.tensors):
             raise ModelError(
@@ -179,7 +181,7 @@ def open_weights(
                 "writes of this step"
             )
     elif source.is_dir():
-        arch = read_architecture(source)
+        arch = read_architecture(source, engine)
         file = source / "config.json"
         pad = read_json_object(file).get("pad_token_id") if head == "score" else None
         shard_map = safetensors_shard_map(source)

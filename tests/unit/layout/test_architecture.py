@@ -2,12 +2,14 @@
 
 import json
 import re
+from math import prod
 
 import pytest
 
-from tests.mpi.any_models import MODELS, OTHER_IN_VLLM
+from tests.mpi.any_models import LATENT, MODELS, NO_AUX, OTHER_IN_VLLM
 from tests.unit.layout.models import LLAMA_31_ROPE, PUBLISHED
 from verl_hpc.errors import LayoutError, ModelError
+from verl_hpc.hf.model import resolved
 from verl_hpc.layout.architecture import architecture_from, read_architecture
 from verl_hpc.layout.families import FAMILIES
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
@@ -33,7 +35,8 @@ def test_parameters_of_published_models(model):
     config, parameters = PUBLISHED[model]
     arch = architecture_from(config)
     assert arch.num_parameters == parameters
-    assert sum(spec.num_bytes for spec in arch.tensors().values()) == 2 * parameters
+    in_float32 = sum(prod(arch.tensors()[name].shape) for name in arch.buffers)
+    assert sum(s.num_bytes for s in arch.tensors().values()) == 2 * (parameters + in_float32)
     assert sum(spec.num_bytes for spec in arch.tensors("float32").values()) == 4 * parameters
 
 
@@ -62,9 +65,10 @@ def test_a_known_family_is_refused_with_what_it_needs(family, needs):
 def test_what_has_no_table_or_is_refused_is_transformers_name():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-    tables = (FAMILIES, BY_NAME, NOT_TRAINED)
-    assert len({*FAMILIES, *BY_NAME, *NOT_TRAINED}) == sum(map(len, tables))
-    assert NOT_MAPPED.keys() <= BY_NAME.keys()
+    mixtures = {name for name, family in FAMILIES.items() if family.table.expert_rows}
+    assert not {*FAMILIES, *BY_NAME} & NOT_TRAINED.keys()
+    assert FAMILIES.keys() & BY_NAME.keys() == mixtures
+    assert NOT_MAPPED.keys() <= BY_NAME.keys() - mixtures
     unknown = {*BY_NAME, *NOT_TRAINED} - CONFIG_MAPPING_NAMES.keys()
     assert unknown == {"kimi_k2", "qwen"}
     # Every one of them was trained in tests, by the engine that it says.
@@ -79,7 +83,7 @@ def test_a_family_without_a_table_has_the_tensors_of_its_files(tmp_path):
     files = safetensors_shard_map(model)
     assert arch.tensors("float32") == files.tensors
     assert arch.num_parameters == files.num_bytes // 4
-    with pytest.raises(LayoutError, match="'olmo2' has no layer table: .*engine: fsdp alone"):
+    with pytest.raises(LayoutError, match="'olmo2': it has no layer table.*engine: fsdp alone"):
         check_megatron_layout(arch, TrainLayout())
     (model / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"no \*.safetensors beside config.json"):
@@ -157,6 +161,27 @@ def test_tensors_are_those_of_transformers(family, tied):
     assert ("lm_head.weight" in theirs) is not tied
 
 
+MIXTURES = {
+    "mixtral": {"num_local_experts": 4},
+    "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 24},
+    "deepseek_v3": LATENT | NO_AUX,
+    "direct queries": LATENT | NO_AUX | {"q_lora_rank": None, "n_shared_experts": 2},
+}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_tensors_of_mixtures_are_those_that_transformers_saves(tmp_path, name):
+    """Files have each expert on its own, and a router's bias; by table, and by names."""
+    model = make_tiny_model(
+        tmp_path, name.replace("direct queries", "deepseek_v3"), **MIXTURES[name]
+    )
+    arch, by_name = read_architecture(model), read_architecture(model, "fsdp")
+    assert (arch.is_mapped, by_name.is_mapped) == (True, False)
+    assert arch.tensors("float32") == safetensors_shard_map(model).tensors
+    assert arch.tensors() == (found := resolved(by_name)).tensors(arch.dtype)
+    assert arch.buffers == found.buffers
+
+
 READ_ALIKE = {
     "num_key_value_heads": "num_kv_heads",
     "head_dim": "head_size",
@@ -172,14 +197,18 @@ READ_ALIKE = {
 def test_what_a_config_leaves_out_is_as_in_transformers(family):
     from transformers import AutoConfig
 
-    theirs = AutoConfig.for_model(family)
+    theirs = AutoConfig.for_model("deepseek_v3" if family == "kimi_k2" else family)
     sizes = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
     given = {name: getattr(theirs, name) for name in (*sizes, "vocab_size")}
     experts = {"num_experts": 128} if FAMILIES[family].table.expert_rows else {}
+    if FAMILIES[family].sigmoid_router:  # which vLLM does not take for granted
+        experts = NO_AUX | {"norm_topk_prob": True}
     given |= {"model_type": family, "use_sliding_window": False}
     ours = architecture_from(given | experts)
     for name, attribute in READ_ALIKE.items():
-        if (value := getattr(theirs, name, None)) is not None:
+        if ours.latent is not None and name == "head_dim":  # theirs is that of rotated parts
+            assert ours.latent.rope_size == theirs.head_dim
+        elif (value := getattr(theirs, name, None)) is not None:
             assert getattr(ours, attribute) == value, name
     assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
     assert ours.rope_scaling is None

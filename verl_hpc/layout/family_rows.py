@@ -81,7 +81,6 @@ KV_DOWN = Row(
     ("kv_down_size", "hidden_size"),
     "whole",
     "self_attention.linear_kv_down_proj.weight",
-    local_split="rows",
 )
 LATENT = (
     replace(INPUT_NORM, transformer_engine=""),
@@ -91,7 +90,6 @@ LATENT = (
         "whole",
         "self_attention.linear_q_down_proj.weight",
         vllm=LATENT_INPUT,
-        local_split="rows",
         needs="low_rank_queries",
     ),
     replace(KV_DOWN, vllm=LATENT_INPUT, needs="low_rank_queries"),
@@ -133,7 +131,7 @@ LATENT = (
     ),
     replace(OUT, shape=("hidden_size", "o_size")),
 )
-"""Multi-latent attention; Transformer Engine has the whole down projections on every rank."""
+"""Multi-latent attention; every rank has the whole down projections."""
 
 SHARED_GATE = Row(
     "mlp.shared_experts.gate_proj.weight",

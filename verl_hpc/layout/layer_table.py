@@ -54,7 +54,6 @@ class Row:
         megatron: parameter of Megatron-core; a rank numbers its own experts from 0.
         transformer_engine: the same with Transformer Engine's layers; default `megatron`.
         vllm: parameter of vLLM, which stacks all experts; default `name`.
-        local_split: how Megatron-core's own layers split it, where others split it as `split`.
         needs: what a model must have for the row to be there.
         is_buffer: whether it is no parameter: it is float32, and no optimizer changes it.
     """
@@ -65,7 +64,6 @@ class Row:
     megatron: str
     transformer_engine: str = ""
     vllm: str = ""
-    local_split: Split | None = None
     needs: Need = "always"
     is_buffer: bool = False
 
@@ -73,9 +71,6 @@ class Row:
         if engine == "vllm":
             return self.vllm or self.name
         return (engine == "transformer_engine" and self.transformer_engine) or self.megatron
-
-    def split_by(self, engine: Engine) -> Split:
-        return (engine == "local" and self.local_split) or self.split
 
     def of_expert(self, number: int) -> Row:
         """This row of one expert; the parameters keep their `{}`."""
@@ -119,9 +114,8 @@ class LayerTable:
 
 
 def by_parameter(rows: Sequence[Row], engine: Engine) -> dict[str, list[Row]]:
-    """Rows grouped by the parameter that they are in, with the engine's own split."""
+    """Rows grouped by the parameter that they are in."""
     grouped: dict[str, list[Row]] = {}
     for row in rows:
-        mine = replace(row, split=row.split_by(engine))
-        grouped.setdefault(row.parameter(engine), []).append(mine)
+        grouped.setdefault(row.parameter(engine), []).append(row)
     return grouped

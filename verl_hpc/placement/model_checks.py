@@ -77,8 +77,23 @@ def _recomputed(parallel: ParallelConfig) -> Sequence[str]:
 
 
 def check_router(config: RunConfig, archs: Iterable[Architecture]) -> None:
-    if config.model.router is not None and not any(arch.is_moe for arch in archs):
+    router = config.model.router
+    if router is None:
+        return
+    mixtures = [arch for arch in archs if arch.is_moe]
+    if not mixtures:
         raise ConfigError("model.router: no role's model is a mixture of experts; leave it out")
+    rate = router.bias_update_rate
+    if rate and not all(arch.router.has_bias for arch in mixtures):
+        raise ConfigError(
+            f"model.router.bias_update_rate = {rate}: the routers of a {mixtures[0].family} choose "
+            "experts without a bias; balance them by seq_aux_loss"
+        )
+    if rate and any(role.lora is not None for role in config.role_settings.values()):
+        raise ConfigError(
+            f"model.router.bias_update_rate = {rate} with lora, which leaves the model's own "
+            "weights as they are; leave one of them out"
+        )
 
 
 def check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:

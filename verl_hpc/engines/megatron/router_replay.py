@@ -19,6 +19,7 @@ from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
+from verl_hpc.engines.megatron.expert_choice import best_experts
 from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.rows import MicroBatches, RoutedRow
 from verl_hpc.engines.shared.packing import PackedRow
@@ -119,13 +120,13 @@ class _Router:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scores and ids of the experts that tokens go to, (t, k) each; called by
         `moe_utils.topk_routing_with_score_function` with scores (t, experts)."""
-        values, own = default_compute_topk(scores, topk, num_groups, group_topk)
+        del default_compute_topk
+        chosen = best_experts(scores, topk, num_groups, group_topk)
         row = self._row
-        if row is None:
-            return values, own
-        given = row.experts[:, self._index].long()
-        self._count(row, given, own)
-        chosen = torch.where(row.is_given[:, None], given, own)
+        if row is not None:
+            given = row.experts[:, self._index].long()
+            self._count(row, given, chosen)
+            chosen = torch.where(row.is_given[:, None], given, chosen)
         return scores.gather(1, chosen), chosen
 
     def _count(self, row: RoutedRow, given: torch.Tensor, own: torch.Tensor) -> None:

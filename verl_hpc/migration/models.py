@@ -22,8 +22,8 @@ def _names() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple((re.compile(name, re.IGNORECASE), family) for name, family in names.items())
 
 
-Kind = Literal["dense", "mixture", "by_name"]
-"""What trains a model: any engine, Megatron-core alone, or fully_shard alone."""
+Kind = Literal["mapped", "by_name"]
+"""What trains a model: any engine, or fully_shard alone."""
 
 
 def model_at(path: str) -> tuple[Kind | None, str]:
@@ -47,6 +47,4 @@ def model_at(path: str) -> tuple[Kind | None, str]:
 
 
 def _kind(family: str) -> Kind:
-    if family not in FAMILIES:
-        return "by_name"
-    return "mixture" if FAMILIES[family].table.expert_rows else "dense"
+    return "mapped" if family in FAMILIES else "by_name"

@@ -15,11 +15,13 @@ class ExpertNames(NamedTuple):
     down: str
 
 
+_IN_MLP = ExpertNames("mlp.gate.weight", "mlp.experts", "gate_proj", "up_proj", "down_proj")
 EXPERT_NAMES: Mapping[str, ExpertNames] = {
     "mixtral": ExpertNames(
         "block_sparse_moe.gate.weight", "block_sparse_moe.experts", "w1", "w3", "w2"
     ),
-    "qwen3_moe": ExpertNames("mlp.gate.weight", "mlp.experts", "gate_proj", "up_proj", "down_proj"),
+    "qwen3_moe": _IN_MLP,
+    "deepseek_v3": _IN_MLP,
 }
 
 
@@ -43,6 +45,9 @@ def moe(family="mixtral", **changes) -> Architecture:
     return architecture(family=family, **{"num_experts": 4, **changes})
 
 
+LATENT = LatentAttention(q_rank=8, kv_rank=12, rope_size=4, nope_size=2, value_size=3)
+
+
 def deepseek(**changes) -> Architecture:
     """Layers of both kinds: one of 4 is dense."""
     sizes = dict(
@@ -54,7 +59,7 @@ def deepseek(**changes) -> Architecture:
         num_dense_layers=1,
         dense_ffn_size=12,
         shared_ffn_size=8,
-        latent=LatentAttention(q_rank=8, kv_rank=12, rope_size=4, nope_size=2, value_size=3),
+        latent=LATENT,
         router=RouterShape(True, 2, 1, 2.5, True),
     )
     return architecture(**{**sizes, **changes})

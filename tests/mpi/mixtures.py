@@ -15,7 +15,7 @@ MODELS = {
 }
 """Mixtures of experts by name: their families, and fields of their `config.json`."""
 VLLM_SIZES = VLLM_HEADS | {"num_hidden_layers": 2, "num_key_value_heads": 4}
-DENSE = sorted(FAMILIES.keys() - {family for family, _ in MODELS.values()})
+DENSE = sorted(name for name, family in FAMILIES.items() if not family.table.expert_rows)
 """All other families; a new one is among them, and a new mixture is to have an entry of MODELS."""
 
 

@@ -53,6 +53,8 @@ MODELS = {
 }
 """Mixtures of experts by name: their families, and fields of their `config.json`."""
 VLLM_SIZES = VLLM_HEADS | {"num_hidden_layers": 2, "num_key_value_heads": 4}
+VLLM_LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64}
+"""The sizes for which vLLM has a kernel of latent attention on CPUs."""
 DENSE = sorted(name for name, family in FAMILIES.items() if not family.table.expert_rows)
 """All families without experts; a new mixture is to have an entry of MODELS."""
 
@@ -62,6 +64,12 @@ def mixture(tiny_model, model: str, **sizes):
     family, fields = MODELS[model]
     sizes = {"num_hidden_layers": 4, "num_key_value_heads": 4, **fields, **sizes}
     return tiny_model(family, **sizes), family
+
+
+def mixture_for_vllm(tiny_model, model: str, **sizes):
+    """`mixture` of sizes that vLLM computes on CPUs."""
+    latent = VLLM_LATENT if model in ("latent", "direct") else {}
+    return mixture(tiny_model, model, **VLLM_SIZES, **latent, **sizes)
 
 
 def engine_on(here, directory, sizes, max_tokens: int = 64, **settings):

@@ -29,6 +29,10 @@ CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Elements of a head that vLLM's attention has kernels for on CPUs."""
 
 
+CPU_LATENT_SIZES = (512, 64)
+"""The `kv_lora_rank` and `qk_rope_head_dim` that vLLM's multi-latent attention takes on CPUs."""
+
+
 def check_cpu_heads(
     size: int, asked: str = "rollout.engine = vllm", instead: str = "rollout.engine: hf"
 ) -> None:
@@ -47,6 +51,23 @@ def check_cpu_heads(
         raise ConfigError(
             f"{asked}: the model's heads have {size} elements, and vLLM's attention on CPUs takes "
             f"{', '.join(map(str, CPU_HEAD_SIZES))}; choose another model, or {instead}"
+        )
+
+
+def check_cpu_attention(arch: Architecture) -> None:
+    """Check early that vLLM's attention has a kernel for a mapped model on CPUs.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if arch.latent is None:
+        check_cpu_heads(arch.head_size)
+    elif (sizes := (arch.latent.kv_rank, arch.latent.rope_size)) != CPU_LATENT_SIZES:
+        raise ConfigError(
+            f"rollout.engine = vllm: the model has kv_lora_rank {sizes[0]} and qk_rope_head_dim "
+            f"{sizes[1]}, and vLLM's multi-latent attention on CPUs takes {CPU_LATENT_SIZES[0]} "
+            f"and {CPU_LATENT_SIZES[1]} alone; choose another model, or rollout.engine: hf with "
+            "parallel.engine: fsdp"
         )
 
 

@@ -19,7 +19,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import check_fsdp_layout
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout, megatron_shard_map
 from verl_hpc.layout.pipeline import layers_per_stage
-from verl_hpc.layout.vllm import check_cpu_heads
+from verl_hpc.layout.vllm import check_cpu_attention
 from verl_hpc.layout.vocabulary import first_other_token
 
 
@@ -120,6 +120,13 @@ def check_router_replay(config: RunConfig, arch: Architecture) -> None:
             "it out"
         )
 
+    if config.replays_experts and arch.num_dense_layers:
+        raise ConfigError(
+            f"algorithm.router_replay = {config.algorithm.router_replay}: the actor's model "
+            f"({arch.family}) has dense layers before those with experts, whose places in what is "
+            "replayed are not mapped; leave it out"
+        )
+
 
 def check_quantization(config: RunConfig, arch: Architecture) -> None:
     if config.rollout.quantization is not None and arch.layer_table.is_fused:
@@ -133,10 +140,10 @@ def check_heads_on_cpus(config: RunConfig, arch: Architecture) -> None:
     """Check what vLLM needs of a model where ranks have no GPU.
 
     Raises:
-        ConfigError: as `check_cpu_heads`.
+        ConfigError: as `check_cpu_attention`.
     """
     if config.generates and config.rollout.engine == "vllm" and arch.is_mapped:
-        check_cpu_heads(arch.head_size)
+        check_cpu_attention(arch)
 
 
 def check_vocabulary(config: RunConfig, size: int) -> None:

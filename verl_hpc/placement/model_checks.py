@@ -120,13 +120,6 @@ def check_router_replay(config: RunConfig, arch: Architecture) -> None:
             "it out"
         )
 
-    if config.replays_experts and arch.num_dense_layers:
-        raise ConfigError(
-            f"algorithm.router_replay = {config.algorithm.router_replay}: the actor's model "
-            f"({arch.family}) has dense layers before those with experts, whose places in what is "
-            "replayed are not mapped; leave it out"
-        )
-
 
 def check_quantization(config: RunConfig, arch: Architecture) -> None:
     if config.rollout.quantization is not None and arch.layer_table.is_fused:

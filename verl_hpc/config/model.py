@@ -66,10 +66,10 @@ class ModelConfig(Section):
 _NOT_RECOMPUTED = {
     "layernorm": "Transformer Engine fuses a dense layer's norms into its matrix products, and "
     "Megatron-core needs Transformer Engine for it",
-    "mla_up_proj": "it is part of multi-latent attention, which no supported model has",
+    "mla_up_proj": "multi-latent attention is recomputed with recompute: full alone",
     "moe": "experts are recomputed with recompute: full alone",
     "moe_act": "experts are recomputed with recompute: full alone",
-    "shared_experts": "no supported model has them",
+    "shared_experts": "experts are recomputed with recompute: full alone",
 }
 """Megatron-core's other modules, and why recomputing each would change nothing or fail."""
 

@@ -71,7 +71,7 @@ class ModelConfig(Section):
 _NOT_RECOMPUTED = {
     "layernorm": "Transformer Engine fuses a dense layer's norms into its matrix products, and "
     "Megatron-core needs Transformer Engine for it",
-    "mla_up_proj": "latent attention is recomputed with recompute: full alone, or core_attn of it",
+    "mla_up_proj": "multi-latent attention is recomputed with recompute: full alone",
     "moe": "experts are recomputed with recompute: full alone",
     "moe_act": "experts are recomputed with recompute: full alone",
     "shared_experts": "experts are recomputed with recompute: full alone",

@@ -111,6 +111,11 @@ class Architecture:
         """A layer of each kind: (0, 3) where the first 3 layers are dense."""
         return tuple(dict.fromkeys(map(self.first_alike, range(self.num_layers))))
 
+    def one_layer(self, layer: int = -1) -> Architecture:
+        """This model with one of its layers alone; the last one is of the kind of most layers."""
+        number = range(self.num_layers)[layer]
+        return replace(self, num_layers=1, num_dense_layers=int(number < self.num_dense_layers))
+
     def table_of(self, layer: int) -> LayerTable:
         """The tensors of a decoder layer.
 
@@ -132,6 +137,10 @@ class Architecture:
     @property
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_size
+
+    @property
+    def v_size(self) -> int:
+        return self.num_kv_heads * (self.latent.value_size if self.latent else self.head_size)
 
     @property
     def o_size(self) -> int:

@@ -127,6 +127,11 @@ def check_quantization(config: RunConfig, arch: Architecture) -> None:
             f"rollout.quantization: a {arch.family}'s checkpoint has several layers in one tensor "
             "(qkv_proj, gate_up_proj), whose scales are not mapped; leave it out"
         )
+    if config.rollout.quantization is not None and arch.latent is not None:
+        raise ConfigError(
+            f"rollout.quantization: scales of kv_b_proj of a {arch.family}, from which vLLM "
+            "derives further weights, are not mapped; leave it out"
+        )
 
 
 def check_heads_on_cpus(config: RunConfig, arch: Architecture) -> None:

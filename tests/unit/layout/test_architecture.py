@@ -34,9 +34,10 @@ def without(config, *names):
 def test_parameters_of_published_models(model):
     config, parameters = PUBLISHED[model]
     arch = architecture_from(config)
+    tensors = arch.tensors()
     assert arch.num_parameters == parameters
-    in_float32 = sum(prod(arch.tensors()[name].shape) for name in arch.buffers)
-    assert sum(s.num_bytes for s in arch.tensors().values()) == 2 * (parameters + in_float32)
+    in_float32 = sum(prod(tensors[name].shape) for name in arch.buffers)
+    assert sum(spec.num_bytes for spec in tensors.values()) == 2 * (parameters + in_float32)
     assert sum(spec.num_bytes for spec in arch.tensors("float32").values()) == 4 * parameters
 
 

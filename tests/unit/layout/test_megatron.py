@@ -52,8 +52,7 @@ def attention(arch, tp, t, values, ours, theirs):
 
 
 def latent_attention(arch, tp, t, values, ours, theirs, backend):
-    """Heads are split by rows, and in Megatron-core's own layers so are the down projections."""
-    is_local = backend == "local"
+    """Heads are split by rows; every rank has the whole down projections."""
     down = ["q_a_proj", "kv_a_proj_with_mqa"] if arch.latent.q_rank else ["kv_a_proj_with_mqa"]
     up = ["q_b_proj" if arch.latent.q_rank else "q_proj", "kv_b_proj"]
     norms = ["q_a_layernorm", "kv_a_layernorm"][-len(down) :]
@@ -66,13 +65,13 @@ def latent_attention(arch, tp, t, values, ours, theirs, backend):
         "q_a_layernorm": "q_layernorm.weight",
         "kv_a_layernorm": "kv_layernorm.weight",
     }
-    if not is_local:
+    if backend == "transformer_engine":
         own["q_a_layernorm"] = "linear_q_up_proj.layer_norm_weight"
         own["kv_a_layernorm"] = "linear_kv_up_proj.layer_norm_weight"
-    parts = dict.fromkeys(up, tp) | dict.fromkeys(down, tp if is_local else 1)
+    parts = dict.fromkeys(up, tp) | dict.fromkeys([*down, *norms], 1)
     parameters = {
         f"{ours}.{own[name]}": split(values[f"{theirs}.{name}.weight"], n, t % n)
-        for name, n in (parts | dict.fromkeys(norms, 1)).items()
+        for name, n in parts.items()
     }
     output = split(values[f"{theirs}.o_proj.weight"], tp, t, axis=1)
     return parameters | {f"{ours}.linear_proj.weight": output}
@@ -225,7 +224,7 @@ def test_memory_of_latent_attention_and_layers_of_two_kinds(ep, etp, pp, vpp, q_
 
 @pytest.mark.parametrize("layout", [TrainLayout(tp=4), TrainLayout(tp=2, dp=2, pp=2)], ids=str)
 @pytest.mark.parametrize("q_rank", [None, 8])
-def test_transformer_engine_has_whole_down_projections(layout, q_rank):
+def test_memory_of_latent_attention_in_transformer_engine(layout, q_rank):
     arch = deepseek(latent=replace(LATENT, q_rank=q_rank))
     check(arch, layout, backend="transformer_engine")
 

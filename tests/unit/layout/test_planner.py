@@ -132,8 +132,8 @@ def test_experts_move_from_expert_parallel_to_stacked(mixture, ep, etp, backend)
 @settings(max_examples=8)
 @given(st.data())
 def test_latent_attention_moves_between_any_layouts(data):
-    """Stages of unequal numbers of layers, dense ones among them, into Transformer Engine's down
-    projections, which are whole, and into vLLM."""
+    """Stages of unequal numbers of layers, dense ones among them, into Transformer Engine's layers
+    and into vLLM."""
 
     layouts = st.sampled_from(
         [

@@ -152,15 +152,15 @@ def layer(
     size, width = shape.item_bytes, widths(shape, kind)
     entrance = own * width.hidden * size
     if shape.backend == "transformer_engine":
-        found = _transformer_engine(shape, tokens, own, width, entrance)
+        kept = _transformer_engine(shape, tokens, own, width, entrance)
     else:
-        found = _local(shape, tokens, rectangles, own, width, entrance)
+        kept = _local(shape, tokens, rectangles, own, width, entrance)
     if not _has_experts(shape, kind):
-        return found
+        return kept
     sent = _sent_to_experts(shape, own, width)
     if shape.backend == "local":  # the product weighted by the router is kept as well
         sent += tokens * width.branch * size
-    return found._replace(mlp=found.mlp + sent)
+    return kept._replace(mlp=kept.mlp + sent)
 
 
 def _local(

@@ -18,10 +18,10 @@ def test_every_stage_has_the_parameters_of_its_layers_and_no_bias_of_a_router():
     for dtype, backend in (("float32", "local"), ("bfloat16", "transformer_engine")):
         model = ModelConfig(path="m", dtype=dtype)
         shape = RoleShape.of(ARCH, layout, model, parallel, on_gpu=True)
-        found = megatron_shard_map(ARCH, layout, backend=backend, dtype=dtype)
+        shard_map = megatron_shard_map(ARCH, layout, backend=backend, dtype=dtype)
         for stage in range(2):
             sizes: Counter[str] = Counter()
-            for region in found.held_by(layout.grid.rank(pp=stage)):
+            for region in shard_map.held_by(layout.grid.rank(pp=stage)):
                 if "embed" not in region.tensor and "lm_head" not in region.tensor:
                     sizes[region.view.name] += region.box.num_elements
             biases = {name for name in sizes if "expert_bias" in name}

@@ -208,7 +208,7 @@ def _build_chunk(
     if arch.latent is None:
         _set_rotary(model, config, arch, backend)
     else:
-        set_latent_rotary(model, config, arch, backend)
+        set_latent_rotary(model, config, arch)
     if to_one_number and model.post_process:
         model.output_layer = ValueHead(config, groups.tp)
     if config.use_cpu_initialization:

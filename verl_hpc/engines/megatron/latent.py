@@ -1,8 +1,8 @@
 """Multi-head latent attention on packed rows (MLA; DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
-Megatron-core's own takes positions 0, 1, 2, ... of a row, unless Transformer Engine is told where
-sequences begin, and splits the projections to latents over tensor-parallel ranks, unless they are
-Transformer Engine's.
+Megatron-core's own takes positions 0, 1, 2, ... of a row, or asks the device where sequences begin,
+and it splits the projections to latents over tensor-parallel ranks, unless they are Transformer
+Engine's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -19,7 +18,6 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from verl_hpc.engines.megatron.rotary import PackedRotaryEmbedding, rotary_scaling
 from verl_hpc.engines.megatron.rows import MicroBatches
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.megatron import Backend
 
 
 class ReplicatedLinear(torch.nn.Linear):
@@ -35,40 +33,56 @@ class ReplicatedLinear(torch.nn.Linear):
 
 
 class LatentAttention(MLASelfAttention):
-    """Megatron-core's latent attention in plain PyTorch, with the positions of its packed row."""
+    """Megatron-core's latent attention with the positions of its packed row."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # A replicated layer is accepted where it is of this class alone, which without Transformer
-        # Engine is none.
-        with patch.object(multi_latent_attention, "TELinear", ReplicatedLinear):
-            super().__init__(*args, **kwargs)
+    rotary_pos_emb: LatentRotary
+
+    def __init__(self, config: TransformerConfig, submodules: Any, **kwargs: Any) -> None:
+        # A layer that is not split is accepted where it is of this class alone.
+        with patch.object(multi_latent_attention, "TELinear", submodules.linear_kv_down_proj):
+            super().__init__(config, submodules, **kwargs)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        packed_seq_params: Any = None,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         # Not before the pass of the whole chunk: recomputation comes when others have passed.
-        row = MicroBatches.row(attention_mask)
+        called = {"attention_mask": attention_mask, "packed_seq_params": packed_seq_params}
+        row = MicroBatches.of_call(called).row
         self.rotary_pos_emb.positions = row.local(row.positions[0])[None]
-        output: tuple[torch.Tensor, None] = super().forward(hidden_states, attention_mask, **kwargs)
+        output: tuple[torch.Tensor, None] = super().forward(
+            hidden_states, attention_mask, packed_seq_params=packed_seq_params, **kwargs
+        )
         return output
 
+    def get_query_key_value_tensors(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        packed_seq_params: Any = None,
+        inference_context: Any = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """Return queries, keys and values, (T, 1, heads, size), or (T, heads, size) for Transformer
+        Engine's attention, and the two latents."""
+        *heads, queries, keys = super().get_query_key_value_tensors(
+            hidden_states, key_value_states, position_ids, None, inference_context
+        )
+        if packed_seq_params is not None:
+            heads = [tensor.squeeze(1) for tensor in heads]
+        return (*heads, queries, keys)
 
-class PackedLatentRotary(PackedRotaryEmbedding):
+
+class LatentRotary(PackedRotaryEmbedding):
     """Angles of a packed row's positions, with the factor of their sines and cosines."""
 
     factor = 1.0
 
     def forward(self, *_: Any, **__: Any) -> tuple[torch.Tensor, float]:  # type: ignore[override]
         return super().forward(), self.factor
-
-
-class LatentRotary(RotaryEmbedding):
-    """Angles of the positions 0, 1, 2, ..., with the factor of their sines and cosines."""
-
-    factor = 1.0
-
-    def forward(self, length: int, **_: Any) -> tuple[torch.Tensor, float]:
-        return self.get_emb(length), self.factor
 
 
 def latent_settings(arch: Architecture) -> dict[str, Any]:
@@ -93,13 +107,10 @@ def latent_settings(arch: Architecture) -> dict[str, Any]:
     }
 
 
-def set_latent_rotary(
-    model: Any, config: TransformerConfig, arch: Architecture, backend: Backend
-) -> None:
+def set_latent_rotary(model: Any, config: TransformerConfig, arch: Architecture) -> None:
     """Give all layers of a chunk one rotary embedding, with transformers' frequencies."""
     assert arch.latent is not None
-    kind = PackedLatentRotary if backend == "local" else LatentRotary
-    rotary = kind(
+    rotary = LatentRotary(
         kv_channels=arch.latent.rope_size,
         rotary_percent=1.0,
         rotary_base=arch.rope_theta,

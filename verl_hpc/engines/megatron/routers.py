@@ -66,7 +66,7 @@ class Routers:
         self._chosen = int(config.moe_router_topk)
         self._sigmoid = config.moe_router_score_function == "sigmoid"
         self._limits = config.moe_router_num_groups, config.moe_router_group_topk
-        self._layers = [i for i, mixed in enumerate(config.moe_layer_freq) if mixed]
+        self._num_dense = config.moe_layer_freq.count(0)
         self._settings, self._groups = settings, groups
         self._num_sequences, self._num_tokens = 1, 1
         self._row: PackedRow | None = None
@@ -108,7 +108,7 @@ class Routers:
         self._tokens.clear()
         self._row = None
         dist.all_reduce(self._sums, group=self._groups.everyone)
-        counts, losses = self._sums[self._layers].tensor_split((-2,), dim=1)
+        counts, losses = self._sums[self._num_dense :].tensor_split((-2,), dim=1)
         load = counts.amax(1) / counts.mean(1).clamp(min=1.0)
         load_mean, seq_aux_loss, z_loss = torch.cat([load[:, None], losses], 1).mean(0).tolist()
         metrics = {"expert_load": load_mean}

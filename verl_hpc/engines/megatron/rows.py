@@ -73,10 +73,6 @@ class MicroBatches:
         return attention
 
     @classmethod
-    def row(cls, ticket: torch.Tensor) -> PackedRow:
-        return cls._known[int(ticket)].row
-
-    @classmethod
     def of_call(cls, arguments: Mapping[str, Any]) -> MicroBatch:
         """Return the micro-batch that a layer is called with.
 

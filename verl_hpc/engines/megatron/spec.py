@@ -107,15 +107,21 @@ def transformer_engine_block_spec(
 ) -> TransformerBlockSubmodules:
     """Return decoder layers, by their indices in the model, of Transformer Engine modules, which
     FP8 needs; a rank's experts are multiplied in one call."""
-    latent = arch.latent is not None
     dense, mixture = (
-        get_gpt_layer_with_transformer_engine_spec(
-            num_experts or None,
-            moe_grouped_gemm=bool(num_experts),
-            qk_layernorm=arch.qk_norm or latent,
-            multi_latent_attention=latent,
-        )
-        for num_experts in (None, arch.num_experts)
+        _transformer_engine_layer(arch, num_experts) for num_experts in (None, arch.num_experts)
     )
     specs = [dense if arch.is_dense(layer) else mixture for layer in layers]
     return TransformerBlockSubmodules(layer_specs=specs, layer_norm=TENorm)
+
+
+def _transformer_engine_layer(arch: Architecture, num_experts: int | None) -> ModuleSpec:
+    latent = arch.latent is not None
+    layer = get_gpt_layer_with_transformer_engine_spec(
+        num_experts or None,
+        moe_grouped_gemm=bool(num_experts),
+        qk_layernorm=arch.qk_norm or latent,
+        multi_latent_attention=latent,
+    )
+    if latent:
+        layer.submodules.self_attention.module = LatentAttention
+    return layer

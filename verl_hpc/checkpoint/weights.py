@@ -83,13 +83,16 @@ class Weights:
 
         Args:
             boxes: box by name of the tensor.
-            dtype: element type to convert to; the stored one if None.
+            dtype: element type to convert parameters to; the stored one if None.
 
         Raises:
             CheckpointError: a file is damaged.
         """
         stored = self.shard_map.restricted_to(boxes)
-        specs = {n: TensorSpec(s.shape, dtype or s.dtype) for n, s in stored.tensors.items()}
+        specs = {
+            n: s if dtype is None or n in self.arch.buffers else TensorSpec(s.shape, dtype)
+            for n, s in stored.tensors.items()
+        }
         regions = [
             Region(n, box, (0,), View(n, 0, row_major_strides(box.shape)))
             for n, box in boxes.items()

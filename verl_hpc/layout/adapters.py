@@ -108,8 +108,8 @@ def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
     """
     if arch.latent is not None:
         raise ModelError(
-            f"lora: adapters of a {arch.family}'s multi-latent attention, whose down projections "
-            "no rank has a part of, are not mapped; train all weights"
+            f"lora: adapters of a {arch.family}'s multi-latent attention are not mapped; train all "
+            "weights"
         )
     rows = list(_linear_rows(arch))
     known = list(dict.fromkeys(_last(row.name) for row in rows))

@@ -22,7 +22,7 @@ from verl_hpc.layout.layer_table import LayerTable, Row
 from verl_hpc.layout.not_mapped import NOT_MAPPED, REFUSED
 from verl_hpc.layout.published import Published, shapes_in, shapes_of, sizes_of
 from verl_hpc.layout.shard_map import TensorSpec
-from verl_hpc.layout.variants import problems_of
+from verl_hpc.layout.variants import QUANTISED, problems_of
 
 _NEEDED = (
     "num_hidden_layers",
@@ -382,8 +382,7 @@ def _published(
             f"{origin}: model_type = {family!r} is not supported: it needs {REFUSED[family]}"
         )
     problems = {
-        "quantization_config": "quantised weights are not trained; convert them to bfloat16 with "
-        "transformers first, and remove the field",
+        "quantization_config": QUANTISED,
         "is_encoder_decoder": "only decoders are trained",
         "use_bidirectional_attention": "only models that read to the left are trained",
         "vision_config": "images in prompts are not trained",

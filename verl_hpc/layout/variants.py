@@ -8,6 +8,10 @@ from typing import Any
 from verl_hpc.layout.families import FAMILIES, Family
 from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig
 
+QUANTISED = (
+    "quantised weights are not trained; convert them to bfloat16 with transformers first, and "
+    "remove the field"
+)
 _SIGMOID_ROUTER = {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": True}
 """The only values of fields of a router by sigmoids."""
 
@@ -20,13 +24,14 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
         "attention_bias": fields.attention_bias and not has_bias,
         "mlp_bias": fields.mlp_bias,
         "use_bias": fields.use_bias,
-        "quantization_config": fields.quantization_config,
         "is_encoder_decoder": fields.is_encoder_decoder,
         "return_dict": fields.return_dict is False,
     }
     for field, present in refused.items():
         if present:
             yield f"{field} = {getattr(fields, field)!r} is not supported"
+    if fields.quantization_config:
+        yield f"quantization_config = {fields.quantization_config!r}: {QUANTISED}"
     for field, why in family.refused.items():
         if getattr(fields, field):
             yield f"{field} in a {fields.model_type} {why}"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.mpi.any_models import LATENT, NO_AUX
 from tests.unit.checkpoint.steps import STATE, write_step
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint import convert
@@ -118,3 +119,19 @@ def test_what_reads_back_differently_is_not_exported(original, tmp_path, monkeyp
     with pytest.raises(CheckpointError, match="reads back differently than it was written"):
         export_step(original, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_layers_for_speculation_are_left_out_and_a_router_keeps_its_bias_in_float32(tmp_path):
+    source = make_tiny_model(tmp_path / "model", "deepseek_v3", noise=0.05, **LATENT | NO_AUX)
+    known = load_file(source / "model.safetensors")
+    further = {"model.layers.3.eh_proj.weight": torch.zeros(2, 2)}
+    save_file(known | further, source / "model.safetensors", metadata={"format": "pt"})
+    (step,) = on_ranks(1, lambda control: import_model(control, source, tmp_path / "run"))
+    for dtype in (torch.float32, torch.bfloat16):
+        kind = str(dtype).removeprefix("torch.")
+        export_step(step, tmp_path / kind, dtype=kind)
+        exported = load_file(tmp_path / kind / "model.safetensors")
+        assert exported.keys() == known.keys()
+        for name, tensor in exported.items():
+            wanted = torch.float32 if name.endswith("correction_bias") else dtype
+            assert torch.equal(tensor, known[name].to(wanted)) and tensor.dtype == wanted

@@ -24,6 +24,7 @@ PHI = PUBLISHED["Phi-4"][0]
 ERNIE = PUBLISHED["ERNIE-4.5-0.3B-PT"][0]
 MISTRAL = PUBLISHED["Mistral-7B-v0.3"][0]
 QWEN = PUBLISHED["Qwen2.5-7B"][0]
+DEEPSEEK = PUBLISHED["DeepSeek-V3"][0]
 
 
 def without(config, *names):
@@ -34,9 +35,10 @@ def without(config, *names):
 def test_parameters_of_published_models(model):
     config, parameters = PUBLISHED[model]
     arch = architecture_from(config)
+    tensors = arch.tensors()
     assert arch.num_parameters == parameters
-    in_float32 = sum(prod(arch.tensors()[name].shape) for name in arch.buffers)
-    assert sum(s.num_bytes for s in arch.tensors().values()) == 2 * (parameters + in_float32)
+    in_float32 = sum(prod(tensors[name].shape) for name in arch.buffers)
+    assert sum(spec.num_bytes for spec in tensors.values()) == 2 * (parameters + in_float32)
     assert sum(spec.num_bytes for spec in arch.tensors("float32").values()) == 4 * parameters
 
 
@@ -322,6 +324,23 @@ REFUSED = [
         "rope_parameters.full_attention",
     ),
     (LLAMA, {"is_encoder_decoder": True}, "is_encoder_decoder = True"),
+    # what Megatron-core's router by sigmoids, or vLLM, would compute otherwise
+    (DEEPSEEK, {"scoring_func": "softmax"}, "scoring_func = 'softmax'", "computed with 'sigmoid'"),
+    (without(DEEPSEEK, "topk_method"), {}, "topk_method = None", "set it to 'noaux_tc'"),
+    (DEEPSEEK, {"norm_topk_prob": False}, "norm_topk_prob = False", "computed with True"),
+    (DEEPSEEK, {"n_group": 7}, "n_group = 7 and topk_group = 4 with 256 experts"),
+    (DEEPSEEK, {"topk_group": 9}, "n_group = 8 and topk_group = 9"),
+    (DEEPSEEK, {"first_k_dense_replace": 61}, "first_k_dense_replace = 61", "61 layers"),
+    (DEEPSEEK, {"moe_layer_freq": 2}, "dense layers among mixture-of-experts layers"),
+    (DEEPSEEK, {"n_routed_experts": 0}, "mixture of experts", "n_routed_experts"),
+    (DEEPSEEK, {"kv_lora_rank": None}, "kv_lora_rank = null", "needs this size"),
+    (DEEPSEEK, {"num_key_value_heads": 64}, "num_key_value_heads = 64", "as many of both"),
+    (DEEPSEEK, {"rope_interleave": False}, "rope_interleave = False"),
+    (
+        DEEPSEEK,
+        {"rope_scaling": {"type": "linear", "factor": 2}},
+        *("rope_type = 'linear'", "takes default and yarn"),
+    ),
     ({}, {}, "model_type = None", "whose model_type names its family"),
     (LLAMA, {"model_type": {}}, "model_type = {}", "whose model_type names its family"),
 ]

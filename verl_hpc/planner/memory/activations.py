@@ -170,8 +170,15 @@ def _local(
     norms = 2 * own * (width.hidden * (2 * _FLOAT + size) + _FLOAT)
     angles = 4 * width.rotated
     outside = tokens * size * (angles + width.output)
-    outside += own * sum(n * (2 * _FLOAT + size) + _FLOAT for n in width.latent)
+    if width.latent:
+        outside += own * sum(n * (2 * _FLOAT + size) + _FLOAT for n in width.latent)
+        outside += own * size * width.rotated
     inside = tokens * size * (width.query + width.key + (width.projected or width.value))
+    # The fused kernel of CPUs takes copies of values as long as keys, and its output is as long.
+    pads = width.value < width.key and not shape.on_gpu
+    value, output = (width.key, width.query) if pads else (width.value, width.output)
+    if pads and not rectangles.tokens:
+        inside += tokens * size * (value - width.value + output)
     if rectangles.are_several or shape.layout.cp > 1:
         # In float32 the norms of queries and keys keep their input.
         kept = shape.arch.qk_norm and size == _FLOAT
@@ -180,15 +187,17 @@ def _local(
         # Keys and values of the whole row are gathered, and the rank's own are freed.
         gathered = (width.key + width.value) * shape.layout.cp
         inside += tokens * size * (width.query + gathered)
+        seen = tokens * (2 * shape.layout.cp + 1) // 2  # by a rank's two pieces
+        inside += pads * seen * size * value
     sums = (rectangles.tokens or tokens) * width.heads * _FLOAT
     if shape.arch.qk_norm:
         outside += tokens * _FLOAT * (width.query + width.key + width.heads)
         outside += tokens * _FLOAT * (width.query + (width.key if size < _FLOAT else 0))
     # Copies of queries, keys, values and outputs in rectangles, in addition to those of the row.
-    copied = width.query + width.output + width.key + width.value
+    copied = width.query + output + width.key + value
     core = rectangles.tokens * copied * size + sums
     if shape.layout.cp > 1:
-        core += (tokens * width.output + rectangles.masks) * size
+        core += (tokens * output + rectangles.masks) * size
     mlp = 5 * tokens * (width.branch + width.shared) * size
     return Layer(norms, outside + inside, core, mlp, entrance)
 

@@ -124,6 +124,18 @@ def _place(name: str) -> int:
     return next(i for i, begin in enumerate(_ORDER) if name.startswith(begin))
 
 
+@lru_cache(maxsize=4096)
+def stage_buffers(shape: RoleShape, stage: int) -> int:
+    """Elements on a rank, in float32, of what is saved and no parameter: biases of routers."""
+    arch = shape.arch
+    return sum(
+        prod(arch.shape(row))
+        for kind in (shape.kinds_of_stage(stage) if arch.is_mapped else ())
+        for row in arch.table_of(kind).rows
+        if row.is_buffer
+    )
+
+
 def vocabulary_share(arch: Architecture, tp: int) -> int:
     """Rows of the vocabulary that a rank has, with padding."""
     return padded_vocab(arch.vocab_size, tp) // tp

@@ -125,7 +125,7 @@ class ParallelConfig(Section):
     """How a model is trained on its ranks. Data parallelism takes the ranks that are left."""
 
     engine: Engine = "megatron"
-    """megatron cuts a model in all the ways below. fsdp trains transformers' own dense models, with
+    """megatron cuts a model in all the ways below. fsdp trains transformers' own models, with
     every parameter's rows divided over all ranks (docs/fsdp.md)."""
     fsdp: Annotated[FsdpConfig | None, chosen_by("engine")] = None
     """With engine: fsdp; null takes its defaults."""

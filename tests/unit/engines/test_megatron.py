@@ -493,8 +493,9 @@ def test_experts_are_the_best_of_the_best_groups(num_groups, size, k, seed):
     groups_per_token = 1 + seed % num_groups
     k = min(k, groups_per_token * size)
     scores = torch.randn(5, num_groups * size, generator=torch.Generator().manual_seed(seed))
-    found = best_experts(scores, k, num_groups, groups_per_token)
-    for row, chosen in zip(scores.tolist(), found.tolist(), strict=True):
+    values, experts = best_experts(scores, k, num_groups, groups_per_token)
+    assert torch.equal(values, scores.gather(1, experts))
+    for row, chosen in zip(scores.tolist(), experts.tolist(), strict=True):
         groups = [range(g * size, (g + 1) * size) for g in range(num_groups)]
         groups.sort(key=lambda g: -sum(sorted(row[i] for i in g)[-2:]))
         open_to = [i for group in groups[:groups_per_token] for i in group]
@@ -503,4 +504,4 @@ def test_experts_are_the_best_of_the_best_groups(num_groups, size, k, seed):
 
 def test_without_groups_all_experts_are_open():
     scores = torch.tensor([[0.1, 0.9, 0.5, 0.7]])
-    assert best_experts(scores, 2, None, None).tolist() == [[1, 3]]
+    assert best_experts(scores, 2, None, None)[1].tolist() == [[1, 3]]

@@ -7,8 +7,8 @@ import torch
 
 def best_experts(
     scores: torch.Tensor, k: int, num_groups: int | None, groups_per_token: int | None
-) -> torch.Tensor:
-    """Return the ids of each token's k best experts, (t, k) int64.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the scores and ids of each token's k best experts, (t, k) each.
 
     With groups, only experts of the token's best groups are chosen; a group is as good as its two
     best experts together (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Megatron-core's own takes
@@ -21,9 +21,10 @@ def best_experts(
         groups_per_token: how many groups a token's experts may be of.
     """
     if num_groups and groups_per_token and groups_per_token < num_groups:
-        by_group = scores.detach().view(len(scores), num_groups, -1)
-        worth = by_group.topk(min(2, by_group.shape[-1])).values.sum(-1)
-        chosen = worth.topk(groups_per_token).indices
-        is_out = torch.ones_like(worth, dtype=torch.bool).scatter_(1, chosen, False)
+        by_group = scores.view(len(scores), num_groups, -1)
+        worth = by_group.detach().topk(min(2, by_group.shape[-1])).values.sum(-1)
+        best = worth.topk(groups_per_token).indices
+        is_out = torch.ones_like(worth, dtype=torch.bool).scatter_(1, best, False)
         scores = by_group.masked_fill(is_out[..., None], float("-inf")).view_as(scores)
-    return scores.topk(k).indices
+    values, chosen = scores.topk(k)
+    return values, chosen

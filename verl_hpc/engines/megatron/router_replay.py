@@ -121,12 +121,13 @@ class _Router:
         """Return the scores and ids of the experts that tokens go to, (t, k) each; called by
         `moe_utils.topk_routing_with_score_function` with scores (t, experts)."""
         del default_compute_topk
-        chosen = best_experts(scores, topk, num_groups, group_topk)
+        values, own = best_experts(scores, topk, num_groups, group_topk)
         row = self._row
-        if row is not None:
-            given = row.experts[:, self._index].long()
-            self._count(row, given, chosen)
-            chosen = torch.where(row.is_given[:, None], given, chosen)
+        if row is None:
+            return values, own
+        given = row.experts[:, self._index].long()
+        self._count(row, given, own)
+        chosen = torch.where(row.is_given[:, None], given, own)
         return scores.gather(1, chosen), chosen
 
     def _count(self, row: RoutedRow, given: torch.Tensor, own: torch.Tensor) -> None:

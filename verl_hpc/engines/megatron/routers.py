@@ -171,7 +171,7 @@ class Routers:
         if not self._sigmoid:
             return logits.topk(self._chosen).indices
         scores = logits.detach().sigmoid() + self._biases.get(layer, 0.0)
-        return best_experts(scores, self._chosen, *self._limits)
+        return best_experts(scores, self._chosen, *self._limits)[1]
 
     def _shares(self, logits: torch.Tensor) -> torch.Tensor:
         """Return (N, E) scores that sum to one."""

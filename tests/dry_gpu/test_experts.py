@@ -13,6 +13,8 @@ from tests.dry_gpu.test_training import FULL, check_memory, step
 MIXTURE = "Qwen3-30B-A3B"
 TP2EP4 = {"tensor_parallel": 2, "expert_parallel": 4, "sequence_parallel": True}
 
+LATENT = {"tensor_parallel": 8, "expert_parallel": 32, "sequence_parallel": True}
+
 OF_A_LAYER = {
     "event.synchronize: token_dispatcher._maybe_dtoh_and_synchronize in passes._forward": 1
 }
@@ -68,6 +70,14 @@ def test_experts_over_tensor_parallel_ranks(gpu, monkeypatch):
 def test_fp8(gpu, monkeypatch):
     route_evenly(monkeypatch)
     trains(one_rank(gpu, MIXTURE, 5, 16, TP2EP4, model={"fp8": {"recipe": "blockwise"}}))
+
+
+def test_latent_attention_and_a_dense_layer(gpu, monkeypatch):
+    route_evenly(monkeypatch)
+    one = one_rank(gpu, "DeepSeek-V3", 5, 64, LATENT, fields={"first_k_dense_replace": 1})
+    biases = [w for name, w in one.engine.weights.items() if name.endswith("expert_bias")]
+    assert [bias.dtype for bias in biases] == [torch.float32]
+    trains(one, layers=1)
 
 
 def test_refit(gpu, tmp_path, monkeypatch):

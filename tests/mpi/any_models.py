@@ -165,6 +165,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {}),
     "granitemoe": ("granitemoe", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "olmoe": ("olmoe", EXPERTS | {"intermediate_size": 64}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3_moe": ("qwen3_moe", EXPERTS),
     "dots1": ("dots1", ONE_GROUP | {"layer_types": ["full_attention"] * 2}),
     "ernie4_5_moe": (
         "ernie4_5_moe",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 import torch
@@ -39,8 +40,8 @@ def tiny_model(here, shared_directory):
     """`tiny_model(family, tied, **sizes)` gives the directory of a model with noisy weights."""
 
     def make(family: str = "llama", tied: bool = False, **sizes) -> Path:
-        label = "-".join([family, "tied" if tied else "untied", *map(str, sizes.values())])
-        directory = shared_directory / label
+        label = crc32(repr(sorted(sizes.items())).encode())
+        directory = shared_directory / f"{family}-{'tied' if tied else 'untied'}-{label}"
         if here.world.rank == 0 and not directory.exists():
             sizes = MANY_HEADS | {"num_hidden_layers": 2} | sizes
             make_tiny_model(directory, family, tied=tied, noise=0.05, **sizes)

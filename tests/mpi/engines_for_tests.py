@@ -57,7 +57,7 @@ def build_engine(
     ParallelConfig that are no sizes."""
     start_layouts(here.groups, [layout], seed=1)
     engine = factory.build_engine(
-        resolved(read_architecture(directory), head),
+        resolved(read_architecture(directory, parallel.get("engine", "megatron")), head),
         layout,
         ModelConfig(path=str(directory), dtype=dtype, router=router),
         ParallelConfig(**layout.sizes_of_model, sequence_parallel=sequence_parallel, **parallel),
@@ -104,10 +104,20 @@ def load_weights(here, engine: TrainingEngine, directory: Path) -> None:
 
 
 def rollout_of(
-    here, directory: Path, replicas, config: RolloutConfig, dtype: str = "float32", **settings: Any
+    here,
+    directory: Path,
+    replicas,
+    config: RolloutConfig,
+    dtype: str = "float32",
+    engine: str = "megatron",
+    **settings: Any,
 ) -> RolloutEngine | None:
-    """The rollout engine of a configuration, without weights; None on ranks of no replica."""
-    arch, path = resolved(read_architecture(directory)), str(directory)
+    """The rollout engine of a configuration, without weights; None on ranks of no replica.
+
+    Args:
+        engine: the training engine that would send it weights.
+    """
+    arch, path = resolved(read_architecture(directory, engine)), str(directory)
     return build_rollout(here.world, arch, path, path, replicas, config, dtype, **settings)
 
 

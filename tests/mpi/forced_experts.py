@@ -10,14 +10,20 @@ import torch
 from tests.mpi.conftest import Reference
 
 
-def gates_of(reference: Reference) -> list[torch.nn.Module]:
-    """The routers, layer by layer."""
-    return [layer.mlp.gate for layer in reference.model.model.layers]
+def gates_of(reference: Reference) -> dict[int, torch.nn.Module]:
+    """The routers by layer."""
+    layers = enumerate(reference.model.model.layers)
+    return {i: layer.mlp.gate for i, layer in layers if hasattr(layer.mlp, "gate")}
 
 
 def _scores(gate: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
     hidden = hidden.reshape(-1, hidden.shape[-1])
-    return torch.nn.functional.linear(hidden, gate.weight).softmax(-1, dtype=torch.float)
+    logits = torch.nn.functional.linear(hidden, gate.weight).float()
+    return logits.sigmoid() if _is_sigmoid(gate) else logits.softmax(-1)
+
+
+def _is_sigmoid(gate: torch.nn.Module) -> bool:
+    return hasattr(gate, "e_score_correction_bias")
 
 
 class Router:
@@ -32,7 +38,8 @@ class Router:
 
     def forward(self, layer: int, gate: torch.nn.Module, hidden: torch.Tensor):
         scores = _scores(gate, hidden)
-        own = self.chosen[layer] = scores.topk(self.k, dim=-1).indices
+        own = type(gate).forward(gate, hidden)[2] if _is_sigmoid(gate) else scores.topk(self.k)[1]
+        self.chosen[layer] = own
         used = own
         if self.told is not None:
             told = self.told[:, layer].long()
@@ -40,19 +47,19 @@ class Router:
         values = scores.gather(1, used)
         if getattr(gate, "norm_topk_prob", True):
             values = values / values.sum(-1, keepdim=True)
-        return scores, values, used
+        return scores, values * getattr(gate, "routed_scaling_factor", 1.0), used
 
 
 @contextmanager
 def routed_by(reference: Reference, k: int) -> Iterator[Router]:
     """Inside, the model's routers are a `Router`'s."""
     router, gates = Router(k), gates_of(reference)
-    for layer, gate in enumerate(gates):
+    for layer, gate in gates.items():
         gate.forward = lambda hidden, layer=layer, gate=gate: router.forward(layer, gate, hidden)
     try:
         yield router
     finally:
-        for gate in gates:
+        for gate in gates.values():
             del gate.forward
 
 
@@ -60,12 +67,13 @@ def choices(
     reference: Reference, sequences: Sequence[torch.Tensor], k: int, noise: float = 0.0
 ) -> list[torch.Tensor]:
     """What the model chooses for all tokens of each sequence but the last, (L - 1, layers, k)
-    uint8.
+    uint8; 0 in layers without experts.
 
     Args:
         noise: added to the routers' weights meanwhile, from one seed.
     """
-    gates = gates_of(reference)
+    gates = list(gates_of(reference).values())
+    num_layers = len(reference.model.model.layers)
     generator = torch.Generator().manual_seed(1)
     before = [gate.weight.detach().clone() for gate in gates]
     chosen = []
@@ -74,7 +82,8 @@ def choices(
             gate.weight += noise * torch.randn(gate.weight.shape, generator=generator)
         for sequence in sequences:
             reference.log_probs(sequence)
-            rows = torch.stack([router.chosen[i] for i in range(len(gates))], dim=1)
+            none = torch.zeros_like(next(iter(router.chosen.values())))
+            rows = torch.stack([router.chosen.get(i, none) for i in range(num_layers)], dim=1)
             chosen.append(rows[:-1].to(torch.uint8))
         for gate, weight in zip(gates, before, strict=True):
             gate.weight.copy_(weight)

@@ -127,9 +127,10 @@ def named_as(family: str, gradients: Mapping[str, torch.Tensor]) -> dict[str, to
 def local_tensors(
     engine: MegatronEngine, shard_map: ShardMap, whole: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """What this rank's parameters have of logical tensors, flat."""
+    """What this rank's parameters have of logical tensors, flat; zeros in buffers."""
     local = {n: torch.zeros(w.numel()) for n, w in engine.weights.items()}
-    for region in shard_map.held_by(torch.distributed.get_rank()):
+    held = shard_map.held_by(torch.distributed.get_rank())
+    for region in (r for r in held if r.tensor not in engine.arch.buffers):
         window(local, region).copy_(whole[region.tensor][region.box.slices])
     return local
 

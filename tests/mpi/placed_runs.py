@@ -15,7 +15,7 @@ from verl_hpc.layout.box import Box
 BASE = {"steps": 4, "batch": BATCH | {"update_epochs": 2}, "rollout": ROLLOUT, "checkpoint": {}}
 
 
-def configure(directory, model, name, recipe, **changes):
+def configure(directory, model, name, recipe, /, **changes):
     function = "score_tokens" if recipe == "ppo" else "compute_score"
     reward = {"function": f"{directory}/reward.py:{function}"}
     settings = {**BASE, "recipe": recipe, "reward": reward, **RECIPES.get(recipe, {}), **changes}

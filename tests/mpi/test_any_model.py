@@ -116,7 +116,7 @@ def test_vllm_has_what_a_new_engine_loads(
     ranks = range(0, size, tensor_parallel)
     replicas = tuple(tuple(range(r, r + tensor_parallel)) for r in ranks)
     engine = build_engine(here, directory, layout, engine="fsdp", lr=1e-2)
-    with closing(rollout_of(here, directory, replicas, config, dtype)) as rollout:
+    with closing(rollout_of(here, directory, replicas, config, dtype, "fsdp")) as rollout:
         weights, batch = sync_of(here, engine, rollout, None, dtype), BATCHES[0]
         weights.to_generation()
         before = sampled(rollout)
@@ -142,7 +142,7 @@ def test_vllm_has_what_a_new_engine_loads(
 
     original = vllm.LLM
     monkeypatch.setattr(vllm, "LLM", lambda **how: original(**how | {"load_format": "auto"}))
-    with closing(rollout_of(here, exported, replicas, config, dtype)) as new:
+    with closing(rollout_of(here, exported, replicas, config, dtype, "fsdp")) as new:
         new._by_name = None
         new.finish_update()
         assert torch.equal(sampled(new), after)

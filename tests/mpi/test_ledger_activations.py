@@ -7,6 +7,8 @@ Engine's layers need a GPU; theirs are formulas.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.factory import build_engine, start_layouts
 from verl_hpc.engines.shared.padded import similar_lengths
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.blocks import LatentAttention, RouterShape
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory.activations import NONE, Rectangles, split_rectangles
 from verl_hpc.planner.memory.passes import moments
@@ -37,6 +40,20 @@ ARCH = Architecture(
 )
 GROUPED = {"family": "qwen3", "num_kv_heads": 2}
 EXPERTS = {"family": "qwen3_moe", "num_experts": 4, "experts_per_token": 2}
+LATENT = {
+    "family": "deepseek_v3",
+    "num_kv_heads": 8,
+    "head_size": 24,
+    "ffn_size": 56,
+    "num_experts": 4,
+    "experts_per_token": 2,
+    "num_dense_layers": 1,
+    "dense_ffn_size": 112,
+    "shared_ffn_size": 56,
+    "latent": LatentAttention(24, 32, rope_size=8, nope_size=16, value_size=12),
+    "router": RouterShape(True, 2, 1, 2.5, True),
+}
+DIRECT = LATENT | {"latent": LatentAttention(None, 32, rope_size=8, nope_size=16, value_size=12)}
 FULL, SELECTIVE = {"recompute": "full"}, {"recompute": "selective"}
 CORE = SELECTIVE | {"recompute_modules": ["core_attn"]}
 PAIRS = FULL | {"recompute_num_layers": 2}
@@ -59,6 +76,9 @@ CASES = {
         ({}, {}, "float32", EVEN, EXPERTS),
         ({}, FULL, "bfloat16", RAGGED, EXPERTS),
         ({}, {}, "bfloat16", EVEN, EXPERTS | {"family": "mixtral", "experts_per_token": 3}),
+        ({}, {}, "float32", EVEN, LATENT),
+        ({}, {}, "bfloat16", RAGGED, DIRECT),
+        ({}, FULL, "float32", RAGGED, LATENT),
     ],
     2: [
         ({"tp": 2}, {}, "bfloat16", EVEN, {}),
@@ -74,6 +94,9 @@ CASES = {
         ({"dp": 2, "ep": 2}, {}, "float32", EVEN, EXPERTS),
         ({"tp": 2, "ep": 2}, SEQUENCE, "bfloat16", RAGGED, EXPERTS),
         ({"tp": 2, "etp": 2}, SEQUENCE, "float32", EVEN, EXPERTS),
+        ({"tp": 2, "ep": 2}, SEQUENCE, "bfloat16", EVEN, LATENT),
+        ({"pp": 2, "dp": 1}, {}, "float32", EVEN, LATENT),
+        ({"dp": 2, "cp": 2}, {}, "float32", EVEN, LATENT),
     ],
     4: [
         ({"tp": 2, "pp": 2}, SEQUENCE, "bfloat16", EVEN, {}),
@@ -105,7 +128,7 @@ def rectangles(lengths) -> Rectangles:
 def test_activations_are_within_15_per_cent(here, case):
     sizes, settings, dtype, lengths, changes = case
     layout, model = TrainLayout(**sizes), ModelConfig(path="none", dtype=dtype)
-    arch = Architecture(**{**vars(ARCH), **changes})
+    arch = replace(ARCH, **changes)
     parallel = ParallelConfig(
         tensor_parallel=layout.tp,
         pipeline_parallel=layout.pp,

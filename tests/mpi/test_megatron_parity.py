@@ -54,8 +54,10 @@ MIXED = {
 FURTHER = {
     4: layouts(
         "tp2-pp2-ep2 tp2-dp2-ep4 tp2-dp2-etp2 tp2-pp2-etp2-full dp4-cp2-ep4 "
-        "tp2-dp2 tp2-dp2-ep2 pp2-dp2-ep2 dp4-ep4 tp4-ep2 dp4-cp4-ep2 tp2-dp2-cp2-ep2-etp2"
-    )
+        "tp2-pp2 tp2-dp2 tp2-dp2-ep2 pp2-dp2 pp2-dp2-ep2 dp4-ep4 tp4-ep2 dp4-cp4-ep2 "
+        "tp2-dp2-cp2-ep2-etp2"
+    ),
+    8: layouts("tp2-pp2-dp2 tp2-pp2-dp2-ep2"),
 }
 """Each of their axes is in one of the others; experts of four ranks of tensor parallelism also
 compute in test_reshard."""

@@ -1,5 +1,7 @@
 """Steps of a mixture of experts open in every layout of its experts, and training continues."""
 
+from functools import partial
+
 import pytest
 
 from tests.mpi import test_checkpoint as steps
@@ -25,18 +27,26 @@ LAYOUTS = [
 
 @pytest.fixture
 def configure(tiny_model, shared_directory, request):
-    def make(parallel):
-        family, fields = MODELS["normalised"]
-        fields = {**fields, "num_hidden_layers": 2, "num_experts": 4}
-        model = tiny_model(family, num_key_value_heads=4, **fields)
-        return sft_config(request.node.name, shared_directory / "mixtures", model, parallel)
+    def make(parallel, name="normalised"):
+        family, fields = MODELS[name]
+        router = {"bias_update_rate": 0.01} if name == "latent" else None
+        fields = {"num_hidden_layers": 2, "num_key_value_heads": 4} | fields
+        directory = tiny_model(family, **fields)
+        model = {"path": str(directory), "dtype": "float32", "router": router}
+        mixtures = shared_directory / "mixtures"
+        return sft_config(request.node.name, mixtures, directory, parallel, model=model)
 
     return make
 
 
-@pytest.mark.parametrize("layouts", [LAYOUTS[1::3], *all_slow(LAYOUTS)], ids=len)
-def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure, layouts):
-    steps.goes_on_from_layout_to_layout(here, configure, layouts)
+@pytest.mark.parametrize(
+    "name, layouts",
+    [("latent", LAYOUTS[1::3]), *all_slow(("latent", LAYOUTS), ("normalised", LAYOUTS))],
+    ids=lambda given: given if isinstance(given, str) else len(given),
+)
+def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure, name, layouts):
+    """The bias of routers changes in every update, by no optimizer."""
+    steps.goes_on_from_layout_to_layout(here, partial(configure, name=name), layouts)
 
 
 def test_tensor_parallelism_needs_sequence_parallelism(here, configure):
@@ -45,8 +55,8 @@ def test_tensor_parallelism_needs_sequence_parallelism(here, configure):
 
 
 def test_offloaded_parts_come_back(here, configure):
-    """Gradients and states of experts lie in buffers of their own."""
-    run = build_run(here, configure(LAYOUTS[0]))
+    """Gradients and states of experts lie in buffers of their own, biases in none."""
+    run = build_run(here, configure(LAYOUTS[0], "latent"))
     steps.train(run, 0, 2)
     before = steps.parameters(here, run)
     engine = run.roles["actor"].training

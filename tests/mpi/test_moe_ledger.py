@@ -23,7 +23,7 @@ LAYOUTS = {
 }
 
 
-MIXTURES = ["normalised", "mixtral"]
+MIXTURES = ["normalised", "latent", "mixtral"]
 
 
 def pytest_generate_tests(metafunc):
@@ -38,7 +38,8 @@ def pytest_generate_tests(metafunc):
 def test_exact_terms_are_the_bytes_of_storages(here, tiny_model, sizes, model, head, dtype):
     layout = TrainLayout(**sizes)
     # No powers of two, so that buffers are padded.
-    directory, _ = mixture(tiny_model, model, hidden_size=72, num_attention_heads=4)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    directory, _ = mixture(tiny_model, model, hidden_size=72, **heads)
     engine = engine_on(here, directory, sizes, dtype=dtype, head=head)
     shape = RoleShape.of(
         engine.arch,

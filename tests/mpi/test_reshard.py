@@ -21,7 +21,7 @@ from tests.mpi.engines_for_tests import (
     rollout_of,
     some_sequences,
 )
-from tests.mpi.mixtures import DENSE, MODELS, VLLM_SIZES, engine_on, mixture
+from tests.mpi.mixtures import DENSE, MODELS, engine_on, mixture_for_vllm
 from tests.mpi.parity import replica_share, score_loss, summed
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
@@ -194,7 +194,7 @@ def test_mixtures_before_and_after_an_update(here, tiny_model, reference, sizes,
     size, stages = sizes.pop("rollout"), sizes.pop("stages", 1)
     parallel = {"tensor_parallel": size // stages, "pipeline_parallel": stages}
     parallel["expert_parallel"] = sizes.pop("whole", False)
-    directory, _ = mixture(tiny_model, model, **VLLM_SIZES)
+    directory, _ = mixture_for_vllm(tiny_model, model)
     trainer = engine_on(here, directory, sizes, lr=1e-2)
     replicas = replicas_for(trainer.layout, size // stages, stages)
     config = ROLLOUT.model_copy(update=parallel)

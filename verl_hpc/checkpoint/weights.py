@@ -83,13 +83,16 @@ class Weights:
 
         Args:
             boxes: box by name of the tensor.
-            dtype: element type to convert to; the stored one if None.
+            dtype: element type to convert parameters to; the stored one if None.
 
         Raises:
             CheckpointError: a file is damaged.
         """
         stored = self.shard_map.restricted_to(boxes)
-        specs = {n: TensorSpec(s.shape, dtype or s.dtype) for n, s in stored.tensors.items()}
+        specs = {
+            n: s if dtype is None or n in self.arch.buffers else TensorSpec(s.shape, dtype)
+            for n, s in stored.tensors.items()
+        }
         regions = [
             Region(n, box, (0,), View(n, 0, row_major_strides(box.shape)))
             for n, box in boxes.items()
@@ -148,6 +151,7 @@ def open_weights(
     check_files: bool = True,
     head: Head = "language_model",
     new_head: bool = False,
+    engine: str = "megatron",
 ) -> Weights:
     """Open a Hugging Face directory, or a component of a step directory.
 
@@ -159,6 +163,7 @@ def open_weights(
         head: output layer of the model. A value head may be missing, and the files may have other
             heads.
         new_head: a score head may also be missing, since it will be trained.
+        engine: the training engine that it is for, as `read_architecture` takes it.
 
     Raises:
         ModelError: there is no such directory, or it lacks tensors of its config.json.
@@ -170,7 +175,7 @@ def open_weights(
         chosen = component_of(step, *(components or ("actor",)))
         directory = step.hf_directory(chosen)
         shard_map, reader = step.component(chosen), step.reader()
-        arch = read_architecture(directory).with_shapes(shard_map.tensors)
+        arch = read_architecture(directory, engine).with_shapes(shard_map.tensors)
         weights = Weights(arch, shard_map, reader, directory, head, component=chosen)
         if any(".lora_" in name for name in shard_map.tensors):
             raise ModelError(
@@ -179,7 +184,7 @@ def open_weights(
                 "writes of this step"
             )
     elif source.is_dir():
-        arch = read_architecture(source)
+        arch = read_architecture(source, engine)
         file = source / "config.json"
         pad = read_json_object(file).get("pad_token_id") if head == "score" else None
         shard_map = safetensors_shard_map(source)

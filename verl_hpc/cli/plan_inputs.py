@@ -37,7 +37,7 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
     hardware = hardware_of(profile.site, measured=arguments.measured)
     machine = Machine(hardware, read_efficiency(arguments.efficiency, hardware.kind))
     files = _model_files(config, profile, arguments.model_config or ())
-    archs = {name: read_architecture(path) for name, path in files.items()}
+    archs = _read(config, files)
     work = work_of(config, arguments.prompt, arguments.response)
     basis = machine.efficiency.basis.of_staleness(config.rollout.staleness).sentence
     shipped = _shipped(config, files, arguments.model_config or ())
@@ -102,7 +102,12 @@ def architectures(
         ModelError: a file that cannot be read, or of a family that is not mapped.
     """
     files = _model_files(config, profile, given)
-    return {name: read_architecture(path) for name, path in files.items()}
+    return _read(config, files)
+
+
+def _read(config: RunConfig, files: Mapping[str, Path]) -> dict[str, Architecture]:
+    engines = {name: role.parallel.engine for name, role in config.role_settings.items()}
+    return {name: read_architecture(path, engines[name]) for name, path in files.items()}
 
 
 def _model_files(config: RunConfig, profile: Profile, words: Sequence[str]) -> dict[str, Path]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from verl_hpc.cluster.job import Job
@@ -61,9 +62,9 @@ def model_archs(job: Job) -> dict[str, Architecture]:
     Raises:
         ModelError: one is of a family that is not mapped.
     """
+    settings, read = job.request.config.role_settings, cache(read_architecture)
     directories = _models(job)
-    read = {path: read_architecture(path) for path in dict.fromkeys(directories.values())}
-    return {name: read[path] for name, path in directories.items()}
+    return {name: read(path, settings[name].parallel.engine) for name, path in directories.items()}
 
 
 def _models(job: Job) -> dict[str, Path]:

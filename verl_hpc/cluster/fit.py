@@ -99,7 +99,11 @@ def _known(job: Job) -> tuple[Hardware, dict[str, Architecture], dict[str, Path]
             "it to GiB of a node"
         )
     known, shipped = model_archs(job), _shipped(job)
-    known |= {name: read_architecture(file) for name, file in shipped.items()}
+    settings = config.role_settings
+    known |= {
+        name: read_architecture(file, settings[name].parallel.engine)
+        for name, file in shipped.items()
+    }
     archs = {name: known[name] for name in config.role_settings if name in known}
     missing = [name for name in config.role_settings if name not in archs]
     if missing:

@@ -31,8 +31,9 @@ class Fp8Config(Section):
 
 
 class RouterConfig(Section):
-    """Losses of the routers of a mixture of experts, summed over its layers and added to the loss
-    of every role that trains; they do not depend on the layout."""
+    """How the routers of a mixture of experts are kept even: losses, summed over its layers and
+    added to the loss of every role that trains, and changes of their bias. None depends on the
+    layout."""
 
     seq_aux_loss: NonNegativeFinite = 0.0
     """Coefficient of the loss that evens out the experts of every sequence (DeepSeek-V3, arXiv
@@ -40,11 +41,15 @@ class RouterConfig(Section):
     z_loss: NonNegativeFinite = 0.0
     """Coefficient of the mean square of the logarithm of summed exponentials, which keeps logits of
     routers small (ST-MoE, arXiv 2202.08906); 1e-3 is usual."""
+    bias_update_rate: NonNegativeFinite = 0.0
+    """Change of the bias by which a router chooses experts, after every update: up for those with
+    fewer tokens than the mean, down for those with more (DeepSeek-V3); 1e-3 is usual. Only models
+    that have such a bias."""
 
     @model_validator(mode="after")
     def _has_effect(self) -> RouterConfig:
-        if not self.seq_aux_loss and not self.z_loss:
-            raise ValueError("give seq_aux_loss or z_loss, or leave router out")
+        if not (self.seq_aux_loss or self.z_loss or self.bias_update_rate):
+            raise ValueError("give seq_aux_loss, z_loss or bias_update_rate, or leave router out")
         return self
 
 
@@ -66,10 +71,10 @@ class ModelConfig(Section):
 _NOT_RECOMPUTED = {
     "layernorm": "Transformer Engine fuses a dense layer's norms into its matrix products, and "
     "Megatron-core needs Transformer Engine for it",
-    "mla_up_proj": "it is part of multi-latent attention, which no supported model has",
+    "mla_up_proj": "multi-latent attention is recomputed with recompute: full alone",
     "moe": "experts are recomputed with recompute: full alone",
     "moe_act": "experts are recomputed with recompute: full alone",
-    "shared_experts": "no supported model has them",
+    "shared_experts": "experts are recomputed with recompute: full alone",
 }
 """Megatron-core's other modules, and why recomputing each would change nothing or fail."""
 
@@ -126,7 +131,7 @@ class ParallelConfig(Section):
     """How a model is trained on its ranks. Data parallelism takes the ranks that are left."""
 
     engine: Engine = "megatron"
-    """megatron cuts a model in all the ways below. fsdp trains transformers' own dense models, with
+    """megatron cuts a model in all the ways below. fsdp trains transformers' own models, with
     every parameter's rows divided over all ranks (docs/fsdp.md)."""
     fsdp: Annotated[FsdpConfig | None, chosen_by("engine")] = None
     """With engine: fsdp; null takes its defaults."""

@@ -104,8 +104,13 @@ def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
     """The logical weights that have adapters, in the model's order.
 
     Raises:
-        ModelError: a target that the model has not.
+        ModelError: a target that the model has not, or multi-latent attention.
     """
+    if arch.latent is not None:
+        raise ModelError(
+            f"lora: adapters of a {arch.family}'s multi-latent attention are not mapped; train all "
+            "weights"
+        )
     rows = list(_linear_rows(arch))
     known = list(dict.fromkeys(_last(row.name) for row in rows))
     unknown = [name for name in shape.targets if name not in known]

@@ -7,20 +7,22 @@ model's files where its family has no table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from verl_hpc.errors import LayoutError, ModelError
-from verl_hpc.layout.families import FAMILIES, Family
-from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig, parse_hf_config
+from verl_hpc.layout.blocks import LatentAttention, RouterShape, latent_attention, router_shape
+from verl_hpc.layout.families import FAMILIES, has_table
+from verl_hpc.layout.hf_config import HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
 from verl_hpc.layout.not_mapped import NOT_MAPPED, REFUSED
 from verl_hpc.layout.published import Published, shapes_in, shapes_of, sizes_of
 from verl_hpc.layout.shard_map import TensorSpec
+from verl_hpc.layout.variants import QUANTISED, problems_of
 
 _NEEDED = (
     "num_hidden_layers",
@@ -56,31 +58,78 @@ class Architecture:
     """Experts that each token uses, of `num_experts`."""
     renormalise_router: bool = True
     """Whether the weights of a token's experts sum to one, or are those of all experts' softmax."""
+    router: RouterShape = field(default=RouterShape())
+    shared_ffn_size: int = 0
+    """Width of one SwiGLU branch of all experts that every token goes through; 0 for none."""
+    num_dense_layers: int = 0
+    """Layers before the first one with experts."""
+    dense_ffn_size: int = 0
+    """Width of one SwiGLU branch in these; 0 if there are none."""
+    latent: LatentAttention | None = None
+    """Sizes of multi-latent attention, in which `head_size` is that of queries and keys."""
     dtype: str = "bfloat16"
     published: Published | None = None
     """What the files say of a model whose family has no layer table."""
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the family has a layer table, which Megatron-core and transfers into vLLM's own
-        parameters need; others train with fully_shard and reach vLLM by their names."""
-        return self.family in FAMILIES
+        """Whether it is computed by a layer table, which Megatron-core and transfers into vLLM's
+        own parameters need; others train with fully_shard and reach vLLM by their names."""
+        return self.published is None and self.family in FAMILIES
 
     @property
     def layer_table(self) -> LayerTable:
-        """The family's table.
+        """The table of all layers, but for dense ones before those with experts (`table_of`).
 
         Raises:
-            LayoutError: it has none.
+            LayoutError: the family has none.
         """
         if not self.is_mapped:
             needs = NOT_MAPPED.get(self.family)
-            raise LayoutError(
-                f"model_type = {self.family!r} has no layer table"
-                f"{f', which would need {needs}' if needs else ''}: it is trained with parallel."
-                "engine: fsdp alone, all of its weights (docs/models.md, Families)"
+            reason = (
+                "parallel.engine: fsdp trains it by the names of its tensors, all of its weights; "
+                "choose engine: megatron"
+                if self.family in FAMILIES
+                else f"it has no layer table{f', which would need {needs}' if needs else ''}, and "
+                "is trained with parallel.engine: fsdp alone, all of its weights"
             )
-        return FAMILIES[self.family].table
+            raise LayoutError(f"model_type = {self.family!r}: {reason} (docs/models.md, Families)")
+        return FAMILIES[self.family].table.where(self.has)
+
+    def is_dense(self, layer: int) -> bool:
+        """Whether a layer has an MLP in place of experts."""
+        return not self.is_moe or layer < self.num_dense_layers
+
+    def first_alike(self, layer: int) -> int:
+        """The first layer with tensors of the same names and shapes: 0, or the first with experts.
+
+        Layer 5 of 8, of which 3 are dense, is like layer 3, and layer 2 like layer 0.
+        """
+        return 0 if layer < self.num_dense_layers else self.num_dense_layers
+
+    @property
+    def layer_kinds(self) -> tuple[int, ...]:
+        """A layer of each kind: (0, 3) where the first 3 layers are dense."""
+        return tuple(dict.fromkeys(map(self.first_alike, range(self.num_layers))))
+
+    def one_layer(self, layer: int = -1) -> Architecture:
+        """This model with one of its layers alone; the last one is of the kind of most layers."""
+        number = range(self.num_layers)[layer]
+        return replace(self, num_layers=1, num_dense_layers=int(number < self.num_dense_layers))
+
+    def table_of(self, layer: int) -> LayerTable:
+        """The tensors of a decoder layer.
+
+        Raises:
+            LayoutError: the family has no table.
+        """
+        if layer >= self.num_dense_layers:
+            return self.layer_table
+        return FAMILIES[self.family].dense_table.where(self.has)
+
+    def has(self, row: Row) -> bool:
+        """Whether a row of a table of its family is there."""
+        return row.needs == "always" or bool(getattr(self, row.needs))
 
     @property
     def q_size(self) -> int:
@@ -89,6 +138,42 @@ class Architecture:
     @property
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_size
+
+    @property
+    def v_size(self) -> int:
+        return self.num_kv_heads * (self.latent.value_size if self.latent else self.head_size)
+
+    @property
+    def o_size(self) -> int:
+        """Elements that attention gives its output projection."""
+        return self.num_heads * (self.latent.value_size if self.latent else self.head_size)
+
+    @property
+    def q_rank(self) -> int:
+        return (self.latent.q_rank or 0) if self.latent else 0
+
+    @property
+    def kv_rank(self) -> int:
+        return self.latent.kv_rank if self.latent else 0
+
+    @property
+    def kv_down_size(self) -> int:
+        """Elements of a token's latent vector, and of the rotated part of its keys."""
+        return self.latent.kv_rank + self.latent.rope_size if self.latent else 0
+
+    @property
+    def kv_up_size(self) -> int:
+        """Elements that all heads compute from a latent vector: keys and values."""
+        latent = self.latent
+        return self.num_heads * (latent.nope_size + latent.value_size) if latent else 0
+
+    @property
+    def low_rank_queries(self) -> bool:
+        return self.q_rank > 0
+
+    @property
+    def direct_queries(self) -> bool:
+        return self.q_rank == 0
 
     @property
     def is_moe(self) -> bool:
@@ -134,10 +219,16 @@ class Architecture:
             for name, shape in self._shapes()
         }
 
-    @property
+    @cached_property
     def buffers(self) -> frozenset[str]:
-        """Names of tensors that are no parameters (`Published.buffers`)."""
-        return self.published.buffers if self.published is not None else frozenset()
+        """Names of tensors that are no parameters (`Row.is_buffer`, `Published.buffers`)."""
+        if self.published is not None:
+            return self.published.buffers
+        return frozenset(
+            f"model.layers.{layer}.{name}"
+            for layer in range(self.num_layers)
+            for name in self.table_of(layer).buffers
+        )
 
     @cached_property
     def num_parameters(self) -> int:
@@ -167,27 +258,38 @@ class Architecture:
 
     def _shapes_of_table(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "model.embed_tokens.weight", (self.vocab_size, self.hidden_size)
-        shapes: dict[str, tuple[int, ...]] = {}
-        for row in self._layer_rows():
-            rows, *others = self.shape(row)
-            above, *_ = shapes.get(row.name, (0,))
-            shapes[row.name] = (above + rows, *others)
+        shapes = {layer: self._shapes_of_layer(layer) for layer in self.layer_kinds}
         for layer in range(self.num_layers):
-            for name, shape in shapes.items():
+            for name, shape in shapes[self.first_alike(layer)].items():
                 yield f"model.layers.{layer}.{name}", shape
         yield "model.norm.weight", (self.hidden_size,)
         if not self.tied_embeddings:
             yield "lm_head.weight", (self.vocab_size, self.hidden_size)
 
-    def _layer_rows(self) -> Iterator[Row]:
-        yield from self.layer_table.rows
+    def _shapes_of_layer(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of its tensors, names below the layer."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for row in self.rows_of(layer):
+            rows, *others = self.shape(row)
+            above, *_ = shapes.get(row.name, (0,))
+            shapes[row.name] = (above + rows, *others)
+        return shapes
+
+    def rows_of(self, layer: int) -> Iterator[Row]:
+        """Rows of a decoder layer and of all its experts."""
+        table = self.table_of(layer)
+        yield from table.rows
         for expert in range(self.num_experts):
-            for row in self.layer_table.expert_rows:
+            for row in table.expert_rows:
                 yield row.of_expert(expert)
 
 
-def read_architecture(path: str | Path) -> Architecture:
+def read_architecture(path: str | Path, engine: str = "megatron") -> Architecture:
     """Read a model directory, or a `config.json` itself.
+
+    Args:
+        path: of either.
+        engine: `parallel.engine` of the role that it is for (`has_table`).
 
     Raises:
         ModelError: nothing there, unreadable, or of a family or variant that is not supported.
@@ -200,14 +302,16 @@ def read_architecture(path: str | Path) -> Architecture:
             "or the path of its config.json"
         )
     config = read_json_object(file)
-    mapped = str(config.get("model_type")) in FAMILIES
-    return architecture_from(config, str(file), None if mapped else shapes_in(file.parent))
+    mapped = has_table(str(config.get("model_type")), engine)
+    shapes = None if mapped else shapes_in(file.parent)
+    return architecture_from(config, str(file), shapes, engine)
 
 
 def architecture_from(
     config: Mapping[str, Any],
     origin: str = "config",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    engine: str = "megatron",
 ) -> Architecture:
     """Turn the contents of a `config.json` into an `Architecture`.
 
@@ -215,18 +319,19 @@ def architecture_from(
         config: the contents.
         origin: what error messages call them.
         shapes: shapes of the weights' tensors, for a family without a layer table.
+        engine: `parallel.engine` of the role that it is for (`has_table`).
 
     Raises:
         ModelError: the family is refused, a field is missing, or a variant is not supported.
     """
-    family = config.get("model_type")
-    if not isinstance(family, str):
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
         raise ModelError(
-            f"{origin}: model_type = {family!r}; give the config.json of a Hugging Face model, "
+            f"{origin}: model_type = {model_type!r}; give the config.json of a Hugging Face model, "
             "whose model_type names its family"
         )
-    if family not in FAMILIES:
-        return _published(family, config, origin, shapes or {})
+    if not has_table(model_type, engine):
+        return _published(model_type, config, origin, shapes or {})
     # Name all missing fields at once, before any type is checked.
     missing = [field for field in _NEEDED if field not in config]
     if missing:
@@ -237,21 +342,18 @@ def architecture_from(
         )
     # Anything that this package would compute differently is refused rather than ignored.
     fields = parse_hf_config(config, origin)
-    for problem in _problems(fields):
+    for problem in problems_of(fields):
         raise ModelError(f"{origin}: {problem}")
-    rope = fields.rope
-    moe = bool(FAMILIES[family].table.expert_rows)
-    num_experts = fields.num_local_experts or fields.num_experts or 0
-    if moe and not num_experts:
-        raise ModelError(
-            f"{origin}: {family} is a mixture of experts, and neither num_local_experts nor "
-            "num_experts says how many; set it as the model's publisher does"
-        )
+    rope, family = fields.rope, FAMILIES[model_type]
+    moe, num_experts = bool(family.table.expert_rows), fields.routed_experts
+    expert_size = (fields.moe_intermediate_size if moe else None) or fields.intermediate_size
+    shared = (fields.n_shared_experts or 0) if family.table.uses("shared_ffn_size") else 0
+    num_dense = (fields.first_k_dense_replace or 0) if family.dense_table.rows else 0
     return Architecture(
-        family=family,
+        family=model_type,
         num_layers=fields.num_hidden_layers,
         hidden_size=fields.hidden_size,
-        ffn_size=(fields.moe_intermediate_size if moe else None) or fields.intermediate_size,
+        ffn_size=expert_size,
         num_heads=fields.num_attention_heads,
         num_kv_heads=fields.num_kv_heads,
         head_size=fields.head_size,
@@ -263,7 +365,12 @@ def architecture_from(
         max_positions=fields.max_position_embeddings,
         num_experts=num_experts if moe else 0,
         experts_per_token=_experts_per_token(fields, num_experts) if moe else 0,
-        renormalise_router=not FAMILIES[family].norm_topk_prob or bool(fields.norm_topk_prob),
+        renormalise_router=not family.norm_topk_prob or bool(fields.norm_topk_prob),
+        router=router_shape(fields, family),
+        shared_ffn_size=shared * expert_size,
+        num_dense_layers=num_dense,
+        dense_ffn_size=fields.intermediate_size if num_dense else 0,
+        latent=latent_attention(fields, family),
         dtype=fields.dtype or fields.torch_dtype or "float32",
     )
 
@@ -277,8 +384,7 @@ def _published(
             f"{origin}: model_type = {family!r} is not supported: it needs {REFUSED[family]}"
         )
     problems = {
-        "quantization_config": "quantised weights are not trained; convert them to bfloat16 with "
-        "transformers first, and remove the field",
+        "quantization_config": QUANTISED,
         "is_encoder_decoder": "only decoders are trained",
         "use_bidirectional_attention": "only models that read to the left are trained",
         "vision_config": "images in prompts are not trained",
@@ -300,64 +406,3 @@ def _experts_per_token(fields: HfConfig, num_experts: int) -> int:
 def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Convert integers to floats, since 8 and 8.0 are the same setting."""
     return {k: float(v) if type(v) is int else v for k, v in settings.items()}
-
-
-def _problems(fields: HfConfig) -> Iterator[str]:
-    """Name variants that would otherwise silently be computed wrongly."""
-    family = FAMILIES[fields.model_type]
-    has_bias = family.table.has("self_attn.q_proj.bias")
-    refused = {
-        "attention_bias": fields.attention_bias and not has_bias,
-        "mlp_bias": fields.mlp_bias,
-        "use_bias": fields.use_bias,
-        "quantization_config": fields.quantization_config,
-        "is_encoder_decoder": fields.is_encoder_decoder,
-        "return_dict": fields.return_dict is False,
-    }
-    for field, present in refused.items():
-        if present:
-            yield f"{field} = {getattr(fields, field)!r} is not supported"
-    for field, why in family.refused.items():
-        if getattr(fields, field):
-            yield f"{field} in a {fields.model_type} {why}"
-    if fields.hidden_act != "silu":
-        yield f"hidden_act = {fields.hidden_act!r}; only silu (SwiGLU) is supported"
-    if fields.mlp_only_layers or fields.decoder_sparse_step not in (None, 1):
-        yield "dense layers among mixture-of-experts layers are not mapped"
-    yield from _problems_of_rotary(fields.rope)
-    yield from _problems_of_windows(fields, family)
-
-
-def _problems_of_rotary(rope: Mapping[str, Any]) -> Iterator[str]:
-    for kind, value in rope.items():
-        if isinstance(value, Mapping):
-            yield (
-                f"rope_parameters.{kind}: rotary settings by kind of layer are not supported; "
-                "give all layers the same"
-            )
-    rope_type, known = rope.get("rope_type", "default"), ("default", *SCALED_ROPE)
-    if rope_type not in known:
-        yield f"rope_type = {rope_type!r} is not supported; supported are {', '.join(known)}"
-    partial = rope.get("partial_rotary_factor", 1.0)
-    if partial != 1.0:
-        yield (
-            f"partial_rotary_factor = {partial}; only whole heads are rotated here, as all "
-            "supported models do"
-        )
-
-
-def _problems_of_windows(fields: HfConfig, family: Family) -> Iterator[str]:
-    window, slides = fields.sliding_window, fields.use_sliding_window
-    if slides is None:
-        slides = family.defaults.get("use_sliding_window", False)
-    positions = fields.max_position_embeddings
-    if window and slides and window < positions:
-        yield (
-            f"sliding_window = {window} is below max_position_embeddings = {positions}; windowed "
-            f"attention is not supported. If no sequence will be longer than {window}, set "
-            f"max_position_embeddings to {window} in config.json"
-        )
-    known = {"full_attention"} | ({"sliding_attention"} if window and slides else set())
-    for kind in fields.layer_types or ():
-        if kind not in known:
-            yield f"layer_types has {kind!r}; only full_attention is supported"

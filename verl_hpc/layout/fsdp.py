@@ -93,11 +93,7 @@ def check_fsdp_layout(arch: Architecture, layout: TrainLayout) -> None:
                 f"{name} = {size} with engine = {ENGINE}, which shards parameters over all ranks "
                 f"and nothing else; leave it out{', or choose engine: megatron' * arch.is_mapped}"
             )
-    if arch.is_moe:
-        raise LayoutError(
-            f"engine = {ENGINE} with a mixture of experts ({arch.family}), whose experts "
-            "transformers stacks in one tensor; choose engine: megatron"
-        )
+    assert not arch.is_moe, "transformers stacks experts, so that mixtures train by names"
 
 
 def fsdp_shard_map(
@@ -123,7 +119,7 @@ def fsdp_shard_map(
             parameter of its own if None, which gives the same number of bytes.
 
     Raises:
-        LayoutError: another size, or a mixture of experts.
+        LayoutError: another size.
     """
     check_fsdp_layout(arch, layout)
     tensors = model_tensors(arch, head, dtype)

@@ -44,7 +44,9 @@ def contiguous_groups(
 
 def cache_bytes_per_token(arch: Architecture, tp: int, pp: int, item_bytes: int) -> int:
     """Keys and values of a token on one rank of an engine; with more ranks than key/value heads a
-    head is on several."""
+    head is on several. Of multi-latent attention each rank has the whole latent vector."""
+    if arch.latent is not None:
+        return layers_per_rollout_stage(arch.num_layers, pp) * arch.kv_down_size * item_bytes
     heads = max(arch.num_kv_heads // tp, 1)
     return 2 * layers_per_rollout_stage(arch.num_layers, pp) * heads * arch.head_size * item_bytes
 

@@ -91,7 +91,22 @@ class HfConfig(BaseModel):
     moe_intermediate_size: Size | None = None
     num_local_experts: Count | None = None
     num_experts: Count | None = None
+    n_routed_experts: Count | None = None
     num_experts_per_tok: Count | None = None
+    n_shared_experts: Count | None = None
+    first_k_dense_replace: Count | None = None
+    moe_layer_freq: Count | None = None
+    n_group: Count | None = None
+    topk_group: Count | None = None
+    routed_scaling_factor: Positive | None = None
+    scoring_func: str | None = None
+    topk_method: str | None = None
+    kv_lora_rank: Size | None = None
+    q_lora_rank: Size | None = None
+    qk_rope_head_dim: Size | None = None
+    qk_nope_head_dim: Size | None = None
+    v_head_dim: Size | None = None
+    rope_interleave: Flag | None = None
     norm_topk_prob: Flag | None = None
     mlp_only_layers: list[Any] | None = None
     decoder_sparse_step: Count | None = None
@@ -107,7 +122,20 @@ class HfConfig(BaseModel):
 
     @property
     def head_size(self) -> int:
+        """Elements of a head of queries and keys; DeepSeek's `head_dim` is their rotated part."""
+        if self._is_latent:
+            return (self.qk_nope_head_dim or 0) + (self.qk_rope_head_dim or 0)
         return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def _is_latent(self) -> bool:
+        family = FAMILIES.get(self.model_type)
+        return family is not None and family.table.uses("kv_rank")
+
+    @property
+    def routed_experts(self) -> int:
+        """Experts of a layer that its router chooses from."""
+        return self.num_local_experts or self.num_experts or self.n_routed_experts or 0
 
     @property
     def rope(self) -> dict[str, Any]:
@@ -123,7 +151,7 @@ class HfConfig(BaseModel):
     @model_validator(mode="after")
     def _sizes_agree(self) -> HfConfig:
         heads = self.num_attention_heads
-        if self.head_dim is None and self.hidden_size % heads:
+        if self.head_dim is None and not self._is_latent and self.hidden_size % heads:
             raise ValueError(
                 f"num_attention_heads = {heads} does not divide hidden_size = {self.hidden_size}, "
                 "and there is no head_dim"

@@ -6,12 +6,29 @@ All names are below the layer's own prefix: `model.layers.3.` in a checkpoint an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Size = Literal["hidden_size", "ffn_size", "head_size", "q_size", "kv_size", "num_experts"]
+Size = Literal[
+    "hidden_size",
+    "ffn_size",
+    "dense_ffn_size",
+    "shared_ffn_size",
+    "head_size",
+    "q_size",
+    "kv_size",
+    "o_size",
+    "q_rank",
+    "kv_rank",
+    "kv_down_size",
+    "kv_up_size",
+    "num_experts",
+]
 """Attributes of `Architecture`."""
+
+Need = Literal["always", "low_rank_queries", "direct_queries", "shared_ffn_size"]
+"""When a row is there: always, or where this attribute of `Architecture` is true."""
 
 Split = Literal["whole", "rows", "columns", "query_heads", "key_value_heads"]
 """Part of a tensor that a tensor-parallel rank holds: all of it, an equal share of its rows, of its
@@ -37,6 +54,8 @@ class Row:
         megatron: parameter of Megatron-core; a rank numbers its own experts from 0.
         transformer_engine: the same with Transformer Engine's layers; default `megatron`.
         vllm: parameter of vLLM, which stacks all experts; default `name`.
+        needs: what a model must have for the row to be there.
+        is_buffer: whether it is no parameter: it is float32, and no optimizer changes it.
     """
 
     name: str
@@ -45,6 +64,8 @@ class Row:
     megatron: str
     transformer_engine: str = ""
     vllm: str = ""
+    needs: Need = "always"
+    is_buffer: bool = False
 
     def parameter(self, engine: Engine) -> str:
         if engine == "vllm":
@@ -78,6 +99,18 @@ class LayerTable:
 
     def has(self, name: str) -> bool:
         return any(row.name == name for row in self.rows)
+
+    def uses(self, size: Size) -> bool:
+        """Whether a tensor has this size."""
+        return any(size in row.shape for row in self.rows)
+
+    @property
+    def buffers(self) -> frozenset[str]:
+        return frozenset(row.name for row in self.rows if row.is_buffer)
+
+    def where(self, is_there: Callable[[Row], bool]) -> LayerTable:
+        """This table without the rows that a model does not have."""
+        return replace(self, rows=tuple(filter(is_there, self.rows)))
 
 
 def by_parameter(rows: Sequence[Row], engine: Engine) -> dict[str, list[Row]]:

@@ -147,6 +147,15 @@ def padded_vocab(vocab_size: int, tp: int, multiple: int = 64) -> int:
     return -(-vocab_size // unit) * unit
 
 
+def tensor_parallel_sizes(arch: Architecture) -> Iterator[tuple[int, str]]:
+    """Sizes of linear layers that are divided over tensor-parallel ranks, but for those of heads
+    and of routed experts, and what they are called."""
+    if not arch.is_moe:
+        yield arch.ffn_size, "ffn size"
+    yield arch.dense_ffn_size, "ffn size of dense layers"
+    yield arch.shared_ffn_size, "ffn size of shared experts"
+
+
 def check_megatron_layout(arch: Architecture, layout: TrainLayout) -> None:
     """Refuse sizes that Megatron-core cannot shard this model by.
 
@@ -161,8 +170,8 @@ def check_megatron_layout(arch: Architecture, layout: TrainLayout) -> None:
     if arch.is_moe:
         check_divides("expert_tensor_parallel", layout.etp, arch.ffn_size, "ffn size")
         check_divides("expert_parallel", layout.ep, arch.num_experts, "experts")
-    else:
-        check_divides("tensor_parallel", layout.tp, arch.ffn_size, "ffn size")
+    for size, what in tensor_parallel_sizes(arch):
+        check_divides("tensor_parallel", layout.tp, size, what)
     _ = layout.expert_grid  # which refuses sizes that do not divide
     check_key_value_heads("tensor_parallel", layout.tp, arch.num_kv_heads)
     rows = arch.q_size + 2 * arch.kv_size
@@ -234,15 +243,17 @@ def _layers(
     shards: Sequence[Sequence[tuple[Holder, ...]]],
 ) -> Iterator[Region]:
     """All decoder layers; `everyone` and `shards` have the ranks of each stage."""
+    kinds = arch.layer_kinds
     by_stage = [
-        list(_layer(arch, layout, backend, stage, *ranks))
+        {alike: list(_layer(arch, layout, backend, stage, alike, *ranks)) for alike in kinds}
         for stage, ranks in enumerate(zip(everyone, shards, strict=True))
     ]
     counts = layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
     for chunk, stage in product(range(layout.vpp), range(layout.pp)):
         for local, layer in enumerate(stage_layers(counts, stage, chunk)):
             parameter = f"chunk{chunk}.decoder.layers.{local}"
-            yield from placed(by_stage[stage], f"model.layers.{layer}", parameter)
+            regions = by_stage[stage][arch.first_alike(layer)]
+            yield from placed(regions, f"model.layers.{layer}", parameter)
 
 
 def _layer(
@@ -250,15 +261,16 @@ def _layer(
     layout: TrainLayout,
     backend: Backend,
     stage: int,
+    layer: int,
     everyone: tuple[Holder, ...],
     shards: Sequence[tuple[Holder, ...]],
 ) -> Iterator[Region]:
     """A decoder layer of a stage, names below the layer."""
-    table = arch.layer_table
+    table = arch.table_of(layer)
     for name, rows in by_parameter(table.rows, backend).items():
         yield from parameter_regions(arch, name, rows, everyone, shards, _interleaved)
     per_rank = arch.num_experts // layout.ep
-    for e in range(layout.ep):
+    for e in range(layout.ep if table.expert_rows else 0):
         shards = [layout.expert_grid.ranks(pp=stage, ep=e, etp=t) for t in range(layout.etp)]
         for i in range(per_rank):
             mine = [row.of_expert(e * per_rank + i) for row in table.expert_rows]

@@ -1,16 +1,10 @@
-"""Known model families without a layer table, and those that cannot be trained here at all."""
+"""Model families that train by the names of their tensors, what a layer table of known ones would
+need, and families that cannot be trained here at all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-_MLA = (
-    "multi-latent attention (low-rank queries, keys and values; vLLM derives further weights from "
-    "kv_b_proj at load, which a write in place would leave as they were)"
-)
-_SIGMOID = (
-    "a sigmoid router with expert groups and a correction bias that is no parameter, shared experts"
-)
 _VISION = (
     "images in prompts: a processor's column in the data, a vision tower beside the decoder, "
     "positions of three axes in packed rows, and vLLM's multimodal inputs (docs/experts.md, "
@@ -40,10 +34,8 @@ NOT_MAPPED: Mapping[str, str] = {
     "gpt_neox": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side, "
     "and GELU without a gate",
     "phi": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side",
-    "deepseek_v2": f"{_MLA}, shared experts, and dense layers before those of experts",
-    "deepseek_v3": f"{_MLA}, {_SIGMOID}, and dense layers before those of experts",
-    "kimi_k2": f"{_MLA}, {_SIGMOID}, and dense layers before those of experts",
-    "glm4_moe": f"{_SIGMOID}, dense layers before those of experts, partial rotary embeddings",
+    "deepseek_v2": "a softmax router with groups and without a bias",
+    "glm4_moe": "partial rotary embeddings",
     "qwen2_moe": "a shared expert with a gate",
     "qwen3_next": _LINEAR_ATTENTION,
     "gemma": _GEMMA,
@@ -56,10 +48,10 @@ NOT_MAPPED: Mapping[str, str] = {
 
 _VLLM = (
     "apertus arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 falcon_h1 falcon_mamba "
-    "gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gptj gpt_neox gpt_oss granite granitemoe "
-    "granitemoehybrid hunyuan_v1_dense kimi_k2 llama4_text mamba mamba2 minimax_m2 nemotron "
-    "nemotron_h olmo olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_next seed_oss smollm3 stablelm "
-    "starcoder2"
+    "gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gpt_neox gpt_oss gptj granite granitemoe "
+    "granitemoehybrid hunyuan_v1_dense kimi_k2 llama4_text mamba mamba2 minimax_m2 mixtral "
+    "nemotron nemotron_h olmo olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_moe qwen3_next seed_oss "
+    "smollm3 stablelm starcoder2"
 )
 BY_NAME: Mapping[str, str] = dict.fromkeys(_VLLM.split(), "vllm") | {
     "ernie4_5_moe": "hf",

@@ -19,7 +19,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.grid import check_divides, check_key_value_heads
 from verl_hpc.layout.layer_regions import parameter_regions, placed
 from verl_hpc.layout.layer_table import by_parameter
-from verl_hpc.layout.megatron import padded_vocab
+from verl_hpc.layout.megatron import padded_vocab, tensor_parallel_sizes
 from verl_hpc.layout.shard_map import Holder, Region, ShardMap, padded_rows, whole
 
 VOCAB_MULTIPLE = 64
@@ -27,6 +27,10 @@ VOCAB_MULTIPLE = 64
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Elements of a head that vLLM's attention has kernels for on CPUs."""
+
+
+CPU_LATENT_SIZES = (512, 64)
+"""The `kv_lora_rank` and `qk_rope_head_dim` that vLLM's multi-latent attention takes on CPUs."""
 
 
 def check_cpu_heads(
@@ -50,6 +54,23 @@ def check_cpu_heads(
         )
 
 
+def check_cpu_attention(arch: Architecture) -> None:
+    """Check early that vLLM's attention has a kernel for a mapped model on CPUs.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if arch.latent is None:
+        check_cpu_heads(arch.head_size)
+    elif (sizes := (arch.latent.kv_rank, arch.latent.rope_size)) != CPU_LATENT_SIZES:
+        raise ConfigError(
+            f"rollout.engine = vllm: the model has kv_lora_rank {sizes[0]} and qk_rope_head_dim "
+            f"{sizes[1]}, and vLLM's multi-latent attention on CPUs takes {CPU_LATENT_SIZES[0]} "
+            f"and {CPU_LATENT_SIZES[1]} alone; choose another model, or rollout.engine: hf with "
+            "parallel.engine: fsdp"
+        )
+
+
 def check_vllm_layout(arch: Architecture, tp: int, expert_parallel: bool = False) -> None:
     """Refuse a tensor-parallel size that vLLM cannot shard this model by.
 
@@ -68,8 +89,12 @@ def check_vllm_layout(arch: Architecture, tp: int, expert_parallel: bool = False
         check_divides(axis, tp, arch.num_heads, "attention heads")
     if expert_parallel:
         check_divides(axis, tp, arch.num_experts, "experts")
-    elif arch.is_mapped:  # layers of others differ in it
+    elif arch.is_moe:
         check_divides(axis, tp, arch.ffn_size, "ffn size")
+    for size, what in (
+        tensor_parallel_sizes(arch) if arch.is_mapped else ()
+    ):  # others' layers differ
+        check_divides(axis, tp, size, what)
     if padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE) % tp:
         raise LayoutError(
             f"{axis} = {tp} does not divide the model's vocabulary of {arch.vocab_size} rows "
@@ -107,10 +132,13 @@ def vllm_shard_map(
         padded_rows, shape=(arch.vocab_size, arch.hidden_size), num_rows=num_rows, shards=shards
     )
     regions = list(vocabulary(embedding, embedding))
-    layer = list(_layer(arch, everyone, shards, expert_parallel))
+    layers = {
+        alike: list(_layer(arch, alike, everyone, shards, expert_parallel))
+        for alike in arch.layer_kinds
+    }
     for number in range(arch.num_layers):
         prefix = f"model.layers.{number}"
-        regions += placed(layer, prefix, prefix)
+        regions += placed(layers[arch.first_alike(number)], prefix, prefix)
     regions.append(whole(norm, norm, (arch.hidden_size,), everyone))
     if not arch.tied_embeddings:
         regions += vocabulary(output, output)
@@ -119,15 +147,16 @@ def vllm_shard_map(
 
 def _layer(
     arch: Architecture,
+    layer: int,
     everyone: tuple[Holder, ...],
     shards: Sequence[tuple[Holder, ...]],
     expert_parallel: bool,
 ) -> Iterator[Region]:
     """A decoder layer, names below the layer."""
-    table = arch.layer_table
+    table = arch.table_of(layer)
     for name, rows in by_parameter(table.rows, "vllm").items():
         yield from parameter_regions(arch, name, rows, everyone, shards)
-    for expert in range(arch.num_experts):
+    for expert in range(arch.num_experts if table.expert_rows else 0):
         holders, index = shards, expert
         if expert_parallel:  # one rank has the whole expert, with others of its own
             place, index = divmod(expert, arch.num_experts // len(shards))

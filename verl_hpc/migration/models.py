@@ -22,8 +22,8 @@ def _names() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple((re.compile(name, re.IGNORECASE), family) for name, family in names.items())
 
 
-Kind = Literal["dense", "mixture", "by_name"]
-"""What trains a model: any engine, Megatron-core alone, or fully_shard alone."""
+Kind = Literal["mapped", "by_name"]
+"""What trains a model: any engine, or fully_shard alone."""
 
 
 def model_at(path: str) -> tuple[Kind | None, str]:
@@ -32,7 +32,7 @@ def model_at(path: str) -> tuple[Kind | None, str]:
     directory = Path(local_directory(path))
     if (directory / "config.json").is_file():
         try:
-            return _kind(read_architecture(directory).family), ""
+            return _kind(read_architecture(directory, "fsdp").family), ""
         except ModelError as error:
             return None, str(error)
     name = path.partition("@")[0].rstrip("/").rpartition("/")[2].replace("_", "-")
@@ -47,6 +47,4 @@ def model_at(path: str) -> tuple[Kind | None, str]:
 
 
 def _kind(family: str) -> Kind:
-    if family not in FAMILIES:
-        return "by_name"
-    return "mixture" if FAMILIES[family].table.expert_rows else "dense"
+    return "mapped" if family in FAMILIES else "by_name"

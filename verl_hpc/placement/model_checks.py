@@ -19,7 +19,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import check_fsdp_layout
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout, megatron_shard_map
 from verl_hpc.layout.pipeline import layers_per_stage
-from verl_hpc.layout.vllm import check_cpu_heads
+from verl_hpc.layout.vllm import check_cpu_attention
 from verl_hpc.layout.vocabulary import first_other_token
 
 
@@ -77,8 +77,23 @@ def _recomputed(parallel: ParallelConfig) -> Sequence[str]:
 
 
 def check_router(config: RunConfig, archs: Iterable[Architecture]) -> None:
-    if config.model.router is not None and not any(arch.is_moe for arch in archs):
+    router = config.model.router
+    if router is None:
+        return
+    mixtures = [arch for arch in archs if arch.is_moe]
+    if not mixtures:
         raise ConfigError("model.router: no role's model is a mixture of experts; leave it out")
+    rate = router.bias_update_rate
+    if rate and not all(arch.router.has_bias for arch in mixtures):
+        raise ConfigError(
+            f"model.router.bias_update_rate = {rate}: the routers of a {mixtures[0].family} choose "
+            "experts without a bias; balance them by seq_aux_loss"
+        )
+    if rate and any(role.lora is not None for role in config.role_settings.values()):
+        raise ConfigError(
+            f"model.router.bias_update_rate = {rate} with lora, which leaves the model's own "
+            "weights as they are; leave one of them out"
+        )
 
 
 def check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:
@@ -112,16 +127,21 @@ def check_quantization(config: RunConfig, arch: Architecture) -> None:
             f"rollout.quantization: a {arch.family}'s checkpoint has several layers in one tensor "
             "(qkv_proj, gate_up_proj), whose scales are not mapped; leave it out"
         )
+    if config.rollout.quantization is not None and arch.latent is not None:
+        raise ConfigError(
+            f"rollout.quantization: scales of kv_b_proj of a {arch.family}, from which vLLM "
+            "derives further weights, are not mapped; leave it out"
+        )
 
 
 def check_heads_on_cpus(config: RunConfig, arch: Architecture) -> None:
     """Check what vLLM needs of a model where ranks have no GPU.
 
     Raises:
-        ConfigError: as `check_cpu_heads`.
+        ConfigError: as `check_cpu_attention`.
     """
     if config.generates and config.rollout.engine == "vllm" and arch.is_mapped:
-        check_cpu_heads(arch.head_size)
+        check_cpu_attention(arch)
 
 
 def check_vocabulary(config: RunConfig, size: int) -> None:

@@ -12,7 +12,7 @@ from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.rollout import rollout_shard_map
-from verl_hpc.layout.vllm import check_cpu_heads
+from verl_hpc.layout.vllm import check_cpu_attention
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
 from verl_hpc.runtime.versions import check_version
 from verl_hpc.runtime.world import World
@@ -117,7 +117,7 @@ def build_rollout(
     from verl_hpc.rollout.vllm import VllmEngine, join_groups
 
     if world.device == "cpu" and arch.is_mapped:
-        check_cpu_heads(arch.head_size)
+        check_cpu_attention(arch)
     if not generates:
         join_groups(world, replicas, config)
         return None

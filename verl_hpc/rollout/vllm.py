@@ -153,6 +153,8 @@ class VllmEngine:
         # Not the attribute: CUDA graphs may have wrapped it.
         self._model: torch.nn.Module = worker.model_runner.get_model()
         self._by_name = loader(self._model, self.dtype) if loader is not None else None
+        latent = _latent().LatentLayers if arch.latent is not None else None
+        self._latent = latent(self._model, self.dtype) if latent is not None else None
         vllm_fp8.check_kernels(self._model)
         self._routed: RoutedExperts | None = None
         if keeps_experts:
@@ -163,7 +165,9 @@ class VllmEngine:
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
-        return {name: p.detach() for name, p in self._model.named_parameters()}
+        derived = self._latent.derived if self._latent is not None else ()
+        named = self._model.named_parameters()
+        return {name: p.detach() for name, p in named if id(p) not in derived}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         assert self._by_name is not None, "its weights are filled in place"
@@ -226,6 +230,8 @@ class VllmEngine:
             self._asleep = False
         if self._by_name is not None:
             self._by_name.finish()
+        if self._latent is not None:
+            self._latent.derive()
         if self._on_cpu:
             _for_cpus().pack_linears(self._model)
         forgotten = self._llm.reset_prefix_cache()
@@ -269,6 +275,13 @@ def _refusals(by_name: bool) -> tuple[type[Exception], ...]:
     """Errors by which vLLM refuses a model or settings. Classes of models that no layer table was
     written for fail at what they miss in config.json, each in its own way."""
     return (Exception,) if by_name else (ValueError, NotImplementedError)
+
+
+def _latent() -> ModuleType:
+    """Import what knows multi-latent attention, which few models have."""
+    from verl_hpc.rollout import vllm_latent
+
+    return vllm_latent
 
 
 def import_worker(device: str) -> None:

@@ -9,11 +9,11 @@ import torch
 import vllm._custom_ops as ops
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from vllm import ModelRegistry
-from vllm.model_executor.layers.attention.mla_attention import MLAAttention
 from vllm.model_executor.models.transformers import base
 
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.rollout.vllm_latent import LatentLayers
 from verl_hpc.rollout.vllm_settings import in_one_line
 
 
@@ -26,10 +26,9 @@ class ByName:
     """
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
-        self._model, self._dtype = model, dtype
-        self._latent = [m for m in model.modules() if isinstance(m, MLAAttention)]
+        self._model, self._latent = model, LatentLayers(model, dtype)
         self._names = {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)}
-        derived = {id(p) for module in self._latent for p in module.parameters(recurse=False)}
+        derived = self._latent.derived
         self._unfilled = {p: name for name, p in self._names.items() if p not in derived}
         """Parameters that no tensor has filled yet, each with one of its names."""
 
@@ -92,8 +91,7 @@ class ByName:
                 f"{type(self._model).__name__} are filled by no tensor of the model, first "
                 f"{min(self._unfilled.values())}; choose rollout.engine: hf"
             )
-        for attention in self._latent:
-            attention.process_weights_after_loading(self._dtype)
+        self._latent.derive()
         for layer in self._model.modules():
             # vLLM packs a convolution in place; plain values were written over it.
             if hasattr(layer, "_cpu_unpacked_conv_weight"):

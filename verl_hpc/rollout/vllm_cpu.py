@@ -41,14 +41,21 @@ def replace_kernels() -> None:
 
 
 def options() -> dict[str, object]:
-    """Options of an engine: norms in one kernel, small blocks of the cache, prompts in one piece.
+    """Options of an engine: norms in one kernel, small blocks of the cache, prompts in one piece,
+    and, which other attention ignores, a kernel of multi-latent attention that keeps weights where
+    they can be written.
 
     Samples of a prompt share whole blocks of it, and 32 tokens is the smallest that the attention
     takes. A prompt that is cut in two fails: vLLM rewinds the request's generator, which torch
     supports on GPUs only. Whole prompts that are too many for one step wait for the next.
     """
     norms = {name: [_PROVIDER, "native"] for name in ("rms_norm", "fused_add_rms_norm")}
-    return {"enable_chunked_prefill": False, "ir_op_priority": norms, "block_size": 32}
+    return {
+        "enable_chunked_prefill": False,
+        "ir_op_priority": norms,
+        "block_size": 32,
+        "attention_backend": "CPU_MLA",
+    }
 
 
 def pack_linears(model: torch.nn.Module) -> None:

@@ -29,8 +29,8 @@ class RoutedExperts(Protocol):
 
     def rows(self, name: str, first: int, stop: int) -> Any:
         """Return the experts of a request's computed tokens from first to stop, prompt included,
-        (stop - first, layers, k) uint8 or uint16; `first` is where the request started
-        recording."""
+        (stop - first, layers, k) uint8 or uint16, without meaning in dense layers; `first` is where
+        the request started recording."""
 
     def forget(self) -> None:
         """Drop all records at the end of the call."""
@@ -87,7 +87,9 @@ class FromRouters:
         self._step: list[Any] = []
         self._found: dict[str, list[Any]] = {}
         routers = [m.router for m in model.modules() if isinstance(m, MoERunner)]
-        assert len(routers) == arch.num_layers, (len(routers), arch.num_layers)
+        # Dense layers come first; vLLM's own records have rows of them as well.
+        self._num_dense = arch.num_dense_layers
+        assert len(routers) + self._num_dense == arch.num_layers, (len(routers), arch.num_layers)
         for layer, router in enumerate(routers):
             router.set_capture_fn(lambda ids, layer=layer: self._chosen(layer, ids))
         self._last = len(routers) - 1
@@ -98,7 +100,7 @@ class FromRouters:
         self._step.append(ids.numpy().astype(self._dtype))
         if layer < self._last:
             return
-        rows = np.stack(self._step, axis=1)
+        rows = np.pad(np.stack(self._step, axis=1), ((0, 0), (self._num_dense, 0), (0, 0)))
         self._step.clear()
         starts, done = self._starts.np, self._batch.num_computed_tokens_cpu
         for place, name in enumerate(self._batch.req_ids):

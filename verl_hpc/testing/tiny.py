@@ -84,8 +84,8 @@ def make_tiny_model(
         tied: share embedding and output weights.
         head: score makes a sequence classifier with one label, as reward models are.
         seed: seed of the random weights.
-        noise: standard deviation of noise on every parameter, so that biases and norms, which
-            start at 0 and 1, differ in tests.
+        noise: standard deviation of noise on every parameter and buffer that is stored, so that
+            biases and norms, which start at 0 and 1, differ in tests.
         prompts: texts whose common beginning and common end become one token each; every other byte
             is a token.
         sizes: fields of the Hugging Face configuration. By default heads have 32 elements, the
@@ -94,6 +94,8 @@ def make_tiny_model(
     import torch
     import transformers
     from transformers.utils import logging
+
+    from verl_hpc.hf.model import stored_buffers
 
     logging.disable_progress_bar()
     target = Path(directory)
@@ -127,8 +129,8 @@ def make_tiny_model(
         model = kind.from_config(config).float()
         if noise:
             with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(torch.randn_like(parameter), alpha=noise)
+                for tensor in (*model.parameters(), *stored_buffers(model).values()):
+                    tensor.add_(torch.randn_like(tensor), alpha=noise)
     if model.can_generate():
         model.generation_config.eos_token_id = 0
     model.save_pretrained(target)

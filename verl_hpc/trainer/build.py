@@ -206,7 +206,13 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
         path = role.model.path
         check, checked = check_files and path not in checked, checked | {path}
         weights = open_weights(
-            path, name, "actor", check_files=check, head=role.head, new_head=role.trainable
+            path,
+            name,
+            "actor",
+            check_files=check,
+            head=role.head,
+            new_head=role.trainable,
+            engine=role.parallel.engine,
         )
         opened[name] = _resolved(weights, role.head)
     return opened

@@ -72,7 +72,7 @@ def _check_heads(config: RunConfig) -> None:
     first = next(iter(config.role_settings.values()))
     model = Path(local_directory(first.model.path))
     if (model / "config.json").is_file():
-        check_heads_on_cpus(config, read_architecture(model))
+        check_heads_on_cpus(config, read_architecture(model, first.parallel.engine))
 
 
 def _import_for(config: RunConfig) -> None:

@@ -63,11 +63,12 @@ def test_attention_is_that_of_separate_sequences(lengths, num_ranks):
     torch.manual_seed(0)
     sequences, rows = split(lengths, num_ranks)
     total = rows[0].tokens.shape[1]
-    query, key, value = (torch.randn(total, heads, 4) for heads in (4, 2, 2))
+    query, key = (torch.randn(total, heads, 4) for heads in (4, 2))
+    value = torch.randn(total, 2, 3)
     patch = pytest.MonkeyPatch()
     parts = []
     for row in rows:
-        both = torch.cat([torch.cat([r.local(key), r.local(value)], 1) for r in rows])
+        both = torch.cat([torch.cat([r.local(key), r.local(value)], -1) for r in rows])
         patch.setattr(context, "gather_from_sequence_parallel_region", lambda *_, b=both, **__: b)
         local = (row.local(t) for t in (query, key, value))
         parts.append(SplitAttention(row).attend(*local, None))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from verl_hpc.engines.megatron import shim
+from verl_hpc.engines.megatron.expert_choice import best_experts
 from verl_hpc.engines.megatron.optimizer import clip_grads, l2_norm, local_multi_tensor_l2_norm
 from verl_hpc.engines.megatron.router_replay import expert_ids
 from verl_hpc.engines.shared import log_probs as module
@@ -485,3 +486,22 @@ def test_ids_of_one_byte_and_of_two_are_read_alike():
         # A row has a column more, so that it does not lie whole in memory.
         rows = torch.cat([rows, rows[:, :1]], dim=-1)[:, :-1]
         assert torch.equal(expert_ids(rows, 4, 2).long(), torch.from_numpy(ids))
+
+
+@given(st.integers(1, 4), st.integers(2, 4), st.integers(1, 3), st.integers(0, 1000))
+def test_experts_are_the_best_of_the_best_groups(num_groups, size, k, seed):
+    groups_per_token = 1 + seed % num_groups
+    k = min(k, groups_per_token * size)
+    scores = torch.randn(5, num_groups * size, generator=torch.Generator().manual_seed(seed))
+    values, experts = best_experts(scores, k, num_groups, groups_per_token)
+    assert torch.equal(values, scores.gather(1, experts))
+    for row, chosen in zip(scores.tolist(), experts.tolist(), strict=True):
+        groups = [range(g * size, (g + 1) * size) for g in range(num_groups)]
+        groups.sort(key=lambda g: -sum(sorted(row[i] for i in g)[-2:]))
+        open_to = [i for group in groups[:groups_per_token] for i in group]
+        assert chosen == sorted(open_to, key=lambda i: -row[i])[:k]
+
+
+def test_without_groups_all_experts_are_open():
+    scores = torch.tensor([[0.1, 0.9, 0.5, 0.7]])
+    assert best_experts(scores, 2, None, None)[1].tolist() == [[1, 3]]

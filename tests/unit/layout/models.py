@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.blocks import LatentAttention, RouterShape
 
 
 class ExpertNames(NamedTuple):
@@ -14,11 +15,13 @@ class ExpertNames(NamedTuple):
     down: str
 
 
+_IN_MLP = ExpertNames("mlp.gate.weight", "mlp.experts", "gate_proj", "up_proj", "down_proj")
 EXPERT_NAMES: Mapping[str, ExpertNames] = {
     "mixtral": ExpertNames(
         "block_sparse_moe.gate.weight", "block_sparse_moe.experts", "w1", "w3", "w2"
     ),
-    "qwen3_moe": ExpertNames("mlp.gate.weight", "mlp.experts", "gate_proj", "up_proj", "down_proj"),
+    "qwen3_moe": _IN_MLP,
+    "deepseek_v3": _IN_MLP,
 }
 
 
@@ -40,6 +43,26 @@ def architecture(**changes) -> Architecture:
 
 def moe(family="mixtral", **changes) -> Architecture:
     return architecture(family=family, **{"num_experts": 4, **changes})
+
+
+LATENT = LatentAttention(q_rank=8, kv_rank=12, rope_size=4, nope_size=2, value_size=3)
+
+
+def deepseek(**changes) -> Architecture:
+    """Layers of both kinds: one of 4 is dense."""
+    sizes = dict(
+        family="deepseek_v3",
+        num_kv_heads=8,
+        head_size=6,
+        ffn_size=4,
+        num_experts=4,
+        num_dense_layers=1,
+        dense_ffn_size=12,
+        shared_ffn_size=8,
+        latent=LATENT,
+        router=RouterShape(True, 2, 1, 2.5, True),
+    )
+    return architecture(**{**sizes, **changes})
 
 
 def _config(family, sizes, **more):
@@ -68,6 +91,16 @@ LLAMA_31_405B = _config(
     mlp_bias=False,
     tie_word_embeddings=False,
 )
+
+DEEPSEEK_ROPE = {
+    "type": "yarn",
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "factor": 40,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+}
 
 PUBLISHED = {
     "Llama-3.1-405B": (LLAMA_31_405B, 405_853_388_800),
@@ -154,6 +187,52 @@ PUBLISHED = {
             mlp_only_layers=[],
         ),
         30_532_122_624,
+    ),
+    "DeepSeek-V3": (
+        _config(
+            "deepseek_v3",
+            (61, 7168, 18432, 128, 128, 129280),
+            first_k_dense_replace=3,
+            kv_lora_rank=512,
+            max_position_embeddings=163840,
+            moe_intermediate_size=2048,
+            moe_layer_freq=1,
+            n_group=8,
+            n_routed_experts=256,
+            n_shared_experts=1,
+            norm_topk_prob=True,
+            num_experts_per_tok=8,
+            num_nextn_predict_layers=1,
+            q_lora_rank=1536,
+            qk_nope_head_dim=128,
+            qk_rope_head_dim=64,
+            rms_norm_eps=1e-6,
+            rope_scaling=DEEPSEEK_ROPE,
+            routed_scaling_factor=2.5,
+            scoring_func="sigmoid",
+            topk_group=4,
+            topk_method="noaux_tc",
+            v_head_dim=128,
+        ),
+        671_026_419_200,
+    ),
+    "Kimi-K2": (
+        _config(
+            "kimi_k2",
+            (61, 7168, 18432, 64, 64, 163840),
+            first_k_dense_replace=1,
+            max_position_embeddings=131072,
+            n_group=1,
+            n_routed_experts=384,
+            norm_topk_prob=True,
+            rope_scaling=DEEPSEEK_ROPE | {"factor": 32.0},
+            rope_theta=50000.0,
+            routed_scaling_factor=2.827,
+            scoring_func="sigmoid",
+            topk_group=1,
+            topk_method="noaux_tc",
+        ),
+        1_026_408_232_448,
     ),
 }
 """Contents of `config.json` and number of parameters; tied embeddings count once."""

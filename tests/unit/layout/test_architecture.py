@@ -2,12 +2,14 @@
 
 import json
 import re
+from math import prod
 
 import pytest
 
-from tests.mpi.any_models import MODELS, OTHER_IN_VLLM, UNKNOWN_TO_VLLM
+from tests.mpi.any_models import LATENT, MODELS, NO_AUX, OTHER_IN_VLLM, UNKNOWN_TO_VLLM
 from tests.unit.layout.models import LLAMA_31_ROPE, PUBLISHED
 from verl_hpc.errors import LayoutError, ModelError
+from verl_hpc.hf.model import resolved
 from verl_hpc.layout.architecture import architecture_from, read_architecture
 from verl_hpc.layout.families import FAMILIES
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
@@ -23,6 +25,7 @@ PHI = PUBLISHED["Phi-4"][0]
 ERNIE = PUBLISHED["ERNIE-4.5-0.3B-PT"][0]
 MISTRAL = PUBLISHED["Mistral-7B-v0.3"][0]
 QWEN = PUBLISHED["Qwen2.5-7B"][0]
+DEEPSEEK = PUBLISHED["DeepSeek-V3"][0]
 
 
 def without(config, *names):
@@ -33,8 +36,10 @@ def without(config, *names):
 def test_parameters_of_published_models(model):
     config, parameters = PUBLISHED[model]
     arch = architecture_from(config)
+    tensors = arch.tensors()
     assert arch.num_parameters == parameters
-    assert sum(spec.num_bytes for spec in arch.tensors().values()) == 2 * parameters
+    in_float32 = sum(prod(tensors[name].shape) for name in arch.buffers)
+    assert sum(spec.num_bytes for spec in tensors.values()) == 2 * (parameters + in_float32)
     assert sum(spec.num_bytes for spec in arch.tensors("float32").values()) == 4 * parameters
 
 
@@ -63,9 +68,10 @@ def test_a_known_family_is_refused_with_what_it_needs(family, needs):
 def test_what_has_no_table_or_is_refused_is_transformers_name():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-    tables = (FAMILIES, BY_NAME, NOT_TRAINED)
-    assert len({*FAMILIES, *BY_NAME, *NOT_TRAINED}) == sum(map(len, tables))
-    assert NOT_MAPPED.keys() <= BY_NAME.keys()
+    mixtures = {name for name, family in FAMILIES.items() if family.table.expert_rows}
+    assert not {*FAMILIES, *BY_NAME} & NOT_TRAINED.keys()
+    assert FAMILIES.keys() & BY_NAME.keys() == mixtures
+    assert NOT_MAPPED.keys() <= BY_NAME.keys() - mixtures
     unknown = {*BY_NAME, *NOT_TRAINED} - CONFIG_MAPPING_NAMES.keys()
     assert unknown == {"kimi_k2", "qwen"}
     # Every one of them was trained in tests, by the engine that it says.
@@ -80,7 +86,7 @@ def test_a_family_without_a_table_has_the_tensors_of_its_files(tmp_path):
     files = safetensors_shard_map(model)
     assert arch.tensors("float32") == files.tensors
     assert arch.num_parameters == files.num_bytes // 4
-    with pytest.raises(LayoutError, match="'olmo2' has no layer table: .*engine: fsdp alone"):
+    with pytest.raises(LayoutError, match="'olmo2': it has no layer table.*engine: fsdp alone"):
         check_megatron_layout(arch, TrainLayout())
     (model / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"config.json alone does not .* no \*.safetensors"):
@@ -162,6 +168,27 @@ def test_tensors_are_those_of_transformers(family, tied):
     assert ("lm_head.weight" in theirs) is not tied
 
 
+MIXTURES = {
+    "mixtral": {"num_local_experts": 4},
+    "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 24},
+    "deepseek_v3": LATENT | NO_AUX,
+    "direct queries": LATENT | NO_AUX | {"q_lora_rank": None, "n_shared_experts": 2},
+}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_tensors_of_mixtures_are_those_that_transformers_saves(tmp_path, name):
+    """Files have each expert on its own, and a router's bias; by table, and by names."""
+    model = make_tiny_model(
+        tmp_path, name.replace("direct queries", "deepseek_v3"), **MIXTURES[name]
+    )
+    arch, by_name = read_architecture(model), read_architecture(model, "fsdp")
+    assert (arch.is_mapped, by_name.is_mapped) == (True, False)
+    assert arch.tensors("float32") == safetensors_shard_map(model).tensors
+    assert arch.tensors() == (found := resolved(by_name)).tensors(arch.dtype)
+    assert arch.buffers == found.buffers
+
+
 READ_ALIKE = {
     "num_key_value_heads": "num_kv_heads",
     "head_dim": "head_size",
@@ -177,14 +204,18 @@ READ_ALIKE = {
 def test_what_a_config_leaves_out_is_as_in_transformers(family):
     from transformers import AutoConfig
 
-    theirs = AutoConfig.for_model(family)
+    theirs = AutoConfig.for_model("deepseek_v3" if family == "kimi_k2" else family)
     sizes = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
     given = {name: getattr(theirs, name) for name in (*sizes, "vocab_size")}
     experts = {"num_experts": 128} if FAMILIES[family].table.expert_rows else {}
+    if FAMILIES[family].sigmoid_router:  # which vLLM does not take for granted
+        experts = NO_AUX | {"norm_topk_prob": True}
     given |= {"model_type": family, "use_sliding_window": False}
     ours = architecture_from(given | experts)
     for name, attribute in READ_ALIKE.items():
-        if (value := getattr(theirs, name, None)) is not None:
+        if ours.latent is not None and name == "head_dim":  # theirs is that of rotated parts
+            assert ours.latent.rope_size == theirs.head_dim
+        elif (value := getattr(theirs, name, None)) is not None:
             assert getattr(ours, attribute) == value, name
     assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
     assert ours.rope_scaling is None
@@ -298,6 +329,23 @@ REFUSED = [
         "rope_parameters.full_attention",
     ),
     (LLAMA, {"is_encoder_decoder": True}, "is_encoder_decoder = True"),
+    # what Megatron-core's router by sigmoids, or vLLM, would compute otherwise
+    (DEEPSEEK, {"scoring_func": "softmax"}, "scoring_func = 'softmax'", "computed with 'sigmoid'"),
+    (without(DEEPSEEK, "topk_method"), {}, "topk_method = None", "set it to 'noaux_tc'"),
+    (DEEPSEEK, {"norm_topk_prob": False}, "norm_topk_prob = False", "computed with True"),
+    (DEEPSEEK, {"n_group": 7}, "n_group = 7 and topk_group = 4 with 256 experts"),
+    (DEEPSEEK, {"topk_group": 9}, "n_group = 8 and topk_group = 9"),
+    (DEEPSEEK, {"first_k_dense_replace": 61}, "first_k_dense_replace = 61", "61 layers"),
+    (DEEPSEEK, {"moe_layer_freq": 2}, "dense layers among mixture-of-experts layers"),
+    (DEEPSEEK, {"n_routed_experts": 0}, "mixture of experts", "n_routed_experts"),
+    (DEEPSEEK, {"kv_lora_rank": None}, "kv_lora_rank = null", "needs this size"),
+    (DEEPSEEK, {"num_key_value_heads": 64}, "num_key_value_heads = 64", "as many of both"),
+    (DEEPSEEK, {"rope_interleave": False}, "rope_interleave = False"),
+    (
+        DEEPSEEK,
+        {"rope_scaling": {"type": "linear", "factor": 2}},
+        *("rope_type = 'linear'", "takes default and yarn"),
+    ),
     ({}, {}, "model_type = None", "whose model_type names its family"),
     (LLAMA, {"model_type": {}}, "model_type = {}", "whose model_type names its family"),
 ]

@@ -16,7 +16,7 @@ ENGINES = ("local", "transformer_engine", "vllm")
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_tensor_is_one_row_or_neighbours_in_one_parameter(family):
-    table = FAMILIES[family].table
+    table = architecture(family=family).layer_table
     names = [row.name for row in table.rows + table.expert_rows]
     assert table.is_fused == (len(set(names)) < len(names))
     assert [name for name, _ in groupby(names)] == list(dict.fromkeys(names))
@@ -32,7 +32,8 @@ def test_every_tensor_is_one_row_or_neighbours_in_one_parameter(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_that_are_fused_are_split_alike(family, engine):
     arch = architecture(family=family, num_experts=4)
-    for rows in (arch.layer_table.rows, arch.layer_table.expert_rows):
+    dense = FAMILIES[family].dense_table.where(arch.has)
+    for rows in (arch.layer_table.rows, arch.layer_table.expert_rows, dense.rows):
         for parameter, members in by_parameter(rows, engine).items():
             splits = {
                 row.split.removeprefix("query_").removeprefix("key_value_") for row in members

@@ -90,7 +90,6 @@ def test_from_megatron_and_back(head):
         (architecture(), dict(pp=2), "pipeline_parallel = 2"),
         (architecture(), dict(dp=2, cp=2), "context_parallel = 2"),
         (moe(), dict(dp=2, ep=2), "expert_parallel = 2"),
-        (moe(), dict(dp=2), "mixture of experts .mixtral."),
     ],
 )
 def test_what_it_does_not_do_is_named(arch, sizes, words):

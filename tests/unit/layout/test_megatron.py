@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.layout.models import EXPERT_NAMES, LLAMA_31_405B, architecture, moe
+from tests.unit.layout.models import (
+    EXPERT_NAMES,
+    LATENT,
+    LLAMA_31_405B,
+    architecture,
+    deepseek,
+    moe,
+)
 from tests.unit.layout.simulate import (
     check_memory,
     filled_memory,
@@ -21,6 +28,7 @@ from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map, padded_vocab
 from verl_hpc.layout.shard_map import shard_sizes
+from verl_hpc.layout.vllm import vllm_shard_map
 
 
 def vocabulary(table, tp, t, multiple):
@@ -43,6 +51,32 @@ def attention(arch, tp, t, values, ours, theirs):
     return parameters
 
 
+def latent_attention(arch, tp, t, values, ours, theirs, backend):
+    """Heads are split by rows; every rank has the whole down projections."""
+    down = ["q_a_proj", "kv_a_proj_with_mqa"] if arch.latent.q_rank else ["kv_a_proj_with_mqa"]
+    up = ["q_b_proj" if arch.latent.q_rank else "q_proj", "kv_b_proj"]
+    norms = ["q_a_layernorm", "kv_a_layernorm"][-len(down) :]
+    own = {
+        "q_proj": "linear_q_proj.weight",
+        "q_a_proj": "linear_q_down_proj.weight",
+        "q_b_proj": "linear_q_up_proj.weight",
+        "kv_a_proj_with_mqa": "linear_kv_down_proj.weight",
+        "kv_b_proj": "linear_kv_up_proj.weight",
+        "q_a_layernorm": "q_layernorm.weight",
+        "kv_a_layernorm": "kv_layernorm.weight",
+    }
+    if backend == "transformer_engine":
+        own["q_a_layernorm"] = "linear_q_up_proj.layer_norm_weight"
+        own["kv_a_layernorm"] = "linear_kv_up_proj.layer_norm_weight"
+    parts = dict.fromkeys(up, tp) | dict.fromkeys([*down, *norms], 1)
+    parameters = {
+        f"{ours}.{own[name]}": split(values[f"{theirs}.{name}.weight"], n, t % n)
+        for name, n in parts.items()
+    }
+    output = split(values[f"{theirs}.o_proj.weight"], tp, t, axis=1)
+    return parameters | {f"{ours}.linear_proj.weight": output}
+
+
 def swiglu(ours, gate, up, down, parts, part):
     """Rows of the gate over rows of the up projection; columns of the down projection."""
     return {
@@ -60,19 +94,40 @@ def experts(arch, layout, place, values, ours, theirs):
         base = f"{theirs}.{names.experts}.{place // etp % ep * per_rank + local}"
         matrices = (values[f"{base}.{n}.weight"] for n in (names.gate, names.up, names.down))
         parameters |= swiglu(f"{ours}.experts.local_experts.{local}", *matrices, etp, place % etp)
+    if arch.shared_ffn_size:
+        base, t = f"{theirs}.mlp.shared_experts", place % layout.tp
+        matrices = (values[f"{base}.{n}_proj.weight"] for n in ("gate", "up", "down"))
+        parameters |= swiglu(f"{ours}.shared_experts", *matrices, layout.tp, t)
+    if arch.router.has_bias:
+        bias = values[f"{theirs}.mlp.gate.e_score_correction_bias"]
+        parameters[f"{ours}.router.expert_bias"] = bias
     return parameters
 
 
-def decoder_layer(arch, layout, rank, values, ours, theirs):
+def respelt(name, backend):
+    """Transformer Engine has a rank's experts as parameters of one module."""
+    if backend == "local":
+        return name
+    return re.sub(r"local_experts\.(\d+)\.(linear_fc\d\.weight)", r"\2\1", name)
+
+
+def decoder_layer(arch, layout, rank, values, ours, theirs, backend):
     t, place = rank % layout.tp, rank % (layout.tp * layout.dp)
     parameters = {
         f"{ours}.input_layernorm.weight": values[f"{theirs}.input_layernorm.weight"],
         f"{ours}.pre_mlp_layernorm.weight": values[f"{theirs}.post_attention_layernorm.weight"],
     }
     names = f"{ours}.self_attention", f"{theirs}.self_attn"
-    parameters |= attention(arch, layout.tp, t, values, *names)
-    if arch.is_moe:
-        return parameters | experts(arch, layout, place, values, f"{ours}.mlp", theirs)
+    if arch.latent:
+        parameters |= latent_attention(arch, layout.tp, t, values, *names, backend)
+    else:
+        parameters |= attention(arch, layout.tp, t, values, *names)
+    if arch.is_moe and int(theirs.split(".")[-1]) >= arch.num_dense_layers:
+        parameters |= experts(arch, layout, place, values, f"{ours}.mlp", theirs)
+        return {respelt(n, backend): value for n, value in parameters.items()}
+    if backend == "transformer_engine":
+        norm = parameters.pop(f"{ours}.pre_mlp_layernorm.weight")
+        parameters[f"{ours}.mlp.linear_fc1.layer_norm_weight"] = norm
     matrices = (values[f"{theirs}.mlp.{n}_proj.weight"] for n in ("gate", "up", "down"))
     return parameters | swiglu(f"{ours}.mlp", *matrices, layout.tp, t)
 
@@ -86,7 +141,7 @@ def output_layer(arch, layout, rank, values, multiple, head):
     return {"output_layer.weight": vocabulary(table, layout.tp, rank % layout.tp, multiple)}
 
 
-def local_tensors(arch, layout, rank, values, multiple, head="language_model"):
+def local_tensors(arch, layout, rank, values, multiple, head="language_model", backend="local"):
     """What one rank allocates and loads; layers must divide evenly over the virtual stages."""
     stage = rank // (layout.tp * layout.dp)
     parameters = {}
@@ -99,7 +154,7 @@ def local_tensors(arch, layout, rank, values, multiple, head="language_model"):
         for local in range(per_stage):
             ours = f"chunk{chunk}.decoder.layers.{local}"
             theirs = f"model.layers.{(chunk * layout.pp + stage) * per_stage + local}"
-            parameters |= decoder_layer(arch, layout, rank, values, ours, theirs)
+            parameters |= decoder_layer(arch, layout, rank, values, ours, theirs, backend)
     if stage == layout.pp - 1:
         end = f"chunk{layout.vpp - 1}"
         parameters[f"{end}.decoder.final_layernorm.weight"] = values["model.norm.weight"]
@@ -159,6 +214,21 @@ def test_memory_of_experts(family, ep, etp, pp):
     check(moe(family), TrainLayout(tp=2, dp=2, pp=pp, ep=ep, etp=etp))
 
 
+@pytest.mark.parametrize("ep, etp", [(1, 1), (2, 1), (4, 1), (2, 2), (1, 2)])
+@pytest.mark.parametrize("pp, vpp", [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize("q_rank", [None, 8])
+def test_memory_of_latent_attention_and_layers_of_two_kinds(ep, etp, pp, vpp, q_rank):
+    arch = deepseek(latent=replace(LATENT, q_rank=q_rank))
+    check(arch, TrainLayout(tp=2, dp=2, pp=pp, vpp=vpp, ep=ep, etp=etp))
+
+
+@pytest.mark.parametrize("layout", [TrainLayout(tp=4), TrainLayout(tp=2, dp=2, pp=2)], ids=str)
+@pytest.mark.parametrize("q_rank", [None, 8])
+def test_memory_of_latent_attention_in_transformer_engine(layout, q_rank):
+    arch = deepseek(latent=replace(LATENT, q_rank=q_rank))
+    check(arch, layout, backend="transformer_engine")
+
+
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_more_ranks_than_key_value_heads(tp):
     """A rank then holds part of a group: rows of q alone, or the end of q with k and v."""
@@ -179,15 +249,15 @@ def test_transformer_engine_only_spells_differently(arch):
     if not arch.is_moe:
         fused_norms["pre_mlp_layernorm.weight"] = "mlp.linear_fc1.layer_norm_weight"
 
-    def respelt(name):
+    def spelt(name):
         for ours, theirs in fused_norms.items():
             name = name.replace(ours, theirs)
-        return re.sub(r"local_experts\.(\d+)\.(linear_fc\d\.weight)", r"\2\1", name)
+        return respelt(name, "transformer_engine")
 
     layout = TrainLayout(tp=2, pp=2, ep=2 if arch.is_moe else 1)
     local = megatron_shard_map(arch, layout)
     fused = megatron_shard_map(arch, layout, backend="transformer_engine")
-    assert [respelt(r.view.name) for r in local.regions] == [r.view.name for r in fused.regions]
+    assert [spelt(r.view.name) for r in local.regions] == [r.view.name for r in fused.regions]
     for ours, theirs in zip(local.regions, fused.regions, strict=True):
         view = replace(ours.view, name=theirs.view.name)
         assert replace(ours, view=view) == theirs
@@ -198,6 +268,18 @@ def test_the_map_may_start_at_any_rank_and_travel_in_any_type():
     shard_map = megatron_shard_map(architecture(), layout, dtype="bfloat16")
     assert shard_map.holders == (6, 7)
     assert {spec.dtype for spec in shard_map.tensors.values()} == {"bfloat16"}
+
+
+def test_a_bias_of_a_router_travels_in_float32():
+    arch = deepseek(num_layers=2)
+    for shard_map in (
+        megatron_shard_map(arch, TrainLayout(tp=2), dtype="bfloat16"),
+        vllm_shard_map(arch, [(0, 1)], "bfloat16"),
+    ):
+        kinds = {name: spec.dtype for name, spec in shard_map.tensors.items()}
+        bias = "model.layers.1.mlp.gate.e_score_correction_bias"
+        assert kinds.pop(bias) == "float32" and arch.buffers == {bias}
+        assert set(kinds.values()) == {"bfloat16"}
 
 
 def test_bytes_of_llama_405b_on_4096_ranks():
@@ -234,6 +316,17 @@ WIDE = architecture(num_heads=12, num_kv_heads=4, ffn_size=12)
             ["tensor_parallel = 8", "20 rows", "query, key and value", "divisor of 4"],
         ),
         (architecture(), TrainLayout(ep=2), ["expert_parallel = 2", "no experts"]),
+        (deepseek(), TrainLayout(tp=3), ["tensor_parallel = 3", "8 attention heads"]),
+        (
+            deepseek(dense_ffn_size=6),
+            TrainLayout(tp=4, dp=1),
+            ["tensor_parallel = 4", "6 ffn size of dense layers"],
+        ),
+        (
+            deepseek(shared_ffn_size=6),
+            TrainLayout(tp=4),
+            ["tensor_parallel = 4", "6 ffn size of shared experts"],
+        ),
         (moe(), TrainLayout(dp=3, ep=3), ["expert_parallel = 3", "4 experts"]),
         (moe(), TrainLayout(tp=8, etp=3), ["expert_tensor_parallel = 3", "8 ffn size"]),
         (

@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.layout.models import architecture, moe
+from tests.unit.layout.models import LATENT, architecture, deepseek, moe
 from tests.unit.layout.partitions import pairs, relabelled
 from tests.unit.layout.simulate import carry_out, elements_of, filled_memory
 from verl_hpc.errors import LayoutError
@@ -111,11 +112,14 @@ def test_any_training_layout_to_any_other(data):
     check(source, target, nodes_of(num_ranks, per_node))
 
 
-@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+MIXTURES = [moe("mixtral"), moe("qwen3_moe"), deepseek()]
+
+
+@pytest.mark.parametrize("mixture", MIXTURES, ids=lambda arch: arch.family)
 @pytest.mark.parametrize("ep, etp", [(1, 1), (2, 1), (4, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("backend", ["local", "transformer_engine"])
-def test_experts_move_from_expert_parallel_to_stacked(family, ep, etp, backend):
-    arch = moe(family, num_layers=2)
+def test_experts_move_from_expert_parallel_to_stacked(mixture, ep, etp, backend):
+    arch = replace(mixture, num_layers=2)
     layout = TrainLayout(tp=2, dp=2, pp=2, ep=ep, etp=etp)
     source = megatron_shard_map(arch, layout, backend=backend, vocab_multiple=8)
     for rollout_tp, are_whole in ((1, False), (2, False), (2, True), (4, True)):
@@ -123,6 +127,40 @@ def test_experts_move_from_expert_parallel_to_stacked(family, ep, etp, backend):
         replicas = generation_groups(layout.grid, rollout_tp, grouping)
         target = vllm_shard_map(arch, replicas, expert_parallel=are_whole)
         check(source, target, nodes_of(8, 4))
+
+
+@settings(max_examples=8)
+@given(st.data())
+def test_latent_attention_moves_between_any_layouts(data):
+    """Stages of unequal numbers of layers, dense ones among them, into Transformer Engine's layers
+    and into vLLM."""
+
+    layouts = st.sampled_from(
+        [
+            TrainLayout(tp=1, pp=2, vpp=2, dp=2, ep=2),
+            TrainLayout(tp=2, pp=4, ep=2),
+            TrainLayout(tp=4, dp=2, ep=4, etp=2),
+            TrainLayout(tp=2, pp=2, dp=2, etp=2),
+            TrainLayout(dp=4, ep=4),
+        ]
+    )
+    q_rank = data.draw(st.sampled_from([None, 8]), label="q_rank")
+    arch = deepseek(
+        num_layers=data.draw(st.integers(6, 7), label="layers"),
+        num_dense_layers=data.draw(st.integers(0, 3), label="dense"),
+        vocab_size=20,
+        latent=replace(LATENT, q_rank=q_rank),
+    )
+    before, after = data.draw(layouts, label="from"), data.draw(layouts, label="to")
+    source = megatron_shard_map(arch, before, vocab_multiple=2)
+    num_ranks = max(before.num_ranks, after.num_ranks)
+    if data.draw(st.booleans(), label="to vLLM"):
+        tp = data.draw(st.sampled_from([1, 2, 4]), label="rollout tp")
+        replicas = [tuple(range(first, first + tp)) for first in range(0, 4, tp)]
+        target = vllm_shard_map(arch, replicas, None, data.draw(st.booleans(), label="whole"))
+    else:
+        target = megatron_shard_map(arch, after, vocab_multiple=4, backend="transformer_engine")
+    check(source, target, nodes_of(num_ranks, 4))
 
 
 def test_disjoint_ranks_train_and_generate():

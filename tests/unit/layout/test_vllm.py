@@ -1,9 +1,11 @@
 """vLLM's memory, built tensor by tensor with numpy, against the shard map."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tests.unit.layout.models import EXPERT_NAMES, architecture, moe
+from tests.unit.layout.models import EXPERT_NAMES, LATENT, architecture, deepseek, moe
 from tests.unit.layout.simulate import (
     check_memory,
     filled_memory,
@@ -33,6 +35,24 @@ def attention(arch, tp, t, values, prefix):
     for head in "qk" * arch.qk_norm:
         parameters[f"{prefix}.{head}_norm.weight"] = values[f"{prefix}.{head}_norm.weight"]
     return parameters
+
+
+def latent_attention(arch, tp, t, values, prefix):
+    """Down projections whole in one parameter, or alone where queries have none; heads split."""
+    q_a, kv_a = f"{prefix}.q_a_proj.weight", f"{prefix}.kv_a_proj_with_mqa.weight"
+    split_by_rows, whole = ["kv_b_proj"], ["kv_a_layernorm"]
+    if arch.latent.q_rank:
+        fused = np.concatenate([values[q_a], values[kv_a]])
+        parameters = {f"{prefix}.fused_qkv_a_proj.weight": fused}
+        split_by_rows, whole = [*split_by_rows, "q_b_proj"], [*whole, "q_a_layernorm"]
+    else:
+        parameters = {kv_a: values[kv_a]}
+        split_by_rows += ["q_proj"]
+    names = [f"{prefix}.{name}.weight" for name in split_by_rows]
+    parameters |= {name: split(values[name], tp, t) for name in names}
+    parameters |= {f"{prefix}.{n}.weight": values[f"{prefix}.{n}.weight"] for n in whole}
+    output = f"{prefix}.o_proj.weight"
+    return parameters | {output: split(values[output], tp, t, axis=1)}
 
 
 def mlp(tp, t, values, prefix):
@@ -79,10 +99,16 @@ def local_tensors(arch, tp, t, values, expert_parallel=False):
     for layer in range(arch.num_layers):
         prefix = f"model.layers.{layer}"
         parameters |= {f"{prefix}.{norm}": values[f"{prefix}.{norm}"] for norm in NORMS}
-        parameters |= attention(arch, tp, t, values, f"{prefix}.self_attn")
+        of_attention = latent_attention if arch.latent else attention
+        parameters |= of_attention(arch, tp, t, values, f"{prefix}.self_attn")
         of_experts = whole_experts if expert_parallel else experts
-        if arch.is_moe:
+        if arch.is_moe and layer >= arch.num_dense_layers:
             parameters |= of_experts(arch, tp, t, values, prefix)
+            if arch.shared_ffn_size:
+                parameters |= mlp(tp, t, values, f"{prefix}.mlp.shared_experts")
+            if arch.router.has_bias:
+                bias = f"{prefix}.mlp.gate.e_score_correction_bias"
+                parameters[bias] = values[bias]
         else:
             parameters |= mlp(tp, t, values, f"{prefix}.mlp")
     parameters["model.norm.weight"] = values["model.norm.weight"]
@@ -133,6 +159,15 @@ def test_memory_of_every_rank(replicas, changes):
 @pytest.mark.parametrize("whole", [False, True])
 def test_memory_of_experts(replicas, family, whole):
     check(moe(family, num_layers=2, num_experts=8), replicas, expert_parallel=whole)
+
+
+@pytest.mark.parametrize("replicas", REPLICAS, ids=str)
+@pytest.mark.parametrize("q_rank", [None, 8])
+@pytest.mark.parametrize("whole", [False, True])
+def test_memory_of_latent_attention_and_layers_of_two_kinds(replicas, q_rank, whole):
+    sizes = {"num_experts": 8, "ffn_size": 8, "dense_ffn_size": 16}
+    arch = deepseek(num_layers=3, latent=replace(LATENT, q_rank=q_rank), **sizes)
+    check(arch, replicas, expert_parallel=whole)
 
 
 def test_whole_experts_need_no_ffn_size_that_divides():

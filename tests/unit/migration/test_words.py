@@ -282,7 +282,7 @@ def test_a_models_config_is_preferred_to_its_name(tmp_path):
     (model / "config.json").write_text(json.dumps({"model_type": "phimoe"}))
     assert "model_type = 'phimoe' is not supported" in model_at(str(model))[1]
     (model / "config.json").write_text(SIZES.read_text(encoding="utf-8"))
-    assert model_at(str(model)) == ("dense", "")
+    assert model_at(str(model)) == ("mapped", "")
 
 
 def test_the_family_of_a_models_name():
@@ -300,5 +300,5 @@ def test_the_family_of_a_models_name():
     refused = {n: f for n, f in families.items() if f and f not in BY_NAME}
     assert [n for n, f in refused.items() if f" a {f} " not in said[n]] == []
     assert [n for n in families.keys() - refused.keys() if said[n]] == []
-    kinds = {"qwen3_30b_a3b": "mixture", "Qwen3-8B": "dense", "mine": None, "gemma-7b": "by_name"}
+    kinds = {"qwen3_30b_a3b": "mapped", "Qwen3-8B": "mapped", "mine": None, "gemma-7b": "by_name"}
     assert {name: model_at(name)[0] for name in kinds} == kinds

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.config.trees import GAE, parse
-from tests.unit.layout.models import architecture
+from tests.unit.layout.models import architecture, deepseek, moe
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.published import Published
@@ -279,6 +279,31 @@ def test_what_is_not_mapped_of_tensors_that_hold_several_layers(changes, told):
     with pytest.raises(ConfigError, match=told):
         run_layouts(parse(**changes), fused, 1)
     run_layouts(parse(), fused, 1)
+
+
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"lora": {"rank": 4}}, "lora: adapters of a deepseek_v3's multi-latent attention"),
+        (
+            {"rollout__quantization": "fp8", "algorithm__correction": {}},
+            "rollout.quantization: scales of kv_b_proj of a deepseek_v3",
+        ),
+    ],
+)
+def test_what_is_not_mapped_of_latent_attention_and_layers_of_two_kinds(changes, told):
+    arch = deepseek(vocab_size=128, max_positions=1024)
+    with pytest.raises(ConfigError, match=told):
+        run_layouts(parse(**changes), arch, 1)
+    run_layouts(parse(parallel__pipeline_parallel=2), arch, 4)
+
+
+def test_a_router_without_a_bias_is_not_balanced_by_it():
+    changes = {"model__router": {"bias_update_rate": 0.001}}
+    run_layouts(parse(**changes), deepseek(vocab_size=128, max_positions=1024), 1)
+    told = "model.router.bias_update_rate = 0.001: the routers of a mixtral choose"
+    with pytest.raises(ConfigError, match=told):
+        run_layouts(parse(**changes), moe(vocab_size=128, max_positions=1024), 1)
 
 
 def stages(**parallel):

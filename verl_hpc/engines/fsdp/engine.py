@@ -50,7 +50,7 @@ class FsdpEngine(LayoutEngine):
 
     Raises:
         ClusterError: layers are to be compiled on a rank without a GPU.
-        LayoutError: a size other than data parallelism, or a mixture of experts.
+        LayoutError: a size other than data parallelism.
     """
 
     def __init__(

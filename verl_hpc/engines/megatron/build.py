@@ -10,23 +10,20 @@ from megatron.core import tensor_parallel
 from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch.nn.functional import silu
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
+from verl_hpc.engines.megatron.experts import expert_settings
+from verl_hpc.engines.megatron.latent import latent_settings, set_latent_rotary
 from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.precision import choose_backend, has_apex_gradient_fusion
-from verl_hpc.engines.megatron.spec import (
-    PackedRotaryEmbedding,
-    local_block_spec,
-    transformer_engine_spec,
-)
+from verl_hpc.engines.megatron.rotary import PackedRotaryEmbedding, rotary_scaling, softmax_scale
+from verl_hpc.engines.megatron.spec import local_block_spec, transformer_engine_block_spec
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
 from verl_hpc.layout.megatron import Backend, TrainLayout, megatron_shard_map, padded_vocab
-from verl_hpc.layout.pipeline import layers_per_stage
+from verl_hpc.layout.pipeline import layers_per_stage, stage_layers
 from verl_hpc.layout.shard_map import ShardMap
 
 VOCAB_MULTIPLE = 64
@@ -65,21 +62,25 @@ def transformer_config(
     """Return Megatron-core's settings for this model."""
     on_gpu = torch.cuda.is_available()
     fused = backend == "transformer_engine"
-    settings = _recompute_settings(parallel) | _expert_settings(arch, layout, fused)
+    settings = _recompute_settings(parallel) | expert_settings(arch, layout, fused)
     if fp8 is not None:
         settings |= {"fp8": fp8.format, "fp8_recipe": fp8.recipe}
+    if arch.latent is None:
+        settings["qk_layernorm"] = arch.qk_norm
+    else:
+        settings |= latent_settings(arch)
     if layout.pp > 1:
         settings["pipeline_model_parallel_layout"] = pipeline_layout(arch, layout)
-    return TransformerConfig(
+    kind = TransformerConfig if arch.latent is None else MLATransformerConfig
+    return kind(
         num_layers=arch.num_layers,
         hidden_size=arch.hidden_size,
-        ffn_hidden_size=arch.ffn_size,
+        ffn_hidden_size=arch.dense_ffn_size or arch.ffn_size,
         num_attention_heads=arch.num_heads,
         num_query_groups=arch.num_kv_heads,
         kv_channels=arch.head_size,
         normalization="RMSNorm",
         layernorm_epsilon=arch.norm_epsilon,
-        qk_layernorm=arch.qk_norm,
         gated_linear_unit=True,
         activation_func=silu,
         add_bias_linear=False,
@@ -115,34 +116,12 @@ def transformer_config(
         bias_dropout_fusion=on_gpu,
         rotary_interleaved=arch.rotary_interleaved,
         # Megatron-core calls Transformer Engine's kernel of packed rows without saying this.
-        apply_rope_fusion=fused and not arch.rotary_interleaved,
+        apply_rope_fusion=fused and not arch.rotary_interleaved and arch.latent is None,
         # The output layer needs Apex for it; Transformer Engine's do not (`fuse_weight_gradients`).
         gradient_accumulation_fusion=on_gpu and has_apex_gradient_fusion(),
         cross_entropy_loss_fusion=False,
         **settings,
     )
-
-
-def _expert_settings(arch: Architecture, layout: TrainLayout, fused: bool) -> dict[str, Any]:
-    """Return the settings of a mixture of experts: no token is dropped, and `routers` adds the
-    routers' losses."""
-    if not arch.is_moe:
-        return {}
-    return {
-        "num_moe_experts": arch.num_experts,
-        "moe_ffn_hidden_size": arch.ffn_size,
-        "moe_router_topk": arch.experts_per_token,
-        # A softmax over the chosen ones is the softmax over all of them, renormalised.
-        "moe_router_pre_softmax": not arch.renormalise_router,
-        "moe_router_dtype": "fp32",
-        "moe_router_load_balancing_type": "none",
-        "moe_aux_loss_coeff": 0.0,
-        "moe_grouped_gemm": fused,
-        # The routers' fusion knows no router replay (`moe_utils.topk_routing_with_score_function`).
-        "moe_permute_fusion": fused,
-        "expert_model_parallel_size": layout.ep,
-        "expert_tensor_parallel_size": layout.etp,
-    }
 
 
 def _recompute_settings(parallel: ParallelConfig) -> dict[str, Any]:
@@ -155,36 +134,6 @@ def _recompute_settings(parallel: ParallelConfig) -> dict[str, Any]:
             "recompute_num_layers": parallel.recompute_num_layers or 1,
         }
     return settings | {"recompute_modules": list(parallel.recompute_modules or ["mlp"])}
-
-
-def rotary_scaling(arch: Architecture) -> tuple[torch.Tensor, float] | None:
-    """Return (head_size / 2,) float32 inverse frequencies and the factor of sines and cosines; None
-    if positions are not scaled.
-
-    llama3 is Llama 3.1's scaling, linear divides all frequencies (arXiv 2306.15595), yarn divides
-    those of long waves and also scales attention (arXiv 2309.00071).
-    """
-    if arch.rope_scaling is None:
-        return None
-    config = LlamaConfig(
-        hidden_size=arch.hidden_size,
-        num_attention_heads=arch.num_heads,
-        head_dim=arch.head_size,
-        max_position_embeddings=arch.max_positions,
-        rope_parameters={**arch.rope_scaling, "rope_theta": arch.rope_theta},
-    )
-    scale = ROPE_INIT_FUNCTIONS[arch.rope_scaling["rope_type"]]
-    frequencies, factor = scale(config, torch.device("cpu"))
-    return frequencies, float(factor)
-
-
-def softmax_scale(arch: Architecture) -> float | None:
-    """Return attention's scale with the factor of `rotary_scaling` on both queries and keys; None
-    for the usual scale."""
-    scaling = rotary_scaling(arch)
-    if scaling is None or scaling[1] == 1.0:
-        return None
-    return float(scaling[1] ** 2 * arch.head_size**-0.5)
 
 
 def pipeline_layout(arch: Architecture, layout: TrainLayout) -> list[list[str]]:
@@ -238,16 +187,13 @@ def _build_chunk(
     chunk: int,
 ) -> GPTModel:
     layout = groups.layout
-    stage = chunk if layout.vpp > 1 else None
     to_one_number = head in HEAD_TENSORS
-    spec = (
-        transformer_engine_spec(arch.qk_norm, arch.num_experts)
-        if backend == "transformer_engine"
-        else local_block_spec(config, stage, arch, groups.pp.rank())
-    )
+    counts = layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
+    layers = stage_layers(counts, groups.pp.rank(), chunk)
+    block_spec = local_block_spec if backend == "local" else transformer_engine_block_spec
     model = GPTModel(
         config,
-        spec,
+        block_spec(arch, layers),
         vocab_size=padded_vocab(arch.vocab_size, layout.tp, VOCAB_MULTIPLE),
         max_sequence_length=arch.max_positions,
         pre_process=groups.pp.rank() == 0 and chunk == 0,
@@ -257,8 +203,23 @@ def _build_chunk(
         share_embeddings_and_output_weights=arch.tied_embeddings and not to_one_number,
         position_embedding_type="rope",
         rotary_base=arch.rope_theta,
-        vp_stage=stage,
+        vp_stage=chunk if layout.vpp > 1 else None,
     )
+    if arch.latent is None:
+        _set_rotary(model, config, arch, backend)
+    else:
+        set_latent_rotary(model, config, arch)
+    if to_one_number and model.post_process:
+        model.output_layer = ValueHead(config, groups.tp)
+    if config.use_cpu_initialization:
+        return model
+    return model.cuda(torch.cuda.current_device())
+
+
+def _set_rotary(
+    model: GPTModel, config: TransformerConfig, arch: Architecture, backend: Backend
+) -> None:
+    """Give a chunk the rotary embedding of packed rows, and the frequencies of scaled positions."""
     if backend == "local":
         model.rotary_pos_emb = PackedRotaryEmbedding(
             kv_channels=arch.head_size,
@@ -270,8 +231,3 @@ def _build_chunk(
     if (scaling := rotary_scaling(arch)) is not None:
         rotary = model.rotary_pos_emb
         rotary.inv_freq = scaling[0].to(rotary.inv_freq.device)
-    if to_one_number and model.post_process:
-        model.output_layer = ValueHead(config, groups.tp)
-    if config.use_cpu_initialization:
-        return model
-    return model.cuda(torch.cuda.current_device())

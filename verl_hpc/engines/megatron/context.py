@@ -67,11 +67,11 @@ class SplitAttention:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """Attend from (T / n, heads, size) inputs to (T / n, heads, size); keys and values may have
-        fewer heads."""
-        num_keys = key.shape[1]
-        both = gather_from_sequence_parallel_region(torch.cat([key, value], 1), group=self._group)
-        key, value = both.index_select(0, self._split.order).split(num_keys, dim=1)
+        """Attend from (T / n, heads, size) inputs to (T / n, heads, size of values); keys and
+        values may have fewer heads, and values another size."""
+        sizes = [key.shape[-1], value.shape[-1]]
+        both = gather_from_sequence_parallel_region(torch.cat([key, value], -1), group=self._group)
+        key, value = both.index_select(0, self._split.order).split(sizes, dim=-1)
         parts = []
         for own, seen in self._pieces():
             q, k, v = (t.transpose(0, 1) for t in (query[own], key[seen], value[seen]))

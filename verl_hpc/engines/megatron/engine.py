@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -25,6 +26,7 @@ from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.parameters import (
     mark_sharded,
     memory_of,
+    named_biases,
     named_parameters,
     primary_regions_of,
     share_frozen,
@@ -109,8 +111,10 @@ class MegatronEngine(LayoutEngine):
             if lora is not None:
                 self.adapters = self._add_adapters(chunks, lora)
             self.parameters = named_parameters(chunks)
+            self._biases = named_biases(chunks)
             shared = share_frozen(self.parameters, base.parameters if base is not None else {})
             zero(parameter for parameter in self.parameters.values() if parameter not in shared)
+            zero(self._biases.values())
             self._mark_sharded()
             # Without an optimizer (a reference model) there is nothing to reduce or to shard.
             self._chunks = wrap_data_parallel(self._config, chunks) if optimizer else chunks
@@ -118,7 +122,7 @@ class MegatronEngine(LayoutEngine):
                 fuse_weight_gradients(self._chunks)
             self.weights: Mapping[str, torch.Tensor] = {
                 name: parameter.detach() for name, parameter in self.parameters.items()
-            }
+            } | self._biases
             self.optimizer: Optimizer | None = None
             if optimizer is not None:
                 self.optimizer = self._build_optimizer(optimizer)
@@ -172,7 +176,8 @@ class MegatronEngine(LayoutEngine):
     def _mark_sharded(self) -> None:
         own = [n for n in self.trained_map.tensors if n not in self.shard_map.tensors]
         everything = union([self.shard_map, self.trained_map.restricted_to(own)])
-        mark_sharded(self.parameters, self.layout, everything, dist.get_rank())
+        everyone = self.parameters | self._biases
+        mark_sharded(everyone, self.layout, everything, dist.get_rank())
         if self.adapters is not None:
             self.adapters.mark_experts()
 
@@ -222,6 +227,13 @@ class MegatronEngine(LayoutEngine):
             return self._passes.run(
                 sequences, plan, temperature, consume, forward_only=not trains, wanted=wanted
             )
+
+    def update(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics = super().update(*args, **kwargs)
+        # An update that was skipped changes nothing.
+        if self._routers is not None and math.isfinite(metrics["grad_norm"]):
+            self._routers.balance()
+        return metrics
 
     def _routing(self, wanted: OutputOptions) -> dict[str, float]:
         metrics = self._routers.end() if self._routers is not None else {}

@@ -25,6 +25,22 @@ def named_parameters(chunks: Sequence[Any]) -> dict[str, torch.nn.Parameter]:
     }
 
 
+def named_biases(chunks: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """Return the biases of routers' choices by the shard map's local names.
+
+    They are buffers in float32, whatever the parameters are.
+    """
+    biases = {}
+    for index, chunk in enumerate(chunks):
+        for name, module in chunk.named_modules():
+            if getattr(module, "expert_bias", None) is not None:
+                # A chunk in bfloat16 has made it one of them.
+                module._maintain_float32_expert_bias()
+                local = f"chunk{index}.{name.replace('module.', '')}.expert_bias"
+                biases[local] = module.expert_bias
+    return biases
+
+
 def share_frozen(
     parameters: Mapping[str, torch.nn.Parameter], base: Mapping[str, torch.nn.Parameter]
 ) -> frozenset[torch.nn.Parameter]:
@@ -48,7 +64,7 @@ def share_frozen(
     return frozenset(shared)
 
 
-def zero(parameters: Iterable[torch.nn.Parameter]) -> None:
+def zero(parameters: Iterable[torch.Tensor]) -> None:
     """Set parameters to zero: no transfer fills their padding."""
     with torch.no_grad():
         for parameter in parameters:
@@ -115,6 +131,8 @@ def memory_of(
             is_own = parameter.requires_grad or parameter not in shared
             if part == "parameters" or (is_own and parameter.requires_grad is (part == "trained")):
                 yield parameter.detach()
+        if part in ("parameters", "frozen"):
+            yield from named_biases(chunks).values()
 
     def candidates(part: Memory) -> Iterator[torch.Tensor]:
         if part in ("parameters", "trained", "frozen"):

@@ -16,7 +16,6 @@ from verl_hpc.engines.megatron.host_activations import HostActivations
 from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.router_replay import RouterReplay
 from verl_hpc.engines.megatron.rows import MicroBatch, MicroBatches, RoutedRow, RowParams
-from verl_hpc.engines.megatron.spec import PackedRotaryEmbedding
 from verl_hpc.engines.megatron.stages import stage_messages
 from verl_hpc.engines.protocol import NOTHING_MORE, OutputOptions
 from verl_hpc.engines.shared.micro_batches import Plan
@@ -150,8 +149,9 @@ class Passes:
     ) -> torch.Tensor:
         tokens, positions = (row.local(t[0])[None] for t in (row.tokens, row.positions))
         if self._is_local:
-            rotary: PackedRotaryEmbedding = _unwrap(model).rotary_pos_emb
-            rotary.positions = positions
+            # Latent attention finds them itself.
+            if (rotary := getattr(_unwrap(model), "rotary_pos_emb", None)) is not None:
+                rotary.positions = positions
             return model(tokens, positions, ticket, **self._options)
         # Of the whole row and with padding, which nothing before it reads: each rank finds its own.
         starts = row.cumulative_lengths

@@ -19,6 +19,7 @@ from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
+from verl_hpc.engines.megatron.expert_choice import best_experts
 from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.rows import MicroBatches, RoutedRow
 from verl_hpc.engines.shared.packing import PackedRow
@@ -119,7 +120,8 @@ class _Router:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scores and ids of the experts that tokens go to, (t, k) each; called by
         `moe_utils.topk_routing_with_score_function` with scores (t, experts)."""
-        values, own = default_compute_topk(scores, topk, num_groups, group_topk)
+        del default_compute_topk
+        values, own = best_experts(scores, topk, num_groups, group_topk)
         row = self._row
         if row is None:
             return values, own

@@ -1,4 +1,4 @@
-"""Auxiliary losses of a mixture's routers, and the metric of how evenly they choose experts.
+"""How evenly a mixture's routers choose experts: losses, the update of their bias, the metric.
 
 Megatron-core's own losses are computed per micro-batch and rank, padding included, so they depend
 on the layout. These are sums over the sequences of an update, on whichever ranks they are::
@@ -6,9 +6,15 @@ on the layout. These are sums over the sequences of an update, on whichever rank
     seq_aux_loss   mean over sequences of E / (k L^2) sum_i (tokens sent to i) (sum of p_i)
     z_loss         mean over tokens of logsumexp(logits)^2
 
-with E experts, k per token, L tokens of a sequence and p the softmax over all experts; each is
-summed over layers. Sources: DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), where the first is 1 if
-all experts are equally likely; ST-MoE (arXiv 2202.08906, equation 5).
+with E experts, k per token, L tokens of a sequence and p the softmax over all experts, or their
+sigmoids divided by the sum of these; each is summed over layers. A token is sent by its scores
+alone in the first, without groups and bias. After an update the bias of each expert changes by
+
+    bias_update_rate * sign(mean load of the layer's experts - its own load)
+
+with the load in tokens that groups and bias sent. Sources: DeepSeek-V3 (arXiv 2412.19437, section
+2.1.2, equations 16 to 20), where the first is 1 if all experts are equally likely; ST-MoE (arXiv
+2202.08906, equation 5).
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from verl_hpc.config.model import RouterConfig
+from verl_hpc.engines.megatron.expert_choice import best_experts
 from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.rows import MicroBatches
 from verl_hpc.engines.shared.packing import PackedRow
@@ -57,17 +64,24 @@ class Routers:
     ) -> None:
         self._num_experts = int(config.num_moe_experts or 0)
         self._chosen = int(config.moe_router_topk)
+        self._sigmoid = config.moe_router_score_function == "sigmoid"
+        self._limits = config.moe_router_num_groups, config.moe_router_group_topk
+        self._num_dense = config.moe_layer_freq.count(0)
         self._settings, self._groups = settings, groups
         self._num_sequences, self._num_tokens = 1, 1
         self._row: PackedRow | None = None
         self._tokens: dict[int, _Tokens] = {}
         self._sums = torch.zeros(config.num_layers, self._num_experts + 2)
+        self._biases: dict[int, torch.Tensor] = {}
+        """Biases of this rank's routers by layer."""
         for chunk in chunks:
             for layer in chunk.modules():
                 router = getattr(getattr(layer, "mlp", None), "router", None)
                 if router is not None:
                     layer.register_forward_pre_hook(self._enter, with_kwargs=True)
                     self._watch(router, layer.layer_number - 1)
+                    if router.expert_bias is not None:
+                        self._biases[layer.layer_number - 1] = router.expert_bias
 
     def begin(self, sequences: Sequence[torch.Tensor], device: torch.device) -> None:
         """Start an update, before its micro-batches; all ranks of the layout call it together.
@@ -94,7 +108,7 @@ class Routers:
         self._tokens.clear()
         self._row = None
         dist.all_reduce(self._sums, group=self._groups.everyone)
-        counts, losses = self._sums[:, :-2], self._sums[:, -2:]
+        counts, losses = self._sums[self._num_dense :].tensor_split((-2,), dim=1)
         load = counts.amax(1) / counts.mean(1).clamp(min=1.0)
         load_mean, seq_aux_loss, z_loss = torch.cat([load[:, None], losses], 1).mean(0).tolist()
         metrics = {"expert_load": load_mean}
@@ -103,6 +117,13 @@ class Routers:
         if self._settings is not None and self._settings.z_loss:
             metrics["z_loss"] = z_loss
         return metrics
+
+    def balance(self) -> None:
+        """Change the biases of this rank's routers by the loads of the update that has ended."""
+        rate = self._settings.bias_update_rate if self._settings is not None else 0.0
+        for layer, bias in self._biases.items():
+            load = self._sums[layer, :-2]
+            bias.add_((load.mean() - load).sign(), alpha=rate)
 
     def _enter(self, layer: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """Remember the row that a layer computes, recomputation included."""
@@ -128,12 +149,12 @@ class Routers:
             return logits
         tokens = self._of_row(self._row, logits.device)
         mine = logits.view(-1, self._num_experts).float().index_select(0, tokens.places)
-        chosen = torch.zeros_like(mine).scatter_(1, mine.topk(self._chosen).indices, 1.0)
         sums = self._sums[layer]
-        sums[:-2].add_(chosen.sum(0))
+        sums[:-2].add_(_marked(self._choice(layer, mine), mine).sum(0))
         settings, losses = self._settings, []
         if settings is not None and settings.seq_aux_loss:
-            loss = self._sequence_loss(mine.softmax(-1), chosen, tokens) / self._num_sequences
+            chosen = _marked(mine.topk(self._chosen).indices, mine)
+            loss = self._sequence_loss(self._shares(mine), chosen, tokens) / self._num_sequences
             sums[-2] += loss.detach()
             losses.append(settings.seq_aux_loss * loss)
         if settings is not None and settings.z_loss:
@@ -144,6 +165,20 @@ class Routers:
             return logits
         attached: torch.Tensor = MoEAuxLossAutoScaler.apply(logits, torch.stack(losses).sum())
         return attached
+
+    def _choice(self, layer: int, logits: torch.Tensor) -> torch.Tensor:
+        """Return the experts that a layer's router sends (N, E) logits to, (N, k) int64."""
+        if not self._sigmoid:
+            return logits.topk(self._chosen).indices
+        scores = logits.detach().sigmoid() + self._biases.get(layer, 0.0)
+        return best_experts(scores, self._chosen, *self._limits)[1]
+
+    def _shares(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return (N, E) scores that sum to one."""
+        if not self._sigmoid:
+            return logits.softmax(-1)
+        scores = logits.sigmoid()
+        return scores / scores.sum(-1, keepdim=True)
 
     def _sequence_loss(
         self, probs: torch.Tensor, chosen: torch.Tensor, tokens: _Tokens
@@ -164,6 +199,11 @@ class Routers:
                 row, self._groups.tp.rank(), self._groups.layout.tp, device
             )
         return tokens
+
+
+def _marked(experts: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return (N, E) float32 that is 1 at the (N, k) experts."""
+    return torch.zeros_like(like).scatter_(1, experts, 1.0)
 
 
 def _tokens(row: PackedRow, rank: int, num_ranks: int, device: torch.device) -> _Tokens:

@@ -6,10 +6,11 @@ sequences without Transformer Engine, and its own RMSNorm refuses sequence paral
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+from megatron.core.extensions.transformer_engine import TENorm
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
@@ -17,12 +18,10 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_block import (
-    TransformerBlockSubmodules,
-    get_num_layers_to_build,
-)
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from verl_hpc.engines.megatron.latent import LatentAttention, ReplicatedLinear
 from verl_hpc.engines.megatron.rows import MicroBatches
 from verl_hpc.layout.architecture import Architecture
 
@@ -45,7 +44,8 @@ class RMSNorm(torch.nn.RMSNorm):
 class PackedAttention(MegatronModule):
     """Causal attention within each sequence of a packed row.
 
-    Query, key and value are (T, 1, heads, size); the output is (T, 1, heads * size).
+    Query, key and value are (T, 1, heads, size), values perhaps of another size; the output is (T,
+    1, heads * size of values).
     """
 
     def __init__(
@@ -75,47 +75,53 @@ class PackedAttention(MegatronModule):
         return attended.reshape(query.shape[0], 1, -1)
 
 
-class PackedRotaryEmbedding(RotaryEmbedding):
-    """Rotary angles for the positions of a packed row, instead of 0, 1, 2, ..."""
-
-    positions: torch.Tensor
-    """Positions, (1, T), set before each forward pass."""
-
-    def get_rotary_seq_len(self, *_: Any, **__: Any) -> int:
-        return 0
-
-    def forward(self, *_: Any, **__: Any) -> torch.Tensor:
-        """Return (T, 1, 1, size) angles."""
-        frequencies: torch.Tensor = self.inv_freq.to(self.positions.device)
-        angles = torch.outer(self.positions[0].to(frequencies.dtype), frequencies)
-        both = (
-            angles.repeat_interleave(2, dim=-1)
-            if self.rotary_interleaved
-            else torch.cat((angles, angles), dim=-1)
-        )
-        return both[:, None, None, :]
+def local_block_spec(arch: Architecture, layers: Sequence[int]) -> TransformerBlockSubmodules:
+    """Return decoder layers, by their indices in the model, in plain PyTorch."""
+    dense, mixture = (_local_layer(arch, num_experts) for num_experts in (None, arch.num_experts))
+    specs = [dense if arch.is_dense(layer) else mixture for layer in layers]
+    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=RMSNorm)
 
 
-def local_block_spec(
-    config: TransformerConfig, vp_stage: int | None, arch: Architecture, pp_rank: int
-) -> TransformerBlockSubmodules:
-    """Return the decoder layers of one pipeline chunk in plain PyTorch."""
+def _local_layer(arch: Architecture, num_experts: int | None) -> ModuleSpec:
     layer = get_gpt_layer_local_spec(
-        arch.num_experts or None, normalization="RMSNorm", qk_layernorm=arch.qk_norm
+        num_experts or None,
+        normalization="RMSNorm",
+        qk_layernorm=arch.qk_norm,
+        multi_latent_attention=arch.latent is not None,
     )
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
     attention = parts.self_attention.submodules
     attention.core_attention = PackedAttention
-    if arch.qk_norm:
+    if arch.latent is not None:
+        parts.self_attention.module = LatentAttention
+        attention.linear_q_down_proj = attention.linear_kv_down_proj = ReplicatedLinear
+        attention.q_layernorm = attention.kv_layernorm = RMSNorm
+    elif arch.qk_norm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
-    num_layers = get_num_layers_to_build(config, vp_stage=vp_stage, pp_rank=pp_rank)
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=RMSNorm)
+    return layer
 
 
-def transformer_engine_spec(qk_norm: bool, num_experts: int) -> ModuleSpec:
-    """Return a decoder layer of Transformer Engine modules, which FP8 needs; a rank's experts are
-    multiplied in one call."""
-    return get_gpt_layer_with_transformer_engine_spec(
-        num_experts or None, moe_grouped_gemm=num_experts > 0, qk_layernorm=qk_norm
+def transformer_engine_block_spec(
+    arch: Architecture, layers: Sequence[int]
+) -> TransformerBlockSubmodules:
+    """Return decoder layers, by their indices in the model, of Transformer Engine modules, which
+    FP8 needs; a rank's experts are multiplied in one call."""
+    dense, mixture = (
+        _transformer_engine_layer(arch, num_experts) for num_experts in (None, arch.num_experts)
     )
+    specs = [dense if arch.is_dense(layer) else mixture for layer in layers]
+    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=TENorm)
+
+
+def _transformer_engine_layer(arch: Architecture, num_experts: int | None) -> ModuleSpec:
+    latent = arch.latent is not None
+    layer = get_gpt_layer_with_transformer_engine_spec(
+        num_experts or None,
+        moe_grouped_gemm=bool(num_experts),
+        qk_layernorm=arch.qk_norm or latent,
+        multi_latent_attention=latent,
+    )
+    if latent:
+        layer.submodules.self_attention.module = LatentAttention
+    return layer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from verl_hpc.engines.shared.packing import PackedRow, first_of_each, to_device
 
@@ -69,8 +69,8 @@ class PaddedAttention:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """Attend from (T, heads, size) inputs to (T, heads, size); keys and values may have fewer
-        heads."""
+        """Attend from (T, heads, size) inputs to (T, heads, size of values); keys and values may
+        have fewer heads, and values another size."""
         parts = []
         for view in self.views:
             q, k, v = (view.pad(t) for t in (query, key, value))
@@ -93,7 +93,7 @@ def causal_attention(
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attend causally, (sequences, heads, longest, size) each; keys and values may have fewer
-    heads.
+    heads, and values another size.
 
     Args:
         scale: factor of the scores; None is one over the root of the size.
@@ -105,9 +105,14 @@ def causal_attention(
         times = query.shape[1] // key.shape[1]
         key, value = (t.repeat_interleave(times, dim=1) for t in (key, value))
         grouped = False
-    return scaled_dot_product_attention(
+    size = value.shape[-1]
+    if size < query.shape[-1] and not query.is_cuda:
+        # The fused kernel of CPUs wants equal sizes, and without it the scores are kept whole.
+        value = pad(value, (0, query.shape[-1] - size))
+    attended = scaled_dot_product_attention(
         query, key, value, mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
     )
+    return attended[..., :size]
 
 
 def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:

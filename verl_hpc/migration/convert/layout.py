@@ -2,8 +2,7 @@
 
 Sizes are Megatron's or FSDP's Ulysses. The engine is fully_shard in the FSDP form, unless it cannot
 honour a setting. verl's default is FSDP, and what is not given has verl's default: weights,
-gradients and moments are then sharded here as they are there. Megatron-core alone trains mixtures
-of experts.
+gradients and moments are then sharded here as they are there.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ def _engine(values: Values, draft: Draft, model: str, layout: Mapping[str, Any])
         if text not in draft.notes.values():
             draft.note(key, text)
     elif is_fsdp and chosen is None and model == ACTOR:
-        is_known = _kind(values, model)[0] is not None
-        draft.note(key, note("fsdp_trains" if is_known else "may_be_mixture"))
+        draft.note(key, note("fsdp_trains"))
     if is_fsdp:
         return {"engine": "fsdp"} | _fsdp(values, model)
     if _kind(values, model)[0] == "by_name":
@@ -109,9 +107,6 @@ def _obstacles(
     for key in (_SWITCH, f"{ROLLOUT}.quantization"):
         if values[key] and _concerns(key, model):
             yield key
-    kind, path = _kind(values, model)
-    if kind == "mixture":
-        yield f"mixtures of experts ({path})"
     if values[f"{ROLLOUT}.expert_parallel_size"] != 1:
         yield f"mixtures of experts ({ROLLOUT}.expert_parallel_size)"
 

@@ -11,6 +11,9 @@ T of them, or T / tp with sequence parallelism), a layer of Transformer Engine k
     T (q + 2 k)          the fused projection, of which the values are a part
     T 3 f                gate and up projection, and their product
 
+Multi-latent attention keeps the latent vectors before and behind their norms, keys as large as
+queries, and values of their own width. Shared experts are one more feed-forward branch.
+
 A layer of PyTorch's keeps more: norms compute in float32 and keep two copies of their input in it,
 the rotary embedding its angles, and SwiGLU five branches instead of three. That part equals what
 autograd saves (tests/mpi/test_ledger_activations.py counts it); Transformer Engine's is a formula.
@@ -56,35 +59,60 @@ class Widths(NamedTuple):
     query: int
     key: int
     """Key heads; value heads are as many."""
+    value: int
+    """Heads of values, which may have another size than those of keys."""
+    output: int
+    """Query heads of values: what attention gives."""
     projected: int
     """Output of the fused projection of queries, keys and values."""
     branch: int
     """Feed-forward branch; in a mixture summed over a token's experts, assuming balanced
     routing."""
+    shared: int
+    """Feed-forward branch of experts that all tokens pass through, besides the routed ones."""
     heads: int
+    latent: tuple[int, ...]
+    """Latent vectors of multi-latent attention, which every rank has whole."""
+    rotated: int
+    """Elements of a head that are rotated."""
 
 
 @lru_cache(maxsize=4096)
-def widths(shape: RoleShape) -> Widths:
-    """Widths of a layer. With fewer key/value heads than ranks, Megatron-core gathers the whole
-    projection and keeps a part of it."""
+def widths(shape: RoleShape, kind: int | None = None) -> Widths:
+    """Widths of a layer of a kind (`layer`). With fewer key/value heads than ranks, Megatron-core
+    gathers the whole projection and keeps a part of it."""
     arch, tp = shape.arch, shape.layout.tp
     key_heads = max(arch.num_kv_heads // tp, 1)
     projected = arch.q_size + 2 * arch.kv_size
     query = arch.q_size // tp
     gathers = arch.num_kv_heads < tp
     branch = arch.ffn_size // tp
-    if arch.is_moe:
+    if _has_experts(shape, kind):
         # With balanced routing a rank's experts receive as many tokens as it sends away.
         branch *= arch.experts_per_token
+    elif arch.num_dense_layers:
+        branch = arch.dense_ffn_size // tp
+    latent = arch.latent
+    if latent is not None:  # neither keys nor values are parts of what is projected
+        projected = 0
     return Widths(
         arch.hidden_size,
         query,
         key_heads * arch.head_size,
+        key_heads * latent.value_size if latent else key_heads * arch.head_size,
+        arch.o_size // tp,
         projected if gathers else projected // tp,
         branch,
+        arch.shared_ffn_size // tp if _has_experts(shape, kind) else 0,
         arch.num_heads // tp,
+        tuple(filter(None, (latent.q_rank, latent.kv_rank))) if latent else (),
+        latent.rope_size if latent else arch.head_size,
     )
+
+
+def _has_experts(shape: RoleShape, kind: int | None) -> bool:
+    layer = shape.arch.num_layers - 1 if kind is None else kind
+    return shape.arch.is_moe and not shape.arch.is_dense(layer)
 
 
 class Layer(NamedTuple):
@@ -110,19 +138,29 @@ def rows_of(shape: RoleShape, tokens: int) -> int:
 
 
 @lru_cache(maxsize=16384)
-def layer(shape: RoleShape, tokens: int, rectangles: Rectangles = NONE) -> Layer:
+def layer(
+    shape: RoleShape, tokens: int, rectangles: Rectangles = NONE, kind: int | None = None
+) -> Layer:
     """Activations that one layer keeps.
 
     Args:
         tokens: of the micro-batch's row on a rank.
         rectangles: of the row.
+        kind: the layer, or one like it; None is the last.
     """
     own = rows_of(shape, tokens)
-    size, width = shape.item_bytes, widths(shape)
+    size, width = shape.item_bytes, widths(shape, kind)
     entrance = own * width.hidden * size
     if shape.backend == "transformer_engine":
-        return _transformer_engine(shape, tokens, own, width, entrance)
-    return _local(shape, tokens, rectangles, own, width, entrance)
+        kept = _transformer_engine(shape, tokens, own, width, entrance)
+    else:
+        kept = _local(shape, tokens, rectangles, own, width, entrance)
+    if not _has_experts(shape, kind):
+        return kept
+    sent = _sent_to_experts(shape, own, width)
+    if shape.backend == "local":  # the product weighted by the router is kept as well
+        sent += tokens * width.branch * size
+    return kept._replace(mlp=kept.mlp + sent)
 
 
 def _local(
@@ -130,28 +168,37 @@ def _local(
 ) -> Layer:
     size = shape.item_bytes
     norms = 2 * own * (width.hidden * (2 * _FLOAT + size) + _FLOAT)
-    angles = 4 * shape.arch.head_size
-    outside = tokens * size * (angles + width.query)
-    inside = tokens * size * (width.query + width.key + width.projected)
+    angles = 4 * width.rotated
+    outside = tokens * size * (angles + width.output)
+    if width.latent:
+        outside += own * sum(n * (2 * _FLOAT + size) + _FLOAT for n in width.latent)
+        outside += own * size * width.rotated
+    inside = tokens * size * (width.query + width.key + (width.projected or width.value))
+    # The fused kernel of CPUs takes copies of values as long as keys, and its output is as long.
+    pads = width.value < width.key and not shape.on_gpu
+    value, output = (width.key, width.query) if pads else (width.value, width.output)
+    if pads and not rectangles.tokens:
+        inside += tokens * size * (value - width.value + output)
     if rectangles.are_several or shape.layout.cp > 1:
         # In float32 the norms of queries and keys keep their input.
         kept = shape.arch.qk_norm and size == _FLOAT
         inside = tokens * size * width.projected * kept
     if shape.layout.cp > 1:
         # Keys and values of the whole row are gathered, and the rank's own are freed.
-        inside += tokens * size * (width.query + 2 * width.key * shape.layout.cp)
+        gathered = (width.key + width.value) * shape.layout.cp
+        inside += tokens * size * (width.query + gathered)
+        seen = tokens * (2 * shape.layout.cp + 1) // 2  # by a rank's two pieces
+        inside += pads * seen * size * value
     sums = (rectangles.tokens or tokens) * width.heads * _FLOAT
     if shape.arch.qk_norm:
         outside += tokens * _FLOAT * (width.query + width.key + width.heads)
         outside += tokens * _FLOAT * (width.query + (width.key if size < _FLOAT else 0))
     # Copies of queries, keys, values and outputs in rectangles, in addition to those of the row.
-    core = rectangles.tokens * 2 * (width.query + width.key) * size + sums
+    copied = width.query + output + width.key + value
+    core = rectangles.tokens * copied * size + sums
     if shape.layout.cp > 1:
-        core += (tokens * width.query + rectangles.masks) * size
-    mlp = 5 * tokens * width.branch * size
-    if shape.arch.is_moe:
-        # The product weighted by the router is kept as well.
-        mlp += tokens * width.branch * size + _sent_to_experts(shape, own, width)
+        core += (tokens * output + rectangles.masks) * size
+    mlp = 5 * tokens * (width.branch + width.shared) * size
     return Layer(norms, outside + inside, core, mlp, entrance)
 
 
@@ -163,15 +210,14 @@ def _transformer_engine(
     linear = 1 if shape.fp8 is not None else size
     norms = own * (3 * width.hidden * size + width.hidden * linear + 2 * _FLOAT)
     norms -= own * width.hidden * (size - linear)
-    attention = tokens * size * (2 * width.query + width.key + width.projected)
+    attended = width.query + width.key + width.output + (width.projected or width.value)
+    attention = tokens * size * attended + own * size * 2 * sum(width.latent)
     if shape.fp8 is not None:
         attention += tokens * width.query
     if shape.arch.qk_norm:
         attention += tokens * (size * (width.query + width.key) + _FLOAT * 2 * width.heads)
     sums = tokens * width.heads * _FLOAT
-    mlp = tokens * width.branch * (2 * size + linear)
-    if shape.arch.is_moe:
-        mlp += _sent_to_experts(shape, own, width)
+    mlp = tokens * (width.branch + width.shared) * (2 * size + linear)
     return Layer(norms, attention, sums, mlp, entrance)
 
 
@@ -196,20 +242,24 @@ class Kept(NamedTuple):
 
 
 @lru_cache(maxsize=16384)
-def chunk(shape: RoleShape, num_layers: int, tokens: int, rectangles: Rectangles = NONE) -> Kept:
-    """Activations that a chunk of `num_layers` layers keeps under the `parallel.recompute`
-    settings."""
-    one = layer(shape, tokens, rectangles)
-    recompute = shape.setting("recompute")
+def chunk(
+    shape: RoleShape, kinds: tuple[int, ...], tokens: int, rectangles: Rectangles = NONE
+) -> Kept:
+    """Activations that a chunk of layers of these kinds keeps under the `parallel.recompute`
+    settings. What is recomputed at a time is taken to be of the fullest kind."""
+    layers = [layer(shape, tokens, rectangles, kind) for kind in kinds]
+    num_layers, recompute = len(layers), shape.setting("recompute")
     if recompute == "selective":
-        return _selective(shape, num_layers, one)
+        each = [_selective(shape, one) for one in layers]
+        return Kept(sum(one.always for one in each), max((one.again for one in each), default=0))
     if recompute != "full" or not num_layers:
-        return Kept(num_layers * one.whole, 0)
+        return Kept(sum(one.whole for one in layers), 0)
+    one = max(layers, key=lambda one: one.whole)
     count = int(shape.setting("recompute_num_layers") or 1)  # type: ignore[call-overload]
-    angles = tokens * shape.arch.head_size * _FLOAT
+    angles = tokens * widths(shape).rotated * _FLOAT
     if shape.setting("recompute_method") == "block":
         some = min(count, num_layers)
-        rest = (num_layers - some) * one.whole
+        rest = sum(one.whole for one in layers[some:])
         again = max(one.whole - rest, 0)
     else:
         some, rest = -(-num_layers // count), 0
@@ -222,7 +272,7 @@ def chunk(shape: RoleShape, num_layers: int, tokens: int, rectangles: Rectangles
     return Kept(some * one.entrance + rest + angles, again)
 
 
-def _selective(shape: RoleShape, num_layers: int, one: Layer) -> Kept:
+def _selective(shape: RoleShape, one: Layer) -> Kept:
     modules = shape.setting("recompute_modules") or ("mlp",)
     assert isinstance(modules, tuple)
     freed = 0
@@ -234,7 +284,7 @@ def _selective(shape: RoleShape, num_layers: int, one: Layer) -> Kept:
     if "core_attn" in modules:
         freed += one.core
     again = max(one.mlp if "mlp" in modules else 0, one.core if "core_attn" in modules else 0)
-    return Kept(num_layers * (one.whole - freed), again if num_layers else 0)
+    return Kept(one.whole - freed, again)
 
 
 @lru_cache(maxsize=16384)
@@ -262,8 +312,8 @@ def in_flight(
         num_micro_batches: of an update; None is as many as the pipeline can hold.
         rectangles: as in `layer`.
     """
-    layout, counts = shape.layout, shape.layers
-    chunks = [chunk(shape, counts[c][stage], tokens, rectangles) for c in range(layout.vpp)]
+    layout = shape.layout
+    chunks = [chunk(shape, shape.kinds(stage, c), tokens, rectangles) for c in range(layout.vpp)]
 
     def most(kept: tuple[int, ...]) -> int:
         return most_in_flight(layout.pp, layout.vpp, stage, kept, num_micro_batches)

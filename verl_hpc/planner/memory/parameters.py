@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.megatron import Backend, TrainLayout, megatron_shard_map, padded_vocab
+from verl_hpc.layout.megatron import (
+    Backend,
+    TrainLayout,
+    is_expert,
+    megatron_shard_map,
+    padded_vocab,
+)
 from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.planner.memory.shape import RoleShape
 
@@ -23,8 +28,16 @@ _ORDER = (
     "self_attention.linear_qkv.weight",
     "self_attention.linear_qkv.bias",
     "self_attention.linear_qkv.lora",
+    "self_attention.linear_q_proj",
+    "self_attention.linear_q_down_proj",
+    "self_attention.linear_q_up_proj.layer_norm_weight",
+    "self_attention.linear_q_up_proj.weight",
+    "self_attention.linear_kv_down_proj",
+    "self_attention.linear_kv_up_proj.layer_norm_weight",
+    "self_attention.linear_kv_up_proj.weight",
     "self_attention.q_layernorm",
     "self_attention.k_layernorm",
+    "self_attention.kv_layernorm",
     "pre_mlp_layernorm",
     "mlp.router",
     "mlp.linear_fc1.layer_norm_weight",
@@ -32,6 +45,7 @@ _ORDER = (
     "mlp.linear_fc1.lora",
     "mlp.linear_fc2",
     "mlp.experts",
+    "mlp.shared_experts",
 )
 """Parameters of a layer, in the order in which Megatron-core 0.16 registers its modules."""
 _PREFIX = "chunk0.decoder.layers.0."
@@ -78,10 +92,11 @@ def layer_parameters(
     backend: Backend,
     adapters: AdapterShape | None = None,
 ) -> tuple[Parameter, ...]:
-    """Parameters of one decoder layer on one rank: all ranks of a layout have equal shares.
+    """Parameters of one decoder layer on one rank: all ranks of a layout have equal shares. What is
+    no parameter, such as a router's bias, is left out.
 
     Args:
-        arch: of a `RoleShape`.
+        arch: with this layer alone.
         tp, ep, etp: of the layout.
         backend: names norms.
         adapters: take theirs, and not those of the layer.
@@ -91,15 +106,17 @@ def layer_parameters(
         return tuple(Parameter(name, spec.num_bytes) for name, spec in layer.items())
     # As many replicas as the experts' sizes divide; they change nothing on a rank.
     layout = TrainLayout(tp=tp, ep=ep, etp=etp, dp=ep * etp)
-    one = megatron_shard_map(replace(arch, num_layers=1), layout, backend=backend, dtype="uint8")
+    one = megatron_shard_map(arch, layout, backend=backend, dtype="uint8")
     if adapters is not None:
-        one = adapter_shard_map(replace(arch, num_layers=1), one, adapters)
+        one = adapter_shard_map(arch, one, adapters)
     sizes: dict[str, int] = defaultdict(int)
     for region in one.held_by(0):
-        if region.view.name.startswith(_PREFIX):
+        if region.view.name.startswith(_PREFIX) and region.tensor not in arch.buffers:
             sizes[region.view.name.removeprefix(_PREFIX)] += region.box.num_elements
     apart = (ep, etp) != (1, tp)
-    parameters = [Parameter(n, size, expert=apart and "experts" in n) for n, size in sizes.items()]
+    parameters = [
+        Parameter(n, size, expert=apart and is_expert(f".{n}")) for n, size in sizes.items()
+    ]
     return tuple(sorted(parameters, key=lambda parameter: _place(parameter.name)))
 
 
@@ -107,15 +124,37 @@ def _place(name: str) -> int:
     return next(i for i, begin in enumerate(_ORDER) if name.startswith(begin))
 
 
+@lru_cache(maxsize=4096)
+def stage_buffers(shape: RoleShape, stage: int) -> int:
+    """Elements on a rank, in float32, of what is saved and no parameter: biases of routers."""
+    arch = shape.arch
+    return sum(
+        prod(arch.shape(row))
+        for kind in (shape.kinds_of_stage(stage) if arch.is_mapped else ())
+        for row in arch.table_of(kind).rows
+        if row.is_buffer
+    )
+
+
 def vocabulary_share(arch: Architecture, tp: int) -> int:
     """Rows of the vocabulary that a rank has, with padding."""
     return padded_vocab(arch.vocab_size, tp) // tp
 
 
-def layer_of(shape: RoleShape, adapters: AdapterShape | None = None) -> tuple[Parameter, ...]:
-    """`layer_parameters` of a shape, or those of its adapters."""
-    layout = shape.layout
-    return layer_parameters(shape.arch, layout.tp, layout.ep, layout.etp, shape.backend, adapters)
+def layer_of(
+    shape: RoleShape, layer: int = -1, adapters: AdapterShape | None = None
+) -> tuple[Parameter, ...]:
+    """`layer_parameters` of a layer of a shape, or those of its adapters."""
+    arch, layout = shape.arch, shape.layout
+    one = arch.one_layer(layer) if arch.is_mapped else arch
+    return layer_parameters(one, layout.tp, layout.ep, layout.etp, shape.backend, adapters)
+
+
+def _layers_of(
+    shape: RoleShape, kinds: Sequence[int], adapters: AdapterShape | None = None
+) -> tuple[Parameter, ...]:
+    """Parameters of layers of these kinds, one layer after another."""
+    return tuple(p for kind in kinds for p in layer_of(shape, kind, adapters))
 
 
 class Elements(NamedTuple):
@@ -135,7 +174,7 @@ class Elements(NamedTuple):
 def stage_elements(shape: RoleShape, stage: int) -> Elements:
     """Sum the elements of all chunks of one stage, as listed by `chunk_parameters`."""
     ends = (*_before_layers(shape, stage), *_behind_layers(shape, stage))
-    return _elements(shape, stage, layer_of(shape), ends)
+    return _elements(shape, stage, None, ends)
 
 
 @lru_cache(maxsize=4096)
@@ -143,19 +182,21 @@ def trained_elements(shape: RoleShape, stage: int) -> Elements:
     """Sum the elements of all chunks of one stage, as listed by `trained_parameters`."""
     if shape.adapters is None:
         return stage_elements(shape, stage)
-    return _elements(shape, stage, layer_of(shape, shape.adapters), _heads(shape, stage))
+    return _elements(shape, stage, shape.adapters, _heads(shape, stage))
 
 
 def _elements(
-    shape: RoleShape, stage: int, layer: Sequence[Parameter], ends: Sequence[Parameter]
+    shape: RoleShape, stage: int, adapters: AdapterShape | None, ends: Sequence[Parameter]
 ) -> Elements:
-    num_layers = sum(row[stage] for row in shape.layers)
-    layer = layer if num_layers else ()
-    expert = sum(p.num_elements for p in layer if p.expert)
-    dense = sum(p.num_elements for p in layer) - expert
-    outside = sum(p.num_elements for p in ends)
-    largest = max((p.num_elements for p in (*layer, *ends)), default=0)
-    return Elements(num_layers * dense + outside, num_layers * expert, largest)
+    total = sum(p.num_elements for p in ends)
+    largest = max((p.num_elements for p in ends), default=0)
+    expert = 0
+    for kind, num_layers in Counter(shape.kinds_of_stage(stage)).items():
+        layer = layer_of(shape, kind, adapters)
+        expert += num_layers * sum(p.num_elements for p in layer if p.expert)
+        total += num_layers * sum(p.num_elements for p in layer)
+        largest = max(largest, *(p.num_elements for p in layer))
+    return Elements(total - expert, expert, largest)
 
 
 @lru_cache(maxsize=4096)
@@ -163,7 +204,7 @@ def chunk_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Paramete
     """Parameters of one model chunk of one stage, in the order of `named_parameters`."""
     before = _before_layers(shape, stage) if chunk == 0 else ()
     behind = _behind_layers(shape, stage) if chunk == shape.layout.vpp - 1 else ()
-    return (*before, *layer_of(shape) * shape.layers[chunk][stage], *behind)
+    return (*before, *_layers_of(shape, shape.kinds(stage, chunk)), *behind)
 
 
 @lru_cache(maxsize=4096)
@@ -172,7 +213,7 @@ def trained_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Parame
     if shape.adapters is None:
         return chunk_parameters(shape, stage, chunk)
     heads = _heads(shape, stage) if chunk == shape.layout.vpp - 1 else ()
-    return (*layer_of(shape, shape.adapters) * shape.layers[chunk][stage], *heads)
+    return (*_layers_of(shape, shape.kinds(stage, chunk), shape.adapters), *heads)
 
 
 def _before_layers(shape: RoleShape, stage: int) -> list[Parameter]:

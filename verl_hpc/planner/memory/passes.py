@@ -108,8 +108,9 @@ def update(
 
 def _backward(shape: RoleShape, stage: int, tokens: int) -> int:
     """Gradients of a layer's activations, and of the largest weight before it is added up."""
-    width, size = widths(shape), shape.item_bytes
-    gradients = tokens * size * 3 * width.branch + 3 * _sent(shape, tokens)
+    size = shape.item_bytes
+    branch = max(widths(shape, kind).branch for kind in shape.arch.layer_kinds)
+    gradients = tokens * size * 3 * branch + 3 * _sent(shape, tokens)
     gradients += _gathered(shape, tokens)
     return gradients + stage_elements(shape, stage).largest * size
 
@@ -118,7 +119,8 @@ def _placeholders(shape: RoleShape) -> int:
     """Bytes of what Transformer Engine's layers return as gradients of weights, having added them
     to the others already: one tensor of each shape."""
     fuses = shape.backend == "transformer_engine" and shape.adapters is None
-    sizes = {p.num_elements for p in layer_of(shape) if p.is_linear_weight}
+    layers = (layer_of(shape, kind) for kind in shape.arch.layer_kinds)
+    sizes = {p.num_elements for layer in layers for p in layer if p.is_linear_weight}
     return fuses * sum(sizes) * shape.item_bytes
 
 

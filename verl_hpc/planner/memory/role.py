@@ -10,6 +10,7 @@ from functools import lru_cache
 from verl_hpc.planner.memory.buffers import Buffer, Unpadded, bucket_elements
 from verl_hpc.planner.memory.parameters import (
     chunk_parameters,
+    stage_buffers,
     stage_elements,
     trained_elements,
     trained_parameters,
@@ -88,8 +89,10 @@ def buffer_elements(shape: RoleShape, stage: int) -> int:
 
 @lru_cache(maxsize=4096)
 def weights(shape: RoleShape, stage: int) -> int:
-    """Bytes of parameters; trained ones lie in the optimizer's buffers, padding included."""
-    return frozen(shape, stage) + buffer_elements(shape, stage) * shape.kept_bytes
+    """Bytes of parameters; trained ones lie in the optimizer's buffers, padding included. Biases of
+    routers, in float32, are no parameters."""
+    biases = 4 * stage_buffers(shape, stage)
+    return frozen(shape, stage) + buffer_elements(shape, stage) * shape.kept_bytes + biases
 
 
 @lru_cache(maxsize=16384)

@@ -106,22 +106,28 @@ def rollout_shape(
 
 @lru_cache(maxsize=1024)
 def _layer_bytes(
-    arch: Architecture, tp: int, expert_parallel: bool, dtype: str, quantised: frozenset[str]
+    arch: Architecture,
+    layer: int,
+    tp: int,
+    expert_parallel: bool,
+    dtype: str,
+    quantised: frozenset[str],
 ) -> int:
     """Bytes of a decoder layer on one rank.
 
     Args:
+        layer: its number, or that of one like it.
         quantised: its linear layers, names below it.
     """
     ranks = [tuple(range(tp))]
-    one = vllm_shard_map(replace(arch, num_layers=1), ranks, dtype, expert_parallel)
-    layer = "model.layers.0."
+    one = vllm_shard_map(arch.one_layer(layer), ranks, dtype, expert_parallel)
+    prefix = "model.layers.0."
     if quantised:
-        one = quantised_engine(one, [f"{layer}{module}.weight" for module in quantised])
+        one = quantised_engine(one, [f"{prefix}{module}.weight" for module in quantised])
     return sum(
         r.box.num_elements * ITEM_BYTES[one.tensors[r.tensor].dtype]
         for r in one.held_by(0)
-        if r.tensor.startswith(layer)
+        if r.tensor.startswith(prefix)
     )
 
 
@@ -146,7 +152,8 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
     per_stage = layers_per_rollout_stage(arch.num_layers, shape.pp)
     rows = padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE) // shape.tp
     layers = [
-        quantised_modules(shape, n) for n in range(stage * per_stage, (stage + 1) * per_stage)
+        (arch.first_alike(n), quantised_modules(shape, n))
+        for n in range(stage * per_stage, (stage + 1) * per_stage)
     ]
     elements = 0
     # vLLM's mixtures hold embedding, final norm and output layer on every stage.
@@ -157,8 +164,8 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
         elements += 0 if arch.tied_embeddings else rows * arch.hidden_size
     decoder = Counter(layers)
     return elements * shape.item_bytes + sum(
-        count * _layer_bytes(arch, shape.tp, shape.expert_parallel, shape.dtype, quantised)
-        for quantised, count in decoder.items()
+        count * _layer_bytes(arch, layer, shape.tp, shape.expert_parallel, shape.dtype, quantised)
+        for (layer, quantised), count in decoder.items()
     )
 
 
@@ -192,6 +199,9 @@ def rollout_work(shape: RolloutShape) -> int:
         # Two buffers with a row for each expert of a token, experts on other ranks included
         # (`TritonExperts.workspace_shapes`).
         width = arch.experts_per_token * (max(ffn, hidden) + max(2 * ffn, hidden))
+        width = max(
+            width + 3 * arch.shared_ffn_size // shape.tp, 3 * arch.dense_ffn_size // shape.tp
+        )
     layer = shape.batched_tokens * (3 * hidden + width) * shape.item_bytes
     sampler = shape.sequences * arch.vocab_size * (4 + 4 + shape.item_bytes)
     return max(layer, sampler)

@@ -13,7 +13,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import kept_dtype
 from verl_hpc.layout.heads import Head
 from verl_hpc.layout.megatron import Backend, TrainLayout
-from verl_hpc.layout.pipeline import layers_per_stage
+from verl_hpc.layout.pipeline import layers_per_stage, stage_layers
 from verl_hpc.layout.shard_map import ITEM_BYTES
 
 
@@ -141,6 +141,14 @@ class RoleShape:
     def layers(self) -> tuple[tuple[int, ...], ...]:
         """Number of layers as `[chunk][stage]`."""
         return layers_per_stage(self.arch.num_layers, self.layout.pp, self.layout.vpp)
+
+    def kinds(self, stage: int, chunk: int) -> tuple[int, ...]:
+        """For each layer of a chunk of a stage the first layer that is like it."""
+        layers = stage_layers(self.layers, stage, chunk)
+        return tuple(map(self.arch.first_alike, layers))
+
+    def kinds_of_stage(self, stage: int) -> tuple[int, ...]:
+        return tuple(kind for c in range(self.layout.vpp) for kind in self.kinds(stage, c))
 
     @property
     def shares_embedding(self) -> bool:

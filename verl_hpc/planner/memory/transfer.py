@@ -73,9 +73,11 @@ def _smaller(arch: Architecture, config: RunConfig, layouts: RunLayouts) -> Arch
     sizes = (n * stages - short for n in count(2))
     num_layers = next(n for n in sizes if n % rollout.pipeline_parallel == 0)
     whole = lcm(train.ep, rollout.tensor_parallel if rollout.expert_parallel else 1)
+    num_layers = min(num_layers, arch.num_layers)
     return replace(
         arch,
-        num_layers=min(num_layers, arch.num_layers),
+        num_layers=num_layers,
+        num_dense_layers=min(arch.num_dense_layers, num_layers - 1),
         num_experts=min(2 * whole, arch.num_experts),
     )
 

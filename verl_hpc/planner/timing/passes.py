@@ -257,7 +257,7 @@ def _on_device(machine: Machine, model: Model, part: _Part, stage: _Stage, one: 
     if layout.cp > 1:
         # Keys and values forward, their gradients backward; that a ring may overlap them with
         # attention of long sequences is not counted on.
-        sent = 2 * tokens * layout.cp * arch.kv_size / layout.tp * size
+        sent = tokens * layout.cp * (arch.kv_size + arch.v_size) / layout.tp * size
         gather = machine.fabric.all_gather(sent, layout.cp, layout.tp)
         costs.append(times(layer_passes * stage.layers, gather))
     if layout.ep > 1:

@@ -1,5 +1,7 @@
 """FLOPs against the parameters of published models."""
 
+from math import prod
+
 import pytest
 
 from tests.unit.layout.models import PUBLISHED
@@ -28,3 +30,19 @@ def test_a_token_passes_through_some_experts():
     active = arch.num_layers * layer_work(arch).flops_per_token / 2
     # "30.5B in total and 3.3B activated", embedding and output layer included.
     assert active + 2 * arch.vocab_size * arch.hidden_size == pytest.approx(3.3e9, rel=0.03)
+
+
+def test_latent_attention_shared_experts_and_dense_layers():
+    """ "671B in total with 37B activated" (arXiv 2412.19437), and of Kimi K2 32B."""
+    for name, activated in (("DeepSeek-V3", 37e9), ("Kimi-K2", 32e9)):
+        arch = architecture_from(PUBLISHED[name][0])
+        layer = layer_work(arch)
+        vocabulary = arch.vocab_size * arch.hidden_size
+        active = arch.num_layers * layer.flops_per_token / 2 + 2 * vocabulary
+        assert active == pytest.approx(activated, rel=0.03)
+        elements = arch.num_layers * layer.parameters + 2 * vocabulary
+        assert elements == pytest.approx(arch.num_parameters, rel=1e-5)
+        experts = sum(
+            prod(spec.shape) for n, spec in arch.tensors().items() if ".mlp.experts." in n
+        )
+        assert arch.num_layers * layer.expert_parameters == pytest.approx(experts)

@@ -1,0 +1,129 @@
+"""Variants of a model family that would otherwise silently be computed wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from verl_hpc.layout.families import FAMILIES, Family
+from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig
+
+QUANTISED = (
+    "quantised weights are not trained; convert them to bfloat16 with transformers first, and "
+    "remove the field"
+)
+_SIGMOID_ROUTER = {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": True}
+"""The only values of fields of a router by sigmoids."""
+
+
+def problems_of(fields: HfConfig) -> Iterator[str]:
+    """What is not supported, each in words that name the field."""
+    family = FAMILIES[fields.model_type]
+    has_bias = family.table.has("self_attn.q_proj.bias")
+    refused = {
+        "attention_bias": fields.attention_bias and not has_bias,
+        "mlp_bias": fields.mlp_bias,
+        "use_bias": fields.use_bias,
+        "is_encoder_decoder": fields.is_encoder_decoder,
+        "return_dict": fields.return_dict is False,
+    }
+    for field, present in refused.items():
+        if present:
+            yield f"{field} = {getattr(fields, field)!r} is not supported"
+    if fields.quantization_config:
+        yield f"quantization_config = {fields.quantization_config!r}: {QUANTISED}"
+    for field, why in family.refused.items():
+        if getattr(fields, field):
+            yield f"{field} in a {fields.model_type} {why}"
+    if fields.hidden_act != "silu":
+        yield f"hidden_act = {fields.hidden_act!r}; only silu (SwiGLU) is supported"
+    if family.table.expert_rows:
+        yield from _problems_of_experts(fields, family)
+    yield from _problems_of_rotary(fields.rope)
+    if family.table.uses("kv_rank"):
+        yield from _problems_of_latent_attention(fields)
+    yield from _problems_of_windows(fields, family)
+
+
+def _problems_of_experts(fields: HfConfig, family: Family) -> Iterator[str]:
+    kind, number, dense = fields.model_type, fields.routed_experts, fields.first_k_dense_replace
+    if not number:
+        yield (
+            f"{kind} is a mixture of experts, and none of num_local_experts, num_experts and "
+            "n_routed_experts says how many; set it as the model's publisher does"
+        )
+    every = (fields.decoder_sparse_step, fields.moe_layer_freq)
+    if fields.mlp_only_layers or any(step not in (None, 1) for step in every):
+        yield "dense layers among mixture-of-experts layers are not mapped"
+    if family.dense_table.rows and (dense or 0) >= fields.num_hidden_layers:
+        yield (
+            f"first_k_dense_replace = {dense} leaves none of {fields.num_hidden_layers} layers "
+            f"with experts, which a {kind} has; lower it"
+        )
+    if family.sigmoid_router:
+        yield from _problems_of_sigmoid_routers(fields, number)
+
+
+def _problems_of_sigmoid_routers(fields: HfConfig, num_experts: int) -> Iterator[str]:
+    for name, only in _SIGMOID_ROUTER.items():
+        if (value := getattr(fields, name)) != only:
+            yield (
+                f"{name} = {value!r}; a {fields.model_type} is computed with {only!r}, and vLLM "
+                f"reads this field: set it to {only!r} if the model was trained so"
+            )
+    groups, chosen = fields.n_group or 1, fields.topk_group or 1
+    if num_experts % groups or chosen > groups:
+        yield (
+            f"n_group = {groups} and topk_group = {chosen} with {num_experts} experts; groups are "
+            "of equal size, and a token chooses from at most all of them"
+        )
+
+
+def _problems_of_rotary(rope: Mapping[str, Any]) -> Iterator[str]:
+    for kind, value in rope.items():
+        if isinstance(value, Mapping):
+            yield (
+                f"rope_parameters.{kind}: rotary settings by kind of layer are not supported; "
+                "give all layers the same"
+            )
+    rope_type, known = rope.get("rope_type", "default"), ("default", *SCALED_ROPE)
+    if rope_type not in known:
+        yield f"rope_type = {rope_type!r} is not supported; supported are {', '.join(known)}"
+    partial = rope.get("partial_rotary_factor", 1.0)
+    if partial != 1.0:
+        yield (
+            f"partial_rotary_factor = {partial}; only whole heads are rotated here, as all "
+            "supported models do"
+        )
+
+
+def _problems_of_latent_attention(fields: HfConfig) -> Iterator[str]:
+    for name in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"):
+        if getattr(fields, name) is None:
+            yield f"{name} = null; multi-latent attention needs this size"
+    if fields.num_kv_heads != fields.num_attention_heads:
+        yield (
+            f"num_key_value_heads = {fields.num_kv_heads} differs from num_attention_heads = "
+            f"{fields.num_attention_heads}; multi-latent attention has as many of both"
+        )
+    if fields.rope_interleave is False:
+        yield "rope_interleave = False is not supported; vLLM rotates neighbours"
+    if (kind := fields.rope.get("rope_type", "default")) not in ("default", "yarn"):
+        yield f"rope_type = {kind!r} with multi-latent attention, which takes default and yarn"
+
+
+def _problems_of_windows(fields: HfConfig, family: Family) -> Iterator[str]:
+    window, slides = fields.sliding_window, fields.use_sliding_window
+    if slides is None:
+        slides = family.defaults.get("use_sliding_window", False)
+    positions = fields.max_position_embeddings
+    if window and slides and window < positions:
+        yield (
+            f"sliding_window = {window} is below max_position_embeddings = {positions}; windowed "
+            f"attention is not supported. If no sequence will be longer than {window}, set "
+            f"max_position_embeddings to {window} in config.json"
+        )
+    known = {"full_attention"} | ({"sliding_attention"} if window and slides else set())
+    for kind in fields.layer_types or ():
+        if kind not in known:
+            yield f"layer_types has {kind!r}; only full_attention is supported"

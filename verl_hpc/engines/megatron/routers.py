@@ -31,14 +31,16 @@ from verl_hpc.config.model import RouterConfig
 from verl_hpc.engines.megatron.expert_choice import best_experts
 from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.rows import MicroBatches
-from verl_hpc.engines.shared.packing import PackedRow
+from verl_hpc.engines.shared.packing import PackedRow, to_device
 
 
 class _Tokens(NamedTuple):
-    """Real tokens of a row on this rank, repeated for each sequence that contains them."""
+    """Real tokens of a row, repeated for each sequence that contains them."""
 
     places: torch.Tensor
-    """(N,) int64: position in this rank's part of the row."""
+    """(N,) int64: position in this rank's part of the row, 0 if it is in another rank's."""
+    here: torch.Tensor
+    """(N,) float32: 1 where the token is in this rank's part, else 0."""
     sequences: torch.Tensor
     """(N,) int64: index of the sequence."""
     lengths: torch.Tensor
@@ -150,15 +152,15 @@ class Routers:
         tokens = self._of_row(self._row, logits.device)
         mine = logits.view(-1, self._num_experts).float().index_select(0, tokens.places)
         sums = self._sums[layer]
-        sums[:-2].add_(_marked(self._choice(layer, mine), mine).sum(0))
+        sums[:-2].add_(_marked(self._choice(layer, mine), tokens.here, mine).sum(0))
         settings, losses = self._settings, []
         if settings is not None and settings.seq_aux_loss:
-            chosen = _marked(mine.topk(self._chosen).indices, mine)
+            chosen = _marked(mine.topk(self._chosen).indices, tokens.here, mine)
             loss = self._sequence_loss(self._shares(mine), chosen, tokens) / self._num_sequences
             sums[-2] += loss.detach()
             losses.append(settings.seq_aux_loss * loss)
         if settings is not None and settings.z_loss:
-            loss = mine.logsumexp(-1).square().sum() / self._num_tokens
+            loss = (mine.logsumexp(-1).square() * tokens.here).sum() / self._num_tokens
             sums[-1] += loss.detach()
             losses.append(settings.z_loss * loss)
         if not losses:
@@ -188,7 +190,7 @@ class Routers:
         counts = empty.index_add(0, tokens.sequences, chosen)
         if self._groups.layout.tp * self._groups.layout.cp > 1:
             dist.all_reduce(counts, group=self._groups.tp_cp)
-        sums = empty.index_add(0, tokens.sequences, probs)
+        sums = empty.index_add(0, tokens.sequences, probs * tokens.here[:, None])
         scale = self._num_experts / (self._chosen * tokens.lengths.square())
         return ((counts * sums).sum(1) * scale).sum()
 
@@ -201,9 +203,9 @@ class Routers:
         return tokens
 
 
-def _marked(experts: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return (N, E) float32 that is 1 at the (N, k) experts."""
-    return torch.zeros_like(like).scatter_(1, experts, 1.0)
+def _marked(experts: torch.Tensor, here: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return (N, E) float32 that is 1 at the (N, k) experts of tokens that are here, else 0."""
+    return torch.zeros_like(like).scatter_(1, experts, here[:, None].expand_as(experts))
 
 
 def _tokens(row: PackedRow, rank: int, num_ranks: int, device: torch.device) -> _Tokens:
@@ -212,13 +214,15 @@ def _tokens(row: PackedRow, rank: int, num_ranks: int, device: torch.device) -> 
     row_places = torch.arange(row.tokens.shape[1], device=row.tokens.device)
     # Positions in the whole row of each sequence's tokens, and of this rank's tokens.
     of_sequences = row.split(row_places)
-    lengths = torch.tensor([len(places) for places in of_sequences], device=row_places.device)
+    lengths = [len(places) for places in of_sequences]
+    on_device = to_device(torch.tensor(lengths), row_places.device)
     mine = row.local(row_places).chunk(num_ranks)[rank]
     # Inverse of `mine`: position in this rank's part, -1 for other ranks' tokens.
     here = torch.full_like(row_places, -1).index_copy(0, mine, row_places[: len(mine)])
     places = here[torch.cat(of_sequences)]
-    sequences = torch.arange(len(lengths), device=row_places.device).repeat_interleave(lengths)
-    are_here = places >= 0
-    return _Tokens(
-        places[are_here].to(device), sequences[are_here].to(device), lengths.float().to(device)
-    )
+    numbers = torch.arange(len(lengths), device=row_places.device)
+    # To know how many tokens are here the host would have to wait for the device.
+    sequences = numbers.repeat_interleave(on_device, output_size=sum(lengths))
+    parts = places.clamp(min=0), places >= 0, sequences, on_device
+    of_row, are_here, sequences, on_device = (part.to(device) for part in parts)
+    return _Tokens(of_row, are_here.float(), sequences, on_device.float())

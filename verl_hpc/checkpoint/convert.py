@@ -23,7 +23,7 @@ from verl_hpc.checkpoint.step_files import Component, StepContents
 from verl_hpc.checkpoint.weights import Weights, component_of, hf_files, open_weights
 from verl_hpc.checkpoint.write import save_step
 from verl_hpc.config.explain import near_or_all
-from verl_hpc.errors import CheckpointError
+from verl_hpc.errors import CheckpointError, ModelError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.box import Box
 from verl_hpc.layout.heads import HEAD_TENSORS, SCORE_HEAD, Head, model_tensors
@@ -81,7 +81,7 @@ def export_step(
     is_adapter = any(".lora_" in name for name in opened.component(chosen).tensors)
     weights = None
     if not is_adapter:
-        weights = open_weights(step, chosen, check_files=False, head=head)
+        weights = _open(step, chosen, check_files=False, head=head)
     # Written to another name and renamed at the end, so that `out` is complete or absent.
     partial = out.with_name(f".{out.name}.partial")
     try:
@@ -120,6 +120,15 @@ def _chosen_of(step: Step, component: str | None) -> tuple[str, Head]:
             f"{near_or_all(chosen, [name for name in known if name != chosen])}"
         )
     return chosen, heads[0] if heads else "language_model"
+
+
+def _open(path: Path, *components: str, **how: Any) -> Weights:
+    """Open weights of either training engine: fully_shard takes variants of mixtures that layer
+    tables refuse."""
+    try:
+        return open_weights(path, *components, **how)
+    except ModelError:
+        return open_weights(path, *components, **how, engine="fsdp")
 
 
 def _write_adapter(step: Step, component: str, out: Path, dtype: str | None) -> dict[str, int]:
@@ -235,7 +244,7 @@ def import_model(control: Control, source: Path, root: Path) -> Path:
         ModelError: `source` is not a whole model.
         CheckpointError: `root` has a step 0, or cannot be written.
     """
-    weights = open_weights(source)
+    weights = _open(source)
     names = list(weights.arch.tensors())
     shard_map = weights.shard_map.restricted_to(names)
     mine = [r for i, r in enumerate(shard_map.regions) if i % control.size == control.rank]

@@ -118,7 +118,8 @@ def check_inputs(job: Job) -> Iterator[Verdict]:
         else:
             is_model = name in model_settings(job.request.config) and name.endswith(".path")
             is_model = is_model and not name.endswith("lora.path")
-            yield _model(name, file) if is_model else ok(name, str(file))
+            engine = _engine_of(job.request.config, name)
+            yield _model(name, file, engine) if is_model else ok(name, str(file))
 
 
 def check_python(job: Job, *, has_config: bool) -> Verdict:
@@ -195,17 +196,24 @@ def _checkpoint(job: Job) -> float | None:
         if directory is None:
             return None
         try:
-            parameters += read_architecture(directory).num_parameters
+            parameters += read_architecture(directory, role.parallel.engine).num_parameters
         except ModelError:
             return None
     return parameters * _CHECKPOINT_BYTES
 
 
-def _model(name: str, path: Path) -> Verdict:
+def _engine_of(config: RunConfig, setting: str) -> str:
+    """Return the training engine of the role whose model a setting names."""
+    section, role, *_ = setting.split(".")
+    known = config.role_settings.get(role) if section == "roles" else None
+    return (known or config).parallel.engine
+
+
+def _model(name: str, path: Path, engine: str) -> Verdict:
     if (path / "manifest.json").is_file():
         return ok(name, f"{path}: a step of a checkpoint")
     try:
-        architecture = read_architecture(path)
+        architecture = read_architecture(path, engine)
         safetensors_shard_map(path)
     except ModelError as error:
         return fails(name, str(error), "every file of the model must be here: nodes download none")

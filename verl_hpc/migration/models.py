@@ -32,7 +32,7 @@ def model_at(path: str) -> tuple[Kind | None, str]:
     directory = Path(local_directory(path))
     if (directory / "config.json").is_file():
         try:
-            return _kind(read_architecture(directory).family), ""
+            return _kind(read_architecture(directory, "fsdp").family), ""
         except ModelError as error:
             return None, str(error)
     name = path.partition("@")[0].rstrip("/").rpartition("/")[2].replace("_", "-")

@@ -14,7 +14,7 @@ from verl_hpc.checkpoint import convert
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.cli.main import main
-from verl_hpc.errors import CheckpointError
+from verl_hpc.errors import CheckpointError, ModelError
 from verl_hpc.layout.box import Box
 from verl_hpc.testing.tiny import make_tiny_model
 
@@ -135,3 +135,16 @@ def test_layers_for_speculation_are_left_out_and_a_router_keeps_its_bias_in_floa
         for name, tensor in exported.items():
             wanted = torch.float32 if name.endswith("correction_bias") else dtype
             assert torch.equal(tensor, known[name].to(wanted)) and tensor.dtype == wanted
+
+
+def test_a_mixture_that_no_table_takes_is_exported_by_its_names(tmp_path):
+    """A model without windows in its table, of which fully_shard trains transformers' class."""
+    windows = {"sliding_window": 8, "max_position_embeddings": 64}
+    source = make_tiny_model(tmp_path / "model", "mixtral", num_local_experts=4, **windows)
+    with pytest.raises(ModelError, match="sliding_window = 8"):
+        open_weights(source)
+    (step,) = on_ranks(1, lambda control: import_model(control, source, tmp_path / "run"))
+    export_step(step, tmp_path / "out")
+    known, exported = (load_file(d / "model.safetensors") for d in (source, tmp_path / "out"))
+    assert known.keys() == exported.keys()
+    assert all(torch.equal(known[name], exported[name]) for name in known)

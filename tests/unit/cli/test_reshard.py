@@ -201,7 +201,7 @@ def test_the_table():
 BAD_INPUT = [
     ({"model": "/nowhere"}, ["ModelError", "no config.json at /nowhere"]),
     ({"train": "tp=3"}, ["LayoutError", "tensor_parallel = 3", "8 attention heads"]),
-    ({"train": "tp=2,pp=6"}, ["LayoutError", "8 layers", "pipeline_parallel = 6"]),
+    ({"train": "tp=2,pp=11"}, ["LayoutError", "8 layers", "pipeline_parallel = 11"]),
     ({"train": "tp=0"}, ["ConfigError", "--train tp=0"]),
     ({"train": "8x16x32"}, ["ConfigError", "--train 8x16x32", "tp, pp, dp"]),
     ({"train": "tp=2,ep=2"}, ["LayoutError", "expert_parallel = 2", "no experts"]),

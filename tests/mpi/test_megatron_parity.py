@@ -31,6 +31,7 @@ from tests.mpi.parity import (
     score_loss,
     update_equals,
 )
+from tests.slow import all_slow
 from verl_hpc.layout.heads import HEAD_TENSORS
 
 # Of data-parallel ranks (dp), neighbours share sequences (cp).
@@ -107,6 +108,15 @@ def test_mixtures_equal_transformers(here, tiny_model, reference, sizes, model):
 def test_layouts_that_do_not_divide_evenly(here, tiny_model, reference, layout, layers, kv_heads):
     directory = tiny_model("qwen2", True, num_hidden_layers=layers, num_key_value_heads=kv_heads)
     equals(here, directory, "qwen2", *layouts(layout), reference, some_sequences(8, 256))
+
+
+@pytest.mark.world(4)
+@pytest.mark.parametrize("layout, layers", all_slow(("pp4", 6), ("pp2-vpp2-dp2-ep2", 5)))
+def test_stages_without_experts(here, tiny_model, reference, layout, layers):
+    """The first stage has dense layers alone, and layers do not divide evenly."""
+    sizes = {"num_hidden_layers": layers, "first_k_dense_replace": 2}
+    directory, family = mixture(tiny_model, "latent", **sizes)
+    equals(here, directory, family, *layouts(layout), reference, some_sequences(8, 256))
 
 
 def equals(here, directory, family, sizes, reference, sequences):

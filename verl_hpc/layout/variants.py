@@ -71,6 +71,11 @@ def _problems_of_sigmoid_routers(fields: HfConfig, num_experts: int) -> Iterator
                 f"{name} = {value!r}; a {fields.model_type} is computed with {only!r}, and vLLM "
                 f"reads this field: set it to {only!r} if the model was trained so"
             )
+    if fields.num_experts_per_tok == 1:
+        yield (
+            "num_experts_per_tok = 1: Megatron-core takes the score of a token's only expert as it "
+            "is, and others divide it by itself; choose parallel.engine: fsdp"
+        )
     groups, chosen = fields.n_group or 1, fields.topk_group or 1
     if num_experts % groups or chosen > groups:
         yield (

@@ -182,7 +182,7 @@ def test_the_program_as_a_user_starts_it(tmp_path):
 BAD_INPUT = [
     ({"model": "/nowhere"}, ["ModelError", "no config.json at /nowhere"]),
     ({"train": "tp=3"}, ["LayoutError", "tensor_parallel = 3", "8 attention heads"]),
-    ({"train": "tp=2,pp=6"}, ["LayoutError", "8 layers", "pipeline_parallel = 6"]),
+    ({"train": "tp=2,pp=11"}, ["LayoutError", "8 layers", "pipeline_parallel = 11"]),
     ({"train": "tp=2,ep=2"}, ["LayoutError", "expert_parallel = 2", "no experts"]),
     ({"rollout": "tp=3"}, ["LayoutError", "tensor_parallel = 3", "8 ranks"]),
     ({"rollout": "tp=2,pp=2"}, ["ConfigError", "--rollout", "'pp=2'"]),

@@ -335,6 +335,7 @@ REFUSED = [
     (DEEPSEEK, {"norm_topk_prob": False}, "norm_topk_prob = False", "computed with True"),
     (DEEPSEEK, {"n_group": 7}, "n_group = 7 and topk_group = 4 with 256 experts"),
     (DEEPSEEK, {"topk_group": 9}, "n_group = 8 and topk_group = 9"),
+    (DEEPSEEK, {"num_experts_per_tok": 1}, "num_experts_per_tok = 1: Megatron-core", "fsdp"),
     (DEEPSEEK, {"first_k_dense_replace": 61}, "first_k_dense_replace = 61", "61 layers"),
     (DEEPSEEK, {"moe_layer_freq": 2}, "dense layers among mixture-of-experts layers"),
     (DEEPSEEK, {"n_routed_experts": 0}, "mixture of experts", "n_routed_experts"),

@@ -10,13 +10,24 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from verl_hpc.errors import ModelError
 from verl_hpc.hf.stored import places_of, stored_views
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
+from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.layout.shard_map import TensorSpec
 
 _CLASSES = {"kimi_k2": "deepseek_v3"}
@@ -45,10 +56,19 @@ def published_config(arch: Architecture) -> PreTrainedConfig:
 
 def without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
     """Set what a model draws in training to nothing: dropout, and a router's noise."""
-    for name in config.to_dict():
+    for name, value in list(vars(config).items()):
         if name.endswith(("dropout", "pdrop", "jitter_noise")):
             setattr(config, name, 0.0)
+        elif isinstance(value, PreTrainedConfig):  # of the decoder, or of a vision tower
+            without_dropout(value)
     return config
+
+
+def class_name(family: str) -> str | None:
+    """Return the name of transformers' class of a family, as vLLM has it too."""
+    with_images: str | None = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(family)
+    name: str | None = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family)
+    return with_images if family in WITH_IMAGES else name
 
 
 def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedModel:
@@ -68,9 +88,10 @@ def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedMo
             f"model_type = {arch.family!r}: it reads to the right too, and only models that read "
             "to the left are trained"
         )
-    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
+    build = AutoModelForImageTextToText if arch.family in WITH_IMAGES else AutoModelForCausalLM
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        model: PreTrainedModel = build.from_config(
             config, dtype=dtype, attn_implementation="eager" if capped else None
         )
     except Exception as error:  # every class of models checks its settings in its own way

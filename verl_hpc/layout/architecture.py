@@ -18,7 +18,7 @@ from verl_hpc.layout.families import FAMILIES, Family
 from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
-from verl_hpc.layout.not_mapped import NOT_MAPPED, REFUSED
+from verl_hpc.layout.not_mapped import NOT_MAPPED, REFUSED, WITH_IMAGES
 from verl_hpc.layout.published import Published, shapes_in, shapes_of, sizes_of
 from verl_hpc.layout.shard_map import TensorSpec
 
@@ -279,9 +279,10 @@ def _published(
         "transformers first, and remove the field",
         "is_encoder_decoder": "only decoders are trained",
         "use_bidirectional_attention": "only models that read to the left are trained",
-        "vision_config": "images in prompts are not trained",
         "audio_config": "sound in prompts is not trained",
     }
+    if family not in WITH_IMAGES:
+        problems["vision_config"] = "images are in prompts of " + ", ".join(WITH_IMAGES) + " alone"
     for name, why in problems.items():
         if value := config.get(name):
             given = "" if isinstance(value, Mapping) else f" = {value!r}"

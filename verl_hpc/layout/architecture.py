@@ -148,7 +148,7 @@ class Architecture:
         """Return this architecture with other tensors, if its family has no layer table."""
         if self.published is None:
             return self
-        published = Published(self.published.config, shapes_of(tensors), buffers)
+        published = replace(self.published, shapes=shapes_of(tensors), buffers=buffers)
         return replace(self, published=published)
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -199,13 +199,16 @@ def read_architecture(path: str | Path) -> Architecture:
         )
     config = read_json_object(file)
     mapped = str(config.get("model_type")) in FAMILIES
-    return architecture_from(config, str(file), None if mapped else shapes_in(file.parent))
+    if mapped:
+        return architecture_from(config, str(file))
+    return architecture_from(config, str(file), shapes_in(file.parent), file.parent)
 
 
 def architecture_from(
     config: Mapping[str, Any],
     origin: str = "config",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    directory: Path | None = None,
 ) -> Architecture:
     """Turn the contents of a `config.json` into an `Architecture`.
 
@@ -213,6 +216,7 @@ def architecture_from(
         config: the contents.
         origin: what error messages call them.
         shapes: shapes of the weights' tensors, for a family without a layer table.
+        directory: the model's, for such a family.
 
     Raises:
         ModelError: the family is refused, a field is missing, or a variant is not supported.
@@ -224,7 +228,8 @@ def architecture_from(
             "whose model_type names its family"
         )
     if family not in FAMILIES:
-        return _published(family, config, origin, shapes or {})
+        published = Published(config, shapes or {}, directory=directory)
+        return _published(family, config, origin, published)
     # Name all missing fields at once, before any type is checked.
     missing = [field for field in _NEEDED if field not in config]
     if missing:
@@ -267,7 +272,7 @@ def architecture_from(
 
 
 def _published(
-    family: str, config: Mapping[str, Any], origin: str, shapes: Mapping[str, tuple[int, ...]]
+    family: str, config: Mapping[str, Any], origin: str, published: Published
 ) -> Architecture:
     """Architecture of a family without a layer table."""
     if family in REFUSED:
@@ -288,7 +293,7 @@ def _published(
             given = "" if isinstance(value, Mapping) else f" = {value!r}"
             raise ModelError(f"{origin}: {name}{given}: {why}")
     sizes = sizes_of(config, origin)
-    return Architecture(family, **sizes, published=Published(config, shapes))
+    return Architecture(family, **sizes, published=published)
 
 
 def _experts_per_token(fields: HfConfig, num_experts: int) -> int:

@@ -47,11 +47,13 @@ class Published:
             files are not at hand.
         buffers: names of tensors that are no parameters, such as the bias of a router: no
             optimizer changes them, and no engine rounds them.
+        directory: the model's, which has the processor of its images.
     """
 
     config: Mapping[str, Any] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
     buffers: frozenset[str] = frozenset()
+    directory: Path | None = None
 
 
 def shapes_of(tensors: Mapping[str, TensorSpec]) -> dict[str, tuple[int, ...]]:

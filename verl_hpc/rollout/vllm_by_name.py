@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
 import vllm._custom_ops as ops
 from vllm import ModelRegistry
 from vllm.model_executor.layers.attention.mla_attention import MLAAttention
+from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 from vllm.model_executor.models.transformers import base
 
 from verl_hpc.errors import ConfigError, ModelError
@@ -16,6 +18,24 @@ from verl_hpc.hf.model import class_name
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.rollout.vllm_settings import in_one_line
+
+
+@cache
+def keep_buffers() -> None:
+    """Let weights of no meaning be those that a model's files have, once a process.
+
+    vLLM gives random numbers to buffers as well, such as the mean and deviation of pixels, which
+    no file would bring back.
+    """
+    load = DummyModelLoader.load_weights
+
+    def load_weights(loader: DummyModelLoader, model: torch.nn.Module, config: Any) -> None:
+        kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        load(loader, model, config)
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+    DummyModelLoader.load_weights = load_weights
 
 
 class ByName:
@@ -57,6 +77,7 @@ class ByName:
                     "same process; set it to true"
                 )
             base.Base._decorate_cls_for_torch_compile = lambda *_, **__: None
+        keep_buffers()
         options: dict[str, Any] = {}
         # A cache of prefixes cuts prompts of recurrent layers in pieces, which CPUs cannot.
         if on_cpu and getattr(known, "is_hybrid", False):

@@ -56,7 +56,13 @@ _FAMILIES: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] =
             "layer_types": ["sliding_attention", "full_attention"],
             "query_pre_attn_scalar": 32,
         },
-        {"num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 56, "patch_size": 14},
+        {
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 56,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
         {
             "image_processor_type": "Gemma3ImageProcessor",
             "processor_class": "Gemma3Processor",
@@ -151,7 +157,7 @@ def _ids(family: str, processor: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _tokens_per_image(processor: Mapping[str, Any]) -> int:
-    """Return the tokens of an image of gemma3, which has one for 2 x 2 patches of 14 x 14 pixels."""
+    """Return the tokens of gemma3's images: one for 2 x 2 patches of 14 x 14 pixels."""
     return int((processor["size"]["height"] // 28) ** 2)
 
 

@@ -15,12 +15,13 @@ from verl_hpc.config.role import ACTOR, CRITIC
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.mixed import order_of
-from verl_hpc.data.prompts import Encoder
+from verl_hpc.data.prompts import Encoder, ImageTokens
 from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.ahead import open_ahead
+from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import Head
 from verl_hpc.placement.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
@@ -101,7 +102,8 @@ def plan_run(
     ahead = together(lambda: open_ahead(config))
     environments = together(lambda: _environments(config))
     began = session.control.broadcast(datetime.now().astimezone())
-    encoder = together(lambda: Encoder.from_config(tokenizer, config.data, began))
+    reader = together(lambda: _image_reader(first.arch))
+    encoder = together(lambda: Encoder.from_config(tokenizer, config.data, began, reader))
     problems = open_problems(session, config, encoder)
     num_steps = config.num_steps(len(problems.train))
     settings = together(lambda: with_decay_steps(config, settings, num_steps))
@@ -221,6 +223,15 @@ def _resolved(weights: Weights, head: Head) -> Weights:
     weights = replace(weights, arch=resolved(weights.arch, head))
     check_types(weights, weights.hf_directory)
     return weights
+
+
+def _image_reader(arch: Architecture) -> ImageTokens | None:
+    """Return what reads a model's images, if it reads some."""
+    if arch.published is None:
+        return None
+    from verl_hpc.hf.images import image_reader
+
+    return image_reader(arch)
 
 
 def _check_bases(

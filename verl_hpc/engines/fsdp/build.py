@@ -156,7 +156,7 @@ def build_decoder(
     module, settings = model.module, parallel.fsdp or FsdpConfig()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module.requires_grad_(trainable)
-    whole = next(m for m in module.modules() if isinstance(m, PreTrainedModel))
+    whole = transformers_model(module)
     if kernels.liger and model.places is None:
         apply_liger(whole.base_model)
     if parallel.recompute == "full":
@@ -175,6 +175,11 @@ def build_decoder(
     )
     whole.tie_weights()
     return module
+
+
+def transformers_model(module: torch.nn.Module) -> PreTrainedModel:
+    """Return the outermost model of transformers in a module."""
+    return next(m for m in module.modules() if isinstance(m, PreTrainedModel))
 
 
 def local_part(parameter: torch.Tensor) -> torch.Tensor:

@@ -113,6 +113,28 @@ def test_log_probs_of_answers_to_images_are_the_rollout_engines(here, shared_dir
         assert not still
 
 
+@pytest.mark.parametrize("name", families())
+def test_a_frozen_tower_stays_and_has_no_state(here, shared_directory, name):
+    directory, size = any_model(here, shared_directory, name), here.world.size
+    engine = build_engine(
+        here, directory, TrainLayout(dp=size), engine="fsdp", lr=1e-2, vision_tower="frozen"
+    )
+    before = {n: t.clone() for n, t in engine.weights.items()}
+    requests = requests_of(directory, shared_directory, here.world.rank)
+    sequences = [torch.tensor([*q.prompt, 5, 6]) for q in requests]
+    wanted = OutputOptions(images=[as_bytes(packed(q.images)) for q in requests])
+    engine.update(
+        sequences, lambda _, found: (sum(o.log_probs.mean() for o in found), {}), wanted=wanted
+    )
+    still = {n for n, t in engine.weights.items() if torch.equal(t, before[n])}
+    state = {n.split("/")[1] for n in engine.optimizer_tensors()}
+    assert still == engine.weights.keys() - state
+    kinds = ("visual.", "vision_tower.", "multi_modal_projector.")
+    assert still == {n for n in before if any(kind in n for kind in kinds)}
+    regions = engine.optimizer_map().tensors
+    assert not any(kind in n for n in regions for kind in kinds) and regions
+
+
 COLORS = ("red", "green", "blue", "white")
 
 
@@ -139,7 +161,7 @@ def run_of(here, shared_directory, name, recipe, **changes):
         here,
         configure(
             f"{recipe}-images-{name}",
-            any_model(here, shared_directory, name),
+            any_model(here, shared_directory, name.partition("-")[0]),
             shared_directory,
             **{"recipe": recipe, "optimizer": {"lr": 1e-2}, "parallel": {"engine": "fsdp"}}
             | {"data": {"train": data}}
@@ -171,8 +193,18 @@ def test_grpo_trains_on_images(here, shared_directory, name):
 
 
 @pytest.mark.slow(reason="whole runs; run with --slow")
-def test_answers_to_images_are_imitated(here, shared_directory):
+@pytest.mark.parametrize("tower", ["trained", "frozen"])
+def test_answers_to_images_are_imitated(here, shared_directory, tower):
+    """In two lives, the second of which goes on with what the first one saved."""
     evaluation = {"evaluation": data_of(here, shared_directory)}
-    data = {"train": data_of(here, shared_directory)} | evaluation
-    steps = run_of(here, shared_directory, OFTEN, "sft", steps=12, data=data | {"overlap": "warn"})
+    data = {"train": data_of(here, shared_directory), "overlap": "warn"} | evaluation
+    path = str(any_model(here, shared_directory, OFTEN))
+    more = {
+        "data": data,
+        "model": {"path": path, "dtype": "float32", "vision_tower": tower},
+        "checkpoint": {"resume": "auto", "every": 6},
+    }
+    run_of(here, shared_directory, f"{OFTEN}-{tower}", "sft", steps=6, **more)
+    steps = run_of(here, shared_directory, f"{OFTEN}-{tower}", "sft", steps=12, **more)
+    assert len(steps) == 12
     assert steps[-1]["sft/loss"] < 0.7 * steps[0]["sft/loss"]

@@ -26,7 +26,7 @@ def state_specs(
     Args:
         tensors: trained tensors.
         moments: element type of Adam's moments.
-        buffers: those of the tensors that have no state (`Architecture.buffers`).
+        buffers: those of the tensors that have no state (`Architecture.without_state`).
     """
     return {
         f"{kind}/{name}": TensorSpec(spec.shape, "float32" if kind == "main" else moments)

@@ -153,13 +153,24 @@ def stored_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: buffers[name] for name in module.state_dict() if name in buffers}
 
 
-def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
+def tower_parameters(model: PreTrainedModel) -> set[str]:
+    """Return the names of parameters that read images: all that are neither of the decoder nor of
+    the output layer."""
+    parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    of_text = {id(p) for part in parts if part is not None for p in part.parameters()}
+    return {name for name, p in model.named_parameters() if id(p) not in of_text}
+
+
+def resolved(
+    arch: Architecture, head: Head = "language_model", frozen_tower: bool = False
+) -> Architecture:
     """Return an architecture with the tensors that transformers' model has, if its family has no
     layer table; its files may have more, such as layers for speculation.
 
     Args:
         arch: as its files are.
         head: the output layer. Files of a critic or a reward model have no language model's.
+        frozen_tower: leave what reads images as it is (model.vision_tower).
 
     Raises:
         ModelError: transformers cannot build the model, or the files lack a tensor, or have one of
@@ -190,7 +201,9 @@ def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
     specs = {name: TensorSpec(tuple(view.shape)) for name, view in views.items() if name in there}
     places = places_of(model, views)
     exact = frozenset(name for name, place in places.items() if not place.num_rows)
-    return arch.with_shapes(specs, exact & specs.keys())
+    tower = tower_parameters(model) if frozen_tower else set()
+    frozen = frozenset(name for name, place in places.items() if place.view.name in tower)
+    return arch.with_shapes(specs, exact & specs.keys(), frozen)
 
 
 def _storages(layer: torch.nn.Module) -> set[int]:

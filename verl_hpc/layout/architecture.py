@@ -138,17 +138,26 @@ class Architecture:
         """Names of tensors that are no parameters (`Published.buffers`)."""
         return self.published.buffers if self.published is not None else frozenset()
 
+    @property
+    def without_state(self) -> frozenset[str]:
+        """Names of tensors of which an optimizer has no state."""
+        return self.buffers | (self.published.frozen if self.published is not None else frozenset())
+
     @cached_property
     def num_parameters(self) -> int:
         return sum(prod(shape) for _, shape in self._shapes())
 
     def with_shapes(
-        self, tensors: Mapping[str, TensorSpec], buffers: frozenset[str] = frozenset()
+        self,
+        tensors: Mapping[str, TensorSpec],
+        buffers: frozenset[str] = frozenset(),
+        frozen: frozenset[str] = frozenset(),
     ) -> Architecture:
         """Return this architecture with other tensors, if its family has no layer table."""
         if self.published is None:
             return self
-        published = replace(self.published, shapes=shapes_of(tensors), buffers=buffers)
+        shapes = shapes_of(tensors)
+        published = replace(self.published, shapes=shapes, buffers=buffers, frozen=frozen)
         return replace(self, published=published)
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -47,12 +47,14 @@ class Published:
             files are not at hand.
         buffers: names of tensors that are no parameters, such as the bias of a router: no
             optimizer changes them, and no engine rounds them.
+        frozen: names of parameters that are not trained, which have no state of an optimizer.
         directory: the model's, which has the processor of its images.
     """
 
     config: Mapping[str, Any] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
     buffers: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
     directory: Path | None = None
 
 

@@ -22,7 +22,7 @@ from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.ahead import open_ahead
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.heads import Head
+from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.placement.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
 from verl_hpc.rewards.scorer import make_scorer
@@ -210,17 +210,26 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
         weights = open_weights(
             path, name, "actor", check_files=check, head=role.head, new_head=role.trainable
         )
-        opened[name] = _resolved(weights, role.head)
+        opened[name] = _resolved(weights, role)
     return opened
 
 
-def _resolved(weights: Weights, head: Head) -> Weights:
-    """Take the tensors that transformers' model has, of a family without a layer table."""
+def _resolved(weights: Weights, role: RoleSettings) -> Weights:
+    """Take the tensors that transformers' model has, of a family without a layer table.
+
+    Raises:
+        ConfigError: a tower that reads images is to be frozen, and there is none.
+    """
+    frozen_tower = role.model.vision_tower == "frozen"
+    if frozen_tower and weights.arch.family not in WITH_IMAGES:
+        raise ConfigError(
+            f"model.vision_tower = frozen: a {weights.arch.family} reads no images; leave it out"
+        )
     if weights.arch.published is None:
         return weights
     from verl_hpc.hf.model import resolved
 
-    weights = replace(weights, arch=resolved(weights.arch, head))
+    weights = replace(weights, arch=resolved(weights.arch, role.head, frozen_tower))
     check_types(weights, weights.hf_directory)
     return weights
 

@@ -86,9 +86,17 @@ class FsdpEngine(LayoutEngine):
         self._packs = arch.published is None
         kernels = choose_kernels(model, parallel.fsdp or FsdpConfig())
         self.decoder = build_decoder(
-            new, groups, model.dtype, parallel, trainable=optimizer is not None, kernels=kernels
+            new,
+            groups,
+            model.dtype,
+            parallel,
+            trainable=optimizer is not None,
+            kernels=kernels,
+            frozen_tower=model.vision_tower == "frozen",
         )
         self._modules = sharded_modules(self.decoder)
+        reader, whole = image_reader(arch), transformers_model(self.decoder)
+        self._images = ImageInputs(whole, reader) if reader is not None else None
         named = dict(self.decoder.named_parameters())
         shards = {n: local_part(p) for n, p in named.items()}
         self._shards = [*shards.values(), *stored_buffers(self.decoder).values()]
@@ -100,10 +108,9 @@ class FsdpEngine(LayoutEngine):
         else:
             held = {region.view.name for region in self.shard_map.held_by(dist.get_rank())}
             assert held == set(self.weights), held
-        reader, whole = image_reader(arch), transformers_model(self.decoder)
-        self._images = ImageInputs(whole, reader) if reader is not None else None
+        trained = {name: p for name, p in named.items() if p.requires_grad}
         self.optimizer: ShardedAdam | None = (
-            ShardedAdam(optimizer, named, groups.shard, schedule, all_train=self._packs)
+            ShardedAdam(optimizer, trained, groups.shard, schedule, all_train=self._packs)
             if optimizer
             else None
         )

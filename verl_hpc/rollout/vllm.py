@@ -98,6 +98,7 @@ class VllmEngine:
         self._asleep = False
         self._compiler: str | None = None
         self._on_cpu = world.device == "cpu"
+        self._reads_images = arch.family in WITH_IMAGES
         if self._on_cpu:
             _for_cpus().prepare()
         import_worker(world.device)
@@ -231,7 +232,8 @@ class VllmEngine:
             _for_cpus().pack_linears(self._model)
         forgotten = self._llm.reset_prefix_cache()
         assert forgotten, "requests were running during a weight update"
-        self._llm.llm_engine.reset_encoder_cache()  # of images that it has seen
+        if self._reads_images:  # its features of those that it has seen are old
+            self._llm.llm_engine.reset_encoder_cache()
 
     def _wake_up(self, tag: str) -> None:
         # vLLM maps memory outside torch's allocator, whose freed blocks would not be available.

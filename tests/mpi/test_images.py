@@ -1,6 +1,7 @@
 """Images in prompts: the trainer and the rollout engines read them alike."""
 
 import json
+from base64 import b64encode
 from contextlib import closing
 
 import numpy as np
@@ -139,14 +140,16 @@ COLORS = ("red", "green", "blue", "white")
 
 
 def data_of(here, directory):
-    """Rows with an image of one color, with two, and with none."""
+    """Rows with an image of one color, with two, and with none; files, and one in the row."""
     file = directory / "shown.jsonl"
     if here.world.rank == 0:
         for color in COLORS:
             Image.new("RGB", (40, 48), color).save(directory / f"{color}.png")
+        inside = {"base64": b64encode((directory / "white.png").read_bytes()).decode()}
         rows = []
         for number in range(24):
-            shown = [f"{COLORS[(number + i) % 4]}.png" for i in range(number % 3)]
+            colors = [COLORS[(number + i) % 4] for i in range(number % 3)]
+            shown = [inside if color == "white" else f"{color}.png" for color in colors]
             text = f"{number} {'<image>' * len(shown)}"
             chat = [{"role": "user", "content": text}]
             rows.append({"prompt": chat, "images": shown, "answer": COLORS[number % 4]})
@@ -164,21 +167,25 @@ def run_of(here, shared_directory, name, recipe, **changes):
             any_model(here, shared_directory, name.partition("-")[0]),
             shared_directory,
             **{"recipe": recipe, "optimizer": {"lr": 1e-2}, "parallel": {"engine": "fsdp"}}
-            | {"data": {"train": data}}
+            | {"data": {"train": data, "evaluation": data, "overlap": "warn"}}
             | changes,
         ),
     )
 
 
 @pytest.mark.slow(reason="whole runs; run with --slow")
+@pytest.mark.parametrize("place", ["together", "apart"])
 @pytest.mark.parametrize("name", WITH_IMAGES)
-def test_grpo_trains_on_images(here, shared_directory, name):
-    """Old log-probs, those of a reference, and updates are of the same images."""
+def test_grpo_trains_on_images(here, shared_directory, name, place):
+    """Old log-probs, those of a reference, and updates are of the same images, on other ranks than
+    generated with them, too."""
+    apart = {"placement": {"train": 0, "rollout": 1}} if place == "apart" else {}
     steps = run_of(
         here,
         shared_directory,
-        name,
+        f"{name}-{place}",
         "rl",
+        **apart,
         algorithm={"kl": {"placement": "loss", "coefficient": 0.1}},
         batch=BATCH | {"mini_batches": 1},
         reward={"function": write_reward(here, shared_directory)},
@@ -196,11 +203,8 @@ def test_grpo_trains_on_images(here, shared_directory, name):
 @pytest.mark.parametrize("tower", ["trained", "frozen"])
 def test_answers_to_images_are_imitated(here, shared_directory, tower):
     """In two lives, the second of which goes on with what the first one saved."""
-    evaluation = {"evaluation": data_of(here, shared_directory)}
-    data = {"train": data_of(here, shared_directory), "overlap": "warn"} | evaluation
     path = str(any_model(here, shared_directory, OFTEN))
     more = {
-        "data": data,
         "model": {"path": path, "dtype": "float32", "vision_tower": tower},
         "checkpoint": {"resume": "auto", "every": 6},
     }

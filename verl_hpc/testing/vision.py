@@ -1,8 +1,13 @@
-"""Small random models that read images, made on the spot, with their processors."""
+"""Small random models that read images, made on the spot, with their processors.
+
+`python -m verl_hpc.testing.vision --out DIR ...` makes one; an example starts from it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,3 +194,24 @@ def _as_published(file: Path) -> None:
         for name, tensor in load_file(file).items()
     }
     save_file(tensors, file, metadata={"format": "pt"})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of this module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_hpc.testing.vision", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--family", default="qwen3_vl", choices=sorted(_FAMILIES))
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args(argv)
+    if (arguments.out / "config.json").exists():
+        print(f"{arguments.out} holds a model already; choose another --out", file=sys.stderr)
+        return 1
+    make_vision_model(arguments.out, arguments.family, seed=arguments.seed)
+    print(f"{arguments.out}: a {arguments.family} with random weights, and its processor")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,6 +15,8 @@ from verl_hpc.data.messages import IMAGE_KINDS, PLACEHOLDER, is_chat_list, kind_
 from verl_hpc.errors import DataError
 from verl_hpc.hf.pictures import COLUMN, Picture
 
+_FIELDS = ("bytes", "base64", "image", "image_url", "url", "path")
+"""Fields in which a mapping may have an image, the first that is given."""
 _EXPECTED = "a path, the bytes of a file, or {bytes, path}, {path}, {base64} or a data: address"
 
 
@@ -75,23 +77,22 @@ def has_image_parts(chat: Any) -> bool:
 
 
 def _parts(chat: Sequence[Any]) -> Iterator[Any]:
-    """Yield what each part of messages that stands for an image has of it, or None."""
+    """Yield each part of messages that stands for an image, or None for one without the image."""
     for message in chat:
         content = message.get("content") if isinstance(message, Mapping) else None
         for part in content if isinstance(content, list) else ():
             if isinstance(part, Mapping) and part.get("type") in IMAGE_KINDS:
-                found = (part.get(name) for name in ("image", "image_url", "url", "path", "base64"))
-                yield next((value for value in found if value is not None), None)
+                yield part if any(part.get(name) is not None for name in _FIELDS) else None
 
 
 def _picture(value: Any, name: str, directory: Path | None) -> Picture:
     if isinstance(value, Mapping):
-        for field in ("bytes", "base64", "image", "url", "path"):
-            if value.get(field) is not None:
-                text = value[field]
-                if field == "base64":
-                    return Picture(content=_decoded_base64(text, name))
-                return _picture(text, f"{name}.{field}", directory)
+        for field in _FIELDS:
+            if (given := value.get(field)) is None:
+                continue
+            if field == "base64":
+                return Picture(content=_decoded_base64(given, name))
+            return _picture(given, f"{name}.{field}", directory)
     if isinstance(value, bytes) and value:
         return Picture(content=value)
     if not isinstance(value, str) or not value:

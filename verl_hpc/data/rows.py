@@ -98,7 +98,7 @@ class RowReader:
                 )
         said = self._said(row)
         columns = (self._prompt_key, *CONVERSATION_COLUMNS, *PAIR_COLUMNS, *LEARNED_COLUMNS)
-        chats = [row[column] for column in columns if is_chat_list(row.get(column))]
+        chats = [value for column in columns if is_chat_list(value := _or_none(row, column))]
         pictures = images.pictures_of(row, chats[0] if chats else None, directory)
         has_parts = any(map(images.has_image_parts, chats))
         images.check_places(said["prompt"], len(pictures), has_parts)
@@ -260,6 +260,14 @@ def _value(row: Mapping[str, Any], key: str, advice: str = _RENAME) -> Any:
                 raise DataError(no_chat)
             raise DataError(f"no column {key!r}; columns are {', '.join(row)}; {advice}")
         value = value[name]
+    return value
+
+
+def _or_none(row: Mapping[str, Any], key: str) -> Any:
+    """Return the value that `key` names as `_value` does; None without one."""
+    value: Any = row
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 

@@ -19,7 +19,7 @@ from verl_hpc.data.prompts import Encoder, ImageTokens
 from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.generation.ahead import open_ahead
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.not_mapped import WITH_IMAGES
@@ -79,6 +79,7 @@ def plan_run(
     weights = together(lambda: _open_weights(settings, check_files=leads))
     first = next(iter(weights.values()))
     archs = {name: opened.arch for name, opened in weights.items()}
+    together(lambda: _check_images(archs))
     layouts = together(
         lambda: run_layouts(
             config,
@@ -232,6 +233,19 @@ def _resolved(weights: Weights, role: RoleSettings) -> Weights:
     weights = replace(weights, arch=resolved(weights.arch, role.head, frozen_tower))
     check_types(weights, weights.hf_directory)
     return weights
+
+
+def _check_images(archs: Mapping[str, Architecture]) -> None:
+    """Raises: ModelError: the first role's model reads images, and another one's would read their
+    tokens as words."""
+    families = {name: arch.family for name, arch in archs.items()}
+    first = next(iter(families.values()))
+    for name, family in families.items() if first in WITH_IMAGES else ():
+        if family not in WITH_IMAGES:
+            raise ModelError(
+                f"roles.{name}: a {family} reads no images, which prompts of a {first} may have; "
+                "choose a model that does"
+            )
 
 
 def _image_reader(arch: Architecture) -> ImageTokens | None:

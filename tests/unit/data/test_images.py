@@ -51,6 +51,7 @@ def test_each_way_to_give_an_image_shows_the_same(tmp_path):
         ask([{"type": "text", "text": "what is "}, part, {"type": "text", "text": "?"}])
         for part in (
             {"type": "image", "image": "a.png"},
+            {"type": "image", "base64": coded},
             {"type": "image_url", "image_url": {"url": address}},
         )
     ]
@@ -97,6 +98,12 @@ def test_any_mode_becomes_rgb(tmp_path, mode):
 def test_a_row_is_refused_with_its_place(tmp_path, row, problem):
     with pytest.raises(DataError, match=f"rows.jsonl line 1: .*{problem}"):
         source(tmp_path / "rows.jsonl", row)[0]
+
+
+def test_a_prompt_in_a_field_has_its_images(tmp_path):
+    row = {"asked": {"chat": ask([{"type": "image", "path": "a.png"}])["prompt"]}}
+    (problem,) = source(tmp_path / "rows.jsonl", row, prompt_key="asked.chat")
+    assert [picture.path for picture in problem.images] == [str(tmp_path / "a.png")]
 
 
 def test_words_of_a_row_without_images_stay_words(tmp_path):

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Examples beyond the quickstart, from nothing to a report, on four CPU ranks.
-# usage: launch/examples.sh calculator|grpo_async|grpo_context|moe|ppo_split|safe_rlhf [seed]
+# usage: launch/examples.sh calculator|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision [seed]
 #   calculator   GRPO with a tool: sums that a tiny model cannot do, and a calculator can
 #   grpo_async   the quickstart's GRPO: ranks 2 and 3 generate a step while 0 and 1 train on one
 #   grpo_context the quickstart's GRPO: two ranks share every sequence in training
 #   moe          the quickstart's GRPO of a mixture of experts, divided over ranks in both engines
 #   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
 #   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
+#   vision       images: say in which cell of a grid a shape is
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
 #   MPIEXEC   starts the ranks, as it has to where torch is built for GPUs (default: the ranks are
 #             forks of one process, which imports the libraries once)
@@ -14,7 +15,7 @@
 #             runs/NAME-latest then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-examples="calculator|grpo_async|grpo_context|moe|ppo_split|safe_rlhf"
+examples="calculator|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision"
 name=${1:?usage: launch/examples.sh $examples [seed]} seed=${2:-0}
 if [[ "|$examples|" != *"|$name|"* ]]; then
     printf 'no example %s; choose %s\n' "$name" "${examples//|/, }" >&2
@@ -83,6 +84,15 @@ safe_rlhf)
     say "2 of 3: reward under a limit on the cost"
     train safe_rlhf rl.jsonl safe_rlhf_sft/checkpoints/latest \
         "roles.reward.path=$runs/data/reward" "roles.cost.path=$runs/data/cost"
+    ;;
+vision)
+    held_out="data.evaluation.paths=[$runs/data/evaluation.jsonl]"
+    say "1 of 3: images, a vision-language model with random weights, and its supervised warm-up"
+    run "$python" -m verl_hpc.testing.places --out "$runs/data" --seed "$seed"
+    run "$python" -m verl_hpc.testing.vision --out "$runs/model" --seed "$seed"
+    train vision_sft sft.jsonl model "$held_out"
+    say "2 of 3: $name"
+    train "$name" rl.jsonl vision_sft/checkpoints/latest "$held_out"
     ;;
 esac
 

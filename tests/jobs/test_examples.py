@@ -111,6 +111,15 @@ def test_adapters_alone(tmp_path):
         ).any()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_images_that_occur_nowhere_in_training(tmp_path):
+    shell(tmp_path, SCRIPT, "vision", "0")
+    before, gain = gained(tmp_path, "vision")
+    assert before == accuracies(tmp_path / "vision_sft")[-1]
+    assert 0.2 <= before <= 0.6 and gain >= 0.2
+
+
 def mean(rows, name):
     return sum(row[name] for row in rows) / len(rows)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.testing.tiny import make_tiny_model
+from verl_hpc.testing.vision import make_vision_model
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 YARN = {
@@ -201,6 +203,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "apertus": ("apertus", {}),
+    **{family: (family, {}) for family in WITH_IMAGES},
 }
 """Models by name: the family that transformers has, and fields of `config.json`."""
 
@@ -232,7 +235,10 @@ def any_model(here, shared_directory: Path, name: str) -> Path:
     if here.world.rank == 0 and not directory.exists():
         family, fields = MODELS[name]
         sizes = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 2}
-        make_tiny_model(directory, family, noise=0.05, **(sizes | fields))
+        if family in WITH_IMAGES:
+            make_vision_model(directory, family, noise=0.05)
+        else:
+            make_tiny_model(directory, family, noise=0.05, **(sizes | fields))
         if name == "kimi_k2":  # a family of its own in config.json alone
             file = directory / "config.json"
             config = json.loads(file.read_text(encoding="utf-8"))

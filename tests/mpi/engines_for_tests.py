@@ -51,15 +51,20 @@ def build_engine(
     moments: Literal["float32", "bfloat16"] = "float32",
     lora: LoraConfig | None = None,
     router: RouterConfig | None = None,
+    vision_tower: Literal["trained", "frozen"] = "trained",
     **parallel: Any,
 ) -> MegatronEngine:
     """A Megatron engine with the weights of a Hugging Face directory; `parallel` are settings of
     ParallelConfig that are no sizes."""
     start_layouts(here.groups, [layout], seed=1)
     engine = factory.build_engine(
-        resolved(read_architecture(directory, parallel.get("engine", "megatron")), head),
+        resolved(
+            read_architecture(directory, parallel.get("engine", "megatron")),
+            head,
+            vision_tower == "frozen",
+        ),
         layout,
-        ModelConfig(path=str(directory), dtype=dtype, router=router),
+        ModelConfig(path=str(directory), dtype=dtype, router=router, vision_tower=vision_tower),
         ParallelConfig(**layout.sizes_of_model, sequence_parallel=sequence_parallel, **parallel),
         head=head,
         optimizer=(

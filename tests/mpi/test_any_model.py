@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch.distributed.fsdp import FSDPModule
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from tests.generated import generated
 from tests.mpi.any_models import BFLOAT16_IN_VLLM, NOT_IN_VLLM, OFTEN, any_model, some_models
@@ -25,6 +25,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ModelError
 from verl_hpc.hf.stored import stored_views
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.layout.rollout import in_parts
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.trainer import sync
@@ -35,7 +36,8 @@ ROLLOUT = RolloutConfig(max_prompt_tokens=32, max_response_tokens=16, kv_cache_g
 
 def one_process(directory):
     """transformers' own model of a directory."""
-    model = AutoModelForCausalLM.from_pretrained(
+    with_images = directory.name in WITH_IMAGES
+    model = (AutoModelForImageTextToText if with_images else AutoModelForCausalLM).from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     )
     model.get_input_embeddings().padding_idx = None

@@ -66,6 +66,9 @@ class ModelConfig(Section):
     """Element type of parameters and activations; master weights are float32."""
     fp8: Fp8Config | None = None
     router: RouterConfig | None = None
+    vision_tower: Literal["trained", "frozen"] = "trained"
+    """Whether what reads images, in front of the decoder, is trained; frozen, it has no state of an
+    optimizer."""
 
 
 _NOT_RECOMPUTED = {

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from verl_hpc.data.messages import Message
+from verl_hpc.data.messages import PLACEHOLDER, Message
 from verl_hpc.errors import ConfigError, DataError, ModelError
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
@@ -127,6 +127,37 @@ class ChatTemplate:
                 f"{where}: the tokenizer's chat template failed: {type(error).__name__}: {error}"
             ) from error
         return str(text)
+
+    def with_images(self, message: Message, where: str) -> Message:
+        """Return a message with what the template writes for an image in place of each `<image>`.
+
+        Raises:
+            DataError: the template writes none.
+        """
+        said = message.get("content")
+        if not isinstance(said, str) or PLACEHOLDER not in said:
+            return message
+        mark, trims = self._image_mark
+        if not mark:
+            raise DataError(
+                f"{where}: the tokenizer's chat template writes nothing for a part of type image; "
+                "use the model's own template"
+            )
+        texts = said.split(PLACEHOLDER)
+        return message | {"content": mark.join(t.strip() if trims else t for t in texts)}
+
+    @cached_property
+    def _image_mark(self) -> tuple[str, bool]:
+        """What the template writes for an image, and whether it trims the texts around it."""
+        words = [{"type": "text", "text": text} for text in (f"{_PROBED} ", f" {_PROBED}")]
+        parts = [words[0], {"type": "image"}, words[1]]
+        try:
+            text = self.render([{"role": "user", "content": parts}], "")
+        except DataError:  # it reads texts alone
+            return "", False
+        between = text.partition(_PROBED)[2].rpartition(_PROBED)[0]
+        trims = not (between.startswith(" ") and between.endswith(" "))
+        return (between if trims else between[1:-1]).strip(" "), trims
 
     @cached_property
     def _call_form(self) -> _CallForm:

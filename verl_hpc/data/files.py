@@ -70,7 +70,7 @@ class FilesSource:
         row = index - (self._ends[file] - len(rows))
         values = rows[row]
         try:
-            problem = self._reader.problem(values, index, rows.where(row))
+            problem = self._reader.problem(values, index, rows.where(row), rows.directory)
         except DataError as error:
             raise DataError(f"{rows.where(row)}: {error}") from None
         return replace(problem, columns=partial(rows.whole, row))
@@ -86,7 +86,7 @@ class FilesSource:
                 yield values
                 continue
             try:
-                yield self._reader.problem(values, row, rows.where(row))
+                yield self._reader.problem(values, row, rows.where(row), rows.directory)
             except DataError as error:
                 yield DataError(f"{rows.where(row)}: {error}")
 
@@ -102,6 +102,8 @@ def _open(path: str, config: FilesConfig, scratch: Path) -> RowFile:
     """
     named = config.model_dump(include={"prompt_key", "answer_key"}, exclude_defaults=True)
     rows = open_rows(path, list(named.values()), OPTIONAL_COLUMNS, scratch=scratch)
+    if not is_url(path):
+        rows.directory = Path(path).absolute().parent
     if isinstance(rows, ParquetRows) and not named and not set(PROMPT_COLUMNS) & set(rows.names):
         raise DataError(
             f"{path}: no column 'prompt'; columns are {', '.join(rows.names)}; name the right one "

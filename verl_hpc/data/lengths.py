@@ -9,9 +9,12 @@ from verl_hpc.data.messages import text_of
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder, fit_prompt
 from verl_hpc.errors import DataError, ModelError
+from verl_hpc.hf.pictures import check_there
 
 MOST_BYTES = 80_000_000
 """Most bytes of prompts that are encoded: half a minute of one core."""
+_BYTES_OF_IMAGE = 100_000
+"""Bytes of a prompt that take as long as an image."""
 _COUNTED = frozenset({"role", "content"})
 
 _logger = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ class LengthCheck:
         prompt = problem.prompt
         text = prompt if isinstance(prompt, str) else text_of(prompt, between="")
         num_bytes = len(text.encode())
+        check_there(problem.images, problem.where)
+        num_bytes += _BYTES_OF_IMAGE * len(problem.images)
         added = self._most_added(problem)
         if added is not None and added + num_bytes <= self._max_tokens:
             return
@@ -52,7 +57,8 @@ class LengthCheck:
         if self._bytes_left > 0:
             self._bytes_left -= num_bytes
             ids = self._encoder.prompt(problem)
-            fit_prompt(ids, self._max_tokens, "error", problem.where)
+            has_images = bool(problem.images)
+            fit_prompt(ids, self._max_tokens, "error", problem.where, has_images)
             if self._bytes_left <= 0:
                 _logger.warning(
                     "the tokens of %s MB of long prompts were counted; others are when they are "
@@ -65,7 +71,7 @@ class LengthCheck:
         prompt."""
         prompt = problem.prompt
         of_messages = not isinstance(prompt, str) and any(set(m) != _COUNTED for m in prompt)
-        if of_messages or problem.system or problem.template_arguments:
+        if problem.images or of_messages or problem.system or problem.template_arguments:
             return None
         roles = () if isinstance(prompt, str) else tuple(m["role"] for m in prompt)
         if roles not in self._added:

@@ -42,6 +42,10 @@ _OTHER_ARGUMENTS = {"args", "input", "parameters"}
 """Names that libraries use for a call's `arguments`, which templates do not read."""
 _UNREAD = ("refusal", "parts", "image", "images", "video", "videos", "audio", "audios")
 """Fields with content that chat templates do not read."""
+PLACEHOLDER = "<image>"
+"""Place of an image in the text of a prompt."""
+IMAGE_KINDS = ("image", "image_url")
+"""Types of parts that stand for an image."""
 _MEDIA = ("image", "video", "audio", "sound")
 _BELONGS_IN = {
     "thinking": "reasoning_content",
@@ -64,15 +68,15 @@ def read_messages(value: Sequence[Any], column: str) -> list[Message]:
 
     Fields that are null are left out, at every depth: Arrow gives every message of a column all
     fields that one of them has, and templates take a field that is there for one that says
-    something. Content in parts becomes one text.
+    something. Content in parts becomes one text, with `<image>` for a part that is an image.
 
     Args:
         value: a list of `{role, content}`, or of `{from, value}` (ShareGPT).
         column: name of the messages in errors.
 
     Raises:
-        DataError: something else, a part that is no text, a text that cannot be encoded, or fields
-            within fields beyond what Python follows.
+        DataError: something else, a part that is neither text nor an image, a text that cannot be
+            encoded, or fields within fields beyond what Python follows.
     """
     try:
         return [_message(item, f"{column}[{i}]") for i, item in enumerate(value)]
@@ -265,6 +269,8 @@ def _part(part: Any, where: str) -> str:
             "{type: text, text: ...}; remove the part, or give it a text"
         )
     kind, text = str(part.get("type", "text")), part.get("text")
+    if kind in IMAGE_KINDS:
+        return PLACEHOLDER
     if not kind.endswith("text"):
         raise DataError(
             f"{where} has a part of type {kind:.60}; only parts of text are read: {_advice(kind)}"
@@ -280,7 +286,7 @@ def _part(part: Any, where: str) -> str:
 def _advice(kind: str) -> str:
     """Advise what to do about a part of content that is no text."""
     if any(word in kind for word in _MEDIA):
-        return "models of images, video and sound are not supported"
+        return "models of video and sound are not supported"
     if kind in _BELONGS_IN:
         return f"put what it says in {_BELONGS_IN[kind]} of the message"
     return "remove it, or make it a part of text"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from verl_hpc.data.messages import text_of
 from verl_hpc.data.problem import Prompt, Source
 from verl_hpc.data.scan import refuse, scan
 from verl_hpc.data.split import digest, plain
 from verl_hpc.errors import DataError
+from verl_hpc.hf.pictures import Picture
 
 KEY_BYTES = 16
 
@@ -57,7 +59,7 @@ def count_overlaps(
     """
     # Prompts of evaluation are kept as sets of keys, so that training is read only once.
     evaluated = [
-        {prompt_key(problem.prompt) for _, problem in scan(source, name, on_bad)}
+        {prompt_key(problem.prompt, problem.images) for _, problem in scan(source, name, on_bad)}
         for name, source in evaluation.items()
     ]
     shared: list[set[bytes]] = [set() for _ in evaluated]
@@ -65,7 +67,7 @@ def count_overlaps(
     for source in training:
         rows = [array("q") for _ in evaluated]
         for row, problem in scan(source, "data.train", on_bad):
-            key = prompt_key(problem.prompt)
+            key = prompt_key(problem.prompt, problem.images)
             for number, keys in enumerate(evaluated):
                 if key in keys:
                     rows[number].append(row)
@@ -84,11 +86,12 @@ def count_overlaps(
     ]
 
 
-def prompt_key(prompt: Prompt) -> bytes:
-    """Return 16 bytes that identify a prompt by its words.
+def prompt_key(prompt: Prompt, images: Sequence[Picture] = ()) -> bytes:
+    """Return 16 bytes that identify a prompt by its words, and by the paths or bytes of its images.
 
     Runs of white space count as one space, and who says what does not count: text is the same as a
     chat with that text, however it is cut into messages.
     """
     words = prompt if isinstance(prompt, str) else text_of(prompt, between="\n")
-    return digest(plain(words), KEY_BYTES)
+    shown = "".join(f"\n{p.path}{sha256(p.content).hexdigest()}" for p in images)
+    return digest(plain(words) + shown, KEY_BYTES)

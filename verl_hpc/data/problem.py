@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from verl_hpc.data.messages import Message
 from verl_hpc.errors import DataError
+from verl_hpc.hf.pictures import Picture
 
 Prompt = str | list[Message]
 """Text, or a chat list of {role, content}."""
@@ -46,6 +47,8 @@ class Problem:
     """A system message of the row that its prompt does not have."""
     template_arguments: dict[str, Any] = field(default_factory=dict)
     """Arguments of the row for its chat template: `tools`, and its `chat_template_kwargs`."""
+    images: tuple[Picture, ...] = ()
+    """Images of the prompt, in the order of its `<image>`."""
     origin: str = field(default="", compare=False)
     """Place of the row: the file, and the line or row in it."""
 

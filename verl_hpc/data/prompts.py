@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from verl_hpc.config.data import DataConfig
 from verl_hpc.data.chat_template import ChatTemplate
@@ -15,6 +15,7 @@ from verl_hpc.data.messages import Message, text_of
 from verl_hpc.data.problem import PAIR_COLUMNS, Answer, Problem, Prompt
 from verl_hpc.data.turns import Conversations, check_written, special_tokens
 from verl_hpc.errors import DataError
+from verl_hpc.hf.pictures import ImagePrompt, Picture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,6 +31,26 @@ class EncodedAnswer:
     ids: list[int]
     mask: list[int]
     """1 for each token that the model is to write, 0 for what others say between its turns."""
+
+
+class ImageTokens(Protocol):
+    """What a model's processor makes of images, as tokens."""
+
+    def expanded(self, ids: list[int], pictures: Sequence[Picture], where: str) -> list[int]:
+        """Return a prompt with as many tokens for each image as the model has features of it.
+
+        Args:
+            ids: a prompt in which the model's own placeholder stands for each image.
+            pictures: the images.
+            where: name of the row in errors.
+
+        Raises:
+            DataError: an image cannot be read, or there are other placeholders than images.
+            ModelError: the model's directory has no processor.
+        """
+
+    def num_tokens(self, ids: Sequence[int]) -> int:
+        """Count the tokens of images in a prompt with some."""
 
 
 class Encoder:
@@ -52,6 +73,7 @@ class Encoder:
         chat: setting data.chat.
         template: the tokenizer's, with the arguments of the run; None gives it none.
         system_prompt: a system message for chats that begin with none.
+        images: the model's processor; None for a model that reads no images.
     """
 
     def __init__(
@@ -60,25 +82,31 @@ class Encoder:
         chat: Chat = "auto",
         template: ChatTemplate | None = None,
         system_prompt: str | None = None,
+        images: ImageTokens | None = None,
     ) -> None:
-        self.tokenizer, self._chat = tokenizer, chat
+        self.tokenizer, self._chat, self._images = tokenizer, chat, images
         self.template = template or ChatTemplate(tokenizer)
         self._system_prompt = system_prompt
 
     @classmethod
     def from_config(
-        cls, tokenizer: PreTrainedTokenizerBase, config: DataConfig, time: datetime | None = None
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        config: DataConfig,
+        time: datetime | None = None,
+        images: ImageTokens | None = None,
     ) -> Encoder:
         """The encoder of a run.
 
         Args:
             time: the current time for chat templates, the same on all ranks.
+            images: the model's processor, if it reads images.
 
         Raises:
             ConfigError: the chat template does not read an argument that the run gives it.
         """
         template = ChatTemplate(tokenizer, config.chat_template_kwargs, time)
-        return cls(tokenizer, config.chat, template, config.system_prompt)
+        return cls(tokenizer, config.chat, template, config.system_prompt, images)
 
     @cached_property
     def _conversations(self) -> Conversations:
@@ -107,8 +135,41 @@ class Encoder:
 
         Raises:
             DataError: a chat template is needed and the tokenizer has none, or it fails; a message
-                that it leaves out; no tokens.
-            ModelError: the chat template does not end.
+                that it leaves out; no tokens; images that cannot be read.
+            ModelError: the chat template does not end; the processor is not there.
+        """
+        return self._expanded(self.unexpanded(problem), problem)
+
+    @property
+    def reads_images(self) -> bool:
+        return self._images is not None
+
+    def image_prompt(self, problem: Problem, prompt: list[int]) -> ImagePrompt | None:
+        """Return the images of a problem.
+
+        Args:
+            prompt: its token ids, with those of images.
+        """
+        if self._images is None or not problem.images:
+            return None
+        count = self._images.num_tokens(prompt)
+        return ImagePrompt(problem.images, count, self.unexpanded(problem))
+
+    def _expanded(self, ids: list[int], problem: Problem) -> list[int]:
+        if self._images is not None:
+            return self._images.expanded(ids, problem.images, problem.where)
+        if problem.images:
+            raise DataError(
+                f"{problem.where}: the row has images, and the model reads none; choose a model "
+                "that does (docs/models.md), or leave the images out"
+            )
+        return ids
+
+    def unexpanded(self, problem: Problem) -> list[int]:
+        """Token ids of a prompt with the model's own placeholder in place of each image's tokens.
+
+        Raises:
+            DataError, ModelError: for the reasons of `prompt`.
         """
         ids = self._chat_prompt(problem) if self.is_chat(problem) else self._text_prompt(problem)
         if not ids:
@@ -213,6 +274,8 @@ class Encoder:
 
     def _left_out(self, problem: Problem) -> str | None:
         """Describe what only a chat template would write and is left out, or None."""
+        if problem.images:
+            return "the row has images"
         if problem.system is not None:
             return "the row has a system message"
         if self._system_prompt is not None:
@@ -266,12 +329,14 @@ class Encoder:
                 mask[first:end] = [1] * (end - first)
             last = one.spans[-1][1]
             result.append(EncodedAnswer(one.ids[length:last], mask[length:last]))
-        return encoded[0].ids[:length], result
+        return self._expanded(encoded[0].ids[:length], problem), result
 
     def _messages(self, problem: Problem) -> list[Message]:
         """Return the prompt as messages, with a system message if there is one."""
         prompt = problem.prompt
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        if problem.images and self._images is not None:
+            messages = [self.template.with_images(m, problem.where) for m in messages]
         system = problem.system or self._system_prompt
         if messages[0]["role"] in ("system", "developer"):
             said = str(messages[0].get("content", "")).strip()
@@ -286,24 +351,28 @@ class Encoder:
         return [{"role": "system", "content": system}, *messages]
 
 
-def fit_prompt(ids: list[int], max_tokens: int, policy: Overlong, where: str) -> list[int] | None:
+def fit_prompt(
+    ids: list[int], max_tokens: int, policy: Overlong, where: str, has_images: bool = False
+) -> list[int] | None:
     """Return a prompt that is short enough, or None if `policy` drops it.
 
     Args:
         where: name of the row in errors.
+        has_images: whether some of its tokens are of images, which are not cut.
 
     Raises:
-        DataError: the prompt is too long and `policy` is error.
+        DataError: the prompt is too long and `policy` is error, or would cut images.
     """
     if len(ids) <= max_tokens:
         return ids
     if policy == "drop":
         return None
-    if policy == "truncate_left":
+    if policy == "truncate_left" and not has_images:
         return ids[-max_tokens:]
+    others = "drop (images are not cut)" if has_images else "drop or truncate_left"
     raise DataError(
         f"{where}: the prompt has {len(ids)} tokens, rollout.max_prompt_tokens = {max_tokens}; "
-        "raise it, or set rollout.overlong_prompt to drop or truncate_left"
+        f"raise it, or set rollout.overlong_prompt to {others}"
     )
 
 

@@ -22,6 +22,9 @@ _LONGEST_FIELD = 2**24
 class RowFile(ABC):
     """Rows of one file as plain dictionaries."""
 
+    directory: Path | None = None
+    """Directory of a local file, to which paths in its rows are relative."""
+
     @abstractmethod
     def __len__(self) -> int: ...
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from verl_hpc.config.data import FilesConfig, TrainOn
+from verl_hpc.data import images
 from verl_hpc.data.conversations import answered, asked, compared, says_the_end
 from verl_hpc.data.messages import (
     checked_text,
@@ -48,6 +50,7 @@ OPTIONAL_COLUMNS = (
     *SYSTEM_COLUMNS,
     *TEMPLATE_COLUMNS,
     *LEFT_OUT_COLUMNS,
+    images.COLUMN,
 )
 Needs = Literal["prompt", "answer", "pair", "label"]
 """What every row must have: a prompt, and for all but `prompt` also an answer to imitate, a pair of
@@ -72,8 +75,16 @@ class RowReader:
         self._is_named = config.prompt_key != FilesConfig.model_fields["prompt_key"].default
         self._needs, self._train_on = needs, train_on
 
-    def problem(self, row: Mapping[str, Any], index: int, origin: str) -> Problem:
+    def problem(
+        self, row: Mapping[str, Any], index: int, origin: str, directory: Path | None = None
+    ) -> Problem:
         """Return the problem of a row.
+
+        Args:
+            row: values by column.
+            index: number of the row.
+            origin: name of the row in errors.
+            directory: what paths of images are relative to.
 
         Raises:
             DataError: the row lacks what is needed, or its columns contradict each other.
@@ -85,11 +96,20 @@ class RowReader:
                     f"{column} is {kind_of(row[column])}, which belongs to the {self._prompt_key} "
                     "and would be left out; join the two in one column"
                 )
+        said = self._said(row)
+        columns = (self._prompt_key, *CONVERSATION_COLUMNS, *PAIR_COLUMNS, *LEARNED_COLUMNS)
+        chats = [value for column in columns if is_chat_list(value := _or_none(row, column))]
+        pictures = images.pictures_of(row, chats[0] if chats else None, directory)
+        has_parts = any(map(images.has_image_parts, chats))
+        images.check_places(said["prompt"], len(pictures), has_parts)
+        if pictures or has_parts:
+            images.check_answers(said.get("answer"), said.get("rejected"))
         return replace(
             problem,
             system=_system(row),
             template_arguments=_template_arguments(row),
-            **self._said(row),
+            images=pictures,
+            **said,
         )
 
     def _said(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,8 +228,10 @@ def problem_of(
     Raises:
         DataError: it has no prompt, or one that is neither text nor a chat.
     """
-    prompt = _prompt(_value(row, prompt_key))
-    return replace(_facts_of(row, index, origin), prompt=prompt)
+    value = _value(row, prompt_key)
+    prompt, pictures = _prompt(value), images.pictures_of(row, value, None)
+    images.check_places(prompt, len(pictures), images.has_image_parts(value))
+    return replace(_facts_of(row, index, origin), prompt=prompt, images=pictures)
 
 
 def _facts_of(row: Mapping[str, Any], index: int, origin: str) -> Problem:
@@ -238,6 +260,14 @@ def _value(row: Mapping[str, Any], key: str, advice: str = _RENAME) -> Any:
                 raise DataError(no_chat)
             raise DataError(f"no column {key!r}; columns are {', '.join(row)}; {advice}")
         value = value[name]
+    return value
+
+
+def _or_none(row: Mapping[str, Any], key: str) -> Any:
+    """Return the value that `key` names as `_value` does; None without one."""
+    value: Any = row
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 

@@ -26,7 +26,7 @@ def state_specs(
     Args:
         tensors: trained tensors.
         moments: element type of Adam's moments.
-        buffers: those of the tensors that have no state (`Architecture.buffers`).
+        buffers: those of the tensors that have no state (`Architecture.without_state`).
     """
     return {
         f"{kind}/{name}": TensorSpec(spec.shape, "float32" if kind == "main" else moments)
@@ -45,8 +45,8 @@ HostCopy = Sequence[Sequence[torch.Tensor]]
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Outputs of a language model to compute besides log-probs and entropy; all at the pass's
-    temperature except `untempered`."""
+    """Outputs of a language model to compute besides log-probs and entropy, all at the pass's
+    temperature except `untempered`; and what goes into a pass besides tokens."""
 
     untempered: bool = False
     """Log-probs at temperature 1."""
@@ -60,6 +60,9 @@ class OutputOptions:
     """Experts to route a mixture's tokens to, (L - 1, bytes) uint8 for each sequence
     (`Architecture.routed_bytes`); the router chooses for the last token."""
 
+    images: Sequence[torch.Tensor] | None = None
+    """Images of each sequence's prompt, (bytes,) uint8 (`hf.pictures.packed`)."""
+
     def of(self, indices: Sequence[int]) -> OutputOptions:
         """Return the options for the sequences at `indices`."""
         chosen = self
@@ -67,6 +70,8 @@ class OutputOptions:
             chosen = replace(chosen, candidates=[self.candidates[i] for i in indices])
         if self.experts is not None:
             chosen = replace(chosen, experts=[self.experts[i] for i in indices])
+        if self.images is not None:
+            chosen = replace(chosen, images=[self.images[i] for i in indices])
         return chosen
 
 

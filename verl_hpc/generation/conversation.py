@@ -102,7 +102,8 @@ class Conversations(FeedAround):
                 longer = response if said is None else self._longer(index, response, said)
                 if longer.finish_reason == "unfinished":
                     seed = self._seed(index, len(longer.tokens))
-                    started.append((index, Request(self.requests[index].prompt, seed, longer)))
+                    asked = self.requests[index]
+                    started.append((index, replace(asked, seed=seed, prefix=longer)))
                 else:
                     self._end(index, longer)
             if num_running or started or self.stops(asks=True):

@@ -33,6 +33,7 @@ from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.batch import (
     COLUMNS,
     EXPERTS,
+    IMAGES,
     MASK,
     ROLLOUT_LOG_PROBS,
     TOKENS,
@@ -41,6 +42,7 @@ from verl_hpc.step.batch import (
     Sample,
     Samples,
     StepRows,
+    as_bytes,
 )
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
@@ -127,7 +129,8 @@ def generate(
 
 def _sample(slot: Slot, response: Response) -> Sample:
     truncated = response.finish_reason == "length"
-    return Sample(slot.index, slot.group, len(slot.prompt), len(response.tokens), truncated)
+    lengths, image_bytes = (len(slot.prompt), len(response.tokens)), len(slot.image_bytes)
+    return Sample(slot.index, slot.group, *lengths, truncated, image_bytes)
 
 
 def _prompts(
@@ -183,7 +186,7 @@ def _answered(
     flight, and the errors of environment steps."""
     begun = [known.get(slot.key, _NOTHING) for slot in slots]
     requests = [
-        Request(s.prompt, response_seed(settings, s, len(b.response.tokens)), b.response)
+        Request(s.prompt, response_seed(settings, s, len(b.response.tokens)), b.response, s.images)
         for s, b in zip(slots, begun, strict=True)
     ]
     # Each feature is a feed around the others.
@@ -266,11 +269,11 @@ def _columns(
 ) -> Columns:
     """Build the columns of this engine's samples."""
     positions = samples.owned_by(place.name, place.index)
-    by_index = {slot.index: (slot.prompt, tagged) for slot, tagged in complete}
+    by_index = {slot.index: (slot, tagged) for slot, tagged in complete}
     mine = [by_index[samples.samples[i].index] for i in positions]
     responses = [tagged.response for _, tagged in mine]
     numbers: dict[str, list[Sequence[Any]]] = {
-        TOKENS: [(*prompt, *tagged.response.tokens) for prompt, tagged in mine],
+        TOKENS: [(*slot.prompt, *tagged.response.tokens) for slot, tagged in mine],
         MASK: [response.sampled for response in responses],
         ROLLOUT_LOG_PROBS: [response.log_probs for response in responses],
     }
@@ -281,6 +284,8 @@ def _columns(
         name: [torch.tensor(row, dtype=COLUMNS[name].dtype, device=place.device) for row in rows]
         for name, rows in numbers.items()
     }
+    if settings.encoder.reads_images:
+        columns[IMAGES] = [as_bytes(slot.image_bytes) for slot, _ in mine]
     if settings.routed_bytes:
         columns[EXPERTS] = [_as_bytes(r.experts).to(place.device) for r in responses]
         widths[EXPERTS] = settings.routed_bytes

@@ -12,6 +12,7 @@ from verl_hpc.data.prompts import Encoder, fit_prompt
 from verl_hpc.environments.processes import Environments
 from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.score import ScoreSettings
+from verl_hpc.hf.pictures import ImagePrompt, packed
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.step.batch import StepRows
 from verl_hpc.step.operators.assign import share
@@ -127,6 +128,13 @@ class Slot:
     """The row's problem."""
     prompt: Sequence[int]
     """Token ids."""
+    images: ImagePrompt | None = None
+    """Images of the prompt."""
+
+    @property
+    def image_bytes(self) -> bytes:
+        """Its images as they travel (`hf.pictures.packed`)."""
+        return packed(self.images)
 
     @property
     def key(self) -> SlotKey:
@@ -156,17 +164,17 @@ def slots_of(place: Placement, settings: GenerateSettings, rows: StepRows) -> li
 
 def _encode(
     settings: GenerateSettings, rows: StepRows, groups: Collection[int]
-) -> dict[int, tuple[Problem, Sequence[int]]]:
+) -> dict[int, tuple[Problem, Sequence[int], ImagePrompt | None]]:
     """Encode the prompts of `groups`, without dropped ones."""
     wanted = sorted(groups)
     problems = settings.problems.read([rows.rows[g] for g in wanted])
     limit, policy = settings.limits.max_prompt_tokens, settings.limits.overlong_prompt
-    encoded: dict[int, tuple[Problem, Sequence[int]]] = {}
+    encoded: dict[int, tuple[Problem, Sequence[int], ImagePrompt | None]] = {}
     for group, problem in zip(wanted, problems, strict=True):
         ids = settings.encoder.prompt(problem)
-        fitted = fit_prompt(ids, limit, policy, problem.where)
+        fitted = fit_prompt(ids, limit, policy, problem.where, bool(problem.images))
         if fitted is not None:
-            encoded[group] = problem, fitted
+            encoded[group] = problem, fitted, settings.encoder.image_prompt(problem, fitted)
     return encoded
 
 

@@ -11,13 +11,24 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from verl_hpc.errors import ModelError
 from verl_hpc.hf.stored import places_of, stored_views
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
+from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.layout.shard_map import TensorSpec
 
 _CLASSES = {"kimi_k2": "deepseek_v3"}
@@ -58,6 +69,13 @@ def without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
     return config
 
 
+def class_name(family: str) -> str | None:
+    """Return the name of transformers' class of a family, as vLLM has it too."""
+    with_images: str | None = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(family)
+    name: str | None = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family)
+    return with_images if family in WITH_IMAGES else name
+
+
 def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedModel:
     """Build a model of a family without a layer table, with transformers' random weights.
 
@@ -75,9 +93,10 @@ def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedMo
             f"model_type = {arch.family!r}: it reads to the right too, and only models that read "
             "to the left are trained"
         )
-    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
+    build = AutoModelForImageTextToText if arch.family in WITH_IMAGES else AutoModelForCausalLM
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        model: PreTrainedModel = build.from_config(
             config, dtype=dtype, attn_implementation="eager" if capped else None
         )
     except Exception as error:  # every class of models checks its settings in its own way
@@ -139,13 +158,24 @@ def stored_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: buffers[name] for name in module.state_dict() if name in buffers}
 
 
-def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
+def tower_parameters(model: PreTrainedModel) -> set[str]:
+    """Return the names of parameters that read images: all that are neither of the decoder nor of
+    the output layer."""
+    parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    of_text = {id(p) for part in parts if part is not None for p in part.parameters()}
+    return {name for name, p in model.named_parameters() if id(p) not in of_text}
+
+
+def resolved(
+    arch: Architecture, head: Head = "language_model", frozen_tower: bool = False
+) -> Architecture:
     """Return an architecture with the tensors that transformers' model has, if its family has no
     layer table; its files may have more, such as layers for speculation.
 
     Args:
         arch: as its files are.
         head: the output layer. Files of a critic or a reward model have no language model's.
+        frozen_tower: leave what reads images as it is (model.vision_tower).
 
     Raises:
         ModelError: transformers cannot build the model, or the files lack a tensor, or have one of
@@ -176,7 +206,9 @@ def resolved(arch: Architecture, head: Head = "language_model") -> Architecture:
     specs = {name: TensorSpec(tuple(view.shape)) for name, view in views.items() if name in there}
     places = places_of(model, views)
     exact = frozenset(name for name, place in places.items() if not place.num_rows)
-    return arch.with_shapes(specs, exact & specs.keys())
+    tower = tower_parameters(model) if frozen_tower else set()
+    frozen = frozenset(name for name, place in places.items() if place.view.name in tower)
+    return arch.with_shapes(specs, exact & specs.keys(), frozen)
 
 
 def _storages(layer: torch.nn.Module) -> set[int]:

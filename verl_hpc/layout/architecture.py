@@ -19,7 +19,7 @@ from verl_hpc.layout.families import FAMILIES, has_table
 from verl_hpc.layout.hf_config import HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
-from verl_hpc.layout.not_mapped import NOT_MAPPED, REFUSED
+from verl_hpc.layout.not_mapped import NOT_MAPPED, REFUSED, WITH_IMAGES
 from verl_hpc.layout.published import Published, shapes_in, shapes_of, sizes_of
 from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.layout.variants import QUANTISED, problems_of
@@ -230,17 +230,26 @@ class Architecture:
             for name in self.table_of(layer).buffers
         )
 
+    @property
+    def without_state(self) -> frozenset[str]:
+        """Names of tensors of which an optimizer has no state."""
+        return self.buffers | (self.published.frozen if self.published is not None else frozenset())
+
     @cached_property
     def num_parameters(self) -> int:
         return sum(prod(shape) for _, shape in self._shapes())
 
     def with_shapes(
-        self, tensors: Mapping[str, TensorSpec], buffers: frozenset[str] = frozenset()
+        self,
+        tensors: Mapping[str, TensorSpec],
+        buffers: frozenset[str] = frozenset(),
+        frozen: frozenset[str] = frozenset(),
     ) -> Architecture:
         """Return this architecture with other tensors, if its family has no layer table."""
         if self.published is None:
             return self
-        published = Published(self.published.config, shapes_of(tensors), buffers)
+        shapes = shapes_of(tensors)
+        published = replace(self.published, shapes=shapes, buffers=buffers, frozen=frozen)
         return replace(self, published=published)
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -304,7 +313,7 @@ def read_architecture(path: str | Path, engine: str = "megatron") -> Architectur
     config = read_json_object(file)
     mapped = has_table(str(config.get("model_type")), engine)
     shapes = None if mapped else shapes_in(file.parent)
-    return architecture_from(config, str(file), shapes, engine)
+    return architecture_from(config, str(file), shapes, engine, file.parent)
 
 
 def architecture_from(
@@ -312,6 +321,7 @@ def architecture_from(
     origin: str = "config",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     engine: str = "megatron",
+    directory: Path | None = None,
 ) -> Architecture:
     """Turn the contents of a `config.json` into an `Architecture`.
 
@@ -320,6 +330,7 @@ def architecture_from(
         origin: what error messages call them.
         shapes: shapes of the weights' tensors, for a family without a layer table.
         engine: `parallel.engine` of the role that it is for (`has_table`).
+        directory: the model's, for such a family.
 
     Raises:
         ModelError: the family is refused, a field is missing, or a variant is not supported.
@@ -331,7 +342,8 @@ def architecture_from(
             "whose model_type names its family"
         )
     if not has_table(model_type, engine):
-        return _published(model_type, config, origin, shapes or {})
+        published = Published(config, shapes or {}, directory=directory)
+        return _published(model_type, config, origin, published)
     # Name all missing fields at once, before any type is checked.
     missing = [field for field in _NEEDED if field not in config]
     if missing:
@@ -376,7 +388,7 @@ def architecture_from(
 
 
 def _published(
-    family: str, config: Mapping[str, Any], origin: str, shapes: Mapping[str, tuple[int, ...]]
+    family: str, config: Mapping[str, Any], origin: str, published: Published
 ) -> Architecture:
     """Architecture of a family without a layer table."""
     if family in REFUSED:
@@ -387,15 +399,16 @@ def _published(
         "quantization_config": QUANTISED,
         "is_encoder_decoder": "only decoders are trained",
         "use_bidirectional_attention": "only models that read to the left are trained",
-        "vision_config": "images in prompts are not trained",
         "audio_config": "sound in prompts is not trained",
     }
+    if family not in WITH_IMAGES:
+        problems["vision_config"] = "images are in prompts of " + ", ".join(WITH_IMAGES) + " alone"
     for name, why in problems.items():
         if value := config.get(name):
             given = "" if isinstance(value, Mapping) else f" = {value!r}"
             raise ModelError(f"{origin}: {name}{given}: {why}")
     sizes = sizes_of(config, origin)
-    return Architecture(family, **sizes, published=Published(config, shapes))
+    return Architecture(family, **sizes, published=published)
 
 
 def _experts_per_token(fields: HfConfig, num_experts: int) -> int:

@@ -5,11 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_VISION = (
-    "images in prompts: a processor's column in the data, a vision tower beside the decoder, "
-    "positions of three axes in packed rows, and vLLM's multimodal inputs (docs/experts.md, "
-    "Vision-language models)"
-)
+_VISION = "images in prompts of a family whose image tokens were not compared with vLLM's yet"
 _LINEAR_ATTENTION = (
     "layers of two kinds: Megatron-core 0.16's gated delta net refuses packed rows, and layer "
     "tables have one kind of layer; also shared experts with a gate and partial rotary embeddings"
@@ -57,10 +53,16 @@ BY_NAME: Mapping[str, str] = dict.fromkeys(_VLLM.split(), "vllm") | {
     "ernie4_5_moe": "hf",
     "exaone4": "hf",
     "mpt": "hf",
+    "gemma3": "vllm",
+    "qwen2_5_vl": "vllm",
+    "qwen3_vl": "vllm",
 }
 """Families that were trained with fully_shard in tests, each with the rollout engine that computes
 as transformers does; on CPUs vLLM has no kernels for minimax_m2, mamba, falcon_mamba and the
 experts of nemotron_h."""
+
+WITH_IMAGES = ("gemma3", "qwen2_5_vl", "qwen3_vl")
+"""Families whose prompts may have images."""
 
 REFUSED: Mapping[str, str] = {
     "qwen": "its publisher's own Python code, which is not run here (transformers has no such "
@@ -73,10 +75,7 @@ REFUSED: Mapping[str, str] = {
     "phimoe": "a router without random numbers in training (sparsemixer draws them)",
     "qwen3_5": f"{_LINEAR_ATTENTION}; {_VISION}",
     "qwen3_5_moe": f"{_LINEAR_ATTENTION}; {_VISION}",
-    "gemma3": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ; {_VISION}",
     "qwen2_vl": _VISION,
-    "qwen2_5_vl": _VISION,
-    "qwen3_vl": f"{_VISION}; visual features are added in several decoder layers (deepstack)",
-    "qwen3_vl_moe": f"{_VISION}; visual features are added in several decoder layers (deepstack)",
+    "qwen3_vl_moe": _VISION,
 }
 """What families that no engine trains would need, by `model_type` of a `config.json`."""

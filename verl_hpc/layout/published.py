@@ -28,6 +28,16 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
 """Fields of `config.json` that say a size, in the words of different families. Recurrent layers
 have no heads, and models whose positions are not learned may say no limit."""
 _NEEDED = ("num_layers", "hidden_size", "vocab_size")
+_LEFT_OUT: Mapping[str, Mapping[str, int]] = {
+    "gemma3": {
+        "vocab_size": 262_208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131_072,
+    }
+}
+"""Sizes that publishers of a family leave out of `config.json`, as transformers takes them."""
 _WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "intermediate_size_mlp")
 
 
@@ -41,11 +51,15 @@ class Published:
             files are not at hand.
         buffers: names of tensors that are no parameters, such as the bias of a router: no
             optimizer changes them, and no engine rounds them.
+        frozen: names of parameters that are not trained, which have no state of an optimizer.
+        directory: the model's, which has the processor of its images.
     """
 
     config: Mapping[str, Any] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
     buffers: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
+    directory: Path | None = None
 
 
 def shapes_of(tensors: Mapping[str, TensorSpec]) -> dict[str, tuple[int, ...]]:
@@ -67,6 +81,9 @@ def sizes_of(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
     Raises:
         ModelError: a size that every model has is not given.
     """
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    left_out = _LEFT_OUT.get(str(config.get("model_type")), {})
+    config = {**left_out, **config, **(config.get("text_config") or {})}  # beside a vision tower
     sizes: dict[str, Any] = {
         size: next((config[name] for name in names if _is_size(config.get(name))), None)
         for size, names in _SIZES.items()
@@ -90,7 +107,7 @@ def sizes_of(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
         "num_kv_heads": config.get("num_key_value_heads") or heads,
         "head_size": config.get("head_dim") or sizes["hidden_size"] // heads,
         "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
-        "dtype": config.get("dtype") or config.get("torch_dtype") or "float32",
+        "dtype": dtype or config.get("dtype") or config.get("torch_dtype") or "float32",
     }
 
 

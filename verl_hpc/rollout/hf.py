@@ -6,6 +6,7 @@ Every rank has the whole model, so a replica is one rank.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from transformers import (
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError, NotFiniteError
+from verl_hpc.hf.images import ImageInputs, Images, image_reader
 from verl_hpc.hf.model import build_language_model
 from verl_hpc.hf.stored import stored_views
 from verl_hpc.layout.architecture import Architecture
@@ -29,6 +31,7 @@ from verl_hpc.rollout.partial import continued
 from verl_hpc.rollout.protocol import NOT_FINITE, Feed, Request, Response, Sampling
 from verl_hpc.runtime.world import World
 
+_NONE: Images = ((), 0)
 _BATCH = 256
 """Responses at a time if rollout.max_num_seqs is null."""
 
@@ -111,6 +114,8 @@ class HfEngine:
         self._views: Mapping[str, torch.Tensor] = {}
         if arch.published is not None:
             self._views = stored_views(self._model, arch.published.shapes)
+        reader = image_reader(arch)
+        self._images = ImageInputs(self._model, reader) if reader is not None else None
         self._ends = _end_tokens(model, tokenizer)
         self._filtered = bool(config.filters)
         self.attention: str = self._model.config._attn_implementation
@@ -139,7 +144,8 @@ class HfEngine:
         texts = [[*request.prompt, *request.prefix.tokens] for request in requests]
         limits = [sampling.max_tokens - len(request.prefix.tokens) for request in requests]
         seeds = [request.seed for request in requests]
-        rows = self._generate(texts, max(limits), sampling, seeds)
+        images = [(r.images.pictures, r.images.num_tokens) if r.images else _NONE for r in requests]
+        rows = self._generate(texts, max(limits), sampling, seeds, images)
         ends = torch.tensor(self._all_ends(sampling))
         return [
             continued(request.prefix, _cut(tokens[:limit], log_probs[:limit], ends))
@@ -152,6 +158,7 @@ class HfEngine:
         max_tokens: int,
         sampling: Sampling,
         seeds: Sequence[int],
+        images: Sequence[Images] = (),
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Generate new tokens of every row, up to the longest row's length; return them with their
         log-probs."""
@@ -170,11 +177,16 @@ class HfEngine:
         }
         # Sampling leaves the process's generators as they were.
         devices = [self._device] if self._device.type == "cuda" else []
-        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        tokens = ids.to(self._device)
+        beside: AbstractContextManager[dict[str, torch.Tensor]] = nullcontext({})
+        if self._images is not None and any(count for _, count in images):
+            beside = self._images.given(tokens, images)
+        with torch.no_grad(), torch.random.fork_rng(devices=devices), beside as given:
             torch.manual_seed(hash(tuple(seeds)) & 0x7FFFFFFFFFFFFFFF)
             output = self._model.generate(
-                input_ids=ids.to(self._device),
+                input_ids=tokens,
                 attention_mask=mask.to(self._device),
+                **given,
                 max_new_tokens=max_tokens,
                 do_sample=sampled,
                 **(choices if sampled else {}),

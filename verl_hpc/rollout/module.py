@@ -43,6 +43,7 @@ class ModuleRollout(HfEngine):
         self.dtype, self._device = first.dtype, first.device
         self.at_a_time = config.max_num_seqs or 256
         self._model: Any = module.eval()
+        self._images = None
         self._ends = list(ends)
         self._filtered = bool(config.filters)
         settings = getattr(module, "config", None)

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.hf.pictures import ImagePrompt
 from verl_hpc.layout.shard_map import ShardMap
 
 NOT_FINITE = (
@@ -110,6 +111,8 @@ class Request:
     prefix: Response = NOT_BEGUN
     """What there is of the response. It is unfinished, and the whole response begins with its
     unchanged tokens and log-probs."""
+    images: ImagePrompt | None = None
+    """Images of the prompt."""
 
 
 def never() -> bool:

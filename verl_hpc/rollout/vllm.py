@@ -13,7 +13,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from vllm import LLM, ModelRegistry
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.exceptions import VLLMValidationError
@@ -22,7 +21,10 @@ from vllm.utils import gc_utils
 
 from verl_hpc.config.rollout import RolloutConfig, StructuredConfig
 from verl_hpc.errors import ConfigError
+from verl_hpc.hf.model import class_name
+from verl_hpc.hf.processors import do_without_torchvision
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.rollout import vllm_fp8, vllm_routed
 from verl_hpc.rollout.protocol import Feed, Request, Sampling
@@ -96,6 +98,7 @@ class VllmEngine:
         self._asleep = False
         self._compiler: str | None = None
         self._on_cpu = world.device == "cpu"
+        self._reads_images = arch.family in WITH_IMAGES
         if self._on_cpu:
             _for_cpus().prepare()
         import_worker(world.device)
@@ -236,6 +239,8 @@ class VllmEngine:
             _for_cpus().pack_linears(self._model)
         forgotten = self._llm.reset_prefix_cache()
         assert forgotten, "requests were running during a weight update"
+        if self._reads_images:  # its features of those that it has seen are old
+            self._llm.llm_engine.reset_encoder_cache()
 
     def _wake_up(self, tag: str) -> None:
         # vLLM maps memory outside torch's allocator, whose freed blocks would not be available.
@@ -307,7 +312,9 @@ def import_model(family: str) -> None:
     Else each rank asks about the class in a process that imports torch and vLLM anew, wherever the
     node's cache has no answer yet.
     """
-    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family)
+    if family in WITH_IMAGES:
+        do_without_torchvision()
+    name = class_name(family)
     if name in ModelRegistry.models:
         loaded = ModelRegistry.models[name].load_model_cls()
         ModelRegistry.models[name] = _RegisteredModel.from_model_cls(loaded)

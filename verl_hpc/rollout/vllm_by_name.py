@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
 import vllm._custom_ops as ops
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from vllm import ModelRegistry
+from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 from vllm.model_executor.models.transformers import base
 
 from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.hf.model import class_name
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.rollout.vllm_latent import LatentLayers
 from verl_hpc.rollout.vllm_settings import in_one_line
+
+
+@cache
+def keep_buffers() -> None:
+    """Let weights of no meaning be those that a model's files have, once a process.
+
+    vLLM gives random numbers to buffers as well, such as the mean and deviation of pixels, which
+    no file would bring back.
+    """
+    load = DummyModelLoader.load_weights
+
+    def load_weights(loader: DummyModelLoader, model: torch.nn.Module, config: Any) -> None:
+        kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        load(loader, model, config)
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+    DummyModelLoader.load_weights = load_weights
 
 
 class ByName:
@@ -43,7 +64,7 @@ class ByName:
         Raises:
             ConfigError: vLLM has no class of its own, and compiles.
         """
-        name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(arch.family)
+        name = class_name(arch.family)
         known = (
             ModelRegistry.models[name].load_model_cls() if name in ModelRegistry.models else None
         )
@@ -55,9 +76,14 @@ class ByName:
                     "same process; set it to true"
                 )
             base.Base._decorate_cls_for_torch_compile = lambda *_, **__: None
+        keep_buffers()
+        options: dict[str, Any] = {}
         # A cache of prefixes cuts prompts of recurrent layers in pieces, which CPUs cannot.
-        recurrent = on_cpu and getattr(known, "is_hybrid", False)
-        return {"enable_prefix_caching": False} if recurrent else {}
+        if on_cpu and getattr(known, "is_hybrid", False):
+            options["enable_prefix_caching"] = False
+        if arch.family in WITH_IMAGES:
+            options["limit_mm_per_prompt"] = {"video": 0}
+        return options
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load some of the model's tensors.

@@ -14,7 +14,8 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer, SlowIncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from verl_hpc.errors import TrainingError
+from verl_hpc.errors import ModelError, TrainingError
+from verl_hpc.hf.pictures import decode
 from verl_hpc.rollout.partial import continued, this_turn
 from verl_hpc.rollout.protocol import NOT_BEGUN, Request, Response, Sampling
 from verl_hpc.rollout.vllm_routed import RoutedExperts
@@ -94,7 +95,16 @@ def _num_routed(response: Response) -> int:
 def _add_request(engine: LLMEngine, name: str, request: Request, parameters: SamplingParams) -> str:
     """Request the continuation of a response; return the engine's internal name of the request."""
     tokens = [*request.prompt, *request.prefix.tokens]
-    internal_name = engine.add_request(name, {"prompt_token_ids": tokens}, parameters)
+    if request.images is None:
+        internal_name = engine.add_request(name, {"prompt_token_ids": tokens}, parameters)
+    else:
+        images = decode(request.images.pictures, "a prompt of this step")
+        given: Any = {
+            "prompt_token_ids": [*request.images.unexpanded, *request.prefix.tokens],
+            "multi_modal_data": {"image": images},
+        }
+        internal_name = engine.add_request(name, given, parameters)
+        _check_expanded(engine.output_processor.request_states[internal_name], tokens)
     said = this_turn(request.prefix)
     if said and parameters.stop:
         state = engine.output_processor.request_states[internal_name]
@@ -102,6 +112,16 @@ def _add_request(engine: LLMEngine, name: str, request: Request, parameters: Sam
         read = tokens[: len(tokens) - len(said)]
         state.detokenizer = _detokenizer_after(tokenizer, name, read, said, parameters)
     return internal_name
+
+
+def _check_expanded(state: Any, tokens: Sequence[int]) -> None:
+    """Raises: ModelError: vLLM has made other tokens of images than training reads."""
+    if list(state.prompt_token_ids) != tokens:
+        raise ModelError(
+            f"rollout.engine = vllm: it makes a prompt of {len(state.prompt_token_ids)} tokens of "
+            f"one with images, where transformers' processor makes {len(tokens)}; leave "
+            "mm_processor_kwargs out of rollout.engine_options, or choose rollout.engine: hf"
+        )
 
 
 def _detokenizer_after(

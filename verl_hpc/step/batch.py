@@ -22,6 +22,7 @@ MASK = "mask"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 VERSIONS = "versions"
 EXPERTS = "experts"
+IMAGES = "images"
 OLD_LOG_PROBS = "old_log_probs"
 REF_LOG_PROBS = "ref_log_probs"
 ENTROPY = "entropy"
@@ -36,7 +37,7 @@ RETURNS = "returns"
 WEIGHTS = "weights"
 SELECTED = "selected"
 
-Per = Literal["sequence", "read", "token", "sample"]
+Per = Literal["sequence", "read", "token", "sample", "image_byte"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,9 @@ class Column:
     dtype: torch.dtype
     per: Per
     """Number of elements. sequence: one per token of prompt and response; read: likewise without
-    the last token, which nothing follows; token: one per token of the response; sample: one. With
-    `Columns.widths` each element is a row of several numbers."""
+    the last token, which nothing follows; token: one per token of the response; sample: one;
+    image_byte: `Sample.image_bytes`. With `Columns.widths` each element is a row of several
+    numbers."""
 
 
 COLUMNS: dict[str, Column] = {
@@ -56,6 +58,7 @@ COLUMNS: dict[str, Column] = {
     SELECTED: Column(torch.uint8, "token"),
     VERSIONS: Column(torch.int32, "token"),
     EXPERTS: Column(torch.uint8, "read"),
+    IMAGES: Column(torch.uint8, "image_byte"),
     TEACHER_TOP_TOKENS: Column(torch.int32, "token"),
     **dict.fromkeys(
         (
@@ -70,6 +73,7 @@ COLUMNS: dict[str, Column] = {
 trained on, 0 if the model did not write it or a correction or filter excludes it. WEIGHTS are those
 of algorithm.correction. VERSIONS counts the steps that had changed the weights a token was sampled
 with. EXPERTS are bytes, rows of `Architecture.routed_bytes`: where the rollout routed each token.
+IMAGES are those of the prompt (`hf.pictures.packed`), in runs whose model reads images.
 """
 
 
@@ -111,6 +115,8 @@ class Sample:
     response_length: int
     truncated: bool
     """Whether the length limit ended it."""
+    image_bytes: int = 0
+    """Bytes of its prompt's images (IMAGES)."""
 
     @property
     def length(self) -> int:
@@ -120,6 +126,8 @@ class Sample:
         """Return the number of elements of a column (`Column.per`)."""
         if per == "token":
             return self.response_length
+        if per == "image_byte":
+            return self.image_bytes
         return 1 if per == "sample" else self.length - (per == "read")
 
 
@@ -232,6 +240,11 @@ class Columns:
                 joined = torch.cat(rows).to(device, COLUMNS[name].dtype)
                 values[name] = list(joined.split([*map(len, rows)]))
         return Columns(self.positions, values, self.widths)
+
+
+def as_bytes(content: bytes) -> torch.Tensor:
+    """Return bytes as (n,) uint8, in host memory."""
+    return torch.frombuffer(bytearray(content) or bytearray(1), dtype=torch.uint8)[: len(content)]
 
 
 def pad_rows(rows: Sequence[torch.Tensor]) -> torch.Tensor:

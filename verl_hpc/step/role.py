@@ -53,7 +53,7 @@ class Role:
     @property
     def state_map(self) -> ShardMap:
         """Tensors of its optimizer's state, without their places."""
-        moments, buffers = self.settings.moments, self.arch.buffers
+        moments, buffers = self.settings.moments, self.arch.without_state
         return ShardMap(state_specs(self.trained_map.tensors, moments, buffers), ())
 
     @property

@@ -1,4 +1,4 @@
-"""Facts about samples as rows of numbers, 17 bytes per sample, to send between ranks."""
+"""Facts about samples as rows of numbers, 21 bytes per sample, to send between ranks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ _ROW: Any = np.dtype(
         ("prompt_length", "<i4"),
         ("response_length", "<i4"),
         ("truncated", "?"),
+        ("image_bytes", "<i4"),
     ]
 )
 
 
 def sample_rows(samples: Sequence[Sample]) -> Any:
     """Return (n,) rows of a structured dtype with the fields of `Sample`."""
-    rows = [(s.index, s.group, s.prompt_length, s.response_length, s.truncated) for s in samples]
+    rows = [
+        (s.index, s.group, s.prompt_length, s.response_length, s.truncated, s.image_bytes)
+        for s in samples
+    ]
     return np.array(rows, _ROW)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write rows as JSON, one a line, into a new file.
 
     Raises:

@@ -15,13 +15,14 @@ from verl_hpc.config.role import ACTOR, CRITIC
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.mixed import order_of
-from verl_hpc.data.prompts import Encoder
+from verl_hpc.data.prompts import Encoder, ImageTokens
 from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.generation.ahead import open_ahead
-from verl_hpc.layout.heads import Head
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.placement.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
 from verl_hpc.rewards.scorer import make_scorer
@@ -78,6 +79,7 @@ def plan_run(
     weights = together(lambda: _open_weights(settings, check_files=leads))
     first = next(iter(weights.values()))
     archs = {name: opened.arch for name, opened in weights.items()}
+    together(lambda: _check_images(archs))
     layouts = together(
         lambda: run_layouts(
             config,
@@ -101,7 +103,8 @@ def plan_run(
     ahead = together(lambda: open_ahead(config))
     environments = together(lambda: _environments(config))
     began = session.control.broadcast(datetime.now().astimezone())
-    encoder = together(lambda: Encoder.from_config(tokenizer, config.data, began))
+    reader = together(lambda: _image_reader(first.arch))
+    encoder = together(lambda: Encoder.from_config(tokenizer, config.data, began, reader))
     problems = open_problems(session, config, encoder)
     num_steps = config.num_steps(len(problems.train))
     settings = together(lambda: with_decay_steps(config, settings, num_steps))
@@ -214,19 +217,50 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
             new_head=role.trainable,
             engine=role.parallel.engine,
         )
-        opened[name] = _resolved(weights, role.head)
+        opened[name] = _resolved(weights, role)
     return opened
 
 
-def _resolved(weights: Weights, head: Head) -> Weights:
-    """Take the tensors that transformers' model has, of a family without a layer table."""
+def _resolved(weights: Weights, role: RoleSettings) -> Weights:
+    """Take the tensors that transformers' model has, of a family without a layer table.
+
+    Raises:
+        ConfigError: a tower that reads images is to be frozen, and there is none.
+    """
+    frozen_tower = role.model.vision_tower == "frozen"
+    if frozen_tower and weights.arch.family not in WITH_IMAGES:
+        raise ConfigError(
+            f"model.vision_tower = frozen: a {weights.arch.family} reads no images; leave it out"
+        )
     if weights.arch.published is None:
         return weights
     from verl_hpc.hf.model import resolved
 
-    weights = replace(weights, arch=resolved(weights.arch, head))
+    weights = replace(weights, arch=resolved(weights.arch, role.head, frozen_tower))
     check_types(weights, weights.hf_directory)
     return weights
+
+
+def _check_images(archs: Mapping[str, Architecture]) -> None:
+    """Raises: ModelError: the first role's model reads images, and another one's would read their
+    tokens as words."""
+    families = {name: arch.family for name, arch in archs.items()}
+    first = next(iter(families.values()))
+    for name, family in families.items() if first in WITH_IMAGES else ():
+        if family not in WITH_IMAGES:
+            raise ModelError(
+                f"roles.{name}: a {family} reads no images, which prompts of a {first} may have; "
+                "choose a model that does"
+            )
+
+
+def _image_reader(arch: Architecture) -> ImageTokens | None:
+    """Return what reads a model's images, if it reads some."""
+    if arch.published is None:
+        return None
+    from verl_hpc.hf.images import image_reader
+
+    return image_reader(arch)
 
 
 def _check_bases(

@@ -16,7 +16,7 @@ WORDS = "data.train_files=a data.val_files=b actor_rollout_ref.model.path=m step
         ("trainer.device=npu", "keys are refused by name", "trainer.device"),
         ("data.seed=$SEED", "asks for what is not in the script", "line 1: $SEED is not set"),
         ("data.no_such_key=1", "keys are refused by name", "data.no_such_key"),
-        ("actor_rollout_ref.model.path=Qwen/Qwen3-VL-8B", "keys are refused by name", "qwen3_vl"),
+        ("actor_rollout_ref.model.path=Qwen/Qwen2-VL-7B", "keys are refused by name", "qwen2_vl"),
         ("no_key", "a word or a setting is an error", "expected key=value"),
     ],
 )

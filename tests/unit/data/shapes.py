@@ -193,7 +193,7 @@ SFT = {
         r"tools is list \['add'\]; expected a list of JSON schemas", messages=U + A, tools=["add"]
     ),
     "an image": sft(
-        r"messages\[0\] has a part of type image; only parts of text",
+        "the prompt has 1 places for images .* the row has 0 images",
         messages=[{"role": "user", "content": [{"type": "image"}]}, *parts("a: It is.")],
     ),
 }  # fmt: skip
@@ -214,7 +214,7 @@ PROMPTS = {
         question="How long?", context="The Nile", answer="6,650 km",
     ),
     "a message in many parts of which one is an image without words": asked(
-        "has a part of type image",
+        "the prompt has 1 places for images .* the row has 0 images",
         prompt=[{"role": "user", "content": [{"type": "image", "text": ""}]}],
     ),
     "tools as JSON keep their nulls": asked(

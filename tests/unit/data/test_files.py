@@ -115,7 +115,7 @@ WRONG_VALUES = [
     ({"prompt": ["hello"]}, r"the prompt is list \['hello'\]"),
     (
         {"prompt": [{"role": "user", "content": [{"type": "image"}]}]},
-        r"the prompt\[0\] has a part of type image; only parts of text are read",
+        "the prompt has 1 places for images .* and the row has 0 images",
     ),
     ({"reward_model": "rule"}, "reward_model is str 'rule'; expected a mapping"),
     ({"extra_info": [1]}, r"extra_info is list \[1\]; expected a mapping"),

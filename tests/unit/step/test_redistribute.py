@@ -18,7 +18,7 @@ from verl_hpc.step.redistribute import ColumnBytes, redistribute
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.testing.local_run import local_session
 
-SAMPLES = Samples((Sample(0, 0, 2, 3, False),), {"here": [0], "there": [0]})
+SAMPLES = Samples((Sample(0, 0, 2, 3, False, 6),), {"here": [0], "there": [0]})
 SIDES = ("here", ((0,),)), ("there", ((0,),))
 CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ def move(request):
     return request.param
 
 
-LENGTHS = {"sequence": 5, "read": 4, "token": 3, "sample": 1}
+LENGTHS = {"sequence": 5, "read": 4, "token": 3, "sample": 1, "image_byte": 6}
 
 
 @pytest.mark.parametrize("name", COLUMNS)

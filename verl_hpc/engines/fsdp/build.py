@@ -20,7 +20,12 @@ from verl_hpc.engines.fsdp.attention import NAME
 from verl_hpc.engines.fsdp.kernels import Kernels, apply_liger
 from verl_hpc.engines.shared.groups import LayoutGroups
 from verl_hpc.errors import ModelError
-from verl_hpc.hf.model import build_language_model, parameters_without_memory, without_dropout
+from verl_hpc.hf.model import (
+    build_language_model,
+    parameters_without_memory,
+    tower_parameters,
+    without_dropout,
+)
 from verl_hpc.hf.stored import places_of, stored_views
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import Place
@@ -137,6 +142,7 @@ def build_decoder(
     *,
     trainable: bool,
     kernels: Kernels,
+    frozen_tower: bool = False,
 ) -> torch.nn.Module:
     """Give a model memory, with its parameters sharded over the ranks of a layout, all zero.
 
@@ -149,6 +155,7 @@ def build_decoder(
         parallel: settings of fully_shard and recomputation.
         trainable: whether it has an optimizer.
         kernels: what computes it.
+        frozen_tower: leave what reads images as it is (model.vision_tower).
 
     Raises:
         ModelError: layers are to be recomputed, and transformers' model cannot.
@@ -156,7 +163,11 @@ def build_decoder(
     module, settings = model.module, parallel.fsdp or FsdpConfig()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module.requires_grad_(trainable)
-    whole = next(m for m in module.modules() if isinstance(m, PreTrainedModel))
+    whole = transformers_model(module)
+    if frozen_tower:
+        tower = tower_parameters(whole)
+        for name, parameter in whole.named_parameters():
+            parameter.requires_grad_(trainable and name not in tower)
     if kernels.liger:
         apply_liger(whole.base_model)
     if parallel.recompute == "full":
@@ -175,6 +186,11 @@ def build_decoder(
     )
     whole.tie_weights()
     return module
+
+
+def transformers_model(module: torch.nn.Module) -> PreTrainedModel:
+    """Return the outermost model of transformers in a module."""
+    return next(m for m in module.modules() if isinstance(m, PreTrainedModel))
 
 
 def local_part(parameter: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,13 @@ from torch.nn.utils.rnn import pad_sequence
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.fsdp.attention import attending
-from verl_hpc.engines.fsdp.build import blank, build_decoder, local_part, sharded_modules
+from verl_hpc.engines.fsdp.build import (
+    blank,
+    build_decoder,
+    local_part,
+    sharded_modules,
+    transformers_model,
+)
 from verl_hpc.engines.fsdp.kernels import choose_kernels
 from verl_hpc.engines.fsdp.optimizer import MakeSchedule, ShardedAdam
 from verl_hpc.engines.guarded_step import GuardedStep
@@ -25,7 +31,9 @@ from verl_hpc.engines.shared.offload import HostStore, Memory
 from verl_hpc.engines.shared.outputs import Outputs
 from verl_hpc.engines.shared.packing import PackedRow, pack
 from verl_hpc.engines.shared.shared_prefixes import within
+from verl_hpc.hf.images import ImageInputs, Images, image_reader
 from verl_hpc.hf.model import stored_buffers
+from verl_hpc.hf.pictures import unpacked
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.live import check_parameters
@@ -78,9 +86,17 @@ class FsdpEngine(LayoutEngine):
         self._packs = arch.published is None
         kernels = choose_kernels(model, parallel.fsdp or FsdpConfig(), not self._packs)
         self.decoder = build_decoder(
-            new, groups, model.dtype, parallel, trainable=optimizer is not None, kernels=kernels
+            new,
+            groups,
+            model.dtype,
+            parallel,
+            trainable=optimizer is not None,
+            kernels=kernels,
+            frozen_tower=model.vision_tower == "frozen",
         )
         self._modules = sharded_modules(self.decoder)
+        reader, whole = image_reader(arch), transformers_model(self.decoder)
+        self._images = ImageInputs(whole, reader) if reader is not None else None
         named = dict(self.decoder.named_parameters())
         shards = {n: local_part(p) for n, p in named.items()}
         self._shards = [*shards.values(), *stored_buffers(self.decoder).values()]
@@ -92,8 +108,9 @@ class FsdpEngine(LayoutEngine):
         else:
             held = {region.view.name for region in self.shard_map.held_by(dist.get_rank())}
             assert held == set(self.weights), held
+        trained = {name: p for name, p in named.items() if p.requires_grad}
         self.optimizer: ShardedAdam | None = (
-            ShardedAdam(optimizer, named, groups.shard, schedule, all_train=self._packs)
+            ShardedAdam(optimizer, trained, groups.shard, schedule, all_train=self._packs)
             if optimizer
             else None
         )
@@ -141,8 +158,12 @@ class FsdpEngine(LayoutEngine):
         finally:
             self.optimizer.zero_grad()
 
-    def _logits(self, row: PackedRow) -> torch.Tensor:
+    def _logits(self, row: PackedRow, images: Sequence[Images] | None) -> torch.Tensor:
         """Return the head's output for every token of a row, (T, vocabulary) or (T, 1).
+
+        Args:
+            row: sequences.
+            images: of each sequence's prompt; None if no rank has some in this pass.
 
         A family's own attention and recurrent layers know no borders in a row, but reads to the
         left alone: there sequences are rows of their own, padded on the right.
@@ -151,9 +172,25 @@ class FsdpEngine(LayoutEngine):
             packed = {"position_ids": row.positions, "use_cache": False}
             logits: torch.Tensor = self.decoder(row.tokens, **packed).logits[0]
             return logits
-        rows = pad_sequence(list(row.tokens[0].split(row.lengths)), batch_first=True)
-        padded = self.decoder(rows, use_cache=False).logits
-        return torch.cat([part[:n] for part, n in zip(padded, row.lengths, strict=True)])
+        rows = list(row.tokens[0].split(row.lengths))
+        if images is None:
+            padded = self.decoder(pad_sequence(rows, batch_first=True), use_cache=False).logits
+        else:
+            assert self._images is not None
+            rows, images = self._images.with_blank(rows, images)
+            tokens = pad_sequence(rows, batch_first=True)
+            with self._images.given(tokens, images) as given:
+                padded = self.decoder(tokens, use_cache=False, **given).logits
+        # A blank image's row is behind the others.
+        return torch.cat([part[:n] for part, n in zip(padded, row.lengths, strict=False)])
+
+    def _images_of(self, wanted: OutputOptions) -> list[Images] | None:
+        """Return the images of each sequence; None if no rank has some."""
+        if self._images is None or wanted.images is None:
+            return None
+        images: list[Images] = [unpacked(part.cpu().numpy().tobytes()) for part in wanted.images]
+        are_some, _ = self._groups.largest(int(any(count for _, count in images)), 0)
+        return images if are_some else None
 
     def _run(
         self,
@@ -164,8 +201,11 @@ class FsdpEngine(LayoutEngine):
         wanted: OutputOptions,
         trains: bool,
     ) -> list[Any]:
+        images = self._images_of(wanted)
+
         def use(row: PackedRow, indices: Sequence[int]) -> Any:
-            tensor = self._logits(row)
+            of_row = [images[i] for i in indices] or [((), 0)] if images is not None else None
+            tensor = self._logits(row, of_row)
             if not indices:
                 if trains:  # a rank without a sequence takes part in the others' backward pass
                     (tensor.float().sum() * 0.0).backward()

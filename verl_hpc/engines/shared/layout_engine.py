@@ -74,7 +74,7 @@ class LayoutEngine:
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         assert self.optimizer is not None
-        rank, trained, buffers = dist.get_rank(), self.trained_map, self.arch.buffers
+        rank, trained, buffers = dist.get_rank(), self.trained_map, self.arch.without_state
         held = self._primary_regions(rank) if primary else trained.held_by(rank)
         parts = [
             Region(

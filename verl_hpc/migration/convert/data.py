@@ -8,7 +8,7 @@ from verl_hpc.migration.table import note, rows
 from verl_hpc.migration.values import Refused, Values, at_home
 
 _TRAIN, _TEST = "data.train_files", "data.val_files"
-_IMAGES = "models of images, video and sound are not supported"
+_MEDIA = "models of video and sound are not supported"
 
 
 def _paths(values: Values, key: str) -> list[str]:
@@ -34,9 +34,9 @@ def files(values: Values, draft: Draft) -> None:
     if _TRAIN not in values:
         raise Refused(_TRAIN, "is needed and not given; verl's default is a file of its authors")
     _source(values, draft, "train", _TRAIN, "data.train_max_samples")
-    for key in (f"data.{kind}_key" for kind in ("image", "video", "audio")):
+    for key in (f"data.{kind}_key" for kind in ("video", "audio")):
         if key in values:
-            draft.note(key, f"{_IMAGES}; the column is not read")
+            draft.note(key, f"{_MEDIA}; the column is not read")
     if _TEST in values:
         _source(values, draft, "evaluation", _TEST, "data.val_max_samples")
         return

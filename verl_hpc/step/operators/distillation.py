@@ -12,6 +12,7 @@ from verl_hpc.engines.protocol import OutputOptions, Sums
 from verl_hpc.step.batch import (
     ADVANTAGES,
     EXPERTS,
+    IMAGES,
     MASK,
     OLD_LOG_PROBS,
     TEACHER_LOG_PROBS,
@@ -44,7 +45,7 @@ def grade(
     place: Placement, teacher: Role, settings: GradeSettings, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Metrics]:
     """Compute the teacher's log-probs of the responses, and of its likeliest tokens."""
-    wanted = OutputOptions(top_k=settings.top_k)
+    wanted = OutputOptions(top_k=settings.top_k, images=sequences.values.get(IMAGES))
     outputs = teacher.engine.infer(sequences[TOKENS], settings.temperature, wanted)
 
     def column(output: str) -> list[torch.Tensor]:

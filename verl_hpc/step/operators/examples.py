@@ -11,7 +11,8 @@ import torch
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.prompts import Encoder, fit_prompt
-from verl_hpc.step.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows
+from verl_hpc.hf.pictures import packed
+from verl_hpc.step.batch import IMAGES, MASK, TOKENS, Columns, Sample, Samples, StepRows, as_bytes
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.assign import (
     DROPPED,
@@ -55,6 +56,8 @@ class Example:
     """Whether the answer was cut at the length limit."""
     label: bool | None = None
     """Whether the answer is good, if the row has a label."""
+    images: bytes = b""
+    """Images of the prompt (`hf.pictures.packed`)."""
 
 
 @operator("samples", "sequences", shared=("samples",))
@@ -96,11 +99,15 @@ def encode_rows(settings: ExampleSettings, rows: StepRows) -> list[Example]:
     kept = []
     for problem in settings.problems.read(rows.rows):
         prompt, answers = settings.encoder.example(problem, settings.per_row)
-        fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.where)
+        policy, has_images = limits.overlong_prompt, bool(problem.images)
+        fitted = fit_prompt(prompt, limits.max_prompt_tokens, policy, problem.where, has_images)
+        images = packed(settings.encoder.image_prompt(problem, prompt))
         if fitted is not None:
             most = limits.max_response_tokens
             kept += [
-                Example(fitted, a.ids[:most], a.mask[:most], len(a.ids) > most, problem.label)
+                Example(
+                    fitted, a.ids[:most], a.mask[:most], len(a.ids) > most, problem.label, images
+                )
                 for a in answers
             ]
     return kept
@@ -116,7 +123,7 @@ def assign_examples(
         DataError: on every rank, if there are no examples.
     """
     all_samples = [
-        Sample(i, i // settings.per_row, len(e.prompt), len(e.answer), e.truncated)
+        Sample(i, i // settings.per_row, len(e.prompt), len(e.answer), e.truncated, len(e.images))
         for i, e in enumerate(encoded)
     ]
     limit, when = settings.assign.max_prompt_tokens, f"step {rows.step}"
@@ -126,7 +133,10 @@ def assign_examples(
     device = place.device
     tokens = [torch.tensor([*encoded[i].prompt, *encoded[i].answer], device=device) for i in mine]
     masks = [torch.tensor(encoded[i].mask, dtype=torch.uint8, device=device) for i in mine]
-    return samples, Columns(mine, {TOKENS: tokens, MASK: masks})
+    columns = {TOKENS: tokens, MASK: masks}
+    if settings.encoder.reads_images:
+        columns[IMAGES] = [as_bytes(encoded[i].images) for i in mine]
+    return samples, Columns(mine, columns)
 
 
 def _num_same(place: Placement, rows: StepRows, encoded: Sequence[Example]) -> int:

@@ -13,6 +13,7 @@ from verl_hpc.engines.protocol import OutputOptions, TokenOutputs
 from verl_hpc.step.batch import (
     ENTROPY,
     EXPERTS,
+    IMAGES,
     OLD_LOG_PROBS,
     REF_LOG_PROBS,
     ROLLOUT_LOG_PROBS,
@@ -103,6 +104,7 @@ def old_log_probs(
         untempered=settings.filtered,
         sum_p_squared=settings.sum_p_squared,
         experts=sequences.values.get(EXPERTS),
+        images=sequences.values.get(IMAGES),
     )
     outputs = actor.engine.infer(sequences[TOKENS], settings.temperature, wanted)
     metrics = probe(place, settings, samples, sequences, outputs)
@@ -155,7 +157,8 @@ def log_probs_of(
     role: Role, temperature: float, samples: Samples, sequences: Columns, column: str
 ) -> Columns:
     """Compute log-probs of the response tokens under a role's policy, as a column."""
-    outputs = role.engine.infer(sequences[TOKENS], temperature)
+    wanted = OutputOptions(images=sequences.values.get(IMAGES))
+    outputs = role.engine.infer(sequences[TOKENS], temperature, wanted)
     log_probs = response_parts(samples, sequences.positions, outputs, "log_probs")
     return Columns(sequences.positions, {column: log_probs})
 
@@ -165,7 +168,8 @@ def values(
     place: Placement, critic: Role, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Metrics]:
     """Compute values of the state before each response token."""
-    outputs = critic.engine.infer(sequences[TOKENS])
+    wanted = OutputOptions(images=sequences.values.get(IMAGES))
+    outputs = critic.engine.infer(sequences[TOKENS], wanted=wanted)
     rows = response_parts(samples, sequences.positions, outputs, "values")
     return Columns(sequences.positions, {VALUES: rows}), {}
 
@@ -191,7 +195,8 @@ def _without_padding(tokens: torch.Tensor, pad_token: int | None) -> torch.Tenso
 def scores_of(place: Placement, role: Role, sequences: Columns, count: int) -> list[float]:
     """Return the scores of all samples by position, equal on every rank of the placement."""
     rows = [_without_padding(tokens, role.pad_token) for tokens in sequences[TOKENS]]
-    outputs: Sequence[TokenOutputs] = role.engine.infer(rows)
+    wanted = OutputOptions(images=sequences.values.get(IMAGES))
+    outputs: Sequence[TokenOutputs] = role.engine.infer(rows, wanted=wanted)
     mine = [float(o.scores) for o in outputs if o.scores is not None]
     rows = np.array(list(zip(sequences.positions, mine, strict=True)), _SCORED)
     gathered, _ = place.gather_of_groups(rows)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from verl_hpc.algorithms.kto import Kto, reference_point
-from verl_hpc.engines.protocol import Sums
-from verl_hpc.step.batch import MASK, REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
+from verl_hpc.engines.protocol import OutputOptions, Sums
+from verl_hpc.step.batch import IMAGES, MASK, REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.examples import Example, ExampleSettings, assign_examples, encode_step
 from verl_hpc.step.operators.infer import response_parts
@@ -62,8 +62,9 @@ def mismatched_answers(
         of_batch = [encoded[i].prompt for i in batch]
         for i, other in zip(batch, others(of_batch), strict=True):
             answer = encoded[batch[other]]
-            swapped[i] = replace(answer, prompt=encoded[i].prompt, label=None)
-            num_same += encoded[i].prompt == answer.prompt
+            mine = encoded[i]
+            swapped[i] = replace(answer, prompt=mine.prompt, images=mine.images, label=None)
+            num_same += mine.prompt == answer.prompt
     return assign_examples(place, settings, rows, swapped), {"kto/num_same_prompt": float(num_same)}
 
 
@@ -151,7 +152,8 @@ def _log_ratio(
         [sequences.positions[row] for row in rows],
         {TOKENS: [sequences[TOKENS][row] for row in rows]},
     )
-    outputs = actor.engine.infer(mine[TOKENS])
+    wanted = OutputOptions(images=sequences.values.get(IMAGES)).of(rows)
+    outputs = actor.engine.infer(mine[TOKENS], wanted=wanted)
     of_responses = response_parts(samples, mine.positions, outputs, "log_probs")
     total = torch.zeros((), dtype=torch.float64)
     for row, log_probs in zip(rows, of_responses, strict=True):

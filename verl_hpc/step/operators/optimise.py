@@ -10,7 +10,7 @@ import torch
 
 from verl_hpc.algorithms.aggregation import Aggregation, Mode
 from verl_hpc.engines.protocol import NOTHING_MORE, OnOutputs, OutputOptions, Sums, TokenOutputs
-from verl_hpc.step.batch import MASK, TOKENS, Columns, Samples, pad_rows
+from verl_hpc.step.batch import IMAGES, MASK, TOKENS, Columns, Samples, pad_rows
 from verl_hpc.step.operators.infer import response_parts
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
@@ -107,6 +107,7 @@ def optimise(
     Raises:
         TrainingError: a loss or gradient is not finite.
     """
+    wanted = replace(wanted, images=sequences.values.get(IMAGES))
     batches = _mini_batches(place, settings, samples, sequences, masks or sequences)
     sums: dict[str, float] = {}
     num_steps = 0

@@ -44,13 +44,13 @@ def test_answers_end_their_text_or_are_cut(caplog):
 
 
 def test_what_others_say_between_turns_is_not_learned():
-    class Turns:
+    class Turns(Encoder):
         def example(self, problem, num_answers):
             return [1, 2], [EncodedAnswer([3, 4, 5, 6], [1, 0, 1, 1])]
 
     limits = RolloutConfig(max_prompt_tokens=5, max_response_tokens=3)
     assign = AssignSettings({"train": 1}, 6, 1, 5)
-    settings = ExampleSettings(Problems(), Turns(), limits, assign)
+    settings = ExampleSettings(Problems(), Turns(None), limits, assign)
     (samples, columns), _ = examples(local_place(), settings, StepRows(2, [0]))
     assert columns["tokens"][0].tolist() == [1, 2, 3, 4, 5]
     assert columns["mask"][0].tolist() == [1, 0, 1]

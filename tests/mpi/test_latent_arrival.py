@@ -18,7 +18,13 @@ from verl_hpc.testing.tiny import make_tiny_model
 
 pytestmark = pytest.mark.world(2)
 LIMITS = {"max_prompt_tokens": 32, "max_response_tokens": 16, "kv_cache_gib": 0.03}
-DIRECT = {"q_lora_rank": None, "n_shared_experts": 2, "first_k_dense_replace": 2}
+DIRECT = {
+    "q_lora_rank": None,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+"""As Moonlight has them: with plain rotary embeddings, too."""
 STAGES = {"num_hidden_layers": 4, "first_k_dense_replace": 3}
 CASES = {
     "tp2": ({}, {"tensor_parallel": 2}),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 from vllm.model_executor.layers.attention.mla_attention import MLAAttention
+from vllm.model_executor.layers.mla import MultiHeadLatentAttentionWrapper
+from vllm.platforms import current_platform
 
 
 class LatentLayers:
@@ -23,8 +25,19 @@ class LatentLayers:
         parameters = [p for layer in self._layers for p in layer.parameters(recurse=False)]
         self.derived = frozenset(map(id, parameters))
         """Identities of parameters that no tensor of the model is written into."""
+        for module in model.modules():
+            rotary = getattr(module, "rotary_emb", None)
+            if isinstance(module, MultiHeadLatentAttentionWrapper) and rotary is not None:
+                _rotate_parts(rotary)
 
     def derive(self) -> None:
         """Compute what is derived, once the weights have new values."""
         for layer in self._layers:
             layer.process_weights_after_loading(self._dtype)
+
+
+def _rotate_parts(rotary: torch.nn.Module) -> None:
+    """On CPUs compute rotary embeddings in PyTorch: the kernel takes the rotated part of a head, as
+    it lies between others, for something else."""
+    if current_platform.is_cpu():
+        rotary._forward_method = rotary.forward_native

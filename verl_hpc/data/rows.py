@@ -97,20 +97,28 @@ class RowReader:
                     "and would be left out; join the two in one column"
                 )
         said = self._said(row)
+        return replace(
+            problem,
+            system=_system(row),
+            template_arguments=_template_arguments(row),
+            images=self._pictures(row, said, directory),
+            **said,
+        )
+
+    def _pictures(
+        self, row: Mapping[str, Any], said: Mapping[str, Any], directory: Path | None
+    ) -> tuple[images.Picture, ...]:
+        """Return the images of a row, which has a place for each in the prompt that it says."""
         columns = (self._prompt_key, *CONVERSATION_COLUMNS, *PAIR_COLUMNS, *LEARNED_COLUMNS)
         chats = [value for column in columns if is_chat_list(value := _or_none(row, column))]
+        if not chats and row.get(images.COLUMN) is None:
+            return ()
         pictures = images.pictures_of(row, chats[0] if chats else None, directory)
         has_parts = any(map(images.has_image_parts, chats))
         images.check_places(said["prompt"], len(pictures), has_parts)
         if pictures or has_parts:
             images.check_answers(said.get("answer"), said.get("rejected"))
-        return replace(
-            problem,
-            system=_system(row),
-            template_arguments=_template_arguments(row),
-            images=pictures,
-            **said,
-        )
+        return pictures
 
     def _said(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the prompt and the answers by their fields of `Problem`."""

@@ -1,8 +1,8 @@
 """Whether each algorithm learns: accuracy on problems that occur nowhere in training, by seed.
 
 For each seed: the warm-up of launch/quickstart.sh, then one run an algorithm from its weights, with
-configs/run/quickstart.yaml and the settings of COMMON and ALGORITHMS below. Distillation follows
-what GRPO made of the same seed. DPO learns from right and wrong answers of the warmed-up model to
+configs/run/examples/quickstart.yaml and the settings of COMMON and ALGORITHMS below. Distillation
+follows what GRPO made of the same seed. DPO learns from right and wrong answers of the warmed-up model to
 problems of training, and imitates the right ones, which is also done alone; checkpoints of both
 answer in transformers. Accuracy is that of greedy
 answers, exact to the letter, to the same 512 problems; the caption counts those that occur in
@@ -35,7 +35,7 @@ from verl_hpc.metrics.log import read_metrics
 from verl_hpc.metrics.series import Point, points
 
 WARM_UP = "quickstart_sft"
-CONFIG = "configs/run/quickstart.yaml"
+CONFIG = "configs/run/examples/quickstart.yaml"
 RANKS = 2
 COMMON = ("optimizer.lr=2e-4", "optimizer.schedule=linear", "optimizer.warmup_steps=10")
 """A rate that moves the policy in few steps: it rises, for before Adam's means are right accuracy

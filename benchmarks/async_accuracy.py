@@ -1,8 +1,7 @@
 """What training on responses that are a step old costs in accuracy, seed by seed.
 
-For each seed: the warm-up of launch/quickstart.sh, then from its weights
-configs/run/grpo_split.yaml and configs/run/grpo_async.yaml, which differ in rollout.staleness
-(0 and 1) alone. Accuracy is that of greedy answers to the same 512 problems; the table counts
+For each seed: the warm-up of launch/quickstart.sh, then from its weights grpo_split.yaml and
+grpo_async.yaml of configs/run/examples, which differ in rollout.staleness (0 and 1) alone. Accuracy is that of greedy answers to the same 512 problems; the table counts
 those that occur in the training data.
 A step's seconds are those of rank 0 without evaluations and saves, and are the median of all steps.
 Overlap is the share of the time of these steps in which some rank generated while some rank
@@ -50,7 +49,14 @@ def twin(name: str, seed: int, directory: Path) -> None:
         f"directory={directory.resolve()}",
         f"seed={seed}",
     ]
-    command = [*mpiexec(4), "-m", "verl_hpc", "train", "--config", f"configs/run/{name}.yaml"]
+    command = [
+        *mpiexec(4),
+        "-m",
+        "verl_hpc",
+        "train",
+        "--config",
+        f"configs/run/examples/{name}.yaml",
+    ]
     run([*command, *settings], directory / f"{name}.log", TIMEOUT_S)
     done.touch()
 

@@ -6,7 +6,7 @@ lambda weighs the cost against the reward, and rises while the cost is above its
     advantage = (A_reward - lambda A_cost) / (1 + lambda)
     lambda <- max(0, lambda + RATE (mean cost - LIMIT))
 
-`recipe: examples/safe_rlhf.py:safe_rlhf`, see configs/run/safe_rlhf.yaml.
+`recipe: examples/safe_rlhf.py:safe_rlhf`, see configs/run/examples/safe_rlhf.yaml.
 """
 
 from verl_hpc.algorithms.advantages.gae import Gae

@@ -33,7 +33,7 @@ fi
 say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 run() { printf '$ %s\n' "$*"; "$@"; }
 train() { # CONFIG DATA MODEL [SETTING...]
-    run "${train[@]}" --config "configs/run/$1.yaml" \
+    run "${train[@]}" --config "configs/run/examples/$1.yaml" \
         "data.train.paths=[$runs/data/$2]" "model.path=$runs/$3" "directory=$runs" "seed=$seed" \
         "${@:4}"
 }

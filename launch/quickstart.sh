@@ -8,7 +8,7 @@
 #   MPIEXEC   starts the ranks, as it has to where torch is built for GPUs (default: the ranks are
 #             forks of one process, which imports the libraries once)
 #   RUNS      where the run directories go (default: a new directory below runs/, which the link
-#             runs/quickstart-latest, and with it configs/run/quickstart*.yaml, then leads to)
+#             runs/quickstart-latest, and with it configs/run/examples/quickstart*.yaml, then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 recipe=${1:-grpo} seed=${2:-0}
@@ -27,8 +27,8 @@ if [ -z "${RUNS:-}" ]; then
     mkdir -p "$runs"
     ln -sfn "$(basename "$runs")" runs/quickstart-latest
 fi
-config=configs/run/quickstart.yaml
-[ "$recipe" = ppo ] && config=configs/run/quickstart_ppo.yaml
+config=configs/run/examples/quickstart.yaml
+[ "$recipe" = ppo ] && config=configs/run/examples/quickstart_ppo.yaml
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 run() { printf '$ %s\n' "$*"; "$@"; }
@@ -67,7 +67,7 @@ run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" \
     "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64}'
 
 say "2 of 6: supervised warm-up until three held-out problems in ten are answered right"
-train configs/run/quickstart_sft.yaml sft.jsonl model
+train configs/run/examples/quickstart_sft.yaml sft.jsonl model
 [ "$recipe" = sft ] && exit
 
 say "3 of 6: the first half of $recipe: training TP2 x DP2, generating TP1 x 4"

@@ -59,7 +59,7 @@ def learnt(run):
 def train_by_file(runs, name, out):
     """Train from the quickstart's warm-up and problems, stopped after 40 steps and resumed."""
     words = [
-        *("--ranks", "4", "--config", f"configs/run/{name}.yaml", "seed=5"),
+        *("--ranks", "4", "--config", f"configs/run/examples/{name}.yaml", "seed=5"),
         f"data.train.paths=[{runs}/data/rl.jsonl]",
         f"data.evaluation.paths=[{runs}/data/evaluation.jsonl]",
         f"model.path={runs}/quickstart_sft/checkpoints/latest",

@@ -46,7 +46,7 @@ def problems(tmp_path_factory):
 def test_three_steps(model, problems, tmp_path):
     trained(
         4,
-        ROOT / "configs/run/smollm2_gsm8k.yaml",
+        ROOT / "configs/run/examples/smollm2_gsm8k.yaml",
         f"model.path={model}",
         f"data.train.paths=[{problems}/train.parquet]",
         f"data.evaluation.paths=[{problems}/test.parquet]",

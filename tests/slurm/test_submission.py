@@ -74,7 +74,7 @@ def test_a_script_of_launch(lab, checkout):
     environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     sizes = '{"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}'
     model = ["-m", "verl_hpc.testing.tiny", "--out", "runs/lab_model", "--sizes", sizes]
-    model += ["--prompts-of", "configs/run/ppo_lab.yaml"]
+    model += ["--prompts-of", "configs/run/examples/ppo_lab.yaml"]
     subprocess.run([sys.executable, *model], cwd=checkout, env=environ, check=True)
     sbatch = ["sbatch", "--parsable", "--nodes=1", "launch/ppo_lab.sbatch"]
     outside = environ | lab.environment

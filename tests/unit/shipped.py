@@ -13,7 +13,7 @@ from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import Architecture, architecture_from
 from verl_hpc.placement.layouts import RunLayouts, run_layouts
 
-NAMES = sorted(path.stem for path in (ROOT / "configs/run").glob("*.yaml"))
+FILES = {path.stem: path for path in sorted((ROOT / "configs/run").rglob("*.yaml"))}
 _EXAMPLE_RANKS = 4
 """Ranks that launch/quickstart.sh and launch/examples.sh start; other small runs take as many."""
 _SIZES = dict(hidden_size=128, ffn_size=512, num_heads=4, num_kv_heads=2, head_size=32)
@@ -25,11 +25,11 @@ def laid_out(
     """A shipped configuration, its model, layouts and nodes.
 
     Args:
-        name: of the file in configs/run.
+        name: of the file in configs/run, or in examples/ there.
         whole: with all of the model's layers, and not two on each pipeline stage. Of a mixture a
             rank has two experts a layer either way.
     """
-    config = load_config(ROOT / f"configs/run/{name}.yaml")
+    config = load_config(FILES[name])
     if name in MODELS:
         arch, ranks, per_node = (
             architecture_from(MODELS[name]), num_ranks(name), site_of(name).ranks_per_node

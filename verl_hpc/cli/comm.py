@@ -8,7 +8,7 @@ Start it with mpiexec or srun as a run, or on one machine's CPUs with --ranks.
 
 examples:
   python -m verl_hpc comm --ranks 4
-  mpiexec -n 4 python -m verl_hpc comm --config configs/run/quickstart.yaml --sizes 1,16
+  mpiexec -n 4 python -m verl_hpc comm --config configs/run/examples/quickstart.yaml --sizes 1,16
   srun --mpi=pmi2 python -m verl_hpc comm --sizes 64,1024 --json
 """
 

@@ -8,7 +8,7 @@ site profile says which GPUs they have and the models' config.json is seen from 
 examples:
   python -m verl_hpc.submit --config configs/run/ppo_70b.yaml --cluster slurm/my_site.yaml \\
       --nodes 16 --time 24:00:00 --account A --dry-run
-  python -m verl_hpc.submit --config configs/run/ppo_lab.yaml --cluster slurm/lab.yaml \\
+  python -m verl_hpc.submit --config configs/run/examples/ppo_lab.yaml --cluster slurm/lab.yaml \\
       --nodes 2 --time 10 steps=2 site.container.kind=bare
   python -m verl_hpc.submit --config configs/run/grpo_8b.yaml --cluster slurm/my_site.yaml \\
       --nodes 2 --time 8:00:00 --sweep optimizer.lr=1e-6,3e-6 --sweep seed=0,1 --at-once 2

@@ -3,8 +3,8 @@
 Start it with the launcher of your MPI library, or with srun; one process is a world of one rank.
 
 examples:
-  python -m verl_hpc train --ranks 4 --config configs/run/quickstart.yaml name=mine
-  mpiexec -n 4 python -m verl_hpc train --config configs/run/quickstart.yaml name=mine
+  python -m verl_hpc train --ranks 4 --config configs/run/examples/quickstart.yaml name=mine
+  mpiexec -n 4 python -m verl_hpc train --config configs/run/examples/quickstart.yaml name=mine
   srun --mpi=pmi2 python -m verl_hpc train --config run.yaml optimizer.lr=1e-6 seed=3
   srun --mpi=none --kill-on-bad-exit=1 python -m verl_hpc train --bootstrap slurm --config run.yaml
 """

@@ -224,6 +224,8 @@ class Architecture:
         """Names of tensors that are no parameters (`Row.is_buffer`, `Published.buffers`)."""
         if self.published is not None:
             return self.published.buffers
+        if not self.is_mapped:  # a module of the user's own
+            return frozenset()
         return frozenset(
             f"model.layers.{layer}.{name}"
             for layer in range(self.num_layers)

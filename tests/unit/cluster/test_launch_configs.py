@@ -37,6 +37,7 @@ RUNS = {
     "reward_model_8b": ("Llama-3.1-8B", (2, 1, 4, 1, 1, 8)),
     "distillation_8b": ("Qwen3-8B", (2, 1, 4, 1, 1, 8)),
     "grpo_code_8b": ("Qwen3-8B", (2, 1, 8, 1, 1, 16)),
+    "grpo_deepseek_v3": ("DeepSeek-V3", (8, 8, 8, 1, 32, 16)),
 }
 
 # Models of roles that have another than the actor's.
@@ -109,9 +110,10 @@ def test_no_run_is_bound_by_launches(name):
 
 @pytest.mark.parametrize("name", [*RUNS, "ppo_lab"])
 def test_names_agree(name):
-    config = load_config(ROOT / f"configs/run/{name}.yaml")
+    path = f"configs/run/{'' if name in RUNS else 'examples/'}{name}.yaml"
+    config = load_config(ROOT / path)
     assert config.name == name
-    assert arguments(name)["config"] == f"configs/run/{name}.yaml"
+    assert arguments(name)["config"] == path
     assert config.steps % (config.checkpoint.every or 1) == 0
 
 
@@ -120,10 +122,10 @@ def test_the_lab_run_uses_all_ranks_of_two_nodes():
 
 
 def test_the_lab_model_is_the_one_that_its_comment_makes():
-    text = (ROOT / "configs/run/ppo_lab.yaml").read_text()
+    text = (ROOT / "configs/run/examples/ppo_lab.yaml").read_text()
     comment = " ".join(re.findall(r"^#(.*?)\\?$", text, re.M))
     words = shlex.split(comment[comment.index("python -m") :])
-    config = load_config(ROOT / "configs/run/ppo_lab.yaml")
+    config = load_config(ROOT / "configs/run/examples/ppo_lab.yaml")
     assert words[words.index("--out") + 1] == config.model.path
 
 
@@ -150,7 +152,7 @@ def quickstart(directory, environ):
 def test_the_configurations_of_the_quickstart_read_what_it_made_last(tmp_path, name):
     done = quickstart(tmp_path, {})
     (made,) = re.findall(r"--out (runs/\S+)/data", done.stdout)
-    config = load_config(ROOT / f"configs/run/{name}.yaml")
+    config = load_config(ROOT / f"configs/run/examples/{name}.yaml")
     for path in (config.model.path, *config.data.train.paths, *config.data.evaluation.paths):
         link = tmp_path / "runs" / path.split("/")[1]
         assert link.is_symlink()
@@ -165,7 +167,9 @@ def test_a_quickstart_in_a_directory_of_the_users_leaves_no_link(tmp_path):
 
 
 def test_the_asynchronous_quickstart_and_its_twin_differ_in_staleness_alone():
-    late, sync = (load_config(ROOT / f"configs/run/grpo_{n}.yaml") for n in ("async", "split"))
+    late, sync = (
+        load_config(ROOT / f"configs/run/examples/grpo_{n}.yaml") for n in ("async", "split")
+    )
     assert (late.rollout.staleness, sync.rollout.staleness) == (1, 0)
     rollout = late.rollout.model_copy(update={"staleness": 0})
     assert late.model_copy(update={"name": sync.name, "rollout": rollout}) == sync

@@ -177,7 +177,7 @@ def test_every_section_of_several_is_covered(model):
     assert seen > 10
 
 
-@pytest.mark.parametrize("path", sorted(Path("configs/run").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(Path("configs/run").rglob("*.yaml")), ids=lambda p: p.stem)
 def test_a_shipped_file_names_the_variant_whose_settings_it_gives(path):
     """So that it can be included over a file that names another one."""
     given = yaml.safe_load(path.read_text())

@@ -169,5 +169,5 @@ def test_the_examples_of_the_page_and_of_the_configurations_are_runs():
     page = (root / "docs/tasks.md").read_text()
     config = parse_config(read_yaml(page.split("```yaml\n")[1].split("```")[0]))
     assert [task.recipe for task in config.by_task.values()] == ["rl", "sft", "dpo"]
-    config = load_config(root / "configs/run/tasks.yaml")
+    config = load_config(root / "configs/run/examples/tasks.yaml")
     assert config.tasks["imitated"].share(100, 0.5) == config.mix.min_weight

@@ -205,7 +205,7 @@ def launched(recorder, layout, tokens, trains):
     return recorder.programs
 
 
-SPLIT = [name for name in shipped.NAMES if shipped.laid_out(name)[0].parallel.pipeline_parallel > 1]
+SPLIT = [name for name in shipped.FILES if shipped.laid_out(name)[0].parallel.pipeline_parallel > 1]
 
 
 @pytest.mark.parametrize("trains", [True, False], ids=["update", "forward"])

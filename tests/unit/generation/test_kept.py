@@ -5,7 +5,7 @@ from verl_hpc.generation.kept import KeptResponses, rollout_key
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.step.batch import StepRows
 
-QUICKSTART = "configs/run/quickstart.yaml"
+QUICKSTART = "configs/run/examples/quickstart.yaml"
 RESPONSE = Response((1, 2), (-0.5, -0.5), "stop")
 
 
@@ -28,7 +28,7 @@ def test_what_changes_the_responses_changes_the_key(word):
 
 
 def test_settings_of_a_task_count():
-    of_tasks = "configs/run/tasks.yaml"
+    of_tasks = "configs/run/examples/tasks.yaml"
     shorter = key("tasks.rewarded.max_response_tokens=7", of=of_tasks)
     assert shorter != key(of=of_tasks)
 

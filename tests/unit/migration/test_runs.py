@@ -70,7 +70,7 @@ PPO = [
 
 @pytest.mark.parametrize(("name", "words"), [("quickstart", QUICKSTART), ("quickstart_ppo", PPO)])
 def test_the_quickstarts_are_the_same_runs_in_verls_keys(name, words):
-    ours = load_config(ROOT / f"configs/run/{name}.yaml")
+    ours = load_config(ROOT / f"configs/run/examples/{name}.yaml")
     assert migrate(words).config() == ours
 
 
@@ -78,7 +78,7 @@ def test_the_file_that_migrate_prints_is_the_same_run(tmp_path, capsys):
     assert main(["migrate", "python3", "-m", "verl.trainer.main_ppo", *QUICKSTART]) == 0
     file = tmp_path / "run.yaml"
     file.write_text(capsys.readouterr().out)
-    assert load_config(file) == load_config(ROOT / "configs/run/quickstart.yaml")
+    assert load_config(file) == load_config(ROOT / "configs/run/examples/quickstart.yaml")
 
 
 def test_a_file_of_verls_keys_is_the_same_run(tmp_path):
@@ -92,12 +92,12 @@ def test_a_file_of_verls_keys_is_the_same_run(tmp_path):
         node[last] = value if "/" in value else migrate_value(value)
     file = tmp_path / "verl.yaml"
     file.write_text(write_yaml(keys))
-    ours = load_config(ROOT / "configs/run/quickstart.yaml")
+    ours = load_config(ROOT / "configs/run/examples/quickstart.yaml")
     assert load_run(file, QUICKSTART[-1:]).config() == ours
 
 
 def test_a_file_of_ours_is_read_once(monkeypatch):
-    file = ROOT / "configs/run/quickstart.yaml"
+    file = ROOT / "configs/run/examples/quickstart.yaml"
     expected, read, files = load_config(file, ["seed=3"]), tree._read, []
     monkeypatch.setattr(tree, "_read", lambda path: files.append(path) or read(path))
     assert load_run(file, ["seed=3"]) == expected

@@ -11,7 +11,7 @@ from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import forked_ranks
 from verl_hpc.trainer import forked
 
-CONFIG = ["--config", "configs/run/quickstart.yaml"]
+CONFIG = ["--config", "configs/run/examples/quickstart.yaml"]
 
 
 @pytest.fixture

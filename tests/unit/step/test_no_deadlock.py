@@ -54,7 +54,7 @@ def program(rank, samples, groups, node_of):
     return posted
 
 
-@pytest.mark.parametrize("name", shipped.NAMES)
+@pytest.mark.parametrize("name", shipped.FILES)
 def test_shipped_configurations(name):
     _, _, layouts, hardware = shipped.laid_out(name)
     dice = random.Random(0)

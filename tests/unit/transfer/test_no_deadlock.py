@@ -41,7 +41,7 @@ def once(monkeypatch):
         monkeypatch.setattr(moves, name, kept(getattr(messages, name)))
 
 
-REFITS = [name for name in shipped.NAMES if "sft" not in name]
+REFITS = [name for name in shipped.FILES if "sft" not in name]
 SMALL = [name for name in REFITS if shipped.laid_out(name)[2].num_ranks <= 128]
 """On fewer ranks than the largest, which takes as long as all others."""
 

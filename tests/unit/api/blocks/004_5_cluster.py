@@ -8,7 +8,7 @@ import verl_hpc
 from verl_hpc.cli.main import main
 
 root = Path(verl_hpc.__file__).parents[1]
-words = ["submit", "--config", str(root / "configs/run/ppo_lab.yaml"), "--nodes", "2"]
+words = ["submit", "--config", str(root / "configs/run/examples/ppo_lab.yaml"), "--nodes", "2"]
 site = ["--cluster", str(root / "slurm/lab.yaml"), "--time", "10", "--dry-run"]
 printed = io.StringIO()
 with contextlib.redirect_stdout(printed):

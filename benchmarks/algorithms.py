@@ -2,12 +2,12 @@
 
 For each seed: the warm-up of launch/quickstart.sh, then one run an algorithm from its weights, with
 configs/run/examples/quickstart.yaml and the settings of COMMON and ALGORITHMS below. Distillation
-follows what GRPO made of the same seed. DPO learns from right and wrong answers of the warmed-up model to
-problems of training, and imitates the right ones, which is also done alone; checkpoints of both
-answer in transformers. Accuracy is that of greedy
-answers, exact to the letter, to the same 512 problems; the caption counts those that occur in
-training. Another seed is other initial weights, other training problems and other samples. Minutes
-are of the clock, with the start of the program.
+follows what GRPO made of the same seed. DPO learns from right and wrong answers of the warmed-up
+model to problems of training, and imitates the right ones, which is also done alone; checkpoints of
+both answer in transformers. Accuracy is that of greedy answers, exact to the letter, to the same
+512 problems; the caption counts those that occur in training. Another seed is other initial
+weights, other training problems and other samples. Minutes are of the clock, with the start of the
+program.
 
 usage: python -m benchmarks.algorithms [--recipes grpo dapo] [--seeds 0 1 2] [--steps 24]
            [--keep runs/algorithms] [--picture FILE] [--json FILE] [--markdown FILE]

@@ -1,12 +1,12 @@
 """What training on responses that are a step old costs in accuracy, seed by seed.
 
 For each seed: the warm-up of launch/quickstart.sh, then from its weights grpo_split.yaml and
-grpo_async.yaml of configs/run/examples, which differ in rollout.staleness (0 and 1) alone. Accuracy is that of greedy answers to the same 512 problems; the table counts
-those that occur in the training data.
-A step's seconds are those of rank 0 without evaluations and saves, and are the median of all steps.
-Overlap is the share of the time of these steps in which some rank generated while some rank
-trained, by the timeline. Lag is of tokens, in steps. Clipped are tokens where the clip of the loss
-bounds the step; means of all steps.
+grpo_async.yaml of configs/run/examples, which differ in rollout.staleness (0 and 1) alone. Accuracy
+is that of greedy answers to the same 512 problems; the table counts those that occur in the
+training data. A step's seconds are those of rank 0 without evaluations and saves, and are the
+median of all steps. Overlap is the share of the time of these steps in which some rank generated
+while some rank trained, by the timeline. Lag is of tokens, in steps. Clipped are tokens where the
+clip of the loss bounds the step; means of all steps.
 
 usage: python -m benchmarks.async_accuracy [--seeds 0 1 2 3 4] [--keep runs/async]
            [--json FILE] [--markdown FILE]

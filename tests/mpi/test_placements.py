@@ -17,8 +17,8 @@ METRICS = ("actor/", "critic/", "response", "prompt", "training/")
 
 
 def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
-    """One run is placed like ppo_split.yaml of configs/run/examples, the other not at all. Samples of
-    vLLM do not depend on the rank that draws them."""
+    """One run is placed like examples/ppo_split.yaml of configs/run, the other not at all. Samples
+    of vLLM do not depend on the rank that draws them."""
     runs, limits = [], {"num_samples": 2, "max_prompt_tokens": 160, "max_response_tokens": 12}
     limits["kv_cache_gib"] = 0.05
     for name, placement in (("whole", {}), ("split", {"actor": "0-1", "critic": 2, "reward": 3})):

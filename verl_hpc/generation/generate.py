@@ -115,7 +115,8 @@ def generate(
     mine = [_sample(slot, tagged.response) for slot, tagged in complete]
     # An engine that did not empty the queue, or has unfinished responses, was interrupted.
     ended_early = prompts is not None and not prompts.is_empty
-    samples = agree(place, mine, ended_early or len(complete) < len(current))
+    unfinished = ended_early or len(complete) < len(current)
+    samples = agree(place, mine, unfinished, settings.encoder.reads_images)
     if settings.ahead:
         remember(rollout, settings, rows, known)
     if prompts is not None and rollout.queue is not None:
@@ -242,12 +243,15 @@ def _tagged(response: Response, begun: VersionedResponse, version: int) -> Versi
     return VersionedResponse(response, begun.versions + (version,) * new)
 
 
-def agree(place: Placement, mine: Sequence[Sample], unfinished: bool) -> Samples:
+def agree(
+    place: Placement, mine: Sequence[Sample], unfinished: bool, with_images: bool = False
+) -> Samples:
     """Gather all engines' samples with their owners, equal on every rank.
 
     Args:
         mine: samples of this rank's engine, in their order in the step.
         unfinished: whether this engine has unfinished responses.
+        with_images: whether prompts may have images.
 
     Raises:
         StepDropped: on every rank, if an engine has unfinished responses.
@@ -256,7 +260,7 @@ def agree(place: Placement, mine: Sequence[Sample], unfinished: bool) -> Samples
         raise StepDropped
     if len(place.groups) == 1:
         return Samples(tuple(mine), {place.name: [0] * len(mine)})
-    rows, owners = place.gather_of_groups(sample_rows(mine))
+    rows, owners = place.gather_of_groups(sample_rows(mine, with_images))
     order = np.argsort(rows["index"])
     return Samples(tuple(samples_of(rows[order])), {place.name: owners[order].tolist()})
 

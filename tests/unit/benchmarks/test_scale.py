@@ -29,10 +29,10 @@ def test_a_step_of_one_rank(samples, size, rank):
     for plan in (whole, *steps):
         num_samples = sum(map(len, plan.bins))
         assert len(plan.bins) >= min(2 * scale.TRAIN_PP, num_samples)
-    # 21 bytes a sample and 4 a rank, of others; 64 a round, of the flag and of the rows.
+    # 17 bytes a sample and 4 a rank, of others; 64 a round, of the flag and of the rows.
     rounds = size.bit_length() - 1
     own = len(samples) * 8 // size if rank % 8 == 0 else 0
-    bare = 21 * (len(samples) - own) + 4 * (size - 1) + 2 * 64 * rounds
+    bare = 17 * (len(samples) - own) + 4 * (size - 1) + 2 * 64 * rounds
     in_envelopes = bare - parts["facts of responses"].bytes_received
     assert 0 <= in_envelopes <= 56 * rounds
     assert parts["facts of responses"].messages_sent <= 3 * rounds

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.figures import markdown_table
 from benchmarks.launch import REPOSITORY, mpiexec, run
 from verl_hpc.cli.plan_runs import PastRun, read_run
-from verl_hpc.cli.report import Prediction, scaling_page
+from verl_hpc.cli.report_scaling import Prediction, scaling_page
 from verl_hpc.cluster.profile import PREFIX
 from verl_hpc.config.load import load_config
 from verl_hpc.config.plain_yaml import write_yaml

@@ -133,8 +133,8 @@ MUTANTS = {
     ),
     "the norms of queries and keys left out": Mutant(
         "engines.megatron.spec",
-        "moe_grouped_gemm=num_experts > 0, qk_layernorm=qk_norm",
-        "moe_grouped_gemm=num_experts > 0, qk_layernorm=False",
+        "qk_layernorm=arch.qk_norm or latent,",
+        "qk_layernorm=latent,",
         DENSE,
         "other parameters",
     ),

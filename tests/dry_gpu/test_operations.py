@@ -99,5 +99,5 @@ def test_fp8(gpu):
 
 def test_mixture(gpu, monkeypatch):
     route_evenly(monkeypatch)
-    views = {"forward": 43, "update": 231}
+    views = {"forward": 43, "update": 233}
     check(gpu, PER_LAYER["experts"], views, MIXTURE, 5, 16, TP2EP4)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
+from tests.mpi.any_models import YARN
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import engine_of_sizes
 from verl_hpc.layout.families import FAMILIES
 
 FULL = {"recompute": "full"}
 QWEN = {"num_experts": 8, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
-YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 128,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "mscale": 0.7,
-    "mscale_all_dim": 1.0,
-}
 LATENT = {
     "num_key_value_heads": 8,
     "head_dim": 8,
@@ -35,7 +26,7 @@ LATENT = {
     "routed_scaling_factor": 2.5,
     "n_shared_experts": 2,
     "first_k_dense_replace": 1,
-    "rope_parameters": YARN,
+    "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.0},
     "rms_norm_eps": 1e-6,
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",

@@ -6,16 +6,10 @@ import pytest
 from tests.mpi.mixtures import mixture_for_vllm
 from tests.mpi.placed_runs import configure, run, weights_of
 from tests.mpi.test_reshard import safetensors_of
+from tests.mpi.test_router_replay_run import ROLLOUT
 from tests.slow import all_slow
 
 pytestmark = pytest.mark.world(2)
-ROLLOUT = {
-    "engine": "vllm",
-    "num_samples": 2,
-    "max_prompt_tokens": 160,
-    "max_response_tokens": 12,
-    "kv_cache_gib": 0.05,
-}
 LAYOUTS = {
     "experts apart": ({"expert_parallel": 2}, {}),
     "tp2": ({"tensor_parallel": 2, "sequence_parallel": True}, {"tensor_parallel": 2}),

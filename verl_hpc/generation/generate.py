@@ -291,12 +291,12 @@ def _columns(
     if settings.encoder.reads_images:
         columns[IMAGES] = [as_bytes(slot.image_bytes) for slot, _ in mine]
     if settings.routed_bytes:
-        columns[EXPERTS] = [_as_bytes(r.experts).to(place.device) for r in responses]
+        columns[EXPERTS] = [_expert_bytes(r.experts).to(place.device) for r in responses]
         widths[EXPERTS] = settings.routed_bytes
     return Columns(positions, columns, widths)
 
 
-def _as_bytes(experts: Any) -> torch.Tensor:
+def _expert_bytes(experts: Any) -> torch.Tensor:
     """Convert a numpy array (tokens, layers, k) to (tokens, bytes) uint8."""
     rows = np.ascontiguousarray(experts).view(np.uint8)
     return torch.tensor(rows.reshape(len(rows), -1))

@@ -32,11 +32,13 @@ def main() -> None:
         efficiency = fit(known, efficiency)
         for _, terms in FITTED.values():
             print("".join(f"{term}: {getattr(efficiency, term):g}\n" for term in terms), end="")
-        stale = [row for row in rows if row.config.rollout.staleness]
-        others = [row for row in rows if row not in stale]
+        latent = [row for row in rows if row.arch.latent]
+        stale = [row for row in rows if row.config.rollout.staleness and row not in latent]
+        others = [row for row in rows if row not in [*stale, *latent]]
         print(f"spread: {spread(known, efficiency):.3f} of {len(known)} steps", end="")
         print(f", {spread(others, efficiency):.3f} of all {len(others)} on policy", end="")
-        print(f", {spread(stale, efficiency):.3f} of all {len(stale)} with staleness\n")
+        print(f", {spread(stale, efficiency):.3f} of all {len(stale)} with staleness", end="")
+        print(f", {spread(latent, efficiency):.3f} of all {len(latent)} with latent attention\n")
     report(table(rows, efficiency), None, arguments.markdown, None)
 
 

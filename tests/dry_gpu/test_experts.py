@@ -77,3 +77,9 @@ def test_latent_attention_and_a_dense_layer(gpu, monkeypatch):
 def test_refit(gpu, tmp_path, monkeypatch):
     one = one_rank(gpu, MIXTURE, 5, 16, TP2EP4, rollout={"tensor_parallel": 4})
     refit(one, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_refit_into_engines_that_share_experts(gpu, tmp_path, monkeypatch):
+    rollout = {"tensor_parallel": 4, "expert_parallel": True}
+    refit(one_rank(gpu, MIXTURE, 5, 16, TP2EP4, rollout=rollout), tmp_path, monkeypatch)

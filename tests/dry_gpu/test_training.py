@@ -211,6 +211,7 @@ def test_context_parallel(gpu, rank):
     parallel = {**TP2, "context_parallel": 4}
     one = one_rank(gpu, "Qwen3-8B", rank, 16, parallel)
     step(one, [4096] * 4 + [1000] * 4)
+    check_memory(one)
 
 
 def test_adapters(gpu):

@@ -39,7 +39,7 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
     files = _model_files(config, profile, arguments.model_config or ())
     archs = _read(config, files)
     work = work_of(config, arguments.prompt, arguments.response)
-    basis = machine.efficiency.basis.of_staleness(config.rollout.staleness).sentence
+    basis = machine.efficiency.basis.of_run(config.rollout.staleness, archs.values()).sentence
     shipped = _shipped(config, files, arguments.model_config or ())
     known = (*shipped, *assumed(config, arguments), basis, *hardware.assumptions)
     return Planner(config, archs, machine, work, known)

@@ -11,6 +11,7 @@ from math import exp
 from typing import Any
 
 from verl_hpc.hardware.node import GpuKind
+from verl_hpc.layout.architecture import Architecture
 
 Term = str
 """Name of a factor of `Efficiency`."""
@@ -43,10 +44,14 @@ class Basis:
     """Standard deviation of the logarithm of predicted by measured seconds; None is unknown."""
     stale_spread: float | None = None
     """Standard deviation of steps with `rollout.staleness`; None if that is `spread` too."""
+    latent_spread: float | None = None
+    """Standard deviation of steps with latent attention; None if that is `spread` too."""
 
-    def of_staleness(self, staleness: int) -> Basis:
-        """Basis of runs with this `rollout.staleness`."""
+    def of_run(self, staleness: int, archs: Iterable[Architecture]) -> Basis:
+        """Basis of runs with this `rollout.staleness` and these models."""
         spread = self.stale_spread if staleness else None
+        if any(arch.latent for arch in archs):
+            spread = self.latent_spread
         return self if spread is None else replace(self, spread=spread)
 
     def band(self, seconds: float) -> tuple[float, float] | None:
@@ -69,9 +74,9 @@ class Basis:
         return f"Seconds are by factors {self.text}; {near}."
 
 
-PUBLISHED = Basis("fitted to 25 published steps (NeMo-RL on H100 and GB200)", 0.124, 0.229)
-"""Basis of the default factors. The spreads are those of 22 steps on policy and of 18 with
-staleness in benchmarks/published, 5 and 10 of which the factors were not fitted to."""
+PUBLISHED = Basis("fitted to 25 published steps (NeMo-RL on H100 and GB200)", 0.124, 0.229, 0.678)
+"""Basis of the default factors. The spreads are those of 22 steps on policy, of 18 with staleness
+and of 10 with latent attention in benchmarks/published; 5, 10 and 10 of them were not fitted to."""
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def predict_step(
         step_flops(config, archs, work),
         layouts.num_ranks,
         machine.peak(config.model.dtype),
-        machine.efficiency.basis.of_staleness(config.rollout.staleness),
+        machine.efficiency.basis.of_run(config.rollout.staleness, archs.values()),
         launch_shares(run, flow.works) if machine.hardware.kind.is_gpu else {},
     )
 

@@ -26,6 +26,8 @@ QK_NORM = (
     Row("self_attn.q_norm.weight", ("head_size",), "whole", "self_attention.q_layernorm.weight"),
     Row("self_attn.k_norm.weight", ("head_size",), "whole", "self_attention.k_layernorm.weight"),
 )
+OPTIONAL_BIAS = tuple(replace(row, needs="attention_bias") for row in (Q_BIAS, K_BIAS, V_BIAS))
+OPTIONAL_QK_NORM = tuple(replace(row, needs="use_qk_norm") for row in QK_NORM)
 OUT = Row(
     "self_attn.o_proj.weight",
     ("hidden_size", "q_size"),

@@ -75,6 +75,7 @@ class HfConfig(BaseModel):
     vocab_size: Size
     tie_word_embeddings: Flag | None = None
     attention_bias: Flag | None = None
+    use_qk_norm: Flag | None = None
     mlp_bias: Flag | None = None
     use_bias: Flag | None = None
     hidden_act: str = "silu"

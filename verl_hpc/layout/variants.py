@@ -39,7 +39,7 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
         yield f"hidden_act = {fields.hidden_act!r}; only silu (SwiGLU) is supported"
     if family.table.expert_rows:
         yield from _problems_of_experts(fields, family)
-    yield from _problems_of_rotary(fields.rope)
+    yield from _problems_of_rotary(fields, family)
     if family.table.uses("kv_rank"):
         yield from _problems_of_latent_attention(fields)
     yield from _problems_of_windows(fields, family)
@@ -84,7 +84,8 @@ def _problems_of_sigmoid_routers(fields: HfConfig, num_experts: int) -> Iterator
         )
 
 
-def _problems_of_rotary(rope: Mapping[str, Any]) -> Iterator[str]:
+def _problems_of_rotary(fields: HfConfig, family: Family) -> Iterator[str]:
+    rope = fields.rope
     for kind, value in rope.items():
         if isinstance(value, Mapping):
             yield (
@@ -95,10 +96,20 @@ def _problems_of_rotary(rope: Mapping[str, Any]) -> Iterator[str]:
     if rope_type not in known:
         yield f"rope_type = {rope_type!r} is not supported; supported are {', '.join(known)}"
     partial = rope.get("partial_rotary_factor", 1.0)
-    if partial != 1.0:
+    if not family.partial_rotary and partial != 1.0:
         yield (
-            f"partial_rotary_factor = {partial}; only whole heads are rotated here, as all "
-            "supported models do"
+            f"partial_rotary_factor = {partial}: a {fields.model_type} rotates whole heads; remove "
+            "the field if the model was trained so"
+        )
+    if partial != 1.0 and rope_type != "default":
+        yield (
+            f"rope_type = {rope_type!r} with partial_rotary_factor = {partial}: positions are not "
+            "scaled where a part of each head is rotated; choose parallel.engine: fsdp"
+        )
+    if fields.head_size * partial % 2 or not 0 < partial <= 1:
+        yield (
+            f"partial_rotary_factor = {partial} of heads of {fields.head_size} elements; give a "
+            "share above 0, at most 1, that is an even number of elements"
         )
 
 

@@ -47,6 +47,7 @@ MODELS = {
         "glm4_moe",
         ROUTED | {"n_group": 2, "topk_group": 1, "attention_bias": True, "use_qk_norm": True},
     ),
+    "gated": ("qwen2_moe", QWEN | {"shared_expert_intermediate_size": 48}),
     "mixtral": ("mixtral", {"num_local_experts": 8, "intermediate_size": 32}),
 }
 """Mixtures of experts by name: their families, and fields of their `config.json`."""

@@ -179,6 +179,11 @@ class Architecture:
         return self.num_heads * (latent.nope_size + latent.value_size) if latent else 0
 
     @property
+    def one(self) -> int:
+        """Rows of a linear layer that gives one number."""
+        return 1
+
+    @property
     def low_rank_queries(self) -> bool:
         return self.q_rank > 0
 
@@ -211,6 +216,11 @@ class Architecture:
     @property
     def rotary_interleaved(self) -> bool:
         return self.layer_table.rotary_interleaved
+
+    @property
+    def shared_gate(self) -> bool:
+        """Whether a gate weights what the shared expert gives, token by token."""
+        return self.layer_table.uses("one")
 
     @property
     def has_other_mlps(self) -> bool:
@@ -377,7 +387,9 @@ def architecture_from(
     rope, family = fields.rope, FAMILIES[model_type]
     moe, num_experts = bool(family.table.expert_rows), fields.routed_experts
     expert_size = (fields.moe_intermediate_size if moe else None) or fields.intermediate_size
-    shared = (fields.n_shared_experts or 0) if family.table.uses("shared_ffn_size") else 0
+    shared_size = fields.shared_expert_intermediate_size
+    if shared_size is None:
+        shared_size = (fields.n_shared_experts or 0) * expert_size
     num_dense = (fields.first_k_dense_replace or 0) if family.dense_table.rows else 0
     return Architecture(
         family=model_type,
@@ -398,7 +410,7 @@ def architecture_from(
         experts_per_token=_experts_per_token(fields, num_experts) if moe else 0,
         renormalise_router=not family.norm_topk_prob or bool(fields.norm_topk_prob),
         router=router_shape(fields, family),
-        shared_ffn_size=shared * expert_size,
+        shared_ffn_size=shared_size if family.table.uses("shared_ffn_size") else 0,
         num_dense_layers=num_dense,
         dense_ffn_size=fields.intermediate_size if num_dense else 0,
         latent=latent_attention(fields, family),

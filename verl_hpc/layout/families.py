@@ -11,6 +11,7 @@ from verl_hpc.layout.family_rows import (
     DENSE_MLP,
     FUSED_MLP,
     FUSED_QKV,
+    GATED_SHARED,
     INPUT_NORM,
     K_BIAS,
     LATENT,
@@ -45,6 +46,8 @@ class Family:
         sigmoid_router: whether a router's scores are sigmoids, scaled and chosen in groups.
         norm_topk_prob: whether the field of this name decides if the weights of a token's experts
             sum to one; in other families they do.
+        heads_fill_hidden: whether a head has hidden_size / num_attention_heads elements, whatever
+            `head_dim` says.
         partial_rotary: whether the field `partial_rotary_factor` says what share of a head's
             elements is rotated; others rotate whole heads, and refuse it.
     """
@@ -55,6 +58,7 @@ class Family:
     dense_table: LayerTable = field(default=LayerTable(()))
     sigmoid_router: bool = False
     norm_topk_prob: bool = False
+    heads_fill_hidden: bool = False
     partial_rotary: bool = False
 
 
@@ -85,6 +89,7 @@ _DEEPSEEK_V3 = Family(
     norm_topk_prob=True,
 )
 
+_BIASED_ATTENTION = (INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, OUT)
 _LLAMA = LayerTable((INPUT_NORM, Q, K, V, OUT, *MLP))
 _GLM4_ATTENTION = (INPUT_NORM, Q, K, V, *OPTIONAL_BIAS, *OPTIONAL_QK_NORM, OUT)
 _GLM4_NORM, _GLM4_ROUTER = router("mlp.gate.weight")
@@ -104,7 +109,7 @@ FAMILIES: Mapping[str, Family] = {
         },
     ),
     "qwen2": Family(
-        LayerTable((INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, OUT, *MLP)),
+        LayerTable((*_BIASED_ATTENTION, *MLP)),
         defaults={
             "num_key_value_heads": 32,
             "max_position_embeddings": 32768,
@@ -152,6 +157,23 @@ FAMILIES: Mapping[str, Family] = {
             "use_sliding_window": True,
             "num_experts_per_tok": 2,
         },
+    ),
+    "qwen2_moe": Family(
+        LayerTable(
+            (*_BIASED_ATTENTION, *router("mlp.gate.weight"), *GATED_SHARED),
+            experts("mlp.experts", "gate_proj", "up_proj", "down_proj"),
+        ),
+        defaults={
+            "num_key_value_heads": 16,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "max_position_embeddings": 32768,
+            "sliding_window": 4096,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+        },
+        norm_topk_prob=True,
+        heads_fill_hidden=True,
     ),
     "qwen3_moe": Family(
         LayerTable(

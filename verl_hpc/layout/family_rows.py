@@ -154,6 +154,24 @@ SHARED = (
         needs="shared_ffn_size",
     ),
 )
+GATED_SHARED = (
+    # Megatron-core registers the gate before the layers that it weights.
+    Row(
+        "mlp.shared_expert_gate.weight",
+        ("one", "hidden_size"),
+        "whole",
+        "mlp.shared_experts.gate_weight",
+    ),
+    *(
+        replace(
+            row,
+            name=row.name.replace("shared_experts", "shared_expert"),
+            vllm=row.vllm.replace("shared_experts", "shared_expert"),
+        )
+        for row in SHARED
+    ),
+)
+"""One shared expert, whose output each token weights by a gate of its own."""
 ROUTER_BIAS = Row(
     "mlp.gate.e_score_correction_bias",
     ("num_experts",),

@@ -31,7 +31,6 @@ NOT_MAPPED: Mapping[str, str] = {
     "and GELU without a gate",
     "phi": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side",
     "deepseek_v2": "a softmax router with groups and without a bias",
-    "qwen2_moe": "a shared expert with a gate",
     "qwen3_next": _LINEAR_ATTENTION,
     "gemma": _GEMMA,
     "gemma2": f"{_GEMMA}, {_FOUR_NORMS}, and soft caps on attention and on logits",

@@ -22,6 +22,7 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
     has_bias = family.table.has("self_attn.q_proj.bias")
     refused = {
         "attention_bias": fields.attention_bias and not has_bias,
+        "qkv_bias": fields.qkv_bias is False and has_bias,
         "mlp_bias": fields.mlp_bias,
         "use_bias": fields.use_bias,
         "is_encoder_decoder": fields.is_encoder_decoder,
@@ -35,6 +36,13 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
     for field, why in family.refused.items():
         if getattr(fields, field):
             yield f"{field} in a {fields.model_type} {why}"
+    if family.heads_fill_hidden and fields.num_attention_heads * fields.head_size != (
+        hidden := fields.hidden_size
+    ):
+        yield (
+            f"head_dim = {fields.head_dim} in a {fields.model_type}, which vLLM takes to be "
+            f"hidden_size / num_attention_heads = {hidden} / {fields.num_attention_heads}"
+        )
     if fields.hidden_act != "silu":
         yield f"hidden_act = {fields.hidden_act!r}; only silu (SwiGLU) is supported"
     if family.table.expert_rows:
@@ -133,6 +141,8 @@ def _problems_of_windows(fields: HfConfig, family: Family) -> Iterator[str]:
     if slides is None:
         slides = family.defaults.get("use_sliding_window", False)
     positions = fields.max_position_embeddings
+    if window == 0 and slides:
+        yield "sliding_window = 0; a window has a position at least, and null is for none"
     if window and slides and window < positions:
         yield (
             f"sliding_window = {window} is below max_position_embeddings = {positions}; windowed "

@@ -45,7 +45,15 @@ MODELS = {
     ),
     "glm": (
         "glm4_moe",
-        ROUTED | {"n_group": 2, "topk_group": 1, "attention_bias": True, "use_qk_norm": True},
+        ROUTED
+        | {
+            "head_dim": 32,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "attention_bias": True,
+            "use_qk_norm": True,
+        },
     ),
     "gated": ("qwen2_moe", QWEN | {"shared_expert_intermediate_size": 48}),
     "mixtral": ("mixtral", {"num_local_experts": 8, "intermediate_size": 32}),

@@ -76,7 +76,7 @@ def mixture(tiny_model, model: str, **sizes):
 def mixture_for_vllm(tiny_model, model: str, **sizes):
     """`mixture` of sizes that vLLM computes on CPUs."""
     latent = VLLM_LATENT if model in ("latent", "direct") else {}
-    return mixture(tiny_model, model, **VLLM_SIZES, **latent, **sizes)
+    return mixture(tiny_model, model, **{**VLLM_SIZES, **latent, **sizes})
 
 
 def engine_on(here, directory, sizes, max_tokens: int = 64, **settings):

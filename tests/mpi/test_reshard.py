@@ -196,7 +196,7 @@ def test_mixtures_before_and_after_an_update(here, tiny_model, reference, sizes,
     size, stages = sizes.pop("rollout"), sizes.pop("stages", 1)
     parallel = {"tensor_parallel": size // stages, "pipeline_parallel": stages}
     parallel["expert_parallel"] = sizes.pop("whole", False)
-    directory, _ = mixture_for_vllm(tiny_model, model)
+    directory, _ = mixture_for_vllm(tiny_model, model, num_hidden_layers=2 * stages)
     trainer = engine_on(here, directory, sizes, lr=1e-2)
     replicas = replicas_for(trainer.layout, size // stages, stages)
     config = ROLLOUT.model_copy(update=parallel)

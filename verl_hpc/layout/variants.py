@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from verl_hpc.layout.families import FAMILIES, Family
 from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig

@@ -35,12 +35,12 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
     for field, why in family.refused.items():
         if getattr(fields, field):
             yield f"{field} in a {fields.model_type} {why}"
-    if family.heads_fill_hidden and fields.num_attention_heads * fields.head_size != (
-        hidden := fields.hidden_size
-    ):
+    hidden, heads = fields.hidden_size, fields.num_attention_heads
+    if family.heads_fill_hidden and heads * fields.head_size != hidden:
         yield (
             f"head_dim = {fields.head_dim} in a {fields.model_type}, which vLLM takes to be "
-            f"hidden_size / num_attention_heads = {hidden} / {fields.num_attention_heads}"
+            f"hidden_size / num_attention_heads = {hidden} / {heads}; choose parallel.engine: fsdp "
+            "and rollout.engine: hf"
         )
     if fields.hidden_act != "silu":
         yield f"hidden_act = {fields.hidden_act!r}; only silu (SwiGLU) is supported"
@@ -105,8 +105,8 @@ def _problems_of_rotary(fields: HfConfig, family: Family) -> Iterator[str]:
     partial = rope.get("partial_rotary_factor", 1.0)
     if not family.partial_rotary and partial != 1.0:
         yield (
-            f"partial_rotary_factor = {partial}: a {fields.model_type} rotates whole heads; remove "
-            "the field if the model was trained so"
+            f"partial_rotary_factor = {partial}; of a {fields.model_type} only whole heads are "
+            "rotated here"
         )
     if partial != 1.0 and rope_type != "default":
         yield (

@@ -13,7 +13,7 @@ from tests.dry_gpu.test_training import FULL, check_memory, step
 MIXTURE = "Qwen3-30B-A3B"
 TP2EP4 = {"tensor_parallel": 2, "expert_parallel": 4, "sequence_parallel": True}
 
-LATENT = {"tensor_parallel": 8, "expert_parallel": 32, "sequence_parallel": True}
+TP8EP32 = {"tensor_parallel": 8, "expert_parallel": 32, "sequence_parallel": True}
 
 OF_A_LAYER = {
     "event.synchronize: token_dispatcher._maybe_dtoh_and_synchronize in passes._forward": 1
@@ -66,12 +66,21 @@ def test_fp8(gpu, monkeypatch):
     trains(one_rank(gpu, MIXTURE, 5, 16, TP2EP4, model={"fp8": {"recipe": "blockwise"}}))
 
 
-def test_latent_attention_and_a_dense_layer(gpu, monkeypatch):
+@pytest.mark.parametrize("file", ["DeepSeek-V3", "GLM-4.5-Air"])
+def test_shared_experts_behind_a_dense_layer(gpu, monkeypatch, file):
+    """With latent attention, and with rotary embeddings of a part of each head."""
     route_evenly(monkeypatch)
-    one = one_rank(gpu, "DeepSeek-V3", 5, 64, LATENT, fields={"first_k_dense_replace": 1})
+    one = one_rank(gpu, file, 5, 64, TP8EP32, fields={"first_k_dense_replace": 1})
     biases = [w for name, w in one.engine.weights.items() if name.endswith("expert_bias")]
     assert [bias.dtype for bias in biases] == [torch.float32]
     trains(one, layers=1)
+
+
+@pytest.mark.slow
+def test_a_shared_expert_with_a_gate(gpu, monkeypatch):
+    route_evenly(monkeypatch)
+    gated = {"model_type": "qwen2_moe", "head_dim": 64, "shared_expert_intermediate_size": 768}
+    trains(one_rank(gpu, MIXTURE, 5, 16, TP2EP4, fields=gated))
 
 
 def test_refit(gpu, tmp_path, monkeypatch):
@@ -83,3 +92,8 @@ def test_refit(gpu, tmp_path, monkeypatch):
 def test_refit_into_engines_that_share_experts(gpu, tmp_path, monkeypatch):
     rollout = {"tensor_parallel": 4, "expert_parallel": True}
     refit(one_rank(gpu, MIXTURE, 5, 16, TP2EP4, rollout=rollout), tmp_path, monkeypatch)
+
+
+def test_refit_of_a_router_in_float32(gpu, tmp_path, monkeypatch):
+    one = one_rank(gpu, "GLM-4.5-Air", 5, 16, TP2EP4, rollout={"tensor_parallel": 4})
+    refit(one, tmp_path, monkeypatch)

@@ -9,7 +9,17 @@ from verl_hpc.layout.families import FAMILIES
 
 FULL = {"recompute": "full"}
 QWEN = {"num_experts": 8, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
-LATENT = {
+ROUTED = {
+    "intermediate_size": 48,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "routed_scaling_factor": 2.5,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}
+"""Experts and shared ones behind a dense layer."""
+LATENT = ROUTED | {
     "num_key_value_heads": 8,
     "head_dim": 8,
     "q_lora_rank": 24,
@@ -17,15 +27,8 @@ LATENT = {
     "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 8,
     "v_head_dim": 12,
-    "intermediate_size": 48,
-    "moe_intermediate_size": 32,
-    "n_routed_experts": 8,
-    "num_experts_per_tok": 2,
     "n_group": 4,
     "topk_group": 2,
-    "routed_scaling_factor": 2.5,
-    "n_shared_experts": 2,
-    "first_k_dense_replace": 1,
     "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.0},
     "rms_norm_eps": 1e-6,
     "scoring_func": "sigmoid",
@@ -40,6 +43,19 @@ MODELS = {
         "deepseek_v3",
         LATENT | {"q_lora_rank": None, "n_group": 1, "topk_group": 1, "rope_parameters": None},
     ),
+    "glm": (
+        "glm4_moe",
+        ROUTED
+        | {
+            "head_dim": 32,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "attention_bias": True,
+            "use_qk_norm": True,
+        },
+    ),
+    "gated": ("qwen2_moe", QWEN | {"shared_expert_intermediate_size": 48}),
     "mixtral": ("mixtral", {"num_local_experts": 8, "intermediate_size": 32}),
 }
 """Mixtures of experts by name: their families, and fields of their `config.json`."""
@@ -60,7 +76,7 @@ def mixture(tiny_model, model: str, **sizes):
 def mixture_for_vllm(tiny_model, model: str, **sizes):
     """`mixture` of sizes that vLLM computes on CPUs."""
     latent = VLLM_LATENT if model in ("latent", "direct") else {}
-    return mixture(tiny_model, model, **VLLM_SIZES, **latent, **sizes)
+    return mixture(tiny_model, model, **{**VLLM_SIZES, **latent, **sizes})
 
 
 def engine_on(here, directory, sizes, max_tokens: int = 64, **settings):

@@ -1,5 +1,5 @@
-"""Whole runs of a tiny model in DeepSeek-V3's shape: latent attention, a dense layer, experts in
-groups with a bias."""
+"""Whole runs of tiny models in DeepSeek-V3's and GLM-4.5's shapes: latent attention or rotary
+embeddings of a part of each head, a dense layer, experts in groups with a bias."""
 
 import pytest
 
@@ -16,14 +16,16 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", all_slow(*LAYOUTS))
-def test_grpo_replays_experts_and_moves_biases(here, tiny_model, shared_directory, layout):
+@pytest.mark.parametrize(
+    "name, layout", all_slow(*(("latent", layout) for layout in LAYOUTS), ("glm", "tp2"))
+)
+def test_grpo_replays_experts_and_moves_biases(here, tiny_model, shared_directory, name, layout):
     parallel, rollout = LAYOUTS[layout]
-    model, _ = mixture_for_vllm(tiny_model, "latent")
+    model, _ = mixture_for_vllm(tiny_model, name)
     config = configure(
         shared_directory,
         model,
-        f"latent-{layout.replace(' ', '-')}",
+        f"{name}-{layout.replace(' ', '-')}",
         "grpo",
         steps=2,
         model={"path": str(model), "dtype": "float32", "router": {"bias_update_rate": 0.01}},

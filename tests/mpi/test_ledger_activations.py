@@ -54,6 +54,18 @@ LATENT = {
     "router": RouterShape(True, 2, 1, 2.5, True),
 }
 DIRECT = LATENT | {"latent": LatentAttention(None, 32, rope_size=8, nope_size=16, value_size=12)}
+PARTIAL = EXPERTS | {
+    "family": "glm4_moe",
+    "ffn_size": 56,
+    "num_dense_layers": 1,
+    "dense_ffn_size": 112,
+    "shared_ffn_size": 56,
+    "rotated_share": 0.5,
+    "router": RouterShape(sigmoid=True, has_bias=True),
+    "attention_bias": True,
+    "use_qk_norm": True,
+}
+GATED = EXPERTS | {"family": "qwen2_moe", "ffn_size": 56, "shared_ffn_size": 112}
 FULL, SELECTIVE = {"recompute": "full"}, {"recompute": "selective"}
 CORE = SELECTIVE | {"recompute_modules": ["core_attn"]}
 PAIRS = FULL | {"recompute_num_layers": 2}
@@ -79,6 +91,8 @@ CASES = {
         ({}, {}, "float32", EVEN, LATENT),
         ({}, {}, "bfloat16", RAGGED, DIRECT),
         ({}, FULL, "float32", RAGGED, LATENT),
+        ({}, {}, "float32", EVEN, PARTIAL),
+        ({}, {}, "float32", RAGGED, GATED),
     ],
     2: [
         ({"tp": 2}, {}, "bfloat16", EVEN, {}),
@@ -97,6 +111,8 @@ CASES = {
         ({"tp": 2, "ep": 2}, SEQUENCE, "bfloat16", EVEN, LATENT),
         ({"pp": 2, "dp": 1}, {}, "float32", EVEN, LATENT),
         ({"dp": 2, "cp": 2}, {}, "float32", EVEN, LATENT),
+        ({"tp": 2, "ep": 2}, SEQUENCE, "bfloat16", RAGGED, PARTIAL),
+        ({"tp": 2, "ep": 2}, SEQUENCE, "bfloat16", EVEN, GATED),
     ],
     4: [
         ({"tp": 2, "pp": 2}, SEQUENCE, "bfloat16", EVEN, {}),

@@ -23,13 +23,14 @@ LAYOUTS = [
     {"pipeline_parallel": 2, "context_parallel": 2, "expert_parallel": 2},
 ]
 """In the fourth experts share the optimizer of the other weights; elsewhere they have one."""
+MIXTURES = ("latent", "normalised", "glm", "gated")
 
 
 @pytest.fixture
 def configure(tiny_model, shared_directory, request):
     def make(parallel, name="normalised"):
         family, fields = MODELS[name]
-        router = {"bias_update_rate": 0.01} if name == "latent" else None
+        router = {"bias_update_rate": 0.01} if name in ("latent", "glm") else None
         fields = {"num_hidden_layers": 2, "num_key_value_heads": 4} | fields
         directory = tiny_model(family, **fields)
         model = {"path": str(directory), "dtype": "float32", "router": router}
@@ -41,7 +42,7 @@ def configure(tiny_model, shared_directory, request):
 
 @pytest.mark.parametrize(
     "name, layouts",
-    [("latent", LAYOUTS[1::3]), *all_slow(("latent", LAYOUTS), ("normalised", LAYOUTS))],
+    [("latent", LAYOUTS[1::3]), *all_slow(*((name, LAYOUTS) for name in MIXTURES))],
     ids=lambda given: given if isinstance(given, str) else len(given),
 )
 def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure, name, layouts):

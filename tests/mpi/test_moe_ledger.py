@@ -23,7 +23,7 @@ LAYOUTS = {
 }
 
 
-MIXTURES = ["normalised", "latent", "mixtral"]
+MIXTURES = ["normalised", "latent", "mixtral", "glm", "gated"]
 
 
 def pytest_generate_tests(metafunc):

@@ -13,7 +13,7 @@ LAYOUTS = {2: layouts("tp2-ep2"), 4: layouts("pp2-dp2-ep2 tp2-dp2-ep4 tp2-pp2-et
 
 
 def pytest_generate_tests(metafunc):
-    layouts_of_world(metafunc, {}, LAYOUTS, model=["latent", "direct"])
+    layouts_of_world(metafunc, {}, LAYOUTS, model=["latent", "direct", "glm", "gated"])
 
 
 @pytest.mark.world(*LAYOUTS)

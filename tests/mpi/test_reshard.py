@@ -164,7 +164,8 @@ def arrives(here, trainer, rollout, replicas, reference=None, computes=True):
     for parameter in rollout.weights.values():
         parameter.fill_(float("nan"))
     plan = plan_transfer(trainer.shard_map, rollout.shard_map, here.world.node_of, 1 << 16)
-    stats = refit(rollout, Transfer(plan, here.world.rank), trainer.weights)
+    kinds = {n: getattr(torch, spec.dtype) for n, spec in rollout.shard_map.tensors.items()}
+    stats = refit(rollout, Transfer(plan, here.world.rank), trainer.weights, kinds)
     arrived_bit_for_bit(here, trainer, rollout)
     # Padding rows alone; a pipeline stage has parameters of others that nobody fills.
     mapped = {region.view.name for region in rollout.shard_map.held_by(here.world.rank)}
@@ -184,8 +185,9 @@ def arrived_bit_for_bit(here, trainer, rollout) -> None:
     """Against all that trainers hold, gathered the slow way."""
     whole = gathered(here, trainer.shard_map, trainer.weights)
     for region in rollout.shard_map.held_by(here.world.rank):
-        sent = whole[region.tensor][region.box.slices].to(rollout.dtype)
-        assert torch.equal(held(rollout.weights, region), sent), region
+        arrived = held(rollout.weights, region)
+        sent = whole[region.tensor][region.box.slices].to(arrived.dtype)
+        assert torch.equal(arrived, sent), region
 
 
 @pytest.mark.world(*MIXED)
@@ -194,7 +196,7 @@ def test_mixtures_before_and_after_an_update(here, tiny_model, reference, sizes,
     size, stages = sizes.pop("rollout"), sizes.pop("stages", 1)
     parallel = {"tensor_parallel": size // stages, "pipeline_parallel": stages}
     parallel["expert_parallel"] = sizes.pop("whole", False)
-    directory, _ = mixture_for_vllm(tiny_model, model)
+    directory, _ = mixture_for_vllm(tiny_model, model, num_hidden_layers=2 * stages)
     trainer = engine_on(here, directory, sizes, lr=1e-2)
     replicas = replicas_for(trainer.layout, size // stages, stages)
     config = ROLLOUT.model_copy(update=parallel)
@@ -202,6 +204,17 @@ def test_mixtures_before_and_after_an_update(here, tiny_model, reference, sizes,
         for expected in (reference(directory), None):  # it has the weights before the update
             arrives(here, trainer, rollout, replicas, expected)
             trainer.update(some_sequences(4, trainer.arch.vocab_size), summed(99))
+
+
+@pytest.mark.world(2)
+def test_a_router_that_vllm_has_in_float32_arrives_from_bfloat16(here, tiny_model):
+    directory, _ = mixture_for_vllm(tiny_model, "glm")
+    trainer = engine_on(here, directory, {"tp": 2, "ep": 2}, dtype="bfloat16")
+    replicas = replicas_for(trainer.layout, 1)
+    with closing(rollout_of(here, directory, replicas, ROLLOUT, "bfloat16")) as rollout:
+        arrives(here, trainer, rollout, replicas)
+        kinds = {n: t.dtype for n, t in rollout.weights.items() if n.endswith("mlp.gate.weight")}
+    assert set(kinds.values()) == {torch.float32}
 
 
 def computed_alike(here, trainer, rollout, replicas, reference=None) -> None:

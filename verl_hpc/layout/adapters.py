@@ -104,12 +104,18 @@ def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
     """The logical weights that have adapters, in the model's order.
 
     Raises:
-        ModelError: a target that the model has not, or multi-latent attention.
+        ModelError: a target that the model has not, multi-latent attention, or a mixture with MLPs
+            besides its routed experts.
     """
     if arch.latent is not None:
         raise ModelError(
             f"lora: adapters of a {arch.family}'s multi-latent attention are not mapped; train all "
             "weights"
+        )
+    if arch.has_other_mlps:
+        raise ModelError(
+            f"lora: a {arch.family} has shared experts, or dense layers before those with experts, "
+            "whose adapters are not mapped; train all weights"
         )
     rows = list(_linear_rows(arch))
     known = list(dict.fromkeys(_last(row.name) for row in rows))

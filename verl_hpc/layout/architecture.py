@@ -51,6 +51,8 @@ class Architecture:
     norm_epsilon: float = 1e-5
     rope_theta: float = 10000.0
     rope_scaling: Mapping[str, Any] | None = None
+    rotated_share: float = 1.0
+    """Share of a head's elements that is rotated."""
     max_positions: int | None = 2048
     """Longest sequence; None if its files say no limit."""
     num_experts: int = 0
@@ -67,6 +69,10 @@ class Architecture:
     """Width of one SwiGLU branch in these; 0 if there are none."""
     latent: LatentAttention | None = None
     """Sizes of multi-latent attention, in which `head_size` is that of queries and keys."""
+    attention_bias: bool = False
+    """Whether query, key and value projections have biases, in a family whose models differ."""
+    use_qk_norm: bool = False
+    """Whether queries and keys are normalised, in such a family."""
     dtype: str = "bfloat16"
     published: Published | None = None
     """What the files say of a model whose family has no layer table."""
@@ -132,6 +138,11 @@ class Architecture:
         return row.needs == "always" or bool(getattr(self, row.needs))
 
     @property
+    def rotated_size(self) -> int:
+        """Elements of a head that are rotated."""
+        return self.latent.rope_size if self.latent else int(self.head_size * self.rotated_share)
+
+    @property
     def q_size(self) -> int:
         return self.num_heads * self.head_size
 
@@ -168,6 +179,11 @@ class Architecture:
         return self.num_heads * (latent.nope_size + latent.value_size) if latent else 0
 
     @property
+    def one(self) -> int:
+        """Rows of a linear layer that gives one number."""
+        return 1
+
+    @property
     def low_rank_queries(self) -> bool:
         return self.q_rank > 0
 
@@ -200,6 +216,16 @@ class Architecture:
     @property
     def rotary_interleaved(self) -> bool:
         return self.layer_table.rotary_interleaved
+
+    @property
+    def shared_gate(self) -> bool:
+        """Whether a gate weights what the shared expert gives, token by token."""
+        return self.layer_table.uses("one")
+
+    @property
+    def has_other_mlps(self) -> bool:
+        """Whether it has MLPs besides its routed experts: shared ones, or those of dense layers."""
+        return bool(self.shared_ffn_size or self.num_dense_layers)
 
     def shape(self, row: Row) -> tuple[int, ...]:
         """Shape of a tensor of a decoder layer."""
@@ -361,7 +387,9 @@ def architecture_from(
     rope, family = fields.rope, FAMILIES[model_type]
     moe, num_experts = bool(family.table.expert_rows), fields.routed_experts
     expert_size = (fields.moe_intermediate_size if moe else None) or fields.intermediate_size
-    shared = (fields.n_shared_experts or 0) if family.table.uses("shared_ffn_size") else 0
+    shared_size = fields.shared_expert_intermediate_size
+    if shared_size is None:
+        shared_size = (fields.n_shared_experts or 0) * expert_size
     num_dense = (fields.first_k_dense_replace or 0) if family.dense_table.rows else 0
     return Architecture(
         family=model_type,
@@ -376,15 +404,18 @@ def architecture_from(
         norm_epsilon=fields.rms_norm_eps,
         rope_theta=rope["rope_theta"],
         rope_scaling=_as_floats(rope) if rope.get("rope_type", "default") != "default" else None,
+        rotated_share=rope.get("partial_rotary_factor", 1.0),
         max_positions=fields.max_position_embeddings,
         num_experts=num_experts if moe else 0,
         experts_per_token=_experts_per_token(fields, num_experts) if moe else 0,
         renormalise_router=not family.norm_topk_prob or bool(fields.norm_topk_prob),
         router=router_shape(fields, family),
-        shared_ffn_size=shared * expert_size,
+        shared_ffn_size=shared_size if family.table.uses("shared_ffn_size") else 0,
         num_dense_layers=num_dense,
         dense_ffn_size=fields.intermediate_size if num_dense else 0,
         latent=latent_attention(fields, family),
+        attention_bias=bool(fields.attention_bias),
+        use_qk_norm=bool(fields.use_qk_norm),
         dtype=fields.dtype or fields.torch_dtype or "float32",
     )
 

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verl_hpc.layout.family_rows import (
     DENSE_MLP,
     FUSED_MLP,
     FUSED_QKV,
+    GATED_SHARED,
     INPUT_NORM,
     K_BIAS,
     LATENT,
     MLP,
+    OPTIONAL_BIAS,
+    OPTIONAL_QK_NORM,
     OUT,
     Q_BIAS,
     QK_NORM,
@@ -43,6 +46,10 @@ class Family:
         sigmoid_router: whether a router's scores are sigmoids, scaled and chosen in groups.
         norm_topk_prob: whether the field of this name decides if the weights of a token's experts
             sum to one; in other families they do.
+        heads_fill_hidden: whether a head has hidden_size / num_attention_heads elements, whatever
+            `head_dim` says.
+        partial_rotary: whether the field `partial_rotary_factor` says what share of a head's
+            elements is rotated; others rotate whole heads, and refuse it.
     """
 
     table: LayerTable
@@ -51,6 +58,8 @@ class Family:
     dense_table: LayerTable = field(default=LayerTable(()))
     sigmoid_router: bool = False
     norm_topk_prob: bool = False
+    heads_fill_hidden: bool = False
+    partial_rotary: bool = False
 
 
 _DEEPSEEK_V3 = Family(
@@ -80,7 +89,10 @@ _DEEPSEEK_V3 = Family(
     norm_topk_prob=True,
 )
 
+_BIASED_ATTENTION = (INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, OUT)
 _LLAMA = LayerTable((INPUT_NORM, Q, K, V, OUT, *MLP))
+_GLM4_ATTENTION = (INPUT_NORM, Q, K, V, *OPTIONAL_BIAS, *OPTIONAL_QK_NORM, OUT)
+_GLM4_NORM, _GLM4_ROUTER = router("mlp.gate.weight")
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(_LLAMA),
     "mistral": Family(
@@ -97,7 +109,7 @@ FAMILIES: Mapping[str, Family] = {
         },
     ),
     "qwen2": Family(
-        LayerTable((INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, OUT, *MLP)),
+        LayerTable((*_BIASED_ATTENTION, *MLP)),
         defaults={
             "num_key_value_heads": 32,
             "max_position_embeddings": 32768,
@@ -146,6 +158,23 @@ FAMILIES: Mapping[str, Family] = {
             "num_experts_per_tok": 2,
         },
     ),
+    "qwen2_moe": Family(
+        LayerTable(
+            (*_BIASED_ATTENTION, *router("mlp.gate.weight"), *GATED_SHARED),
+            experts("mlp.experts", "gate_proj", "up_proj", "down_proj"),
+        ),
+        defaults={
+            "num_key_value_heads": 16,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "max_position_embeddings": 32768,
+            "sliding_window": 4096,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+        },
+        norm_topk_prob=True,
+        heads_fill_hidden=True,
+    ),
     "qwen3_moe": Family(
         LayerTable(
             (INPUT_NORM, Q, K, V, *QK_NORM, OUT, *router("mlp.gate.weight")),
@@ -162,6 +191,37 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "deepseek_v3": _DEEPSEEK_V3,
     "kimi_k2": _DEEPSEEK_V3,
+    "glm4_moe": Family(
+        LayerTable(
+            (
+                *_GLM4_ATTENTION,
+                _GLM4_NORM,
+                replace(_GLM4_ROUTER, is_float32_in_vllm=True),
+                ROUTER_BIAS,
+                *SHARED,
+            ),
+            experts("mlp.experts", "gate_proj", "up_proj", "down_proj"),
+        ),
+        dense_table=LayerTable((*_GLM4_ATTENTION, *DENSE_MLP)),
+        defaults={
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 131072,
+            "moe_intermediate_size": 1408,
+            "n_routed_experts": 128,
+            "num_experts_per_tok": 8,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "partial_rotary_factor": 0.5,
+            # Fields of DeepSeek's that this family's configuration does not have.
+            "scoring_func": "sigmoid",
+            "topk_method": "noaux_tc",
+            "norm_topk_prob": True,
+        },
+        sigmoid_router=True,
+        norm_topk_prob=True,
+        partial_rotary=True,
+    ),
 }
 """Families by `model_type` of a `config.json`."""
 

@@ -26,6 +26,8 @@ QK_NORM = (
     Row("self_attn.q_norm.weight", ("head_size",), "whole", "self_attention.q_layernorm.weight"),
     Row("self_attn.k_norm.weight", ("head_size",), "whole", "self_attention.k_layernorm.weight"),
 )
+OPTIONAL_BIAS = tuple(replace(row, needs="attention_bias") for row in (Q_BIAS, K_BIAS, V_BIAS))
+OPTIONAL_QK_NORM = tuple(replace(row, needs="use_qk_norm") for row in QK_NORM)
 OUT = Row(
     "self_attn.o_proj.weight",
     ("hidden_size", "q_size"),
@@ -152,6 +154,24 @@ SHARED = (
         needs="shared_ffn_size",
     ),
 )
+GATED_SHARED = (
+    # Megatron-core registers the gate before the layers that it weights.
+    Row(
+        "mlp.shared_expert_gate.weight",
+        ("one", "hidden_size"),
+        "whole",
+        "mlp.shared_experts.gate_weight",
+    ),
+    *(
+        replace(
+            row,
+            name=row.name.replace("shared_experts", "shared_expert"),
+            vllm=row.vllm.replace("shared_experts", "shared_expert"),
+        )
+        for row in SHARED
+    ),
+)
+"""One shared expert, whose output each token weights by a gate of its own."""
 ROUTER_BIAS = Row(
     "mlp.gate.e_score_correction_bias",
     ("num_experts",),

@@ -16,6 +16,7 @@ Layers = Annotated[Integer, Field(ge=1, le=10_000)]
 Size = Annotated[Integer, Field(ge=1, le=2**24)]
 Count = Annotated[Integer, Field(ge=0, le=2**16)]
 Positions = Annotated[Integer, Field(ge=1, le=2**31 - 1)]
+Window = Annotated[Integer, Field(ge=0, le=2**31 - 1)]
 Epsilon = Annotated[Number, Field(gt=0.0, le=1.0)]
 Positive = Annotated[Number, Field(gt=0.0, le=1e15)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -75,6 +76,8 @@ class HfConfig(BaseModel):
     vocab_size: Size
     tie_word_embeddings: Flag | None = None
     attention_bias: Flag | None = None
+    qkv_bias: Flag | None = None
+    use_qk_norm: Flag | None = None
     mlp_bias: Flag | None = None
     use_bias: Flag | None = None
     hidden_act: str = "silu"
@@ -86,7 +89,7 @@ class HfConfig(BaseModel):
     partial_rotary_factor: Positive | None = None
     max_position_embeddings: Positions = 2048
     layer_types: list[str] | None = None
-    sliding_window: Positions | None = None
+    sliding_window: Window | None = None
     use_sliding_window: Flag | None = None
     moe_intermediate_size: Size | None = None
     num_local_experts: Count | None = None
@@ -94,6 +97,7 @@ class HfConfig(BaseModel):
     n_routed_experts: Count | None = None
     num_experts_per_tok: Count | None = None
     n_shared_experts: Count | None = None
+    shared_expert_intermediate_size: Size | None = None
     first_k_dense_replace: Count | None = None
     moe_layer_freq: Count | None = None
     n_group: Count | None = None

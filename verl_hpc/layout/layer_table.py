@@ -24,10 +24,18 @@ Size = Literal[
     "kv_down_size",
     "kv_up_size",
     "num_experts",
+    "one",
 ]
 """Attributes of `Architecture`."""
 
-Need = Literal["always", "low_rank_queries", "direct_queries", "shared_ffn_size"]
+Need = Literal[
+    "always",
+    "attention_bias",
+    "use_qk_norm",
+    "low_rank_queries",
+    "direct_queries",
+    "shared_ffn_size",
+]
 """When a row is there: always, or where this attribute of `Architecture` is true."""
 
 Split = Literal["whole", "rows", "columns", "query_heads", "key_value_heads"]
@@ -56,6 +64,7 @@ class Row:
         vllm: parameter of vLLM, which stacks all experts; default `name`.
         needs: what a model must have for the row to be there.
         is_buffer: whether it is no parameter: it is float32, and no optimizer changes it.
+        is_float32_in_vllm: whether vLLM has it in float32, whatever the type of the others.
     """
 
     name: str
@@ -66,6 +75,7 @@ class Row:
     vllm: str = ""
     needs: Need = "always"
     is_buffer: bool = False
+    is_float32_in_vllm: bool = False
 
     def parameter(self, engine: Engine) -> str:
         if engine == "vllm":

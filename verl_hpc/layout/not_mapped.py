@@ -8,7 +8,7 @@ from collections.abc import Mapping
 _VISION = "images in prompts of a family whose image tokens were not compared with vLLM's yet"
 _LINEAR_ATTENTION = (
     "layers of two kinds: Megatron-core 0.16's gated delta net refuses packed rows, and layer "
-    "tables have one kind of layer; also shared experts with a gate and partial rotary embeddings"
+    "tables have one kind of attention"
 )
 
 _SPARSE = (
@@ -27,18 +27,16 @@ _FOUR_NORMS = "norms behind attention and MLP, sliding windows in some layers"
 
 NOT_MAPPED: Mapping[str, str] = {
     "gpt2": f"{_GPT2} weights that its checkpoint has transposed (Conv1D)",
-    "gpt_neox": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side, "
-    "and GELU without a gate",
-    "phi": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side",
+    "gpt_neox": "LayerNorm with biases, attention and MLP side by side, and GELU without a gate",
+    "phi": "LayerNorm with biases, attention and MLP side by side",
     "deepseek_v2": "a softmax router with groups and without a bias",
-    "glm4_moe": "partial rotary embeddings",
-    "qwen2_moe": "a shared expert with a gate",
     "qwen3_next": _LINEAR_ATTENTION,
     "gemma": _GEMMA,
     "gemma2": f"{_GEMMA}, {_FOUR_NORMS}, and soft caps on attention and on logits",
     "gemma3_text": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ",
     "gpt_oss": "attention sinks and sliding windows in every second layer, biases of experts and "
-    "of the router, and clamped SwiGLU with interleaved gate and up rows",
+    "of the router, and clamped SwiGLU with interleaved gate and up rows; also experts that lie "
+    "transposed in one tensor of a layer",
 }
 """What a layer table of a family would need, by `model_type` of a `config.json`."""
 

@@ -12,6 +12,9 @@ from verl_hpc.layout.quantization import BlockMisfitError, quantised_engine, qua
 from verl_hpc.layout.shard_map import ShardMap, whole
 from verl_hpc.layout.vllm import vllm_shard_map
 
+EXPERTS_ON_EVERY_STAGE = ("glm4_moe",)
+"""Families whose class in vLLM refuses a pipeline stage of dense layers alone."""
+
 
 def rollout_shard_map(
     config: RolloutConfig, arch: Architecture, replicas: Sequence[tuple[int, ...]], dtype: str
@@ -98,6 +101,11 @@ def staged_shard_map(
     """
     per_stage = layers_per_rollout_stage(arch.num_layers, num_stages)
     last = num_stages - 1
+    if arch.family in EXPERTS_ON_EVERY_STAGE and per_stage <= arch.num_dense_layers:
+        raise LayoutError(
+            f"rollout pipeline_parallel = {num_stages}: the {per_stage} layers of the first stage "
+            f"have no experts, which vLLM's {arch.family} needs on every stage; choose fewer stages"
+        )
 
     def stages_of(tensor: str) -> set[int]:
         if tensor.startswith("model.layers."):

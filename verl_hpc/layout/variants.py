@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from verl_hpc.layout.families import FAMILIES, Family
 from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig
@@ -22,6 +21,7 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
     has_bias = family.table.has("self_attn.q_proj.bias")
     refused = {
         "attention_bias": fields.attention_bias and not has_bias,
+        "qkv_bias": fields.qkv_bias is False and has_bias,
         "mlp_bias": fields.mlp_bias,
         "use_bias": fields.use_bias,
         "is_encoder_decoder": fields.is_encoder_decoder,
@@ -35,11 +35,18 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
     for field, why in family.refused.items():
         if getattr(fields, field):
             yield f"{field} in a {fields.model_type} {why}"
+    hidden, heads = fields.hidden_size, fields.num_attention_heads
+    if family.heads_fill_hidden and heads * fields.head_size != hidden:
+        yield (
+            f"head_dim = {fields.head_dim} in a {fields.model_type}, which vLLM takes to be "
+            f"hidden_size / num_attention_heads = {hidden} / {heads}; choose parallel.engine: fsdp "
+            "and rollout.engine: hf"
+        )
     if fields.hidden_act != "silu":
         yield f"hidden_act = {fields.hidden_act!r}; only silu (SwiGLU) is supported"
     if family.table.expert_rows:
         yield from _problems_of_experts(fields, family)
-    yield from _problems_of_rotary(fields.rope)
+    yield from _problems_of_rotary(fields, family)
     if family.table.uses("kv_rank"):
         yield from _problems_of_latent_attention(fields)
     yield from _problems_of_windows(fields, family)
@@ -84,7 +91,8 @@ def _problems_of_sigmoid_routers(fields: HfConfig, num_experts: int) -> Iterator
         )
 
 
-def _problems_of_rotary(rope: Mapping[str, Any]) -> Iterator[str]:
+def _problems_of_rotary(fields: HfConfig, family: Family) -> Iterator[str]:
+    rope = fields.rope
     for kind, value in rope.items():
         if isinstance(value, Mapping):
             yield (
@@ -95,10 +103,20 @@ def _problems_of_rotary(rope: Mapping[str, Any]) -> Iterator[str]:
     if rope_type not in known:
         yield f"rope_type = {rope_type!r} is not supported; supported are {', '.join(known)}"
     partial = rope.get("partial_rotary_factor", 1.0)
-    if partial != 1.0:
+    if not family.partial_rotary and partial != 1.0:
         yield (
-            f"partial_rotary_factor = {partial}; only whole heads are rotated here, as all "
-            "supported models do"
+            f"partial_rotary_factor = {partial}; of a {fields.model_type} only whole heads are "
+            "rotated here"
+        )
+    if partial != 1.0 and rope_type != "default":
+        yield (
+            f"rope_type = {rope_type!r} with partial_rotary_factor = {partial}: positions are not "
+            "scaled where a part of each head is rotated; choose parallel.engine: fsdp"
+        )
+    if fields.head_size * partial % 2 or not 0 < partial <= 1:
+        yield (
+            f"partial_rotary_factor = {partial} of heads of {fields.head_size} elements; give a "
+            "share above 0, at most 1, that is an even number of elements"
         )
 
 
@@ -122,6 +140,8 @@ def _problems_of_windows(fields: HfConfig, family: Family) -> Iterator[str]:
     if slides is None:
         slides = family.defaults.get("use_sliding_window", False)
     positions = fields.max_position_embeddings
+    if window == 0 and slides:
+        yield "sliding_window = 0; a window has a position at least, and null is for none"
     if window and slides and window < positions:
         yield (
             f"sliding_window = {window} is below max_position_embeddings = {positions}; windowed "

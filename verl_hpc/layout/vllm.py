@@ -20,7 +20,7 @@ from verl_hpc.layout.grid import check_divides, check_key_value_heads
 from verl_hpc.layout.layer_regions import parameter_regions, placed
 from verl_hpc.layout.layer_table import by_parameter
 from verl_hpc.layout.megatron import padded_vocab, tensor_parallel_sizes
-from verl_hpc.layout.shard_map import Holder, Region, ShardMap, padded_rows, whole
+from verl_hpc.layout.shard_map import Holder, Region, ShardMap, TensorSpec, padded_rows, whole
 
 VOCAB_MULTIPLE = 64
 
@@ -142,7 +142,18 @@ def vllm_shard_map(
     regions.append(whole(norm, norm, (arch.hidden_size,), everyone))
     if not arch.tied_embeddings:
         regions += vocabulary(output, output)
-    return ShardMap(arch.tensors(dtype), regions)
+    return ShardMap(_tensors(arch, dtype), regions)
+
+
+def _tensors(arch: Architecture, dtype: str | None) -> dict[str, TensorSpec]:
+    """The model's tensors; some vLLM has in float32 whatever the type of the others."""
+    tensors = arch.tensors(dtype)
+    for layer in range(arch.num_layers):
+        for row in arch.table_of(layer).rows:
+            if row.is_float32_in_vllm:
+                name = f"model.layers.{layer}.{row.name}"
+                tensors[name] = TensorSpec(tensors[name].shape, "float32")
+    return tensors
 
 
 def _layer(

@@ -132,6 +132,11 @@ def check_quantization(config: RunConfig, arch: Architecture) -> None:
             f"rollout.quantization: scales of kv_b_proj of a {arch.family}, from which vLLM "
             "derives further weights, are not mapped; leave it out"
         )
+    if config.rollout.quantization is not None and arch.has_other_mlps:
+        raise ConfigError(
+            f"rollout.quantization: a {arch.family} has shared experts, or dense layers before "
+            "those with experts, whose scales are not mapped; leave it out"
+        )
 
 
 def check_heads_on_cpus(config: RunConfig, arch: Architecture) -> None:

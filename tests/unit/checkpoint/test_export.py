@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.mpi.any_models import LATENT, NO_AUX
+from tests.mpi.any_models import MODELS
 from tests.unit.checkpoint.steps import STATE, write_step
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint import convert
@@ -121,8 +121,12 @@ def test_what_reads_back_differently_is_not_exported(original, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_layers_for_speculation_are_left_out_and_a_router_keeps_its_bias_in_float32(tmp_path):
-    source = make_tiny_model(tmp_path / "model", "deepseek_v3", noise=0.05, **LATENT | NO_AUX)
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe", "qwen2_moe"])
+def test_layers_for_speculation_are_left_out_and_a_router_keeps_its_bias_in_float32(
+    tmp_path, family
+):
+    fields = MODELS[family][1] | {"num_hidden_layers": 3}
+    source = make_tiny_model(tmp_path / "model", family, noise=0.05, **fields)
     known = load_file(source / "model.safetensors")
     further = {"model.layers.3.eh_proj.weight": torch.zeros(2, 2)}
     save_file(known | further, source / "model.safetensors", metadata={"format": "pt"})

@@ -22,6 +22,8 @@ EXPERT_NAMES: Mapping[str, ExpertNames] = {
     ),
     "qwen3_moe": _IN_MLP,
     "deepseek_v3": _IN_MLP,
+    "glm4_moe": _IN_MLP,
+    "qwen2_moe": _IN_MLP,
 }
 
 
@@ -233,6 +235,48 @@ PUBLISHED = {
             topk_method="noaux_tc",
         ),
         1_026_408_232_448,
+    ),
+    "GLM-4.5-Air": (
+        _config(
+            "glm4_moe",
+            (46, 4096, 10944, 96, 8, 151552),
+            attention_bias=True,
+            first_k_dense_replace=1,
+            head_dim=128,
+            max_position_embeddings=131072,
+            moe_intermediate_size=1408,
+            n_group=1,
+            n_routed_experts=128,
+            n_shared_experts=1,
+            norm_topk_prob=True,
+            num_experts_per_tok=8,
+            num_nextn_predict_layers=1,
+            partial_rotary_factor=0.5,
+            rms_norm_eps=1e-5,
+            rope_scaling=None,
+            rope_theta=1000000,
+            routed_scaling_factor=1.0,
+            topk_group=1,
+            use_qk_norm=False,
+        ),
+        106_852_251_264,
+    ),
+    "Qwen1.5-MoE-A2.7B": (
+        _config(
+            "qwen2_moe",
+            (24, 2048, 5632, 16, 16, 151936),
+            decoder_sparse_step=1,
+            max_position_embeddings=8192,
+            moe_intermediate_size=1408,
+            norm_topk_prob=False,
+            num_experts=60,
+            num_experts_per_tok=4,
+            rope_theta=1000000.0,
+            shared_expert_intermediate_size=5632,
+            sliding_window=32768,
+            use_sliding_window=False,
+        ),
+        14_315_784_192,
     ),
 }
 """Contents of `config.json` and number of parameters; tied embeddings count once."""

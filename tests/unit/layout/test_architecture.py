@@ -26,6 +26,8 @@ ERNIE = PUBLISHED["ERNIE-4.5-0.3B-PT"][0]
 MISTRAL = PUBLISHED["Mistral-7B-v0.3"][0]
 QWEN = PUBLISHED["Qwen2.5-7B"][0]
 DEEPSEEK = PUBLISHED["DeepSeek-V3"][0]
+GLM = PUBLISHED["GLM-4.5-Air"][0]
+GATED = PUBLISHED["Qwen1.5-MoE-A2.7B"][0]
 
 
 def without(config, *names):
@@ -187,6 +189,8 @@ MIXTURES = {
     "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 24},
     "deepseek_v3": LATENT | NO_AUX,
     "direct queries": LATENT | NO_AUX | {"q_lora_rank": None, "n_shared_experts": 2},
+    "glm4_moe": MODELS["glm4_moe"][1] | {"attention_bias": True},
+    "qwen2_moe": MODELS["qwen2_moe"][1],
 }
 
 
@@ -225,6 +229,8 @@ def test_what_a_config_leaves_out_is_as_in_transformers(family):
     if FAMILIES[family].sigmoid_router:  # which vLLM does not take for granted
         experts = NO_AUX | {"norm_topk_prob": True}
     given |= {"model_type": family, "use_sliding_window": False}
+    if given["hidden_size"] % given["num_attention_heads"]:  # nobody leaves it out there
+        given["head_dim"] = 128
     ours = architecture_from(given | experts)
     for name, attribute in READ_ALIKE.items():
         if ours.latent is not None and name == "head_dim":  # theirs is that of rotated parts
@@ -361,6 +367,19 @@ REFUSED = [
         {"rope_scaling": {"type": "linear", "factor": 2}},
         *("rope_type = 'linear'", "takes default and yarn"),
     ),
+    # rotary embeddings of a part of each head
+    (GLM, {"norm_topk_prob": False}, "norm_topk_prob = False", "computed with True"),
+    (GLM, {"partial_rotary_factor": 1.5}, "partial_rotary_factor = 1.5", "heads of 128 elements"),
+    (GLM, {"partial_rotary_factor": 0.51}, "partial_rotary_factor = 0.51", "an even number"),
+    (
+        GLM,
+        {"rope_scaling": {"type": "linear", "factor": 2}},
+        *("rope_type = 'linear' with partial_rotary_factor = 0.5", "parallel.engine: fsdp"),
+    ),
+    # what vLLM does not read
+    (GATED, {"qkv_bias": False}, "qkv_bias = False"),
+    (GATED, {"head_dim": 64}, "head_dim = 64 in a qwen2_moe", "2048 / 16"),
+    (GATED, {"sliding_window": 0, "use_sliding_window": True}, "sliding_window = 0; a window"),
     ({}, {}, "model_type = None", "whose model_type names its family"),
     (LLAMA, {"model_type": {}}, "model_type = {}", "whose model_type names its family"),
 ]
@@ -388,6 +407,8 @@ EVERY_WINDOW = {"layer_types": ["sliding_attention"], "use_sliding_window": True
         (MISTRAL, {"sliding_window": 4096, "max_position_embeddings": 4096}),
         (QWEN, EVERY_WINDOW),
         (QWEN, {"attention_bias": True}),
+        # as transformers saves them
+        (GATED, {"head_dim": 128, "qkv_bias": True, "sliding_window": 0}),
         (QWEN, {"layer_types": ["full_attention"], "return_dict": True}),
         (LLAMA, {"pad_token_id": -1}),
         (LLAMA, {"is_encoder_decoder": False}),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.layout.models import architecture
+from tests.unit.layout.models import architecture, moe
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.rollout import rollout_shard_map, stage_groups
@@ -58,3 +58,19 @@ def test_layers_that_do_not_divide_over_stages_are_refused():
     config = RolloutConfig(pipeline_parallel=3)
     with pytest.raises(LayoutError, match=r"pipeline_parallel = 3 does not divide .* 4 layers"):
         rollout_shard_map(config, architecture(num_layers=4), ((0, 1, 2),), "float32")
+
+
+def test_a_stage_without_experts_is_refused_where_vllm_refuses_it():
+    glm = moe("glm4_moe", num_layers=4, num_dense_layers=2, dense_ffn_size=12)
+    told = r"pipeline_parallel = 2: the 2 layers of the first stage have no experts"
+    with pytest.raises(LayoutError, match=told):
+        rollout_shard_map(RolloutConfig(pipeline_parallel=2), glm, ((0, 1),), "float32")
+    rollout_shard_map(RolloutConfig(), glm, ((0, 1),), "float32")
+
+
+def test_vllm_has_a_router_in_float32():
+    glm = moe("glm4_moe", num_dense_layers=1, dense_ffn_size=12)
+    found = rollout_shard_map(RolloutConfig(), glm, ((0,),), "bfloat16").tensors
+    in_float32 = {name for name, spec in found.items() if spec.dtype == "float32"}
+    names = ("gate.weight", "gate.e_score_correction_bias")
+    assert in_float32 == {f"model.layers.{n}.mlp.{name}" for n in (1, 2, 3) for name in names}

@@ -298,6 +298,23 @@ def test_what_is_not_mapped_of_latent_attention_and_layers_of_two_kinds(changes,
     run_layouts(parse(parallel__pipeline_parallel=2), arch, 4)
 
 
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"lora": {"rank": 4}}, "lora: a glm4_moe has shared experts, or dense layers"),
+        (
+            {"rollout__quantization": "fp8", "algorithm__correction": {}},
+            "rollout.quantization: a glm4_moe has shared experts, or dense layers",
+        ),
+    ],
+)
+def test_what_is_not_mapped_of_mlps_besides_routed_experts(changes, told):
+    sizes = {"num_dense_layers": 1, "dense_ffn_size": 12, "shared_ffn_size": 8}
+    arch = moe("glm4_moe", vocab_size=128, max_positions=1024, **sizes)
+    with pytest.raises(ConfigError, match=told):
+        run_layouts(parse(**changes), arch, 1)
+
+
 def test_a_router_without_a_bias_is_not_balanced_by_it():
     changes = {"model__router": {"bias_update_rate": 0.001}}
     run_layouts(parse(**changes), deepseek(vocab_size=128, max_positions=1024), 1)

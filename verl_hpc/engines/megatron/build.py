@@ -202,6 +202,7 @@ def _build_chunk(
         # A projection to one number has nothing to share.
         share_embeddings_and_output_weights=arch.tied_embeddings and not to_one_number,
         position_embedding_type="rope",
+        rotary_percent=arch.rotated_share,
         rotary_base=arch.rope_theta,
         vp_stage=chunk if layout.vpp > 1 else None,
     )
@@ -223,7 +224,7 @@ def _set_rotary(
     if backend == "local":
         model.rotary_pos_emb = PackedRotaryEmbedding(
             kv_channels=arch.head_size,
-            rotary_percent=1.0,
+            rotary_percent=arch.rotated_share,
             rotary_interleaved=arch.rotary_interleaved,
             rotary_base=arch.rope_theta,
             use_cpu_initialization=config.use_cpu_initialization,

@@ -25,6 +25,7 @@ def expert_settings(arch: Architecture, layout: TrainLayout, fused: bool) -> dic
         "moe_layer_freq": [0] * arch.num_dense_layers + [1] * num_mixtures,
         "moe_ffn_hidden_size": arch.ffn_size,
         "moe_shared_expert_intermediate_size": arch.shared_ffn_size or None,
+        "moe_shared_expert_gate": arch.shared_gate,
         "moe_router_topk": arch.experts_per_token,
         "moe_router_dtype": "fp32",
         "moe_router_load_balancing_type": "none",

@@ -109,9 +109,8 @@ def latent_settings(arch: Architecture) -> dict[str, Any]:
 
 def set_latent_rotary(model: Any, config: TransformerConfig, arch: Architecture) -> None:
     """Give all layers of a chunk one rotary embedding, with transformers' frequencies."""
-    assert arch.latent is not None
     rotary = LatentRotary(
-        kv_channels=arch.latent.rope_size,
+        kv_channels=arch.rotated_size,
         rotary_percent=1.0,
         rotary_base=arch.rope_theta,
         use_cpu_initialization=config.use_cpu_initialization,

@@ -45,7 +45,7 @@ def rotary_scaling(arch: Architecture) -> tuple[torch.Tensor, float] | None:
     config = LlamaConfig(
         hidden_size=arch.hidden_size,
         num_attention_heads=arch.num_heads,
-        head_dim=arch.head_size if arch.latent is None else arch.latent.rope_size,
+        head_dim=arch.rotated_size,
         max_position_embeddings=arch.max_positions,
         rope_parameters={**arch.rope_scaling, "rope_theta": arch.rope_theta},
     )

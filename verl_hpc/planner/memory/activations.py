@@ -106,7 +106,7 @@ def widths(shape: RoleShape, kind: int | None = None) -> Widths:
         arch.shared_ffn_size // tp if _has_experts(shape, kind) else 0,
         arch.num_heads // tp,
         tuple(filter(None, (latent.q_rank, latent.kv_rank))) if latent else (),
-        latent.rope_size if latent else arch.head_size,
+        arch.rotated_size,
     )
 
 

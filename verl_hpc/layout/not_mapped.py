@@ -11,10 +11,6 @@ _LINEAR_ATTENTION = (
     "tables have one kind of layer; also shared experts with a gate and partial rotary embeddings"
 )
 
-_SPARSE = (
-    "sparse attention that reads nothing of the padding behind a row: transformers' indexer does"
-)
-
 _GPT2 = (
     "learned positions in place of rotary embeddings, LayerNorm with biases in place of RMSNorm, "
     "biases of all linear layers, GELU without a gate, and"
@@ -46,23 +42,18 @@ _VLLM = (
     "apertus arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 falcon_h1 falcon_mamba "
     "gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gpt_neox gpt_oss gptj granite granitemoe "
     "granitemoehybrid hunyuan_v1_dense kimi_k2 llama4_text mamba mamba2 minimax_m2 mixtral "
-    "nemotron nemotron_h olmo olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_moe qwen3_next seed_oss "
-    "smollm3 stablelm starcoder2"
+    "nemotron nemotron_h olmo olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_5_moe_text qwen3_5_text "
+    "qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2"
 )
-BY_NAME: Mapping[str, str] = dict.fromkeys(_VLLM.split(), "vllm") | {
-    "ernie4_5_moe": "hf",
-    "exaone4": "hf",
-    "mpt": "hf",
-    "gemma3": "vllm",
-    "qwen2_5_vl": "vllm",
-    "qwen3_vl": "vllm",
-}
+WITH_IMAGES = ("gemma3", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl")
+"""Families whose prompts may have images."""
+
+BY_NAME: Mapping[str, str] = dict.fromkeys((*_VLLM.split(), *WITH_IMAGES), "vllm") | dict.fromkeys(
+    ("deepseek_v32", "ernie4_5_moe", "exaone4", "glm_moe_dsa", "mpt"), "hf"
+)
 """Families that were trained with fully_shard in tests, each with the rollout engine that computes
 as transformers does; on CPUs vLLM has no kernels for minimax_m2, mamba, falcon_mamba and the
 experts of nemotron_h."""
-
-WITH_IMAGES = ("gemma3", "qwen2_5_vl", "qwen3_vl")
-"""Families whose prompts may have images."""
 
 REFUSED: Mapping[str, str] = {
     "qwen": "its publisher's own Python code, which is not run here (transformers has no such "
@@ -70,11 +61,7 @@ REFUSED: Mapping[str, str] = {
     "of the length; Qwen2 and newer are supported",
     "rwkv": "weights that stay as they are: transformers' model divides them in place where it is "
     "not trained",
-    "glm_moe_dsa": _SPARSE,
-    "deepseek_v32": _SPARSE,
     "phimoe": "a router without random numbers in training (sparsemixer draws them)",
-    "qwen3_5": f"{_LINEAR_ATTENTION}; {_VISION}",
-    "qwen3_5_moe": f"{_LINEAR_ATTENTION}; {_VISION}",
     "qwen2_vl": _VISION,
     "qwen3_vl_moe": _VISION,
 }

@@ -90,7 +90,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3_text": ("gemma3_text", {"tied": True, **WINDOWS, "query_pre_attn_scalar": 32}),
     "qwen3_next": ("qwen3_next", SHARED | DELTA),
     "qwen3_5_text": ("qwen3_5_text", DELTA),
-    "qwen3_5_moe_text": ("qwen3_5_moe_text", SHARED | DELTA),
+    # All experts: in bfloat16 vLLM would choose others of some tokens than the trainer.
+    "qwen3_5_moe_text": ("qwen3_5_moe_text", SHARED | DELTA | {"num_experts_per_tok": 4}),
     "glm_moe_dsa": ("glm_moe_dsa", SPARSE),
     "deepseek_v32": ("deepseek_v32", SPARSE),
     "olmo2": ("olmo2", {}),
@@ -215,8 +216,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 UNKNOWN_TO_VLLM = {"mpt"}
 """Models that vLLM does not compute."""
-SPARSE_IN_VLLM={"glm_moe_dsa","deepseek_v32"}
-NOT_IN_VLLM = {"minimax_m2", "nemotron_h", "mamba", "falcon_mamba"} | UNKNOWN_TO_VLLM|SPARSE_IN_VLLM
+SPARSE_IN_VLLM = {"glm_moe_dsa", "deepseek_v32"}
+NOT_IN_VLLM = (
+    {"minimax_m2", "nemotron_h", "mamba", "falcon_mamba"} | UNKNOWN_TO_VLLM | SPARSE_IN_VLLM
+)
 """Models that vLLM has no kernels for on CPUs, or does not compute."""
 OTHER_IN_VLLM = {"ernie4_5_moe", "exaone4"}
 """Models for which vLLM computes other log-probs than transformers, by 0.1 and more."""

@@ -214,12 +214,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Models by name: the family that transformers has, and fields of `config.json`."""
 
-UNKNOWN_TO_VLLM = {"mpt"}
-"""Models that vLLM does not compute."""
-SPARSE_IN_VLLM = {"glm_moe_dsa", "deepseek_v32"}
-NOT_IN_VLLM = (
-    {"minimax_m2", "nemotron_h", "mamba", "falcon_mamba"} | UNKNOWN_TO_VLLM | SPARSE_IN_VLLM
-)
+UNKNOWN_TO_VLLM = {"mpt", "glm_moe_dsa", "deepseek_v32"}
+"""Models that vLLM does not compute, or on GPUs alone and with indexers in 8 bits."""
+NOT_IN_VLLM = {"minimax_m2", "nemotron_h", "mamba", "falcon_mamba"} | UNKNOWN_TO_VLLM
 """Models that vLLM has no kernels for on CPUs, or does not compute."""
 OTHER_IN_VLLM = {"ernie4_5_moe", "exaone4"}
 """Models for which vLLM computes other log-probs than transformers, by 0.1 and more."""

@@ -21,6 +21,9 @@ _GEMMA = (
 )
 _FOUR_NORMS = "norms behind attention and MLP, sliding windows in some layers"
 
+_QWEN3_5 = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text")
+_SPARSE = ("deepseek_v32", "glm_moe_dsa")
+
 NOT_MAPPED: Mapping[str, str] = {
     "gpt2": f"{_GPT2} weights that its checkpoint has transposed (Conv1D)",
     "gpt_neox": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side, "
@@ -29,7 +32,8 @@ NOT_MAPPED: Mapping[str, str] = {
     "deepseek_v2": "a softmax router with groups and without a bias",
     "glm4_moe": "partial rotary embeddings",
     "qwen2_moe": "a shared expert with a gate",
-    "qwen3_next": _LINEAR_ATTENTION,
+    **dict.fromkeys(("qwen3_next", *_QWEN3_5), _LINEAR_ATTENTION),
+    **dict.fromkeys(_SPARSE, "sparse attention, whose tokens an indexer chooses"),
     "gemma": _GEMMA,
     "gemma2": f"{_GEMMA}, {_FOUR_NORMS}, and soft caps on attention and on logits",
     "gemma3_text": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ",
@@ -49,11 +53,31 @@ WITH_IMAGES = ("gemma3", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl")
 """Families whose prompts may have images."""
 
 BY_NAME: Mapping[str, str] = dict.fromkeys((*_VLLM.split(), *WITH_IMAGES), "vllm") | dict.fromkeys(
-    ("deepseek_v32", "ernie4_5_moe", "exaone4", "glm_moe_dsa", "mpt"), "hf"
+    ("ernie4_5_moe", "exaone4", "mpt", *_SPARSE), "hf"
 )
 """Families that were trained with fully_shard in tests, each with the rollout engine that computes
 as transformers does; on CPUs vLLM has no kernels for minimax_m2, mamba, falcon_mamba and the
 experts of nemotron_h."""
+
+_OF_GATES = {
+    "attn_output_gate": (True,),
+    "output_gate_type": ("silu", "swish"),
+    "layer_scale": (False,),
+    "norm_topk_prob": (True,),
+}
+_OF_LATENTS = {
+    "scoring_func": ("sigmoid",),
+    "topk_method": ("noaux_tc",),
+    "moe_layer_freq": (1,),
+    "rope_interleave": (True,),
+}
+COMPUTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    **dict.fromkeys(_QWEN3_5, _OF_GATES),
+    "glm_moe_dsa": _OF_LATENTS | {"indexer_rope_interleave": (True,)},
+    "deepseek_v32": _OF_LATENTS | {"indexer_rope_interleave": (False,)},
+}
+"""Fields of `config.json` that transformers does not read, by `model_type`, with the values that it
+computes; vLLM, or the publisher's own code, would compute others."""
 
 REFUSED: Mapping[str, str] = {
     "qwen": "its publisher's own Python code, which is not run here (transformers has no such "

@@ -23,6 +23,7 @@ from verl_hpc.engines.protocol import OutputOptions
 from verl_hpc.hf.images import image_reader
 from verl_hpc.hf.pictures import Picture, packed
 from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.rollout.protocol import Feed, Request, Response, Sampling
@@ -149,6 +150,20 @@ def test_a_frozen_tower_stays_and_has_no_state(here, shared_directory, name):
     assert still == {n for n in before if any(kind in n for kind in kinds)}
     regions = engine.optimizer_map().tensors
     assert not any(kind in n for n in regions for kind in kinds) and regions
+
+
+@pytest.mark.parametrize("name", families())
+def test_a_critic_reads_images(here, shared_directory, name):
+    directory, layout = any_model(here, shared_directory, name), TrainLayout(dp=here.world.size)
+    critic = build_engine(here, directory, layout, engine="fsdp", head="value")
+    if (head := critic.weights.get(HEAD_TENSORS["value"])) is not None:  # zero, and on one rank
+        head.fill_(0.1)
+    request = requests_of(directory, shared_directory, 0)[1]
+    (_, other), values = pictures(shared_directory, here.world.rank + 2), []
+    for shown in (request.images, replace(request.images, pictures=(other,))):
+        wanted = OutputOptions(images=[as_bytes(packed(shown))])
+        values.append(critic.infer([torch.tensor(request.prompt)], wanted=wanted)[0].values)
+    assert values[0][0] == values[1][0] and (values[0] - values[1]).abs().max() > 1e-3
 
 
 COLORS = ("red", "green", "blue", "white")

@@ -89,7 +89,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", {"tied": True, "sliding_window": 8, "query_pre_attn_scalar": 32}),
     "gemma3_text": ("gemma3_text", {"tied": True, **WINDOWS, "query_pre_attn_scalar": 32}),
     "qwen3_next": ("qwen3_next", SHARED | DELTA),
-    "qwen3_5_text": ("qwen3_5_text", DELTA),
+    "qwen3_5_text": ("qwen3_5_text", DELTA | {"tied": True, "mamba_ssm_dtype": "float32"}),
     # All experts: in bfloat16 vLLM would choose others of some tokens than the trainer.
     "qwen3_5_moe_text": ("qwen3_5_moe_text", SHARED | DELTA | {"num_experts_per_tok": 4}),
     "glm_moe_dsa": ("glm_moe_dsa", SPARSE),
@@ -220,9 +220,9 @@ NOT_IN_VLLM = {"minimax_m2", "nemotron_h", "mamba", "falcon_mamba"} | UNKNOWN_TO
 """Models that vLLM has no kernels for on CPUs, or does not compute."""
 OTHER_IN_VLLM = {"ernie4_5_moe", "exaone4"}
 """Models for which vLLM computes other log-probs than transformers, by 0.1 and more."""
-DELTA_NETS = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
-BFLOAT16_IN_VLLM = {"apertus"} | DELTA_NETS
-"""Models some of whose layers vLLM computes in bfloat16 alone; delta nets on CPUs only."""
+BFLOAT16_IN_VLLM = {"qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"}
+BFLOAT16_IN_VLLM |= {"qwen3_next", "apertus"}
+"""Models some of whose layers vLLM computes in bfloat16 alone, Qwen's on CPUs only."""
 OFTEN = ("gpt_oss", "deepseek_v3")
 """Models of `make test`: fused experts under one name, and experts, buffers and derived weights."""
 

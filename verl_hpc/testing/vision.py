@@ -35,10 +35,11 @@ _DELTA_NET = {
     | {"mrope_interleaved": True, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25},
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2,
-    "linear_num_value_heads": 2,
+    "linear_num_value_heads": 4,
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4,
+    "mamba_ssm_dtype": "float32",
 }
 _QWEN3_TOWER = _QWEN_TOWER | {"patch_size": 16, "num_position_embeddings": 64}
 _QWEN3_PIXELS = {
@@ -111,7 +112,7 @@ def make_vision_model(
     """Write config, random weights, a tokenizer and a processor to `directory`.
 
     Args:
-        family: qwen2_5_vl, qwen3_vl or gemma3.
+        family: one of `WITH_IMAGES` of `layout.not_mapped`.
         seed: of the random weights.
         noise: standard deviation of noise on every parameter.
         phrases: texts that are one token each; every other byte is a token.

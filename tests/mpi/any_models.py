@@ -41,7 +41,9 @@ LATENT = {
     "num_hidden_layers": 3,
     "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
 }
+SHARED = EXPERTS | {"shared_expert_intermediate_size": 64}
 NO_AUX = {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+SPARSE = LATENT | NO_AUX | {"index_topk": 8, "index_n_heads": 32}
 DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 2,
@@ -86,7 +88,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": ("glm4_moe", ONE_GROUP | {"use_qk_norm": True}),
     "gemma2": ("gemma2", {"tied": True, "sliding_window": 8, "query_pre_attn_scalar": 32}),
     "gemma3_text": ("gemma3_text", {"tied": True, **WINDOWS, "query_pre_attn_scalar": 32}),
-    "qwen3_next": ("qwen3_next", EXPERTS | DELTA | {"shared_expert_intermediate_size": 64}),
+    "qwen3_next": ("qwen3_next", SHARED | DELTA),
+    "qwen3_5_text": ("qwen3_5_text", DELTA | {"tied": True, "mamba_ssm_dtype": "float32"}),
+    # All experts: in bfloat16 vLLM would choose others of some tokens than the trainer.
+    "qwen3_5_moe_text": ("qwen3_5_moe_text", SHARED | DELTA | {"num_experts_per_tok": 4}),
+    "glm_moe_dsa": ("glm_moe_dsa", SPARSE),
+    "deepseek_v32": ("deepseek_v32", SPARSE),
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo3", WINDOWS),
     "granite": (
@@ -98,7 +105,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_multiplier": 0.15,
         },
     ),
-    "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 64}),
+    "qwen2_moe": ("qwen2_moe", SHARED),
     "minimax_m2": (
         "minimax_m2",
         {
@@ -207,14 +214,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Models by name: the family that transformers has, and fields of `config.json`."""
 
-UNKNOWN_TO_VLLM = {"mpt"}
-"""Models that vLLM does not compute."""
+UNKNOWN_TO_VLLM = {"mpt", "glm_moe_dsa", "deepseek_v32"}
+"""Models that vLLM does not compute, or on GPUs alone and with indexers in 8 bits."""
 NOT_IN_VLLM = {"minimax_m2", "nemotron_h", "mamba", "falcon_mamba"} | UNKNOWN_TO_VLLM
 """Models that vLLM has no kernels for on CPUs, or does not compute."""
 OTHER_IN_VLLM = {"ernie4_5_moe", "exaone4"}
 """Models for which vLLM computes other log-probs than transformers, by 0.1 and more."""
-BFLOAT16_IN_VLLM = {"qwen3_next", "apertus"}
-"""Models some of whose layers vLLM computes in bfloat16 alone, the first on CPUs only."""
+BFLOAT16_IN_VLLM = {"qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"}
+BFLOAT16_IN_VLLM |= {"qwen3_next", "apertus"}
+"""Models some of whose layers vLLM computes in bfloat16 alone, Qwen's on CPUs only."""
 OFTEN = ("gpt_oss", "deepseek_v3")
 """Models of `make test`: fused experts under one name, and experts, buffers and derived weights."""
 

@@ -101,7 +101,8 @@ def engine_of_sizes(here, directory: Path, sizes: Mapping[str, Any], **settings:
 def load_weights(here, engine: TrainingEngine, directory: Path) -> None:
     """From a Hugging Face directory; a value head that is not there stays zero."""
     weights = open_weights(directory, head=engine.head)
-    wanted = engine.shard_map.restricted_to(weights.tensors)
+    there = [name for name in weights.tensors if name in engine.shard_map.tensors]
+    wanted = engine.shard_map.restricted_to(there)
     plan = plan_transfer(weights.shard_map, wanted, here.world.node_of)
     dtypes = {name: getattr(torch, spec.dtype) for name, spec in wanted.tensors.items()}
     Transfer(plan, here.world.rank, weights.reader).run({}, engine.weights, dtypes)

@@ -22,7 +22,7 @@ from tests.mpi.test_fsdp_updates import BATCHES, CONDITIONED, adamw
 from tests.mpi.test_lora_arrival import sync_of
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import ModelError
+from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.hf.stored import stored_views
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.not_mapped import WITH_IMAGES
@@ -164,6 +164,13 @@ def sampled(rollout) -> torch.Tensor:
     prompts = [s[:20].tolist() for s in some_sequences(4, 256, seed=1)]
     responses = generated(rollout, prompts, Sampling(max_tokens=12), seeds=range(4))
     return torch.tensor([p for r in responses for p in r.log_probs])
+
+
+def test_attention_that_vllm_has_no_kernels_for_is_refused(here, shared_directory):
+    directory = any_model(here, shared_directory, "glm_moe_dsa")
+    told = "cannot start .* Sparse Attention is not supported on CPU.*; or choose rollout.engine"
+    with pytest.raises(ConfigError, match=told):
+        rollout_of(here, directory, ((0,), (1,)), ROLLOUT, "float32", "fsdp")
 
 
 @pytest.mark.parametrize("error", [RuntimeError, AttributeError, AssertionError])

@@ -25,6 +25,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from verl_hpc.errors import ModelError
+from verl_hpc.hf.sparse import choose_earliest
 from verl_hpc.hf.stored import places_of, stored_views
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
@@ -101,6 +102,7 @@ def build_language_model(arch: Architecture, dtype: torch.dtype) -> PreTrainedMo
         )
     except Exception as error:  # every class of models checks its settings in its own way
         raise _refused(arch, error) from error
+    choose_earliest(model)
     model.get_input_embeddings().padding_idx = None  # or that token's row would not be trained
     for name, parameter in list(model.named_parameters()):
         parameter.data = parameter.data.to(dtype)  # a family may ask for another type of some

@@ -40,7 +40,7 @@ def stored_views(model: PreTrainedModel, published: Collection[str]) -> dict[str
         model: in memory or on the meta device, before `fully_shard`, which renames the classes
             that transformers' conversions are found by.
         published: names in the model's files. They decide whether a prefix that transformers
-            takes away, or adds, was there.
+            takes away, or adds, was there, and whether experts were one tensor already.
 
     Raises:
         ModelError: transformers computes a tensor of the files from others, one is a number, or
@@ -48,8 +48,10 @@ def stored_views(model: PreTrainedModel, published: Collection[str]) -> dict[str
     """
     state = _saved(model)
     every = get_model_conversion_mapping(model, add_legacy=False)
+    prefixes = [c for c in every if isinstance(c, PrefixChange)]
+    others = [c for c in every if not isinstance(c, PrefixChange)]
     named: list[dict[str, torch.Tensor]] = []
-    for conversions in ([c for c in every if not isinstance(c, PrefixChange)], every):
+    for conversions in (others, every, [], prefixes):
         model._weight_conversions = conversions or None
         with _Uncopied():
             named.append(dict(revert_weight_conversion(model, dict(state))))

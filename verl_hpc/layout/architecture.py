@@ -19,7 +19,7 @@ from verl_hpc.layout.families import FAMILIES, has_table
 from verl_hpc.layout.hf_config import HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
-from verl_hpc.layout.not_mapped import NOT_MAPPED, REFUSED, WITH_IMAGES
+from verl_hpc.layout.not_mapped import COMPUTED, NOT_MAPPED, REFUSED, WITH_IMAGES
 from verl_hpc.layout.published import Published, shapes_in, shapes_of, sizes_of
 from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.layout.variants import QUANTISED, problems_of
@@ -440,6 +440,14 @@ def _published(
         if value := config.get(name):
             given = "" if isinstance(value, Mapping) else f" = {value!r}"
             raise ModelError(f"{origin}: {name}{given}: {why}")
+    fields = {**config, **(config.get("text_config") or {})}
+    for name, values in COMPUTED.get(family, {}).items():
+        if (value := fields.get(name)) is not None and value not in values:
+            only = " or ".join(map(repr, values))
+            raise ModelError(
+                f"{origin}: {name} = {value!r}: transformers computes a {family} by {only} alone; "
+                "choose a model that was trained so"
+            )
     sizes = sizes_of(config, origin)
     return Architecture(family, **sizes, published=published)
 

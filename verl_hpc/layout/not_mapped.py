@@ -11,10 +11,6 @@ _LINEAR_ATTENTION = (
     "tables have one kind of attention"
 )
 
-_SPARSE = (
-    "sparse attention that reads nothing of the padding behind a row: transformers' indexer does"
-)
-
 _GPT2 = (
     "learned positions in place of rotary embeddings, LayerNorm with biases in place of RMSNorm, "
     "biases of all linear layers, GELU without a gate, and"
@@ -25,12 +21,16 @@ _GEMMA = (
 )
 _FOUR_NORMS = "norms behind attention and MLP, sliding windows in some layers"
 
+_QWEN3_5 = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text")
+_SPARSE = ("deepseek_v32", "glm_moe_dsa")
+
 NOT_MAPPED: Mapping[str, str] = {
     "gpt2": f"{_GPT2} weights that its checkpoint has transposed (Conv1D)",
     "gpt_neox": "LayerNorm with biases, attention and MLP side by side, and GELU without a gate",
     "phi": "LayerNorm with biases, attention and MLP side by side",
     "deepseek_v2": "a softmax router with groups and without a bias",
-    "qwen3_next": _LINEAR_ATTENTION,
+    **dict.fromkeys(("qwen3_next", *_QWEN3_5), _LINEAR_ATTENTION),
+    **dict.fromkeys(_SPARSE, "sparse attention, whose tokens an indexer chooses"),
     "gemma": _GEMMA,
     "gemma2": f"{_GEMMA}, {_FOUR_NORMS}, and soft caps on attention and on logits",
     "gemma3_text": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ",
@@ -44,23 +44,38 @@ _VLLM = (
     "apertus arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 falcon_h1 falcon_mamba "
     "gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gpt_neox gpt_oss gptj granite granitemoe "
     "granitemoehybrid hunyuan_v1_dense kimi_k2 llama4_text mamba mamba2 minimax_m2 mixtral "
-    "nemotron nemotron_h olmo olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_moe qwen3_next seed_oss "
-    "smollm3 stablelm starcoder2"
+    "nemotron nemotron_h olmo olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_5_moe_text qwen3_5_text "
+    "qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2"
 )
-BY_NAME: Mapping[str, str] = dict.fromkeys(_VLLM.split(), "vllm") | {
-    "ernie4_5_moe": "hf",
-    "exaone4": "hf",
-    "mpt": "hf",
-    "gemma3": "vllm",
-    "qwen2_5_vl": "vllm",
-    "qwen3_vl": "vllm",
-}
+WITH_IMAGES = ("gemma3", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl")
+"""Families whose prompts may have images."""
+
+BY_NAME: Mapping[str, str] = dict.fromkeys((*_VLLM.split(), *WITH_IMAGES), "vllm") | dict.fromkeys(
+    ("ernie4_5_moe", "exaone4", "mpt", *_SPARSE), "hf"
+)
 """Families that were trained with fully_shard in tests, each with the rollout engine that computes
 as transformers does; on CPUs vLLM has no kernels for minimax_m2, mamba, falcon_mamba and the
 experts of nemotron_h."""
 
-WITH_IMAGES = ("gemma3", "qwen2_5_vl", "qwen3_vl")
-"""Families whose prompts may have images."""
+_OF_GATES = {
+    "attn_output_gate": (True,),
+    "output_gate_type": ("silu", "swish"),
+    "layer_scale": (False,),
+    "norm_topk_prob": (True,),
+}
+_OF_LATENTS = {
+    "scoring_func": ("sigmoid",),
+    "topk_method": ("noaux_tc",),
+    "moe_layer_freq": (1,),
+    "rope_interleave": (True,),
+}
+COMPUTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    **dict.fromkeys(_QWEN3_5, _OF_GATES),
+    "glm_moe_dsa": _OF_LATENTS | {"indexer_rope_interleave": (True,)},
+    "deepseek_v32": _OF_LATENTS | {"indexer_rope_interleave": (False,)},
+}
+"""Fields of `config.json` that transformers does not read, by `model_type`, with the values that it
+computes; vLLM, or the publisher's own code, would compute others."""
 
 REFUSED: Mapping[str, str] = {
     "qwen": "its publisher's own Python code, which is not run here (transformers has no such "
@@ -68,11 +83,7 @@ REFUSED: Mapping[str, str] = {
     "of the length; Qwen2 and newer are supported",
     "rwkv": "weights that stay as they are: transformers' model divides them in place where it is "
     "not trained",
-    "glm_moe_dsa": _SPARSE,
-    "deepseek_v32": _SPARSE,
     "phimoe": "a router without random numbers in training (sparsemixer draws them)",
-    "qwen3_5": f"{_LINEAR_ATTENTION}; {_VISION}",
-    "qwen3_5_moe": f"{_LINEAR_ATTENTION}; {_VISION}",
     "qwen2_vl": _VISION,
     "qwen3_vl_moe": _VISION,
 }

@@ -24,6 +24,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.hf.model import class_name
 from verl_hpc.hf.processors import do_without_torchvision
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.families import FAMILIES
 from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.rollout import vllm_fp8, vllm_routed
@@ -312,7 +313,7 @@ def import_model(family: str) -> None:
     Else each rank asks about the class in a process that imports torch and vLLM anew, wherever the
     node's cache has no answer yet.
     """
-    if family in WITH_IMAGES:
+    if family not in FAMILIES:  # vLLM's module of a text model may be that of one with images
         do_without_torchvision()
     name = class_name(family)
     if name in ModelRegistry.models:

@@ -30,6 +30,31 @@ _TEMPLATE = (
 )
 _AXES = {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 10000.0}
 _QWEN_TOWER = {"depth": 2, "num_heads": 2, "spatial_merge_size": 2}
+_DELTA_NET = {
+    "rope_parameters": _AXES
+    | {"mrope_interleaved": True, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25},
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "mamba_ssm_dtype": "float32",
+}
+_QWEN3_TOWER = _QWEN_TOWER | {"patch_size": 16, "num_position_embeddings": 64}
+_QWEN3_PIXELS = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "processor_class": "Qwen3VLProcessor",
+    "patch_size": 16,
+    "min_pixels": 32 * 32,
+    "max_pixels": 64 * 96,
+}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+}
 _PIXELS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "do_convert_rgb": True}
 
 _FAMILIES: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -45,16 +70,11 @@ _FAMILIES: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] =
     ),
     "qwen3_vl": (
         {"rope_parameters": _AXES | {"mrope_interleaved": True}},
-        _QWEN_TOWER
-        | {"patch_size": 16, "deepstack_visual_indexes": [0], "num_position_embeddings": 64},
-        {
-            "image_processor_type": "Qwen2VLImageProcessor",
-            "processor_class": "Qwen3VLProcessor",
-            "patch_size": 16,
-            "min_pixels": 32 * 32,
-            "max_pixels": 64 * 96,
-        },
+        _QWEN3_TOWER | {"deepstack_visual_indexes": [0]},
+        _QWEN3_PIXELS,
     ),
+    "qwen3_5": (_DELTA_NET, _QWEN3_TOWER, _QWEN3_PIXELS),
+    "qwen3_5_moe": (_DELTA_NET | _EXPERTS, _QWEN3_TOWER, _QWEN3_PIXELS),
     "gemma3": (
         {
             "sliding_window": 8,
@@ -92,7 +112,7 @@ def make_vision_model(
     """Write config, random weights, a tokenizer and a processor to `directory`.
 
     Args:
-        family: qwen2_5_vl, qwen3_vl or gemma3.
+        family: one of `WITH_IMAGES` of `layout.not_mapped`.
         seed: of the random weights.
         noise: standard deviation of noise on every parameter.
         phrases: texts that are one token each; every other byte is a token.
@@ -142,7 +162,8 @@ def make_vision_model(
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=noise)
     model.generation_config.eos_token_id = 0
-    model.save_pretrained(target)
+    # Qwen publishes the experts of a layer as one tensor, as transformers keeps them in memory.
+    model.save_pretrained(target, save_original_format=family != "qwen3_5_moe")
     if family == "gemma3":
         _as_published(target / "model.safetensors")
     return target

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from verl_hpc.checkpoint.weights import check_types, open_weights
 from verl_hpc.errors import ModelError
@@ -196,3 +196,21 @@ def test_nothing_is_drawn_in_training(tmp_path):
     arch = read_architecture(make_tiny_model(tmp_path, "bert", **sizes))
     model, tokens = build_language_model(arch, torch.float32), torch.tensor([[1, 2, 3]])
     assert torch.equal(model.train()(tokens).logits, model.eval()(tokens).logits)
+
+
+@pytest.mark.parametrize("family", ["glm_moe_dsa", "deepseek_v32"])
+def test_a_choice_of_tokens_depends_on_no_padding(tmp_path, family):
+    """With two heads of an indexer many scores are 0, and torch takes any of equal ones."""
+    sizes = {"num_hidden_layers": 2, "num_key_value_heads": 4, "index_n_heads": 2}
+    directory = make_tiny_model(tmp_path, family, **sizes, index_topk=4, noise=0.05)
+    model = build_language_model(read_architecture(directory), torch.float32)
+    as_published = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model.load_state_dict(as_published.state_dict())
+    tokens = torch.arange(3, 41)[None]
+
+    def moved_by_padding(module):
+        with torch.no_grad():
+            alone, padded = module(tokens[:, :30]).logits, module(tokens).logits[:, :30]
+        return (padded - alone).abs().max().item()
+
+    assert moved_by_padding(model) < 1e-5 < 0.01 < moved_by_padding(as_published)

@@ -3,6 +3,7 @@
 import json
 import re
 from math import prod
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from verl_hpc.hf.model import resolved
 from verl_hpc.layout.architecture import architecture_from, read_architecture
 from verl_hpc.layout.families import FAMILIES
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
-from verl_hpc.layout.not_mapped import BY_NAME, NOT_MAPPED
+from verl_hpc.layout.not_mapped import BY_NAME, COMPUTED, NOT_MAPPED
 from verl_hpc.layout.not_mapped import REFUSED as NOT_TRAINED
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.vllm import check_vllm_layout
@@ -52,8 +53,6 @@ def test_every_family_is_among_the_published_models():
 @pytest.mark.parametrize(
     "family, needs",
     [
-        ("glm_moe_dsa", "sparse attention that reads nothing of the padding"),
-        ("qwen3_5", "layers of two kinds: Megatron-core 0.16's gated delta net refuses packed"),
         ("qwen", "its publisher's own Python code, which is not run here"),
         ("qwen2_vl", "images in prompts of a family whose image tokens were not compared"),
     ],
@@ -77,6 +76,8 @@ def test_what_has_no_table_or_is_refused_is_transformers_name():
     # Every one of them was trained in tests, by the engine that it says.
     assert {family for family, _ in MODELS.values()} | {"kimi_k2"} == BY_NAME.keys()
     assert {n for n, e in BY_NAME.items() if e == "hf"} == OTHER_IN_VLLM | UNKNOWN_TO_VLLM
+    page = Path(__file__).parents[3].joinpath("docs/models.md").read_text(encoding="utf-8")
+    assert not [name for name in BY_NAME if f"`{name}`" not in page]
 
 
 def test_a_family_without_a_table_has_the_tensors_of_its_files(tmp_path):
@@ -132,6 +133,19 @@ def test_a_config_without_a_table_is_checked(changes, problem):
     check_vllm_layout(recurrent, 2)
     with pytest.raises(ModelError, match=problem):
         architecture_from(config | changes)
+
+
+@pytest.mark.parametrize("family", COMPUTED)
+def test_a_field_that_transformers_does_not_read_is_refused(family):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9}
+    fields = COMPUTED[family]
+    config = {"model_type": family, "text_config": sizes}
+    known = {name: values[-1] for name, values in fields.items()}
+    assert architecture_from(config | {"text_config": sizes | known}).family == family
+    for name, values in fields.items():
+        other = "other" if isinstance(values[0], str) else not values[0]
+        with pytest.raises(ModelError, match=f"{name} = {other!r}: .*{family} by {values[0]!r}"):
+            architecture_from(config | {"text_config": sizes | {name: other}})
 
 
 EXPERTS = {

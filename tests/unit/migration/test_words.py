@@ -294,11 +294,12 @@ def test_the_family_of_a_models_name():
         "OLMoE-1B-7B-0924": "olmoe", "Phi-3.5-MoE-instruct": "phimoe", "Pixtral-12B": "pixtral",
         "ERNIE-4.5-21B-A3B-PT": "ernie4_5_moe", "Llama-4-Scout-17B-16E": "llama4",
         "Llama-3.2-11B-Vision": "mllama", "Hunyuan-7B-Instruct": "hunyuan_v1_dense", "Hy3": "",
-        "GLM-5": "glm_moe_dsa", "GLM-4.5-Air": "glm4_moe",
+        "GLM-5": "glm_moe_dsa", "GLM-4.5-Air": "glm4_moe", "GLM-5.3-Flash": "",
     }  # fmt: skip
     said = {name: model_at(f"a/{name}")[1] for name in families}
     refused = {n: f for n, f in families.items() if f and f not in BY_NAME}
     assert [n for n, f in refused.items() if f" a {f} " not in said[n]] == []
     assert [n for n in families.keys() - refused.keys() if said[n]] == []
     kinds = {"qwen3_30b_a3b": "mapped", "Qwen3-8B": "mapped", "mine": None, "gemma-7b": "by_name"}
+    kinds |= dict.fromkeys(("Qwen3.5-27B", "Qwen3_5-35B-A3B", "GLM-5.1", "GLM-5-FP8"), "by_name")
     assert {name: model_at(name)[0] for name in kinds} == kinds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,8 @@ _Field = tuple[torch.dtype, tuple[int, ...]]
 
 def _fields(head: Head, wanted: OutputOptions) -> dict[str, _Field]:
     """Return the fields of TokenOutputs that a head fills, by name."""
-    assert head == "language_model" or wanted == NOTHING_MORE, f"a {head} has nothing more"
+    more = replace(wanted, images=None) != NOTHING_MORE
+    assert head == "language_model" or not more, f"a {head} has nothing more"
     number: _Field = (torch.float32, ())
     if head != "language_model":
         return {f"{head}s": number}

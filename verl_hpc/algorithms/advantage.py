@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from verl_hpc.algorithms.lazy import torch
 from verl_hpc.algorithms.masked import Reduce, alone
-from verl_hpc.section import OwnName, OwnSection, Section
+from verl_hpc.section import OwnName, OwnSection, PositiveFinite, Section
 
 Need = Literal["values", "greedy", "sum_p_squared", "process_rewards", "components"]
 """values: of a critic, which the run then has as a role. greedy: score of the greedy answer to each
@@ -116,6 +118,25 @@ class Advantage(Section):
         """Advantages of responses, (N,), or of tokens, (B, T); one that needs values also gives the
         returns that its critic learns, (B, T)."""
         raise NotImplementedError
+
+
+class GroupDivided(Advantage):
+    """One that divides by the standard deviation of each group's scores, unless std is none."""
+
+    std: str = "group"
+    epsilon: PositiveFinite = 1e-6
+    """Added to the deviation; 1e-4 is TRL's."""
+    compares: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.std == "none":
+            self._check_unchanged(["epsilon"], "std: none")
+        return self
+
+    def divided(self, batch: Scored, values: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """(N,) to (N,): the values over the deviation of the scores in their groups."""
+        return values if self.std == "none" else values / (batch.group_std(scores) + self.epsilon)
 
 
 class OwnAdvantage(Advantage, OwnSection):

@@ -40,3 +40,27 @@ def whiten(values: torch.Tensor, mask: torch.Tensor, reduce: Reduce = alone) -> 
     count = reduce(mask.sum().double())
     variance = masked_mean((wide - mean) ** 2, mask, reduce) * count / (count - 1).clamp(min=1)
     return ((wide - mean) * torch.rsqrt(variance + 1e-8)).to(values.dtype)
+
+
+def from_here_on(values: torch.Tensor) -> torch.Tensor:
+    """(B, T) to (B, T): the sum of each value and those of later tokens."""
+    return values.flip(-1).cumsum(-1).flip(-1)
+
+
+def discounted(factors: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    """x_t = factors_t x_{t+1} + terms_t along the last dim, with x = 0 past its end; all (B, T).
+
+    In log2(T) passes, each of which lets a token see twice as far (Hillis and Steele, "Data
+    parallel algorithms", 1986).
+    """
+    distance = 1
+    while distance < terms.shape[-1]:
+        terms = terms + factors * later(terms, distance)
+        factors = factors * later(factors, distance)
+        distance *= 2
+    return terms
+
+
+def later(per_token: torch.Tensor, distance: int) -> torch.Tensor:
+    """(B, T): the value `distance` tokens later; 0 past the end."""
+    return torch.nn.functional.pad(per_token[:, distance:], (0, distance))

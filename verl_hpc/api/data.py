@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +18,9 @@ from verl_hpc.config.explain import shown
 from verl_hpc.data.files import FilesSource
 from verl_hpc.data.formats import FORMATS, open_format
 from verl_hpc.data.order import Order, Position
-from verl_hpc.data.problem import Problem
-from verl_hpc.data.rows import OPTIONAL_COLUMNS, problem_of
+from verl_hpc.data.problem import Problem, Source
+from verl_hpc.data.row_files import RowFile
+from verl_hpc.data.rows import OPTIONAL_COLUMNS, RowReader
 from verl_hpc.data.sources import read_problems
 from verl_hpc.errors import DataError
 from verl_hpc.section import NonNegative, Positive
@@ -94,16 +94,16 @@ class DataProvider:
         options = dict(storage_options or {})
         endings = (f".{file_format}",) if file_format else ENDINGS
         paths = [file for path in asked for file in list_files(path, options, endings)]
-        self._files = []
+        self._files: list[RowFile] = []
         for number, path in enumerate(paths):
             kind = file_format or Path(path).suffix[1:]
             scratch = Path(self._scratch.name) / str(number)
             optional = (*OPTIONAL_COLUMNS, "task")
             self._files.append(open_format(path, kind, needed, optional, scratch, options))
         config = FilesConfig(paths=paths, prompt_key=prompt_key, answer_key=answer_key)
-        self.source = FilesSource(config, files=self._files)
+        self.source: Source = FilesSource(config, files=self._files)
         self.batch_size = batch_size
-        self._order: Any = Order(len(self.source), seed, shuffle)
+        self._order = Order(len(self.source), seed, shuffle)
         self._workers = ThreadPoolExecutor(num_workers) if num_workers else None
         self._depth = num_workers * prefetch_factor
         self._ahead: deque[tuple[int, Position, Future[list[Problem]]]] = deque()
@@ -200,6 +200,9 @@ class DataProvider:
         self._scratch.cleanup()
 
 
+_READER = RowReader(FilesConfig(paths=["of-this-process"]))
+
+
 class PromptSource:
     """Prompts for `PPOTrainer(data_provider=...)`; a subclass gives `rows`.
 
@@ -207,13 +210,9 @@ class PromptSource:
     A trainer that is resumed asks for `rows` anew and leaves out those that it has had.
     """
 
-    comes_again = True
-    """Whether `rows` begins with the first row each time it is called. Rows of a queue do not come
-    again: a resumed trainer continues with those that are there."""
     count = 0
     """Rows that were read."""
     _rows: Iterator[Any] | None = None
-    _taken: list[Problem]
 
     @property
     def position(self) -> Position:
@@ -223,15 +222,10 @@ class PromptSource:
     @checked
     def seek(self, position: Place) -> None:
         """Go on behind so many rows."""
-        further, self.count = position.offset - self.count, position.offset
-        if self.comes_again or self._rows is None:
-            self._rows = None
-        else:
-            self._next += further
-            self._taken = [replace(row, index=row.index + further) for row in self._taken]
+        self.count, self._rows = position.offset, None
 
     def rows(self) -> Iterable[Mapping[str, Any]]:
-        """Give the rows, one after the other, as long as there are some."""
+        """Give the rows, one after the other, from the first one each time it is called."""
         raise NotImplementedError(f"{type(self).__name__} has no rows()")
 
     def _begin(self) -> Iterator[Any]:
@@ -240,33 +234,29 @@ class PromptSource:
             raise DataError(
                 f"{type(self).__name__}: rows() gave {shown(rows)}; expected an iterator of rows"
             )
-        self._next, self._taken = self.count, []
-        # No islice around a queue: it would end with the first error.
-        return islice(rows, self.count, None) if self.comes_again else iter(rows)
+        return islice(rows, self.count, None)
 
     @checked
     def read(self, count: Positive) -> list[Problem]:
-        """Return the next problems. Rows that have come before an error are kept for the next call;
-        a malformed one is left out then.
+        """Return the next problems; a call that fails leaves the position where it was.
 
         Raises:
             DataError: there are fewer left, or a row is malformed.
         """
-        name = type(self).__name__
-        self._rows = self._rows or self._begin()
-        for row in islice(self._rows, max(count - len(self._taken), 0)):
-            where, self._next = f"{name} row {self._next}", self._next + 1
+        name, problems = type(self).__name__, []
+        rows, self._rows = self._rows or self._begin(), None
+        for index, row in enumerate(islice(rows, count), self.count):
+            where = f"{name} row {index}"
             if not isinstance(row, Mapping):
                 raise DataError(f"{where}: {shown(row)}; expected a mapping with verl's columns")
             try:
-                self._taken.append(problem_of(row, self._next - 1, where))
+                problems.append(_READER.problem(row, index, where))
             except DataError as error:
                 raise DataError(f"{where}: {error}") from None
-        if len(self._taken) < count:
+        if len(problems) < count:
             raise DataError(
-                f"{name}: {len(self._taken)} of {count} rows were left; ask for fewer, or give a "
+                f"{name}: {len(problems)} of {count} rows were left; ask for fewer, or give a "
                 "source that has more"
             )
-        problems, self._taken = self._taken[:count], self._taken[count:]
-        self.count = problems[-1].index + 1
+        self._rows, self.count = rows, self.count + count
         return problems

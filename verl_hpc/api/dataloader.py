@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from random import Random
 from typing import Annotated, Any
 
 from torch.utils.data import Sampler
@@ -14,8 +13,9 @@ from verl_hpc.api.data import DataProvider
 from verl_hpc.api.prompts import plain
 from verl_hpc.config.arguments import checked, having
 from verl_hpc.config.explain import near_or_all, shown
-from verl_hpc.data.formats import FORMATS
-from verl_hpc.data.order import Position, permute
+from verl_hpc.data.check import WithoutRows
+from verl_hpc.data.mixed import MixedOrder, MixedSource
+from verl_hpc.data.order import permute
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
 from verl_hpc.section import NonNegativeFinite, Positive
@@ -99,6 +99,8 @@ def _length(row: Any, index: int) -> int:
 class TaskDataLoader(DataProvider):
     """Endless batches of the rows of several tasks: see `get_dataloader`."""
 
+    source: MixedSource
+
     def __init__(
         self,
         dataset_path: str | Path,
@@ -106,23 +108,23 @@ class TaskDataLoader(DataProvider):
         batch_size: int,
         seed: int,
     ) -> None:
-        path, total = Path(dataset_path), sum(task_weights.values())
+        total = sum(task_weights.values())
         if total <= 0:
             raise DataError(f"task_weights = {dict(task_weights)}: expected one above 0")
-        self.weights = {name: float(weight / total) for name, weight in task_weights.items()}
+        self.weights = {n: float(weight / total) for n, weight in task_weights.items() if weight}
         """Shares of the tasks; their sum is 1."""
-        files = [_file_of(name, path) for name in task_weights] if path.is_dir() else [path]
-        super().__init__(files, None, num_workers=0, batch_size=batch_size, seed=seed)
-        if path.is_dir():
-            pairs = zip(files, self._files, strict=True)
-            self._task_of = [file.stem for file, rows in pairs for _ in range(len(rows))]
-        else:
-            rows = (row for row in self._files[0].scan() if isinstance(row, dict))
-            self._task_of = [str(row.get("task")) for row in rows]
-        for name in self.weights.keys() - set(self._task_of):
-            near = near_or_all(name, sorted(set(self._task_of)), "tasks there")
-            raise DataError(f"task_weights: {name}: {path} has no rows of it; {near}")
-        self._order = _Draws(self._task_of, self.weights, seed)
+        super().__init__(dataset_path, None, num_workers=0, batch_size=batch_size, seed=seed)
+        rows = [row for file in self._files for row in file.scan()]
+        tasks = [str(row.get("task")) if isinstance(row, dict) else "" for row in rows]
+        sets = {}
+        for name in self.weights:
+            if name not in tasks:
+                near = near_or_all(name, sorted(set(tasks)), "tasks there")
+                raise DataError(f"task_weights: {name}: {dataset_path} has no rows of it; {near}")
+            others = array("q", (i for i, task in enumerate(tasks) if task != name))
+            sets[name] = WithoutRows(self.source, others)
+        self.source = MixedSource(sets, self.weights)
+        self._order = MixedOrder(self.source, seed, shuffle=False)
 
     @checked
     def read(self, count: Positive) -> list[Problem]:
@@ -133,49 +135,12 @@ class TaskDataLoader(DataProvider):
         """
         problems = super().read(count)
         for problem in problems:
-            problem.extra["task"] = self._task_of[problem.index]
+            problem.extra["task"] = self.source.set_of(problem.index)
         return problems
 
     def __iter__(self) -> Iterator[list[Problem]]:
         while True:
             yield self.read(self.batch_size)
-
-
-class _Draws:
-    """An endless stream of row numbers, each drawn from its place in the stream alone, so that a
-    resumed loader draws the same."""
-
-    def __init__(self, tasks: list[str], weights: Mapping[str, float], seed: int) -> None:
-        self._rows = {name: [i for i, t in enumerate(tasks) if t == name] for name in weights}
-        self._weights, self._seed = weights, seed
-        self._at, self._drawn = 0, Counter[str]()
-
-    def take(self, position: Position, count: int) -> tuple[list[int], Position]:
-        """See `Order.take`."""
-        if position.offset != self._at:
-            self._drawn = Counter(map(self._draw, range(position.offset)))
-        self._at, taken = position.offset + count, list[int]()
-        for place in range(position.offset, self._at):
-            name = self._draw(place)
-            rows = self._rows[name]
-            taken.append(rows[self._drawn[name] % len(rows)])
-            self._drawn[name] += 1
-        return taken, Position(0, self._at)
-
-    def _draw(self, place: int) -> str:
-        random = Random(f"{self._seed}/tasks/{place}")  # noqa: S311
-        return random.choices(list(self._weights), list(self._weights.values()))[0]
-
-
-def _file_of(name: str, directory: Path) -> Path:
-    paths = [p for kind in FORMATS if (p := directory / f"{name}.{kind}").is_file()]
-    if len(paths) == 1:
-        return paths[0]
-    names = sorted(p.stem for p in directory.iterdir() if p.suffix[1:] in FORMATS)
-    raise DataError(
-        f"task_weights: {name}: {len(paths)} of {name}.parquet and {name}.jsonl in {directory}, "
-        f"expected one; {near_or_all(name, names, 'tasks there')}"
-    )
 
 
 @checked
@@ -185,15 +150,14 @@ def get_dataloader(
     batch_size: Positive,
     seed: int = 0,
 ) -> TaskDataLoader:
-    """Mix the rows of several tasks: each row's task is drawn by the weights, each task goes
+    """Mix the rows of several tasks: each has its share of an epoch (`data.mixed`), and goes
     through its rows in order, again and again. `extra["task"]` of a row names its task.
 
     Args:
-        dataset_path: a file whose rows have a column `task`, or a directory with a file for each
-            task, `TASK.jsonl` or `TASK.parquet`.
+        dataset_path: what `DataProvider` takes, of rows with a column `task`.
         task_weights: how often each task is drawn; any numbers, of which the shares are taken.
         batch_size: rows of a batch.
-        seed: seed of the draws.
+        seed: seed of the order.
 
     Raises:
         DataError: no such file, a task without rows, or weights that are all 0.

@@ -13,52 +13,26 @@ from pydantic import Field, ValidationError
 
 from verl_hpc.api.prompts import plain, rows_of
 from verl_hpc.config.arguments import checked, having
-from verl_hpc.config.explain import explain, shown
+from verl_hpc.config.explain import explain
 from verl_hpc.config.rollout import HOTTEST_VLLM, Temperature
 from verl_hpc.errors import ConfigError
 from verl_hpc.rollout.protocol import Response, Sampling
-from verl_hpc.section import (
-    Fraction,
-    Integer,
-    NonNegative,
-    Number,
-    Positive,
-    PositiveFinite,
-    Section,
-    Seed,
-)
+from verl_hpc.section import Integer, NonNegative, Number, Positive, Section, Seed
 
 _WHO = "vLLMActor.generate"
-_NOTHING: Mapping[str, Any] = {
-    **dict.fromkeys(("num_beams", "num_return_sequences", "length_penalty", "typical_p"), 1),
-    **dict.fromkeys(("return_dict_in_generate", "output_scores", "early_stopping"), False),
-    "use_cache": True,
-}
-"""Arguments of transformers that vLLM does not have, with the value that asks for nothing."""
-
-NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
 class Generation(Section):
     """What `vLLMActor.generate` takes besides prompts."""
 
-    max_new_tokens: Positive | None = None
-    """Longest response; 20 where max_length says nothing either, as with transformers."""
-    max_length: Positive | None = None
-    """Longest prompt with its response; max_new_tokens goes before it."""
+    max_new_tokens: Positive = 20
+    """Longest response; 20 as with transformers."""
     do_sample: Annotated[bool, Field(strict=True)] = True
     """False takes the likeliest token each time."""
     temperature: Annotated[Temperature, Field(le=HOTTEST_VLLM)] = 1.0
     top_p: Annotated[Number, Field(gt=0.0, le=1.0)] = 1.0
     top_k: Annotated[Integer, Field(ge=-1, le=2**31 - 1)] = -1
-    min_p: Fraction = 0.0
-    repetition_penalty: PositiveFinite = 1.0
     seed: Seed = 0
-    stop_strings: NonEmptyText | list[NonEmptyText] = []
-    """Texts that end a response, and are its end."""
-    eos_token_id: NonNegative | list[NonNegative] | None = None
-    """Tokens that end a response, in the place of the model's own; with [] it is as long as it
-    may be."""
     pad_token_id: NonNegative = 0
 
     @classmethod
@@ -66,48 +40,18 @@ class Generation(Section):
         """Check arguments by name; None asks for nothing.
 
         Raises:
-            ConfigError: one that is not honoured, with the reason, or a value that is not allowed.
+            ConfigError: one that is not honoured, or a value that is not allowed.
         """
-        given = {k: plain(v) for k, v in arguments.items() if v is not None}
-        for name in given.keys() & _NOTHING:
-            if (value := given.pop(name)) != _NOTHING[name]:
-                raise ConfigError(
-                    f"{_WHO}: {name} = {shown(value)} is not honoured: vLLM samples one response "
-                    "to each prompt, and returns its tokens; RolloutManager takes several and has "
-                    "their log-probs"
-                )
         try:
-            return cls.model_validate(given)
+            return cls.model_validate({k: plain(v) for k, v in arguments.items() if v is not None})
         except ValidationError as error:
             raise ConfigError(f"{_WHO}:\n{explain(error, cls)}") from None
 
-    def sampling(self, longest: int) -> Sampling:
-        """Return how tokens are chosen, for prompts of at most `longest` tokens.
-
-        Raises:
-            ConfigError: max_length leaves no room for a response.
-        """
-        max_tokens = self.max_new_tokens or (self.max_length or longest + 20) - longest
-        if max_tokens < 1:
-            raise ConfigError(
-                f"{_WHO}: max_length = {self.max_length}, and a prompt has {longest} tokens; raise "
-                "it, or give max_new_tokens"
-            )
-        stop = self.stop_strings
-        return Sampling(
-            max_tokens,
-            self.temperature if self.do_sample else 0.0,
-            self.top_p,
-            self.top_k,
-            self.min_p,
-            self.repetition_penalty,
-            (stop,) if isinstance(stop, str) else tuple(stop),
-        )
-
     @property
-    def ends(self) -> list[int] | None:
-        """Tokens that end a response; None for the model's own."""
-        return [self.eos_token_id] if isinstance(self.eos_token_id, int) else self.eos_token_id
+    def sampling(self) -> Sampling:
+        """How tokens are chosen."""
+        temperature = self.temperature if self.do_sample else 0.0
+        return Sampling(self.max_new_tokens, temperature, self.top_p, self.top_k)
 
 
 class vLLMActor:  # noqa: N801 (the tutorials' name)
@@ -135,23 +79,16 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         self.llm_engine = llm_engine
 
     def respond(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        ends: Sequence[int] | None = None,
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> list[Response]:
         """Return a response with log-probs to each prompt of token ids.
-
-        Args:
-            ends: tokens that end a response, in the place of the model's own.
 
         Raises:
             DataError: a prompt that vLLM does not take.
         """
         from verl_hpc.rollout.user_llm import answer
 
-        return answer(self.llm_engine, prompts, sampling, seeds, ends)
+        return answer(self.llm_engine, prompts, sampling, seeds)
 
     def generate(self, input_ids: Any, attention_mask: Any = None, **kwargs: Any) -> torch.Tensor:
         """Return prompts with their responses, (B, longest) int64, as transformers' generate does:
@@ -161,8 +98,8 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         Args:
             input_ids: (B, L) padded on their left, or B lists of ids.
             attention_mask: (B, L), 0 where a token is padding.
-            kwargs: transformers' max_new_tokens, max_length, do_sample, temperature, top_p, top_k,
-                min_p, repetition_penalty, stop_strings, eos_token_id and pad_token_id, and seed.
+            kwargs: transformers' max_new_tokens, do_sample, temperature, top_p, top_k and
+                pad_token_id, and seed.
 
         Raises:
             ConfigError: another argument, with the reason.
@@ -171,7 +108,7 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         prompts, asked = rows_of(input_ids, attention_mask), Generation.of(kwargs)
         width = max(map(len, prompts))
         seeds = [asked.seed + i for i in range(len(prompts))]
-        responses = self.respond(prompts, asked.sampling(width), seeds, asked.ends)
+        responses = self.respond(prompts, asked.sampling, seeds)
         longest = max(len(r.tokens) for r in responses)
         output = torch.full((len(prompts), width + longest), asked.pad_token_id)
         for row, prompt, response in zip(output, prompts, responses, strict=True):

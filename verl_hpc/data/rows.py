@@ -222,26 +222,6 @@ class RowReader:
         return [*whole, *(c for c in there if row[c] not in ("", []))] or there
 
 
-def problem_of(
-    row: Mapping[str, Any], index: int, origin: str, prompt_key: str = "prompt"
-) -> Problem:
-    """Return the problem of a row with verl's columns.
-
-    Args:
-        row: values by column.
-        index: number of the row.
-        origin: name of the row in errors.
-        prompt_key: column of the prompt.
-
-    Raises:
-        DataError: it has no prompt, or one that is neither text nor a chat.
-    """
-    value = _value(row, prompt_key)
-    prompt, pictures = _prompt(value), images.pictures_of(row, value, None)
-    images.check_places(prompt, len(pictures), images.has_image_parts(value))
-    return replace(_facts_of(row, index, origin), prompt=prompt, images=pictures)
-
-
 def _facts_of(row: Mapping[str, Any], index: int, origin: str) -> Problem:
     """Return the problem of a row without its prompt and its answers."""
     if row.get("reward_model") is not None:

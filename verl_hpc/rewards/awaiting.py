@@ -11,7 +11,6 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -21,9 +20,7 @@ from verl_hpc.runtime.limit import TimeLimitExceeded
 MOST_AT_ONCE = 64
 """Most calls of a function in one process at a time."""
 _STUCK_S = 15.0
-"""Seconds after the last call's time limit at which a loop is given up if no call ends."""
-_TURNS_WITHIN_S = 1.0
-"""Seconds within which a loop that nothing blocks runs a new coroutine."""
+"""Seconds after the last call's time limit at which calls that do not end have failed."""
 
 
 class BlockedError(RuntimeError):
@@ -105,20 +102,10 @@ def awaited(value: Any, within_s: float | None = None) -> Any:
             "cancels it; await what takes long, or write a function without async"
         ) from None
     finally:
-        if future.cancel() and not _turns():
-            # What blocks the loop cannot be ended: the next call gets another loop.
-            _loop.cache_clear()
+        future.cancel()
     if error is not None:
         raise error
     return result
-
-
-def _turns() -> bool:
-    """Whether the loop still runs other coroutines."""
-    with suppress(TimeoutError):
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), _loop()).result(_TURNS_WITHIN_S)
-        return True
-    return False
 
 
 @cache

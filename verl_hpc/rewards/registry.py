@@ -77,15 +77,11 @@ def _of_one(
             raise TypeError("it asks for nothing of the response")
         return partial(function, **config.options)
     except TypeError as error:
-        names = _two_arguments(signature, config.options)
-        if names is None:
+        if not _takes_response_and_truth(signature, config.options):
             raise _refused(signature, config, setting, error) from None
-    first, second = names
 
-    def of_two(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any) -> Any:
-        values = zip(KEYWORDS, (data_source, solution_str, ground_truth, extra_info), strict=True)
-        given = dict(values)
-        return function(given[first], given[second], **config.options)
+    def of_two(solution_str: str, ground_truth: Any) -> Any:
+        return function(solution_str, ground_truth, **config.options)
 
     return of_two
 
@@ -142,14 +138,9 @@ def _signature(function: RewardFunction, config: RewardConfig, setting: str) -> 
     )
 
 
-def _two_arguments(
-    signature: inspect.Signature, options: Mapping[str, Any]
-) -> tuple[str, str] | None:
-    """Return the `KEYWORDS` to pass to a function of two arguments, options aside, in order.
-
-    They are the response and the ground truth, unless both parameters are named after other
-    keywords. None if it does not take two, or if a parameter's name means something else.
-    """
+def _takes_response_and_truth(signature: inspect.Signature, options: Mapping[str, Any]) -> bool:
+    """Whether a function takes two arguments, options aside, whose names do not say that they are
+    something else than a response and its ground truth."""
     needed = [
         p.name
         for p in signature.parameters.values()
@@ -161,19 +152,16 @@ def _two_arguments(
         first, second = needed
         signature.bind(None, None, **options)
     except (TypeError, ValueError):
-        return None
-    if {first, second} <= set(KEYWORDS):
-        return first, second
-    response, truth = "solution_str", "ground_truth"
-    fits = (first == response or not _says(first, _NO_RESPONSE)) and (
-        second == truth or not _says(second, _NO_TRUTH)
+        return False
+    return not _says(first, _NO_RESPONSE, "solution_str") and not _says(
+        second, _NO_TRUTH, "ground_truth"
     )
-    return (response, truth) if fits else None
 
 
-def _says(name: str, words: Sequence[str]) -> bool:
-    """Whether one of the words, or its plural, is in the name; or the name is one of verl's."""
-    return name in KEYWORDS or any(part.removesuffix("s") in words for part in name.split("_"))
+def _says(name: str, words: Sequence[str], own: str) -> bool:
+    """Whether one of the words, or its plural, is in the name; or the name is another of verl's."""
+    is_others = name in KEYWORDS and name != own
+    return is_others or any(part.removesuffix("s") in words for part in name.split("_"))
 
 
 def _find(config: RewardConfig, setting: str) -> RewardFunction:

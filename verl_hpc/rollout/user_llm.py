@@ -58,11 +58,7 @@ def _head_size(model: str) -> int:
 
 
 def answer(
-    llm: Any,
-    prompts: Sequence[Sequence[int]],
-    sampling: Sampling,
-    seeds: Sequence[int],
-    ends: Sequence[int] | None = None,
+    llm: Any, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
 ) -> list[Response]:
     """Generate a response to each prompt.
 
@@ -71,12 +67,11 @@ def answer(
         prompts: token ids.
         sampling: how to sample tokens.
         seeds: one per response.
-        ends: see `Requests`.
 
     Raises:
         DataError: vLLM refuses a prompt.
     """
-    requests = Requests(llm.llm_engine, sampling, ends=ends)
+    requests = Requests(llm.llm_engine, sampling)
     for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
         try:
             requests.begin(index, Request(prompt, seed))

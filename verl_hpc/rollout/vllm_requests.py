@@ -28,20 +28,13 @@ class Requests:
         engine: vLLM's engine.
         sampling: how to sample tokens.
         routed: records the routers' experts; None records nothing.
-        ends: tokens that end a response, instead of the model's own.
     """
 
     def __init__(
-        self,
-        engine: LLMEngine,
-        sampling: Sampling,
-        routed: RoutedExperts | None = None,
-        ends: Sequence[int] | None = None,
+        self, engine: LLMEngine, sampling: Sampling, routed: RoutedExperts | None = None
     ) -> None:
         self._engine, self._sampling, self._routed = engine, sampling, routed
         self._parameters = _parameters(sampling)
-        if ends is not None:
-            self._parameters.ignore_eos, self._parameters.stop_token_ids = True, list(ends)
         self._num_begun = 0
         self._running: dict[str, tuple[int, Request, str]] = {}
         """Index, request, and the engine's internal name, by the name of a request."""

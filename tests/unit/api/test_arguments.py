@@ -193,9 +193,7 @@ def rows(tmp_path):
 
 @pytest.fixture
 def tasks(tmp_path):
-    for name in "ab":
-        write(tmp_path / f"{name}.jsonl")
-    return tmp_path
+    return write(tmp_path / "t.jsonl", [{"prompt": "p", "task": name} for name in "abab"])
 
 
 @pytest.mark.parametrize("name", ["ORG/NAME", "ORG/NAME@main", "modelscope:ORG/NAME"])

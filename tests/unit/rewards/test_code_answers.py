@@ -4,7 +4,7 @@ import random
 
 from tests.unit.rewards.answers.code import ANSWERS, ASSERT, CALL, CHECK, FUNCTION, TICKS, block
 from tests.unit.rewards.sandbox.conftest import sandbox_of
-from verl_hpc.rewards.code_blocks import blocks_of, program_of
+from verl_hpc.rewards.code_blocks import program_of
 from verl_hpc.rewards.code_tests import read_cases
 from verl_hpc.rewards.functions.code import Options as CodeOptions
 from verl_hpc.rewards.functions.code import compute_scores
@@ -109,17 +109,17 @@ def test_no_wrong_value_is_taken_in_any_form():
 
 def test_fences_are_read_in_pairs():
     cases = [
-        (f"{TICKS}a\n1\n{TICKS}\nx\n{TICKS}b\n2\n{TICKS}", [("a", "1\n"), ("b", "2\n")]),
-        (f"{TICKS}`a\n{TICKS}\n1\n{TICKS}`", [("a", f"{TICKS}\n1\n")]),
-        (f"~~~a\n{TICKS}\n~~~", [("a", f"{TICKS}\n")]),
-        (f"{TICKS}a\n    {TICKS}\n{TICKS}", [("a", f"    {TICKS}\n")]),
-        (f"{TICKS}a\n{TICKS}b\n{TICKS}", [("a", f"{TICKS}b\n")]),
-        (f"{TICKS}a {TICKS} b", []),
-        (f"{TICKS}a\n1", [("a", "1")]),
-        ("``\n1\n``", []),
+        (f"{TICKS}\n1\n{TICKS}\nx\n{TICKS}py\n2\n{TICKS}", "2\n"),
+        (f"{TICKS}`py\n{TICKS}\n1\n{TICKS}`", f"{TICKS}\n1\n"),
+        (f"~~~py\n{TICKS}\n~~~", f"{TICKS}\n"),
+        (f"{TICKS}py\n    {TICKS}\n{TICKS}", f"    {TICKS}\n"),
+        (f"{TICKS}py\n{TICKS}b\n{TICKS}", f"{TICKS}b\n"),
+        (f"{TICKS}py\n1", "1"),
     ]
-    for text, blocks in cases:
-        assert [(b.info, b.text) for b in blocks_of(text)] == blocks
+    for text, program in cases:
+        assert program_of(text).text == program
+    for text in (f"{TICKS}py {TICKS} b", "``\n1\n``"):
+        assert not program_of(text).fenced
 
 
 def test_a_megabyte_of_fences_is_read_and_counted():

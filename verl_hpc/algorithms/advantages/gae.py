@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from verl_hpc.algorithms.advantage import Advantage, Need, Scored
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.masked import whiten
+from verl_hpc.algorithms.masked import discounted, later, whiten
 from verl_hpc.section import Fraction
 
 
@@ -41,26 +41,7 @@ class Gae(Advantage):
         """
         counts = batch.mask.bool()
         # Value of the first token from each place on that counts.
-        value = _from_behind((~counts).to(values), torch.where(counts, values, 0))
-        delta = batch.rewards + self.gamma * _later(value, 1) - values
+        value = discounted((~counts).to(values), torch.where(counts, values, 0))
+        delta = batch.rewards + self.gamma * later(value, 1) - values
         discount = torch.where(counts, self.gamma * lam, torch.ones_like(values))
-        return _from_behind(discount, torch.where(counts, delta, 0))
-
-
-def _from_behind(factors: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-    """x_t = factors_t x_{t+1} + terms_t along the last dim, with x = 0 past its end; all (B, T).
-
-    In log2(T) passes, each of which lets a token see twice as far (Hillis and Steele, "Data
-    parallel algorithms", 1986).
-    """
-    distance = 1
-    while distance < terms.shape[-1]:
-        terms = terms + factors * _later(terms, distance)
-        factors = factors * _later(factors, distance)
-        distance *= 2
-    return terms
-
-
-def _later(per_token: torch.Tensor, distance: int) -> torch.Tensor:
-    """(B, T): the value `distance` tokens later; 0 past the end."""
-    return torch.nn.functional.pad(per_token[:, distance:], (0, distance))
+        return discounted(discount, torch.where(counts, delta, 0))

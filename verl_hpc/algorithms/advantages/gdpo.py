@@ -6,14 +6,14 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from verl_hpc.algorithms.advantage import Advantage, Need, Scored
+from verl_hpc.algorithms.advantage import GroupDivided, Need, Scored
 from verl_hpc.algorithms.lazy import torch
 from verl_hpc.algorithms.masked import whiten
 from verl_hpc.errors import TrainingError
-from verl_hpc.section import Finite, PositiveFinite
+from verl_hpc.section import Finite
 
 
-class Gdpo(Advantage):
+class Gdpo(GroupDivided):
     """Each reward of a response against those of the others to the same prompt, then their sum."""
 
     name: Literal["gdpo"] = "gdpo"
@@ -24,10 +24,7 @@ class Gdpo(Advantage):
     """Factors of each reward's advantages; null takes 1."""
     std: Literal["group", "none"] = "group"
     """Whether each reward is divided by its standard deviation in the group."""
-    epsilon: PositiveFinite = 1e-6
-    """Added to the deviation."""
     needs: ClassVar[frozenset[Need]] = frozenset({"components"})
-    compares: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -38,8 +35,6 @@ class Gdpo(Advantage):
                 f"weights = {self.weights}: expected one for each of the "
                 f"{len(self.rewards)} rewards"
             )
-        if self.std == "none":
-            self._check_unchanged(["epsilon"], "std: none")
         return self
 
     def __call__(self, batch: Scored) -> torch.Tensor:
@@ -53,14 +48,10 @@ class Gdpo(Advantage):
         for name, weight in zip(
             self.rewards, self.weights or [1.0] * len(self.rewards), strict=True
         ):
-            total = total + weight * self._compared(batch, self._of(batch, name))
+            values = self._of(batch, name)
+            centred = values - batch.group_mean(values)
+            total = total + weight * self.divided(batch, centred, values)
         return whiten(batch.of_tokens(total), batch.mask, batch.reduce) * batch.mask
-
-    def _compared(self, batch: Scored, values: torch.Tensor) -> torch.Tensor:
-        centred = values - batch.group_mean(values)
-        if self.std == "none":
-            return centred
-        return centred / (batch.group_std(values) + self.epsilon)
 
     def _of(self, batch: Scored, name: str) -> torch.Tensor:
         assert batch.components is not None

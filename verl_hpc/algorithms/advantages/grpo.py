@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Literal
 
-from pydantic import model_validator
-
-from verl_hpc.algorithms.advantage import Advantage, Scored
+from verl_hpc.algorithms.advantage import GroupDivided, Scored
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.section import PositiveFinite
 
 
-class Grpo(Advantage):
+class Grpo(GroupDivided):
     """Each response against those to the same prompt."""
 
     name: Literal["grpo"] = "grpo"
     std: Literal["group", "batch", "none"] = "group"
     """Standard deviation of scores that advantages are divided by: that of the responses to the
     same prompt, of the whole batch (arXiv 2508.08221), or none (Dr.GRPO, arXiv 2503.20783)."""
-    epsilon: PositiveFinite = 1e-6
-    """Added to the deviation; 1e-4 is TRL's."""
-    compares: ClassVar[bool] = True
-
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        if self.std == "none":
-            self._check_unchanged(["epsilon"], "std: none")
-        return self
 
     def __call__(self, batch: Scored) -> torch.Tensor:
         """(s - mean) / (std + epsilon), std unbiased. The only response to a prompt has mean 0 and,
         in its group, std 1."""
         centred = batch.scores - batch.group_mean(batch.scores)
-        if self.std == "none":
-            return centred
         if self.std == "batch":
             deviation = batch.scores.std() if len(batch.scores) > 1 else 1
             return centred / (deviation + self.epsilon)
-        return centred / (batch.group_std(batch.scores) + self.epsilon)
+        return self.divided(batch, centred, batch.scores)

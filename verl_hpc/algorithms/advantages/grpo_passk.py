@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Literal
 
-from pydantic import model_validator
-
-from verl_hpc.algorithms.advantage import Advantage, Scored
+from verl_hpc.algorithms.advantage import GroupDivided, Scored
 from verl_hpc.algorithms.lazy import torch
 from verl_hpc.errors import TrainingError
-from verl_hpc.section import PositiveFinite
 
 
-class GrpoPassK(Advantage):
+class GrpoPassK(GroupDivided):
     """The best response to a prompt against the second best; the others have no advantage."""
 
     name: Literal["grpo_passk"] = "grpo_passk"
     std: Literal["group", "none"] = "group"
     """Whether the difference is divided by the standard deviation of the group's scores."""
-    epsilon: PositiveFinite = 1e-6
-    """Added to the deviation."""
-    compares: ClassVar[bool] = True
-
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        if self.std == "none":
-            self._check_unchanged(["epsilon"], "std: none")
-        return self
 
     def __call__(self, batch: Scored) -> torch.Tensor:
         """(best - second best) / (std + epsilon) for the best, which is 0 if two are the best.
@@ -45,4 +33,4 @@ class GrpoPassK(Advantage):
         others = batch.group_max(torch.where(is_best, -torch.inf, scores))
         alone = is_best & (batch.group_sum(is_best.to(scores)) == 1)
         lead = torch.where(alone, best - others, 0)
-        return lead if self.std == "none" else lead / (batch.group_std(scores) + self.epsilon)
+        return self.divided(batch, lead, scores)

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from verl_hpc.algorithms.advantage import Advantage, Need, Scored
 from verl_hpc.algorithms.lazy import torch
+from verl_hpc.algorithms.masked import from_here_on
 
 _EPSILON = 1e-8
 
@@ -34,7 +35,7 @@ class OptimalTokenBaseline(Advantage):
         """
         assert batch.log_probs is not None and batch.sum_p_squared is not None
         counts = batch.mask.bool()
-        returns = torch.where(counts, batch.rewards, 0).double().flip(-1).cumsum(-1).flip(-1)
+        returns = from_here_on(torch.where(counts, batch.rewards, 0).double())
         gradients = 1 - 2 * batch.log_probs.exp() + batch.sum_p_squared
         weights = torch.where(counts, gradients, 0).double().cumsum(-1)
         baselines, places = self._baselines(batch, returns, weights)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from verl_hpc.algorithms.advantage import Advantage, Need, Scored
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.masked import whiten
+from verl_hpc.algorithms.masked import from_here_on, whiten
 from verl_hpc.section import NonNegativeFinite
 
 
@@ -49,7 +49,7 @@ class Prime(Advantage):
         scores = batch.scores[batch.here, None].to(rewards)
         outcome = self._compared(batch, scores, batch.scores, batch.counts)
         rewards = rewards + self.outcome_weight * torch.where(last, outcome, 0)
-        return whiten(_from_here_on(rewards), batch.mask, batch.reduce) * counts
+        return whiten(from_here_on(rewards), batch.mask, batch.reduce) * counts
 
     def _compared(
         self, batch: Scored, rewards: torch.Tensor, means: torch.Tensor, sizes: torch.Tensor
@@ -65,7 +65,7 @@ class Prime(Advantage):
         return rewards * scale.to(rewards) - baseline.to(rewards)
 
     def _largest(self, batch: Scored, process: torch.Tensor) -> torch.Tensor:
-        mine = _from_here_on(process).abs().amax(-1)
+        mine = from_here_on(process).abs().amax(-1)
         return self._of_all(batch, mine).max().to(process)
 
     def _of_all(self, batch: Scored, mine: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,3 @@ class Prime(Advantage):
         values = torch.zeros_like(batch.scores)
         values[batch.here] = mine.to(values)
         return batch.reduce(values)
-
-
-def _from_here_on(rewards: torch.Tensor) -> torch.Tensor:
-    return rewards.flip(-1).cumsum(-1).flip(-1)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from verl_hpc.algorithms.advantage import Advantage, Scored
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.masked import whiten
+from verl_hpc.algorithms.masked import discounted, whiten
 from verl_hpc.section import Fraction
 
 
@@ -20,11 +20,7 @@ class ReinforcePlusPlus(Advantage):
     def __call__(self, batch: Scored) -> torch.Tensor:
         """The rewards from each token on, discounted and whitened; tokens that do not count are
         passed over."""
-        mask, returns = batch.mask.bool(), torch.zeros_like(batch.rewards)
-        following = batch.rewards.new_zeros(len(batch.rewards))
-        for t in reversed(range(mask.shape[1])):
-            following = torch.where(
-                mask[:, t], batch.rewards[:, t] + self.gamma * following, following
-            )
-            returns[:, t] = following
+        mask, rewards = batch.mask.bool(), batch.rewards
+        factors = torch.where(mask, self.gamma, torch.ones_like(rewards))
+        returns = discounted(factors, torch.where(mask, rewards, 0))
         return whiten(returns, batch.mask, batch.reduce) * batch.mask

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from verl_hpc.algorithms.advantage import Advantage, Need, Scored
 from verl_hpc.algorithms.lazy import torch
+from verl_hpc.algorithms.masked import from_here_on
 
 
 class Remax(Advantage):
@@ -19,5 +20,5 @@ class Remax(Advantage):
         2310.10505, algorithm 1, whose one reward comes with the last token)."""
         assert batch.greedy is not None
         rewards = torch.where(batch.mask.bool(), batch.rewards, 0)
-        returns = rewards.flip(-1).cumsum(-1).flip(-1) * batch.mask
+        returns = from_here_on(rewards) * batch.mask
         return returns - batch.of_tokens(batch.greedy.to(returns))

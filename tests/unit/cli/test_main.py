@@ -73,7 +73,6 @@ NAMED = (
 """Verbs that take a name alone."""
 BAD_INPUT = {verb: [NOWHERE] for verb in NAMED.split()} | {
     "attach": [NOWHERE, "--rank", "1"],
-    "comm": ["--config", NOWHERE],
     "config": ["--explain", NOWHERE],
     "doctor": ["--cluster", NOWHERE],
     "export": ["--step", NOWHERE, "--out", "model"],

@@ -47,7 +47,7 @@ def check_request(job: Job) -> None:
             f"--nodes {request.nodes} x {per_node} ranks = {request.num_ranks}: {error}"
         ) from None
     models = _models(job)
-    archs = model_archs(job)
+    archs = read_models(config, models)
     first = next(iter(config.role_settings))
     if first in archs:
         run_layouts(config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node)
@@ -56,15 +56,14 @@ def check_request(job: Job) -> None:
     _check_tokenizers(job, models)
 
 
-def model_archs(job: Job) -> dict[str, Architecture]:
-    """Read the architectures of the roles whose models can be read here.
+def read_models(config: RunConfig, files: Mapping[str, Path]) -> dict[str, Architecture]:
+    """Read the architectures of roles from their models' directories or files.
 
     Raises:
-        ModelError: one is of a family that is not mapped.
+        ModelError: a file cannot be read, or is of a family that is not mapped.
     """
-    settings, read = job.request.config.role_settings, cache(read_architecture)
-    directories = _models(job)
-    return {name: read(path, settings[name].parallel.engine) for name, path in directories.items()}
+    settings, read = config.role_settings, cache(read_architecture)
+    return {name: read(path, settings[name].parallel.engine) for name, path in files.items()}
 
 
 def _models(job: Job) -> dict[str, Path]:

@@ -208,7 +208,7 @@ def test_a_model_that_is_not_there(plan, small):
     status, _, err = plan(*small, "--nodes", 1)
     assert status == 1
     assert "model.path = model: no config.json there" in err
-    assert "give --model-config FILE" in err
+    assert "`plan` takes --model-config FILE" in err
 
 
 def test_a_published_model_that_is_not_here_has_its_shipped_sizes(plan, monkeypatch):

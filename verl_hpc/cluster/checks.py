@@ -23,13 +23,7 @@ from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizer
 from verl_hpc.section import is_own
 from verl_hpc.sources.cache import repository
 from verl_hpc.sources.files import check_protocol, is_url, list_files
-from verl_hpc.sources.local import (
-    check_whole,
-    local_directory,
-    model_settings,
-    needs_fetch,
-    not_cached,
-)
+from verl_hpc.sources.local import found_models, local_directory, model_settings
 
 
 def check_request(job: Job) -> None:
@@ -174,7 +168,7 @@ def check_paths(job: Job) -> None:
     if not job.site.check_paths:
         return
     if request.program == "train":
-        _check_models(request)
+        found_models(request.config)
     for name, path in inputs(request) if request.program == "train" else ():
         file = outside(job, name, path)
         outside(job, name, str(repository(path)))
@@ -185,15 +179,6 @@ def check_paths(job: Job) -> None:
     image = image_path(request)
     if image is not None and "$" not in str(image) and not image.exists():
         raise ConfigError(f"container.image = {image}: does not exist; build it with containers/")
-
-
-def _check_models(request: Request) -> None:
-    settings = model_settings(request.config)
-    missing = {name: path for name, path in settings.items() if needs_fetch(path)}
-    if missing:
-        raise not_cached(missing)
-    for name, path in settings.items():
-        check_whole(name, local_directory(path))
 
 
 def check_own_code(job: Job) -> None:

@@ -175,6 +175,6 @@ def test_a_variant_that_is_swept_takes_nothing_of_the_files(submit, tmp_path, ca
     loss = {"algorithm": {"loss": {"clip_high": 0.28}}}
     asked = request(tmp_path, site=load_profile(tmp_path / "site.yaml"), run=loss)
     base = replace(asked, config_path=str(tmp_path / "run.yaml"))
-    runs = plan_sweep(base, ["algorithm.loss.name=ppo_clip,gspo"], None, False).runs
+    runs = plan_sweep(base, ["algorithm.loss.name=ppo_clip,gspo"], None).runs
     assert [run.job.request.config.algorithm.loss.clip_high for run in runs] == [0.28, 4e-4]
     assert "dropped with it: algorithm.loss.clip_high" in caplog.text

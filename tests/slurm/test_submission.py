@@ -135,17 +135,6 @@ def run_state(lab, job):
     return job_details(job, lambda words: lab.run(*words))["JobState"]
 
 
-def test_a_sweep_that_has_what_it_was_after_starts_no_other_run(lab, run):
-    goal = ["evaluation.every=1", "evaluation.stop_at=0", "--at-once", "1", "--until-goal"]
-    problems = "data.evaluation={kind: reasoning_gym, task: chain_sum, size: 4, seed: 1}"
-    array, runs = submit_sweep(run, *goal, problems, "--sweep", "seed=0,1,2")
-    over = lambda: run_state(lab, f"{array}_2") == "COMPLETED"  # noqa: E731
-    assert wait_for(over, PATIENCE_S)
-    assert [steps_of(one) > 0 for one in runs] == [True, False, False]
-    log = (runs[2] / f"job/slurm-{array}_2.log").read_text()
-    assert log.endswith(" run 0 has reached the goal: nothing to do\n")
-
-
 def test_a_layout_that_a_search_found_is_what_ranks_train_with(run):
     """One step by --auto, of a run whose own layout no search would choose for a tiny model."""
     own = yaml.safe_load(run.config.read_text()) | {"parallel": {"tensor_parallel": 2}}

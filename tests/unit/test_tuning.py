@@ -87,7 +87,7 @@ def test_the_page_has_no_figures_without_a_page():
     assert [f for f in figures if f not in linked] == []
 
 
-@pytest.mark.parametrize("verb", ["status", "plan", "comm", "report", "doctor"])
+@pytest.mark.parametrize("verb", ["status", "plan", "report", "doctor"])
 def test_verbs_of_the_page_are_verbs(verb, capsys):
     assert re.search(rf"(?:python -m verl_hpc |`){verb}\b", PAGE)
     with pytest.raises(SystemExit) as left:

@@ -6,15 +6,16 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from verl_hpc.cluster.checks import model_directory
+from verl_hpc.cluster.checks import read_models
 from verl_hpc.cluster.hardware import hardware_of
 from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.models import model_files
 from verl_hpc.cluster.profile import PREFIX, Profile, load_profile, parse_site_override
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
-from verl_hpc.layout.architecture import Architecture, read_architecture
+from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.plan import Planner
 from verl_hpc.planner.search.searched_settings import refuse_searched
 from verl_hpc.planner.timing.efficiency_file import read_efficiency
@@ -26,7 +27,7 @@ from verl_hpc.planner.timing.workload import (
     Workload,
     workload_of,
 )
-from verl_hpc.sources.local import SIZES, fetch_command, on_hub, shipped_sentence, shipped_sizes
+from verl_hpc.sources.local import SIZES, shipped_sentence
 
 
 def planner_of(arguments: argparse.Namespace) -> Planner:
@@ -37,7 +38,7 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
     hardware = hardware_of(profile.site, measured=arguments.measured)
     machine = Machine(hardware, read_efficiency(arguments.efficiency, hardware.kind))
     files = _model_files(config, profile, arguments.model_config or ())
-    archs = _read(config, files)
+    archs = read_models(config, files)
     work = work_of(config, arguments.prompt, arguments.response)
     basis = machine.efficiency.basis.of_run(config.rollout.staleness, archs.values()).sentence
     shipped = _shipped(config, files, arguments.model_config or ())
@@ -101,28 +102,12 @@ def architectures(
         ConfigError: a role does not exist, or has no config.json.
         ModelError: a file that cannot be read, or of a family that is not mapped.
     """
-    files = _model_files(config, profile, given)
-    return _read(config, files)
-
-
-def _read(config: RunConfig, files: Mapping[str, Path]) -> dict[str, Architecture]:
-    engines = {name: role.parallel.engine for name, role in config.role_settings.items()}
-    return {name: read_architecture(path, engines[name]) for name, path in files.items()}
+    return read_models(config, _model_files(config, profile, given))
 
 
 def _model_files(config: RunConfig, profile: Profile, words: Sequence[str]) -> dict[str, Path]:
-    """Return the file or directory with each role's sizes."""
-    given = _given(config, words)
     job = plan_job(Request(config, "", (), profile, 1, "1:00:00", Path.cwd()))
-    files = {}
-    for name, role in config.role_settings.items():
-        own = role.model.path != config.model.path
-        path = given.get(name) or (None if own else given.get(""))
-        path = path or model_directory(job, role) or shipped_sizes(role.model.path)
-        if path is None:
-            raise _missing(name, role.model.path, own)
-        files[name] = path
-    return files
+    return model_files(job, _given(config, words))
 
 
 def _shipped(config: RunConfig, files: Mapping[str, Path], words: Sequence[str]) -> list[str]:
@@ -151,15 +136,3 @@ def _given(config: RunConfig, words: Sequence[str]) -> Mapping[str, Path]:
             raise ConfigError(f"--model-config {word}: given twice; one file for each role")
         files[role] = Path(file)
     return files
-
-
-def _missing(role: str, path: str, own: bool) -> ConfigError:
-    setting = f"roles.{role}.path" if own else "model.path"
-    prefix = f"{role}=" if own else ""
-    where = f"; {SIZES}/ has those of some published models"
-    where += f"; or {fetch_command([path])}" if on_hub(path) else ""
-    return ConfigError(
-        f"{setting} = {path}: no config.json there, which has the model's sizes; its config.json "
-        "alone is enough for a family with a layer table (docs/models.md): give --model-config "
-        f"{prefix}FILE{where}"
-    )

@@ -1,4 +1,4 @@
-"""Format a plan for people: the ledger's table, bars, seconds by operator, costs."""
+"""Format a plan for people: the ledger's table, seconds by operator, costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from verl_hpc.planner.timing.step import band_text
 KINDS = ("weights", "gradients", "optimizer", "passes", "rollout", "other")
 """Kinds of memory: training weights, float32 gradients, master weights and moments, memory of a
 pass, all of a rollout engine, and CUDA, NCCL, buffers and holes."""
-LETTERS = dict(zip(KINDS, "wgoprx", strict=True))
 _OF_TERMS: Mapping[str, str] = {
     "weights": "weights",
     "fp8": "weights",
@@ -41,7 +40,6 @@ _OF_TERMS: Mapping[str, str] = {
     ),
 }
 _WIDTH = 100
-_BAR = 64
 _LEAST_SHARE = 0.001
 """Share of a step below which operators are summed in one line."""
 
@@ -53,7 +51,7 @@ def as_text(plan: Plan, everything: bool = False) -> str:
         plan: the plan.
         everything: all terms with their formulas, all assumptions, and why others lost.
     """
-    parts = [_head, _layouts, _verdict, _memory, _bars, _time, _cost, _found]
+    parts = [_head, _layouts, _verdict, _memory, _time, _cost, _found]
     parts += [_terms, _assumptions] if everything else [_said]
     blocks = ["\n".join(part(plan)) for part in parts]
     return "\n\n".join(block for block in blocks if block)
@@ -125,31 +123,6 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-
-
-def _bars(plan: Plan) -> Iterator[str]:
-    phases = plan.ledger.all_phases
-    width = max(len(phase.title) for phase in phases)
-    limit = phases[0].limit_bytes
-    most = max([phase.device_bytes for phase in phases] + ([limit] if limit else []))
-    for phase in phases:
-        yield f"  {phase.title:<{width}} {bar(phase, most, limit)}"
-    legend = "  ".join(f"{letter} {kind}" for kind, letter in LETTERS.items())
-    end = f"  | the device's {limit / GIB:.1f} GiB" if limit else ""
-    yield f"  {'':<{width}} {legend}{end}"
-
-
-def bar(phase: Phase, most: float, limit: int | None, width: int = _BAR) -> str:
-    """Draw a phase's bytes as letters, `width` of them for `most` bytes; `|` is the limit."""
-    text, total = "", 0
-    for kind, size in by_kind(phase).items():
-        total += size
-        text += LETTERS[kind] * (round(width * total / most) - len(text))
-    if limit is None:
-        return text
-    place = round(width * limit / most)
-    line = text.ljust(place)
-    return f"{line[:place]}|{line[place:]}"
 
 
 def _time(plan: Plan) -> Iterator[str]:

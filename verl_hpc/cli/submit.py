@@ -59,11 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run for each value, in one array; repeat it for all combinations",
     )
     add("--at-once", type=int, metavar="N", help="runs of a sweep that are under way at a time")
-    add(
-        "--until-goal",
-        action="store_true",
-        help="once a run of the sweep reaches evaluation.stop_at, start no other",
-    )
     add("--auto", action="store_true", help="choose placement and layouts as plan --search does")
     add("--force", action="store_true", help="submit what does not fit by the memory ledger")
     add("--dry-run", action="store_true", help="print the job with every value's origin")
@@ -109,9 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.sweep:
         return _sweep(arguments, request)
-    for name in ("at_once", "until_goal"):
-        if getattr(arguments, name):
-            raise ConfigError(f"--{name.replace('_', '-')} belongs to --sweep, which is not given")
+    if arguments.at_once is not None:
+        raise ConfigError("--at-once belongs to --sweep, which is not given")
     job = plan_job(request)
     made_by = _made_by(arguments)
     if arguments.auto:
@@ -162,7 +156,7 @@ def _sweep(arguments: argparse.Namespace, base: Request) -> int:
             "`plan --search --write FILE`, and sweep that"
         )
     # Every run is checked before any is submitted.
-    sweep = plan_sweep(base, arguments.sweep, arguments.at_once, arguments.until_goal)
+    sweep = plan_sweep(base, arguments.sweep, arguments.at_once)
     verdicts = []
     for run in sweep.runs:
         check_request(run.job)
@@ -172,7 +166,6 @@ def _sweep(arguments: argparse.Namespace, base: Request) -> int:
     words = _made_by(arguments)
     words += [f"--sweep {shlex.quote(word)}" for word in arguments.sweep]
     words += [f"--at-once {sweep.at_once}"] if sweep.at_once else []
-    words += ["--until-goal"] if sweep.until_goal else []
     array = render_array(sweep, words)
     reports = [
         f"{explain(run.job, ())}\n== memory\n{verdict}\n"

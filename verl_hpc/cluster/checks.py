@@ -23,13 +23,7 @@ from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizer
 from verl_hpc.section import is_own
 from verl_hpc.sources.cache import repository
 from verl_hpc.sources.files import check_protocol, is_url, list_files
-from verl_hpc.sources.local import (
-    check_whole,
-    local_directory,
-    model_settings,
-    needs_fetch,
-    not_cached,
-)
+from verl_hpc.sources.local import found_models, local_directory, model_settings
 
 
 def check_request(job: Job) -> None:
@@ -47,7 +41,7 @@ def check_request(job: Job) -> None:
             f"--nodes {request.nodes} x {per_node} ranks = {request.num_ranks}: {error}"
         ) from None
     models = _models(job)
-    archs = model_archs(job)
+    archs = read_models(config, models)
     first = next(iter(config.role_settings))
     if first in archs:
         run_layouts(config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node)
@@ -56,15 +50,14 @@ def check_request(job: Job) -> None:
     _check_tokenizers(job, models)
 
 
-def model_archs(job: Job) -> dict[str, Architecture]:
-    """Read the architectures of the roles whose models can be read here.
+def read_models(config: RunConfig, files: Mapping[str, Path]) -> dict[str, Architecture]:
+    """Read the architectures of roles from their models' directories or files.
 
     Raises:
-        ModelError: one is of a family that is not mapped.
+        ModelError: a file cannot be read, or is of a family that is not mapped.
     """
-    settings, read = job.request.config.role_settings, cache(read_architecture)
-    directories = _models(job)
-    return {name: read(path, settings[name].parallel.engine) for name, path in directories.items()}
+    settings, read = config.role_settings, cache(read_architecture)
+    return {name: read(path, settings[name].parallel.engine) for name, path in files.items()}
 
 
 def _models(job: Job) -> dict[str, Path]:
@@ -175,7 +168,7 @@ def check_paths(job: Job) -> None:
     if not job.site.check_paths:
         return
     if request.program == "train":
-        _check_models(request)
+        found_models(request.config)
     for name, path in inputs(request) if request.program == "train" else ():
         file = outside(job, name, path)
         outside(job, name, str(repository(path)))
@@ -186,15 +179,6 @@ def check_paths(job: Job) -> None:
     image = image_path(request)
     if image is not None and "$" not in str(image) and not image.exists():
         raise ConfigError(f"container.image = {image}: does not exist; build it with containers/")
-
-
-def _check_models(request: Request) -> None:
-    settings = model_settings(request.config)
-    missing = {name: path for name, path in settings.items() if needs_fetch(path)}
-    if missing:
-        raise not_cached(missing)
-    for name, path in settings.items():
-        check_whole(name, local_directory(path))
 
 
 def check_own_code(job: Job) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from verl_hpc.cluster.checks import model_archs, model_directory
+from verl_hpc.cluster.checks import read_models
 from verl_hpc.cluster.hardware import hardware_of
 from verl_hpc.cluster.job import Job
+from verl_hpc.cluster.models import model_files
 from verl_hpc.cluster.request import Request
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import CPU, NAMES, Hardware
-from verl_hpc.layout.architecture import Architecture, read_architecture
+from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.phase import GIB
 from verl_hpc.planner.plan import Planner, cheapest_change
 from verl_hpc.planner.search.searched_settings import refuse_searched
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.sources.local import shipped_sizes
+from verl_hpc.sources.local import SIZES
 
 FORCE = "--force submits it all the same"
 _UNCHECKED = "memory was not checked"
@@ -44,8 +45,8 @@ def memory_verdict(job: Job, force: bool = False) -> str:
         request.config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node
     )
     told = ledger(request.config, archs, layouts, hardware, counts_peers=True)
-    misfit, files = told.first_misfit, dict.fromkeys(shipped.values())
-    by = f", by the sizes of {', '.join(map(str, files))}" if files else ""
+    misfit = told.first_misfit
+    by = f", by the sizes of {', '.join(map(str, shipped))}" if shipped else ""
     if misfit is None:
         room = f"{(told.least_room_bytes or 0) / GIB:.1f} GiB"
         return f"memory: {room} to spare in every phase{by}"
@@ -83,7 +84,7 @@ def with_best_layout(job: Job, made_by: str) -> Request:
     return replace(request, config=plan.config, record=plan.record(made_by))
 
 
-def _known(job: Job) -> tuple[Hardware, dict[str, Architecture], dict[str, Path]] | str:
+def _known(job: Job) -> tuple[Hardware, dict[str, Architecture], list[Path]] | str:
     """Hardware, models of all roles, and the shipped files that some of them are from; or what is
     not known."""
     site, config = job.site, job.request.config
@@ -98,30 +99,9 @@ def _known(job: Job) -> tuple[Hardware, dict[str, Architecture], dict[str, Path]
             f"site {site.name} does not say how much memory its nodes have (host_memory_gib); set "
             "it to GiB of a node"
         )
-    known, shipped = model_archs(job), _shipped(job)
-    settings = config.role_settings
-    known |= {
-        name: read_architecture(file, settings[name].parallel.engine)
-        for name, file in shipped.items()
-    }
-    archs = {name: known[name] for name in config.role_settings if name in known}
-    missing = [name for name in config.role_settings if name not in archs]
-    if missing:
-        role = config.role_settings[missing[0]]
-        own = role.model.path != config.model.path
-        setting = f"roles.{role.name}.path" if own else "model.path"
-        return (
-            f"no config.json of the {role.name}'s model is seen from here: {setting} = "
-            f"{role.model.path}; give a directory that this node sees, or plan with `plan "
-            "--model-config FILE`"
-        )
-    return hardware, archs, shipped
-
-
-def _shipped(job: Job) -> dict[str, Path]:
-    """Files with the sizes of the roles whose models are not seen from here, of those that are
-    shipped."""
-    roles = job.request.config.role_settings.items()
-    unseen = {name: role.model.path for name, role in roles if model_directory(job, role) is None}
-    files = {name: shipped_sizes(path) for name, path in unseen.items()}
-    return {name: file for name, file in files.items() if file is not None}
+    try:
+        files = model_files(job)
+    except ConfigError as error:
+        return str(error)
+    shipped = dict.fromkeys(file for file in files.values() if file.parent == SIZES)
+    return hardware, read_models(config, files), list(shipped)

@@ -140,7 +140,6 @@ def _submit_array(
     given = [{"run": str(index), "given": one.words} for index, one in enumerate(sweep.runs)]
     directives = array_directives(sweep)
     with writing(sweep.runs[0].job.request, sweep.directory):
-        (sweep.directory / "goal").unlink(missing_ok=True)
         (sweep.directory / "sweep.sbatch").write_text(array, encoding="utf-8")
         (sweep.directory / "sweep.json").write_text(json.dumps(given, indent=1) + "\n", "utf-8")
         return jobs, sbatch(sweep.directory, array, directives, sweep.runs[0].job)

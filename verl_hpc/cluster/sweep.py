@@ -3,7 +3,6 @@
 runs/NAME/sweep.sbatch   the array's script, which calls the scripts of its runs
 runs/NAME/sweep.json     what each run was given
 runs/NAME/0, 1, ...      run directories like any other
-runs/NAME/goal           the number of the first run that reached its goal
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ class Sweep:
     runs: tuple[SweepRun, ...]
     at_once: int | None
     """Runs that may be under way at a time; None leaves that to Slurm."""
-    until_goal: bool
-    """Once a run has reached its goal, those that have not started do nothing."""
 
 
 def combinations(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
@@ -76,9 +73,7 @@ def combinations(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
     return combinations
 
 
-def plan_sweep(
-    base: Request, sweeps: Sequence[str], at_once: int | None, until_goal: bool
-) -> Sweep:
+def plan_sweep(base: Request, sweeps: Sequence[str], at_once: int | None) -> Sweep:
     """Decide what every run is; `base` is the run without the swept fields.
 
     Raises:
@@ -90,8 +85,6 @@ def plan_sweep(
         raise ConfigError("--sweep with --script-only: a sweep's script calls those of its runs")
     if at_once is not None and at_once < 1:
         raise ConfigError(f"--at-once {at_once}: at least 1")
-    if until_goal and base.config.evaluation.stop_at is None:
-        raise ConfigError("--until-goal: the run has no goal; set evaluation.stop_at=SCORE")
     place = base.config.run_directory
     runs: list[SweepRun] = []
     for index, words in enumerate(combinations(sweeps)):
@@ -99,7 +92,7 @@ def plan_sweep(
         config = with_local_models(load_config(base.config_path, overrides))
         request = replace(base, config=config, overrides=overrides, in_array=True)
         runs.append(SweepRun(words, plan_job(request)))
-    return Sweep(base.run_directory, tuple(runs), at_once, until_goal)
+    return Sweep(base.run_directory, tuple(runs), at_once)
 
 
 def array_directives(sweep: Sweep) -> list[Setting]:
@@ -118,27 +111,10 @@ def render_array(sweep: Sweep, made_by: Sequence[str]) -> str:
     what = f"{len(sweep.runs)} runs, each {first.title.partition(': ')[2]}"
     lines = [shebang(first), f"# {sweep.directory.name}: {what}"]
     lines += [*made_by_lines(made_by), *directive_lines(array_directives(sweep)), ""]
-    lines += [f"SWEEP={expandable(str(sweep.directory))}", 'RUN="$SWEEP/$SLURM_ARRAY_TASK_ID"']
-    call = f'bash {"-l " if first.site.login_shell else ""}"$RUN/job/job.sbatch"'
-    lines += _until_goal(call) if sweep.until_goal else [f"exec {call}"]
+    bash = "bash -l" if first.site.login_shell else "bash"
+    lines += [f"SWEEP={expandable(str(sweep.directory))}"]
+    lines += [f'exec {bash} "$SWEEP/$SLURM_ARRAY_TASK_ID/job/job.sbatch"']
     return "\n".join(lines) + "\n"
-
-
-def _until_goal(call: str) -> list[str]:
-    return [
-        'if [ -e "$SWEEP/goal" ]; then',
-        '    echo "$(date +%FT%T) run $(cat "$SWEEP/goal") has reached the goal: nothing to do"',
-        "    exit 0",
-        "fi",
-        "# TERM must not end this shell before the run's own has ended.",
-        "trap : TERM",
-        call,
-        "rc=$?",
-        'if grep -qs \'"state": "goal reached"\' "$RUN/facts.json"; then',
-        '    echo "$SLURM_ARRAY_TASK_ID" >"$SWEEP/goal"',
-        "fi",
-        'exit "$rc"',
-    ]
 
 
 def table(sweep: Sweep) -> str:

@@ -12,7 +12,7 @@ from verl_hpc.config.explain import explain
 from verl_hpc.config.foreign import MIGRATE, is_foreign
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.config.run import RunConfig
-from verl_hpc.config.tree import MOST_BYTES, override, parse_override, read_tree
+from verl_hpc.config.tree import override, parse_override, read_tree
 from verl_hpc.errors import ConfigError
 
 
@@ -56,15 +56,5 @@ def parse_config(tree: Mapping[str, Any], origin: str = "config") -> RunConfig:
 
 
 def dump_config(config: RunConfig) -> str:
-    """The resolved configuration as YAML; `load_config` of it gives the same run.
-
-    Raises:
-        ConfigError: no file may be that long.
-    """
-    text = write_yaml(config.model_dump(mode="json"))
-    if len(text.encode()) > MOST_BYTES:
-        raise ConfigError(
-            f"the configuration has more than {MOST_BYTES} bytes once it is resolved, which no run "
-            "reads; shorten its lists and options"
-        )
-    return text
+    """The resolved configuration as YAML; `load_config` of it gives the same run."""
+    return write_yaml(config.model_dump(mode="json"))

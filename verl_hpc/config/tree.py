@@ -10,16 +10,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from verl_hpc.config.explain import shown
-from verl_hpc.config.plain_yaml import DEEPEST, depth, read_yaml
+from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.config.replaced import drop_replaced
 from verl_hpc.errors import ConfigError
 
 INCLUDE = "include"
 """Key of a list of files, relative to the one that names them, that are merged in below it."""
-MOST_BYTES = 256 * 1024
-"""Most bytes of one file; reading takes a second for each 100 kB."""
-_MOST_FILES = 100
-"""Most files that are read, repeated ones included: a few includes can expand to billions."""
 
 
 def read_tree(path: Path, model: type[BaseModel] | None = None) -> dict[str, Any]:
@@ -32,27 +28,19 @@ def read_tree(path: Path, model: type[BaseModel] | None = None) -> dict[str, Any
         model: the model of the settings, which knows their variants; None if they have none.
 
     Raises:
-        ConfigError: missing or malformed files, too many of them, and files that include each other
-            in a circle.
+        ConfigError: missing or malformed files, and files that include each other in a circle.
     """
-    return _read_tree(path, model, (), [])
+    return _read_tree(path, model, ())
 
 
 def _read_tree(
-    path: Path, model: type[BaseModel] | None, chain: tuple[Path, ...], files: list[Path]
+    path: Path, model: type[BaseModel] | None, chain: tuple[Path, ...]
 ) -> dict[str, Any]:
     """Read a file and those that it includes.
 
     Args:
         chain: the files that include each other down to this one.
-        files: all that were read before, and after the call those read here.
     """
-    files.append(path)
-    if len(files) > _MOST_FILES:
-        raise ConfigError(
-            f"{files[0]}: more than {_MOST_FILES} files are read for its {INCLUDE}, {path} among "
-            "them; include fewer, and each once"
-        )
     try:
         resolved = path.resolve()
         if resolved in chain:
@@ -72,7 +60,7 @@ def _read_tree(
         raise ConfigError(f"{path}: expected settings as `name: value`, found {kind}")
     merged: dict[str, Any] = {}
     for name in _includes(path, tree.pop(INCLUDE, None)):
-        included = _read_tree(path.parent / name, model, (*chain, resolved), files)
+        included = _read_tree(path.parent / name, model, (*chain, resolved))
         _merge(merged, included, model, f"what {path} includes")
     _merge(merged, tree, model, f"what {path} includes")
     return merged
@@ -81,11 +69,7 @@ def _read_tree(
 def _read(path: Path) -> bytes:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ConfigError(f"{path}: not a file, and reading it may never end; copy it into one")
-    with path.open("rb") as file:
-        text = file.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise ConfigError(f"{path}: more than {MOST_BYTES} bytes; give the path of a YAML file")
-    return text
+    return path.read_bytes()
 
 
 def _includes(path: Path, names: Any) -> list[str]:
@@ -188,10 +172,8 @@ def put(tree: dict[str, Any], name: str, value: Any) -> None:
     A section is merged with the one that is there, setting by setting, as that of a file is.
 
     Raises:
-        ConfigError: a section of the name is a value, or the tree gets deeper than a file may be.
+        ConfigError: a section of the name is a value.
     """
-    if name.count(".") + 1 + depth(value) > DEEPEST:
-        raise ConfigError(f"override {shown(name)}: makes more than {DEEPEST} levels of settings")
     *sections, field = name.split(".")
     for section in sections:
         node = tree.setdefault(section, {})

@@ -47,12 +47,12 @@ class Device:
     """Why a promised GPU cannot be used."""
 
 
-def nodes_are_without_gpus(environ: Mapping[str, str] = os.environ) -> bool:
+def nodes_are_without_gpus() -> bool:
     """Whether the site profile says `gpus_per_node: 0`.
 
     Slurm promises the GPUs of a node to a job that has the node for itself, whoever asked for them.
     """
-    return environ.get(GPUS_PER_NODE) == "0"
+    return os.environ.get(GPUS_PER_NODE) == "0"
 
 
 def promise_of_gpus(environ: Mapping[str, str] = os.environ) -> str | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
-import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,8 @@ from verl_hpc.sources.cache import HubName, hf_cache, modelscope_caches, parse_n
 
 INDEX = "model.safetensors.index.json"
 _SMALL = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
-_WEIGHTS = ("model.safetensors", "adapter_model.safetensors")
+_WEIGHTS = ("model.safetensors", "model-*.safetensors", "adapter_model.safetensors")
 _OTHER_WEIGHTS = ("pytorch_model*.bin", "*.gguf", "*.pth")
-_GB = 1e9
 
 
 @dataclass(frozen=True)
@@ -65,81 +62,46 @@ def _checked(directory: Path) -> Fetched:
 
 def _from_hf(name: HubName) -> Path:
     try:
-        from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+        from huggingface_hub import HfApi, snapshot_download
     except ImportError:
         raise ModelError(
             f"{name}: fetching needs the package huggingface_hub; install it here, or bring the "
             "model's directory by other means and give its path"
         ) from None
-    cache = hf_cache()
     with _readable_errors(name):
-        info = HfApi().model_info(name.repo, revision=name.revision, files_metadata=True)
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
-        shards: list[str] = []
-        if INDEX in sizes:
-            index = hf_hub_download(name.repo, INDEX, revision=info.sha, cache_dir=cache)
-            shards = _shards(Path(index))
-        wanted = wanted_files(name, sizes, shards)
-        _check_room(name, cache, wanted, sizes)
+        info = HfApi().model_info(name.repo, revision=name.revision)
+        files = wanted_files(name, [file.rfilename for file in info.siblings or []])
         # A branch's or a tag's name is recorded with the commit that it is now.
         revision = name.revision or "main"
-        patterns = [_literal(file) for file in wanted]
         directory = snapshot_download(
-            name.repo, revision=revision, cache_dir=cache, allow_patterns=patterns
+            name.repo, revision=revision, cache_dir=hf_cache(), allow_patterns=files
         )
     return Path(directory)
 
 
-def wanted_files(name: HubName, sizes: Mapping[str, int], shards: list[str]) -> list[str]:
+def wanted_files(name: HubName, files: Iterable[str]) -> list[str]:
     """Files of a repository that a run reads: none below a folder, and no second copy of weights.
 
     Args:
         name: for messages.
-        sizes: bytes of all files.
-        shards: files that the index names.
+        files: all files of the repository.
 
     Raises:
-        ModelError: weights only in other formats, or files of the index that are missing.
+        ModelError: weights only in other formats, or nothing that a run would read.
     """
-    top = [file for file in sizes if "/" not in file]
-    weights = shards or [file for file in _WEIGHTS if file in top]
-    if missing := sorted(set(shards) - set(top)):
-        raise ModelError(f"{name}: {INDEX} names files that are not there: {', '.join(missing)}")
-    others = [f for f in top if any(fnmatch.fnmatch(f, p) for p in _OTHER_WEIGHTS)]
+    top = [file for file in files if "/" not in file]
+    weights, others, small = (
+        sorted(file for file in top if any(fnmatch(file, pattern) for pattern in patterns))
+        for patterns in (_WEIGHTS, _OTHER_WEIGHTS, _SMALL)
+    )
     if others and not weights:
         raise ModelError(
-            f"{name}: no safetensors in it, only {', '.join(sorted(others)[:3])}; convert it with "
+            f"{name}: no safetensors in it, only {', '.join(others[:3])}; convert it with "
             "transformers' save_pretrained, and give the directory's path"
         )
-    small = [file for file in top if any(fnmatch.fnmatch(file, p) for p in _SMALL)]
     if not small and not weights:
         raise ModelError(f"{name}: no file in it that a run would read")
     return sorted({*small, *weights})
-
-
-def _shards(index: Path) -> list[str]:
-    try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        return sorted({str(name) for name in names})
-    except (OSError, ValueError, KeyError, AttributeError):
-        raise ModelError(f"{index}: damaged; it must give each tensor the name of a file") from None
-
-
-def _literal(file: str) -> str:
-    """A pattern that this name alone matches."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in file)
-
-
-def _check_room(name: HubName, cache: Path, files: list[str], sizes: Mapping[str, int]) -> None:
-    there = next(path for path in (cache, *cache.parents) if path.exists())
-    blobs = cache / f"models--{name.repo.replace('/', '--')}" / "blobs"
-    held = sum(file.stat().st_size for file in blobs.glob("*")) if blobs.is_dir() else 0
-    needed, free = sum(sizes[file] for file in files) - held, shutil.disk_usage(there).free
-    if needed > free:
-        raise ModelError(
-            f"{name}: {needed / _GB:,.1f} GB are to be fetched, and {there} has {free / _GB:,.1f} "
-            "GB left; make room, or set HF_HOME to a larger file system, here and in jobs"
-        )
 
 
 @contextmanager
@@ -168,9 +130,14 @@ def _readable_errors(name: HubName) -> Iterator[None]:
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
         raise _no_answer(name, constants.ENDPOINT, error) from None
     except Exception as error:  # the client's library has errors of its own for networks
-        if not type(error).__module__.startswith(("httpx", "httpcore", "requests")):
-            raise
-        raise _no_answer(name, constants.ENDPOINT, error) from None
+        if type(error).__module__.startswith(("httpx", "httpcore", "requests")):
+            raise _no_answer(name, constants.ENDPOINT, error) from None
+        if isinstance(error, OSError):
+            raise ModelError(
+                f"{name}: cannot be written into {hf_cache()} ({error.strerror}); make room, or "
+                "set HF_HOME to a larger file system, here and in jobs"
+            ) from None
+        raise
 
 
 def _no_answer(name: HubName, endpoint: str, error: Exception) -> ModelError:

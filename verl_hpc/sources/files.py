@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import DataError
-from verl_hpc.sources.local import put_settings
 
 T = TypeVar("T")
 
@@ -163,8 +162,3 @@ def found_files(config: RunConfig) -> dict[str, list[str]]:
         for name, source in config.sources.items()
         if isinstance(source, FilesConfig)
     }
-
-
-def use_files(config: RunConfig, files: Mapping[str, list[str]]) -> RunConfig:
-    """Replace the paths of a run's data sets by the files of `found_files`."""
-    return put_settings(config, files)

@@ -68,14 +68,9 @@ def found_models(config: RunConfig) -> dict[str, str]:
         raise not_cached(missing)
     named = {name: text for name, text in settings.items() if on_hub(text)}
     directories = {name: local_directory(text) for name, text in named.items()}
-    for name, directory in directories.items():
-        check_whole(name, directory)
+    for name, text in settings.items():
+        check_whole(name, local_directory(text))
     return directories
-
-
-def use_models(config: RunConfig, directories: Mapping[str, str]) -> RunConfig:
-    """Replace a run's names of models by the directories of `found_models`."""
-    return put_settings(config, directories)
 
 
 def needs_fetch(text: str) -> bool:

@@ -24,9 +24,9 @@ from verl_hpc.runtime.one_rank import LocalControl as LocalControl
 EMBEDDING = "model.embed_tokens.weight"
 
 
-def tiny_architecture(vocab_size: int = 12, hidden_size: int = 6) -> Architecture:
+def tiny_architecture() -> Architecture:
     """Return sizes for a model of this module; it has no layers, whose sizes do not matter."""
-    return Architecture("llama", 1, hidden_size, 8, 2, 1, 3, vocab_size, False, dtype="float32")
+    return Architecture("llama", 1, 6, 8, 2, 1, 3, 12, False, dtype="float32")
 
 
 class TinyModel(torch.nn.Module):

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from verl_hpc.data.split import is_held_out
-from verl_hpc.testing.task_files import task_main, write_rows
+from verl_hpc.testing.task_files import task_main, write_files
 
 SIDE, CELLS = 64, 4
 """Pixels of a side of an image, and cells along it."""
@@ -54,16 +54,8 @@ def rows(num_rows: int, seed: str, *, held_out: bool) -> Iterator[dict[str, obje
 
 
 def write(directory: Path, seed: int) -> str:
-    """Write all files; return what they hold.
-
-    Raises:
-        FileExistsError: one of them exists.
-    """
-    for name, num_rows in ROWS.items():
-        held_out = name == "evaluation"
-        drawn = rows(num_rows, name if held_out else f"{name} {seed}", held_out=held_out)
-        write_rows(directory / f"{name}.jsonl", drawn)
-    return ", ".join(f"{directory / name}.jsonl: {count} rows" for name, count in ROWS.items())
+    """Write all files; see `write_files`."""
+    return write_files(directory, seed, ROWS, rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

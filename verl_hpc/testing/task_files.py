@@ -20,6 +20,30 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
+def write_files(
+    directory: Path,
+    seed: int,
+    num_rows: Mapping[str, int],
+    draw: Callable[..., Iterable[Mapping[str, object]]],
+) -> str:
+    """Write the files of a task by their names; return what they hold.
+
+    Args:
+        directory: where the files go.
+        seed: seed of the training files; those of evaluation are the same for every seed.
+        num_rows: rows of each file.
+        draw: makes rows from their number, the text of a seed, and whether they are held out.
+
+    Raises:
+        FileExistsError: one of them exists.
+    """
+    for name, count in num_rows.items():
+        held_out = name == "evaluation"
+        drawn = draw(count, name if held_out else f"{name} {seed}", held_out=held_out)
+        write_rows(directory / f"{name}.jsonl", drawn)
+    return ", ".join(f"{directory / name}.jsonl: {count} rows" for name, count in num_rows.items())
+
+
 def task_main(
     program: str,
     description: str | None,

@@ -99,15 +99,7 @@ _FAMILIES: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] =
 
 
 def make_vision_model(
-    directory: str | Path,
-    family: str,
-    *,
-    seed: int = 0,
-    noise: float = 0.0,
-    phrases: Sequence[str] = (),
-    text: Mapping[str, Any] | None = None,
-    tower: Mapping[str, Any] | None = None,
-    processor: Mapping[str, Any] | None = None,
+    directory: str | Path, family: str, *, seed: int = 0, noise: float = 0.0
 ) -> Path:
     """Write config, random weights, a tokenizer and a processor to `directory`.
 
@@ -115,8 +107,6 @@ def make_vision_model(
         family: one of `WITH_IMAGES` of `layout.not_mapped`.
         seed: of the random weights.
         noise: standard deviation of noise on every parameter.
-        phrases: texts that are one token each; every other byte is a token.
-        text, tower, processor: fields that differ from those of the family here.
     """
     import torch
     from transformers import AutoConfig, AutoModelForImageTextToText
@@ -126,8 +116,8 @@ def make_vision_model(
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
     of_text, of_tower, of_processor = _FAMILIES[family]
-    size = save_tokenizer(target, (*_TOKENS, *phrases))
-    _save_processor(target, family, of_processor | dict(processor or {}))
+    size = save_tokenizer(target, _TOKENS)
+    _save_processor(target, family, of_processor)
     fields = {
         "vocab_size": size,
         "hidden_size": 64,
@@ -142,8 +132,8 @@ def make_vision_model(
         "pad_token_id": None,
         "tie_word_embeddings": False,
     }
-    fields |= of_text | dict(text or {})
-    tower_fields = {"hidden_size": 64, "intermediate_size": 96} | of_tower | dict(tower or {})
+    fields |= of_text
+    tower_fields = {"hidden_size": 64, "intermediate_size": 96} | of_tower
     if family != "gemma3":
         tower_fields["out_hidden_size"] = fields["hidden_size"]
     config = AutoConfig.for_model(
@@ -152,7 +142,7 @@ def make_vision_model(
         vision_config=tower_fields,
         tie_word_embeddings=False,
         eos_token_id=0,
-        **_ids(family, of_processor | dict(processor or {})),
+        **_ids(family, of_processor),
     )
     config.dtype = torch.float32
     with torch.random.fork_rng(devices=[]):

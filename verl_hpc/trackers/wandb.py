@@ -8,7 +8,7 @@ from verl_hpc.tracker import Label, OfflineRun, Sink, TrackedRun, Tracker, set_d
 
 
 class Wandb(Tracker):
-    """Weights & Biases, without a network: RUN/wandb has what `python -m verl_hpc sync RUN` uploads
+    """Weights & Biases, without a network: `wandb sync RUN/wandb/offline-run-*` uploads it
     from a login node. Each start of a run is a run there, all in the group of the run's name."""
 
     module = package = "wandb"
@@ -17,7 +17,7 @@ class Wandb(Tracker):
     entity: Label | None = None
     """User or team; null is that of the key that uploads."""
     mode: Literal["offline"] = "offline"
-    """Ranks need no network and no key; `sync` has both."""
+    """Ranks need no network and no key; `wandb sync` has both."""
 
     def open(self, run: TrackedRun) -> Sink:
         """Begin a run that holds the metrics and the resolved configuration, and nothing of this

@@ -31,8 +31,8 @@ from verl_hpc.runtime.garbage import resume_collection
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals, StopFlag
-from verl_hpc.sources.files import found_files, use_files
-from verl_hpc.sources.local import found_models, use_models
+from verl_hpc.sources.files import found_files
+from verl_hpc.sources.local import found_models, put_settings
 from verl_hpc.trainer.build import plan_run
 from verl_hpc.trainer.build_roles import build_engines
 from verl_hpc.trainer.context import RunContext
@@ -84,7 +84,7 @@ def _with_models(session: Session, config: RunConfig) -> RunConfig:
     and nodes may see that at different times."""
     control = session.control
     found = control.together(lambda: found_models(config) if session.world.rank == 0 else {})
-    return use_models(config, control.broadcast(found))
+    return put_settings(config, control.broadcast(found))
 
 
 def _with_files(session: Session, config: RunConfig) -> RunConfig:
@@ -92,7 +92,7 @@ def _with_files(session: Session, config: RunConfig) -> RunConfig:
     see a file that is being written at another time."""
     control = session.control
     found = control.together(lambda: found_files(config) if session.world.rank == 0 else {})
-    return use_files(config, control.broadcast(found))
+    return put_settings(config, control.broadcast(found))
 
 
 def _write_rows(session: Session, config: RunConfig) -> None:

@@ -67,13 +67,10 @@ def test_train_is_a_program_too_as_verls_tutorials_call_it(monkeypatch, capsys):
 
 
 NOWHERE = "there/is/no such thing"
-NAMED = (
-    "budget dashboard fetch generations hang list logs migrate overlap report save status stop sync"
-)
+NAMED = "budget dashboard fetch generations hang list logs migrate overlap report save status stop"
 """Verbs that take a name alone."""
 BAD_INPUT = {verb: [NOWHERE] for verb in NAMED.split()} | {
     "attach": [NOWHERE, "--rank", "1"],
-    "comm": ["--config", NOWHERE],
     "config": ["--explain", NOWHERE],
     "doctor": ["--cluster", NOWHERE],
     "export": ["--step", NOWHERE, "--out", "model"],

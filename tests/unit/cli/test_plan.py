@@ -8,7 +8,7 @@ import yaml
 
 from tests.unit.cluster.requests import ROOT, RUN, SITE, write
 from verl_hpc.cli.main import main
-from verl_hpc.cli.plan_text import KINDS, LETTERS, bar, by_kind
+from verl_hpc.cli.plan_text import KINDS, by_kind
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import KINDS as GPUS
@@ -208,7 +208,7 @@ def test_a_model_that_is_not_there(plan, small):
     status, _, err = plan(*small, "--nodes", 1)
     assert status == 1
     assert "model.path = model: no config.json there" in err
-    assert "give --model-config FILE" in err
+    assert "`plan` takes --model-config FILE" in err
 
 
 def test_a_published_model_that_is_not_here_has_its_shipped_sizes(plan, monkeypatch):
@@ -249,15 +249,6 @@ def test_kinds_lose_no_byte():
     terms = {"a.weights": 1, "a.masters": 2, "rollout.weights": 4, "context": 8, "a.logits": 16}
     found = by_kind(Phase("load", "", 0, terms, {}, None, None))
     assert [*found.items()] == [*zip(KINDS, (1, 0, 2, 16, 4, 8), strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("limit", "most", "text"),
-    [(None, 100, "xxxxx"), (100, 100, "xxxxx     |"), (40, 100, "xxxx|x"), (50, 100, "xxxxx|")],
-)
-def test_a_bar_with_its_limit(limit, most, text):
-    assert LETTERS["other"] == "x"
-    assert bar(Phase("load", "", 0, {"context": 50}, {}, limit, None), most, limit, 10) == text
 
 
 def test_only_cores_exceed_their_peak(tmp_path):

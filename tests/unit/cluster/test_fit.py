@@ -42,20 +42,20 @@ SWEEP = ("--sweep", "parallel.tensor_parallel=1,8", "rollout.tensor_parallel=4")
 CORES = {"site": CPU_SITE | {"host_memory_gib": 16}}
 LARGE = {"model": "Llama-3.1-405B-Instruct"}
 NOT_CHECKED = "memory was not checked: "
-NONE_SEEN = "no config.json of the actor's model is seen from here"
+NONE_SEEN = "model.path = model: no config.json there"
 OUTCOMES = {
     "room": (FITTING, {}, 0, ["== memory\nmemory: ", "GiB to spare in every phase"]),
     "which GPUs": (["site.gpu=null", UNSPLIT], {}, 0,
                    [NOT_CHECKED + "site here does not say which GPUs its nodes have (gpu)"]),
     "no model": ([], {"model": None}, 0, [NOT_CHECKED + NONE_SEEN]),
     "no model of a role": ([*FITTING, "roles.reward.path=elsewhere"], {}, 0,
-                           [NOT_CHECKED + "no config.json of the reward's model"]),
+                           [NOT_CHECKED + "roles.reward.path = elsewhere: no config.json there"]),
     "cores": ([], {"site": CPU_SITE}, 0, ["how much memory its nodes have"]),
     "known cores": ([], CORES, 1, ["it does not fit on 2 x 2 cpu"]),
     "a sweep, run by run": (SWEEP, {}, 1, ["it does not fit"]),
     "a sweep by force": ([*SWEEP, "--force"], {}, 0, ["and is forced"]),
     "auto, no model": (["--auto"], {"model": None}, 1,
-                       [f"{NONE_SEEN}: model.path = model; give", "`plan --search --write FILE`"]),
+                       [NONE_SEEN, "`plan --search --write FILE`"]),
     "auto, too large": (["--auto"], LARGE, 1, ["nothing fits on 8 ranks of A100-40"]),
     "auto, a sweep": (["--auto", "--sweep", "seed=1,2"], {}, 1, ["--auto with --sweep"]),
     "auto, a script": (["--auto"], {"way": "--script-only"}, 1, ["--auto with --script-only"]),

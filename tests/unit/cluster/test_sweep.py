@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import time
 from dataclasses import replace
 
 import pytest
@@ -17,11 +16,8 @@ from verl_hpc.cluster.sweep import combinations, plan_sweep
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.find import runs_below
 from verl_hpc.runs.jobs import read_jobs
-from verl_hpc.runs.logs.read import TIME_FORMAT
 
 SWEEP = ["--sweep", "optimizer.lr=1e-6,3e-6", "--sweep", "seed=4,5"]
-GOAL = ["evaluation.stop_at=0.5", "evaluation.every=1"]
-GOAL.append("data.evaluation={kind: reasoning_gym, task: a, size: 1}")
 NO_COPY = "site.code=installed"
 
 
@@ -64,11 +60,9 @@ def test_words_that_are_no_sweep(sweeps, complaint):
         (["--sweep", "optimizer.rl=1,2"], "did you mean lr"),
         (["--sweep", "optimizer.lr=1,-2"], "optimizer.lr = -2"),
         ([*SWEEP, "--at-once", "0"], "at least 1"),
-        ([*SWEEP, "--until-goal"], "set evaluation.stop_at"),
         ([*SWEEP, "--resume-by", "chain"], "restarts by requeue"),
         ([*SWEEP, "--script-only"], "calls those of its runs"),
         (["--at-once", "2"], "belongs to --sweep"),
-        (["--until-goal"], "belongs to --sweep"),
     ],
 )
 def test_what_cannot_be_submitted(submit, words, complaint, capsys):
@@ -100,22 +94,6 @@ def test_runs_are_runs_like_any_other(submit, cluster, tmp_path, monkeypatch):  
     assert script == (sweep / "sweep.sbatch").read_text()
     assert f"#SBATCH --output={sweep}/%a/job/slurm-%A_%a.log\n" in script
     assert shellcheck(sweep / "sweep.sbatch") == ""
-
-
-def test_after_the_goal_no_other_run_starts(submit, cluster, tmp_path, monkeypatch):  # noqa: F811
-    ask_squeue(cluster)
-    assert submit(*SWEEP, "--until-goal", *GOAL, NO_COPY) == 0
-    sweep = tmp_path / "runs/run"
-    assert shellcheck(sweep / "sweep.sbatch") == ""
-    for index, state in enumerate(("finished", "goal reached", "finished")):
-        facts = f"""echo '{{"state": "{state}"}}' >{sweep}/{index}/facts.json"""
-        (sweep / f"{index}/job/job.sbatch").write_text(f"echo ran; {facts}; exit {index}")
-    assert run_of(sweep, 0) == (0, "ran\n")
-    assert run_of(sweep, 1) == (1, "ran\n")
-    status, said = run_of(sweep, 2)
-    said_at, _, text = said.partition(" ")
-    assert (status, text) == (0, "run 1 has reached the goal: nothing to do\n")
-    assert time.strptime(said_at, TIME_FORMAT)
 
 
 def run_of(sweep, index, **variables):
@@ -184,9 +162,8 @@ def test_who_may_read_a_sweep(submit, cluster, tmp_path, login, site):  # noqa: 
         assert path.stat().st_mode & 0o777 == full & ~int(site, 8), path
 
 
-@pytest.mark.parametrize("goal", [[], ["--until-goal", *GOAL]])
-def test_a_login_shell_runs_each_run(submit, cluster, tmp_path, goal):  # noqa: F811
-    assert submit(*SWEEP, *goal, NO_COPY, "site.login_shell=true") == 0
+def test_a_login_shell_runs_each_run(submit, cluster, tmp_path):  # noqa: F811
+    assert submit(*SWEEP, NO_COPY, "site.login_shell=true") == 0
     sweep = tmp_path / "runs/run"
     assert shellcheck(sweep / "sweep.sbatch") == ""
     (tmp_path / ".bash_profile").write_text("module() { echo module $*; }\n")
@@ -198,6 +175,6 @@ def test_a_variant_that_is_swept_takes_nothing_of_the_files(submit, tmp_path, ca
     loss = {"algorithm": {"loss": {"clip_high": 0.28}}}
     asked = request(tmp_path, site=load_profile(tmp_path / "site.yaml"), run=loss)
     base = replace(asked, config_path=str(tmp_path / "run.yaml"))
-    runs = plan_sweep(base, ["algorithm.loss.name=ppo_clip,gspo"], None, False).runs
+    runs = plan_sweep(base, ["algorithm.loss.name=ppo_clip,gspo"], None).runs
     assert [run.job.request.config.algorithm.loss.clip_high for run in runs] == [0.28, 4e-4]
     assert "dropped with it: algorithm.loss.clip_high" in caplog.text

@@ -118,13 +118,14 @@ def test_a_token_is_sent_and_written_nowhere(hub, run, tmp_path):
 def test_what_cannot_be_fetched(hub, run):
     assert "no such repository, or it is private" in run("Org/Nothing").stderr
     assert "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set" in run(NAME, HF_HUB_OFFLINE="1").stderr
+    assert "cannot be written into /dev/null/hub" in run(NAME, HF_HOME="/dev/null").stderr
     nobody = run(NAME, HF_ENDPOINT="http://127.0.0.1:9").stderr
     assert "http://127.0.0.1:9 does not give it" in nobody
     assert "Traceback" not in nobody
 
 
-def wanted(*names, shards=()):
-    return wanted_files(parse_name(NAME), dict.fromkeys(names, 1), list(shards))
+def wanted(*names):
+    return wanted_files(parse_name(NAME), names)
 
 
 def test_files_that_are_wanted():
@@ -137,16 +138,15 @@ def test_files_that_are_wanted():
 
 
 @pytest.mark.parametrize(
-    ("names", "shards", "told"),
+    ("names", "told"),
     [
-        (["config.json", "pytorch_model.bin"], [], "no safetensors in it, only pytorch_model.bin"),
-        (["config.json"], ["model-1.safetensors"], "names files that are not there: model-1.safe"),
-        (["README.md"], [], "no file in it that a run would read"),
+        (["config.json", "pytorch_model.bin"], "no safetensors in it, only pytorch_model.bin"),
+        (["README.md"], "no file in it that a run would read"),
     ],
 )
-def test_repositories_that_no_run_can_read(names, shards, told):
+def test_repositories_that_no_run_can_read(names, told):
     with pytest.raises(ModelError, match=told):
-        wanted(*names, shards=shards)
+        wanted(*names)
 
 
 def test_modelscope_without_its_package(monkeypatch):

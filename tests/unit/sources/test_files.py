@@ -14,7 +14,8 @@ from verl_hpc.data.fingerprint import fingerprint
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
 from verl_hpc.sources import files as stores
-from verl_hpc.sources.files import check_protocol, found_files, list_files, use_files
+from verl_hpc.sources.files import check_protocol, found_files, list_files
+from verl_hpc.sources.local import put_settings
 
 
 @pytest.fixture(params=["here", "store"])
@@ -58,7 +59,7 @@ def test_a_run_reads_its_directories_as_files_of_one_rank(root):
     train = {"kind": "files", "paths": [root, f"{root}/below/c.jsonl"]}
     config = parse(data__train=train)
     files = found_files(config)
-    used = use_files(config, files).data.train
+    used = put_settings(config, files).data.train
     assert files == {"data.train.paths": used.paths} and len(used.paths) == 3
     source = open_source(used)
     assert [p.prompt for p in source] == [p.prompt for p in open_source(config.data.train)]

@@ -13,8 +13,8 @@ from verl_hpc.sources.local import (
     found_models,
     model_settings,
     needs_fetch,
+    put_settings,
     required_directory,
-    use_models,
     with_local_models,
 )
 
@@ -54,11 +54,11 @@ def test_names_become_directories_and_everything_else_stays(cache, tmp_path):
     directories = dict(zip(names, map(str, (base, words, adapter, judge)), strict=True))
     assert found_models(asked) == directories
     made = with_local_models(asked)
-    assert made == use_models(asked, directories)
+    assert made == put_settings(asked, directories)
     assert model_settings(made) == directories
     assert made.model_fields_set == asked.model_fields_set
     assert COMMIT in dump_config(made)
-    assert use_models(made, model_settings(asked)) == asked
+    assert put_settings(made, model_settings(asked)) == asked
     assert with_local_models(made) == made
     assert found_models(made) == {}
 

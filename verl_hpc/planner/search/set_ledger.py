@@ -16,9 +16,9 @@ from verl_hpc.placement.bases import shared_bases
 from verl_hpc.placement.layouts import Groups, RunLayouts
 from verl_hpc.planner.memory.ledger import Ledger
 from verl_hpc.planner.memory.rollout import rollout_shape
-from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.search.cuts import Cut
 from verl_hpc.planner.search.pareto_front import Option
+from verl_hpc.planner.shape import RoleShape
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.workload import Workload
 

@@ -12,12 +12,13 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.link_model import predicted_seconds
 from verl_hpc.layout.quantization import mean_item_bytes
+from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.refit_plan import refit_plans
 from verl_hpc.planner.shape import RoleShape
 from verl_hpc.planner.timing.cost import Cost, times, together
 from verl_hpc.planner.timing.generation import Engines, generate_cost
-from verl_hpc.planner.timing.machine import Machine, element_size
+from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.operators import Work
 from verl_hpc.planner.timing.passes import (
     infer_cost,
@@ -185,7 +186,7 @@ def merging_cost(machine: Machine, refit: Refit) -> Cost:
     written in their own type and in float32."""
     if refit.adapters is None:
         return {}
-    own, single = element_size(refit.dtype), element_size("float32")
+    own, single = ITEM_BYTES[refit.dtype], ITEM_BYTES["float32"]
     passes = 2 if own == single else (2 * own + 3 * single) / own
     copies = machine.memory(passes * refit.needed_bytes)
     return together(

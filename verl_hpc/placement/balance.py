@@ -24,19 +24,51 @@ _Deal = list[tuple[float, list[int]]]
 differencing goes through have few others."""
 
 
+class _Queue:
+    """Priority queue of deals, largest spread first; ties go by least index.
+
+    Single costs are deals of one bin, kept in a sorted list from which many are taken at once.
+    """
+
+    def __init__(self, costs: Sequence[float]) -> None:
+        # Minus the cost, so that the largest comes first.
+        self._single = sorted((-float(cost), index) for index, cost in enumerate(costs))
+        self._taken = 0  # of `_single`
+        # A heap of (minus the spread, least index, deal).
+        self._dealt: list[tuple[float, int, _Deal]] = []
+
+    def __bool__(self) -> bool:
+        return self._taken < len(self._single) or bool(self._dealt)
+
+    def put(self, deal: _Deal, least_index: int) -> None:
+        """Add a deal without empty bins."""
+        heapq.heappush(self._dealt, (deal[0][0] - deal[-1][0], least_index, deal))
+
+    def take(self, most: int) -> tuple[int, _Deal]:
+        """Least index and deal of the largest spread. If that is a single cost, it is dealt with
+        the single costs that come before the next deal, a bin each, at most `most`."""
+        begin = self._taken
+        end = min(begin + most, len(self._single))
+        if self._dealt:
+            end = bisect_left(self._single, self._dealt[0][:2], begin, end)
+        if end == begin:
+            return heapq.heappop(self._dealt)[1:]
+        part, self._taken = self._single[begin:end], end
+        return min(index for _, index in part), [(cost, [index]) for cost, index in part]
+
+
 def _difference(costs: Sequence[float], num_bins: int) -> _Deal:
-    # A heap of (minus the spread, least index, deal): the largest spread first.
-    heap: list[tuple[float, int, _Deal]] = [
-        (-float(cost), index, [(-float(cost), [index])]) for index, cost in enumerate(costs)
-    ]
-    heapq.heapify(heap)
-    while len(heap) > 1:
-        _, index, one = heapq.heappop(heap)
-        _, other_index, other = heapq.heappop(heap)
-        deal = _merge(one, other, num_bins)
-        smallest = deal[-1][0] if len(deal) == num_bins else 0.0
-        heapq.heappush(heap, (deal[0][0] - smallest, min(index, other_index), deal))
-    return heap[0][2] if heap else []
+    queue = _Queue(costs)
+    least_index, deal = len(costs), _Deal()
+    while queue:
+        other_index, other = queue.take(max(num_bins - len(deal), 1))
+        deal, least_index = _merge(deal, other, num_bins), min(least_index, other_index)
+        # The spread of a deal with an empty bin is its largest bin. No other deal has a larger
+        # one: it would be the next to be taken, and stays here instead.
+        if len(deal) == num_bins and queue:
+            queue.put(deal, least_index)
+            least_index, deal = queue.take(max(num_bins - 1, 1))
+    return deal
 
 
 def _bins(deal: _Deal, num_bins: int) -> list[list[int]]:

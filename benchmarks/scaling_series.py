@@ -14,9 +14,8 @@ from pathlib import Path
 
 from benchmarks.figures import markdown_table
 from benchmarks.launch import REPOSITORY, mpiexec, run
-from benchmarks.scaling_prediction import prediction
 from verl_hpc.cli.plan_runs import PastRun, read_run
-from verl_hpc.cli.report_scaling import scaling_page
+from verl_hpc.cli.report_scaling import Prediction, scaling_page
 from verl_hpc.cluster.profile import PREFIX
 from verl_hpc.config.load import load_config
 from verl_hpc.config.plain_yaml import write_yaml
@@ -167,7 +166,7 @@ def on_ranks(runs: Sequence[One], config: Path) -> None:
 
 
 def page(runs: Sequence[One], skip: int, fitted: Sequence[int]) -> str:
-    """The page of `report scaling`, the prediction, and CPU seconds where they were measured.
+    """The page of `report scaling --predict`, and CPU seconds where they were measured.
 
     Args:
         runs: that are done.
@@ -182,8 +181,8 @@ def page(runs: Sequence[One], skip: int, fitted: Sequence[int]) -> str:
     factors = None
     if fitted:
         factors = _fit([one.directory for one in runs if one.size in fitted], skip)
-    text = scaling_page(directories, skip).removeprefix("# Scaling\n\n")
-    text += f"\n{prediction(directories, skip, factors)}\n"
+    prediction = Prediction(efficiency=factors)
+    text = scaling_page(directories, skip, prediction).removeprefix("# Scaling\n\n")
     if factors is not None:
         known = ", ".join(str(size) for size in fitted)
         text += f"\nFactors fitted to the runs of size {known}; the other sizes are predicted.\n"

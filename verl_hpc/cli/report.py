@@ -1,12 +1,15 @@
 """Write a run's report.html again from its metrics, and say how it went; or compare run sizes.
 
 `report scaling RUN RUN ...` writes the page that computing centres ask for, as Markdown: strong
-and weak scaling of runs that differ in ranks, layout and batch.size alone. A RUN is a run
-directory, or for scaling also the name of one below runs/.
+and weak scaling of runs that differ in ranks, layout and batch.size alone; with --predict also
+what the time model of `plan` makes of them. A RUN is a run directory, or for scaling also the name
+of one below runs/.
 
 examples:
   python -m verl_hpc report runs/quickstart-latest/quickstart
   python -m verl_hpc report scaling runs/n1 runs/n2 runs/n4 --out scaling.md
+  python -m verl_hpc report scaling runs/n1 runs/n2 runs/n4 --out scaling.md --predict \\
+      --efficiency efficiency.yaml
 """
 
 from __future__ import annotations
@@ -27,8 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("runs", nargs="+", metavar="RUN", help="run directory; or the word scaling, then runs")
     scaling = parser.add_argument_group("of report scaling")
     scaling.add_argument("--out", type=Path, metavar="FILE", help="write the page there")
-    scaling.add_argument(
-        "--skip", type=int, metavar="N", help="first steps that are not counted (default 3)"
+    add = scaling.add_argument
+    add("--skip", type=int, metavar="N", help="first steps that are not counted (default 3)")
+    add("--predict", action="store_true", help="the prediction beside what was measured")
+    add("--cluster", metavar="YAML", help="site profile (default: each run's own)")
+    add("--efficiency", metavar="FILE", help="what `plan calibrate` has written")
+    add(
+        "--model-config",
+        action="append",
+        metavar="[ROLE=]FILE",
+        help="config.json of the model, or of a role's, where it is not at its path",
     )
 
 

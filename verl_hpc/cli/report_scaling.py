@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from verl_hpc.cli.output import write_file
-from verl_hpc.cli.plan_runs import first_steps, ranks_of
+from verl_hpc.cli.plan_runs import first_steps, ranks_of, read_run
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
 from verl_hpc.metrics.series import mean_seconds, timed
+from verl_hpc.planner.timing.calibrate import workload_measured
+from verl_hpc.planner.timing.efficiency_file import read_efficiency
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.step import StepTime, predict_step
 from verl_hpc.runs.find import find_run
 from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
-from verl_hpc.runs.scaling.page import Window, render_page
+from verl_hpc.runs.scaling.page import Predicted, Window, prediction_block, render_page, unit_of
 
 APART = (f"{TIMING}testing", f"{TIMING}save_checkpoint")
 """Timers of periodic work, which is no part of a step's time."""
@@ -25,14 +30,25 @@ FEWEST_SIZES = 3
 _GPU = "perf/max_memory_allocated_gb"
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """How to predict the runs."""
+
+    cluster: str | None = None
+    """Site profile; None takes the one that each run was submitted with."""
+    model_config: Sequence[str] = ()
+    efficiency: str | None = None
+    """File with the time model's factors."""
+
+
 def run_scaling(words: Sequence[str], arguments: argparse.Namespace) -> int:
     """Write the page about these runs, or print it.
 
     Raises:
-        VerlHpcError: for the reasons of `scaling_page`.
+        VerlHpcError: for the reasons of `scaling_page`, or options that do not go together.
     """
     skip = first_steps(arguments.skip)
-    page = scaling_page([find_run(word) for word in words], skip)
+    page = scaling_page([find_run(word) for word in words], skip, _prediction(arguments))
     if arguments.out is None:
         print(page, end="")
         return 0
@@ -41,22 +57,25 @@ def run_scaling(words: Sequence[str], arguments: argparse.Namespace) -> int:
     return 0
 
 
-def scaling_page(directories: Sequence[Path], skip: int) -> str:
+def _prediction(arguments: argparse.Namespace) -> Prediction | None:
+    cluster, efficiency = arguments.cluster, arguments.efficiency
+    model_config = arguments.model_config or ()
+    if arguments.predict:
+        return Prediction(cluster, model_config, efficiency)
+    if cluster or efficiency or model_config:
+        raise ConfigError("--cluster, --efficiency and --model-config belong to --predict: add it")
+    return None
+
+
+def scaling_page(
+    directories: Sequence[Path], skip: int, prediction: Prediction | None = None
+) -> str:
     """Return the page about these runs, as Markdown.
-
-    Raises:
-        VerlHpcError: for the reasons of `compared`.
-    """
-    runs, window = compared(directories, skip)
-    return render_page(runs, window, list(_missing(directories, runs)))
-
-
-def compared(directories: Sequence[Path], skip: int) -> tuple[list[Measured], Window]:
-    """Return these runs, and the steps that are compared.
 
     Args:
         directories: run directories.
         skip: first steps of each run that are left out.
+        prediction: settings of a prediction to compare with; None has none.
 
     Raises:
         ConfigError: there are too few runs or steps, or they do not compare.
@@ -76,7 +95,32 @@ def compared(directories: Sequence[Path], skip: int) -> tuple[list[Measured], Wi
     ]
     check_comparable(runs)
     check_tables(runs)
-    return runs, window
+    more = [] if prediction is None else [_predicted(directories, runs, window, prediction)]
+    return render_page(runs, window, list(_missing(directories, runs)), more)
+
+
+def _predicted(
+    directories: Sequence[Path], runs: Sequence[Measured], window: Window, how: Prediction
+) -> list[str]:
+    """Return the page's section on the prediction."""
+    steps = [_predict(path, window, how) for path in directories]
+    predictions = [Predicted(step.seconds, step.operators) for step in steps]
+    factors = " ".join(dict.fromkeys(step.basis.sentence for step in steps))
+    of = f" with factors of {how.efficiency}" if how.efficiency else ""
+    note = (
+        f"Predicted by the time model of `plan`{of}, for prompts and responses as long as those of "
+        f"the compared steps were on average. {factors} Efficiency is of prompts a second and "
+        "rank, against the smallest size."
+    )
+    return prediction_block(runs, predictions, unit_of(runs), note)
+
+
+def _predict(path: Path, window: Window, how: Prediction) -> StepTime:
+    run = read_run(path, how.cluster, how.model_config)
+    rows = [row for row in run.rows if window.first <= row["step"] <= window.last]
+    work = workload_measured(run.config, rows)
+    machine = Machine(run.hardware, read_efficiency(how.efficiency, run.hardware.kind))
+    return predict_step(run.config, run.archs, run.layouts, machine, work=work)
 
 
 def _measure(

@@ -1,12 +1,10 @@
-"""`plan calibrate`, and the prediction of `benchmarks.scaling`, on runs of a made-up machine."""
+"""`plan calibrate` and `report scaling --predict` on runs of a made-up machine."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
 
-from benchmarks.scaling_prediction import prediction
 from tests.unit.cluster.requests import ROOT
 from tests.unit.config.trees import GAE, parse
 from verl_hpc.cli.main import main
@@ -31,13 +29,10 @@ PROMPT, RESPONSE, LONGEST = 200.0, 700.0, 2048
 
 def make(directory, name, nodes, seconds=1.0, **parallel):
     """A run of the made-up machine; its own name, ranks and layout."""
-    model = directory / "model"
-    model.mkdir(exist_ok=True)
-    shutil.copy(SIZES, model / "config.json")
     config = parse(
         **GAE,
         name=name,
-        model={"path": str(model)},
+        model={"path": str(SIZES)},
         parallel=parallel,
         batch={"size": 256, "mini_batches": 2},
         rollout={"max_prompt_tokens": 512, "max_response_tokens": LONGEST, "num_samples": 4},
@@ -157,10 +152,27 @@ def test_the_scaling_page_has_the_prediction_beside_each_size(here, capsys):
     from verl_hpc.planner.timing.efficiency_file import write_efficiency
 
     (here / "truth.yaml").write_text(write_efficiency(TRUTH, []))
-    section = prediction([here / "runs" / name for name in sizes], 3, "truth.yaml")
+    words = ["report", "scaling", *sizes, "--predict", *MODEL, "--efficiency", "truth.yaml"]
+    status, out, err = call(capsys, *words)
+    assert (status, err) == (0, "")
+    section = out.split("## Prediction\n")[1].split("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| n")]
     assert [row[4] for row in rows] == ["+100%"] * 3
     assert all(row[5] == row[6].removesuffix(" |") for row in rows), "efficiencies"
     assert "factors of truth.yaml" in section
     assert TRUTH.basis.sentence in section and "of GPUs" not in section
     assert "| rollout | " in section
+    assert call(capsys, *words, "--out", "page.md")[0] == 0
+    assert (here / "page.md").read_text() == out
+    assert call(capsys, *words, "--out", "gone/page.md")[0] == 1
+
+
+def test_without_predict_the_page_is_as_it_was(here, capsys):
+    make(here, "n1", 1)
+    make(here, "n2", 2)
+    _, out, _ = call(capsys, "report", "scaling", "n1", "n2")
+    assert "## Prediction" not in out
+    status, _, err = call(capsys, "report", "scaling", "n1", "n2", "--efficiency", "x")
+    assert status == 1 and "belong to --predict" in err
+    status, _, err = call(capsys, "report", "n1", "--predict")
+    assert status == 1 and "takes one run and no options" in err

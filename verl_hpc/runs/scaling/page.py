@@ -42,13 +42,19 @@ def unit_of(runs: Sequence[Measured]) -> str:
     return "GPUs" if runs[0].on_gpus else "CPU ranks"
 
 
-def render_page(runs: Sequence[Measured], window: Window, missing: Sequence[str]) -> str:
+def render_page(
+    runs: Sequence[Measured],
+    window: Window,
+    missing: Sequence[str],
+    more: Sequence[Sequence[str]] = (),
+) -> str:
     """Return the page as Markdown.
 
     Args:
         runs: runs that pass `check_comparable` and `check_tables`.
         window: steps over which means are taken.
         missing: sentences about what the page lacks.
+        more: further sections, as lines, before what is missing.
     """
     unit = unit_of(runs)
     blocks = [
@@ -57,6 +63,7 @@ def render_page(runs: Sequence[Measured], window: Window, missing: Sequence[str]
         *(_weak(share, points, unit) for share, points in weak_tables(runs).items()),
         _operators(sorted(runs, key=lambda run: (run.ranks, run.batch))),
         _cost(runs, unit),
+        *map(list, more),
     ]
     if missing:
         blocks.append(["## Missing", "", *(f"- {sentence}" for sentence in missing)])
@@ -168,3 +175,67 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list
 def shown(operators: Mapping[str, float], name: str) -> str:
     """Return an operator's seconds, or - if a run has no such operator."""
     return f"{operators[name]:.3g}" if name in operators else "-"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predicted times of one run."""
+
+    step_s: float
+    operators: Mapping[str, float]
+    """Seconds by operator."""
+
+
+def prediction_block(
+    runs: Sequence[Measured], predicted: Sequence[Predicted], unit: str, note: str
+) -> list[str]:
+    """Return the lines of the page's section.
+
+    Args:
+        runs: measured runs.
+        predicted: prediction of each run.
+        unit: what a rank is called.
+        note: sentence about the prediction's factors.
+    """
+    pairs = sorted(zip(runs, predicted, strict=True), key=lambda pair: pair[0].ranks)
+    lines = ["## Prediction", "", *_table(pairs, unit), ""]
+    return [*lines, note, "", *_predicted_operators(pairs)]
+
+
+_Pairs = Sequence[tuple[Measured, Predicted]]
+
+
+def _table(pairs: _Pairs, unit: str) -> list[str]:
+    header = ("run", unit, "s/step", "predicted", "off by", "efficiency", "predicted")
+    rows = [
+        (
+            run.name,
+            str(run.ranks),
+            f"{run.step_s:.3g}",
+            f"{mine.step_s:.3g}",
+            f"{mine.step_s / run.step_s - 1:+.0%}",
+            f"{_efficiency(pairs, run, run.step_s, False):.1%}",
+            f"{_efficiency(pairs, run, mine.step_s, True):.1%}",
+        )
+        for run, mine in pairs
+    ]
+    return markdown_table(header, rows)
+
+
+def _efficiency(pairs: _Pairs, run: Measured, seconds: float, of_model: bool) -> float:
+    """Return the prompts per second and rank relative to the smallest run, for strong and weak
+    scaling alike."""
+    first, its = pairs[0]
+    base = first.batch / (first.ranks * (its.step_s if of_model else first.step_s))
+    return run.batch / (run.ranks * seconds) / base
+
+
+def _predicted_operators(pairs: _Pairs) -> list[str]:
+    names = list(dict.fromkeys(name for run, _ in pairs for name in run.operators))
+    known = [name for name in names if any(name in mine.operators for _, mine in pairs)]
+    header = ("operator, s/step: measured, predicted", *(run.name for run, _ in pairs))
+    rows = [
+        [name, *(f"{shown(run.operators, name)}, {shown(p.operators, name)}" for run, p in pairs)]
+        for name in known
+    ]
+    return markdown_table(header, rows)

@@ -22,7 +22,7 @@ from verl_hpc.planner.timing.calibrate import (
     errors_of,
     measured,
 )
-from verl_hpc.planner.timing.cost import MEANINGS, TERMS, Basis, Efficiency
+from verl_hpc.planner.timing.cost import MEANINGS, TERMS, TOLD_BY, Basis, Efficiency
 from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_efficiency
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.runs.find import find_run
@@ -123,10 +123,24 @@ def _lines(
     for name in (term for term in TERMS if term in fit.fitted):
         was, now = getattr(before, name), getattr(fit.efficiency, name)
         yield f"  {name:<17} {was:>10.4g} -> {now:<10.4g} {MEANINGS[name]}"
+    yield from _undetermined(fit)
     yield ""
     yield from _errors(fit.errors, left_out)
     if len(runs) == 1:
         yield "one run tells little of other layouts: add one with another layout"
+
+
+def _undetermined(fit: Fit) -> Iterator[str]:
+    if fit.undetermined:
+        yield ""
+        yield "these runs tell little of some factors, which stay near what they were:"
+    for one in fit.undetermined:
+        why = (
+            f"not kept apart from {', '.join(one.instead)}"
+            if one.instead
+            else "a small part of all"
+        )
+        yield f"  {one.term:<17} {why}; add a run with {TOLD_BY[one.term]}"
 
 
 def _errors(errors: Sequence[Error], left_out: Mapping[tuple[str, str], Error]) -> Iterator[str]:

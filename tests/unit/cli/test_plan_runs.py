@@ -109,6 +109,18 @@ def test_of_three_runs_each_is_predicted_by_the_others(here, capsys):
     assert max(abs(int(row[4][:-1])) for row in rows if row[0] == "update_actor") <= 15
 
 
+def test_factors_that_runs_do_not_tell_are_named_with_the_run_to_add(here, capsys):
+    make(here, "a", 1, tensor_parallel=2)
+    make(here, "b", 2, tensor_parallel=4)
+    _, out, _ = call(capsys, "plan", "calibrate", "a", "b", *MODEL)
+    told = out.split("these runs tell little of some factors")[1].split("\n\n")[0].splitlines()
+    found = {line.split()[0]: line for line in told[1:]}
+    assert "training" not in found and "memory" not in found
+    assert "a small part of all; add a run with another batch.size" in found["sequences"]
+    assert "not kept apart from" in found["elementwise"]
+    assert found["elementwise"].endswith("add a run with another tensor_parallel")
+
+
 def test_one_run_tells_little(here, capsys):
     make(here, "a", 1)
     _, out, _ = call(capsys, "plan", "calibrate", "a", *MODEL)

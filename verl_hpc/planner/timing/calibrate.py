@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
+from operator import mul
 from statistics import fmean, median
 from typing import Any
 
@@ -16,8 +17,16 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
-from verl_hpc.planner.timing.cost import CPU_RANKS, FRACTIONS, TERMS, Cost, Efficiency, with_factors
-from verl_hpc.planner.timing.least_squares import solve
+from verl_hpc.planner.timing.cost import (
+    CPU_RANKS,
+    FRACTIONS,
+    TERMS,
+    Cost,
+    Efficiency,
+    Term,
+    with_factors,
+)
+from verl_hpc.planner.timing.least_squares import inverse, solve
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import RESHARD, predict_step
@@ -35,6 +44,10 @@ _MOST_FRACTION = 1e3
 """Most that a fraction of a core's peak may be, since that peak is a round figure."""
 _LEAST_SHARE = 0.002
 """Operators below this share of a step are left out as noise."""
+_HELD = 0.5
+"""A factor is undetermined if the runs leave more than this share of its prior variance."""
+_CONFUSED = -0.3
+"""Two factors are confused if their correlation is below this: one makes up for the other."""
 LEAST_CPU_SECONDS = 0.01
 """Operators below this are left out too: CPU clocks and caches are no finer."""
 
@@ -66,6 +79,15 @@ class Error:
 
 
 @dataclass(frozen=True)
+class Undetermined:
+    """A factor that stays near its initial value, because the runs hardly constrain it."""
+
+    term: Term
+    instead: Sequence[Term]
+    """Terms that absorb its share; empty if hardly any operator depends on it."""
+
+
+@dataclass(frozen=True)
 class Fit:
     """Factors, and how well they describe the runs that they are fitted to."""
 
@@ -73,6 +95,8 @@ class Fit:
     errors: Sequence[Error]
     fitted: Sequence[str]
     """Factors that operators of the runs depend on; the others are as before."""
+    undetermined: Sequence[Undetermined] = ()
+    """Fitted factors that the runs hardly constrain."""
 
 
 def workload_measured(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> Workload:
@@ -169,7 +193,46 @@ def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit
         fitted = solve(rows, [1.0] * len(rows), first, pulls, least)
     factors = dict(zip(used, fitted, strict=True))
     chosen = with_factors(start, {term: _factor(term, now) for term, now in factors.items()})
-    return Fit(chosen, errors_of(runs, chosen), used)
+    return Fit(chosen, errors_of(runs, chosen), used, _undetermined(used, rows, pulls))
+
+
+def _undetermined(
+    terms: Sequence[Term], rows: Sequence[Sequence[float]], pulls: Sequence[float]
+) -> list[Undetermined]:
+    """Find the fitted factors that the runs hardly constrain, and the others that absorb their
+    share.
+
+    With rows A of relative errors and pulls P, factors have the covariance s^2 (A'A + P'P)^-1
+    around what is fitted, and s^2 (P'P)^-1 before (ridge regression with a normal prior; Hoerl and
+    Kennard, 1970).
+
+    Args:
+        terms: of the factors.
+        rows: of the equations, a coefficient for each factor.
+        pulls: how strongly each factor stays; above 0.
+    """
+    # In units in which each factor has variance 1 without runs.
+    scaled = [[a / pull for a, pull in zip(row, pulls, strict=True)] for row in rows]
+    columns = list(zip(*scaled, strict=True)) if scaled else [()] * len(terms)
+    products = [[sum(map(mul, one, other)) for other in columns] for one in columns]
+    for i, row in enumerate(products):
+        row[i] += 1.0
+    left = inverse(products)
+    return [
+        # Alone it would have 1 / products[i][i] left.
+        Undetermined(term, _instead(terms, left, i) if products[i][i] * _HELD > 1.0 else ())
+        for i, term in enumerate(terms)
+        if left[i][i] > _HELD
+    ]
+
+
+def _instead(terms: Sequence[Term], left: Sequence[Sequence[float]], i: int) -> list[Term]:
+    alike = {
+        term: left[i][k] / (left[i][i] * left[k][k]) ** 0.5
+        for k, term in enumerate(terms)
+        if k != i
+    }
+    return sorted((t for t in alike if alike[t] < _CONFUSED), key=alike.__getitem__)
 
 
 def _pull(before: float, now: float) -> float:

@@ -221,6 +221,30 @@ MEANINGS: Mapping[Term, str] = {
 }
 """Quantity that each term counts."""
 
+TOLD_BY: Mapping[Term, str] = {
+    "training": "another batch.max_tokens_per_micro_batch",
+    "inference": "another batch.max_tokens_per_micro_batch",
+    "experts": "another batch.max_tokens_per_micro_batch",
+    "prefill": "another rollout.num_samples",
+    "memory": "another batch.mini_batches",
+    "collective": "another tensor_parallel",
+    "pcie": "another offload",
+    "hops": "another tensor_parallel",
+    "elementwise": "another tensor_parallel",
+    "layers": "another batch.max_tokens_per_micro_batch",
+    "expert_layers": "another batch.max_tokens_per_micro_batch",
+    "launches": "a much smaller batch.max_tokens_per_micro_batch",
+    "sequences": "another batch.size",
+    "operators": "another batch.size",
+    "decode_hops": "another rollout.tensor_parallel",
+    "decode_layers": "a model with another number of layers",
+    "decode_steps": "a model with another number of layers",
+    "decode_sequences": "another rollout.tensor_parallel",
+    "scores": "another rollout.num_samples",
+    "switches": "another offload, on CPU ranks another pipeline_parallel",
+}
+"""The setting in which runs must differ to separate a term from the others."""
+
 
 def together(costs: Iterable[Cost]) -> Cost:
     """Sum of costs."""

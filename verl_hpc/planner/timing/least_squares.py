@@ -49,3 +49,16 @@ def solve(
         if largest < 1e-9:
             break
     return x
+
+
+def inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Invert a symmetric positive definite matrix by Gauss-Jordan elimination, which needs no
+    pivoting for one."""
+    size = len(matrix)
+    work = [[*row, *(float(i == k) for k in range(size))] for i, row in enumerate(matrix)]
+    for i in range(size):
+        work[i] = [value / work[i][i] for value in work[i]]
+        for k in range(size):
+            if k != i and (factor := work[k][i]):
+                work[k] = [a - factor * b for a, b in zip(work[k], work[i], strict=True)]
+    return [row[size:] for row in work]

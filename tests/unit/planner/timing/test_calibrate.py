@@ -115,6 +115,17 @@ def test_factors_that_no_operator_has_stay():
     assert "pcie" not in fit.fitted and "training" in fit.fitted
 
 
+def test_what_runs_do_not_tell_is_named():
+    whole = calibrate([observed("ppo", "tp1"), observed("ppo", "pp2")], CPU_RANKS)
+    split = calibrate([observed("ppo", layout) for layout in ("tp1", "tp2", "tp4")], CPU_RANKS)
+    alone, both = ({one.term: one.instead for one in f.undetermined} for f in (whole, split))
+    # Both counts are those of decoding steps, of one number of layers.
+    assert "decode_layers" in alone["decode_steps"]
+    # No tensor parallelism, no sums of it.
+    assert alone["hops"] == () and "hops" not in both
+    assert "training" not in alone
+
+
 def test_nothing_exceeds_a_data_sheet():
     runs = [replace(observed("ppo", layout), on_gpu=True) for layout in ("tp1", "tp2")]
     fit = calibrate(runs)

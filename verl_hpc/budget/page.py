@@ -172,21 +172,26 @@ def _energy_notes(report: Report) -> Iterator[str]:
     own = [run.name for run in measured if run.joules is None]
     if own:
         yield (
-            f"Energy of {', '.join(own)} is what the ranks' GPUs counted in steps that were "
+            f"Energy of {', '.join(own)} is what the ranks' own meters counted in steps that were "
             "kept: starts, lost work, fans, power supplies and the network are not in it."
         )
-    if measured:
+    meters = {name.partition("/")[0] for run in measured for name in run.measured}
+    if "nvml" in meters:
+        yield "An operator's energy has that of the run's GPUs (NVML), counted while it ran."
+    if "rapl" in meters:
         yield (
-            "An operator's energy is that of the run's GPUs (NVML), counted while it ran; CPUs and "
-            "memory are not in it."
+            "An operator's energy has that of CPUs and memory (RAPL), counted while it ran. RAPL "
+            "counts whole nodes: on shared ones, the jobs of others are in it."
         )
+    elif "nvml" in meters:
+        yield "CPUs and memory are not in it: RAPL was not there, or is for root alone to read."
     if any(not run.measured for run in by_sacct):
         yield (
             "In a run without meters of its own, an operator's energy is its share of the run's "
             "time, not a measurement."
         )
     if runs and not by_sacct and not measured:
-        yield "Energy is not known: sacct has none, and ranks found no meter (NVML)."
+        yield "Energy is not known: sacct has none, and ranks found no meter (NVML, RAPL)."
 
 
 def _hours(hours: float | None) -> str:

@@ -27,7 +27,7 @@ class RunRecords:
     operators: Mapping[str, float] = field(default_factory=dict)
     """Seconds by operator of all steps that were kept."""
     measured: Mapping[str, float] = field(default_factory=dict)
-    """Joules that ranks' GPUs counted in those steps, by operator."""
+    """Joules that ranks' own meters counted in those steps, as `nvml/rollout`."""
     unsaved_s: float | None = 0.0
     """Seconds of whole steps after the newest checkpoint; None while the run is under way."""
 
@@ -54,26 +54,27 @@ class RunUse:
     operators: Mapping[str, float]
     """Share of the run's time by operator, and OUTSIDE of them; empty without metrics."""
     measured: Mapping[str, float]
-    """Joules that ranks' GPUs counted, by operator; empty without such meters."""
+    """Joules that ranks' own meters counted, as `nvml/rollout`; empty without such meters."""
 
     @property
-    def meter(self) -> Literal["sacct", "nvml"] | None:
-        """Who counted `kwh`: sacct, or the ranks' own GPUs; None is nobody."""
+    def meters(self) -> tuple[str, ...]:
+        """Who counted `kwh`: sacct, or the ranks' own meters; nobody if it is empty."""
         if self.joules is not None:
-            return "sacct"
-        return "nvml" if self.measured else None
+            return ("sacct",)
+        return tuple(sorted({name.partition("/")[0] for name in self.measured}))
 
     @property
     def kwh(self) -> float | None:
-        """Energy of the run by `meter`; None if nobody has counted it."""
+        """Energy of the run by `meters`; None if nobody has counted it."""
         joules = sum(self.measured.values()) if self.joules is None else self.joules
-        return joules / JOULES_PER_KWH if self.meter else None
+        return joules / JOULES_PER_KWH if self.meters else None
 
     @property
     def kwh_by_operator(self) -> dict[str, float]:
         """Measured energy, where ranks have meters; else shares of `kwh` by time."""
         if self.measured:
-            return {name: joules / JOULES_PER_KWH for name, joules in self.measured.items()}
+            parts = ({name.partition("/")[2]: j} for name, j in self.measured.items())
+            return {name: joules / JOULES_PER_KWH for name, joules in added(parts).items()}
         return {name: (self.kwh or 0.0) * share for name, share in self.operators.items()}
 
     def as_json(self, co2_g_per_kwh: float | None) -> dict[str, Any]:
@@ -90,10 +91,10 @@ class RunUse:
             "wait_s_by_reason": dict(self.waits),
             "lost_s": self.lost_s,
             "kwh": kwh,
-            "kwh_by": self.meter,
+            "kwh_by": list(self.meters),
             "metered_share": self.metered_share,
             "kwh_by_operator": self.kwh_by_operator,
-            "operators_by": "nvml" if self.measured else "time",
+            "operators_by": sorted({name.partition("/")[0] for name in self.measured}) or ["time"],
             "co2_kg": co2,
         }
 

@@ -1,28 +1,35 @@
 """Measure seconds, CPU seconds and joules by operator: whatever a counter of this rank counts up.
 
 Counters are read where one operator ends and the next begins, so that what they count goes to the
-operator under way on that rank. Joules are those of the rank's GPU (NVML):
-nvmlDeviceGetTotalEnergyConsumption, millijoules since the driver was loaded, from Volta on. CPUs,
-memory, fans, power supplies, the network and idle GPUs are not in them.
+operator under way on that rank. Joules come from GPUs (NVML) and from CPUs and memory (RAPL): a
+rank reads its own GPU, and the first rank of a node reads the node's CPUs. RAPL counts the whole
+node, including others' jobs, and most systems let only root read it (CVE-2020-8694). Neither counts
+fans, power supplies, the network and idle GPUs.
+
+NVML: nvmlDeviceGetTotalEnergyConsumption, millijoules since the driver was loaded, from Volta on.
+RAPL: energy_uj and max_energy_range_uj in microjoules (Linux, Documentation/power/powercap).
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from verl_hpc.metrics.names import CPU, ENERGY, TIMING
 
+POWERCAP = Path("/sys/class/powercap")
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter that grows."""
+    """A counter that grows, until it wraps around to 0 if it does."""
 
     name: str
     """Prefix of its metrics."""
@@ -30,6 +37,8 @@ class Counter:
     """Function that returns units since some moment; it may raise."""
     per: int
     """Units in one second or joule."""
+    range: int = 0
+    """Largest value before the counter wraps around; 0 if it never does."""
     idle: str = ""
     """Name for what is counted between operators; empty if no metric has that."""
     whole: str = ""
@@ -51,6 +60,7 @@ class Meters:
     """
 
     def __init__(self, counters: Sequence[Counter] = ()) -> None:
+        self._lock = threading.Lock()
         self._operator = ""
         self._spent: dict[tuple[str, int], int] = {}
         """Units by metric, and how many of them are one second or joule."""
@@ -59,8 +69,9 @@ class Meters:
     def enter(self, operator: str) -> None:
         """Attribute all until now to the previous operator, and from now on to this one; "" is
         none."""
-        self._take()
-        self._operator = operator
+        with self._lock:
+            self._take()
+            self._operator = operator
 
     @contextmanager
     def during(self, operator: str) -> Iterator[None]:
@@ -71,12 +82,18 @@ class Meters:
         finally:
             self.enter("")
 
+    def tick(self, *_: object) -> None:
+        """Read the counters; must be called more often than RAPL's wrap around (some minutes)."""
+        with self._lock:
+            self._take()
+
     def drain(self) -> dict[str, float]:
         """Return all since the last drain as `timing_s/<operator>`, `cpu_s/<operator>` and
-        `energy_j/nvml/<operator>`, and the seconds in all as `timing_s/step` and
+        `energy_j/<source>/<operator>`, and the seconds in all as `timing_s/step` and
         `cpu_s/step`."""
-        self._take()
-        spent, self._spent = self._spent, {}
+        with self._lock:
+            self._take()
+            spent, self._spent = self._spent, {}
         return {name: units / per for (name, per), units in spent.items()}
 
     def _take(self) -> None:
@@ -87,7 +104,9 @@ class Meters:
                 _logger.warning("%s is not read any more: %s", counter.name.rstrip("/"), error)
                 del self._last[counter]
                 continue
-            used = max(now - last, 0)  # a driver that was loaded anew counts from 0
+            used = now - last
+            if used < 0:  # RAPL began again at 0; NVML, whose driver was loaded anew, is at a loss
+                used = max(used + counter.range, 0)
             self._last[counter] = now
             for name in (self._operator or counter.idle, counter.whole):
                 if name:
@@ -95,13 +114,28 @@ class Meters:
                     self._spent[metric] = self._spent.get(metric, 0) + used
 
 
-def gpu_joules(uuid: str) -> list[Counter]:
-    """Return the GPU's counter of joules; none without NVIDIA's driver or on GPUs without one
-    (before Volta, MIG).
+def find_counters(
+    gpu_uuid: str | None, reads_node: bool, powercap: Path = POWERCAP
+) -> list[Counter]:
+    """Return the counters of joules that this rank should and can read.
 
     Args:
-        uuid: id of the GPU, with or without "GPU-" before it.
+        gpu_uuid: id of its GPU, with or without "GPU-" before it; None without a GPU.
+        reads_node: whether it also reads the node's CPUs and memory.
+        powercap: directory of Linux's RAPL files.
     """
+    gpu = [] if gpu_uuid is None else _nvml(gpu_uuid.removeprefix("GPU-"))
+    return gpu + (_rapl(powercap) if reads_node else [])
+
+
+def joules(source: str, microjoules: Callable[[], int], range_uj: int = 0) -> Counter:
+    """Return a counter of energy; its source is "nvml" or "rapl"."""
+    return Counter(f"{ENERGY}{source}/", microjoules, 10**6, range_uj, idle="other")
+
+
+def _nvml(uuid: str) -> list[Counter]:
+    """Return the GPU's counter; none without NVIDIA's driver or on GPUs without one (before Volta,
+    MIG)."""
     try:
         import pynvml
     except ImportError:
@@ -109,13 +143,26 @@ def gpu_joules(uuid: str) -> list[Counter]:
     nvml: Any = pynvml
     try:
         nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
+        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except nvml.NVMLError:
         return []
-    return [joules(lambda: int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)))]
+    return [joules("nvml", lambda: 1000 * int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)))]
 
 
-def joules(millijoules: Callable[[], int]) -> Counter:
-    """Return a counter of energy."""
-    return Counter(ENERGY, millijoules, 1000, idle="other")
+def _rapl(powercap: Path) -> list[Counter]:
+    """Return counters of each package (socket) with its cores, and of memory with a zone of its
+    own."""
+    counters = []
+    for zone in sorted(powercap.glob("intel-rapl:*")):
+        try:
+            name = (zone / "name").read_text().strip()
+            if name != "dram" and not name.startswith("package-"):
+                continue
+            energy = zone / "energy_uj"
+            energy.read_text()
+            range_uj = int((zone / "max_energy_range_uj").read_text())
+        except OSError:  # not ours to read
+            continue
+        counters.append(joules("rapl", lambda file=energy: int(file.read_text()), range_uj))  # type: ignore[misc]
+    return counters

@@ -79,9 +79,9 @@ STEP_SECONDS = "timing_s/step"
 CPU = "cpu_s/"
 """Prefix of CPU seconds by operator, of all threads of the rank's process; names as with
 `timing_s/`. Waiting for other ranks takes almost none, so they measure the rank's own work."""
-ENERGY = "energy_j/nvml/"
-"""Prefix of joules that the GPUs of all ranks counted, by operator: `energy_j/nvml/rollout`. They
-are sums over ranks, and absent if no meter can be read."""
+ENERGY = "energy_j/"
+"""Prefix of joules that all ranks' meters counted, by meter and operator: `energy_j/nvml/rollout`.
+They are sums over ranks, and absent if no meter can be read."""
 WAIT = "wait"
 """Stage of a rank that waits for the others at the end of a step, in split runs only."""
 OVERLAP = "longest of all ranks; they overlap"

@@ -94,7 +94,8 @@ def operator_seconds(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def operator_joules(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the joules of one step by operator; empty without meters."""
+    """Return the joules of one step by meter and operator, as `nvml/rollout`; empty without
+    meters."""
     return {
         name.removeprefix(ENERGY): value
         for name, value in values.items()

@@ -19,7 +19,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.generations import forget_after
 from verl_hpc.metrics.log import FILE_NAME as METRICS
 from verl_hpc.metrics.log import MetricsLog
-from verl_hpc.metrics.meters import Counter, Meters, gpu_joules
+from verl_hpc.metrics.meters import Counter, Meters, find_counters
 from verl_hpc.metrics.names import VALIDATION
 from verl_hpc.metrics.report import FILE_NAME as REPORT
 from verl_hpc.metrics.report import write_report
@@ -187,6 +187,8 @@ def open_records(
 
 
 def _counters(run: RunContext) -> list[Counter]:
-    """Return the energy counter of this rank's GPU, if it has one."""
-    device = run.session.world.device
-    return [] if device == "cpu" else gpu_joules(str(torch.cuda.get_device_properties(device).uuid))
+    """Return the energy counters of this rank's GPU and, on a node's first rank, of its CPUs."""
+    world = run.session.world
+    on_gpu = world.device != "cpu"
+    uuid = str(torch.cuda.get_device_properties(world.device).uuid) if on_gpu else None
+    return find_counters(uuid, reads_node=world.local_rank == 0)

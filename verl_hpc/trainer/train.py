@@ -166,10 +166,13 @@ def take_steps(
     progress: Progress | None,
 ) -> Result:
     """Train to the end; after a rollback, continue as after a restart."""
+    errands = run.session.watchdog.errands
     while True:
         with open_records(run, progress, heartbeat) as records:
+            errands.append(records.meters.tick)
             loop = Loop(run, recipe, records, life)
             result = loop.to_the_end(progress or START)
+            errands.remove(records.meters.tick)
             if result.outcome != "rollback":
                 if run.rank == 0:
                     records.finish(run_facts(run, result))

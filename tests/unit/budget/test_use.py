@@ -91,17 +91,17 @@ def test_what_was_not_metered_is_told():
 
 def test_what_ranks_measured_by_operator_is_told_in_place_of_shares_of_time():
     operators = {"rollout": 1800.0, "update_actor": 900.0}
-    measured = {"rollout": 2.7e6, "update_actor": 0.9e6}
+    measured = {"nvml/rollout": 1.8e6, "rapl/rollout": 0.9e6, "nvml/update_actor": 0.9e6}
     run = RunRecords("run", ("1",), (), operators, measured)
     use = use_of(run, [life(joules=7.2e6)], NOW)
-    assert (use.kwh, use.meter) == (2.0, "sacct")
+    assert (use.kwh, use.meters) == (2.0, ("sacct",))
     assert use.kwh_by_operator == {"rollout": 0.75, "update_actor": 0.25}
-    assert use.as_json(None)["operators_by"] == "nvml"
+    assert use.as_json(None)["operators_by"] == ["nvml", "rapl"]
 
 
 def test_without_sacct_the_sum_of_what_ranks_measured_is_the_runs_energy():
-    run = RunRecords("run", ("1",), (own(),), {}, {"rollout": 5.4e6})
+    run = RunRecords("run", ("1",), (own(),), {}, {"nvml/rollout": 3.6e6, "rapl/rollout": 1.8e6})
     use = use_of(run, None, NOW)
-    assert (use.kwh, use.meter) == (1.5, "nvml")
+    assert (use.kwh, use.meters) == (1.5, ("nvml", "rapl"))
     assert use.as_json(500.0)["co2_kg"] == 0.75
     assert use_of(RunRecords("run", ("1",), (own(),)), None, NOW).kwh is None

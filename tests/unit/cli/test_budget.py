@@ -79,24 +79,31 @@ def test_a_report_in_a_file_with_co2(cluster, tmp_path, capsys, refuses):
 
 
 METERS = [
-    (3.0, "An operator's energy is that of the run's GPUs (NVML), counted"),
-    (0.0, "sacct has none, and ranks found no meter (NVML)"),
+    ({"nvml": 3.0}, ["of the run's GPUs (NVML), counted", "CPUs and memory are not in it: RAPL"]),
+    (
+        {"nvml": 3.0, "rapl": 1.0},
+        ["of the run's GPUs (NVML), counted", "whole nodes: on shared ones"],
+    ),
+    ({}, ["sacct has none, and ranks found no meter (NVML, RAPL)"]),
 ]
 
 
-@pytest.mark.parametrize("measured, told", METERS)
-def test_energy_that_ranks_measured(tmp_path, monkeypatch, measured, told, prints):
-    """Nobody but the ranks has metered: three steps, of so many kilowatt-hours."""
+@pytest.mark.parametrize("meters, told", METERS)
+def test_energy_that_ranks_measured(tmp_path, monkeypatch, meters, told, prints):
+    """Nobody but the ranks has metered: three steps, of kilowatt-hours by meter."""
     run = make_run(tmp_path)
     rows = [
-        {"step": step} | ({"energy_j/nvml/rollout": 3.6e6 * measured} if measured else {})
+        {"step": step, **{f"energy_j/{name}/rollout": 3.6e6 * kwh for name, kwh in meters.items()}}
         for step in (1, 2, 3)
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     without_slurm(tmp_path, monkeypatch)
     page = prints("budget", str(run))
-    assert (f"| rollout | {3 * measured:g} | 100.0% |" in page) == bool(measured)
-    assert told in page
+    kwh = 3 * sum(meters.values())
+    assert (f"| rollout | {kwh:g} | 100.0% |" in page) == bool(meters)
+    assert ("An operator's energy has" in page) == bool(meters)
+    for words in told:
+        assert words in page
 
 
 def test_json(cluster, prints):

@@ -41,8 +41,8 @@ EXTRAS = {
         "tensorboard>=2.18,<3",
         "wandb>=0.31,<0.32",
     ],
-    # `hang` looks into processes with py-spy where it can; `attach` needs debugpy.
-    "debug": ["debugpy>=1.8.22,<2", "py-spy>=0.4.3,<0.5"],
+    # `attach` needs debugpy.
+    "debug": ["debugpy>=1.8.22,<2"],
     "dev": [
         "hypothesis>=6.100",
         "import-linter>=2.3",

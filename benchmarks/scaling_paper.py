@@ -11,7 +11,7 @@ from verl_hpc.placement.layouts import RunLayouts, layouts_of, run_layouts
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.search.explain import placed_text
 from verl_hpc.planner.search.search import Candidate, search
-from verl_hpc.planner.search.sizes import search_that_fits
+from verl_hpc.planner.search.sizes import search_sizes
 from verl_hpc.planner.timing.step import predict_step, step_flops
 from verl_hpc.planner.timing.workload import workload_of
 
@@ -144,7 +144,7 @@ def found(shape: Shape, num_ranks: int) -> Step:
     """
     if shape.arch.num_experts:
         return _formulas(shape, num_ranks)
-    best = search_that_fits(shape.config, shape.archs, shape.machine, num_ranks)
+    best = search_sizes(shape.config, shape.archs, shape.machine, [num_ranks])
     return _step(shape, best.ledger.layouts, best.ledger, _text(best.candidate))
 
 

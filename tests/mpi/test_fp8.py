@@ -31,7 +31,7 @@ from verl_hpc.layout.report import minimum_received
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.planner.memory.quantised import quantised_copies
 from verl_hpc.planner.memory.rollout import RolloutShape, rollout_weights
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 from verl_hpc.rollout.protocol import Sampling, replica_of
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.fp8 import Fp8Weights, dequantised

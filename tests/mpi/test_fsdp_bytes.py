@@ -11,7 +11,7 @@ from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory import sharded
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 pytestmark = pytest.mark.world(2, 4, often=2)
 ON_4 = pytest.mark.world(4)

@@ -28,7 +28,7 @@ from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.buffers import Buffer
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.parameters import chunk_parameters
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 from verl_hpc.step.role import InitialWeights
 from verl_hpc.trainer.sync import PARTS
 

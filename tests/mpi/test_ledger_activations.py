@@ -22,7 +22,7 @@ from verl_hpc.layout.blocks import LatentAttention, RouterShape
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory.activations import NONE, Rectangles, split_rectangles
 from verl_hpc.planner.memory.passes import moments
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 TOLERANCE = 0.15
 SAVED = ("activations", "recomputed", "logits")

@@ -13,7 +13,7 @@ from tests.slow import mostly_slow
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory.role import resident
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 LAYOUTS = {
     1: layouts("one"),

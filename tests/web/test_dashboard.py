@@ -7,7 +7,6 @@ import time
 
 from tests.unit.cli.status_runs import STEP, beat, make_run
 from verl_hpc.metrics.log import MetricsLog
-from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
 CURVE = "document.querySelector('#charts figure .curve').getAttribute('d')"
 CORNERS = f"{CURVE}.split('L').length"
@@ -37,26 +36,6 @@ def test_curves_grow_while_a_run_writes(browser, server, tmp_path):
         browser.wait("document.querySelector('progress').value === 5")
         assert browser.evaluate("document.querySelector('#status').textContent.includes('reward')")
         assert browser.evaluate("window.neverLoadedAgain") is True
-
-
-def test_lanes_of_the_ranks_follow(browser, server, tmp_path):
-    run = make_run(tmp_path / "runs", "lanes")
-
-    def publish(*operators):
-        now = time.time()
-        begun = tuple((name, now - 10 + i) for i, name in enumerate(operators))
-        both = (Progress(r, len(begun), begun[-1][0], 1.0, "n0", 1, history=begun) for r in (0, 1))
-        write_ranks(run, Ranks(now, 10.0, 120.0, None, tuple(both)))
-
-    publish("rollout", "reward")
-    browser.open(server.address)
-    browser.open(f"http://127.0.0.1:{server.port}/run?name=lanes")
-    rectangles = "document.querySelectorAll('#ranks svg rect').length"
-    browser.wait(f"{rectangles} === 4")
-    publish("rollout", "reward", "update_actor")
-    browser.wait(f"{rectangles} === 6")
-    told = browser.evaluate("document.querySelector('#ranks svg').textContent")
-    assert "update_actor, 8.0s" in told
 
 
 def test_without_the_token_the_browser_sees_nothing(browser, server, tmp_path):

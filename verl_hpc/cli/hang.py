@@ -1,15 +1,13 @@
 """Where every rank of a run is: stacks of all ranks, those that hold up the others first.
 
-Ranks in the same place are shown once. Stacks are read with py-spy where it is installed and
-tracing is allowed, and are otherwise written by the ranks themselves at a signal; the run continues
-either way. Ranks on other nodes are reached by a short step of their job (srun --overlap). RUN is
+Ranks in the same place are shown once. Ranks write their stacks themselves at a signal, and the run
+continues. Ranks on other nodes are reached by a short step of their job (srun --overlap). RUN is
 a run directory or the name of one below runs/; without it, the run last at work. The exit status
 is 1 if no rank could be reached.
 
 examples:
   python -m verl_hpc hang
   python -m verl_hpc hang ppo_lab --full
-  python -m verl_hpc hang runs/ppo_lab --by signal
   python -m verl_hpc hang ppo_lab --json
 """
 
@@ -39,12 +37,6 @@ _MOST_LATE = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", nargs="?", metavar="RUN", help="run directory or name (default: the last at work)")
-    add(
-        "--by",
-        choices=("auto", "py-spy", "signal"),
-        default="auto",
-        help="how stacks are taken (default: py-spy if it can, else signal)",
-    )
     add("--full", action="store_true", help="all calls of all threads")
     add("--json", action="store_true", help="one JSON object")
 
@@ -54,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if directory is None:
         raise ConfigError(no_runs_yet())
     ranks = ranks_under_way(directory, "look at")
-    stacks = gather_stacks(directory, ranks, arguments.by)
+    stacks = gather_stacks(directory, ranks)
     now = time.time()
     if arguments.json:
         print(as_json(directory, ranks, stacks, now))
@@ -128,7 +120,6 @@ def as_json(run: Path, ranks: Ranks, stacks: Sequence[Stack], now: float) -> str
                 "seconds": by_rank[s.rank].seconds,
                 "told_s": round(ranks.age_s(by_rank[s.rank], now), 1),
                 "waits": s.waits,
-                "how": s.how,
                 "problem": s.problem,
                 "threads": [
                     {"name": t.name, "calls": [[f.function, f.file, f.line] for f in t.frames]}

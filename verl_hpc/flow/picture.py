@@ -1,4 +1,4 @@
-"""A compiled flow for people: as lines of text, and as a Mermaid graph."""
+"""A compiled flow for people, as lines of text."""
 
 from __future__ import annotations
 
@@ -19,26 +19,6 @@ def flow_text(pipeline: Pipeline) -> str:
     rows = [_row(item) for item in pipeline.schedule]
     first, second = (max([len(row[i]) for row in rows], default=0) for i in (0, 1))
     lines += [f"  {place:<{first}}  {name:<{second}}  {rest}" for place, name, rest in rows]
-    return "\n".join(lines)
-
-
-def flow_mermaid(pipeline: Pipeline) -> str:
-    """A flowchart for Markdown: operators by placement, values on the edges."""
-    # Operators, placements and values may have the same name; what stands for them may not.
-    nodes = {op.name: f"op{i}" for i, op in enumerate(pipeline.operators)}
-    givers = {value: op.name for op in pipeline.operators for value in op.gives}
-    lines = ["flowchart LR"]
-    lines += [f'  input_{value}(["{value}"])' for value in pipeline.inputs]
-    for i, (place, operators) in enumerate(_by_placement(pipeline).items()):
-        ranks = (pipeline.placements or {}).get(place)
-        title = f"{place}: {_ranks(ranks)}" if ranks else place
-        lines.append(f'  subgraph place{i}["{title}"]')
-        lines += [f'    {nodes[op.name]}["{_called(op)}"]' for op in operators]
-        lines.append("  end")
-    for run in pipeline.runs:
-        for value in run.values:
-            source = nodes[givers[value]] if value in givers else f"input_{value}"
-            lines.append(f'  {source} -- "{value}" --> {nodes[run.operator.name]}')
     return "\n".join(lines)
 
 

@@ -7,17 +7,12 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import (
-    CollectorRegistry,
-    push_to_gateway,
-    start_http_server,
-    write_to_textfile,
-)
+from prometheus_client import push_to_gateway, start_http_server, write_to_textfile
 
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.trackers import PLACE, PrometheusConfig
@@ -48,7 +43,7 @@ def _taken(port: int, error: OSError) -> ConfigError:
     )
 
 
-class MetricsExporter:
+class MetricsExporter(PrometheusMetrics):
     """Exports a run's metrics to Prometheus under the names of `verl_hpc.metrics.prometheus`.
 
     A failing destination is logged once and tried again at each step: a restarted monitor must not
@@ -89,18 +84,18 @@ class MetricsExporter:
             raise ConfigError(f"MetricsExporter: port = {port}; expected 0 to 65535")
         if not job_name:
             raise ConfigError("MetricsExporter: job_name is empty; a Pushgateway needs one")
-        self._metrics, self._has_name = PrometheusMetrics(run_name), bool(run_name)
-        self._grouping = {"run": run_name} if run_name else {}
+        super().__init__(run_name)
+        self._has_name = bool(run_name)
         self._textfile, self._file_fails = textfile, False
         self._server: tuple[WSGIServer, threading.Thread] | None = None
         if port is not None:
             try:
-                self._server = start_http_server(port, registry=self._metrics.registry)
+                self._server = start_http_server(port, registry=self.registry)
             except OSError as error:
                 raise _taken(port, error) from None
         self._gateway: _Pushgateway | None = None
         if pushgateway_url is not None:
-            self._gateway = _Pushgateway(pushgateway_url, job_name, self._grouping)
+            self._gateway = _Pushgateway(pushgateway_url, job_name)
 
     @classmethod
     def of(cls, config: PrometheusConfig, run_name: str) -> MetricsExporter:
@@ -120,30 +115,16 @@ class MetricsExporter:
             ConfigError: it has another label, or was used without one.
         """
         if not self._has_name:
-            self._metrics.named(run)
-            if run:
-                self._grouping["run"] = run
-
-    def by_task(self) -> None:
-        """Give metrics of several tasks each task's name as a label.
-
-        Raises:
-            ConfigError: metrics were exported without that label.
-        """
-        self._metrics.by_task()
-
-    def rewards(self, values: Iterable[float], task: str = "") -> None:
-        """Take the scores of all responses of a step, or of a task in it, before its `write`."""
-        self._metrics.rewards(values, task)
+            super().named(run)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Publish a finished step; a scrape of the port reads it at any time."""
-        self._metrics.step(step, values)
+        self.step(step, values)
         if self._gateway is not None:
-            self._gateway.publish(self._metrics.registry)
+            self._gateway.publish(self)
         if self._textfile is not None:
             try:
-                write_to_textfile(str(self._textfile), self._metrics.registry)
+                write_to_textfile(str(self._textfile), self.registry)
                 self._file_fails = False
             except OSError as error:
                 if not self._file_fails:
@@ -165,16 +146,16 @@ class MetricsExporter:
 class _Pushgateway:
     """Pushes from a thread of its own, the newest state only: a slow gateway delays no step."""
 
-    def __init__(self, url: str, job: str, grouping: dict[str, str]) -> None:
-        self._url, self._job, self._grouping = url, job, grouping
+    def __init__(self, url: str, job: str) -> None:
+        self._url, self._job = url, job
         self._wanted = threading.Semaphore(0)
-        self._registry: CollectorRegistry | None = None
+        self._metrics: PrometheusMetrics | None = None
         self._fails = self._ends = False
         self._thread = threading.Thread(target=self._run, name="verl_hpc-pushgateway", daemon=True)
         self._thread.start()
 
-    def publish(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    def publish(self, metrics: PrometheusMetrics) -> None:
+        self._metrics = metrics
         self._wanted.release()
 
     def close(self) -> None:
@@ -188,14 +169,15 @@ class _Pushgateway:
             while self._wanted.acquire(blocking=False):
                 pass
             ends = self._ends
-            if self._registry is not None:
-                self._push(self._registry)
+            if self._metrics is not None:
+                self._push(self._metrics)
             if ends:
                 return
 
-    def _push(self, registry: CollectorRegistry) -> None:
+    def _push(self, metrics: PrometheusMetrics) -> None:
+        grouping = {"run": metrics.run} if metrics.run else {}
         try:
-            push_to_gateway(self._url, self._job, registry, self._grouping, _TIMEOUT_S)
+            push_to_gateway(self._url, self._job, metrics.registry, grouping, _TIMEOUT_S)
         except (OSError, HTTPException) as error:
             if not self._fails:
                 _logger.warning(

@@ -3,13 +3,13 @@ operator."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
 
 from verl_hpc.metrics.svg import BOTTOM, LEFT, RIGHT, Frame, picture, text, ticks
 from verl_hpc.metrics.text import duration, number
+from verl_hpc.metrics.timeline import Interval
 
 WIDTH = 824
 _TOP = 8
@@ -27,29 +27,12 @@ _NARROW = 0.5
 """Width of the narrowest bar in pixels; of bars that would hide each other one is drawn."""
 
 
-class Span(NamedTuple):
-    """One piece of work, with its beginning and end in seconds."""
-
-    name: str
-    begin: float
-    end: float
-    step: int | None = None
-
-
-def seconds_by_name(spans: Iterable[Span]) -> dict[str, float]:
-    """Sum the seconds of spans by name, longest first."""
-    total: dict[str, float] = {}
-    for span in spans:
-        total[span.name] = total.get(span.name, 0.0) + span.end - span.begin
-    return dict(sorted(total.items(), key=lambda item: -item[1]))
-
-
 @dataclass(frozen=True)
 class Lane:
-    """Spans of one rank; lanes of a group stand below its name."""
+    """Intervals of one rank; lanes of a group stand below its name."""
 
     name: str
-    spans: Sequence[Span]
+    intervals: Sequence[Interval]
     group: str = ""
 
 
@@ -58,19 +41,19 @@ def lanes(
     rows: Sequence[Lane],
     colours: Mapping[str, str],
     other: str,
-    marks: Mapping[str, float] | None = None,
+    marks: Mapping[str, float],
 ) -> str:
-    """Draw one lane per rank, with its spans over time.
+    """Draw one lane per rank, with its operators over time.
 
     Args:
         title: label for screen readers.
         rows: lanes, with times from a common zero.
-        colours: classes of the style sheet by span name.
-        other: class for other names.
+        colours: classes of the style sheet by operator.
+        other: class for other operators.
         marks: moments by the words above them.
     """
-    spans = [span for row in rows for span in row.spans]
-    low, high = min(span.begin for span in spans), max(span.end for span in spans)
+    every = [interval for row in rows for interval in row.intervals]
+    low, high = min(one.start for one in every), max(one.stop for one in every)
     height = min(max(_LANES // len(rows), _LOWEST), _HIGHEST)
     top = _TOP + (_HEADING if marks else 0)
     placed, bottom = _place(rows, top, height)
@@ -80,7 +63,7 @@ def lanes(
             text(frame.x(tick), frame.height - 6, f"{number(tick)}s", "middle")
             for tick in ticks(frame.x_range, 8)
         ),
-        *_marks(frame, marks or {}, bottom),
+        *_marks(frame, marks, bottom),
     ]
     for row, y, is_first in placed:
         if is_first and row.group:
@@ -122,28 +105,25 @@ def _bars(
     frame: Frame, y: int, height: int, row: Lane, colours: Mapping[str, str], other: str
 ) -> Iterator[str]:
     drawn = float("-inf")
-    for span in row.spans:
-        x, end = frame.x(span.begin), frame.x(span.end)
+    for one in row.intervals:
+        x, end = frame.x(one.start), frame.x(one.stop)
         if end < drawn + _NARROW:
             continue
         drawn = end
         width = max(end - x - _NARROW, _NARROW)
-        step = "" if span.step is None else f"step {span.step}, "
-        told = escape(f"{step}{span.name}, {duration(span.end - span.begin)}")
+        told = escape(f"step {one.step}, {one.operator}, {duration(one.stop - one.start)}")
         yield (
-            f'<rect class="{colours.get(span.name, other)}" x="{x:.1f}" y="{y + 1}" '
+            f'<rect class="{colours.get(one.operator, other)}" x="{x:.1f}" y="{y + 1}" '
             f'width="{width:.1f}" height="{height - 2}"><title>{told}</title></rect>'
         )
-        if height >= _READABLE and (words := _inside(span, width)):
+        if height >= _READABLE and (words := _inside(one, width)):
             yield (
                 f'<text class="in" x="{x + width / 2:.1f}" y="{y + height / 2 + 4:.1f}" '
                 f'text-anchor="middle">{escape(words)}</text>'
             )
 
 
-def _inside(span: Span, width: float) -> str:
-    """Return the step and the name, or only the step, whichever has room."""
-    if span.step is None:
-        return ""
-    choices = (f"{span.step} {span.name}", f"{span.step}")
+def _inside(one: Interval, width: float) -> str:
+    """Return the step and the operator, or only the step, whichever has room."""
+    choices = (f"{one.step} {one.operator}", f"{one.step}")
     return next((words for words in choices if len(words) * _DIGIT + 4 < width), "")

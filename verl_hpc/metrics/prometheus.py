@@ -79,7 +79,7 @@ class PrometheusMetrics:
 
     def __init__(self, run: str = "") -> None:
         self.registry = CollectorRegistry()
-        self._run, self._is_named, self._by_task = run, bool(run), False
+        self.run, self._is_named, self._by_task = run, bool(run), False
         self._metrics: dict[str, Any] = {}
         """Gauges and histograms by name."""
         self._names: dict[str, str] = {}
@@ -91,12 +91,12 @@ class PrometheusMetrics:
         Raises:
             ConfigError: they have another label, or have values without one.
         """
-        if run != self._run and (self._is_named or self._metrics):
+        if run != self.run and (self._is_named or self._metrics):
             raise ConfigError(
-                f"MetricsExporter: its metrics have {_label(self._run)}, and those of this "
+                f"MetricsExporter: its metrics have {_label(self.run)}, and those of this "
                 f"trainer have {_label(run)}; make another MetricsExporter for it"
             )
-        self._run, self._is_named = run, True
+        self.run, self._is_named = run, True
 
     def by_task(self) -> None:
         """Give all metrics but the step a label `task`, before the first values.
@@ -160,8 +160,8 @@ class PrometheusMetrics:
         """Return the metric with these labels; `task` is None for a metric without that label."""
         if self._by_task and task is not None:
             labels = {"task": task} | labels
-        if self._run:
-            labels = {"run": self._run} | labels
+        if self.run:
+            labels = {"run": self.run} | labels
         if name not in self._metrics:
             text = _TEXTS.get(name) or next(n for n, ours in self._names.items() if ours == name)
             kind = partial(Histogram, buckets=buckets) if buckets else Gauge

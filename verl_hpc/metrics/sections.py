@@ -240,8 +240,6 @@ def _table(
 
 
 FLOW_FILE = "flow.txt"
-_GRAPH = "\nflowchart "
-"""Beginning of the Mermaid graph, which follows the text in the file."""
 _MOST_FLOW_BYTES = 100_000
 
 
@@ -254,5 +252,5 @@ def flow_section(run_directory: Path) -> str:
         text = read_regular(path).decode("utf-8", errors="replace")
     except OSError:
         return ""
-    told = visible(text.partition(_GRAPH)[0].rstrip())
+    told = visible(text.rstrip())
     return section("Data flow of a step", f'<div class="card"><pre>{escape(told)}</pre></div>')

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from verl_hpc.metrics.lanes import Lane, Span, lanes, seconds_by_name
+from verl_hpc.metrics.lanes import Lane, lanes
 from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.sections import COLOURS, OPERATOR_COLOURS, key, operator_colours
 from verl_hpc.metrics.series import OTHER
@@ -42,7 +43,7 @@ def timeline_card(run_directory: Path, steps: range, seconds: Mapping[str, float
     if not intervals:
         return ""
     zero = min(interval.start for interval in intervals)
-    colours = _colours(seconds, seconds_by_name(_span(i, zero) for i in intervals))
+    colours = _colours(seconds, _longest_first(intervals))
     shown = {interval.operator for interval in intervals}
     used = {name: colour for name, colour in colours.items() if name in shown}
     if shown - set(colours):
@@ -102,7 +103,7 @@ def _lanes(intervals: Sequence[Interval], zero: float) -> list[Lane]:
     for rank in sorted(by_rank):
         groups.setdefault(_placements(by_rank[rank]), []).append(rank)
     return [
-        Lane(f"{rank}", [_span(interval, zero) for interval in by_rank[rank]], name)
+        Lane(f"{rank}", [_since(interval, zero) for interval in by_rank[rank]], name)
         for name, ranks in groups.items()
         for rank in ranks
     ]
@@ -113,8 +114,17 @@ def _placements(intervals: Sequence[Interval]) -> str:
     return " + ".join(sorted(names.difference(_EVERYWHERE) or names))
 
 
-def _span(interval: Interval, zero: float) -> Span:
-    return Span(interval.operator, interval.start - zero, interval.stop - zero, interval.step)
+def _since(interval: Interval, zero: float) -> Interval:
+    """Return the interval with its times in seconds since `zero`."""
+    return replace(interval, start=interval.start - zero, stop=interval.stop - zero)
+
+
+def _longest_first(intervals: Iterable[Interval]) -> list[str]:
+    """Return the operators, that of most seconds first."""
+    total: dict[str, float] = {}
+    for one in intervals:
+        total[one.operator] = total.get(one.operator, 0.0) + one.stop - one.start
+    return sorted(total, key=total.__getitem__, reverse=True)
 
 
 def _starts(intervals: Sequence[Interval]) -> dict[int, float]:
@@ -124,7 +134,7 @@ def _starts(intervals: Sequence[Interval]) -> dict[int, float]:
     return starts
 
 
-def _colours(page: Mapping[str, float], own: Mapping[str, float]) -> dict[str, str]:
+def _colours(page: Mapping[str, float], own: Sequence[str]) -> dict[str, str]:
     """Return the page's colours, with free ones for the longest of the other operators."""
     colours = operator_colours(page)
     free = [colour for colour in reversed(COLOURS) if colour not in colours.values()]

@@ -244,7 +244,7 @@ class Planner:
             )
         best = search_sizes(
             self._config, self._archs, self._machine, sizes, objective, work=self._work
-        )[0]
+        )
         return self._plan(best.ledger, best)
 
     def _ledgers(

@@ -1,7 +1,7 @@
 """ranks.json: where every rank of a run is, for readers on a login node.
 
 Rank 0's watchdog replaces it every few seconds. It holds the process of each rank, which `hang` and
-`attach` need, and its last operators.
+`attach` need, and its operator.
 """
 
 from __future__ import annotations
@@ -16,10 +16,6 @@ from verl_hpc.config.spans import parse_spans, spans
 from verl_hpc.runs.records import read_record
 
 FILE = "ranks.json"
-MOST_HISTORIES = 64
-"""Ranks whose last operators are written, from rank 0, so that the file stays small."""
-HISTORY = 64
-"""Most operators of a rank's history."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,6 @@ class Progress:
     """Its placements: ranks that have the same enter the same operators."""
     silent_s: float = 0.0
     """Seconds since the rank has published this, by a Python thread of its own."""
-    history: tuple[tuple[str, float], ...] = ()
-    """Last operators with their beginnings by its node's clock; the last one is running."""
 
     @property
     def position(self) -> tuple[int, int]:
@@ -131,13 +125,7 @@ def write_ranks(run_directory: Path, ranks: Ranks) -> None:
         OSError: the directory cannot be written.
     """
     rows = [
-        [
-            *(
-                round(each, 1) if isinstance(each, float) else each
-                for each in [*vars(p).values()][:-1]
-            ),
-            [[name, round(began, 2)] for name, began in p.history],
-        ]
+        [round(each, 1) if isinstance(each, float) else each for each in vars(p).values()]
         for p in ranks.ranks
     ]
     tree = vars(ranks) | {"ranks": rows}

@@ -14,14 +14,14 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_hpc.config.spans import spans
-from verl_hpc.runs.ranks import HISTORY, MOST_HISTORIES, Progress, Ranks, last_wrote, write_ranks
+from verl_hpc.runs.ranks import Progress, Ranks, last_wrote, write_ranks
 from verl_hpc.runtime.debug.debugger import hide_from_debugger
 
 if TYPE_CHECKING:
@@ -92,7 +92,6 @@ class Watchdog:
         """Seconds, by operator."""
         # Times of the system's clock: rank 0 counts on where a rank has fallen silent.
         self._now = (0, "start-up", time.time())
-        self._history: deque[tuple[str, float]] = deque([self._now[1:]], HISTORY)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._reported: frozenset[tuple[int, int]] = frozenset()
@@ -102,7 +101,6 @@ class Watchdog:
         now, (count, last, since) = time.time(), self._now
         self._longest[last] = max(self._longest.get(last, 0.0), now - since)
         self._now = (count + 1, operator, now)
-        self._history.append(self._now[1:])
 
     def start(self, store: TCPStore) -> None:
         """Publish and watch through `store`, a connection that no other thread uses."""
@@ -151,8 +149,7 @@ class Watchdog:
         }
         times = {"seconds": entered, "silent_s": time.time()}
         times |= {} if since is None else {"waited_s": since}
-        history = list(self._history) if control.rank < MOST_HISTORIES else []
-        store.set(_KEY.format(control.rank), json.dumps([facts, times, history]))
+        store.set(_KEY.format(control.rank), json.dumps([facts, times]))
 
     def _watch(self, store: TCPStore) -> None:
         beats = store.multi_get([_KEY.format(rank) for rank in range(self._control.size)])
@@ -171,6 +168,6 @@ class Watchdog:
 
 def _progress(text: bytes, now: float) -> Progress:
     """What a rank has published; its times have become the seconds since."""
-    facts, times, history = json.loads(text)
+    facts, times = json.loads(text)
     seconds = {name: max(now - then, 0.0) for name, then in times.items()}
-    return Progress(**facts, **seconds, history=tuple(map(tuple, history)))
+    return Progress(**facts, **seconds)

@@ -12,7 +12,7 @@ from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.config.regular_file import replace_text
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.flow import Pipeline, StepCancelled
-from verl_hpc.flow.picture import flow_mermaid, flow_text
+from verl_hpc.flow.picture import flow_text
 from verl_hpc.metrics.names import ENERGY, STEP_SECONDS
 from verl_hpc.metrics.sections import FLOW_FILE
 from verl_hpc.placement.bases import shared_bases_text
@@ -61,8 +61,7 @@ class Loop:
         pictures = [flow.pipeline(run.num_steps) for flow in recipe.of_tasks.values() or [recipe]]
         if run.rank == 0:
             told = [*map(flow_text, pictures), *shared_bases_text(run.layouts.bases)]
-            text = "\n\n".join(["\n".join(told), *map(flow_mermaid, pictures)]) + "\n"
-            replace_text(self.config.run_directory / FLOW_FILE, text)
+            replace_text(self.config.run_directory / FLOW_FILE, "\n".join(told) + "\n")
 
     def to_the_end(self, progress: Progress) -> Result:
         """Take all remaining steps, and save the last.

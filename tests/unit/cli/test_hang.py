@@ -25,9 +25,9 @@ RANKS = Ranks(
 )
 DOG = Thread("verl_hpc-watchdog", (Frame("_run", "/x/watchdog.py", 3),))
 STACKS = [
-    Stack(0, "n0", 100, "py-spy", (Thread("MainThread", (WAIT,)),)),
-    Stack(1, "n0", 101, "py-spy", (Thread("MainThread", (WAIT,)),)),
-    Stack(2, "n1", 102, "signal", (Thread("MainThread", CALLS), DOG), "py-spy: not installed"),
+    Stack(0, "n0", 100, (Thread("MainThread", (WAIT,)),)),
+    Stack(1, "n0", 101, (Thread("MainThread", (WAIT,)),)),
+    Stack(2, "n1", 102, (Thread("MainThread", CALLS), DOG), "the process is in state I"),
     Stack(3, "n1", 103, problem="no process 103 on n1: the rank is gone"),
 ]
 
@@ -40,7 +40,7 @@ def test_the_text(tmp_path):
         "late: rank 2 on n1, in 'reward' for 5m 00s",
         "",
         "rank 2 on n1: in reward",
-        "  (py-spy: not installed)",
+        "  (the process is in state I)",
     ]
     assert lines[6] == "    call_0   /x/reward.py:0"
     assert lines[18:] == [
@@ -65,7 +65,7 @@ def test_an_operator_that_a_rank_was_stopped_behind_is_not_where_it_is(tmp_path)
     """SIGSTOP, a moment before it would have written again; others are at step 15."""
     old = progress(1, count=1, operator="read model, data and reward", waited_s=0.0, silent_s=9.0)
     ranks = Ranks(1000.0, 10.0, 120.0, None, (progress(0), old))
-    stopped = Stack(1, "n0", 101, "py-spy", (Thread("MainThread", CALLS[:1]),), STOPPED)
+    stopped = Stack(1, "n0", 101, (Thread("MainThread", CALLS[:1]),), STOPPED)
     text = as_text(tmp_path, ranks, [STACKS[0], stopped], 1004.0)
     assert "rank 0 on n0: in reward, waiting" in text
     words = "that it was in read model, data and reward"

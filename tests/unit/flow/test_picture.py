@@ -1,9 +1,7 @@
-"""Flows as text and as Mermaid graphs."""
-
-import re
+"""Flows as text."""
 
 from verl_hpc.flow import DataFlow
-from verl_hpc.flow.picture import flow_mermaid, flow_text
+from verl_hpc.flow.picture import flow_text
 
 SPLIT = {"train": (0, 1, 2, 3), "rollout": (6, 4, 5, 9), "unused": (8,)}
 
@@ -40,21 +38,3 @@ def test_without_placements_there_are_only_operators():
         "  all ranks  a  - => a",
         "  all ranks  b  a => b",
     ]
-
-
-def test_the_graph_has_placements_operators_and_values():
-    lines = [line.strip() for line in flow_mermaid(split()).splitlines()]
-    assert lines[0] == "flowchart LR"
-    assert 'subgraph place0["rollout: ranks 4-6, 9"]' in lines
-    assert 'subgraph place1["train: ranks 0-3"]' in lines
-    assert 'op0["rollout(rollout)"]' in lines
-    assert 'input_rows -- "rows" --> op0' in lines
-    assert 'op0 -- "sequences" --> op3' in lines
-
-
-def test_what_has_the_same_name_stands_apart_in_the_graph():
-    """Mermaid refuses a subgraph that has a node of its own name."""
-    text = flow_mermaid(split())
-    groups = re.findall(r"subgraph (\w+)\[", text)
-    nodes = re.findall(r"^ +(\w+)[\[(]", text, re.MULTILINE)
-    assert len({*groups, *nodes}) == len(groups) + len(nodes) == 2 + 5

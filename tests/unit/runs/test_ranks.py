@@ -62,7 +62,7 @@ def test_what_has_always_taken_long_is_awaited_for_longer(usual, late):
 
 
 def test_what_is_written_is_read(tmp_path):
-    where = ("n0", 11, 4, 0.5, "0, 2-3", 40.0, "actor", 0.1, (("reshard", 9.25),))
+    where = ("n0", 11, 4, 0.5, "0, 2-3", 40.0, "actor", 0.1)
     late = Progress(1, 2, "reshard", 200.0, "n1", 12, places="actor")
     both = (Progress(0, 3, "rollout", 1.5, *where), late)
     ranks = Ranks(100.0, 10.0, 120.0, "4711", both)

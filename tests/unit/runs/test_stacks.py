@@ -1,6 +1,5 @@
-"""Stacks: from both sources, in groups, from one's own processes."""
+"""Stacks: as ranks write them, in groups, from one's own processes."""
 
-import json
 import os
 import socket
 import subprocess
@@ -19,11 +18,10 @@ from verl_hpc.runs.stacks.stack import (
     Stack,
     Thread,
     from_faulthandler,
-    from_py_spy,
     group,
     stack_file,
 )
-from verl_hpc.runs.stacks.take import gather_stacks, main, process_state, py_spy, take_here
+from verl_hpc.runs.stacks.take import gather_stacks, main, process_state, take_here
 from verl_hpc.testing.slurm_lab.processes import wait_for
 
 WAIT = Frame("wait", "/x/verl_hpc/runtime/channel.py", 38)
@@ -49,24 +47,9 @@ def test_faulthandlers_oldest_thread_is_the_main_one():
     assert from_faulthandler("") == ()
 
 
-def test_py_spys_main_thread_comes_first():
-    calls = [{"name": "f", "filename": "/x.py", "line": 3, "locals": None}]
-    seen = [{"thread_name": "dog", "frames": []}, {"thread_name": "MainThread", "frames": calls}]
-    threads = from_py_spy(json.dumps(seen))
-    assert [thread.name for thread in threads] == ["MainThread", "dog"]
-    assert threads[0].frames == (Frame("f", "/x.py", 3),)
-
-
-def test_what_py_spy_does_not_write():
-    assert from_py_spy("{}") == ()
-    for text in ("", "[1]", '[{"thread_name": "a"}]'):
-        with pytest.raises(ValueError):
-            from_py_spy(text)
-
-
 def stack(rank, *frames, problem=""):
     threads = (Thread("MainThread", frames),) if frames else ()
-    return Stack(rank, "n0", 100 + rank, "signal", threads, problem)
+    return Stack(rank, "n0", 100 + rank, threads, problem)
 
 
 def test_groups_begin_with_the_odd_one_out():
@@ -116,14 +99,11 @@ def victim(tmp_path):
         process.communicate()
 
 
-@pytest.mark.parametrize("how", ["py-spy", "signal", "auto"])
-def test_a_process_is_looked_at_more_than_once(victim, tmp_path, how):
-    if how == "py-spy" and py_spy() is None:
-        pytest.skip("py-spy is not installed")
+def test_a_process_is_looked_at_more_than_once(victim, tmp_path):
     rank = victim()
     for _ in range(2):
-        (found,) = take_here(tmp_path, [rank], how)
-        assert found.problem == "" or how == "auto"
+        (found,) = take_here(tmp_path, [rank])
+        assert found.problem == ""
         names = [frame.function for frame in found.main]
         assert names == ["inner", "<module>"]
     assert wait_for(lambda: process_state(rank.pid) == "S", 60)
@@ -144,7 +124,7 @@ def test_a_rank_waits_for_nobody_to_read_its_file(victim, tmp_path):
 
 def test_a_rank_that_has_not_come_so_far_lives_on(victim, tmp_path):
     rank = victim("is deaf")
-    (found,) = take_here(tmp_path, [rank], "signal")
+    (found,) = take_here(tmp_path, [rank])
     assert "has not opened" in found.problem
     os.kill(rank.pid, SIGNAL)
     time.sleep(0.2)
@@ -158,15 +138,6 @@ def stand_in(directory, monkeypatch, name, text):
     (tools / name).write_text(f"#!/bin/sh\n{text}")
     (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-
-
-def test_tracing_that_is_refused_falls_back_to_the_signal(victim, tmp_path, monkeypatch):
-    refusal = "Error: Permission Denied: Try running again with elevated permissions"
-    stand_in(tmp_path, monkeypatch, "py-spy", f"echo '{refusal}' >&2\nexit 1\n")
-    (found,) = take_here(tmp_path, [victim()])
-    assert found.how == "signal"
-    assert found.problem.startswith("py-spy: Permission Denied")
-    assert found.main[0].function == "inner"
 
 
 def test_a_rank_that_is_gone(tmp_path):
@@ -218,5 +189,5 @@ def test_the_step_that_reaches_other_nodes(tmp_path, monkeypatch):
 
 
 def test_a_node_without_ranks_json(tmp_path, capsys):
-    assert main(str(tmp_path), str(tmp_path), "auto") == 1
+    assert main(str(tmp_path), str(tmp_path)) == 1
     assert "has no ranks.json" in capsys.readouterr().err

@@ -12,8 +12,8 @@ from string import Template
 from urllib.parse import urlencode
 
 from verl_hpc.cli.dashboard.parts import (
+    late_part,
     log_part,
-    ranks_part,
     run_link,
     samples_link,
     samples_part,
@@ -68,7 +68,7 @@ _LOOK_EVERY_S = 10.0
 """Least seconds between two searches for run directories, which burden a shared file system."""
 _NUM_LAST_STEPS = 10
 _ALL_RUNS = '<a href="/">All runs</a>'
-PARTS = ("status", "charts", "timeline", "ranks", "times", "flow", "log")
+PARTS = ("status", "charts", "timeline", "times", "flow", "log")
 """Parts of a run's page, each of which the page refreshes on its own."""
 _MOST_BYTES = 16 * 1024**2
 
@@ -150,7 +150,6 @@ class Pages:
                 run, name, query.get("steps", ""), self._seconds(run)
             ),
             "samples": lambda run: samples_part(run, name, query.get("step", "")),
-            "ranks": lambda run: ranks_part(run, self._seconds(run)),
             "flow": flow_section,
             "log": log_part,
         }
@@ -226,7 +225,7 @@ class Pages:
         return (
             f'<p class="subtitle">{_state(state)} {escape(detail)}</p>'
             f"{_bar(status)}"
-            f'<dl class="facts">{facts}</dl>{sections.alert(rows)}'
+            f'<dl class="facts">{facts}</dl>{late_part(run)}{sections.alert(rows)}'
             f'<dl class="headline">{sections.headline(rows)}</dl>'
         )
 

@@ -1,32 +1,26 @@
-"""Parts of a run's page on the dashboard: timeline, ranks, samples and logs."""
+"""Parts of a run's page on the dashboard: timeline, late ranks, samples and logs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from html import escape
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlencode
 
 from verl_hpc.config.spans import spans
 from verl_hpc.errors import ClusterError
-from verl_hpc.metrics.lanes import Lane, Span, lanes, seconds_by_name
 from verl_hpc.metrics.samples import sample_steps
 from verl_hpc.metrics.samples_view import step_samples
-from verl_hpc.metrics.sections import key, operator_colours, section
-from verl_hpc.metrics.series import OTHER
+from verl_hpc.metrics.sections import section
 from verl_hpc.metrics.text import duration
 from verl_hpc.metrics.timeline import step_range
 from verl_hpc.metrics.timeline_view import MAX_STEPS, TITLE, newest_steps, timeline_card
 from verl_hpc.runs.logs.read import attempt_directory, last_lines, node_logs, parse_line
-from verl_hpc.runs.ranks import Progress, Ranks, read_ranks
+from verl_hpc.runs.ranks import read_ranks
 
 _COUNTS = (1, 3, 10, MAX_STEPS)
 _RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
-_RANKS_TITLE = "Operators by rank"
-_MOST_SECONDS = 600.0
-"""Longest time shown of ranks, so that a long wait does not squeeze everything else."""
 _MOST_NODES = 8
 _MOST_LINES = 100
 _TAIL_BYTES = 64 * 1024
@@ -93,52 +87,12 @@ def _link(name: str, steps: range | None, words: str) -> str:
     return f'<a href="/run?{escape(urlencode(query))}#timeline">{words}</a>'
 
 
-def ranks_part(run: Path, seconds: Mapping[str, float]) -> str:
-    """Return lanes of the ranks, and those that are late; empty without ranks.json.
-
-    Args:
-        run: run directory.
-        seconds: seconds of a mean step by operator, longest first, by which other parts of the page
-            choose colours; empty before the first step is done.
-    """
+def late_part(run: Path) -> str:
+    """Return which ranks are late; empty if none is, or without ranks.json."""
     ranks = read_ranks(run)
-    if ranks is None:
+    if ranks is None or not ranks.late:
         return ""
-    rows = {f"{p.rank}": _spans(p, ranks.time) for p in ranks.ranks if p.history}
-    rows = {name: spans for name, spans in rows.items() if spans}
-    if not rows:
-        return ""
-    spent = seconds_by_name([span for spans in rows.values() for span in spans])
-    colours = operator_colours(seconds or spent)
-    used = {name: colour for name, colour in colours.items() if name in spent or name == OTHER}
-    drawn = lanes(
-        _RANKS_TITLE, [Lane(name, spans) for name, spans in rows.items()], colours, colours[OTHER]
-    )
-    note = "Seconds before rank 0 looked; a lane ends with the rank's last word."
-    if len(rows) < len(ranks.ranks):
-        note += f" The first {len(rows)} of {len(ranks.ranks)} ranks."
-    body = f'{_late(ranks)}<div class="card">{drawn}{key(used)}<p>{note}</p></div>'
-    return section(_RANKS_TITLE, body)
-
-
-def _spans(progress: Progress, now: float) -> list[Span]:
-    """Return a rank's operators until its last published position, in seconds from now, none
-    positive."""
-    ends = [*(began for _, began in progress.history), now - progress.silent_s]
-    names = [name for name, _ in progress.history]
-    spans = []
-    for name, (begin, end) in zip(names, pairwise(ends), strict=True):
-        begin = max(begin - now, -_MOST_SECONDS)
-        if end - now > begin:
-            spans.append(Span(name, begin, min(end - now, 0.0)))
-    return spans
-
-
-def _late(ranks: Ranks) -> str:
-    late = ranks.late
-    if not late:
-        return ""
-    first = late[0]
+    late, first = ranks.late, ranks.late[0]
     return (
         f'<p class="alert"><b>Late</b> rank {spans([p.rank for p in late])}: rank {first.rank} on '
         f"{escape(first.host)} in {escape(first.operator)} for {duration(first.seconds)}. "

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from verl_hpc.planner.memory.pipeline import most_in_flight
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 _FLOAT = 4
 
@@ -248,23 +248,23 @@ def chunk(
     """Activations that a chunk of layers of these kinds keeps under the `parallel.recompute`
     settings. What is recomputed at a time is taken to be of the fullest kind."""
     layers = [layer(shape, tokens, rectangles, kind) for kind in kinds]
-    num_layers, recompute = len(layers), shape.setting("recompute")
+    num_layers, recompute = len(layers), shape.recompute
     if recompute == "selective":
         each = [_selective(shape, one) for one in layers]
         return Kept(sum(one.always for one in each), max((one.again for one in each), default=0))
     if recompute != "full" or not num_layers:
         return Kept(sum(one.whole for one in layers), 0)
     one = max(layers, key=lambda one: one.whole)
-    count = int(shape.setting("recompute_num_layers") or 1)  # type: ignore[call-overload]
+    count = shape.recompute_num_layers or 1
     angles = tokens * widths(shape).rotated * _FLOAT
-    if shape.setting("recompute_method") == "block":
+    if shape.recompute_method == "block":
         some = min(count, num_layers)
         rest = sum(one.whole for one in layers[some:])
         again = max(one.whole - rest, 0)
     else:
         some, rest = -(-num_layers // count), 0
         again = min(count, num_layers) * one.whole
-    if shape.setting("offload_activations"):
+    if shape.offload_activations:
         # Recomputed layers have their input on the device, counted among their norms' inputs; that
         # of the layers before them is on its way.
         ahead = one.entrance if some > 1 else 0
@@ -273,8 +273,7 @@ def chunk(
 
 
 def _selective(shape: RoleShape, one: Layer) -> Kept:
-    modules = shape.setting("recompute_modules") or ("mlp",)
-    assert isinstance(modules, tuple)
+    modules = shape.recompute_modules or ("mlp",)
     freed = 0
     if "mlp" in modules:
         freed += one.mlp

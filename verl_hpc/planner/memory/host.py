@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from verl_hpc.planner.memory import overheads, role
 from verl_hpc.planner.memory.planned_run import PlannedRun
-from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.transfer import page_locked
+from verl_hpc.planner.shape import RoleShape
 
 Terms = dict[str, int]
 

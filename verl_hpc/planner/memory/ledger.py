@@ -21,8 +21,8 @@ from verl_hpc.planner.memory.phase import PHASES, Phase
 from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.rank import RankMemory
 from verl_hpc.planner.memory.rollout import rollout_shape
-from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.transfer import counted_peers
+from verl_hpc.planner.shape import RoleShape
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from verl_hpc.layout.megatron import (
     padded_vocab,
 )
 from verl_hpc.layout.shard_map import TensorSpec
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 _ORDER = (
     "input_layernorm",
@@ -227,7 +227,7 @@ def _behind_layers(shape: RoleShape, stage: int) -> list[Parameter]:
         return []
     hidden, copies = shape.arch.hidden_size, _copies_embedding(shape)
     parameters = [Parameter("decoder.final_layernorm.weight", hidden)]
-    if shape.head != "language_model":
+    if not shape.has_logits:
         parameters.append(Parameter("output_layer.weight", hidden))
     elif not shape.arch.tied_embeddings or copies:
         parameters.append(Parameter("output_layer.weight", _vocabulary(shape), own_bucket=copies))
@@ -236,7 +236,7 @@ def _behind_layers(shape: RoleShape, stage: int) -> list[Parameter]:
 
 def _heads(shape: RoleShape, stage: int) -> list[Parameter]:
     """The output layer of a head that gives one number, which is trained beside adapters."""
-    one_number = shape.head != "language_model"
+    one_number = not shape.has_logits
     return [p for p in _behind_layers(shape, stage) if one_number and "output_layer" in p.name]
 
 

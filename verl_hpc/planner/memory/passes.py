@@ -7,7 +7,7 @@ from functools import lru_cache
 from verl_hpc.planner.memory import sharded
 from verl_hpc.planner.memory.activations import NONE, Rectangles, head, in_flight, rows_of, widths
 from verl_hpc.planner.memory.parameters import layer_of, stage_elements, vocabulary_share
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 _WIDENED_ON_GPU, _WIDENED_ON_CPU = 1 << 26, 1 << 20
 """Elements of logits that are in float32 at a time: engines/shared/log_probs.py."""
@@ -20,7 +20,7 @@ _ROWS_OF_LOGITS = 2
 def logits(shape: RoleShape, stage: int, tokens: int) -> int:
     """Bytes of a micro-batch's logits, on the last stage: a rank has its share of the
     vocabulary."""
-    if not shape.is_last(stage) or shape.head != "language_model":
+    if not shape.is_last(stage) or not shape.has_logits:
         return 0
     return tokens * vocabulary_share(shape.arch, shape.layout.tp) * shape.item_bytes
 

@@ -11,7 +11,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import Hardware
 from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.memory.rollout import RolloutShape
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from verl_hpc.layout.pipeline import layers_per_stage, stage_layers
 from verl_hpc.layout.quantization import SCALES, VALUES, scale_shape
 from verl_hpc.layout.shard_map import ITEM_BYTES, TensorSpec
 from verl_hpc.planner.memory.rollout import RolloutShape, quantised_modules
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 
 @lru_cache(maxsize=4096)

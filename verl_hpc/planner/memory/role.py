@@ -15,8 +15,8 @@ from verl_hpc.planner.memory.parameters import (
     trained_elements,
     trained_parameters,
 )
-from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.sharded import Shards, shards
+from verl_hpc.planner.shape import RoleShape
 
 MASTER_BYTES = 4
 """Bytes of a gradient or a master weight: float32."""
@@ -76,7 +76,7 @@ def frozen(shape: RoleShape, stage: int) -> int:
         return stage_elements(shape, stage).total * shape.item_bytes
     if shape.adapters is None:
         return 0
-    heads = shape.head != "language_model" and shape.is_last(stage)
+    heads = not shape.has_logits and shape.is_last(stage)
     outside = heads * shape.arch.hidden_size
     return (stage_elements(shape, stage).total - outside) * shape.item_bytes
 

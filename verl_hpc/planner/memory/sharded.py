@@ -16,7 +16,7 @@ from verl_hpc.layout.fsdp import rows_of
 from verl_hpc.layout.heads import HEAD_TENSORS, model_tensors
 from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.planner.memory.parameters import LAYER, largest_layer
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 _FLOAT = 4
 _EMBEDDING = "model.embed_tokens.weight"
@@ -103,9 +103,9 @@ def update(shape: RoleShape) -> dict[str, int]:
     layer, outside, early = _groups(shape)
     # The current layer is freed before the next is copied out of its buffer.
     layers = _kept(shape) + 1
-    if shape.setting("reshard_after_forward") and shape.layout.num_shards > 1:
+    if shape.reshard_after_forward and shape.layout.num_shards > 1:
         layers = 2
-    item, summed = shape.item_bytes, _FLOAT if shape.setting("reduce_dtype") == "float32" else 2
+    item, summed = shape.item_bytes, _FLOAT if shape.reduce_dtype == "float32" else 2
     of_layer = (early + layer.exact) * item + layer.padded * summed
     return {
         "whole": (outside.padded + layers * layer.padded) * item,
@@ -116,4 +116,4 @@ def update(shape: RoleShape) -> dict[str, int]:
 
 def _kept(shape: RoleShape) -> int:
     """Layers that stay whole when the last one is gathered, in a forward pass."""
-    return 0 if shape.setting("reshard_after_forward") else shape.arch.num_layers - 1
+    return 0 if shape.reshard_after_forward else shape.arch.num_layers - 1

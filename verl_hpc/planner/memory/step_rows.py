@@ -5,7 +5,7 @@ from __future__ import annotations
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory.activations import NONE, Rectangles, split_rectangles
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 _COLUMN_BYTES = 48
 """Bytes of a token in a step's columns: its id in 8 bytes, and ten numbers in float32."""

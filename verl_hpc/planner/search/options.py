@@ -14,18 +14,17 @@ from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.pareto_front import Option, ParetoFront
 from verl_hpc.planner.search.set_bytes import SetBytes
 from verl_hpc.planner.search.set_ledger import SearchedRun
+from verl_hpc.planner.shape import RoleShape
 from verl_hpc.planner.timing.operator_costs import (
     engines,
     filled_cost,
     merging_cost,
     offload_cost,
     pass_cost,
-    role_model,
     serving_cost,
     swap_cost,
 )
 from verl_hpc.planner.timing.operators import Work
-from verl_hpc.planner.timing.passes import Model
 from verl_hpc.planner.timing.refit import Refit, estimated_seconds
 
 
@@ -42,7 +41,7 @@ class Options:
         self._run, self._bound, self._works = run, bound, works
         self._config, self._machine, self._arch = run.config, run.machine, run.archs[run.first]
         self._models = {
-            name: role_model(one, run.archs[name], TrainLayout())
+            name: RoleShape.of_role(one, run.archs[name], TrainLayout(), run.hardware.kind.is_gpu)
             for name, one in run.settings.items()
         }
         self._per_node = run.hardware.ranks_per_node
@@ -120,7 +119,7 @@ class Options:
             seconds[-1] = self._machine.seconds(offload_cost(self._machine, settings, model))
         return tuple(seconds)
 
-    def _pass_seconds(self, one: Work, model: Model) -> float:
+    def _pass_seconds(self, one: Work, model: RoleShape) -> float:
         key = (one.kind, one.greedy, model)
         if key not in self._passes:
             cost = pass_cost(self._machine, one, model, self._run.work)

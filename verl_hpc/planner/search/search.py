@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
@@ -25,7 +25,7 @@ from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.no_fit import why_nothing_fits
 from verl_hpc.planner.search.options import Options
 from verl_hpc.planner.search.placements import Partition, allotments, set_partitions, unit_of
-from verl_hpc.planner.search.set_ledger import SearchedRun, SetLedgers
+from verl_hpc.planner.search.set_ledger import SearchedRun, set_fits
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.schedule import Flow, PlacedFlow
 from verl_hpc.planner.timing.workload import Workload, workload_of
@@ -95,7 +95,7 @@ class _Search:
             for name, one in run.config.role_settings.items()
             if one.shares is not None
         }
-        self._bound, self._ledgers = MemoryBound(run), SetLedgers(run)
+        self._bound = MemoryBound(run)
         self._flow = Flow(run.config)
         self._options = Options(run, self._bound, self._flow.works)
         # Fixed seconds of each operator; the last entry is the refit.
@@ -105,6 +105,7 @@ class _Search:
         self._allotments = 0
         # Every allotment asks about the same sets on the same numbers of ranks.
         self._fits, self._least_seconds = cache(self._may_fit), cache(self._least)
+        self._set_fits = cache(partial(set_fits, run))
 
     def run(self) -> Found:
         """Find the best candidate of each placement."""
@@ -189,7 +190,11 @@ class _Search:
         return RoleSet(
             fronts,
             self._bound.outside(size, has_roles=ROLLOUT not in roles),
-            lambda options: self._ledgers.fits(size, options, owners),
+            lambda options: self._set_fits(
+                size,
+                tuple((name, one.cut, one.rollout_tp) for name, one in options.items()),
+                tuple(owners.items()),
+            ),
         )
 
     def _least_ranks(self, roles: tuple[str, ...], unit: int) -> int | None:

@@ -16,9 +16,8 @@ from verl_hpc.placement.bases import shared_bases
 from verl_hpc.placement.layouts import Groups, RunLayouts
 from verl_hpc.planner.memory.ledger import Ledger
 from verl_hpc.planner.memory.rollout import rollout_shape
-from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.search.cuts import Cut
-from verl_hpc.planner.search.pareto_front import Option
+from verl_hpc.planner.shape import RoleShape
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.workload import Workload
 
@@ -49,48 +48,38 @@ class SearchedRun:
         return next(iter(self.settings))
 
 
-class SetLedgers:
-    """Memory ledgers of the sets of a searched run."""
+Choices = tuple[tuple[str, Cut | None, int | None], ...]
+"""Each role of a set, with its layout and the tensor-parallel size of the engines on its ranks."""
 
-    def __init__(self, run: SearchedRun) -> None:
-        self._run = run
-        self._known: dict[tuple[object, ...], bool] = {}
 
-    def fits(
-        self, num_ranks: int, options: Mapping[str, Option], sharing: Mapping[str, str]
-    ) -> bool:
-        """Whether all phases fit on every rank of a set.
+def set_fits(
+    run: SearchedRun, num_ranks: int, choices: Choices, sharing: tuple[tuple[str, str], ...]
+) -> bool:
+    """Whether all phases fit on every rank of a set.
 
-        Args:
-            num_ranks: of the set.
-            options: of its roles, and of ROLLOUT if that is the set.
-            sharing: the owner of the engine that another of its roles computes in.
-        """
-        choices = ((name, one.cut, one.rollout_tp) for name, one in options.items())
-        key = (num_ranks, *choices, *sharing.items())
-        if key not in self._known:
-            self._known[key] = self._fits(num_ranks, options, sharing)
-        return self._known[key]
+    Args:
+        run: the searched run.
+        num_ranks: of the set.
+        choices: of its roles, and of ROLLOUT if that is the set.
+        sharing: others of its roles, each with the owner of the engine that it computes in.
+    """
+    cuts = {name: cut for name, cut, _ in choices if cut is not None}
+    tp = next((tp for _, _, tp in choices if tp), None)
+    engines = () if tp is None else _engines(num_ranks, tp * run.config.rollout.pipeline_parallel)
+    ledger = set_ledger(run, cuts, dict(sharing), engines, tp)
+    first, *others = (rank for rank in ledger.classes.values() if rank < num_ranks)
+    # After the first class, the last ones refuse most often.
+    for rank in (first, *reversed(others)):
+        for phase in ledger.of_rank(rank):
+            room = phase.room_bytes
+            if not phase.fits or (room is not None and room < run.spare_bytes):
+                return False
+    return True
 
-    def _fits(
-        self, num_ranks: int, options: Mapping[str, Option], sharing: Mapping[str, str]
-    ) -> bool:
-        cuts = {name: one.cut for name, one in options.items() if one.cut is not None}
-        tp = next((one.rollout_tp for one in options.values() if one.rollout_tp), None)
-        engines = () if tp is None else self._engines(num_ranks, tp)
-        ledger = set_ledger(self._run, cuts, sharing, engines, tp)
-        first, *others = (rank for rank in ledger.classes.values() if rank < num_ranks)
-        # After the first class, the last ones refuse most often.
-        for rank in (first, *reversed(others)):
-            for phase in ledger.of_rank(rank):
-                room = phase.room_bytes
-                if not phase.fits or (room is not None and room < self._run.spare_bytes):
-                    return False
-        return True
 
-    def _engines(self, num_ranks: int, tp: int) -> Groups:
-        size = tp * self._run.config.rollout.pipeline_parallel
-        return tuple(tuple(range(i, i + size)) for i in range(0, num_ranks, size))
+def _engines(num_ranks: int, size: int) -> Groups:
+    """The ranks of each engine of so many ranks."""
+    return tuple(tuple(range(first, first + size)) for first in range(0, num_ranks, size))
 
 
 def set_ledger(

@@ -46,33 +46,6 @@ class Verified:
         return self.found.best
 
 
-def search_that_fits(
-    config: RunConfig,
-    archs: Mapping[str, Architecture],
-    machine: Machine,
-    num_ranks: int,
-    *,
-    work: Workload | None = None,
-) -> Verified:
-    """The fastest placement and layouts, with their configuration and its memory ledger.
-
-    Args:
-        config: of the run.
-        archs: of every role.
-        machine: what it runs on.
-        num_ranks: of the job.
-        work: None takes `workload_of(config)`.
-
-    Raises:
-        ConfigError: nothing fits.
-    """
-    result = search(config, archs, machine, num_ranks, work=work)
-    overrides = overrides_of(config, result.best)
-    of_run = ledger_on(applied(config, overrides), archs, num_ranks, machine.hardware, True)
-    assert of_run.fits, of_run.first_misfit
-    return Verified(result, of_run, overrides)
-
-
 def search_sizes(
     config: RunConfig,
     archs: Mapping[str, Architecture],
@@ -81,26 +54,33 @@ def search_sizes(
     objective: Objective = "seconds",
     *,
     work: Workload | None = None,
-) -> list[Verified]:
-    """Search each number of ranks; return what fits, the best first, and of equals the smaller.
+) -> Verified:
+    """Search each number of ranks; return the best of what fits, of equals the smaller.
 
     Args:
         config: of the run.
         archs: of every role.
         machine: what it runs on.
-        sizes: numbers of ranks.
+        sizes: numbers of ranks, at least one.
         objective: seconds, or gpu_hours, of a step.
         work: None takes `workload_of(config)`.
 
     Raises:
         ConfigError: it fits on none of them.
     """
-    fitting, last = [], None
+    fitting: list[Verified] = []
+    refused: list[ConfigError] = []
     for num_ranks in sorted(sizes):
         try:
-            fitting.append(search_that_fits(config, archs, machine, num_ranks, work=work))
+            result = search(config, archs, machine, num_ranks, work=work)
         except ConfigError as error:
-            last = error
+            refused.append(error)
+            continue
+        overrides = overrides_of(config, result.best)
+        # Laid out as a run executes it, with the peers that are counted for the run itself.
+        of_run = ledger_on(applied(config, overrides), archs, num_ranks, machine.hardware, True)
+        assert of_run.fits, of_run.first_misfit
+        fitting.append(Verified(result, of_run, overrides))
     if not fitting:
-        raise last or ConfigError("no numbers of ranks to search")
-    return sorted(fitting, key=lambda one: float(getattr(one.candidate, objective)))
+        raise refused[-1]
+    return min(fitting, key=lambda one: float(getattr(one.candidate, objective)))

@@ -14,9 +14,10 @@ from math import ceil
 
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import cache_bytes_per_token
+from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.planner.timing.cost import Cost, times, together
 from verl_hpc.planner.timing.lengths import any_alive, survival
-from verl_hpc.planner.timing.machine import Machine, element_size
+from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.work import forward_flops, layer_work
 from verl_hpc.planner.timing.workload import Workload
 
@@ -53,7 +54,7 @@ class Engines:
     @property
     def cache_bytes_per_token(self) -> int:
         """Cache bytes of a token on one rank."""
-        size = self.cache_bytes_each or element_size(self.dtype)
+        size = self.cache_bytes_each or ITEM_BYTES[self.dtype]
         return cache_bytes_per_token(self.arch, self.tp, self.pp, size)
 
     @property
@@ -64,7 +65,7 @@ class Engines:
     @property
     def weight_size(self) -> float:
         """Mean bytes of a weight."""
-        return self.weight_bytes_each or element_size(self.dtype)
+        return self.weight_bytes_each or ITEM_BYTES[self.dtype]
 
 
 def at_a_time(engines: Engines, work: Workload) -> float:
@@ -130,7 +131,7 @@ def _prompts(machine: Machine, engines: Engines, work: Workload, sequences: floa
     flops = forward_flops(engines.arch, tokens, prompts * work.prompt**2, with_logits=False)
     chunks = ceil(tokens / _CHUNK)
     read = chunks * engines.weight_bytes * engines.pp
-    size = element_size(engines.dtype)
+    size = ITEM_BYTES[engines.dtype]
     activations = tokens * engines.arch.hidden_size * size
     sums = machine.fabric.sum_in_engine(activations, engines.tp)
     layers = engines.arch.num_layers
@@ -151,7 +152,7 @@ class _Decode:
     def __init__(self, machine: Machine, engines: Engines) -> None:
         self._machine, self._engines = machine, engines
         arch, layer = engines.arch, layer_work(engines.arch)
-        self._size = element_size(engines.dtype)
+        self._size = ITEM_BYTES[engines.dtype]
         logits = 2.0 * arch.hidden_size * arch.vocab_size
         self._flops = (arch.num_layers * layer.flops_per_token + logits) / engines.tp
         experts = arch.num_layers * layer.expert_parameters

@@ -8,7 +8,6 @@ from functools import cached_property
 from verl_hpc.hardware.node import Hardware
 from verl_hpc.planner.timing.collectives import Fabric
 from verl_hpc.planner.timing.cost import Cost, Efficiency, Term
-from verl_hpc.planner.timing.work import BYTES
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,3 @@ class Machine:
     @property
     def _memory(self) -> float:
         return 1e9 * self.hardware.memory_gb_s
-
-
-def element_size(dtype: str) -> int:
-    """Bytes of an element of activations and weights."""
-    return BYTES[dtype]

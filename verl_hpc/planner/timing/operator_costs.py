@@ -11,16 +11,16 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.link_model import predicted_seconds
-from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.quantization import mean_item_bytes
+from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.placement.layouts import RunLayouts
 from verl_hpc.planner.refit_plan import refit_plans
+from verl_hpc.planner.shape import RoleShape
 from verl_hpc.planner.timing.cost import Cost, times, together
 from verl_hpc.planner.timing.generation import Engines, generate_cost
-from verl_hpc.planner.timing.machine import Machine, element_size
+from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.operators import Work
 from verl_hpc.planner.timing.passes import (
-    Model,
     infer_cost,
     launch_share,
     parameters_per_rank,
@@ -69,7 +69,7 @@ def operator_cost(run: Run, one: Work) -> Cost:
     return together([host, pass_cost(run.machine, one, model, run.work), swap])
 
 
-def pass_cost(machine: Machine, one: Work, model: Model, work: Workload) -> Cost:
+def pass_cost(machine: Machine, one: Work, model: RoleShape, work: Workload) -> Cost:
     """Cost of an operator that infers or updates."""
     cost = update_cost if one.kind == "update" else infer_cost
     return cost(machine, model, work.greedily() if one.greedy else work)
@@ -99,32 +99,18 @@ def serving_cost(
     return {"scores": work.sequences / num_ranks} if one.kind == "score" else {}
 
 
-def model_of(run: Run, role: str) -> Model:
+def model_of(run: Run, role: str) -> RoleShape:
     """Model of a role of the run on its layout."""
-    return role_model(run.config.role_settings[role], run.archs[role], run.layouts.train[role])
+    settings, on_gpu = run.config.role_settings[role], run.machine.hardware.kind.is_gpu
+    return RoleShape.of_role(settings, run.archs[role], run.layouts.train[role], on_gpu)
 
 
-def role_model(settings: RoleSettings, arch: Architecture, layout: TrainLayout) -> Model:
-    """Model of a role with these settings on this layout."""
-    return Model(
-        replace(arch, rope_scaling=None),
-        replace(layout, first_rank=0),
-        # A value and a score cost the same.
-        settings.head if settings.head == "language_model" else "value",
-        settings.model.dtype,
-        settings.model.fp8 is not None,
-        settings.parallel.recompute,
-        settings.parallel.offload_activations,
-        settings.moments,
-    )
-
-
-def swap_cost(machine: Machine, model: Model) -> Cost:
+def swap_cost(machine: Machine, model: RoleShape) -> Cost:
     """Cost of swapping weights for a reference in another role's engine: its weights come from the
     host, and the owner's come back."""
     if not machine.hardware.kind.is_gpu:
         return {}
-    return machine.pcie(2 * element_size(model.dtype) * parameters_per_rank(model))
+    return machine.pcie(2 * model.item_bytes * parameters_per_rank(model))
 
 
 def engines_of(run: Run) -> Engines:
@@ -200,7 +186,7 @@ def merging_cost(machine: Machine, refit: Refit) -> Cost:
     written in their own type and in float32."""
     if refit.adapters is None:
         return {}
-    own, single = element_size(refit.dtype), element_size("float32")
+    own, single = ITEM_BYTES[refit.dtype], ITEM_BYTES["float32"]
     passes = 2 if own == single else (2 * own + 3 * single) / own
     copies = machine.memory(passes * refit.needed_bytes)
     return together(
@@ -218,7 +204,7 @@ def filled_cost(machine: Machine, config: RunConfig, refit: Refit) -> Cost:
     return together([{"switches": 1.0}, filled, merging_cost(machine, refit)])
 
 
-def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost:
+def offload_cost(machine: Machine, settings: RoleSettings, model: RoleShape) -> Cost:
     """Cost of offloading a role to the host and back in a step."""
     parts = [part for part in _PARTS if getattr(settings.offload, part)]
     if not settings.trainable:
@@ -228,9 +214,9 @@ def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost
     parameters = parameters_per_rank(model)
     num_bytes = 0.0  # gradients come back as zeros
     if "parameters" in parts:
-        num_bytes += element_size(model.dtype) * parameters
+        num_bytes += model.item_bytes * parameters
     if "optimizer" in parts:  # of the rank's shard: float32 master weights and two moments
-        num_bytes += (4 + 2 * element_size(model.moments)) * parameters / model.layout.dp
+        num_bytes += (4 + model.moments_bytes) * parameters / model.layout.dp
     # Frozen weights are on the host already: they only come back.
     return times(2 if settings.trainable else 1, machine.pcie(num_bytes))
 

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
-from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.heads import Head
-from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.pipeline import layers_per_stage
 from verl_hpc.placement import pipeline_fill
+from verl_hpc.planner.shape import RoleShape
 from verl_hpc.planner.timing.cost import Cost, Term, times, together
 from verl_hpc.planner.timing.launches import OUTSIDE, of_a_layer
-from verl_hpc.planner.timing.machine import Machine, element_size
+from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.work import layer_work
 from verl_hpc.planner.timing.workload import Workload
 
@@ -41,28 +39,6 @@ norms (2 each) and two residual sums (3 each)."""
 _FIXED = ("layers", "expert_layers")
 _LOG_PROBS = 12
 """Reads and writes of the float32 logits when log-probabilities and entropy are computed."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """Everything that the cost of a pass depends on."""
-
-    arch: Architecture
-    layout: TrainLayout
-    head: Head = "language_model"
-    dtype: str = "bfloat16"
-    fp8: bool = False
-    recompute: str = "none"
-    offloads_activations: bool = False
-    moments: str = "float32"
-
-    @property
-    def products_dtype(self) -> str:
-        return "float8" if self.fp8 else self.dtype
-
-    @property
-    def has_logits(self) -> bool:
-        return self.head == "language_model"
 
 
 @dataclass(frozen=True)
@@ -97,26 +73,26 @@ class _Pass:
     """Operations that are dispatched outside the layers."""
 
 
-def _forward(model: Model) -> _Pass:
-    operations = of_a_layer(model.fp8, model.arch.is_moe).forward
+def _forward(model: RoleShape) -> _Pass:
+    operations = of_a_layer(model.fp8 is not None, model.arch.is_moe).forward
     return _Pass("inference", 1.0, 1, operations, OUTSIDE.forward)
 
 
-def _training(model: Model) -> _Pass:
+def _training(model: RoleShape) -> _Pass:
     # Backward is two products for each one forward.
-    again, operations = _recomputed(model), of_a_layer(model.fp8, model.arch.is_moe)
+    again, operations = _recomputed(model), of_a_layer(model.fp8 is not None, model.arch.is_moe)
     dispatched = operations.update + again * operations.forward
     return _Pass("training", 3.0 + again, 2 + (again == 1.0), dispatched, OUTSIDE.update)
 
 
-def infer_cost(machine: Machine, model: Model, work: Workload) -> Cost:
+def infer_cost(machine: Machine, model: RoleShape, work: Workload) -> Cost:
     """A forward pass over the sequences of a step."""
     part = _part(model, work, work.sequences)
     micro = _slowest(machine, model, part, _forward(model))
     return together([_pipelined(machine, model, part, micro, 1), _host(machine, model, part)])
 
 
-def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
+def update_cost(machine: Machine, model: RoleShape, work: Workload) -> Cost:
     """Cost of all optimizer steps of a step."""
     part = _optimizer_step(model, work)
     micro = _slowest(machine, model, part, _training(model))
@@ -130,7 +106,7 @@ def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
     return times(work.updates, one)
 
 
-def launch_share(machine: Machine, model: Model, work: Workload, trains: bool) -> float:
+def launch_share(machine: Machine, model: RoleShape, work: Workload, trains: bool) -> float:
     """How long the host takes to dispatch a micro-batch, as a multiple of the time that the device
     computes and communicates; on the stage where it is largest.
 
@@ -148,11 +124,11 @@ def launch_share(machine: Machine, model: Model, work: Workload, trains: bool) -
     return max(shares)
 
 
-def _optimizer_step(model: Model, work: Workload) -> _Part:
+def _optimizer_step(model: RoleShape, work: Workload) -> _Part:
     return _part(model, work, max(work.sequences // work.mini_batches, 1))
 
 
-def _recomputed(model: Model) -> float:
+def _recomputed(model: RoleShape) -> float:
     """Forward passes that the backward pass repeats, as a fraction; recompute: selective repeats
     the MLP."""
     if model.recompute == "selective":
@@ -160,7 +136,7 @@ def _recomputed(model: Model) -> float:
     return float(model.recompute == "full")
 
 
-def _part(model: Model, work: Workload, sequences: int) -> _Part:
+def _part(model: RoleShape, work: Workload, sequences: int) -> _Part:
     layout = model.layout
     replicas = layout.num_replicas
     mine = sequences / replicas if sequences >= replicas else 1.0
@@ -180,14 +156,14 @@ def _part(model: Model, work: Workload, sequences: int) -> _Part:
     return _Part(mine, tokens, mine * work.square, count)
 
 
-def _host(machine: Machine, model: Model, part: _Part) -> Cost:
+def _host(machine: Machine, model: RoleShape, part: _Part) -> Cost:
     """Host cost of outputs and losses, which the last stage computes."""
     if machine.of_first_rank and model.layout.pp > 1:
         return {}
     return {"sequences": part.sequences}
 
 
-def _slowest(machine: Machine, model: Model, part: _Part, one: _Pass) -> Cost:
+def _slowest(machine: Machine, model: RoleShape, part: _Part, one: _Pass) -> Cost:
     """Cost of one micro-batch on the slowest stage, over all its chunks, forward and back."""
     costs = [
         cost
@@ -202,7 +178,7 @@ def _dispatched(stage: _Stage, one: _Pass) -> Cost:
     return {"launches": stage.layers * one.operations + stage.has_logits * one.outside}
 
 
-def _stages(model: Model, first_alone: bool) -> list[_Stage]:
+def _stages(model: RoleShape, first_alone: bool) -> list[_Stage]:
     """Stages that may be the slowest, the last and the fullest of the others; or the first."""
     layout = model.layout
     totals = _layers(model.arch.num_layers, layout.pp, layout.vpp)
@@ -217,12 +193,13 @@ def _layers(num_layers: int, pp: int, vpp: int) -> tuple[int, ...]:
     return tuple(map(sum, zip(*layers_per_stage(num_layers, pp, vpp), strict=True)))
 
 
-def _on_device(machine: Machine, model: Model, part: _Part, stage: _Stage, one: _Pass) -> Cost:
+def _on_device(machine: Machine, model: RoleShape, part: _Part, stage: _Stage, one: _Pass) -> Cost:
     """Cost of one micro-batch for the device."""
     kind, passes, layer_passes = one.kind, one.products, one.layers
     arch, layout, layer = model.arch, model.layout, layer_work(model.arch)
     # Context-parallel ranks share the tokens, and what attention computes, evenly.
-    size, shared = element_size(model.dtype), part.count * layout.cp
+    size, shared = model.item_bytes, part.count * layout.cp
+    dtype = model.dtype if model.fp8 is None else "float8"
     tokens, squares = part.tokens / shared, part.squares / shared
     routed = stage.layers * layer.expert_flops_per_token * tokens
     flops = stage.layers * (layer.flops_per_token * tokens + layer.flops_per_square * squares)
@@ -235,16 +212,16 @@ def _on_device(machine: Machine, model: Model, part: _Part, stage: _Stage, one: 
     read = passes * size * (parameters - in_experts)
     passages = float(stage.layers * layer_passes)
     costs: list[Cost] = [
-        machine.products(kind, flops / layout.tp, read, model.products_dtype),
+        machine.products(kind, flops / layout.tp, read, dtype),
         {"layers": passages},
     ]
     if in_experts:
         read = passes * size * in_experts
         products = passes * routed / layout.tp
-        costs.append(machine.products("experts", products, read, model.products_dtype))
+        costs.append(machine.products("experts", products, read, dtype))
         costs.append({"expert_layers": passages})
     activations = tokens * arch.hidden_size * size
-    if model.offloads_activations and kind == "training":
+    if model.offload_activations and kind == "training":
         # Each layer's input goes to the host and back; sequence parallelism divides it.
         costs.append(machine.pcie(2 * stage.layers * activations / layout.tp))
     # Norms and residual sums, which every tensor-parallel rank computes in full.
@@ -269,32 +246,34 @@ def _on_device(machine: Machine, model: Model, part: _Part, stage: _Stage, one: 
     return together(costs)
 
 
-def _layer_parameters(model: Model) -> float:
+def _layer_parameters(model: RoleShape) -> float:
     """Parameters of one layer on one rank."""
     layer = layer_work(model.arch)
     dense = (layer.parameters - layer.expert_parameters) / model.layout.tp
     return dense + _expert_parameters(model)
 
 
-def _expert_parameters(model: Model) -> float:
+def _expert_parameters(model: RoleShape) -> float:
     """Parameters of one layer's experts on one rank."""
     layout = model.layout
     return layer_work(model.arch).expert_parameters / (layout.ep * layout.etp)
 
 
-def _pipelined(machine: Machine, model: Model, part: _Part, micro: Cost, directions: int) -> Cost:
+def _pipelined(
+    machine: Machine, model: RoleShape, part: _Part, micro: Cost, directions: int
+) -> Cost:
     layout = model.layout
     rounds = part.count + machine.counts_waiting * (layout.pp - 1) / layout.vpp
     costs = [times(rounds, micro)]
     if layout.pp > 1:
         tokens = part.tokens / (part.count * layout.cp)
-        size = tokens * model.arch.hidden_size * element_size(model.dtype)
+        size = tokens * model.arch.hidden_size * model.item_bytes
         send = machine.fabric.send(size / layout.tp, layout.tp * layout.dp)
         costs.append(times(directions * layout.vpp * rounds, send))
     return together(costs)
 
 
-def parameters_per_rank(model: Model) -> float:
+def parameters_per_rank(model: RoleShape) -> float:
     """Parameters of a rank on the largest stage."""
     layout, arch = model.layout, model.arch
     layers = max(_layers(arch.num_layers, layout.pp, layout.vpp))
@@ -303,7 +282,7 @@ def parameters_per_rank(model: Model) -> float:
     return layers * _layer_parameters(model) + vocabulary * (2 if both else 1)
 
 
-def optimizer_parameters(model: Model) -> float:
+def optimizer_parameters(model: RoleShape) -> float:
     """Parameters whose optimizer state a rank holds; experts have replicas of their own."""
     layout, layer = model.layout, layer_work(model.arch)
     parameters = parameters_per_rank(model)
@@ -313,12 +292,12 @@ def optimizer_parameters(model: Model) -> float:
     return (parameters - experts) / layout.dp + experts / replicas
 
 
-def _optimizer(machine: Machine, model: Model, micro: Cost) -> Cost:
+def _optimizer(machine: Machine, model: RoleShape, micro: Cost) -> Cost:
     """Cost of reducing gradients, Adam on a shard of the parameters, and gathering them."""
     layout, parameters = model.layout, parameters_per_rank(model)
     fabric = machine.fabric
     reduce = fabric.reduce_scatter(_GRADIENT * parameters, layout.dp, layout.tp)
-    gather = fabric.all_gather(element_size(model.dtype) * parameters, layout.dp, layout.tp)
+    gather = fabric.all_gather(model.item_bytes * parameters, layout.dp, layout.tp)
     step = _STEP + _CONVERTED * (model.moments != "float32")
     adam = machine.memory(parameters * _ZEROING + optimizer_parameters(model) * step)
     # Two thirds of a micro-batch's time are its backward pass.

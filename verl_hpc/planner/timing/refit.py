@@ -12,7 +12,7 @@ from verl_hpc.layout.adapters import AdapterShape, adapter_tensors
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.timing.machine import element_size
+from verl_hpc.layout.shard_map import ITEM_BYTES
 
 _BUCKET = 64 * 2**20
 
@@ -46,7 +46,7 @@ class Refit:
 
     @property
     def model_bytes(self) -> float:
-        return self.arch.num_parameters * element_size(self.dtype)
+        return self.arch.num_parameters * ITEM_BYTES[self.dtype]
 
     @property
     def sent_bytes(self) -> float:
@@ -55,9 +55,7 @@ class Refit:
             return self.model_bytes
         layer = replace(self.arch, num_layers=1, rope_scaling=None)
         return (
-            self.arch.num_layers
-            * _adapter_elements(layer, self.adapters)
-            * element_size(self.dtype)
+            self.arch.num_layers * _adapter_elements(layer, self.adapters) * ITEM_BYTES[self.dtype]
         )
 
     @property

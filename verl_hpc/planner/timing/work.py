@@ -7,8 +7,6 @@ from functools import lru_cache
 
 from verl_hpc.layout.architecture import Architecture
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
 
 @dataclass(frozen=True)
 class LayerWork:

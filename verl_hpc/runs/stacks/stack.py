@@ -1,11 +1,10 @@
-"""Read stacks of ranks from py-spy or faulthandler, and group them by where ranks are."""
+"""Read stacks that ranks write by faulthandler, and group them by where ranks are."""
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,7 @@ class Frame:
     @property
     def waits(self) -> bool:
         """Whether a rank in this call waits for other ranks."""
-        name = self.function.rpartition(".")[2]  # py-spy puts the class before it
-        return any(self.file.endswith(f) and n in ("", name) for f, n in _WAITS)
+        return any(self.file.endswith(f) and n in ("", self.function) for f, n in _WAITS)
 
 
 @dataclass(frozen=True)
@@ -53,12 +51,10 @@ class Stack:
     rank: int
     host: str
     pid: int
-    how: str = ""
-    """Method: py-spy or signal."""
     threads: tuple[Thread, ...] = ()
     """Threads, the main one first; empty if no stack could be taken."""
     problem: str = ""
-    """Why there is no stack, or not the better one."""
+    """Why there is no stack, or what the process is in."""
 
     @property
     def main(self) -> tuple[Frame, ...]:
@@ -116,27 +112,6 @@ def _place(stack: Stack) -> tuple[Any, ...]:
     if not stack.threads:
         return (stack.problem,)
     return tuple((f.file, f.function, 0 if f.waits else f.line) for f in stack.main)
-
-
-def from_py_spy(text: str) -> tuple[Thread, ...]:
-    """Parse the threads of `py-spy dump --json`.
-
-    Raises:
-        ValueError: the text is something else.
-    """
-    try:
-        dumped: list[Mapping[str, Any]] = json.loads(text)
-        threads = [_thread(thread) for thread in dumped]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not what py-spy writes: {error}") from None
-    return tuple(sorted(threads, key=lambda thread: thread.name != "MainThread"))
-
-
-def _thread(fields: Mapping[str, Any]) -> Thread:
-    frames = (
-        Frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in fields["frames"]
-    )
-    return Thread(str(fields.get("thread_name") or f"thread {fields['thread_id']}"), tuple(frames))
 
 
 def from_faulthandler(text: str) -> tuple[Thread, ...]:

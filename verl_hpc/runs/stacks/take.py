@@ -1,14 +1,12 @@
 """Take the stacks of all ranks of a run, wherever they are.
 
-`hang` runs this on each node of a job, as `python -m verl_hpc.runs.stacks.take RUN OUT HOW`. py-spy
-reads a process from outside, whatever it is in, but needs the right to trace it. Else the rank is
-sent a signal, at which it writes its stacks itself.
+`hang` runs this on each node of a job, as `python -m verl_hpc.runs.stacks.take RUN OUT`. A rank is
+sent a signal, at which it writes its stacks itself, whatever it is in.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -31,13 +29,10 @@ from verl_hpc.runs.stacks.stack import (
     Stack,
     Thread,
     from_faulthandler,
-    from_py_spy,
     stack_file,
 )
 from verl_hpc.slurm.programs import WHICH_SLURM
 
-AUTO, PY_SPY, BY_SIGNAL = "auto", "py-spy", "signal"
-_PY_SPY_S = 30.0
 _SIGNAL_S = 10.0
 _QUIET_S = 0.2
 """Seconds without growth after which a file is whole."""
@@ -47,7 +42,7 @@ _FILES_S = 5.0
 """Seconds to wait for files of other nodes on a network file system."""
 
 
-def gather_stacks(run: Path, ranks: Ranks, how: str = AUTO) -> list[Stack]:
+def gather_stacks(run: Path, ranks: Ranks) -> list[Stack]:
     """Return one stack per rank, in rank order; one that could not be taken says why.
 
     Ranks on this machine are read directly, those of a job on other nodes by one short job step in
@@ -56,37 +51,32 @@ def gather_stacks(run: Path, ranks: Ranks, how: str = AUTO) -> list[Stack]:
     Args:
         run: run directory.
         ranks: content of ranks.json.
-        how: method, see `take_here`.
     """
     here = socket.gethostname()
     elsewhere = sorted({rank.host for rank in ranks.ranks} - {here})
-    stacks = take_here(run, ranks.ranks, how)
+    stacks = take_here(run, ranks.ranks)
     problem = f"on another machine than {here}, and not in a job of Slurm"
     if elsewhere and ranks.job_id is not None:
-        taken, problem = _by_step(run, ranks.job_id, elsewhere, how)
+        taken, problem = _by_step(run, ranks.job_id, elsewhere)
         stacks += taken
     by_rank = {stack.rank: stack for stack in stacks}
-    return [by_rank.get(p.rank, _absent(p, problem)) for p in ranks.ranks]
+    return [by_rank.get(p.rank) or _failed(p, f"not reached: {problem}") for p in ranks.ranks]
 
 
-def _absent(rank: Progress, problem: str) -> Stack:
-    return Stack(rank.rank, rank.host, rank.pid, problem=f"not reached: {problem}")
-
-
-def _by_step(run: Path, job_id: str, hosts: Sequence[str], how: str) -> tuple[list[Stack], str]:
+def _by_step(run: Path, job_id: str, hosts: Sequence[str]) -> tuple[list[Stack], str]:
     """Return the stacks of the nodes that answered, and why others did not."""
     home = run / DIRECTORY
     home.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="nodes-", dir=home) as directory:
         out = Path(directory).resolve()
-        words = step_words(run.resolve(), out, job_id, hosts, how)
+        words = step_words(run.resolve(), out, job_id, hosts)
         problem = _run_step(words, cluster_of(run / "job", job_id))
         files = _files(out, len(hosts) if not problem else 0)
         taken = [parse_record(file.read_bytes(), NodeStacks) for file in files]
     return [stack for node in taken for stack in node.stacks], problem or "its node wrote nothing"
 
 
-def step_words(run: Path, out: Path, job_id: str, hosts: Sequence[str], how: str) -> list[str]:
+def step_words(run: Path, out: Path, job_id: str, hosts: Sequence[str]) -> list[str]:
     """Return the command that runs `stacks.take` on each of these nodes of a job."""
     nodes = str(len(hosts))
     return [
@@ -107,7 +97,6 @@ def step_words(run: Path, out: Path, job_id: str, hosts: Sequence[str], how: str
         "verl_hpc.runs.stacks.take",
         str(run),
         str(out),
-        how,
     ]
 
 
@@ -140,35 +129,28 @@ def _files(out: Path, expected: int) -> list[Path]:
         time.sleep(0.2)
 
 
-def take_here(run: Path, ranks: Sequence[Progress], how: str = AUTO) -> list[Stack]:
+def take_here(run: Path, ranks: Sequence[Progress]) -> list[Stack]:
     """Return the stacks of the ranks whose processes are on this node; others are left out.
 
     Args:
         run: run directory.
         ranks: all ranks, as ranks.json has them.
-        how: py-spy, signal, or auto, which tries both in this order.
     """
     host = socket.gethostname()
     ours = [rank for rank in ranks if rank.host == host]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(lambda rank: _take(run, rank, how), ours))
+        return list(pool.map(lambda rank: _take(run, rank), ours))
 
 
-def _take(run: Path, rank: Progress, how: str) -> Stack:
-    stack = Stack(rank.rank, rank.host, rank.pid)
+def _take(run: Path, rank: Progress) -> Stack:
     state = process_state(rank.pid)
     if state is None:
-        return _failed(stack, f"no process {rank.pid} on {rank.host}: the rank is gone")
-    problems = [] if state in "RS" else [_STATES.get(state, f"the process is in state {state}")]
-    for name, take in ((PY_SPY, _by_py_spy), (BY_SIGNAL, _by_signal)):
-        if how not in (AUTO, name):
-            continue
-        try:
-            threads = take(run, rank)
-            return Stack(rank.rank, rank.host, rank.pid, name, threads, "; ".join(problems))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            problems.append(f"{name}: {error}")
-    return _failed(stack, "; ".join(problems))
+        return _failed(rank, f"no process {rank.pid} on {rank.host}: the rank is gone")
+    problem = "" if state in "RS" else _STATES.get(state, f"the process is in state {state}")
+    try:
+        return Stack(rank.rank, rank.host, rank.pid, _written(run, rank), problem)
+    except (OSError, ValueError) as error:
+        return _failed(rank, "; ".join(filter(None, (problem, str(error)))))
 
 
 _STATES = {
@@ -188,30 +170,12 @@ def process_state(pid: int) -> str | None:
         return None
 
 
-def py_spy() -> str | None:
-    """Return the path of py-spy, from PATH or next to this Python, or None."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return shutil.which("py-spy") or (str(beside) if beside.exists() else None)
+def _written(run: Path, rank: Progress) -> tuple[Thread, ...]:
+    """Send a rank the signal, and return the stacks that it writes.
 
-
-def _by_py_spy(_: Path, rank: Progress) -> tuple[Thread, ...]:
-    program = py_spy()
-    if program is None:
-        raise ValueError("not installed here (pip install py-spy)")
-    done = subprocess.run(
-        [program, "dump", "--json", "--pid", str(rank.pid)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_PY_SPY_S,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise ValueError(lines[0].removeprefix("Error: "))
-    return from_py_spy(done.stdout)
-
-
-def _by_signal(run: Path, rank: Progress) -> tuple[Thread, ...]:
+    Raises:
+        OSError, ValueError: it does not write them.
+    """
     file = stack_file(run, rank.rank)
     if not file.exists():
         raise ValueError(f"the rank has not opened {file} yet")
@@ -232,18 +196,18 @@ def _by_signal(run: Path, rank: Progress) -> tuple[Thread, ...]:
         return from_faulthandler(stream.read().decode(errors="replace"))
 
 
-def _failed(stack: Stack, problem: str) -> Stack:
-    return Stack(stack.rank, stack.host, stack.pid, problem=problem)
+def _failed(rank: Progress, problem: str) -> Stack:
+    return Stack(rank.rank, rank.host, rank.pid, problem=problem)
 
 
-def main(run: str, out: str, how: str) -> int:
+def main(run: str, out: str) -> int:
     """Write this node's stacks to a file in `out`, all at once."""
     ranks = read_ranks(Path(run))
     if ranks is None:
         print(f"{run} has no ranks.json", file=sys.stderr)
         return 1
     target = Path(out) / f"{socket.gethostname()}.json"
-    write_record(target, NodeStacks(tuple(take_here(Path(run), ranks.ranks, how))))
+    write_record(target, NodeStacks(tuple(take_here(Path(run), ranks.ranks))))
     return 0
 
 

@@ -168,7 +168,7 @@ def test_what_runs_say_is_only_text(server, runs):
     with MetricsLog(run) as log:
         log.write(1, {"timing_s/<b>": 1.0, "timing_s/step": 1.0, "<i>": float("nan")})
     now = 1000.0
-    row = Progress(0, 1, EVIL, 900.0, EVIL, 1, history=((EVIL, now - 900),))
+    row = Progress(0, 1, EVIL, 900.0, EVIL, 1)
     write_ranks(run, Ranks(now, 10.0, 120.0, None, (row, Progress(1, 2, "reward", 1.0, "n0", 2))))
     name = run.relative_to(runs)
     text = ask(server, f"/run?name={name}")[2]

@@ -4,7 +4,7 @@ from tests.unit.layout.models import architecture
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory.activations import in_flight, layer
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 ARCH = architecture(hidden_size=64, head_size=8)
 MODEL = ModelConfig(path="none")

@@ -7,7 +7,7 @@ from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.layout.generation import cache_bytes_per_token
 from verl_hpc.layout.megatron import TrainLayout, is_expert, megatron_shard_map
 from verl_hpc.planner.memory.parameters import chunk_parameters, stage_elements
-from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.shape import RoleShape
 
 ARCH = deepseek(num_layers=7, num_dense_layers=3)
 

@@ -8,15 +8,16 @@ from tests.unit.layout.models import PUBLISHED
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.shape import RoleShape
 from verl_hpc.planner.timing.launches import OUTSIDE, PER_LAYER, of_a_layer
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.passes import Model, infer_cost, launch_share, update_cost
+from verl_hpc.planner.timing.passes import infer_cost, launch_share, update_cost
 from verl_hpc.planner.timing.workload import Workload
 
 L8 = architecture_from(PUBLISHED["Llama-3.1-8B"][0])
 H100 = Machine(Hardware(KINDS["H100-80"], 8))
-ONE = Model(L8, TrainLayout())
+ONE = RoleShape(L8, TrainLayout())
 TINY = Workload(8, 1, 8, Lengths(8, 8, 0.0), 1, 1, 16)
 """Eight micro-batches of sixteen tokens."""
 

@@ -8,10 +8,10 @@ from tests.unit.layout.models import PUBLISHED
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.shape import RoleShape
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.passes import (
-    Model,
     infer_cost,
     optimizer_parameters,
     parameters_per_rank,
@@ -31,7 +31,7 @@ def seconds(cost):
 
 
 def model(arch=L8, **sizes):
-    return Model(arch, TrainLayout(**sizes))
+    return RoleShape(arch, TrainLayout(**sizes))
 
 
 def test_a_forward_pass_is_its_flops():

@@ -1,4 +1,4 @@
-"""The model, layout and settings that decide the memory of one role."""
+"""The model, layout and settings that decide the memory and the time of one role."""
 
 from __future__ import annotations
 
@@ -26,15 +26,21 @@ class RoleShape:
     dtype: str = "bfloat16"
     head: Head = "language_model"
     trainable: bool = True
-    parallel: tuple[tuple[str, object], ...] = ()
-    """Settings of ParallelConfig, as items."""
     fp8: Fp8Config | None = None
     on_gpu: bool = True
     adapters: AdapterShape | None = None
     """Adapters that are trained in place of the parameters."""
     engine: Engine = "megatron"
-    moments_bytes: int = 8
-    """Bytes of both of Adam's moments of an element."""
+    moments: str = "float32"
+    """Element type of Adam's moments."""
+    sequence_parallel: bool = False
+    recompute: str = "none"
+    recompute_method: str | None = None
+    recompute_num_layers: int | None = None
+    recompute_modules: tuple[str, ...] = ()
+    offload_activations: bool = False
+    reshard_after_forward: bool = True
+    reduce_dtype: str = "float32"
     padded: bool = True
     """Whether buffers and page-locked copies are counted with their padding; a search, which
     compares thousands of layouts, leaves it out."""
@@ -54,34 +60,26 @@ class RoleShape:
         moments: str = "float32",
     ) -> RoleShape:
         """Build a shape from the arguments of `engines.factory.build_engine`."""
-        known = (
-            "sequence_parallel",
-            "recompute",
-            "recompute_method",
-            "recompute_num_layers",
-            "recompute_modules",
-            "offload_activations",
-        )
-        modules = tuple(parallel.recompute_modules or ())
-        settings = {name: getattr(parallel, name) for name in known} | {
-            "recompute_modules": modules
-        }
-        if parallel.engine == "fsdp":
-            sharded = parallel.fsdp or FsdpConfig()
-            settings["reshard_after_forward"] = sharded.reshard_after_forward
-            settings["reduce_dtype"] = sharded.reduce_dtype
+        sharded = parallel.fsdp or FsdpConfig()
         return cls(
             replace(arch, rope_scaling=None, rope_theta=1.0),
             replace(layout, first_rank=0),
             model.dtype,
             head,
             trainable,
-            tuple(settings.items()),
             model.fp8,
             on_gpu,
             AdapterShape.of(lora) if lora is not None else None,
             parallel.engine,
-            2 * ITEM_BYTES[moments],
+            moments,
+            parallel.sequence_parallel,
+            parallel.recompute,
+            parallel.recompute_method,
+            parallel.recompute_num_layers,
+            tuple(parallel.recompute_modules or ()),
+            parallel.offload_activations,
+            sharded.reshard_after_forward,
+            sharded.reduce_dtype,
         )
 
     @classmethod
@@ -129,13 +127,14 @@ class RoleShape:
         """Whether master weights are separate from the parameters."""
         return self.kept_bytes < 4
 
-    def setting(self, name: str) -> object:
-        """Setting of ParallelConfig; its default is falsy."""
-        return dict(self.parallel).get(name)
+    @property
+    def moments_bytes(self) -> int:
+        """Bytes of both of Adam's moments of an element."""
+        return 2 * ITEM_BYTES[self.moments]
 
     @property
-    def sequence_parallel(self) -> bool:
-        return bool(self.setting("sequence_parallel"))
+    def has_logits(self) -> bool:
+        return self.head == "language_model"
 
     @property
     def layers(self) -> tuple[tuple[int, ...], ...]:
@@ -153,7 +152,7 @@ class RoleShape:
     @property
     def shares_embedding(self) -> bool:
         """Whether the output layer is the embedding."""
-        return self.arch.tied_embeddings and self.head == "language_model"
+        return self.arch.tied_embeddings and self.has_logits
 
     @property
     def sums_embeddings(self) -> bool:

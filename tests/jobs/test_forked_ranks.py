@@ -281,7 +281,8 @@ def test_a_run_ends_with_the_same_weights_as_below_mpiexec(model, tmp_path):
     for name in ("mpiexec", "forked"):
         directory = tmp_path / name
         directory.mkdir()
-        config = launch.write_config(directory / "config.yaml", ppo(model, directory))
+        tree = ppo(model, directory) | {"steps": 2}
+        config = launch.write_config(directory / "config.yaml", tree)
         if name == "mpiexec":
             launch.succeeds(launch.start(2, ["-m", "verl_hpc", "train", "--config", config]))
         else:

@@ -249,15 +249,6 @@ def test_a_thread_is_found_before_a_fork_would_wait_for_it(tmp_path):
     assert "LaunchError: --ranks: a library has started threads" in output
 
 
-def forked(config, *words):
-    return subprocess.Popen(
-        [sys.executable, "-m", "verl_hpc", "train", "--ranks", "2", "--config", config, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def processes_that_score(job):
     """Two ranks' processes, those that others are forked from and these, while the job runs."""
     return [p for p in processes_of(job) if b"verl_hpc.rewards.worker" in command(p)]
@@ -272,7 +263,7 @@ def command(process):
 
 def test_processes_that_score_end_with_a_rank_that_is_killed(model, tmp_path):
     config = ppo(model, tmp_path) | {"steps": 1000, "runtime": {"reward_processes": 1}}
-    job = forked(launch.write_config(tmp_path / "config.yaml", config))
+    job = launch.start_training(2, launch.write_config(tmp_path / "config.yaml", config))
     try:
         assert launch.wait_until(lambda: len(processes_that_score(job)) == 4, job, 120)
         scorers = processes_that_score(job)
@@ -290,7 +281,8 @@ def test_a_run_ends_with_the_same_weights_as_below_mpiexec(model, tmp_path):
     for name in ("mpiexec", "forked"):
         directory = tmp_path / name
         directory.mkdir()
-        config = launch.write_config(directory / "config.yaml", ppo(model, directory))
+        tree = ppo(model, directory) | {"steps": 2}
+        config = launch.write_config(directory / "config.yaml", tree)
         if name == "mpiexec":
             launch.succeeds(launch.start(2, ["-m", "verl_hpc", "train", "--config", config]))
         else:

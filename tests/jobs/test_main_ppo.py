@@ -1,4 +1,4 @@
-"""A run by verl's command line, to its end: the same run as by the file of ours."""
+"""A run by verl's command line, to its end."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import sys
 
 import yaml
 
-from tests.jobs.launch import trained, write_config
 from verl_hpc.config.load import load_config, parse_config
 from verl_hpc.metrics.log import read_metrics
 
@@ -43,18 +42,9 @@ def words_of(tree, directory):
     ]
 
 
-def numbers_of(run):
-    """What a run computed, by step: all metrics but times, rates and memory."""
-    told = ("perf/", "timing_s/", "cpu_s/", "energy_j/")
-    return [
-        {k: v for k, v in row.items() if not (k == "time" or "seconds" in k or k.startswith(told))}
-        for row in read_metrics(run)
-    ]
-
-
 def test_verls_keys_train(tree, tmp_path):
-    """Two ranks without a launcher, PPO with a critic and an adaptive penalty; and our file of the
-    same settings, which computes the same bits."""
+    """Two ranks without a launcher, PPO with a critic and an adaptive penalty: the run of our file
+    of the same settings."""
     tree |= {"steps": 2, "parallel": {"tensor_parallel": 2, "data_parallel": 1}}
     models = ("actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref")
     layout = ("tensor_model_parallel_size=2", "sequence_parallel=False", "dtype=float32")
@@ -75,13 +65,8 @@ def test_verls_keys_train(tree, tmp_path):
     steps = read_metrics(tmp_path / "run")
     assert [row["step"] for row in steps] == [1, 2]
     assert all(row["perf/ranks"] == 2 for row in steps if "perf/ranks" in row)
-
-    ours = write_config(tmp_path / "ours.yaml", tree | {"name": "ours"})
-    trained(2, ours)
-    numbers = numbers_of(tmp_path / "run")
-    compared = {"actor/pg_loss", "actor/grad_norm", "critic/vf_loss", "critic/score/mean"}
-    assert all(compared <= row.keys() for row in numbers)
-    assert numbers_of(tmp_path / "ours") == numbers
+    computed = {"actor/pg_loss", "actor/grad_norm", "critic/vf_loss", "critic/score/mean"}
+    assert all(computed <= row.keys() for row in steps)
 
 
 def test_a_tutorials_file_trains(model, tmp_path):

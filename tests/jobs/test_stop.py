@@ -9,6 +9,7 @@ import pytest
 from tests.jobs import launch
 from tests.jobs.conftest import ppo
 from tests.jobs.told_in_rollout import tell_rank_0
+from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 RESTART = 85
@@ -31,20 +32,21 @@ def steps_done(run):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, model):
-    """The last step of a run that nobody disturbed."""
+    """The directory of steps of a run that nobody disturbed."""
     directory = tmp_path_factory.mktemp("undisturbed")
-    config = launch.write_config(directory / "config.yaml", grpo(model, directory))
-    launch.trained(2, config)
-    return directory / "run/checkpoints" / f"step_{STEPS:08d}"
+    tree = grpo(model, directory) | {"checkpoint": {"every": 1, "keep": 9}}
+    launch.trained(2, launch.write_config(directory / "config.yaml", tree))
+    return directory / "run/checkpoints"
 
 
 def grpo(model, directory):
     rollout = {
         "tensor_parallel": 2,
-        "num_samples": 2,
+        "num_samples": 4,
         "max_prompt_tokens": 120,
-        # Long enough to be interrupted in.
-        "max_response_tokens": 120,
+        # Two sequences at a time, so that an interruption finds some finished and some not begun.
+        "max_response_tokens": 32,
+        "max_num_seqs": 2,
         "kv_cache_gib": 0.05,
     }
     changes = {"recipe": "rl", "roles": {}, "algorithm": {}, "rollout": rollout}
@@ -76,30 +78,28 @@ def test_a_signal_saves_and_the_next_start_ends_as_if_nothing_had_been(
     assert (tmp_path / "second" / kernel).read_bytes() == b"machine code"
     asked = list(tmp_path.rglob("modelinfos"))
     assert asked == [], "vLLM asked about its model in a process of its own"
-    assert launch.differing(undisturbed, run / "checkpoints" / undisturbed.name) == []
+    last = step_name(STEPS)
+    assert launch.differing(undisturbed / last, run / "checkpoints" / last) == []
 
 
-def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, tmp_path):
-    """Two sequences at a time, so that an interruption finds some finished and some not begun."""
-    sizes = {"max_response_tokens": 32, "max_num_seqs": 2, "num_samples": 4}
-    configs = {}
-    for name in ("undisturbed", "run"):
-        tree = grpo(model, tmp_path) | {"name": name, "steps": 2}
-        tree["rollout"] |= sizes | {"on_interrupt": "keep"}
-        configs[name] = launch.write_config(tmp_path / f"{name}.yaml", tree)
-    output = launch.trained(2, configs["undisturbed"])
+def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(
+    model, tmp_path, undisturbed
+):
+    tree = grpo(model, tmp_path) | {"steps": 2}
+    tree["rollout"]["on_interrupt"] = "keep"
+    config = launch.write_config(tmp_path / "config.yaml", tree)
     run = tmp_path / "run"
-    job = launch.start_training(2, configs["run"], before=tell_rank_0)
+    job = launch.start_training(2, config, before=tell_rank_0)
     status, output = launch.finish(job)
     assert status == RESTART, output
     (file,) = (run / "checkpoints/step_00000001/rollout").iterdir()
     with h5py.File(file) as stored:
         num_kept = len(stored["slots"])
     assert 0 < num_kept < 4 * 4
-    output = launch.succeeds(start_run(configs["run"]))
+    output = launch.succeeds(start_run(config))
     assert f"{num_kept} responses were finished before the interruption" in output
-    expected = tmp_path / "undisturbed/checkpoints/step_00000002"
-    assert launch.differing(expected, run / "checkpoints/step_00000002") == []
+    last = step_name(2)
+    assert launch.differing(undisturbed / last, run / "checkpoints" / last) == []
 
 
 @pytest.fixture

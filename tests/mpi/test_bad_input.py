@@ -12,7 +12,6 @@ from tests.mpi.engines_for_tests import same
 from tests.mpi.recipe_runs import run_tree
 from tests.mpi.sft_for_tests import encode, update
 from verl_hpc.config.load import parse_config
-from verl_hpc.data.order import Position
 from verl_hpc.engines.guarded_step import MOST_SKIPPED
 from verl_hpc.engines.megatron import build
 from verl_hpc.errors import (
@@ -29,7 +28,6 @@ from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.step.batch import StepRows
 from verl_hpc.trainer.build import build_run
-from verl_hpc.trainer.evaluate import evaluate
 
 pytestmark = pytest.mark.world(2)
 
@@ -109,13 +107,11 @@ def test_a_role_that_reads_token_ids_as_other_texts(here, configure, shared_dire
 
 
 @pytest.fixture
-def place(here, tiny_model, shared_directory):
+def place(here, shared_directory):
     """A directory with models and data that are not what they should be."""
     place = shared_directory / "bad"
-    config = (tiny_model() / "config.json").read_text()
     if here.world.rank == 0:
         for name, text in {
-            "no-weights/config.json": config,
             "images/config.json": json.dumps({"model_type": "qwen2_vl"}),
             "empty.jsonl": "",
             "last.jsonl": '{"prompt": "1?", "answer": "2"}\n' * 950 + '{"prompt": 5}\n',
@@ -130,9 +126,6 @@ def wrong(place, odd):
     """(what is raised, what it says, what is set): settings that do not fit the world or the model,
     and what is not there. `odd` is a model of three attention heads."""
     gone = {"recipe": "rl", "reward": {"function": "gone.py:score"}, "rollout": {"num_samples": 2}}
-    too_many = {"tensor_parallel": 2, "data_parallel": 4}
-    zero = {"tensor_parallel": 2, "grouping": "zero_redundancy"}
-    long = {"max_prompt_tokens": 500, "max_response_tokens": 100}
     empty, last = (
         {"train": {"kind": "files", "paths": [f"{place}/{name}.jsonl"]}}
         for name in ("empty", "last")
@@ -140,21 +133,6 @@ def wrong(place, odd):
     for message, changes in {
         "tensor_parallel 3 x pipeline_parallel 1 = 3 does not divide the 2 ranks; start a": {
             "parallel": {"tensor_parallel": 3}
-        },
-        "data_parallel = 4, but 2 ranks / 2 ranks of a replica give 1; start 8 ranks": {
-            "parallel": too_many
-        },
-        "rollout tensor_parallel = 4 does not divide the 2 ranks 0-1 .*; choose a divisor of 2": {
-            "rollout": {"tensor_parallel": 4}
-        },
-        "zero-redundancy grouping needs the training tensor_parallel .1. to be a multiple": {
-            "rollout": zero
-        },
-        "max_prompt_tokens 500 .* 100 = 600 is above the 512 positions of the actor's model": {
-            "rollout": long
-        },
-        "4 layers cannot be split over pipeline_parallel = 2 x virtual_pipeline = 4 stages": {
-            "parallel": {"pipeline_parallel": 2, "virtual_pipeline": 4}
         },
         "tensor_parallel = 2 does not divide the model's 3 attention heads; choose a divisor": {
             "model": {"path": str(odd)},
@@ -164,7 +142,6 @@ def wrong(place, odd):
         yield ConfigError, message, changes
     for message, path in {
         "model.path = nowhere: no such directory; give a Hugging Face": "nowhere",
-        r"no \*\.safetensors in": f"{place}/no-weights",
         "model_type = 'qwen2_vl' is not supported: it needs images in prompts": f"{place}/images",
     }.items():
         yield ModelError, message, {"model": {"path": path}}
@@ -181,52 +158,6 @@ def test_what_does_not_fit_or_is_not_there(here, configure, tiny_model, place):
         refused(here, configure(**changes), kind, message)
     drawn = {"kind": "files", "paths": [f"{place}/last.jsonl"]}
     build_run(here, configure(data={"train": drawn, "check": "drawn"}))
-
-
-def test_evaluation_on_prompts_of_training(here, configure, shared_directory):
-    rows = [json.dumps({"prompt": f"{i}?", "answer": "2"}) + "\n" for i in range(20)]
-    train, test = (shared_directory / f"{name}.jsonl" for name in ("train", "test"))
-    train.write_text("".join(rows))
-    test.write_text("".join(rows[17:]))
-    paths = {"train": train, "evaluation": test}
-    data = {name: {"kind": "files", "paths": [str(path)]} for name, path in paths.items()}
-    message = "3 of the 3 different prompts of data.evaluation .* in 3 of its 20 rows; the first is"
-    refused(here, configure(data=data), DataError, message)
-    run = build_run(here, configure(data=data | {"overlap": "drop"}))
-    assert [problem.prompt for problem in run.problems.train] == [f"{i}?" for i in range(17)]
-    assert sorted(run.order.take(Position(), 17)[0]) == list(range(17))
-    assert run.problems.facts["rows dropped from training"] == 3
-    facts = build_run(here, configure(data=data | {"overlap": "warn"})).problems.facts
-    assert (facts["prompts found in training"], facts["rows dropped from training"]) == (3, 0)
-
-
-def test_a_prompt_that_is_longer_than_allowed(here, configure):
-    limits = {"max_prompt_tokens": 20, "max_response_tokens": 16}
-    run = build_run(here, configure(rollout=limits))
-    message = "chain_sum row 0: the prompt has .* tokens, rollout.max_prompt_tokens = 20; raise it"
-    with pytest.raises(DataError, match=message):
-        encode(run, 1, range(4))
-    dropping = build_run(here, configure(rollout=limits | {"overlong_prompt": "drop"}))
-    message = "step 1: every prompt of data.train was dropped for being longer than"
-    with pytest.raises(DataError, match=message):
-        encode(dropping, 1, range(4))
-
-
-def test_an_evaluation_of_prompts_that_are_longer_than_allowed(here, configure):
-    """It is refused before there is work to lose; where they are dropped, it is named."""
-    task = GYM | {"task": "spell_backward", "template": "Spell this word backward: {question}"}
-    changes = {
-        "data": {"train": task | {"split": "train"}, "evaluation": task | {"split": "evaluation"}},
-        "evaluation": {"at_start": True},
-    }
-    limits = {"engine": "hf", "max_prompt_tokens": 20, "max_response_tokens": 4}
-    message = "16 rows cannot be used.*\n.*spell_backward row 0: the prompt has"
-    refused(here, configure(rollout=limits, **changes), DataError, message)
-    limits["overlong_prompt"] = "drop"
-    run = build_run(here, configure(rollout=limits, **changes))
-    run.sync.to_generation()
-    with pytest.raises(DataError, match="step 2: every prompt of data.evaluation was dropped"):
-        evaluate(run, 2)
 
 
 @pytest.mark.parametrize("engine_notices", [True, False])
@@ -248,13 +179,12 @@ def test_logits_that_are_not_finite_on_one_rank(here, configure, monkeypatch, en
     assert error.value.agreed
 
 
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_leaves_the_weights_alone(here, configure, poison):
+def test_a_loss_that_is_not_finite_leaves_the_weights_alone(here, configure):
     run = build_run(here, configure())
     weights = run.roles["actor"].training.weights
     samples, columns = encode(run, 1, range(4))
     update(run, samples, columns)
-    next(iter(weights.values())).view(-1)[0] = poison
+    next(iter(weights.values())).view(-1)[0] = float("inf")
     before = {n: t.clone() for n, t in weights.items()}
     with pytest.raises(TrainingError, match=r"the actor's loss is (nan|inf)|gradient norm is"):
         update(run, samples, columns)

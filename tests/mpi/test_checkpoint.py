@@ -195,8 +195,6 @@ def damage_number(path):
 
 DAMAGES = {
     "flipped bit": ("rank_00002.h5", damage_flip),
-    "missing": ("rank_00003.h5", lambda path: path.unlink()),
-    "no manifest": ("manifest.json", lambda path: path.unlink()),
     "another step in the state": ("state.json", damage_number),
 }
 """All ranks turn to the step before. Kinds of damage: tests/unit/checkpoint/test_damage.py."""
@@ -276,8 +274,6 @@ def test_another_data_set_seed_or_recipe_is_refused(here, configure):
     save(build_run(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
     gym = {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}
     for changes, words in [
-        ({"data": {"train": gym | {"seed": 5}}}, ["data.train: other rows"]),
-        ({"data": {"train": gym, "shuffle": False}}, ["data.shuffle = false, and was true"]),
         ({"seed": 7, "data": {"train": gym | {"size": 63}}}, ["data.train", "seed = 7, and was 0"]),
         (
             {"recipe": "rl", "rollout": GENERATES, "reward": {"function": "exact_match"}},
@@ -308,11 +304,11 @@ def test_another_seed_and_data_set_can_be_forced(here, configure):
     """New data are read from their beginning."""
     save(build_run(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
     other = {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}}
-    for changes, row in (({"seed": 7}, 8), ({"data": other}, 0)):
-        run = build_run(here, configure(LAYOUTS[0], checkpoint={"resume": "force"}, **changes))
-        assert restore(run) == Progress(1, Position(0, row))
+    changes = {"seed": 7, "data": other}
+    run = build_run(here, configure(LAYOUTS[0], checkpoint={"resume": "force"}, **changes))
+    assert restore(run) == Progress(1, Position(0, 0))
     save(run, Progress(2, Position(0, 4)))
-    run = build_run(here, configure(LAYOUTS[0], data=other))
+    run = build_run(here, configure(LAYOUTS[0], **changes))
     assert restore(run) == Progress(2, Position(0, 4))
 
 
@@ -327,6 +323,7 @@ def test_weights_have_one_fingerprint_whatever_holds_them(here, configure):
     assert here.world.rank != 0 or open_weights(path).fingerprint() != known
 
 
+@pytest.mark.slow
 def test_a_reference_that_has_moved_is_noticed(here, configure):
     """model.path may be the newest step of another run that is still training."""
     first = build_run(here, configure(LAYOUTS[0]))

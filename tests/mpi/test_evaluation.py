@@ -6,7 +6,7 @@ from tests.mpi.recipe_runs import SAME_DRAWS, run, write_reward
 from verl_hpc.metrics.generations import generation_steps, read_generations
 from verl_hpc.runs.heartbeat import read_heartbeat
 
-pytestmark = pytest.mark.world(4)
+pytestmark = pytest.mark.world(2)
 
 TASK = {"kind": "reasoning_gym", "task": "chain_sum"}
 SETS = {
@@ -49,7 +49,7 @@ def evaluated(here, tiny_model, shared_directory):
 
 def test_the_layout_changes_no_answer(evaluated):
     (expected, answers), (found, others) = (
-        evaluated("dp4"), evaluated("tp2-pp2", tensor_parallel=2, pipeline_parallel=2)
+        evaluated("dp2"), evaluated("tp2", tensor_parallel=2)
     )  # fmt: skip
     assert others == answers
     before = {name: value for name, value in expected[0].items() if name.startswith("val/")}
@@ -60,16 +60,16 @@ def test_the_layout_changes_no_answer(evaluated):
 
 def test_two_epochs_of_one_batch_are_two_steps(evaluated, shared_directory):
     """The status and the learning rate know of them."""
-    rows, _ = evaluated("dp4")
+    rows, _ = evaluated("dp2")
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert rows[2]["actor/lr"] < rows[1]["actor/lr"] <= 1e-5
-    beat = read_heartbeat(shared_directory / "runs" / "evaluation-dp4")
+    beat = read_heartbeat(shared_directory / "runs" / "evaluation-dp2")
     assert (beat.total_steps, beat.outcome) == (2, "finished")
 
 
 def test_answers_of_all_ranks_are_in_the_file(evaluated):
-    """Four engines have 18 answers to one set, and 5 to the other."""
-    rows, answers = evaluated("dp4")
+    """Two engines have 18 answers to one set, and 5 to the other."""
+    rows, answers = evaluated("dp2")
     hot = [("hot", row, sample) for row in range(6) for sample in range(3)]
     greedy = [("greedy", row, 0) for row in range(5)]
     assert [(a.set, a.row, a.sample) for a in answers] == hot + greedy

@@ -29,6 +29,7 @@ from tests.mpi.storages import storage_bytes
 from tests.mpi.test_fp8 import FP8, HEADS, SMALL, as_vllm_quantises, check_arrived
 from tests.mpi.test_lora_parity import fill_reference
 from tests.mpi.test_reshard import ROLLOUT, computed_alike, replicas_for
+from tests.slow import all_slow
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.adapters import AdapterShape, a_of, adapter_tensors, b_of
@@ -240,7 +241,7 @@ PLACED = {
 
 
 @pytest.mark.world(2)
-@pytest.mark.parametrize("case", PLACED)
+@pytest.mark.parametrize("case", ["ahead", "together", *all_slow("apart")])
 def test_runs_send_the_base_once_a_life(here, tiny_model, shared_directory, case):
     """Then A and B alone, those that the generating ranks have not; also after a resume, which goes
     on as a run without one does."""

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from examples.letter_values import VALUES, make_scorer
-from tests.mpi.recipe_runs import assert_same, run
+from tests.mpi.placed_runs import run_again
+from tests.mpi.recipe_runs import assert_same, configure, finish
 
 pytestmark = pytest.mark.world(4)
 
@@ -24,23 +25,19 @@ def scorers(here, shared_directory):
 def test_a_multiplier_survives_on_ranks_that_do_not_change_it(
     here, tiny_model, shared_directory, scorers
 ):
-    def runs(name, steps, resume="never"):
-        return run(
-            here,
-            name,
-            tiny_model(),
-            shared_directory,
-            recipe=f"{EXAMPLES}/safe_rlhf.py:safe_rlhf",
-            steps=steps,
-            roles={name: {} for name in ("actor", "reference", "critic", "cost_critic")} | scorers,
-            # Rank 0, whose state a checkpoint has, is not of the actor's ranks.
-            placement={"actor": "2-3", "critic": 0, "reward": 0, "cost_critic": 1, "cost": 1},
-            algorithm={"kl": {"placement": "reward", "coefficient": 0.1}},
-            checkpoint={"resume": resume},
-        )
-
-    straight = runs("safe-straight", 3)
-    runs("safe-resumed", 2)
-    resumed = runs("safe-resumed", 3, "must")
+    config = configure(
+        "safe",
+        tiny_model(),
+        shared_directory,
+        recipe=f"{EXAMPLES}/safe_rlhf.py:safe_rlhf",
+        roles={name: {} for name in ("actor", "reference", "critic", "cost_critic")} | scorers,
+        # Rank 0, whose state a checkpoint has, is not of the actor's ranks.
+        placement={"actor": "2-3", "critic": 0, "reward": 0, "cost_critic": 1, "cost": 1},
+        algorithm={"kl": {"placement": "reward", "coefficient": 0.1}},
+        checkpoint={"every": 1},
+    )
+    straight = finish(here, config)
+    resumed, differences = run_again(here, config, [2], shared_directory)
     assert_same(resumed, straight, ("safety/", "actor/", "critic/", "cost"), rel=0)
-    assert len({row["safety/multiplier"] for row in straight}) == 3
+    assert differences == []
+    assert straight[0]["safety/multiplier"] != straight[1]["safety/multiplier"]

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from tests.generated import generated
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import load_rollout, loaded_rollout
+from tests.slow import all_slow
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.rollout.protocol import NOT_BEGUN, Response, Sampling
 
@@ -34,7 +35,7 @@ def build(here, directory):
     return build
 
 
-@pytest.fixture(scope="module", params=["tp1", "tp2"])
+@pytest.fixture(scope="module", params=["tp1", *all_slow("tp2")])
 def vllm(request, build):
     replicas = ((0,), (1,)) if request.param == "tp1" else ((0, 1),)
     with closing(build("vllm", replicas)) as engine:
@@ -56,7 +57,7 @@ def close(a, b):
     torch.testing.assert_close(torch.tensor(a), torch.tensor(b), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("num_steps", [1, 7, 33])
+@pytest.mark.parametrize("num_steps", [1, 33])
 def test_greedy_responses_in_two_parts_are_those_in_one(vllm, num_steps):
     whole = generated(vllm, PROMPTS, GREEDY, SEEDS)
     first = generated(vllm, PROMPTS, GREEDY, SEEDS, until=after(num_steps))
@@ -214,7 +215,7 @@ def test_steps_that_were_started_ahead_do_not_reach_the_next_call(build):
         core = engine._core
         core.batch_queue, core.batch_queue_size = deque(maxlen=2), 2
         core.step_fn = core.step_with_batch_queue
-        for num_steps in range(2, 8):
+        for num_steps in (2, 4, 7):
             waiting = []
 
             def until(_, num_steps=num_steps, waiting=waiting):

@@ -153,6 +153,7 @@ def test_it_scores_responses_whatever_the_advantage(
             tiny_model(num_hidden_layers=4),
             shared_directory,
             recipe="rl",
+            steps=1,
             algorithm={"advantage": {"name": advantage}},
             roles={"reward": {"path": str(path)}},
             placement=placement,

@@ -250,8 +250,9 @@ def test_length_and_stop_strings_end_a_response(vllm):
     assert stop_reason(tokenizer, short.tokens, False, (letter,)) == letter
 
 
-def of_twenty(engine, seeds=range(20), **ends):
-    return generated(engine, [PROMPTS[0]] * 20, Sampling(max_tokens=56, **ends), list(seeds))
+def of_seeds(engine, seeds=range(20), **ends):
+    prompts, sampling = [PROMPTS[0]] * len(seeds), Sampling(max_tokens=56, **ends)
+    return generated(engine, prompts, sampling, list(seeds))
 
 
 def one_with(token, responses):
@@ -263,8 +264,9 @@ OPENS = 1
 """<|im_start|>, which ends nothing by itself."""
 
 
+@pytest.mark.parametrize("vllm", ["tp1"], indirect=True)
 def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
-    index, tokens = one_with(OPENS, of_twenty(vllm))
+    index, tokens = one_with(OPENS, of_seeds(vllm))
     first = tokens.index(OPENS)
     both = vllm._llm.get_tokenizer().decode(tokens[first : first + 2])
     for ends, length in (
@@ -272,26 +274,26 @@ def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
         ({"stop": ("<|im_start|>",)}, first + 1),
         ({"stop": (both,)}, first + 2),
     ):
-        ended = of_twenty(vllm, **ends)[index]
+        (ended,) = of_seeds(vllm, [index], **ends)
         assert (ended.tokens, ended.finish_reason) == (tokens[:length], "stop"), ends
         said = stop_reason(vllm._llm.get_tokenizer(), ended.tokens, False, ends.get("stop", ()))
         assert said == ends.get("stop", ("<|im_start|>",))[0]
 
 
 def test_tokens_end_a_response_of_transformers(hf):
-    index, tokens = one_with(OPENS, of_twenty(hf))
-    found = of_twenty(hf, stop_token_ids=(OPENS,))[index]
+    index, tokens = one_with(OPENS, of_seeds(hf))
+    (found,) = of_seeds(hf, [index], stop_token_ids=(OPENS,))
     assert (found.tokens, found.finish_reason) == (tokens[: tokens.index(OPENS) + 1], "stop")
 
 
 def test_an_interruption_leaves_what_is_finished(vllm):
     """It is asked after 32 tokens, when some responses have ended and others have not."""
-    prompts, seeds, sampling = [PROMPTS[0]] * 40, list(range(40)), Sampling(max_tokens=56)
+    prompts, seeds, sampling = [PROMPTS[0]] * 16, list(range(16)), Sampling(max_tokens=56)
     whole = generated(vllm, prompts, sampling, seeds)
     part = generated(vllm, prompts, sampling, seeds, lambda: True)
     left = [p.finish_reason == "unfinished" for p in part]
     assert left == [len(w.tokens) > 32 for w in whole]
-    assert 0 < sum(left) < 40
+    assert 0 < sum(left) < 16
     assert all(gone or p == w for gone, p, w in zip(left, part, whole, strict=True))
     assert generated(vllm, prompts, sampling, seeds) == whole
 

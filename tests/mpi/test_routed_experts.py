@@ -8,6 +8,7 @@ from tests.generated import generated
 from tests.mpi.engines_for_tests import loaded_rollout
 from tests.mpi.forced_experts import gates_of, routed_by
 from tests.mpi.mixtures import VLLM_SIZES, mixture
+from tests.slow import all_slow
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.rollout.protocol import NOT_BEGUN, Sampling
 
@@ -72,7 +73,7 @@ def check_all(reference, prompts, responses) -> None:
     assert compared > total / 3
 
 
-@pytest.mark.parametrize("model", ["raw", "mixtral"])
+@pytest.mark.parametrize("model", ["raw", *all_slow("mixtral")])
 def test_experts_are_those_that_transformers_chooses(build, reference, model):
     """Requests of one batch have different lengths."""
     engine, directory = build(model)

@@ -31,7 +31,9 @@ FURTHER = [
     "reverse KL",
     "kto",
     "refill",
+    "prime",
     "a critic of another size in another layout",
+    "a queue of prompts",
 ]
 """Their roles and placements are those of others."""
 # What is so in every step, else the comparison would say little.

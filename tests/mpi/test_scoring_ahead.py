@@ -60,11 +60,10 @@ def metrics(here: Session, tiny_model, shared_directory):
 @pytest.mark.parametrize(
     "rollout",
     [
-        {"engine": "hf", "max_num_seqs": 3},
         {"tensor_parallel": 2},
-        *all_slow({"tensor_parallel": 1}),
+        *all_slow({"engine": "hf", "max_num_seqs": 3}, {"tensor_parallel": 1}),
     ],
-    ids=["hf", "engines-of-two", "engines-of-one"],
+    ids=["engines-of-two", "hf", "engines-of-one"],
 )
 def test_the_weights_are_the_same(metrics, request, rollout):
     name = request.node.callspec.id

@@ -39,6 +39,7 @@ def test_ranks_that_fail_say_why_once_and_do_not_go_on(lab, tmp_path):
     assert "went on" not in str(told.value)
 
 
+@pytest.mark.slow
 def test_a_first_node_that_is_taken_out_of_service_is_survived(lab, run, undisturbed, mended):
     """The one with rank 0 and the batch script; Slurm puts the job back by itself."""
     run.submit()
@@ -50,6 +51,7 @@ def test_a_first_node_that_is_taken_out_of_service_is_survived(lab, run, undistu
     run.assert_equals(undisturbed)
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_away_is_waited_for(lab, run, undisturbed):
     """It is gone when the ranks have saved and the batch script asks to be requeued, which costs
     the script up to a minute."""

@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from tests.slurm.runs import Run, set_pause, write_run
 from verl_hpc.runs.ranks import read_ranks
 
@@ -25,10 +23,24 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 LINE = 1 + REWARD.splitlines().index("        time.sleep(0.1)  # here")
 
 
-def test_the_late_rank_of_another_node_is_named(hung):
-    command = [sys.executable, "-m", "verl_hpc", "hang", hung.directory, "--json"]
-    environment = os.environ | hung.lab.environment
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+def test_the_late_rank_of_another_node_is_named(lab, model, tmp_path):
+    config = write_run(tmp_path, model, runtime={"late_after_s": 2})
+    set_pause(tmp_path, 0)
+    (tmp_path / "reward.py").write_text(REWARD)
+    run = Run(lab, config).submit("reward.timeout_s=3600")
+
+    def is_late():
+        ranks = read_ranks(run.directory)
+        return ranks is not None and [p.operator for p in ranks.late] == ["reward"]
+
+    run.wait(is_late, "late")
+    command = [sys.executable, "-m", "verl_hpc", "hang", run.directory, "--json"]
+    environment = os.environ | lab.environment
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+    finally:
+        lab.run("scancel", run.job)
+        run.wait_for_end()
     assert done.returncode == 0, done.stderr
     ranks = json.loads(done.stdout)["ranks"]
     assert [rank["host"] for rank in ranks] == ["n0", "n1"]
@@ -38,21 +50,3 @@ def test_the_late_rank_of_another_node_is_named(hung):
     assert (function, line) == ("compute_score", LINE)
     assert file.endswith("reward.py")
     assert ranks[LATE]["operator"] == "reward"
-
-
-@pytest.fixture(scope="module")
-def hung(lab, model, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("hung")
-    config = write_run(directory, model, runtime={"late_after_s": 2})
-    set_pause(directory, 0)
-    (directory / "reward.py").write_text(REWARD)
-    run = Run(lab, config).submit("reward.timeout_s=3600")
-
-    def is_late():
-        ranks = read_ranks(run.directory)
-        return ranks is not None and [p.operator for p in ranks.late] == ["reward"]
-
-    run.wait(is_late, "late")
-    yield run
-    lab.run("scancel", run.job)
-    run.wait_for_end()

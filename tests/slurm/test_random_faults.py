@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.slurm.runs import PATIENCE_S, Run, set_pause, write_run
+from tests.slurm.runs import PATIENCE_S, STEPS, Run, set_pause, write_run
 from verl_hpc.slurm.hostlist import expand_hosts
 from verl_hpc.testing.slurm_lab import processes
 
@@ -51,21 +51,24 @@ OTHERS_OFTEN.append(take_a_node_out_of_service)
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "faults",
-    [TWO_OTHERS, pytest.param(OTHERS_OFTEN, marks=pytest.mark.slow)],
+    ("faults", "steps", "pause"),
+    [(TWO_OTHERS, STEPS, 1.0), pytest.param(OTHERS_OFTEN, 66, 0.5, marks=pytest.mark.slow)],
     ids=["three", "twenty"],
 )
-def test_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(faults, lab, model, tmp_path):
+def test_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(
+    faults, steps, pause, lab, model, tmp_path, undisturbed
+):
     chance = random.Random(20)
     # Slurm 22.05 on a busy machine kills a requeued job once more when a node that had died is back
     # and among its nodes, so no attempt follows on such a node.
     faults = [*chance.sample(faults, len(faults)), cut_a_nodes_power]
-    steps = 3 * len(faults) + 6
-    calm = Run(lab, write_run(tmp_path, model, name="calm", steps=steps))
-    calm.submit("checkpoint.every=1").finish()
+    calm = undisturbed
+    if steps != STEPS:
+        calm = Run(lab, write_run(tmp_path, model, name="calm", steps=steps))
+        calm.submit("checkpoint.every=1").finish()
 
     run = Run(lab, write_run(tmp_path, model, name="hit", steps=steps))
-    set_pause(tmp_path, 0.5)  # or a run may end before Slurm has hit it
+    set_pause(tmp_path, pause)  # or a run may end before Slurm has hit it
     run.submit(*WORDS)
     for life, fault in enumerate(faults):
         run.wait_for_life(life)

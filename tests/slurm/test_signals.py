@@ -103,9 +103,9 @@ def test_a_chain_goes_on_with_its_next_job_and_the_one_after_has_nothing_to_do(r
 def test_the_time_limit_is_no_end(run, undisturbed):
     """Slurm warns a minute before the end, which an administrator moves to between one and two
     minutes from then, and away again for the next life; so no start is too slow for this test."""
-    set_pause(run.config.parent, 4.0)  # the warning comes before the last step
     run.submit("site.signal_lead_s=60", "--max-restarts", "20")
     run.wait_for_step(1)
+    set_pause(run.config.parent, 4.0)  # the warning comes before the last step
     run.set_time_limit(run.minutes + 2)
     run.wait_for_life(1)
     run.set_time_limit(60)

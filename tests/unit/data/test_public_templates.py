@@ -56,7 +56,8 @@ def common(one, other):
 
 def transformers_form(tokenizer, messages, arguments, **more):
     """Messages in the first of several forms of a call that the template writes: with arguments as
-    a mapping or as text, and with or without a text of its own."""
+    a mapping or as text, and with or without a text of its own. Their token ids, too; two times
+    None where the template fails or leaves out a call."""
     for call, text in product((CALL, CALL_AS_TEXT), ({}, {"content": None})):
         form = {"tool_calls": [call], **text}
         given = [{**m, **form} if "tool_calls" in m else m for m in messages]
@@ -67,16 +68,12 @@ def transformers_form(tokenizer, messages, arguments, **more):
         behind = tokenizer.decode(ids).rpartition("hi<")[2]
         is_written = "add" in behind and "None" not in behind
         if is_written or not any("tool_calls" in m for m in messages):
-            return given
-    return None
+            return given, ids
+    return None, None
 
 
 def transformers_ids(tokenizer, messages, arguments, **more):
-    """Token ids, or None where the template fails or leaves out a call."""
-    given = transformers_form(tokenizer, messages, arguments, **more)
-    if given is None:
-        return None
-    return tokenizer.apply_chat_template(given, return_dict=False, **arguments, **more)
+    return transformers_form(tokenizer, messages, arguments, **more)[1]
 
 
 def problem_of(prompt, answer, arguments):
@@ -207,7 +204,7 @@ def test_what_is_learned_is_transformers_mask():
 
 def sampled(tokenizer, end, first, messages, arguments):
     """Positions that transformers marks in answers, without what no model samples."""
-    given = transformers_form(tokenizer, messages, arguments)
+    given, _ = transformers_form(tokenizer, messages, arguments)
     marked = tokenizer.apply_chat_template(
         given, return_dict=True, return_assistant_tokens_mask=True, **arguments
     )

@@ -164,6 +164,7 @@ def problems(tasks, num_rows: int, hash_seed: int) -> dict[str, list]:
     return json.loads(out.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_tasks_that_differ_between_processes_agree_without_hash_randomisation():
     quick = HASH_ORDERED_TASKS - {"knight_swap"}
     assert problems(quick, 2, hash_seed=0) == problems(quick, 2, hash_seed=0)

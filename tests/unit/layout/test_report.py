@@ -63,29 +63,6 @@ def test_the_papers_formula_is_met_where_nothing_is_replicated():
     assert received.min == received.max == (8 - 2) / (2 * 8) * (report.model_bytes - norms)
 
 
-FIGURE_14 = {
-    "7B": ((32, 4096, 11008, 32, 32), 2, 8, 1),
-    "13B": ((40, 5120, 13824, 40, 40), 4, 8, 1),
-    "34B": ((48, 8192, 22016, 64, 8), 8, 8, 4),
-    "70B": ((80, 8192, 28672, 64, 8), 8, 8, 8),
-}
-"""The paper's Llama models with its (t_g, T, P) of figure 14."""
-
-
-@pytest.mark.parametrize("model", FIGURE_14)
-def test_the_papers_own_models(model):
-    sizes, rollout_tp, tp, pp = FIGURE_14[model]
-    names = ("num_layers", "hidden_size", "ffn_size", "num_heads", "num_kv_heads")
-    named = dict(zip(names, sizes, strict=True))
-    arch = architecture(**named, head_size=128, vocab_size=32000, dtype="bfloat16")
-    report = reshard_report(arch, TrainLayout(tp=tp, pp=pp), rollout_tp, 8)
-    received, least = report.received_bytes_per_rank, report.minimum_bytes_per_rank
-    assert received == least
-    share = (tp * pp / rollout_tp - 1) / (tp * pp)
-    assert report.paper_bytes_per_rank == pytest.approx(share * 2 * arch.num_parameters)
-    assert received.mean == pytest.approx(report.paper_bytes_per_rank, rel=1e-3)
-
-
 def test_equal_sizes_move_nothing():
     report = reshard_report(architecture(vocab_size=64), TrainLayout(tp=2, dp=2), 2, 4)
     nothing = Spread(0, 0.0, 0)

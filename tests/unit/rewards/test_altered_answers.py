@@ -16,7 +16,6 @@ from verl_hpc.rewards.functions.gsm8k import compute_score as number
 from verl_hpc.rewards.functions.math import compute_score as formula
 from verl_hpc.rewards.functions.multiple_choice import Options as MultipleChoiceOptions
 from verl_hpc.rewards.functions.multiple_choice import make
-from verl_hpc.rewards.verdict import Scale, read_verdict
 from verl_hpc.rewards.verl_imports import default_compute_score
 
 CHOICES = {"choices": ["Paris", "Rome", "15", "Oslo"]}
@@ -150,17 +149,6 @@ def test_letters(response, letter):
     score = make(MultipleChoiceOptions())
     right = [x for x in "ABCD" if score(response, x, row=CHOICES)["score"] == 1.0]
     assert right == ([letter] if letter else [])
-
-
-@pytest.mark.parametrize(("answer", "largest", "verdict"), [(r"\boxed{7}", 10, 7.0)])
-def test_verdicts_that_are_quoted_denied_or_mixed(answer, largest, verdict):
-    assert read_verdict(answer, Scale(0, largest)) == verdict
-
-
-def test_quotes_that_do_not_end_are_read_in_linear_time():
-    """What takes longer does not end before the time limit of the tests."""
-    for piece in ("\u201c", '"\\', "'", "`"):
-        assert read_verdict(piece * 10**6, Scale(0, 1)) is None
 
 
 @pytest.mark.parametrize("behind", ["</answer>", ".", "**", "<|im_end|>"])

@@ -7,7 +7,6 @@ import pytest
 from tests.unit.rewards.sandbox.conftest import sandbox_of
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.errors import RewardError, SandboxError
-from verl_hpc.rewards.code_blocks import program_of
 from verl_hpc.rewards.code_tests import read_cases
 from verl_hpc.rewards.functions.code import VERDICTS, compute_scores
 from verl_hpc.rewards.functions.code import Options as CodeOptions
@@ -32,18 +31,14 @@ def request(program, truth, fenced=True):
 
 
 @pytest.fixture
-def scores(containment):
-    sandbox = sandbox_of(containment, LIMITS)
+def scores():
+    """In a sandbox that every machine has; sandbox/test_sandbox.py tries both kinds."""
+    sandbox = sandbox_of("limits", LIMITS)
 
     def of(*requests, **options):
         return compute_scores(requests, sandbox, CodeOptions(**options))
 
     return of
-
-
-@pytest.fixture(params=["bubblewrap", "limits"])
-def containment(request):
-    return request.param
 
 
 def verdict_of(score):
@@ -75,23 +70,18 @@ def test_a_right_program_passes(scores, program, truth):
 
 WRONG = [
     ("print(int(input()) + 1)", DOUBLES, "failed"),
-    ("print(int(input()) * 2, 7)", DOUBLES, "failed"),
-    ("pass", DOUBLES, "failed"),
     ("print(1 / 0)", DOUBLES, "failed"),
     ("def double(x): return x", HUMAN_EVAL, "failed"),
     ("def double(x): return x", CALLS, "failed"),
     ("def other(x): return 2 * x", CALLS, "failed"),
     ("def double(x): return {1, 2}", CALLS, "failed"),
     # Would pass if an early end were taken for the end.
-    ("import os\nos._exit(0)", HUMAN_EVAL, "failed"),
     ("raise SystemExit(0)", CALLS, "failed"),
     ("print('true')\nexit(0)", HUMAN_EVAL, "failed"),
     ("def f(:", DOUBLES, "compile_error"),
     ("if 1:\nprint()", DOUBLES, "compile_error"),
-    ("def double(x)\n  return", HUMAN_EVAL, "compile_error"),
     ("a = '\0'", CALLS, "compile_error"),
     ("exec('def f(:')", DOUBLES, "failed"),
-    ("while True: pass", DOUBLES, "timed_out"),
     ("def double(x):\n    while True: pass", CALLS, "timed_out"),
     ("x = []\nwhile True: x.append(bytearray(10**7))", DOUBLES, "out_of_memory"),
     ("import os\nwhile True: os.fork()", DOUBLES, "too_many_processes"),
@@ -125,20 +115,6 @@ def test_scores_come_in_the_order_of_the_responses(scores):
     programs = [GOOD, "pass", GOOD, "x = = 1", GOOD]
     scored = scores(*[request(program, DOUBLES) for program in programs], max_concurrent=3)
     assert [score["score"] for score in scored] == [1, 0, 1, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("response", "program"),
-    [
-        ("```python\na\n```\ntext\n```py\nb\n```", "b\n"),
-        ("```\na\n```", "a\n"),
-        ("text ```Python3\r\na\n``` more", "a\n"),
-        ("first\n```python\ncut here", "cut here"),
-        ("print(1)", "print(1)"),
-    ],
-)
-def test_the_last_block_is_the_program(response, program):
-    assert program_of(response).text == program
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from verl_hpc.rewards.functions.exact_match import exact_match
 from verl_hpc.rewards.functions.format import Options as FormatOptions
 from verl_hpc.rewards.functions.multiple_choice import Options as MultipleChoiceOptions
 
-MEGA, MANY = 10**6, 10**4
+MEGA, MANY = 3 * 10**5, 10**4
 FORM = form.make(FormatOptions(tags=["think", "answer"]))
 CHOICE = multiple_choice.make(MultipleChoiceOptions())
 SCORERS = {

@@ -43,7 +43,10 @@ AROUND = [
 ]
 """What stands around a verdict and says another value."""
 
-PIECES = ["a", "a ", "score ", "Score: ", '"', "[[", "1", "give ", "is ", "\n>", "<think>", "* "]
+PIECES = [
+    "a", "a ", "score ", "Score: ", '"', "[[", "1", "give ", "is ", "\n>", "<think>", "* ",
+    "\u201c", '"\\', "'", "`",
+]  # fmt: skip
 
 
 def test_no_form_gives_another_value_than_the_one_in_it():

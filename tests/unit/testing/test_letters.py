@@ -4,9 +4,6 @@ import json
 
 import pytest
 
-from verl_hpc.config.data import FilesConfig
-from verl_hpc.data.overlap import count_overlap
-from verl_hpc.data.sources import open_source
 from verl_hpc.testing.letters import ROWS, main
 
 
@@ -19,25 +16,25 @@ def seeds(tmp_path_factory):
     return directories
 
 
-def source(*paths):
-    return open_source(FilesConfig(paths=[str(path) for path in paths]), needs="answer")
+def rows_of(*paths):
+    return [json.loads(line) for path in paths for line in path.open()]
 
 
 def test_prompts_are_different_and_answers_are_right(seeds):
     first, *_ = (seeds[0] / "evaluation.jsonl").open()
     assert first == '{"prompt": "rircbp ->", "answer": "pbcrir"}\n'
     for name, num_rows in ROWS.items():
-        rows = [json.loads(line) for line in (seeds[0] / f"{name}.jsonl").open()]
+        rows = rows_of(seeds[0] / f"{name}.jsonl")
         assert len({row["prompt"] for row in rows}) == len(rows) == num_rows
         assert all(row["prompt"] == f"{row['answer'][::-1]} ->" for row in rows)
         assert {len(row["answer"]) for row in rows} == {4, 5, 6}
 
 
 def test_no_seed_trains_on_a_problem_of_evaluation(seeds):
-    training = source(*(path / name for path in seeds[:2] for name in ("sft.jsonl", "rl.jsonl")))
-    counts = count_overlap([training], source(seeds[0] / "evaluation.jsonl"))
-    assert (counts.evaluation_prompts, counts.shared_prompts) == (512, 0)
-    assert counts.training_rows == 120_000
+    training = rows_of(*(path / name for path in seeds[:2] for name in ("sft.jsonl", "rl.jsonl")))
+    evaluation = {row["prompt"] for row in rows_of(seeds[0] / "evaluation.jsonl")}
+    assert (len(evaluation), len(training)) == (512, 120_000)
+    assert evaluation.isdisjoint(row["prompt"] for row in training)
 
 
 def test_a_seed_decides_the_rows_of_training_and_nothing_else(seeds):

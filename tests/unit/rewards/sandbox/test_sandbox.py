@@ -125,7 +125,6 @@ ENDINGS = {
     "memory, at once": ("kept = bytearray(10**13)", FILLED),
     "memory, shared": ("import mmap\nm = mmap.mmap(-1, 2**30)\nm.write(bytes(2**26) * 16)", FILLED),
     "a fork bomb": ("import os\nwhile True: os.fork()", FORKED),
-    "a daemon": ("import os, time\nif os.fork() == 0:\n    os.fork() or time.sleep(60)", FORKED),
     "vfork": ("import subprocess\nsubprocess.run(['true'])", FORKED),
     "a shell's bomb": (
         "import os\nos.execv('/bin/sh', ['sh', '-c', 'b() { b | b & }; b'])", FORKED),

@@ -130,6 +130,8 @@ def _schedule(values: Values, draft: Draft, section: str) -> dict[str, tuple[Any
         least = f"{section}.min_lr_ratio"
         share = 0.0 if values[least] is None else values.number(least)
         settings["min_lr"] = share * values.number(f"{section}.lr"), least
+        if (own := f"{section}.lr_min") in values:
+            settings["min_lr"] = values.number(own), own
         return settings
     least, steps = f"{section}.min_lr", f"{section}.lr_decay_steps"
     settings["min_lr"] = values[least], least

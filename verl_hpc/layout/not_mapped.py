@@ -64,6 +64,9 @@ experts of nemotron_h."""
 WITH_IMAGES = ("gemma3", "qwen2_5_vl", "qwen3_vl")
 """Families whose prompts may have images."""
 
+WHOLE_SCORES = ("bloom", "gemma2", "gpt_oss", "gptj", "mpt")
+"""Families whose attention transformers computes without a kernel, with all scores in memory."""
+
 REFUSED: Mapping[str, str] = {
     "qwen": "its publisher's own Python code, which is not run here (transformers has no such "
     "model), a fused projection with biases (attn.c_attn), and attention scaled by the logarithm "

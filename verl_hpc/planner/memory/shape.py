@@ -70,6 +70,7 @@ class RoleShape:
             sharded = parallel.fsdp or FsdpConfig()
             settings["reshard_after_forward"] = sharded.reshard_after_forward
             settings["reduce_dtype"] = sharded.reduce_dtype
+            settings["frozen_tower"] = model.vision_tower == "frozen"
         return cls(
             replace(arch, rope_scaling=None, rope_theta=1.0),
             replace(layout, first_rank=0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from verl_hpc.migration.convert.layout import is_for_fsdp_alone
 from verl_hpc.migration.convert.plain import our_word, refusal
 from verl_hpc.migration.row import ACTOR, CRITIC, REF, ROLLOUT, Draft, has_critic, same
 from verl_hpc.migration.table import known, note
@@ -44,6 +45,8 @@ def micro_batches(values: Values, draft: Draft) -> None:
     ranks = values[f"{ACTOR}.ulysses_sequence_parallel_size"]
     if values.form == "megatron":
         ranks = values[f"{ACTOR}.megatron.context_parallel_size"]
+    if is_for_fsdp_alone(values, ACTOR):
+        ranks = 1
     key = min(limits, key=limits.__getitem__)
     switches = dict.fromkeys(
         f"{section}.{dynamic}use_dynamic_bsz" for section, dynamic, _ in _LIMITS

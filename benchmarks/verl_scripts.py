@@ -19,27 +19,55 @@ from verl_hpc.migration.translate import migrate
 
 _STARTS = re.compile(r"-m\s+verl\.trainer\.main_ppo(?![\w.])")
 REFUSED = "keys are refused by name"
+_OTC = "actor_rollout_ref.actor.megatron.override_transformer_config"
 FIRST = (
     "actor_rollout_ref.model.path",
-    "model_engine",
-    "distillation.enabled",
-    "actor_rollout_ref.rollout.name",
-    "trainer.device",
     "actor_rollout_ref.actor.model_engine",
     "actor_rollout_ref.actor.policy_loss.tau_pos",
-    "actor_rollout_ref.rollout.moe_tensor_parallel_size",
+    "actor_rollout_ref.rollout.expert_parallel_size",
+    f"{_OTC}.moe_aux_loss_coeff",
+    "distillation.teacher_models",
 )
 """Keys by which a script is counted; of several the first counts."""
 _HOME = {"HOME": "/home/me"}
 """All that scripts find in the environment."""
+_ASKED = re.compile(r"\$(\w+) is not set|: (\w+): ")
+_VALUES = {"INFER_BACKEND": "vllm"}
+"""Values of variables that are no path."""
+
+
+def given_all(script: Path) -> tuple[list[str], list[str]]:
+    """The words of a script that is given each variable that it asks for, and these variables.
+
+    Raises:
+        ConfigError: it asks for something else.
+    """
+    given: dict[str, str] = {}
+    while True:
+        try:
+            return list(words_of(script, _HOME | given)), list(given)
+        except ConfigError as error:
+            asked = _ASKED.search(str(error).removeprefix(str(script)))
+            name = (asked[1] or asked[2]) if asked else None
+            if name is None or name in given:
+                raise
+            given[name] = _VALUES.get(name, f"/given/{name}")
 
 
 def outcome(script: Path) -> tuple[str, list[str]]:
     """What becomes of a script, and why it is no run."""
     try:
-        words = words_of(script, _HOME)
+        words, asked = given_all(script)
     except ConfigError as error:
         return "asks for what is not in the script", [str(error).removeprefix(f"{script}: ")]
+    if asked:
+        what, reasons = of_words(words, script)
+        return f"asks for a variable, and with it: {what}", [*asked, *reasons]
+    return of_words(words, script)
+
+
+def of_words(words: list[str], script: Path) -> tuple[str, list[str]]:
+    """What becomes of verl's words, and why they are no run."""
     try:
         found = migrate(words, script.parent)
         if found.refused:

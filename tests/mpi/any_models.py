@@ -187,6 +187,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_layer_start_index": 1,
         },
     ),
+    "hy_v3": (
+        "hy_v3",
+        EXPERTS
+        | {
+            "num_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "expert_hidden_dim": 64,
+            "route_norm": True,
+            "qk_norm": True,
+        },
+    ),
     "exaone4": ("exaone4", {"layer_types": ["full_attention"] * 2}),
     "kimi_k2": ("deepseek_v3", LATENT | NO_AUX),
     "mamba": ("mamba", {"state_size": 8, "time_step_rank": 4}),

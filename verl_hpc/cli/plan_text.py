@@ -29,6 +29,8 @@ _OF_TERMS: Mapping[str, str] = {
         (
             "activations",
             "recomputed",
+            "tower",
+            "scores",
             "logits",
             "logits_gradient",
             "work",

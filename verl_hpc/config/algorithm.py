@@ -130,6 +130,9 @@ class AlgorithmConfig(Section):
     sequences of their sum, their mean, or their sum divided by loss_scale (Dr.GRPO, arXiv
     2503.20783). null takes what goes with the loss: the mean over sequences of their mean for
     gspo, gmpo and sapo, else the mean of all tokens, as for the critic's loss."""
+    penalty_aggregation: Mode | None = None
+    """How the KL divergence and the entropy in the loss add up; null takes what the policy's loss
+    has."""
     loss_scale: PositiveFinite | None = None
     """Divisor of a sequence's sum in seq-mean-token-sum-norm; null takes
     rollout.max_response_tokens."""
@@ -166,7 +169,18 @@ class AlgorithmConfig(Section):
     @model_validator(mode="after")
     def _scale_has_effect(self) -> AlgorithmConfig:
         chosen = self.aggregation or self.loss.aggregation
-        if self.loss_scale is not None and chosen != SCALED and not is_own(self.loss.name):
+        has_penalty = self.kl.placement == "loss" or self.entropy_coefficient
+        if self.penalty_aggregation is not None and not has_penalty:
+            raise ValueError(
+                f"penalty_aggregation = {self.penalty_aggregation} has no effect without a KL "
+                "divergence or an entropy in the loss; leave it out, or set kl.placement: loss or "
+                "entropy_coefficient"
+            )
+        if (
+            self.loss_scale is not None
+            and SCALED not in (chosen, self.penalty_aggregation)
+            and not is_own(self.loss.name)
+        ):
             raise ValueError(
                 f"loss_scale = {self.loss_scale:g} has no effect with aggregation = {chosen}; "
                 f"leave it out, or choose {SCALED} where the recipe aggregates"
@@ -202,6 +216,9 @@ class Objective(Section):
     task_reward_weight: NonNegativeFinite = 0.0
     """Weight of the advantages of the reward, which are made as algorithm.advantage says; 0 scores
     nothing."""
+    clamp: PositiveFinite | None = None
+    """Bound of what the teacher gives each token: with reverse_kl of its advantage, above and below
+    0, and with forward_kl of its divergence; null sets none."""
 
 
 class ReverseKl(Objective):
@@ -217,7 +234,12 @@ class ForwardKl(Objective):
     name: Literal["forward_kl"] = "forward_kl"
     top_k: Positive = 64
     """Number of the teacher's likeliest tokens whose probabilities are compared one by one; all
-    others are compared as one."""
+    others are compared as one, unless rest is false."""
+    rest: bool = True
+    """Whether what both models leave to all other tokens is compared. Without it a token whose sum
+    is below 0 teaches nothing (verl)."""
+    min_log_prob: Annotated[Finite, Field(lt=0)] | None = None
+    """Least log-prob of either model, below which the policy gets no gradient; null sets none."""
 
 
 DistillationConfig = Annotated[ReverseKl | ForwardKl, Field(discriminator="name")]

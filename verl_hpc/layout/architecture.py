@@ -20,7 +20,7 @@ from verl_hpc.layout.hf_config import HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
 from verl_hpc.layout.not_mapped import COMPUTED, NOT_MAPPED, REFUSED, WITH_IMAGES
-from verl_hpc.layout.published import Published, shapes_in, shapes_of, sizes_of
+from verl_hpc.layout.published import Published, listed_shapes, shapes_in, shapes_of, sizes_of
 from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.layout.variants import QUANTISED, problems_of
 
@@ -340,7 +340,7 @@ def read_architecture(path: str | Path, engine: str = "megatron") -> Architectur
         )
     config = read_json_object(file)
     mapped = has_table(str(config.get("model_type")), engine)
-    shapes = None if mapped else shapes_in(file.parent)
+    shapes = None if mapped else shapes_in(file.parent) or listed_shapes(config)
     return architecture_from(config, str(file), shapes, engine, file.parent)
 
 

@@ -43,7 +43,7 @@ NOT_MAPPED: Mapping[str, str] = {
 _VLLM = (
     "apertus arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 falcon_h1 falcon_mamba "
     "gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gpt_neox gpt_oss gptj granite granitemoe "
-    "granitemoehybrid hunyuan_v1_dense kimi_k2 llama4_text mamba mamba2 minimax_m2 mixtral "
+    "granitemoehybrid hunyuan_v1_dense hy_v3 kimi_k2 llama4_text mamba mamba2 minimax_m2 mixtral "
     "nemotron nemotron_h olmo olmo2 olmo3 olmoe opt phi qwen2_moe qwen3_5_moe_text qwen3_5_text "
     "qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2"
 )
@@ -76,6 +76,9 @@ COMPUTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 }
 """Fields of `config.json` that transformers does not read, by `model_type`, with the values that it
 computes; vLLM, or the publisher's own code, would compute others."""
+
+WHOLE_SCORES = ("bloom", "gemma2", "gpt_oss", "gptj", "mpt")
+"""Families whose attention transformers computes without a kernel, with all scores in memory."""
 
 REFUSED: Mapping[str, str] = {
     "qwen": "its publisher's own Python code, which is not run here (transformers has no such "

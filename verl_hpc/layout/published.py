@@ -73,6 +73,18 @@ def shapes_in(directory: Path) -> dict[str, tuple[int, ...]]:
     return shapes_of(safetensors_shard_map(directory).tensors)
 
 
+def listed_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors that a file of sizes lists as `tensors`: `{24}` in a name is each of 0
+    to 23. A publisher's `config.json` lists none."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in config.get("tensors", {}).items():
+        before, brace, rest = name.partition("{")
+        count, _, after = rest.partition("}")
+        names = [f"{before}{i}{after}" for i in range(int(count))] if brace else [name]
+        shapes |= dict.fromkeys(names, tuple(shape))
+    return shapes
+
+
 def sizes_of(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """Return arguments of `Architecture` that any family's `config.json` gives.
 
@@ -98,8 +110,10 @@ def sizes_of(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
             "have other names, or are in a section of config.json, are not trained here"
         )
     widths = [config[name] for name in _WIDTHS if _is_size(config.get(name))]
-    experts = config.get("moe_intermediate_size") or 0, config.get("num_experts_per_tok") or 0
-    width = max([*widths, experts[0] * experts[1]])
+    of_expert = config.get("moe_intermediate_size")
+    if of_expert is None and config.get("num_local_experts"):
+        of_expert = config.get("intermediate_size")
+    width = max([*widths, (of_expert or 0) * (config.get("num_experts_per_tok") or 0)])
     heads = sizes["num_heads"] or 1
     return sizes | {
         "ffn_size": width or 4 * sizes["hidden_size"],

@@ -43,6 +43,8 @@ class Older:
     """Values of verl's key, by a tutorial's name of an algorithm."""
     defaults: Mapping[str, Any]
     """Keys that tutorials leave out."""
+    veomni: Mapping[str, Any]
+    """Defaults of verl's engine VeOmni."""
 
 
 @cache
@@ -151,6 +153,8 @@ def modern(given: Mapping[str, Any]) -> Modern:
         new = _renamed(key, value)
         if new == key or value is not None:  # or verl's default of a name that it has replaced
             made.take(new, key, value)
+    if made.found.get("actor_rollout_ref.actor.strategy") == "veomni":
+        made.found = {**older().veomni, **made.found}
     for name, meant in tutorials.items():
         if meant.by and name in made.found:
             made.compute(name, meant)

@@ -60,6 +60,8 @@ class Row:
     """Values of a fixed or told key that are taken besides verl's default."""
     words: Mapping[Any, Any] = field(default_factory=dict)
     """Our word for each of verl's; others are refused."""
+    noted: Mapping[str, str] = field(default_factory=dict)
+    """Notes of values that are honoured in another way than verl's."""
     other: str = ""
     """Another key, with which it must agree or goes."""
     choices: tuple[str, ...] = ()
@@ -93,6 +95,8 @@ class Row:
             raise Refused(key, self.otherwise or self.says, self.near)
         if self.fate in ("any", "fixed", "told") and not same(values[key], values.default(key)):
             draft.note(key, "changes no number: " * (self.fate != "told") + self.says)
+        if self.noted and (text := self.noted.get(values.word(key))):
+            draft.note(key, text)
 
     def _is_taken(self, key: str, values: Values) -> bool:
         found = values[key]

@@ -8,9 +8,10 @@ and a text, our setting of the same value, or some of these fields:
   what happens here, whatever the value; `near`: what to use instead; `also`: values that are taken
   besides the default; `until`: the last release of verl that had the key;
 - `by`: the conversion, one of convert/plain.py, or a function of another module of convert/ that
-  reads several keys; `words`: the table of our words for verl's; `other` and `choices`: a key that
-  it must agree with, and our words of that key with which it counts; `otherwise`: why another
-  value is refused; `if_given`: verl's default counts as nothing; `says`: how it is converted.
+  reads several keys; `words`: the table of our words for verl's; `noted`: that of notes by value;
+  `other` and `choices`: a key that it must agree with, and our words of that key with which it
+  counts; `otherwise`: why another value is refused; `if_given`: verl's default counts as nothing;
+  `says`: how it is converted.
 
 A name in angle brackets is one of PLACES: such a row is one of each model, or of the models in
 `of`. `of` and `by` of a table are those of its rows. `@name` is a reason in a table `reasons`, with
@@ -122,6 +123,8 @@ def _row(
     if "words" in fields:
         words = shared["words"][fields["words"]]
         fields["words"] = {_plain(theirs): _plain(ours) for theirs, ours in words.items()}
+    if "noted" in fields:
+        fields["noted"] = shared["words"][fields["noted"]]
     fields["also"] = tuple(map(_plain, fields.get("also", ())))
     fields["choices"] = tuple(fields.get("choices", "").split())
     return Row(_filled(key, model), _FATES[kind], **fields)

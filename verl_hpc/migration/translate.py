@@ -196,10 +196,14 @@ def _trimmed(settings: Mapping[str, Any]) -> dict[str, Any]:
     A section whose `name` or `kind` chooses another variant than the default keeps all of its
     settings: each variant has defaults of its own.
     """
-    kept = {name: value for name, value in settings.items() if not same(_ours(name), value)}
+    kept = {n: v for n, v in settings.items() if n in _NEEDED or not same(_ours(n), v)}
     tags = [name.rpartition(".") for name in kept]
     variants = tuple(f"{section}." for section, _, field in tags if field in ("name", "kind"))
     return {k: v for k, v in settings.items() if k in kept or k.startswith(variants)}
+
+
+_NEEDED = ("distillation.name",)
+"""Without it the section says nothing."""
 
 
 @cache

@@ -16,12 +16,15 @@ from verl_hpc.migration.reference import Form, leaves
 from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused
 
-_FORMS: dict[str, Form] = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
+_FORMS: dict[str, Form] = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron", "veomni": "fsdp"}
 _FILES: dict[str, Form] = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron"}
 _ENGINES = (["model_engine"], ["override model_engine"])
 _FLAGS = ("use_fsdp", "standalone")
 """Options of tutorials and of torchrun that have no value."""
 _DICTIONARY_COLON = re.compile(r":(?=[^\s/])")
+_BACKSLASH = "\\"
+_ESCAPED = re.compile(r"[\w.*]*(?:\\[{}\[\]][\w.*]*)+")
+"""A name with brackets that Hydra takes as they are, behind backslashes."""
 
 
 @dataclass
@@ -122,6 +125,8 @@ def _choose_form(found: Overrides, engine: object) -> None:
     """The form of the reference configuration that `model_engine` asks for."""
     if isinstance(engine, str) and engine in _FORMS:
         found.form = _FORMS[engine]
+        if engine == "veomni":
+            found.given.setdefault("actor_rollout_ref.actor.strategy", engine)
     else:
         why = f"= {engine}: no such engine is here; expected {', '.join(_FORMS)}"
         found.refused.append(Refused("model_engine", why))
@@ -148,6 +153,7 @@ def _value(text: str) -> Any:
     """Raises: ValueError: it begins as a list, a dictionary or a text in quotes, and is none."""
     text = text.strip()
     if text.startswith("{"):  # Hydra needs no space behind the colon of a dictionary
+        text = _ESCAPED.sub(lambda name: f'"{name[0].replace(_BACKSLASH, "")}"', text)
         text = _DICTIONARY_COLON.sub(": ", text)
     try:
         return read_yaml(text)

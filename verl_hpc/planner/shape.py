@@ -41,6 +41,7 @@ class RoleShape:
     offload_activations: bool = False
     reshard_after_forward: bool = True
     reduce_dtype: str = "float32"
+    frozen_tower: bool = False
     padded: bool = True
     """Whether buffers and page-locked copies are counted with their padding; a search, which
     compares thousands of layouts, leaves it out."""
@@ -80,6 +81,7 @@ class RoleShape:
             parallel.offload_activations,
             sharded.reshard_after_forward,
             sharded.reduce_dtype,
+            model.vision_tower == "frozen",
         )
 
     @classmethod

@@ -13,8 +13,10 @@ WORDS = "data.train_files=a data.val_files=b actor_rollout_ref.model.path=m step
     ("more", "what", "why"),
     [
         ("", "a run", ""),
-        ("trainer.device=npu", "keys are refused by name", "trainer.device"),
-        ("data.seed=$SEED", "asks for what is not in the script", "line 1: $SEED is not set"),
+        ("trainer.device=tpu", "keys are refused by name", "trainer.device"),
+        ("trainer.experiment_name=$X", "asks for a variable, and with it: a run", "X"),
+        ("no=$X", "asks for a variable, and with it: keys are refused by name", "X"),
+        ("data.seed=$(pip list)", "asks for what is not in the script", "line 1"),
         ("data.no_such_key=1", "keys are refused by name", "data.no_such_key"),
         ("actor_rollout_ref.model.path=Qwen/Qwen2-VL-7B", "keys are refused by name", "qwen2_vl"),
         ("no_key", "a word or a setting is an error", "expected key=value"),

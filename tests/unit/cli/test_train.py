@@ -40,7 +40,7 @@ def test_a_tutorials_file_that_cannot_be_honoured(tmp_path):
         "engine": {"actor_type": "fsdp", "num_gpus": 1},
     }
     write(tmp_path / "ppo_config.yaml", tree)
-    done = train(tmp_path, "--config", "ppo_config.yaml", "trainer.device=npu")
+    done = train(tmp_path, "--config", "ppo_config.yaml", "trainer.device=tpu")
     assert done.returncode == 1
     assert "  algorithm: is several settings here" in done.stderr
     assert "  trainer.device: ranks take the GPUs" in done.stderr

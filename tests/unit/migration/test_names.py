@@ -47,7 +47,7 @@ def test_a_switch_beside_what_implies_it():
 
 
 def test_a_tutorials_key_that_is_refused_hides_no_other():
-    found = migrate([*BASE, "algorithm=dreamer", "trainer.device=npu", "num_rollout_workers=x"])
+    found = migrate([*BASE, "algorithm=dreamer", "trainer.device=tpu", "num_rollout_workers=x"])
     assert {one.key for one in found.refused} == {
         "algorithm",
         "trainer.device",

@@ -111,7 +111,7 @@ def migrate_value(text):
 
 
 def test_what_was_refused_is_a_comment_and_the_status(capsys):
-    words = [*QUICKSTART, "trainer.device=npu", "data.train_max_samples=10"]
+    words = [*QUICKSTART, "trainer.device=tpu", "data.train_max_samples=10"]
     assert main(["migrate", *words]) == 3
     printed = capsys.readouterr()
     assert "#   trainer.device: ranks take the GPUs" in printed.out

@@ -73,7 +73,10 @@ def test_every_row_says_why_and_what_is_nearest():
 def test_every_setting_of_ours_that_a_row_names_is_there():
     known = {s.name for s in settings_of(RunConfig)} | {RANKS}
     known |= {name.replace("NAME", role) for name in known for role in ("critic", "reference")}
-    known |= {n.replace(".NAME.", ".validation.") for n in known} | {"roles.reward.path"}
+    known |= {n.replace(".NAME.", ".validation.") for n in known} | {
+        "roles.reward.path",
+        "roles.teacher.path",
+    }
     sections = ("rollout.engine_options", "reward.options")
     for row in rows():
         for name in row.ours:

@@ -293,7 +293,7 @@ def test_the_family_of_a_models_name():
         "Qwen3-Coder-Next": "qwen3_next", "deepseek-moe-16b": "deepseek", "QVQ-72B": "qwen2_vl",
         "OLMoE-1B-7B-0924": "olmoe", "Phi-3.5-MoE-instruct": "phimoe", "Pixtral-12B": "pixtral",
         "ERNIE-4.5-21B-A3B-PT": "ernie4_5_moe", "Llama-4-Scout-17B-16E": "llama4",
-        "Llama-3.2-11B-Vision": "mllama", "Hunyuan-7B-Instruct": "hunyuan_v1_dense", "Hy3": "",
+        "Llama-3.2-11B-Vision": "mllama", "Hunyuan-7B-Instruct": "hunyuan_v1_dense", "Hy3": "hy_v3",
         "GLM-5": "glm_moe_dsa", "GLM-4.5-Air": "glm4_moe", "GLM-5.3-Flash": "",
     }  # fmt: skip
     said = {name: model_at(f"a/{name}")[1] for name in families}

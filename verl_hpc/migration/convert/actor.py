@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from verl_hpc.migration.convert.layout import is_for_fsdp_alone
 from verl_hpc.migration.convert.plain import our_word, refusal
 from verl_hpc.migration.row import ACTOR, CRITIC, REF, ROLLOUT, Draft, has_critic, same
 from verl_hpc.migration.table import known, note
@@ -44,6 +45,8 @@ def micro_batches(values: Values, draft: Draft) -> None:
     ranks = values[f"{ACTOR}.ulysses_sequence_parallel_size"]
     if values.form == "megatron":
         ranks = values[f"{ACTOR}.megatron.context_parallel_size"]
+    if is_for_fsdp_alone(values, ACTOR):
+        ranks = 1
     key = min(limits, key=limits.__getitem__)
     switches = dict.fromkeys(
         f"{section}.{dynamic}use_dynamic_bsz" for section, dynamic, _ in _LIMITS
@@ -130,6 +133,8 @@ def _schedule(values: Values, draft: Draft, section: str) -> dict[str, tuple[Any
         least = f"{section}.min_lr_ratio"
         share = 0.0 if values[least] is None else values.number(least)
         settings["min_lr"] = share * values.number(f"{section}.lr"), least
+        if (own := f"{section}.lr_min") in values:
+            settings["min_lr"] = values.number(own), own
         return settings
     least, steps = f"{section}.min_lr", f"{section}.lr_decay_steps"
     settings["min_lr"] = values[least], least

@@ -194,21 +194,24 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
     elif is_replaced and key not in values:
         return  # verl's default is not for a loss of ours
     elif name not in _OF_SEQUENCES or is_replaced:
-        draft.put("algorithm.aggregation", values[key], key)
-        is_scaled = values[key] == SCALED and values[f"{ACTOR}.loss_scale_factor"] is None
-        if is_scaled and values["trainer.use_v1"]:
-            draft.note(key, note("longest_response"))
-    elif values.flag(f"{ACTOR}.use_kl_loss") or values[f"{ACTOR}.entropy_coeff"]:
-        whose = "" if key in values else " (verl's default)"
-        why = note("terms_alike", value=f"{values[key]}{whose}", mode=mode, own=own)
-        raise Refused(key, why, f"{key}={own}")
+        _put_mode(values, draft, "algorithm.aggregation", key)
     elif values["algorithm.adv_estimator"] == "gae" and values[key] != "token-mean":
         why = note("critics_terms", value=values[key], mode=mode, own=own)
         raise Refused(key, why, f"{key}={own}")
-    elif name == "gspo":
-        draft.note(f"{_POLICY}.loss_mode", note("gspo"))
-    elif key in values:
-        draft.note(key, f"verl sums {mode} by {own} whatever it says, and so it is here")
+    else:
+        if name == "gspo":
+            draft.note(f"{_POLICY}.loss_mode", note("gspo"))
+        if values.flag(f"{ACTOR}.use_kl_loss") or values[f"{ACTOR}.entropy_coeff"]:
+            _put_mode(values, draft, "algorithm.penalty_aggregation", key)
+        elif key in values and name != "gspo":
+            draft.note(key, f"verl sums {mode} by {own} whatever it says, and so it is here")
+
+
+def _put_mode(values: Values, draft: Draft, ours: str, key: str) -> None:
+    draft.put(ours, values[key], key)
+    is_scaled = values[key] == SCALED and values[f"{ACTOR}.loss_scale_factor"] is None
+    if is_scaled and values["trainer.use_v1"]:
+        draft.note(key, note("longest_response"))
 
 
 def _clips(values: Values) -> tuple[Any, Any]:

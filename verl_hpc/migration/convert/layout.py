@@ -36,10 +36,11 @@ def _engine(values: Values, draft: Draft, model: str, layout: Mapping[str, Any])
         layout: the rest of its section parallel.
     """
     key = f"{model}.strategy"
-    wanted = _strategy(values, model) != "megatron"
+    alone = is_for_fsdp_alone(values, model)
+    wanted = _strategy(values, model) != "megatron" or alone
     own = [values.own.get(f"{prefix}parallel.engine") for prefix in (ROLE[model], "")]
     chosen = next((engine for engine in own if engine is not None), None)
-    if wanted and values.form == "megatron":
+    if wanted and values.form == "megatron" and not alone:
         _check_form(values, model)
     obstacle = None
     if chosen is None and wanted:
@@ -49,7 +50,7 @@ def _engine(values: Values, draft: Draft, model: str, layout: Mapping[str, Any])
         text = note("megatron_trains", obstacle=obstacle)
         if text not in draft.notes.values():
             draft.note(key, text)
-    elif is_fsdp and chosen is None and model == ACTOR:
+    elif is_fsdp and chosen is None and model == ACTOR and key not in draft.notes:
         draft.note(key, note("fsdp_trains"))
     if is_fsdp:
         return {"engine": "fsdp"} | _fsdp(values, model)
@@ -107,7 +108,12 @@ def _obstacles(
     for key in (_SWITCH, f"{ROLLOUT}.quantization"):
         if values[key] and _concerns(key, model):
             yield key
-    if values[f"{ROLLOUT}.expert_parallel_size"] != 1:
+    several = values[f"{ROLLOUT}.tensor_model_parallel_size"] != 1
+    if (
+        several
+        and not is_for_fsdp_alone(values, model)
+        and values[f"{ROLLOUT}.expert_parallel_size"] != 1
+    ):
         yield f"mixtures of experts ({ROLLOUT}.expert_parallel_size)"
 
 
@@ -170,7 +176,11 @@ def _reference_has_own_engine(values: Values) -> bool:
 
 def replay(values: Values, draft: Draft) -> None:
     """Whether the rollout's experts are taken again in training."""
-    mode = f"{ACTOR}.router_replay.mode"
+    mode, engines = f"{ACTOR}.router_replay.mode", f"{ACTOR}.megatron.router_replay.mode"
+    if engines in values:
+        if mode in values:
+            draft.note(mode, f"decides nothing: {engines} does")
+        mode = engines
     source = our_word(values, mode)
     if (source == "rollout") != values.flag(_SWITCH):
         raise Refused(_SWITCH if _SWITCH in values else mode, "both are set, or neither", _REPLAY)
@@ -203,6 +213,27 @@ def _parallel(values: Values, model: str) -> dict[str, Any]:
     if sizes["tensor_parallel"] != 1:
         sizes["sequence_parallel"] = values.flag(keys["sequence_parallel"])
     return sizes if model == REF else sizes | _recompute(values, keys)
+
+
+def _section(values: Values, draft: Draft, model: str) -> dict[str, Any]:
+    """`_parallel`, without what cuts a model in Megatron-core alone if only fully_shard trains its
+    family."""
+    section = _parallel(values, model)
+    if not is_for_fsdp_alone(values, model):
+        return section
+    cuts = {name: section.pop(name) for name in OF_MEGATRON if name in section}
+    dropped = [n for n, cut in cuts.items() if cut != ParallelConfig.model_fields[n].default]
+    if section.get("recompute") == "selective":
+        section["recompute"] = "full"
+    if dropped and model == ACTOR:
+        draft.note(f"{model}.strategy", note("by_name_trains", dropped=", ".join(dropped)))
+    return section
+
+
+def is_for_fsdp_alone(values: Values, model: str) -> bool:
+    """Whether fully_shard alone trains a model's family, and no setting of ours says another."""
+    own = [values.own.get(f"{prefix}parallel.engine") for prefix in (ROLE[model], "")]
+    return _kind(values, model)[0] == "by_name" and "megatron" not in own
 
 
 def _ulysses(values: Values, model: str) -> Any:
@@ -242,7 +273,7 @@ def layout(values: Values, draft: Draft) -> None:
     if values.form == "megatron":
         for model in (ACTOR, CRITIC):
             _note_keys_of_fsdp(values, draft, model)
-    sections = {model: _parallel(values, model) for model in ROLE if is_there(values, model)}
+    sections = {model: _section(values, draft, model) for model in ROLE if is_there(values, model)}
     for model, section in sections.items():
         shared = sections[ACTOR]
         is_cut_alike = all(shared.get(name) == value for name, value in section.items())

@@ -94,7 +94,7 @@ def fp8(values: Values, draft: Draft) -> None:
 
 
 def router(values: Values, draft: Draft) -> None:
-    """Losses of the router of experts."""
+    """Losses and biases of the router of experts."""
     given, key = values.below(_OVERRIDES), f"{_OVERRIDES}.moe_aux_loss_coeff"
     weight = given.get("moe_aux_loss_coeff")
     if weight and given.get("moe_router_load_balancing_type") != "seq_aux_loss":
@@ -105,3 +105,6 @@ def router(values: Values, draft: Draft) -> None:
         draft.put(
             "model.router.z_loss", given["moe_z_loss_coeff"], f"{_OVERRIDES}.moe_z_loss_coeff"
         )
+    rate = f"{_OVERRIDES}.moe_router_bias_update_rate"
+    if given.get("moe_router_bias_update_rate"):
+        draft.put("model.router.bias_update_rate", values.number(rate), rate)

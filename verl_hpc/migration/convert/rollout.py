@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_hpc.config.rollout import OTHER_ENGINES
+from verl_hpc.config.tree import put
+from verl_hpc.migration.convert.layout import is_for_fsdp_alone
 from verl_hpc.migration.convert.plain import our_word, refusal
-from verl_hpc.migration.row import ROLLOUT, Draft
+from verl_hpc.migration.row import ACTOR, ROLLOUT, Draft
 from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused, Values
 
@@ -14,12 +15,6 @@ _VLLM = f"{ROLLOUT}.engine_kwargs.vllm"
 _OPTIONS = "rollout.engine_options"
 _GIB = 2**30
 _SET = "evaluation.sets.validation"
-
-
-def name(values: Values, draft: Draft) -> None:
-    """The generation engine."""
-    key = f"{ROLLOUT}.name"
-    draft.put("rollout.engine", our_word(values, key, OTHER_ENGINES), key)
 
 
 def dtype(values: Values, draft: Draft) -> None:
@@ -46,8 +41,10 @@ def engine(values: Values, draft: Draft) -> None:
             draft.put("rollout.kv_cache_gib", value / _GIB, key)
         elif name == "kv_cache_dtype":
             draft.put("rollout.kv_cache_dtype", value, f"{_VLLM}.{name}")
+        elif name == "max_model_len":
+            _check_room(values, draft, f"{_VLLM}.{name}", value)
         elif value is not None:
-            options[name] = value
+            put(options, name, value)
     for name in ("gpu_memory_utilization", "enforce_eager"):
         if f"{ROLLOUT}.{name}" in values and values.word(f"{ROLLOUT}.name") == "hf":
             draft.note(f"{ROLLOUT}.{name}", f"is vLLM's, and {ROLLOUT}.name is hf")
@@ -59,22 +56,34 @@ _ENGINE = ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_ca
 
 
 def experts(values: Values, draft: Draft) -> None:
-    """Whether experts are spread over the ranks of an engine."""
+    """Whether experts are spread over the ranks of an engine: in verl over those of several engines
+    that share them, here over those of one."""
     key, ranks = f"{ROLLOUT}.expert_parallel_size", f"{ROLLOUT}.tensor_model_parallel_size"
-    size = values.whole(key)
-    if size not in (1, values[ranks]):
-        raise refusal(key, f"expected 1, or {ranks}, whose ranks share them")
-    draft.put("rollout.expert_parallel", size > 1, key)
+    size, each = values.whole(key), values.whole(ranks)
+    every = each * values.whole(f"{ROLLOUT}.data_parallel_size")
+    if size not in (1, every):
+        raise refusal(key, f"verl takes 1, or {ranks} x data_parallel_size, which is {every}")
+    if is_for_fsdp_alone(values, ACTOR):
+        if size > 1:
+            draft.note(key, "an engine divides each expert over its ranks, as other layers")
+        return
+    draft.put("rollout.expert_parallel", size > 1 and each > 1, key)
+    if size > each:
+        draft.note(key, f"the {each} ranks of an engine share its experts")
 
 
 def window(values: Values, draft: Draft) -> None:
     """Whether an engine has room for the longest prompt and response."""
     key = f"{ROLLOUT}.max_model_len"
-    longest = values.whole(f"{ROLLOUT}.prompt_length") + values.whole(f"{ROLLOUT}.response_length")
-    if values[key] is not None and values.whole(key) < longest:
-        raise Refused(key, f"the longest prompt and response have {longest} tokens", "rollout")
     if key in values:
-        draft.note(key, f"an engine has room for the longest prompt and response, {longest}")
+        _check_room(values, draft, key, values[key])
+
+
+def _check_room(values: Values, draft: Draft, key: str, room: Any) -> None:
+    longest = values.whole(f"{ROLLOUT}.prompt_length") + values.whole(f"{ROLLOUT}.response_length")
+    if room is not None and (type(room) is not int or room < longest):
+        raise Refused(key, f"the longest prompt and response have {longest} tokens", "rollout")
+    draft.note(key, f"an engine has room for the longest prompt and response, {longest}")
 
 
 def samples(values: Values, draft: Draft) -> None:

@@ -70,8 +70,9 @@ class Parameter(NamedTuple):
         return re.search(r"linear_\w+\.weight\d*$", self.name) is not None
 
 
-LAYER = re.compile(r"[^0-9]*\.(\d+)\.")
-"""Begins the name of a tensor of a layer: `model.layers.3.`, `transformer.h.3.`."""
+LAYER = re.compile(r"(?!(?:model\.)?vis)[^0-9]*\.(\d+)\.")
+"""Begins the name of a tensor of a layer: `model.layers.3.`, `transformer.h.3.`; not of a vision
+tower's, which are gathered with what is in no layer."""
 
 
 def largest_layer(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from verl_hpc.planner.memory import sharded
 from verl_hpc.planner.memory.activations import NONE, Rectangles, head, in_flight, rows_of, widths
+from verl_hpc.planner.memory.by_name import by_name
 from verl_hpc.planner.memory.parameters import layer_of, stage_elements, vocabulary_share
 from verl_hpc.planner.shape import RoleShape
 
@@ -51,7 +52,8 @@ def forward(shape: RoleShape, stage: int, tokens: int) -> dict[str, int]:
     attention = 3 * _sent(shape, tokens) + tokens * size * (2 * width.query + width.projected)
     mlp = 3 * _sent(shape, tokens) + tokens * size * 3 * width.branch
     num_rows = 1 if shape.is_sharded else _ROWS_OF_LOGITS
-    return (sharded.forward(shape) if shape.is_sharded else {}) | {
+    whole = sharded.forward(shape) | by_name(shape, tokens, False) if shape.is_sharded else {}
+    return whole | {
         "work": max(attention, mlp, _widened(shape, stage, tokens, _WIDE_COPIES_FORWARD)),
         "logits": num_rows * logits(shape, stage, tokens),
         "gathered": _gathered(shape, tokens),
@@ -94,7 +96,7 @@ def update(
 ) -> dict[str, int]:
     """Terms of forward and backward passes, at the fuller of the `moments`."""
     both = moments(shape, stage, tokens, num_micro_batches, rectangles)
-    whole = sharded.update(shape) if shape.is_sharded else {}
+    whole = sharded.update(shape) | by_name(shape, tokens, True) if shape.is_sharded else {}
     return (
         whole
         | max(both, key=lambda terms: sum(terms.values()))

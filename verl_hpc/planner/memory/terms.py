@@ -68,6 +68,14 @@ TERMS: Mapping[str, Term] = {
         "layer: gradients of its widest activations, and of the largest weight",
         "what comes and goes in a pass is at its most when all of it is there together",
     ),
+    "tower": Term(
+        "of a model that reads images, as planner/memory/by_name.py says",
+        "a bound, in which every token of a row is a part of an image",
+    ),
+    "scores": Term(
+        "heads x tokens x tokens x bytes each, eight times in an update and four times before it",
+        "of a family whose attention is no kernel; a bound, in which a row is one sequence",
+    ),
     "gathered": Term("tokens x hidden size x bytes each, with sequence parallelism"),
     "whole": Term(
         "fsdp: elements of what is in no layer, and of a layer, what it is gathered into and what "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from verl_hpc.algorithms.distillation import forward_kl
-from verl_hpc.config.algorithm import DistillationConfig
+from verl_hpc.config.algorithm import DistillationConfig, ForwardKl
 from verl_hpc.engines.protocol import OutputOptions, Sums
 from verl_hpc.step.batch import (
     ADVANTAGES,
@@ -38,6 +39,14 @@ class GradeSettings:
     """Divides the teacher's logits."""
     top_k: int = 0
     """Number of the teacher's likeliest tokens to keep, with their log-probs."""
+
+
+@dataclass(frozen=True)
+class StudentSettings:
+    """The policy's loss, and what is added to it."""
+
+    policy: PolicySettings
+    objective: ForwardKl
 
 
 @operator("graded")
@@ -78,12 +87,14 @@ def follow(
     tokens.
     """
     rows, sums = [], torch.zeros(2, dtype=torch.float64, device=place.device)
+    bound = math.inf if settings.clamp is None else settings.clamp
     for mine, theirs, mask in zip(
         old[OLD_LOG_PROBS], graded[TEACHER_LOG_PROBS], (trained or sequences)[MASK], strict=True
     ):
         lead = (theirs - mine) * mask
         sums += torch.stack([lead.double().sum(), mask.double().sum()])
-        rows.append(lead if settings.name == "reverse_kl" else torch.zeros_like(lead))
+        follows = settings.name == "reverse_kl"
+        rows.append(lead.clamp(-bound, bound) if follows else torch.zeros_like(lead))
     if earned is not None:
         more = [settings.task_reward_weight * row for row in earned[ADVANTAGES]]
         rows = [row + share for row, share in zip(rows, more, strict=True)]
@@ -96,7 +107,7 @@ def follow(
 def update_student(
     place: Placement,
     actor: Role,
-    settings: PolicySettings,
+    settings: StudentSettings,
     samples: Samples,
     sequences: Columns,
     old: Columns,
@@ -111,20 +122,24 @@ def update_student(
         TrainingError: a loss or gradient is not finite.
     """
     # The policy's loss without a KL to a reference; the teacher's KL is added to it.
-    policy = actor_loss(settings, old, advantages, None, trained, selected)
+    objective, chosen = settings.objective, settings.policy
+    policy = actor_loss(chosen, old, advantages, None, trained, selected)
+    most = math.inf if objective.clamp is None else objective.clamp
+    least = -math.inf if objective.min_log_prob is None else objective.min_log_prob
 
     def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
         total, metrics = policy(batch)
         student, mask = batch.responses("candidate_log_probs")
         teacher = batch.column(graded, TEACHER_TOP_LOG_PROBS)
-        kl = batch.aggregation(forward_kl(teacher, student), mask)
+        losses = forward_kl(teacher, student, objective.rest, least)
+        kl = batch.aggregation(losses.clamp(max=most), mask)
         return total + kl, {**metrics, "forward_kl": kl.detach()}
 
     tokens = [row.long() for row in graded[TEACHER_TOP_TOKENS]]
     metrics = optimise(
         place,
         actor,
-        settings.steps,
+        chosen.steps,
         samples,
         sequences,
         loss,

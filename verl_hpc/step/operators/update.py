@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -158,13 +158,16 @@ def actor_loss(
         metrics = {name: value.double() / batch.num_tokens for name, value in sums.items()}
         metrics["pg_loss"] = policy.detach()
         total = policy
+        add_up = replace(
+            batch.aggregation, mode=algorithm.penalty_aggregation or batch.aggregation.mode
+        )
         if algorithm.entropy_coefficient:
             entropy, _ = batch.responses("entropy")
-            total = total - algorithm.entropy_coefficient * batch.aggregation(entropy, mask)
+            total = total - algorithm.entropy_coefficient * add_up(entropy, mask)
         if algorithm.kl.placement == "loss":
             assert reference is not None
             ref = batch.column(reference, REF_LOG_PROBS)
-            kl = batch.aggregation(kl_penalty(log_probs, ref, algorithm.kl.chosen_estimator), mask)
+            kl = add_up(kl_penalty(log_probs, ref, algorithm.kl.chosen_estimator), mask)
             total = total + algorithm.kl.coefficient * kl
             metrics["kl_loss"] = kl.detach()
         return total, metrics

@@ -12,7 +12,13 @@ from verl_hpc.config.algorithm import ForwardKl, unmet_need
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.choose import select_tokens
 from verl_hpc.step.operators.advantages import advantages
-from verl_hpc.step.operators.distillation import GradeSettings, follow, grade, update_student
+from verl_hpc.step.operators.distillation import (
+    GradeSettings,
+    StudentSettings,
+    follow,
+    grade,
+    update_student,
+)
 from verl_hpc.step.operators.infer import old_log_probs
 from verl_hpc.step.operators.update import update_actor
 from verl_hpc.trainer.context import RunContext
@@ -51,8 +57,11 @@ def distillation(run: RunContext) -> Recipe:
     recipe.operator(follow, settings=chosen, place="actor")
     if settings.select is not None:
         recipe.operator(select_tokens, settings=settings.select, place="actor")
-    update = update_student if top_k else update_actor
-    return recipe.operator(update, roles=["actor"], settings=settings.policy, name="update_actor")
+    name, roles = "update_actor", ["actor"]
+    if isinstance(chosen, ForwardKl):
+        student = StudentSettings(settings.policy, chosen)
+        return recipe.operator(update_student, roles=roles, settings=student, name=name)
+    return recipe.operator(update_actor, roles=roles, settings=settings.policy, name=name)
 
 
 def _check_advantage(run: RunContext, advantage: Advantage) -> None:

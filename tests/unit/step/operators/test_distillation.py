@@ -19,7 +19,13 @@ from tests.unit.step.operators.batches import (
 from tests.unit.step.operators.test_update import SMALL, ppo_term, same, slow
 from tests.unit.step.operators.test_update import policy as policy_settings
 from verl_hpc.config.algorithm import AlgorithmConfig, ForwardKl, ReverseKl
-from verl_hpc.step.operators.distillation import GradeSettings, follow, grade, update_student
+from verl_hpc.step.operators.distillation import (
+    GradeSettings,
+    StudentSettings,
+    follow,
+    grade,
+    update_student,
+)
 
 TEMPERATURE = 0.7
 
@@ -54,7 +60,10 @@ def test_a_teacher_grades_tokens_and_names_its_likeliest():
     assert set(plain.values) == {"teacher_log_probs"} and not plain.widths
 
 
-@pytest.mark.parametrize("settings", [ReverseKl(), ReverseKl(task_reward_weight=0.5), ForwardKl()])
+@pytest.mark.parametrize(
+    "settings",
+    [ReverseKl(), ReverseKl(task_reward_weight=0.5), ReverseKl(clamp=0.4), ForwardKl(clamp=0.4)],
+)
 def test_a_token_earns_how_much_likelier_it_is_to_the_teacher(settings):
     old, graded = sampled(role()), sampled(role("teacher", seed=5))
     earned = column(advantages=per_token(3)) if settings.task_reward_weight else None
@@ -66,6 +75,8 @@ def test_a_token_earns_how_much_likelier_it_is_to_the_teacher(settings):
     ]
     for i, row in enumerate(columns_back["advantages"]):
         expected = torch.tensor(leads[i]) * (settings.name == "reverse_kl")
+        if settings.clamp is not None:
+            expected = expected.clamp(-settings.clamp, settings.clamp)
         if earned is not None:
             expected = expected + 0.5 * earned["advantages"][i]
         torch.testing.assert_close(row.float(), expected)
@@ -77,7 +88,8 @@ def test_a_token_earns_how_much_likelier_it_is_to_the_teacher(settings):
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 @pytest.mark.parametrize("k", [1, 4, 12])
 @pytest.mark.parametrize("earns", [False, True])
-def test_a_student_follows_its_teachers_likeliest_tokens(mode, k, earns):
+@pytest.mark.parametrize("bounds", [{}, {"rest": False, "min_log_prob": -2.0, "clamp": 0.7}])
+def test_a_student_follows_its_teachers_likeliest_tokens(mode, k, earns, bounds):
     actor = role(optimizer=SMALL)
     settings = GradeSettings(TEMPERATURE, k)
     graded, _ = grade(PLACE, role("teacher", seed=5), settings, samples(), sequences())
@@ -90,6 +102,10 @@ def test_a_student_follows_its_teachers_likeliest_tokens(mode, k, earns):
     def kl(i, t, output):
         log_p = distributions[i][t].float()
         likeliest = set(log_p.topk(k).indices.tolist())
+        if bounds:
+            p, q = (x.clamp(min=bounds["min_log_prob"]) for x in (log_p, output))
+            total = sum(p[v].exp() * (p[v] - q[v]) for v in likeliest)
+            return total.clamp(0, bounds["clamp"])
         total = sum(log_p[v].exp() * (log_p[v] - output[v]) for v in likeliest)
         others = [v for v in range(12) if v not in likeliest]
         if others:
@@ -104,7 +120,8 @@ def test_a_student_follows_its_teachers_likeliest_tokens(mode, k, earns):
     forward, _ = slow(role().training, kl, mode, temperature=TEMPERATURE)
     chosen = policy_settings(algorithm, mode, temperature=TEMPERATURE)
     columns = column(old_log_probs=old), column(advantages=advantages), graded
-    _, metrics = update_student(PLACE, actor, chosen, samples(), sequences(), *columns)
+    student = StudentSettings(chosen, ForwardKl(top_k=k, **bounds))
+    _, metrics = update_student(PLACE, actor, student, samples(), sequences(), *columns)
     assert metrics["actor/loss"] == pytest.approx(expected, rel=1e-4)
     assert metrics["actor/forward_kl"] == pytest.approx(forward, rel=1e-4) and forward > 0.01
     same(actor.training.gradients, gradients)

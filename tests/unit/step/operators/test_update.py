@@ -178,6 +178,24 @@ def test_the_policys_loss_is_ppos(changes, mode):
     assert 0 < metrics["actor/pg_clipfrac"] < 1
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_penalties_add_up_in_their_own_way(mode):
+    penalties = {"kl": {"placement": "loss", "coefficient": 0.3}, "entropy_coefficient": 0.1}
+    algorithm = AlgorithmConfig.model_validate(penalties | {"penalty_aggregation": mode})
+    old, advantages, reference = per_token(5, 0.5), per_token(6), per_token(8)
+    actor = role(optimizer=SMALL)
+    plain = ppo_term(AlgorithmConfig(), old, advantages)
+    whole = ppo_term(algorithm, old, advantages, reference)
+    parts = [
+        slow(actor.training, plain, "seq-mean-token-mean"),
+        slow(actor.training, lambda *at: whole(*at) - plain(*at), mode),
+    ]
+    settings = policy(algorithm, "seq-mean-token-mean")
+    metrics = updated(actor, settings, advantages, old, column(ref_log_probs=reference))
+    assert metrics["actor/loss"] == pytest.approx(parts[0][0] + parts[1][0], rel=1e-4)
+    same(actor.training.gradients, {n: g + parts[1][1][n] for n, g in parts[0][1].items()})
+
+
 LEFT = [[1, 0, 0, 0, 1], [0, 0], [0, 1, 0, 0]]
 """The part of MASKS that is trained on."""
 

@@ -98,16 +98,13 @@ def generate(
     """
     slots = place.together(partial(slots_of, place, settings, rows))
     prompts = _prompts(place, rollout, settings, rows, slots) if settings.steals else None
-    known = _known(rollout, settings, rows, slots)
+    known = begun_before(rollout, settings, rows.step) if settings.ahead else {}
     missing = _missing(settings, rows, slots, known)
     new, failures = place.together(
         partial(_answered, place, rollout, settings, rows, missing, known, prompts)
     )
     # From here on `known` has every response of this engine, finished or not.
     known |= new
-    if settings.kept is not None:
-        finished = {index: tagged.response for (_, index), tagged in known.items()}
-        settings.kept.remember(rows, finished)
     current = [s for s in slots if s.step == rows.step]
     if prompts is not None:
         current = [s for s in current if s.group in prompts.taken]
@@ -148,18 +145,6 @@ def _prompts(
     prompts = {slot.group: slot.prompt for slot in slots}
     num_prompts = math.ceil(at_a_time / settings.num_samples)
     return rollout.queue.deal(place, prompts, rows, num_prompts)
-
-
-def _known(
-    rollout: Rollout, settings: GenerateSettings, rows: StepRows, slots: Sequence[Slot]
-) -> dict[SlotKey, VersionedResponse]:
-    """Return the responses that earlier steps have begun, or that outlived an interruption."""
-    if settings.ahead:
-        return begun_before(rollout, settings, rows.step)
-    if settings.kept is None:
-        return {}
-    by_slot = settings.kept.take(rows)
-    return {s.key: VersionedResponse(by_slot[s.index], ()) for s in slots if s.index in by_slot}
 
 
 def _missing(

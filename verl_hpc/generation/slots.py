@@ -10,7 +10,6 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder, fit_prompt
 from verl_hpc.environments.processes import Environments
-from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.score import ScoreSettings
 from verl_hpc.hf.pictures import ImagePrompt, packed
 from verl_hpc.rollout.protocol import Sampling
@@ -35,8 +34,6 @@ class GenerateSettings:
     """Seed of the run."""
     purpose: str = "rollout"
     """Part of every response's seed."""
-    kept: KeptResponses | None = None
-    """Finished responses of an interrupted step; None generates all."""
     interruptible: bool = True
     """Whether preemption of a rank ends the generation."""
     ahead: bool = False
@@ -74,7 +71,6 @@ class GenerateSettings:
             sampling=sampling,
             num_samples=num_samples,
             purpose=purpose,
-            kept=None,
             interruptible=False,
             ahead=False,
             tagged=False,

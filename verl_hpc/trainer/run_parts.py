@@ -19,7 +19,6 @@ from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.environments.processes import Environments
 from verl_hpc.errors import FlowError
 from verl_hpc.generation.ahead import AsyncScorer
-from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
@@ -67,8 +66,6 @@ class RunParts:
     stop: StopFlag | None = None
     lock: RunLock | None = None
     """Lock of the run directory, on rank 0."""
-    kept: KeptResponses | None = None
-    """None if finished responses of an interrupted rollout are dropped."""
     caches: KeptCaches | None = None
     """None if compile caches are not kept after the job."""
     own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)

@@ -122,7 +122,6 @@ class Settings:
             self._sampling,
             config.rollout.num_samples,
             config.seed,
-            kept=self._run.kept,
             ahead=config.rollout.staleness > 0,
             tagged=config.rollout.staleness > 0,
             environments=self._run.environments,

@@ -11,7 +11,6 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import DataError, TrainingError
 from verl_hpc.generation.generate import generate
-from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.slots import GenerateSettings
 from verl_hpc.placement.layouts import Pool
@@ -129,25 +128,10 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_a_preempted_rank_drops_the_step_and_keeps_finished_responses():
+def test_a_preempted_rank_drops_the_step():
     answers = iter([False, False, False, True])
-    kept = KeptResponses()
     with pytest.raises(StepDropped):
-        run(some=rollout(wants_to_leave=lambda: next(answers, True)), kept=kept)
-    assert sorted(kept.by_slot) == [0, 1, 2]
-    # The next start generates the rest, and ends with what an uninterrupted one has.
-    some = rollout(Counted())
-    again = run(some=some, kept=kept)[1]
-    assert some.engine.num_prompts == 3
-    assert same(again, run(kept=KeptResponses())[1])
-
-
-class Counted(LocalRollout):
-    num_prompts = 0
-
-    def generate(self, feed, sampling):
-        self.num_prompts += len(feed.requests)
-        super().generate(feed, sampling)
+        run(some=rollout(wants_to_leave=lambda: next(answers, True)))
 
 
 def test_evaluation_is_greedy_once_a_prompt_and_not_interrupted():

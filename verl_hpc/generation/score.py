@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from verl_hpc.metrics.names import SCORE, SET
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
-from verl_hpc.runtime.control import Control
 from verl_hpc.step.batch import MASK, Columns, Samples, Scores, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
@@ -151,8 +150,10 @@ def gather_scores(
     ordered = [scores[position] for position in range(count)]
     num_failed = sum(score.error is not None for score in ordered)
     if num_failed:
-        reasons = agreed_reasons(place.control, (s.error for s in mine if s.error is not None))
+        reasons = some_reasons(s.error for s in mine if s.error is not None)
+        of_ranks = place.control.gather(reasons)
         if place.leads:
+            reasons = some_reasons(chain.from_iterable(of_ranks))
             _logger.warning(
                 "%d of %d rewards failed and are 0: %s", num_failed, count, "; ".join(reasons)
             )
@@ -216,22 +217,3 @@ def some_reasons(reasons: Iterable[str]) -> list[str]:
     every rank."""
     different = dict.fromkeys(reason[:_MOST_TEXT] for reason in reasons)
     return list(islice(different, _MOST_REASONS))
-
-
-_Places = dict[str, tuple[int, int]]
-"""(rank, index) of each reason's first occurrence."""
-
-
-def agreed_reasons(control: Control, reasons: Iterable[str]) -> list[str]:
-    """Return the first distinct reasons over all ranks, equal on every rank, which all call
-    this."""
-    mine: _Places = {r: (control.rank, n) for n, r in enumerate(some_reasons(reasons))}
-    first = control.merge(mine, _first)
-    return list(first)
-
-
-def _first(one: _Places, other: _Places) -> _Places:
-    places = dict(other)
-    for reason, place in one.items():
-        places[reason] = min(place, places.get(reason, place))
-    return dict(sorted(places.items(), key=lambda item: item[1])[:_MOST_REASONS])

@@ -134,4 +134,4 @@ def update_student(
         ),
         masks=selected or trained,
     )
-    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}
+    return (), metrics

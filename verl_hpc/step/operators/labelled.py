@@ -14,7 +14,7 @@ from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.examples import Example, ExampleSettings, assign_examples, encode_step
 from verl_hpc.step.operators.infer import response_parts
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
-from verl_hpc.step.operators.pairs import named, read_answers
+from verl_hpc.step.operators.pairs import LOSS, read_answers
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
 
@@ -131,14 +131,16 @@ def update_on_labels(
             metrics[f"logps/{kind}"] = log_probs[chosen].sum().double() / count
         return losses.sum() / count, metrics
 
-    metrics = _of_kinds(
-        optimise(place, actor, settings.steps, samples, sequences, loss, prepare=prepare)
+    steps = settings.steps
+    of_all = optimise(
+        place, actor, steps, samples, sequences, loss, prepare=prepare, loss_name=LOSS
     )
+    metrics = _of_kinds(of_all)
     metrics["kto/kl"] = float(torch.stack(points).mean())
     batches = samples.all_epochs(settings.steps.update_epochs)
     num_one_kind = sum(len({labels[i] for i in batch}) == 1 for batch in batches)
     metrics["kto/num_one_kind"] = float(num_one_kind)
-    return (), named(actor, metrics)
+    return (), metrics
 
 
 def _log_ratio(

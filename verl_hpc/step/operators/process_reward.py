@@ -60,8 +60,7 @@ def update_prm(
         right = counts & ((rewards > 0) == (outcomes > 0.5))
         return losses.sum() / num_responses, {"accuracy": right.sum().double() / num_responses}
 
-    metrics = optimise(place, prm, settings.steps, samples, sequences, loss)
-    return (), {f"{prm.name}/{name}": value for name, value in metrics.items()}
+    return (), optimise(place, prm, settings.steps, samples, sequences, loss)
 
 
 @operator("process_rewards")

@@ -111,7 +111,7 @@ def update_actor(
         time.monotonic() - begin,
         len(place.ranks) * peak_of_device(str(actor.dtype).removeprefix("torch.")),
     )
-    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()} | mismatch | used
+    return (), metrics | mismatch | used
 
 
 def _check_one_step(place: Placement, settings: PolicySettings, samples: Samples) -> None:
@@ -205,8 +205,9 @@ def update_critic(
         return value, metrics
 
     metrics = optimise(place, critic, settings.steps, samples, sequences, loss, masks=trained)
-    metrics |= _explained_variance(place, trained or sequences, values, advantages)
-    return (), {f"{critic.name}/{name}": value for name, value in metrics.items()}
+    explained = _explained_variance(place, trained or sequences, values, advantages)
+    metrics[f"{critic.name}/vf_explained_var"] = explained
+    return (), metrics
 
 
 @operator(changes_state=True)
@@ -223,16 +224,12 @@ def update_sft(
         log_probs, mask = batch.responses("log_probs")
         return batch.aggregation(-log_probs, mask), {}
 
-    metrics = optimise(place, actor, settings, samples, sequences, loss)
-    return (), {
-        "sft/loss" if name == "loss" else f"{actor.name}/{name}": value
-        for name, value in metrics.items()
-    }
+    return (), optimise(place, actor, settings, samples, sequences, loss, loss_name="sft/loss")
 
 
 def _explained_variance(
     place: Placement, masks: Columns, values: Columns, advantages: Columns
-) -> dict[str, float]:
+) -> float:
     """Return 1 - var(return - value) / var(return), over all unmasked response tokens."""
     sums = torch.zeros(5, dtype=torch.float64, device=place.device)
     rows = zip(values[VALUES], advantages[RETURNS], masks[MASK], strict=True)
@@ -246,4 +243,4 @@ def _explained_variance(
     error, error2, target, target2 = (total / max(count, 1.0) for total in totals)
     variance = target2 - target**2
     unexplained = error2 - error**2
-    return {"vf_explained_var": 1 - unexplained / variance if variance > 0 else 0.0}
+    return 1 - unexplained / variance if variance > 0 else 0.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_hpc.algorithms.kl import KlController
+from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.algorithm import KlConfig
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.run import RunConfig
@@ -68,6 +69,10 @@ class RunParts:
     """Lock of the run directory, on rank 0."""
     caches: KeptCaches | None = None
     """None if compile caches are not kept after the job."""
+    weights: Mapping[str, Weights] = field(default_factory=dict)
+    """Opened weights that roles start from, by role."""
+    tokenizer_path: str = ""
+    """Directory of the tokenizer."""
     own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
     """`hf_files` of trained roles that have their own model, by role."""
     kl: KlController = field(default_factory=lambda: KlController(0.0))

@@ -120,7 +120,7 @@ def _train(
     resumes = has_steps(session, config)
     timeout_s = config.reward.import_timeout_s
     find = session.control.together(lambda: find_recipe(config.recipe, timeout_s))
-    run, builder = plan_run(session, config, enter, resumes)
+    run = plan_run(session, config, enter, resumes)
     if heartbeat is not None:
         heartbeat.expect(run.num_steps)
     # What is wrong with a recipe is found before engines take their time.
@@ -131,7 +131,7 @@ def _train(
         message = run.caches.unpack()
         if leads:
             announce(message, config.metrics.terminal)
-    build_engines(builder, run, enter, resumes)
+    build_engines(run, enter, resumes)
     if heartbeat is not None:
         heartbeat.place(placements(run))
     run.lock = lock

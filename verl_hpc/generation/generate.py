@@ -176,7 +176,7 @@ def _answered(
         for s, b in zip(slots, begun, strict=True)
     ]
     # Each feature is a feed around the others.
-    feed = Feed(requests, rollout.preempted if settings.interruptible else never)
+    feed = Feed(requests, rollout.preempted if settings.trains else never)
     if prompts is not None:
         groups = [slot.group for slot in slots]
         feed = FromQueue(feed, prompts, groups, rollout.here.at_a_time)
@@ -209,7 +209,7 @@ _NOTHING = VersionedResponse(NOT_BEGUN, ())
 def _conversations(
     feed: Feed, rollout: Rollout, settings: GenerateSettings, slots: Sequence[Slot]
 ) -> Conversations:
-    environment = settings.limits.environment
+    environment = settings.config.rollout.environment
     assert settings.environments is not None and environment is not None
     return Conversations(
         feed,

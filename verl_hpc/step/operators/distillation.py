@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from verl_hpc.algorithms.distillation import forward_kl
-from verl_hpc.config.algorithm import DistillationConfig
+from verl_hpc.config.algorithm import DistillationConfig, ForwardKl
+from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.protocol import OutputOptions, Sums
 from verl_hpc.step.batch import (
     ADVANTAGES,
@@ -30,34 +29,26 @@ from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
 
 
-@dataclass(frozen=True)
-class GradeSettings:
-    """Outputs to compute with the teacher."""
-
-    temperature: float
-    """Divides the teacher's logits."""
-    top_k: int = 0
-    """Number of the teacher's likeliest tokens to keep, with their log-probs."""
-
-
 @operator("graded")
 def grade(
-    place: Placement, teacher: Role, settings: GradeSettings, samples: Samples, sequences: Columns
+    place: Placement, teacher: Role, config: RunConfig, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Metrics]:
-    """Compute the teacher's log-probs of the responses, and of its likeliest tokens."""
-    wanted = OutputOptions(top_k=settings.top_k, images=sequences.values.get(IMAGES))
-    outputs = teacher.engine.infer(sequences[TOKENS], settings.temperature, wanted)
+    """Compute the teacher's log-probs of the responses, and of its likeliest tokens, as many as the
+    forward KL has."""
+    top_k = config.distillation.top_k if isinstance(config.distillation, ForwardKl) else 0
+    wanted = OutputOptions(top_k=top_k, images=sequences.values.get(IMAGES))
+    outputs = teacher.engine.infer(sequences[TOKENS], config.rollout.temperature, wanted)
 
     def column(output: str) -> list[torch.Tensor]:
         return response_parts(samples, sequences.positions, outputs, output)
 
     columns = {TEACHER_LOG_PROBS: column("log_probs")}
     widths = {}
-    if settings.top_k:
+    if top_k:
         tokens = column("top_tokens")
         columns[TEACHER_TOP_TOKENS] = [row.int() for row in tokens]
         columns[TEACHER_TOP_LOG_PROBS] = column("top_log_probs")
-        widths = dict.fromkeys((TEACHER_TOP_TOKENS, TEACHER_TOP_LOG_PROBS), settings.top_k)
+        widths = dict.fromkeys((TEACHER_TOP_TOKENS, TEACHER_TOP_LOG_PROBS), top_k)
     return Columns(sequences.positions, columns, widths), {}
 
 

@@ -12,7 +12,7 @@ from verl_hpc.algorithms.kl import kl_penalty
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.value_loss import clipped_value_loss
-from verl_hpc.config.algorithm import AlgorithmConfig
+from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.protocol import OutputOptions, Sums, TokenOutputs
 from verl_hpc.errors import FlowError
 from verl_hpc.step.batch import (
@@ -31,7 +31,7 @@ from verl_hpc.step.batch import (
 )
 from verl_hpc.step.metrics import peak_of_device, utilisation
 from verl_hpc.step.operator import Metrics, operator
-from verl_hpc.step.operators.infer import OldLogProbsSettings, probe
+from verl_hpc.step.operators.infer import probe
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, TokenLoss, optimise
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
@@ -41,10 +41,9 @@ from verl_hpc.step.role import Role
 class PolicySettings:
     """The policy's loss, and its optimizer steps."""
 
-    algorithm: AlgorithmConfig
+    config: RunConfig
     loss: PolicyLoss
     steps: OptimiseSettings
-    old: OldLogProbsSettings
 
 
 @dataclass(frozen=True)
@@ -79,16 +78,17 @@ def update_actor(
         TrainingError: a loss or gradient is not finite; without `old` see also `old_log_probs`.
     """
     mismatch: dict[str, float] = {}
+    config = settings.config
 
     def compare(outputs: Sequence[TokenOutputs]) -> None:
-        mismatch.update(probe(place, settings.old, samples, sequences, outputs))
+        mismatch.update(probe(place, config, samples, sequences, outputs))
 
     # Without `old` the step's own forward pass also gives the log-probs to compare with the
     # rollout's.
     starts_here = old is None
     if starts_here:
         _check_one_step(place, settings, samples)
-        if settings.old.from_rollout:
+        if config.algorithm.old_log_probs == "rollout":
             columns = {OLD_LOG_PROBS: sequences[ROLLOUT_LOG_PROBS]}
             old = Columns(sequences.positions, columns)
     begin = time.monotonic()
@@ -101,7 +101,8 @@ def update_actor(
         actor_loss(settings, old, advantages, reference, trained, selected),
         masks=selected or trained,
         wanted=OutputOptions(
-            untempered=starts_here and settings.old.filtered, experts=sequences.values.get(EXPERTS)
+            untempered=starts_here and bool(config.rollout.filters),
+            experts=sequences.values.get(EXPERTS),
         ),
         seen=compare if starts_here else None,
     )
@@ -137,7 +138,7 @@ def actor_loss(
     """Return the policy's loss: weighted by algorithm.correction, minus the entropy bonus, and with
     kl.placement: loss plus the KL to the reference. Without `old` the ratio is 1, but has a
     gradient."""
-    algorithm = settings.algorithm
+    algorithm = settings.config.algorithm
 
     def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
         log_probs, mask = batch.responses("log_probs")

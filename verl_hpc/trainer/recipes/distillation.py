@@ -12,7 +12,7 @@ from verl_hpc.config.algorithm import ForwardKl, unmet_need
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.choose import select_tokens
 from verl_hpc.step.operators.advantages import advantages
-from verl_hpc.step.operators.distillation import GradeSettings, follow, grade, update_student
+from verl_hpc.step.operators.distillation import follow, grade, update_student
 from verl_hpc.step.operators.infer import old_log_probs
 from verl_hpc.step.operators.update import update_actor
 from verl_hpc.trainer.context import RunContext
@@ -34,13 +34,12 @@ def distillation(run: RunContext) -> Recipe:
     """
     settings, recipe = run.settings, Recipe("distillation", run)
     chosen = run.config.distillation
-    top_k = chosen.top_k if isinstance(chosen, ForwardKl) else 0
     add_responses(recipe, run)
     if chosen.task_reward_weight:
         add_scores(recipe, run)
     recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)
     add_choice(recipe, run)
-    recipe.operator(grade, roles=["teacher"], settings=GradeSettings(settings.temperature, top_k))
+    recipe.operator(grade, roles=["teacher"], settings=run.config)
     if chosen.task_reward_weight:
         _check_advantage(run, settings.advantage)
         shaped = add_shaping(recipe, run)
@@ -51,7 +50,7 @@ def distillation(run: RunContext) -> Recipe:
     recipe.operator(follow, settings=chosen, place="actor")
     if settings.select is not None:
         recipe.operator(select_tokens, settings=settings.select, place="actor")
-    update = update_student if top_k else update_actor
+    update = update_student if isinstance(chosen, ForwardKl) else update_actor
     return recipe.operator(update, roles=["actor"], settings=settings.policy, name="update_actor")
 
 

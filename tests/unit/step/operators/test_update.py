@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.unit.config.trees import parse
 from tests.unit.step.operators.batches import (
     MASKS,
     NUM_TOKENS,
@@ -21,11 +22,9 @@ from tests.unit.step.operators.batches import (
 )
 from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.config.model import OptimizerConfig
-from verl_hpc.config.rollout import VerifyConfig
 from verl_hpc.errors import FlowError, TrainingError
 from verl_hpc.step.batch import MASK
 from verl_hpc.step.operators.infer import OldLogProbsSettings, old_log_probs
-from verl_hpc.step.operators.mismatch import MismatchSettings
 from verl_hpc.step.operators.optimise import OptimiseSettings
 from verl_hpc.step.operators.update import (
     PolicySettings,
@@ -47,11 +46,14 @@ def steps(mode="token-mean", epochs=1, temperature=1.0):
     return OptimiseSettings(epochs, mode, SCALE, temperature)
 
 
-def policy(algorithm, mode="token-mean", epochs=1, temperature=1.0, **of_old):
-    chosen = {"from_rollout": False, "tolerance": math.inf} | of_old
-    mismatch = MismatchSettings(VerifyConfig(), chosen["tolerance"])
-    old = OldLogProbsSettings(temperature, False, chosen["from_rollout"], mismatch)
-    return PolicySettings(algorithm, algorithm.loss, steps(mode, epochs, temperature), old)
+def policy(
+    algorithm, mode="token-mean", epochs=1, temperature=1.0, from_rollout=False, tolerance=1e9
+):
+    verify = {"probe_tolerance": tolerance}
+    config = parse(rollout={"num_samples": 4, "temperature": temperature, "verify": verify})
+    source = {"old_log_probs": "rollout" if from_rollout else "auto"}
+    config = config.model_copy(update={"algorithm": algorithm.model_copy(update=source)})
+    return PolicySettings(config, algorithm.loss, steps(mode, epochs, temperature))
 
 
 def updated(actor, settings, advantages, old, *more, **rest):
@@ -215,9 +217,8 @@ def test_one_step_needs_no_log_probs_from_before_it(from_rollout):
     sampled = [row + noise for row, noise in near]
     settings = policy(algorithm, temperature=0.7, from_rollout=from_rollout)
     _, measured = update_actor(PLACE, actors[0], settings, samples(), with_rollout(sampled), given)
-    before, metrics = old_log_probs(
-        PLACE, actors[1], settings.old, samples(), with_rollout(sampled)
-    )
+    old = OldLogProbsSettings(settings.config)
+    before, metrics = old_log_probs(PLACE, actors[1], old, samples(), with_rollout(sampled))
     _, expected = update_actor(
         PLACE, actors[1], settings, samples(), with_rollout(sampled), given, before
     )

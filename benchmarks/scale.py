@@ -138,7 +138,7 @@ class Rank:
     def _scores(self) -> None:
         place = self.places["rollout"]
         mine = _scored(self._positions(self.rank))
-        found = place.together(lambda: mine)
+        found = place.control.together(lambda: mine)
         self.made["scores"] = gather_scores(
             place, self._positions(self.rank), found, len(self.samples)
         )

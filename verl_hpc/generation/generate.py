@@ -95,10 +95,10 @@ def generate(
         TrainingError: on every rank, if logits of one rank's model are not finite.
         StepDropped: on every rank, if the call is interruptible and a rank was preempted.
     """
-    slots = place.together(partial(slots_of, place, settings, rows))
+    slots = place.control.together(partial(slots_of, place, settings, rows))
     known = begun_before(rollout, settings, rows.step) if settings.ahead else {}
     missing = _missing(settings, rows, slots, known)
-    new, failures = place.together(
+    new, failures = place.control.together(
         partial(_answered, place, rollout, settings, rows, missing, known)
     )
     # From here on `known` has every response of this engine, finished or not.
@@ -158,11 +158,12 @@ def _answered(
         settings.scoring.ahead.forget_before(rows.step)
         feed = ScoredAhead(feed, place, settings.scoring, slots)
     failures: Sequence[str] = ()
+    assert rollout.engine is not None, f"rank {place.rank} does not generate"
     if settings.environments is None:
-        rollout.here.generate(feed, settings.sampling)
+        rollout.engine.generate(feed, settings.sampling)
     else:
         with closing(_conversations(feed, rollout, settings, slots)) as conversations:
-            rollout.here.generate(conversations, settings.sampling)
+            rollout.engine.generate(conversations, settings.sampling)
         failures = conversations.failures
     # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
     if not all(math.isfinite(sum(response.log_probs)) for response in feed.responses):

@@ -31,11 +31,6 @@ class Rollout:
     """Responses that this rank's engine has generated ahead: all of the next step to train, and
     those of later steps in flight."""
 
-    @property
-    def here(self) -> RolloutEngine:
-        assert self.engine is not None, f"rank {self.place.rank} does not generate"
-        return self.engine
-
     def preempted(self) -> bool:
         """Whether any rank of this engine is preempted; its ranks call this together."""
         mine = self.wants_to_leave()

@@ -104,7 +104,7 @@ def score(
         ]
         return settings.scores(answers, rows.step)
 
-    scores = gather_scores(place, positions, place.together(run), len(samples))
+    scores = gather_scores(place, positions, place.control.together(run), len(samples))
     return scores, scores.metrics
 
 
@@ -158,7 +158,7 @@ def gather_scores(
                 "%d of %d rewards failed and are 0: %s", num_failed, count, "; ".join(reasons)
             )
     details = [score.metrics for score in ordered]
-    return Scores([s.value for s in ordered], num_failed, _means(details), details, listed)
+    return Scores([s.value for s in ordered], num_failed, details, listed)
 
 
 def _gathered(
@@ -202,14 +202,6 @@ def score_rows(positions: Sequence[int], scores: Sequence[Score], names: Sequenc
         rows["has"][:, place] = [name in score.metrics for score in scores]
         rows["numbers"][:, place] = [score.metrics.get(name, 0.0) for score in scores]
     return rows
-
-
-def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    by_name: dict[str, list[float]] = {}
-    for of_one in metrics:
-        for name, value in of_one.items():
-            by_name.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in sorted(by_name.items())}
 
 
 def some_reasons(reasons: Iterable[str]) -> list[str]:

@@ -89,7 +89,6 @@ def test_failures_are_counted_and_some_reasons_told(caplog):
     )
     assert scores.num_failed == NUM - 1
     assert list(scores.values) == [float(i == 7) for i in range(NUM)]
-    assert scores.extra == {"length": 3.0}
     assert [i for i, own in enumerate(scores.details) if own] == [7], "others lack that number"
     assert metrics == {
         "critic/score/mean": 1 / NUM,

@@ -79,7 +79,7 @@ def encode_step(
     place: Placement, settings: ExampleSettings, rows: StepRows
 ) -> tuple[list[Example], Samples, Columns, dict[str, float]]:
     """Encode a step's rows as `examples` does; also return all examples as token ids."""
-    encoded = place.together(lambda: encode_rows(settings, rows))
+    encoded = place.control.together(lambda: encode_rows(settings, rows))
     samples, columns = assign_examples(place, settings, rows, encoded)
     longest = settings.assign.config.rollout.max_prompt_tokens
     metrics = length_metrics(samples.samples, longest)

@@ -97,7 +97,10 @@ def generate(
     """
     slots = place.control.together(partial(slots_of, place, settings, rows))
     known = begun_before(rollout, settings, rows.step) if settings.ahead else {}
-    missing = _missing(settings, rows, slots, known)
+    missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
+    # An engine begins nothing unless this step needs it, also after a start.
+    if settings.ahead and all(s.step > rows.step for s in missing):
+        missing = []
     new, failures = place.control.together(
         partial(_answered, place, rollout, settings, rows, missing, known)
     )
@@ -121,18 +124,6 @@ def _sample(slot: Slot, response: Response) -> Sample:
     truncated = response.finish_reason == "length"
     lengths, image_bytes = (len(slot.prompt), len(response.tokens)), len(slot.image_bytes)
     return Sample(slot.index, slot.group, *lengths, truncated, image_bytes)
-
-
-def _missing(
-    settings: GenerateSettings,
-    rows: StepRows,
-    slots: Sequence[Slot],
-    known: Mapping[SlotKey, VersionedResponse],
-) -> list[Slot]:
-    """Return the slots that the engine works on."""
-    missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
-    # An engine begins nothing unless this step needs it, also after a start.
-    return [] if settings.ahead and all(s.step > rows.step for s in missing) else missing
 
 
 def _answered(

@@ -121,7 +121,7 @@ class Slot:
     @property
     def image_bytes(self) -> bytes:
         """Its images as they travel (`hf.pictures.packed`)."""
-        return packed(self.images)
+        return b"" if self.images is None else packed(self.images)
 
     @property
     def key(self) -> SlotKey:

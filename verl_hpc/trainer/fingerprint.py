@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.checkpoint.weights import Weights
-from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.config.data import SourceConfig
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.config.lora import LoraConfig
@@ -151,15 +150,11 @@ def _of_tasks(config: RunConfig, dropped: Sequence[SourceConfig]) -> dict[str, s
     recipes = (f"{name}: {task.recipe}" for name, task in tasks.items())
     data = (fingerprint_of_data(task.data.train, *dropped) for task in tasks.values())
     told = [
-        [_of_reward(task.reward), *map(_function, _names_of(task.algorithm))]
-        for task in tasks.values()
+        [_of_reward(t.reward), *(_function(getattr(t.algorithm, n).name) for n in ALGORITHM_FILES)]
+        for t in tasks.values()
     ]
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     return {"recipe": ", ".join(recipes), "data.train": ", ".join(data), TASKS: digest[:8]}
-
-
-def _names_of(algorithm: AlgorithmConfig) -> list[str]:
-    return [getattr(algorithm, setting).name for setting in ALGORITHM_FILES]
 
 
 def _of_adapters(lora: LoraConfig) -> str:

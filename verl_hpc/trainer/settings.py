@@ -186,9 +186,11 @@ class Settings:
         smoothing = self._config.reward.smoothing
         if smoothing is None:
             return None
-        names = ("mean", "square", "weight")
-        numbers = (self._run.number(f"reward.smoothing.{name}", 0.0, "actor") for name in names)
-        return SmoothSettings(smoothing, *numbers)
+        averages = {
+            name: self._run.number(f"reward.smoothing.{name}", 0.0, "actor")
+            for name in ("mean", "square", "weight")
+        }
+        return SmoothSettings(smoothing, averages)
 
     @property
     def old_log_probs(self) -> OldLogProbsSettings:

@@ -18,7 +18,8 @@ STEPS = [[0.0, 1.0, 1.0], [0.5, 0.25], [3.0, -1.0, 2.0, 2.0]]
 
 def settings(**changes):
     place = local_place()
-    return SmoothSettings(SmoothingConfig(**changes), *(Number(0.0, place) for _ in range(3)))
+    averages = {name: Number(0.0, place) for name in ("mean", "square", "weight")}
+    return SmoothSettings(SmoothingConfig(**changes), averages)
 
 
 def reference(steps, decay):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 
 from verl_hpc.algorithms.pass_at_k import ks_up_to, pass_at_k
-from verl_hpc.generation.answers import stop_reason
 from verl_hpc.generation.conversation import STEPS_FAILED
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.score import by_prompt, score
@@ -19,7 +18,7 @@ from verl_hpc.step.batch import TOKENS, Columns, Samples, Scores, StepRows
 from verl_hpc.step.operators.assign import count_dropped
 from verl_hpc.step.placement import Placement
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.look import answer_samples
+from verl_hpc.trainer.look import answer_samples, texts_of
 from verl_hpc.trainer.recipe import Recipe
 
 _logger = logging.getLogger(__name__)
@@ -137,26 +136,21 @@ def _lines_of(
     scores: Scores,
 ) -> Iterator[str]:
     """Yield the answers that this rank's engine generated to a set, as lines of a file."""
-    decode, numbers, stop = run.tokenizer.decode, numbers_of(samples), run.config.rollout.stop
-    rows = sorted({samples.samples[position].group for position in sequences.positions})
-    problems = held_out.score.problems.read(rows)
-    truths = {row: problem.ground_truth for row, problem in zip(rows, problems, strict=True)}
+    numbers, problems = numbers_of(samples), held_out.score.problems
+    problems.read(sorted({samples.samples[p].group for p in sequences.positions}))  # all at once
     for position, tokens in zip(sequences.positions, sequences[TOKENS], strict=True):
         sample = samples.samples[position]
-        answer = tokens[sample.prompt_length :].tolist()
+        texts = texts_of(run, problems, sample.group, sample, tokens)
         generation = Generation(
             step=step,
             set=held_out.name,
             row=sample.group,
             sample=numbers[position],
-            prompt=str(decode(tokens[: sample.prompt_length].tolist())),
-            ground_truth=str(truths[sample.group]),
-            response=str(decode(answer)),
+            response=texts.pop("text"),
             num_tokens=sample.response_length,
-            truncated=sample.truncated,
             score=scores.values[position],
             extra=scores.details[position],
-            stop_reason=stop_reason(run.tokenizer, answer, sample.truncated, stop),
+            **texts,
         )
         yield line_of(generation)
 

@@ -187,13 +187,7 @@ class Loop:
         return metrics
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        begin = time.monotonic()
-        metrics = self._evaluation(step)
-        self.stop.took(evaluation=time.monotonic() - begin)
-        return metrics
-
-    def _evaluation(self, step: int) -> dict[str, float]:
-        self._evaluated = step
+        begin, self._evaluated = time.monotonic(), step
         # The tasks' first recipe stands for the run, but not in an evaluation.
         own = None if self.recipe.of_tasks else self.recipe.evaluation
         metrics = self._weights_to_rollout(step) if own is None or own.generates else {}
@@ -201,10 +195,13 @@ class Loop:
         if own is not None:
             # One of its operators may take the device, and with it the weights, from the engine.
             self._rollout_has = None
-            return metrics | evaluate_by(own, self.run, step)
-        scores, samples = evaluate(self.run, step)
-        self.records.samples(step, "evaluation", samples)
-        return metrics | scores
+            metrics |= evaluate_by(own, self.run, step)
+        else:
+            scores, samples = evaluate(self.run, step)
+            self.records.samples(step, "evaluation", samples)
+            metrics |= scores
+        self.stop.took(evaluation=time.monotonic() - begin)
+        return metrics
 
     def _save(self, progress: Progress) -> None:
         """Start saving the step unless it is saved already; the rollout engine loses its

@@ -112,7 +112,7 @@ def select_tokens(
     """Compute the mask of the policy's loss, and the tokens that the loss itself selects."""
     masks = (trained or sequences)[MASK]
     mask = padded(masks, place.device)
-    metrics, top = {}, settings.config.algorithm.top_entropy
+    metrics, top = {}, settings.steps.config.algorithm.top_entropy
     if top < 1:
         num_tokens = float(place.reduce(mask.double().sum()))
         count = max(int(top * num_tokens), 1)
@@ -122,7 +122,7 @@ def select_tokens(
     lengths = [len(row) for row in masks]
     columns = {MASK: [row.to(torch.uint8) for row in cut_rows(mask, lengths)]}
     if settings.loss.selects:
-        drawn = _random(settings.config.seed, rows.step, samples, sequences)
+        drawn = _random(settings.steps.config.seed, rows.step, samples, sequences)
         step = StepTokens(
             padded(old[OLD_LOG_PROBS], place.device),
             padded(advantages[ADVANTAGES], place.device),

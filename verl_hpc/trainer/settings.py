@@ -29,12 +29,10 @@ from verl_hpc.step.operators.assign import AssignSettings
 from verl_hpc.step.operators.examples import ExampleSettings
 from verl_hpc.step.operators.infer import OldLogProbsSettings
 from verl_hpc.step.operators.kl import KlSettings
-from verl_hpc.step.operators.labelled import LabelledSettings
 from verl_hpc.step.operators.optimise import OptimiseSettings
 from verl_hpc.step.operators.pairs import PairSettings
-from verl_hpc.step.operators.process_reward import ProcessRewardSettings
 from verl_hpc.step.operators.smooth import SmoothSettings
-from verl_hpc.step.operators.update import PolicySettings, ValueSettings
+from verl_hpc.step.operators.update import PolicySettings
 from verl_hpc.step.problems import StepProblems, setting_of
 from verl_hpc.trainer.run_parts import RunParts
 
@@ -236,10 +234,6 @@ class Settings:
         return PairSettings(self.preference, self.steps(1.0))
 
     @property
-    def labelled_loss(self) -> LabelledSettings:
-        return LabelledSettings(self._config.algorithm.kto, self.steps(1.0))
-
-    @property
     def choose(self) -> RunConfig | None:
         """Choice of tokens; None if all sampled tokens are trained on with equal weight."""
         config = self._config
@@ -266,25 +260,20 @@ class Settings:
     def steps(self, temperature: float, aggregation: Mode = "token-mean") -> OptimiseSettings:
         """Return the settings of optimizer steps; `aggregation` is the default if none is
         configured."""
-        algorithm = self._config.algorithm
-        return OptimiseSettings(
-            self._config.batch.update_epochs,
-            algorithm.aggregation or aggregation,
-            algorithm.loss_scale or self._config.rollout.max_response_tokens,
-            temperature,
-        )
+        config = self._config
+        chosen = config.algorithm.aggregation or aggregation
+        return OptimiseSettings(config, config.batch.update_epochs, chosen, temperature)
 
     @property
     def policy(self) -> PolicySettings:
         steps = self.steps(self.temperature, self.loss.aggregation)
-        return PolicySettings(self._config, self.loss, steps)
+        return PolicySettings(self.loss, steps)
 
     @property
-    def prm(self) -> ProcessRewardSettings:
+    def prm(self) -> OptimiseSettings:
         """Process reward model, with one pass over a batch as in verl's recipe/prime."""
-        steps = replace(self.steps(1.0), update_epochs=1)
-        return ProcessRewardSettings(self._config.algorithm.prm.beta, steps)
+        return replace(self.steps(1.0), update_epochs=1)
 
     @property
-    def value(self) -> ValueSettings:
-        return ValueSettings(self._config.critic.value_clip, self.steps(1.0))
+    def value(self) -> OptimiseSettings:
+        return self.steps(1.0)

@@ -13,6 +13,7 @@ from verl_hpc.algorithms.losses.ppo_clip import PpoClip
 from verl_hpc.errors import ConfigError, FlowError
 from verl_hpc.generation.choose import choose_tokens, select_tokens, shape_scores
 from verl_hpc.step.batch import Sample, Samples, Scores, StepRows
+from verl_hpc.step.operators.optimise import OptimiseSettings
 from verl_hpc.step.operators.update import PolicySettings
 
 NOTHING = [[0] * len(mask) for mask in MASKS]
@@ -74,7 +75,8 @@ def test_weights_are_of_what_is_left():
 def select(loss=None, top=1.0, trained=None, step=1):
     given = column(old_log_probs=per_token(4), entropy=per_token(9))
     columns = sequences(), given, column(advantages=per_token(5)), trained
-    settings = PolicySettings(parse(algorithm__top_entropy=top), loss or PpoClip(), None)
+    steps = OptimiseSettings(parse(algorithm__top_entropy=top), 1, "token-mean")
+    settings = PolicySettings(loss or PpoClip(), steps)
     return select_tokens(PLACE, settings, StepRows(step, [0, 1]), samples(), *columns)
 
 

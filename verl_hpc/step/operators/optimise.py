@@ -9,6 +9,7 @@ from functools import partial
 import torch
 
 from verl_hpc.algorithms.aggregation import Aggregation, Mode
+from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.protocol import NOTHING_MORE, OnOutputs, OutputOptions, Sums, TokenOutputs
 from verl_hpc.step.batch import IMAGES, MASK, TOKENS, Columns, Samples, pad_rows
 from verl_hpc.step.operators.infer import response_parts
@@ -20,12 +21,16 @@ from verl_hpc.step.role import Role
 class OptimiseSettings:
     """Passes over a batch, and the aggregation of token losses."""
 
+    config: RunConfig
     update_epochs: int
     aggregation: Mode
-    scale: float
-    """Divisor of seq-mean-token-sum-norm."""
     temperature: float = 1.0
     """Divides the logits of a language model."""
+
+    @property
+    def scale(self) -> float:
+        """Divisor of seq-mean-token-sum-norm."""
+        return self.config.algorithm.loss_scale or self.config.rollout.max_response_tokens
 
 
 @dataclass(frozen=True)

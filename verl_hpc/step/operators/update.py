@@ -12,7 +12,6 @@ from verl_hpc.algorithms.kl import kl_penalty
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.value_loss import clipped_value_loss
-from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.protocol import OutputOptions, Sums, TokenOutputs
 from verl_hpc.errors import FlowError
 from verl_hpc.step.batch import (
@@ -41,16 +40,7 @@ from verl_hpc.step.role import Role
 class PolicySettings:
     """The policy's loss, and its optimizer steps."""
 
-    config: RunConfig
     loss: PolicyLoss
-    steps: OptimiseSettings
-
-
-@dataclass(frozen=True)
-class ValueSettings:
-    """The critic's loss, and its optimizer steps."""
-
-    clip: float | None
     steps: OptimiseSettings
 
 
@@ -78,7 +68,7 @@ def update_actor(
         TrainingError: a loss or gradient is not finite; without `old` see also `old_log_probs`.
     """
     mismatch: dict[str, float] = {}
-    config = settings.config
+    config = settings.steps.config
 
     def compare(outputs: Sequence[TokenOutputs]) -> None:
         mismatch.update(probe(place, config, samples, sequences, outputs))
@@ -138,7 +128,7 @@ def actor_loss(
     """Return the policy's loss: weighted by algorithm.correction, minus the entropy bonus, and with
     kl.placement: loss plus the KL to the reference. Without `old` the ratio is 1, but has a
     gradient."""
-    algorithm = settings.config.algorithm
+    algorithm = settings.steps.config.algorithm
 
     def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
         log_probs, mask = batch.responses("log_probs")
@@ -177,7 +167,7 @@ def actor_loss(
 def update_critic(
     place: Placement,
     critic: Role,
-    settings: ValueSettings,
+    settings: OptimiseSettings,
     samples: Samples,
     sequences: Columns,
     values: Columns,
@@ -197,7 +187,7 @@ def update_critic(
             batch.column(values, VALUES),
             batch.column(advantages, RETURNS),
             mask,
-            settings.clip,
+            settings.config.critic.value_clip,
         )
         value = batch.aggregation(losses, mask)
         metrics = {name: v.double() / batch.num_tokens for name, v in sums.items()}
@@ -205,7 +195,7 @@ def update_critic(
         metrics["vpred_mean"] = masked_sum(predicted.detach(), mask).double() / batch.num_tokens
         return value, metrics
 
-    metrics = optimise(place, critic, settings.steps, samples, sequences, loss, masks=trained)
+    metrics = optimise(place, critic, settings, samples, sequences, loss, masks=trained)
     explained = _explained_variance(place, trained or sequences, values, advantages)
     metrics[f"{critic.name}/vf_explained_var"] = explained
     return (), metrics

@@ -26,13 +26,7 @@ from verl_hpc.errors import FlowError, TrainingError
 from verl_hpc.step.batch import MASK
 from verl_hpc.step.operators.infer import OldLogProbsSettings, old_log_probs
 from verl_hpc.step.operators.optimise import OptimiseSettings
-from verl_hpc.step.operators.update import (
-    PolicySettings,
-    ValueSettings,
-    update_actor,
-    update_critic,
-    update_sft,
-)
+from verl_hpc.step.operators.update import PolicySettings, update_actor, update_critic, update_sft
 
 SMALL = OptimizerConfig(lr=1e-3, clip_grad=0.0)
 MODES = (
@@ -42,8 +36,17 @@ MODES = (
 SCALE = 16.0
 
 
-def steps(mode="token-mean", epochs=1, temperature=1.0):
-    return OptimiseSettings(epochs, mode, SCALE, temperature)
+def steps(mode="token-mean", epochs=1, temperature=1.0, config=None):
+    config = config or parse()
+    algorithm = config.algorithm.model_copy(update={"loss_scale": SCALE})
+    config = config.model_copy(update={"algorithm": algorithm})
+    return OptimiseSettings(config, epochs, mode, temperature)
+
+
+def of_values(clip):
+    config = parse()
+    critic = config.critic.model_copy(update={"value_clip": clip})
+    return steps(config=config.model_copy(update={"critic": critic}))
 
 
 def policy(
@@ -53,7 +56,7 @@ def policy(
     config = parse(rollout={"num_samples": 4, "temperature": temperature, "verify": verify})
     source = {"old_log_probs": "rollout" if from_rollout else "auto"}
     config = config.model_copy(update={"algorithm": algorithm.model_copy(update=source)})
-    return PolicySettings(config, algorithm.loss, steps(mode, epochs, temperature))
+    return PolicySettings(algorithm.loss, steps(mode, epochs, temperature, config))
 
 
 def updated(actor, settings, advantages, old, *more, **rest):
@@ -217,7 +220,7 @@ def test_one_step_needs_no_log_probs_from_before_it(from_rollout):
     sampled = [row + noise for row, noise in near]
     settings = policy(algorithm, temperature=0.7, from_rollout=from_rollout)
     _, measured = update_actor(PLACE, actors[0], settings, samples(), with_rollout(sampled), given)
-    old = OldLogProbsSettings(settings.config)
+    old = OldLogProbsSettings(settings.steps.config)
     before, metrics = old_log_probs(PLACE, actors[1], old, samples(), with_rollout(sampled))
     _, expected = update_actor(
         PLACE, actors[1], settings, samples(), with_rollout(sampled), given, before
@@ -262,7 +265,7 @@ def test_the_critic_regresses_on_returns(clip):
 
     expected, gradients = slow(critic.training, term)
     given = samples(), sequences(), column(values=old), column(returns=returns)
-    _, metrics = update_critic(PLACE, critic, ValueSettings(clip, steps()), *given)
+    _, metrics = update_critic(PLACE, critic, of_values(clip), *given)
     assert metrics["critic/vf_loss"] == pytest.approx(expected, rel=1e-5)
     same(critic.training.gradients, gradients)
     earned, guessed = torch.tensor(counted(returns)), torch.tensor(counted(old))
@@ -300,7 +303,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights():
     returns = [torch.full((len(r),), torch.nan) for r in RESPONSES]
     with pytest.raises(TrainingError):
         update_critic(
-            PLACE, critic, ValueSettings(None, steps()), samples(), sequences(),
+            PLACE, critic, of_values(None), samples(), sequences(),
             column(values=per_token(1)), column(returns=returns),
         )  # fmt: skip
     for name, weight in critic.training.weights.items():

@@ -7,6 +7,7 @@ import pytest
 from tests.mpi.placed_runs import configure, run, run_again
 from tests.mpi.recipe_runs import BATCH, ROLLOUT
 from tests.slow import all_slow
+from verl_hpc.errors import TrainingError
 
 pytestmark = pytest.mark.world(4)
 
@@ -81,7 +82,9 @@ def test_three_tasks_learn_and_a_killed_run_ends_with_the_same_bits(
 
 
 @pytest.mark.parametrize("placed", [APART, *all_slow(TOGETHER)], ids=["apart", "together"])
-def test_a_guard_stops_all_ranks_at_the_fall(here, tiny_model, shared_directory, placed):
+def test_a_guard_takes_all_ranks_back_to_the_step_before_the_fall(
+    here, tiny_model, shared_directory, placed
+):
     """Shares change at a step that the guard takes for a fall."""
     schedule = {
         "score": {"schedule": {4: 0.8, 5: 0.2}},
@@ -91,7 +94,14 @@ def test_a_guard_stops_all_ranks_at_the_fall(here, tiny_model, shared_directory,
             "train": files(here, shared_directory)["answers"],
         },
     }
-    guards = {"shares": {"metric": "task/score/weight", "below": 0.5, "action": "stop"}}
+    guards = {
+        "shares": {
+            "metric": "task/score/weight",
+            "below": 0.5,
+            "action": "rollback",
+            "max_rollbacks": 1,
+        }
+    }
     config = settings(
         here,
         tiny_model(),
@@ -102,8 +112,10 @@ def test_a_guard_stops_all_ranks_at_the_fall(here, tiny_model, shared_directory,
         guards=guards,
         checkpoint={"every": 2, "keep": 9},
     )
-    run(here, config)
+    with pytest.raises(TrainingError, match=r"guards\.shares.*after 1 rollbacks"):
+        run(here, config)
     here.control.barrier()
     (line,) = map(json.loads, (config.run_directory / "guards.jsonl").read_text().splitlines())
-    assert (line["guard"], line["step"]) == ("shares", 5)
-    assert (config.run_directory / "checkpoints/latest").resolve().name == "step_00000005"
+    assert (line["step"], line["good_until"], line["to"]) == (5, 4, 4)
+    rows = sorted(line["tasks"])
+    assert rows == ["answer", "score"]

@@ -109,11 +109,17 @@ class GuardConfig(Section):
     """The guard acts if the mean is more than this below the best that it was."""
     over: Annotated[Positive, Field(le=10_000)] = 1
     """Number of newest values whose mean is compared."""
-    action: Literal["alert", "stop"] = "alert"
-    """alert writes a warning and a line of guards.jsonl. stop also saves and ends the run."""
+    action: Literal["alert", "stop", "rollback"] = "alert"
+    """alert writes a warning and a line of guards.jsonl. stop also saves and ends the run. rollback
+    also goes back to the newest checkpoint before the fall, and skips the training data that were
+    used since, as PaLM did (arXiv 2204.02311, section 5.1)."""
+    max_rollbacks: Annotated[Positive, chosen_by("action")] = 3
+    """A further fall ends the run."""
 
     @model_validator(mode="after")
     def _has_one_limit(self) -> GuardConfig:
         if sum(limit is not None for limit in (self.below, self.above, self.drop)) != 1:
             raise ValueError("give one of below, above, drop")
+        if self.action != "rollback":
+            self._check_unchanged(["max_rollbacks"], f"action: {self.action}")
         return self

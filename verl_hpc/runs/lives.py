@@ -112,6 +112,10 @@ class LifeRecord(AbstractContextManager["LifeRecord"]):
         """Record that engines are ready and training continues from `step`."""
         self._change(ready=self._clock(), from_step=step, redone_s=redone_s)
 
+    def go_back(self, redone_s: float) -> None:
+        """Add seconds of this start's own steps, which it redoes."""
+        self._change(redone_s=self._life.redone_s + redone_s)
+
     def begin_step(self) -> None:
         self._change(write=False, step_began=self._clock())
 

@@ -21,7 +21,7 @@ from verl_hpc.runtime.stop import StepDropped, StopRequest
 from verl_hpc.step.metrics import memory_metrics
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.evaluate import evaluate, evaluate_by
-from verl_hpc.trainer.guards import Guards
+from verl_hpc.trainer.guards import Action, Guards
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.records import ENDS, Outcome, Records, Result
 from verl_hpc.trainer.saves import Saves
@@ -104,6 +104,12 @@ class Loop:
                 self._save_for_good(progress)
                 outcome = self._outcome(progress, {}, self.stop.agree())
                 break
+            action = self.guards.look(step, metrics)
+            if action == "rollback":
+                self._record(step, metrics)
+                self._write_trace()
+                outcome = action
+                break
             due = self._owes_evaluation(step) + self._owes_evaluation(step + 1)
             stop_request = self.stop.agree(step, due)
             self._save_if_due(progress, stop_request)
@@ -116,11 +122,11 @@ class Loop:
                 self._save_for_good(progress)
             self._record(step, metrics)
             self._write_trace()
-            outcome = self._guarded(self.guards.look(step, metrics), progress, outcome)
+            outcome = self._guarded(self.guards.look(step, metrics) or action, progress, outcome)
         assert outcome is not None, "a step is dropped only where ranks agreed to leave"
         self._enter("end")
         self._saves.finish()
-        if outcome != "restart":
+        if outcome not in ("restart", "rollback"):
             self.stop.honoured()
         reason = self.stop.reason or str(self.guards.violation or "")
         return Result(progress, outcome, "" if outcome in ENDS else reason)
@@ -140,9 +146,13 @@ class Loop:
             self._saves.finish()
             self.stop.honoured(stop_request)
 
-    def _guarded(self, stops: bool, progress: Progress, outcome: Outcome | None) -> Outcome | None:
+    def _guarded(
+        self, action: Action, progress: Progress, outcome: Outcome | None
+    ) -> Outcome | None:
         """Return the outcome of a step whose metrics guards have looked at."""
-        if stops and outcome in (None, "restart"):
+        if action == "rollback" and outcome in (None, "finished"):
+            return "rollback"
+        if action == "stop" and outcome in (None, "restart"):
             self._save_for_good(progress)
             return "stopped"
         return outcome

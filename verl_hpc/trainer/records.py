@@ -46,9 +46,9 @@ _FILES = (
 """Files that a run writes, replaces or removes."""
 ENDS = ("finished", "goal reached")
 
-Outcome = Literal["finished", "goal reached", "stopped", "restart"]
+Outcome = Literal["finished", "goal reached", "stopped", "restart", "rollback"]
 """How a run ended: all steps done; evaluation.stop_at reached; stopped for good on request or by a
-guard; stopped to be restarted from its last step."""
+guard; stopped to be restarted from its last step; a guard takes it back to an earlier step."""
 
 
 def check_files(run_directory: Path) -> None:

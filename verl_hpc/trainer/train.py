@@ -38,7 +38,7 @@ from verl_hpc.trainer.build import plan_run
 from verl_hpc.trainer.build_roles import build_engines
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.facts import placements, run_facts
-from verl_hpc.trainer.guards import resume
+from verl_hpc.trainer.guards import go_back, resume
 from verl_hpc.trainer.kept_caches import open_caches
 from verl_hpc.trainer.loop import Loop
 from verl_hpc.trainer.own_sources import as_files, own_sources, write_rows
@@ -160,15 +160,22 @@ def take_steps(
     life: LifeRecord | None,
     progress: Progress | None,
 ) -> Result:
-    """Train to the end."""
+    """Train to the end; after a rollback, continue as after a restart."""
     errands = run.session.watchdog.errands
-    with open_records(run, progress, heartbeat) as records:
-        errands.append(records.meters.tick)
-        result = Loop(run, recipe, records, life).to_the_end(progress or START)
-        errands.remove(records.meters.tick)
-        if run.rank == 0:
-            records.finish(run_facts(run, result))
-    return result
+    while True:
+        with open_records(run, progress, heartbeat) as records:
+            errands.append(records.meters.tick)
+            loop = Loop(run, recipe, records, life)
+            result = loop.to_the_end(progress or START)
+            errands.remove(records.meters.tick)
+            if result.outcome != "rollback":
+                if run.rank == 0:
+                    records.finish(run_facts(run, result))
+                return result
+        assert loop.guards.violation is not None
+        progress = go_back(run, loop.guards.violation, result.progress)
+        if life is not None:
+            life.go_back(_seconds_after(run.config, progress.step))
 
 
 def _seconds_after(config: RunConfig, step: int) -> float:

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.config.trees import parse, tree
 from verl_hpc.config.load import dump_config, load_config, parse_config
 from verl_hpc.config.plain_yaml import read_yaml
+from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 
 SUMS = {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}
@@ -16,6 +17,8 @@ TASKS = {
     "words": {"weight": 0.3, "recipe": "sft", "train": WORDS, "batch_size": 4},
     "pairs": {"weight": 0.2, "recipe": "dpo", "train": {"kind": "files", "paths": ["p.jsonl"]}},
 }
+SAVES = {"every": 2, "keep": 3}
+BACK = {"metric": "actor/grad_norm", "action": "rollback"}
 
 
 def mixed(**changes):
@@ -109,6 +112,25 @@ REFUSED = [
     ("give one of below, above, drop", guard(drop=1.0)),
     ("no such task; did you mean sums", guard(metric="task/sum/x")),
     ("the run evaluates nothing", guard(metric="val/accuracy")),
+    ("checkpoint.every = 0", guard(**BACK)),
+    ("checkpoint.keep to at least 6", guard(**BACK, over=9) | {"checkpoint": SAVES}),
+    (
+        "checkpoint.keep to at least 11",
+        guard(**BACK | {"metric": "task/pairs/actor/loss"}, over=4) | {"checkpoint": SAVES},
+    ),
+    (
+        "checkpoint.keep to at least 41",
+        guard(**BACK | {"metric": "task/sums/actor/loss"}, over=4)
+        | {"checkpoint": SAVES, "mix": {"by": "success"}}
+        | {"tasks": {"sums": TASKS["sums"], "other": {"weight": 0.5}}},
+    ),
+    (
+        "its share may be 0; set mix.min_weight",
+        guard(**BACK | {"metric": "task/pairs/actor/loss"})
+        | {"checkpoint": SAVES, "mix": {"min_weight": 0}}
+        | {"tasks": {"sums": {"weight": 1.0}, "pairs": TASKS["pairs"] | {"weight": 0.0}}},
+    ),
+    ("max_rollbacks = 5 has no effect", guard(max_rollbacks=5)),
 ]
 
 
@@ -132,6 +154,14 @@ def test_a_task_of_pairs_leaves_the_reward_of_others_and_evaluation_alone():
     assert config.by_task["sums"].reward.import_timeout_s == 60
     with pytest.raises(ConfigError, match=r"data\.evaluation\.kind = reasoning_gym"):
         parse(recipe="dpo", data__evaluation=SUMS)
+
+
+def test_a_rollback_is_accepted_with_enough_steps():
+    for metric in ("actor/grad_norm", "task/pairs/weight"):
+        config = mixed(**guard(**BACK | {"metric": metric}, over=4), checkpoint=SAVES)
+        assert isinstance(config, RunConfig)
+    guarded = guard(**BACK | {"metric": "task/sums/actor/loss"}, over=2)
+    assert isinstance(mixed(**guarded, checkpoint=SAVES), RunConfig)
 
 
 def test_the_examples_of_the_page_and_of_the_configurations_are_runs():

@@ -10,10 +10,12 @@ from tests.jobs.launch import differing
 from tests.unit.trainer.runs import files, lines, loop, recipe_of, small_run
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_name
-from verl_hpc.errors import ConfigError, DataError, RewardError
+from verl_hpc.errors import ConfigError, DataError, RewardError, TrainingError
+from verl_hpc.trainer.guards import read_violations, resume
 from verl_hpc.trainer.loop import Loop
 from verl_hpc.trainer.records import open_records
 from verl_hpc.trainer.state import START
+from verl_hpc.trainer.train import take_steps
 
 ADAPTIVE = {"placement": "reward", "controller": "adaptive", "coefficient": 0.01}
 NUMBERS = ("mean", "square", "weight")
@@ -89,6 +91,20 @@ def test_a_killed_run_goes_on_with_the_same_tasks_rows_and_bits(tmp_path):
     assert {name: task.num_steps for name, task in state.tasks.items()} == counts
     assert state.tasks["longer"].kl_coefficient != ADAPTIVE["coefficient"]
     assert state.numbers["tasks.longer.reward.smoothing.weight"] > 0
+
+
+def test_a_rollback_to_the_start_skips_the_rows_of_each_task(tmp_path):
+    always = {"metric": "task/longer/weight", "above": 0.1, "action": "rollback"}
+    run = run_of(tmp_path, guards={"always": always | {"max_rollbacks": 1}})
+    run.session.watchdog.errands = []
+    with pytest.raises(TrainingError, match="after 1 rollbacks"):
+        take_steps(run, recipe_of(run), None, None, None)
+    (line,) = read_violations(run.config.run_directory)
+    assert (line["to"], sum(task["offset"] for task in line["tasks"].values())) == (0, 2)
+    progress = resume(run)
+    assert {name: vars(task.position) for name, task in progress.tasks.items()} == line["tasks"]
+    coefficient = progress.tasks["longer"].kl_coefficient
+    assert coefficient == run.tasks["longer"].kl.coefficient == ADAPTIVE["coefficient"]
 
 
 def test_scores_move_the_shares(tmp_path):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import fsum
+from math import ceil, fsum
 from typing import Any
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.sections import RunSections
-from verl_hpc.config.tasks import MixConfig
+from verl_hpc.config.tasks import GuardConfig, MixConfig
 
 _MAY_BE_UNREAD = ("algorithm", "batch", "critic", "distillation", "reward")
 _OF_RESPONSES = ("reward", "num_samples", "temperature", "structured")
@@ -112,7 +112,7 @@ def _refuse_unread(setting: str, value: Any, read: Sequence[Any]) -> None:
 
 
 def check_guards(config: RunSections) -> None:
-    """Raises: ValueError: a guard watches what no step writes."""
+    """Raises: ValueError: a guard watches what no step writes, or cannot go back."""
     for name, guard in config.guards.items():
         setting = f"guards.{name}"
         first, _, rest = guard.metric.partition("/")
@@ -127,3 +127,40 @@ def check_guards(config: RunSections) -> None:
                 f"{setting}.metric = {guard.metric}: the run evaluates nothing; set "
                 "evaluation.every, or watch another metric"
             )
+        if guard.action == "rollback":
+            _check_rollback(config, setting, guard, first == "val")
+
+
+def _least_share(config: RunSections, setting: str, task: str) -> float:
+    least, own = config.mix.min_weight, config.tasks[task]
+    if config.mix.by == "weight":
+        equal = 1 / len(config.tasks)
+        least = max(least, min(own.share(step, equal) for step in {1, *own.schedule}))
+    if not least:
+        raise ValueError(
+            f"{setting}.action = rollback: steps without tasks.{task} have no such metric, and its "
+            "share may be 0; set mix.min_weight"
+        )
+    return least
+
+
+def _check_rollback(
+    config: RunSections, setting: str, guard: GuardConfig, is_evaluation: bool
+) -> None:
+    every, keep = config.checkpoint.every, config.checkpoint.keep
+    if not every:
+        raise ValueError(
+            f"{setting}.action = rollback with checkpoint.every = 0, which saves no step to go "
+            "back to; set checkpoint.every"
+        )
+    between: float = max(config.evaluation.every, 1) if is_evaluation else 1
+    task, _, metric = guard.metric.removeprefix("task/").partition("/")
+    if guard.metric.startswith("task/") and metric != "weight":  # which is in every step
+        between = 1 / _least_share(config, setting, task)
+    steps = ceil(guard.over * between)
+    if (keep - 1) * every < steps:
+        raise ValueError(
+            f"{setting}.action = rollback: a fall is seen {steps} steps after it began, and then "
+            f"checkpoint.keep = {keep} with checkpoint.every = {every} may have deleted all steps "
+            f"before it; set checkpoint.keep to at least {-(-steps // every) + 1}"
+        )

@@ -1,4 +1,8 @@
-"""Read tensors of HDF5 files (`tensor_file`), checking each tile's checksum."""
+"""Read tensors of untrusted HDF5 files (`tensor_file`), checking each tile's checksum.
+
+Only datasets in the named file itself are read: no links into others, no external storage, and not
+more bytes than the file has.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ def read_dataset(file: h5py.File, name: str, box: Box | None = None) -> torch.Te
     """
     if box == Box((), ()):
         return read_dataset(file, name, Box((0,), (1,))).view(())
-    dataset = file[name]
+    dataset = plain_dataset(file, name)
     window = Box.whole(dataset.shape) if box is None else box
     if len(window.start) != len(dataset.shape) or not Box.whole(dataset.shape).contains(window):
         raise ValueError(f"cannot read {window} of {name}, whose shape is {dataset.shape}")
@@ -57,6 +61,44 @@ def read_dataset(file: h5py.File, name: str, box: Box | None = None) -> torch.Te
             assert part is not None
             array[part.relative_to(window).slices] = tile[part.relative_to(place).slices]
     return schema.from_stored(array, dtype)
+
+
+def dataset_names(file: h5py.File, group: str) -> list[str]:
+    """Return the names below a group of this file; empty without such a group."""
+    if not file.id.links.exists(group.encode()):
+        return []
+    _check_links(file, group)
+    return list(file[group])
+
+
+def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    """Return a dataset after checking that all its bytes are in this file.
+
+    Raises:
+        KeyError: there is no such dataset.
+        ValueError: it is linked, external, compressed, virtual, or larger than the file.
+    """
+    _check_links(file, name)
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset):
+        raise KeyError(f"{name} is not a dataset")
+    if dataset.is_virtual or dataset.external:
+        raise ValueError(f"the data of {name} is somewhere else")
+    if dataset.id.get_create_plist().get_nfilters():
+        raise ValueError(f"{name} is compressed or otherwise filtered")
+    num_bytes = max(dataset.nbytes, dataset.dtype.itemsize * prod(dataset.chunks or ()))
+    if num_bytes > file.id.get_filesize():
+        raise ValueError(f"{name} means {num_bytes} bytes, more than the file has")
+    return dataset
+
+
+def _check_links(file: h5py.File, name: str) -> None:
+    """Check that no part of a path is a link out of the file."""
+    parts = name.strip("/").split("/")
+    for depth in range(1, len(parts) + 1):
+        path = "/".join(parts[:depth])
+        if file.id.links.get_info(path.encode()).type != h5py.h5l.TYPE_HARD:
+            raise ValueError(f"{path} is a link to somewhere else")
 
 
 def _sound_tiles(
@@ -100,4 +142,4 @@ def _sums(file: h5py.File, dataset: h5py.Dataset) -> np.ndarray:
     count = prod(num_tiles(dataset.shape, dataset.chunks))
     if first < 0:
         raise ValueError(f"{dataset.name} has no place among the checksums")
-    return file[schema.SUMS][first : first + count]
+    return plain_dataset(file, schema.SUMS)[first : first + count]

@@ -15,7 +15,7 @@ import torch
 from verl_hpc.checkpoint import schema
 from verl_hpc.checkpoint.ahead import read_ahead
 from verl_hpc.checkpoint.damage import reading
-from verl_hpc.checkpoint.datasets import open_file, read_dataset
+from verl_hpc.checkpoint.datasets import dataset_names, open_file, plain_dataset, read_dataset
 from verl_hpc.checkpoint.manifest import read_manifest
 from verl_hpc.checkpoint.run_state import RunState
 from verl_hpc.errors import CheckpointError, DamageError
@@ -114,7 +114,7 @@ class Step:
         """
         path = self.path / schema.rank_file(rank)
         with reading(path), _open(path, self.manifest.save_id) as file:
-            names = file.get(schema.RANK, ())
+            names = dataset_names(file, schema.RANK)
             return {name: read_dataset(file, f"{schema.RANK}/{name}") for name in names}
 
     def ahead(self, wanted: Callable[[ResponseId], bool]) -> dict[ResponseId, VersionedResponse]:
@@ -171,7 +171,7 @@ def _parse_table(
     file: h5py.File, directory: Path, written: Mapping[str, Any]
 ) -> dict[str, ShardMap]:
     def column(name: str) -> Any:
-        return file[f"regions/{name}"][:].tolist()
+        return plain_dataset(file, f"regions/{name}")[:].tolist()
 
     texts = ("tensors", "dtypes", "files", "dataset")
     names, dtypes, files, datasets = ([t.decode() for t in column(text)] for text in texts)

@@ -1,4 +1,4 @@
-"""A step whose files somebody has exchanged is read from its own files, or not at all."""
+"""A step that somebody has forged, with checksums to match, reads nothing outside of itself."""
 
 import os
 import shutil
@@ -62,6 +62,92 @@ def test_a_file_besides_those_of_the_model_is_not_exported(step):
 def test_hf_has_no_more_files_than_were_written(step):
     (step / "hf/extra.json").symlink_to("/etc/hostname")
     refuses(step, r"hf: damaged \(has .*extra\.json")
+
+
+def external_link(file, group, name, other):
+    path = group[name].name
+    del group[name]
+    group[name] = h5py.ExternalLink(other, path)
+
+
+def external_link_above(file, group, name, other):
+    path = group.name
+    del file[path]
+    file[path] = h5py.ExternalLink(other, path)
+
+
+def soft_link(file, group, name, other):
+    group.move(name, "moved")
+    group[name] = h5py.SoftLink(f"{group.name}/moved")
+
+
+def virtual(file, group, name, other):
+    old, path = group[name], group[name].name
+    layout = h5py.VirtualLayout(old.shape, old.dtype)
+    layout[...] = h5py.VirtualSource(other, path, old.shape)
+    _replace(group, name, lambda: group.create_virtual_dataset(name, layout))
+
+
+def external_storage(file, group, name, other):
+    sizes, places = (group[name].shape, group[name].dtype), [(other, 0, 1 << 10)]
+    _replace(group, name, lambda: group.create_dataset(name, *sizes, external=places))
+
+
+def compressed(file, group, name, other):
+    data = group[name][...]
+    _replace(group, name, lambda: group.create_dataset(name, data=data, compression="gzip"))
+
+
+def huge(file, group, name, other):
+    dtype = group[name].dtype
+    _replace(group, name, lambda: group.create_dataset(name, (1 << 40,), dtype, chunks=(1 << 20,)))
+
+
+def _replace(group, name, create):
+    attributes = dict(group[name].attrs)
+    del group[name]
+    create().attrs.update(attributes)
+
+
+def of_other_elements(file, group, name, other):
+    group[name].attrs["dtype"] = "load"
+
+
+def of_other_bits(file, group, name, other):
+    group[name].attrs["dtype"] = "float32"
+
+
+FORGERIES = {
+    external_link: "link to somewhere else",
+    external_link_above: "link to somewhere else",
+    soft_link: "link to somewhere else",
+    virtual: "is somewhere else",
+    external_storage: "is somewhere else",
+    compressed: "otherwise filtered",
+    huge: "more than the file has",
+    of_other_elements: "load",
+    of_other_bits: "meant to be torch.float32",
+}
+"""What is done to a file, to the group and the name of a dataset of weights in it, with the same
+file of another step."""
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_what_is_read_lies_in_the_file_that_was_named(step, original, forge):
+    with h5py.File(step / "rank_00001.h5", "r+", libver="latest") as file:
+        group = file["actor/model.norm.weight"]
+        forge(file, group, *group, str(original / "rank_00001.h5"))
+    reseal(step)
+    refuses(step, FORGERIES[forge])
+
+
+@pytest.mark.parametrize("name, path", [("rank_00001.h5", "rank"), ("index.h5", "regions/start")])
+def test_random_states_and_the_index_lie_in_the_file_that_was_named(step, original, name, path):
+    with h5py.File(step / name, "r+", libver="latest") as file:
+        del file[path]
+        file[path] = h5py.ExternalLink(str(original / name), path)
+    reseal(step)
+    refuses(step, "link to somewhere else")
 
 
 def test_parts_of_a_tensor_are_inside_of_it(step):

@@ -151,6 +151,11 @@ class RolloutConfig(Section):
     stop_token_ids: list[NonNegative] = []
     """Tokens that end a response, besides those that the model's generation_config.json, its
     tokenizer and its chat template end one with."""
+    balance: Literal["fixed", "stealing"] = "fixed"
+    """fixed gives each engine the same part of a step's prompts in every run. With stealing engines
+    take prompts from one queue as they have room, those whose responses were longest the last time
+    first, so that they end together. Who answers then depends on speed; seeds do not, but a
+    response's last bits may depend on its neighbours in a batch (docs/placements.md)."""
     staleness: Annotated[NonNegative, Field(le=64)] = 0
     """Steps that the weights of a response may be behind those that train on it. 0 generates a step
     with the weights that train on it. 1 generates the next step while one trains, on ranks of its
@@ -199,10 +204,21 @@ class RolloutConfig(Section):
             raise ValueError(
                 "expert_parallel needs tensor_parallel > 1: its ranks divide the experts"
             )
+        self._check_balance()
         self._check_environment()
         self._check_quantization()
         refuse_owned(self.engine_options)
         return self
+
+    def _check_balance(self) -> None:
+        if self.balance == "fixed":
+            return
+        if self.engine != "vllm":
+            raise ValueError("balance: stealing needs engine: vllm")
+        if self.staleness:
+            raise ValueError(
+                "balance: stealing needs staleness: 0, since what is begun belongs to an engine"
+            )
 
     def _check_environment(self) -> None:
         if self.environment is None:

@@ -300,7 +300,7 @@ class RunSections(Section):
 
 _SAMPLING = ("num_samples", "temperature", "max_response_tokens", "structured")
 """Settings of rollout that a task may have of its own."""
-_OF_RESPONSES = ("staleness", "environment", "structured")
+_OF_RESPONSES = ("staleness", "balance", "environment", "structured")
 """Settings of rollout without effect on a task that samples no responses."""
 
 

@@ -15,6 +15,7 @@ from verl_hpc.errors import NotFiniteError
 from verl_hpc.generation.answers import Answer
 from verl_hpc.generation.conversation import Conversations, turn_metrics
 from verl_hpc.generation.in_flight import InFlight, begun_before, lag_metrics, remember
+from verl_hpc.generation.prompt_queue import EnginePrompts, FromQueue
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.score import ScoreSettings, is_mine
 from verl_hpc.generation.slots import GenerateSettings, Slot, SlotKey, response_seed, slots_of
@@ -80,11 +81,11 @@ def generate(
     """Answer every prompt `num_samples` times.
 
     Slot s answers prompt s // num_samples; engines take contiguous shares of the slots, so that the
-    samples of a prompt mostly share an engine's prefix cache. An overlong prompt is dropped, cut or
-    an error, by rollout.overlong_prompt. Responses to prompts of upcoming steps are started
-    together with this step's, and stay in flight when those are finished; they continue in the next
-    call, under the weights that the engine then has. Responses of this and later steps that a
-    checkpoint had are not generated again.
+    samples of a prompt mostly share an engine's prefix cache, or they take prompts from a queue
+    (`settings.steals`). An overlong prompt is dropped, cut or an error, by rollout.overlong_prompt.
+    Responses to prompts of upcoming steps are started together with this step's, and stay in flight
+    when those are finished; they continue in the next call, under the weights that the engine then
+    has. Responses of this and later steps that a checkpoint had are not generated again.
 
     Returns:
         All samples with the engines that have them, and this engine's columns of tokens, mask and
@@ -96,23 +97,30 @@ def generate(
         StepDropped: on every rank, if the call is interruptible and a rank was preempted.
     """
     slots = place.control.together(partial(slots_of, place, settings, rows))
+    prompts = _prompts(place, rollout, settings, rows, slots) if settings.steals else None
     known = begun_before(rollout, settings, rows.step) if settings.ahead else {}
     missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
     # An engine begins nothing unless this step needs it, also after a start.
     if settings.ahead and all(s.step > rows.step for s in missing):
         missing = []
     new, failures = place.control.together(
-        partial(_answered, place, rollout, settings, rows, missing, known)
+        partial(_answered, place, rollout, settings, rows, missing, known, prompts)
     )
     # From here on `known` has every response of this engine, finished or not.
     known |= new
     current = [s for s in slots if s.step == rows.step]
+    if prompts is not None:
+        current = [s for s in current if s.group in prompts.taken]
     complete = [(s, known[s.key]) for s in current if s.key in known and known[s.key].is_finished]
     mine = [_sample(slot, tagged.response) for slot, tagged in complete]
-    unfinished = len(complete) < len(current)  # its call was interrupted
+    # An engine that did not empty the queue, or has unfinished responses, was interrupted.
+    ended_early = prompts is not None and not prompts.is_empty
+    unfinished = ended_early or len(complete) < len(current)
     samples = agree(place, mine, unfinished, settings.encoder.reads_images)
     if settings.ahead:
         remember(rollout, settings, rows, known)
+    if prompts is not None and rollout.queue is not None:
+        rollout.queue.learn(rows, samples)
     columns = _columns(place, settings, samples, complete)
     metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
     if settings.environments is not None:
@@ -126,6 +134,22 @@ def _sample(slot: Slot, response: Response) -> Sample:
     return Sample(slot.index, slot.group, *lengths, truncated, image_bytes)
 
 
+def _prompts(
+    place: Placement,
+    rollout: Rollout,
+    settings: GenerateSettings,
+    rows: StepRows,
+    slots: Sequence[Slot],
+) -> EnginePrompts:
+    """Return what this rank's engine takes from the queue; it gets all samples of a prompt, which
+    share its prefix cache."""
+    assert rollout.engine is not None and rollout.queue is not None
+    at_a_time = place.control.merge(rollout.engine.at_a_time, min)
+    prompts = {slot.group: slot.prompt for slot in slots}
+    num_prompts = math.ceil(at_a_time / settings.num_samples)
+    return rollout.queue.deal(place, prompts, rows, num_prompts)
+
+
 def _answered(
     place: Placement,
     rollout: Rollout,
@@ -133,6 +157,7 @@ def _answered(
     rows: StepRows,
     slots: Sequence[Slot],
     known: Mapping[SlotKey, VersionedResponse],
+    prompts: EnginePrompts | None,
 ) -> tuple[dict[SlotKey, VersionedResponse], Sequence[str]]:
     """Run this rank's engine on slots; return their responses, unfinished ones only if they stay in
     flight, and the errors of environment steps."""
@@ -141,15 +166,18 @@ def _answered(
         Request(s.prompt, response_seed(settings, s, len(b.response.tokens)), b.response, s.images)
         for s, b in zip(slots, begun, strict=True)
     ]
+    assert rollout.engine is not None, f"rank {place.rank} does not generate"
     # Each feature is a feed around the others.
     feed = Feed(requests, rollout.preempted if settings.trains else never)
+    if prompts is not None:
+        groups = [slot.group for slot in slots]
+        feed = FromQueue(feed, prompts, groups, rollout.engine.at_a_time)
     if settings.tagged:
         feed = InFlight(feed, {i for i, slot in enumerate(slots) if slot.step == rows.step})
     if settings.scoring is not None and settings.scoring.ahead is not None:
         settings.scoring.ahead.forget_before(rows.step)
         feed = ScoredAhead(feed, place, settings.scoring, slots)
     failures: Sequence[str] = ()
-    assert rollout.engine is not None, f"rank {place.rank} does not generate"
     if settings.environments is None:
         rollout.engine.generate(feed, settings.sampling)
     else:

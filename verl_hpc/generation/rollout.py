@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from verl_hpc.generation.prompt_queue import PromptQueue
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.rollout.protocol import RolloutEngine
@@ -25,6 +26,8 @@ class Rollout:
     """Return whether this rank is preempted."""
     replica_control: Control | None = None
     """Control plane of the ranks of this rank's engine."""
+    queue: PromptQueue | None = None
+    """Prompt queue of rollout.balance: stealing."""
     version: int = 0
     """Number of steps that had changed the engines' weights."""
     ahead: Mapping[ResponseId, VersionedResponse] = field(default_factory=dict)

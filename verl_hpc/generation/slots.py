@@ -49,6 +49,12 @@ class GenerateSettings:
         """Whether to record the weights' version of each token; responses may then be in flight."""
         return self.trains and self.ahead
 
+    @property
+    def steals(self) -> bool:
+        """Whether engines take prompts from the rollout's queue; else each has a fixed share of the
+        slots."""
+        return self.trains and self.config.rollout.balance == "stealing"
+
     def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
         """Return settings for one greedy answer to each of other problems, not interruptible."""
         settings = self.answering(problems, purpose, self.sampling.greedy, 1)
@@ -138,7 +144,8 @@ def slots_of(place: Placement, settings: GenerateSettings, rows: StepRows) -> li
     for part in (rows, *(rows.upcoming if settings.tagged else ())):
         num_slots = len(part.rows) * settings.num_samples
         mine = share(num_slots, place.index, len(place.groups))
-        groups = {index: index // settings.num_samples for index in mine}
+        indices = range(num_slots) if settings.steals else mine
+        groups = {index: index // settings.num_samples for index in indices}
         prompts = _encode(settings, part, set(groups.values()))
         slots += [
             Slot(part.step, index, group, part.rows[group], *prompts[group])

@@ -205,6 +205,8 @@ class RolloutEngine(Protocol):
     """Ranks of every replica, in tensor-parallel order within its pipeline stages."""
     attention: str
     """Name of the kernel that computes attention."""
+    at_a_time: int
+    """Number of responses that a replica generates at a time."""
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:

@@ -148,7 +148,7 @@ class VllmEngine:
         client._finalizer.detach()
         self._core = client.engine_core
         settings = self._llm.llm_engine.vllm_config
-        use_the_cache(self._core, settings, config)
+        self.at_a_time = use_the_cache(self._core, settings, config)
         worker = self._core.model_executor.driver_worker.worker
         layers = settings.compilation_config.static_forward_context.values()
         backends = {x.attn_backend.get_name() for x in layers if hasattr(x, "attn_backend")}

@@ -54,23 +54,27 @@ def slots(config: RolloutConfig) -> int:
     return config.max_num_seqs or max(fits, 1)
 
 
-def use_the_cache(core: Any, vllm_config: Any, config: RolloutConfig) -> None:
+def use_the_cache(core: Any, vllm_config: Any, config: RolloutConfig) -> int:
     """Set how many sequences an engine decodes at a time, by rollout.max_num_seqs or the cache's
     size.
 
     If the cache holds fewer than LEAST_SEQUENCES vLLM decides how many run: it starts one when the
     cache has room for its prompt, and preempts the last when others grow. Fewer slots would leave
     room unused, since responses are short at first, and often to the end.
+
+    Returns:
+        The number of sequences decoded at a time.
     """
-    if config.max_num_seqs is not None:
-        return
     scheduler = core.scheduler
     # As engine_options say, or as many as there are slots.
     most = int(scheduler.max_num_active_reqs)
+    if config.max_num_seqs is not None:
+        return most
     num_longest = get_max_concurrency_for_kv_cache_config(vllm_config, scheduler.kv_cache_config)
     prompt, response = config.max_prompt_tokens, config.max_response_tokens
     held = int(num_longest * (prompt + response) / (prompt + response / 2))
-    scheduler.max_num_active_reqs = min(max(held, LEAST_SEQUENCES), most)
+    scheduler.max_num_active_reqs = count = min(max(held, LEAST_SEQUENCES), most)
+    return count
 
 
 _CUTS_PROMPTS = (

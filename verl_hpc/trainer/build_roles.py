@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
+import torch.distributed as dist
 
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.engines.factory import build_engine, engine_shard_map
 from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.generation.prompt_queue import PromptQueue
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.adapters import trained_map
 from verl_hpc.layout.heads import HEAD_TENSORS
@@ -30,6 +32,16 @@ def add_rollout(run: RunContext) -> None:
     shard_map = rollout_shard_map(config.rollout, run.arch, replicas, config.rollout_dtype)
     replica = control.split(place.index if place.is_here else len(replicas))
     run.rollout = Rollout(place, shard_map, None, replica_control=replica)
+    if config.rollout.balance == "stealing":
+        number = _count("verl_hpc/prompt_queues") if control.rank == 0 else None
+        name = f"verl_hpc/prompts/{control.broadcast(number)}"
+        run.rollout.queue = PromptQueue(name, _count, replica)
+
+
+def _count(name: str) -> int:
+    """Increment a counter in the job's store and return its previous value; unlike MPI's counters
+    the store answers while its rank computes."""
+    return int(dist.distributed_c10d._get_default_store().add(name, 1)) - 1
 
 
 def build_engines(run: RunContext, enter: Callable[[str], object], resumes: bool) -> None:

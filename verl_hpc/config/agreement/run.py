@@ -87,6 +87,7 @@ def _check_rollout(config: RunSections) -> None:
         ("distillation", follows, "follows no teacher"),
         ("reward.smoothing", several or recipe == "rl", "does not use it"),
         ("rollout.staleness", trains, silent),
+        ("rollout.balance", trains, f"{silent}, and those of an evaluation are dealt as fixed"),
         ("rollout.structured", several or generates(config), "generates nothing here"),
         ("rollout.environment", generates(config), "generates nothing here"),
     ):

@@ -3,10 +3,12 @@
 import os
 import signal
 
+import h5py
 import pytest
 
 from tests.jobs import launch
 from tests.jobs.conftest import ppo
+from tests.jobs.told_in_rollout import tell_rank_0
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 RESTART = 85
@@ -75,6 +77,29 @@ def test_a_signal_saves_and_the_next_start_ends_as_if_nothing_had_been(
     asked = list(tmp_path.rglob("modelinfos"))
     assert asked == [], "vLLM asked about its model in a process of its own"
     assert launch.differing(undisturbed, run / "checkpoints" / undisturbed.name) == []
+
+
+def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, tmp_path):
+    """Two sequences at a time, so that an interruption finds some finished and some not begun."""
+    sizes = {"max_response_tokens": 32, "max_num_seqs": 2, "num_samples": 4}
+    configs = {}
+    for name in ("undisturbed", "run"):
+        tree = grpo(model, tmp_path) | {"name": name, "steps": 2}
+        tree["rollout"] |= sizes | {"on_interrupt": "keep"}
+        configs[name] = launch.write_config(tmp_path / f"{name}.yaml", tree)
+    output = launch.trained(2, configs["undisturbed"])
+    run = tmp_path / "run"
+    job = launch.start_training(2, configs["run"], before=tell_rank_0)
+    status, output = launch.finish(job)
+    assert status == RESTART, output
+    (file,) = (run / "checkpoints/step_00000001/rollout").iterdir()
+    with h5py.File(file) as stored:
+        num_kept = len(stored["slots"])
+    assert 0 < num_kept < 4 * 4
+    output = launch.succeeds(start_run(configs["run"]))
+    assert f"{num_kept} responses were finished before the interruption" in output
+    expected = tmp_path / "undisturbed/checkpoints/step_00000002"
+    assert launch.differing(expected, run / "checkpoints/step_00000002") == []
 
 
 @pytest.fixture

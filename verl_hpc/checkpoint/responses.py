@@ -1,4 +1,4 @@
-"""Responses as columns of an HDF5 file.
+"""Responses as columns of an HDF5 file, and the files of an interrupted rollout's finished ones.
 
     lengths      (n,) int64, tokens of each response
     ends         (n,) uint8, why it ended: the place in `_ENDS`
@@ -11,22 +11,36 @@ Where an engine gives experts, their rows follow:
     experts      (sum of rows, bytes) uint8
     experts_rows (n,) int64, rows of each response; -1 where it has none
     experts_form (2 or 3,) int64: bytes of an element, then the shape of a row
+
+A replica's finished responses are in the directory of the step that generated them. These files are
+not part of the step: they are written after its manifest, and deleted with it.
+
+    step_00000006/rollout/replica_00003.h5
+        key         attribute: what they answer, and how; other responses are of no use
+        slots       (n,) int64
+        ...         the columns
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import h5py
 import numpy as np
 import torch
 
-from verl_hpc.checkpoint.datasets import read_dataset
+from verl_hpc.checkpoint.damage import reading
+from verl_hpc.checkpoint.datasets import open_file, read_dataset
+from verl_hpc.checkpoint.tensor_file import write_tensors
+from verl_hpc.errors import CheckpointError
 from verl_hpc.rollout.protocol import Response
 
 _ENDS: tuple[Literal["unfinished", "stop", "length"], ...] = ("unfinished", "stop", "length")
 _TYPES = {1: np.uint8, 2: np.uint16}
+_DIRECTORY = "rollout"
+_KEY = "key"
 
 
 def response_columns(responses: Sequence[Response]) -> dict[str, torch.Tensor]:
@@ -102,3 +116,35 @@ def _read_rows(file: h5py.File, name: str, count: int) -> list[Any]:
         part.view(_TYPES[itemsize]).reshape(n, *shape) if n >= 0 else None
         for n, part in zip(counts, parts, strict=True)
     ]
+
+
+def write_responses(step: Path, replica: int, key: str, responses: Mapping[int, Response]) -> None:
+    """Write a replica's finished responses, by slot, into a step's directory.
+
+    Raises:
+        CheckpointError: they cannot be written.
+    """
+    path = step / _DIRECTORY / f"replica_{replica:05d}.h5"
+    partial = path.with_suffix(".partial")
+    slots = torch.tensor(list(responses), dtype=torch.int64)
+    columns = {"slots": slots, **response_columns(list(responses.values()))}
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_tensors(partial, columns, **{_KEY: key})
+        partial.replace(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def read_responses(step: Path) -> Iterator[tuple[str, dict[int, Response]]]:
+    """Yield each stored replica's key, and its responses by slot.
+
+    Raises:
+        DamageError: a file is damaged.
+    """
+    for path in sorted((step / _DIRECTORY).glob("replica_*.h5")):
+        with reading(path), open_file(path) as file:
+            slots = read_dataset(file, "slots").tolist()
+            responses = dict(zip(slots, responses_in(file), strict=True))
+            of_replica = str(file.attrs[_KEY]), responses
+        yield of_replica

@@ -151,6 +151,9 @@ class RolloutConfig(Section):
     stop_token_ids: list[NonNegative] = []
     """Tokens that end a response, besides those that the model's generation_config.json, its
     tokenizer and its chat template end one with."""
+    on_interrupt: Literal["drop", "keep"] = "drop"
+    """Treatment of finished responses when a run must leave during a rollout: drop them and
+    generate the whole step again, or keep them with the checkpoint and generate the rest."""
     balance: Literal["fixed", "stealing"] = "fixed"
     """fixed gives each engine the same part of a step's prompts in every run. With stealing engines
     take prompts from one queue as they have room, those whose responses were longest the last time
@@ -204,6 +207,8 @@ class RolloutConfig(Section):
             raise ValueError(
                 "expert_parallel needs tensor_parallel > 1: its ranks divide the experts"
             )
+        if self.staleness and self.on_interrupt == "keep":
+            raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")
         self._check_balance()
         self._check_environment()
         self._check_quantization()
@@ -215,14 +220,19 @@ class RolloutConfig(Section):
             return
         if self.engine != "vllm":
             raise ValueError("balance: stealing needs engine: vllm")
-        if self.staleness:
+        if self.staleness or self.on_interrupt == "keep":
             raise ValueError(
-                "balance: stealing needs staleness: 0, since what is begun belongs to an engine"
+                "balance: stealing needs staleness: 0 and on_interrupt: drop, since what is begun "
+                "or kept belongs to an engine"
             )
 
     def _check_environment(self) -> None:
         if self.environment is None:
             return
+        if self.on_interrupt == "keep":
+            raise ValueError(
+                "on_interrupt: keep with an environment, whose state nothing keeps; choose drop"
+            )
         if self.staleness > 1:
             raise ValueError(
                 f"staleness = {self.staleness} with an environment: conversations cannot wait for "

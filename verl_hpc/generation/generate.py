@@ -98,7 +98,10 @@ def generate(
     """
     slots = place.control.together(partial(slots_of, place, settings, rows))
     prompts = _prompts(place, rollout, settings, rows, slots) if settings.steals else None
+    kept = rollout.kept if settings.trains else None
     known = begun_before(rollout, settings, rows.step) if settings.ahead else {}
+    if kept is not None:
+        known = kept.take(rows, slots)
     missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
     # An engine begins nothing unless this step needs it, also after a start.
     if settings.ahead and all(s.step > rows.step for s in missing):
@@ -108,6 +111,8 @@ def generate(
     )
     # From here on `known` has every response of this engine, finished or not.
     known |= new
+    if kept is not None:
+        kept.remember(rows, {index: tagged.response for (_, index), tagged in known.items()})
     current = [s for s in slots if s.step == rows.step]
     if prompts is not None:
         current = [s for s in current if s.group in prompts.taken]

@@ -12,6 +12,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.mixed import order_of
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import start_environments
+from verl_hpc.generation.kept import KeptResponses, rollout_key
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import ROLLOUT, Pool, RunLayouts, place_roles
@@ -125,6 +126,8 @@ def _add_rollout(run: RunContext) -> None:
     run.rollout = Rollout(
         run.places[ROLLOUT], engine.shard_map, engine, replica_control=LocalControl()
     )
+    if run.config.rollout.on_interrupt == "keep":
+        run.rollout.kept = KeptResponses(rollout_key(run.config))
     offloads = offloads_of(run.roles.values())
     run.sync = WeightSync(
         run.session, run.roles["actor"], run.rollout, offloads, torch.float32, checksums=True

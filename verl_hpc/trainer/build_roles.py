@@ -11,6 +11,7 @@ import torch.distributed as dist
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.engines.factory import build_engine, engine_shard_map
 from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.generation.kept import KeptResponses, rollout_key
 from verl_hpc.generation.prompt_queue import PromptQueue
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.adapters import trained_map
@@ -36,6 +37,8 @@ def add_rollout(run: RunContext) -> None:
         number = _count("verl_hpc/prompt_queues") if control.rank == 0 else None
         name = f"verl_hpc/prompts/{control.broadcast(number)}"
         run.rollout.queue = PromptQueue(name, _count, replica)
+    if config.rollout.on_interrupt == "keep":
+        run.rollout.kept = KeptResponses(rollout_key(config))
 
 
 def _count(name: str) -> int:

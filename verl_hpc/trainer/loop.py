@@ -8,6 +8,7 @@ from operator import add
 
 import torch
 
+from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.config.regular_file import replace_text
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.flow import Pipeline, StepCancelled
@@ -25,7 +26,7 @@ from verl_hpc.trainer.guards import Action, Guards
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.records import ENDS, Outcome, Records, Result
 from verl_hpc.trainer.saves import Saves
-from verl_hpc.trainer.state import START, Progress
+from verl_hpc.trainer.state import START, Progress, checkpoint_root
 from verl_hpc.trainer.steps import Steps
 from verl_hpc.trainer.tasks import TaskSteps
 
@@ -102,6 +103,8 @@ class Loop:
             except StepCancelled:
                 self._write_trace()
                 self._save_for_good(progress)
+                if self._saves.writer.newest == progress.step:
+                    self._keep_responses(progress.step)
                 outcome = self._outcome(progress, {}, self.stop.agree())
                 break
             action = self.guards.look(step, metrics)
@@ -233,6 +236,18 @@ class Loop:
         if self.run.caches is not None and self.run.caches.is_due():
             self._enter("keep_caches")
             self.run.caches.pack()
+
+    def _keep_responses(self, saved: int) -> None:
+        """Save finished responses in the directory of the step whose weights generated them, if it
+        exists."""
+        rollout, control = self.run.rollout, self.run.session.control
+        step = checkpoint_root(self.config) / step_name(saved)
+        if rollout is None or rollout.kept is None:
+            return
+        if control.broadcast(step.is_dir()):
+            place = rollout.place
+            leads = place.is_here and place.leads_group
+            rollout.kept.save(control, step, place.index if leads else 0, leads)
 
     def _record(self, step: int, metrics: dict[str, float]) -> None:
         self.records.pause()

@@ -14,14 +14,12 @@ from collections.abc import Mapping
 
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.config.run import RunConfig
+from verl_hpc.generation.kept import rollout_key
 from verl_hpc.rollout.partial import ResponseId, VersionedResponse
 from verl_hpc.step.operators.assign import share
 from verl_hpc.trainer.context import RunContext
 
 _logger = logging.getLogger(__name__)
-
-_SPEED_AND_MEMORY = {"gpu_memory_utilization", "kv_cache_gib", "max_num_seqs", "enforce_eager"}
-"""Rollout settings that do not change what is generated."""
 
 
 def ahead_key(config: RunConfig) -> str:
@@ -30,17 +28,8 @@ def ahead_key(config: RunConfig) -> str:
     if not config.rollout.staleness:
         return ""
     runs = list(config.by_task.values()) or [config]
-    facts = [
-        {
-            "seed": run.seed,
-            "rollout": run.rollout.model_dump(mode="json", exclude=_SPEED_AND_MEMORY),
-            "data": run.data.model_dump(mode="json"),
-            "batch": run.batch.size,
-            "experts": run.replays_experts,
-        }
-        for run in runs
-    ]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    facts = [f for run in runs for f in (rollout_key(run), run.batch.size, run.replays_experts)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def made_ahead(run: RunContext, step: int) -> Mapping[ResponseId, VersionedResponse]:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests.unit.checkpoint.steps import contents, reseal
+from verl_hpc.checkpoint.responses import read_responses, write_responses
 from verl_hpc.errors import DamageError
+from verl_hpc.rollout.protocol import Response
 
 
 def refuses(step, match):
@@ -155,3 +157,21 @@ def test_parts_of_a_tensor_are_inside_of_it(step):
         file["regions/stop"][0] = 1 << 40
     reseal(step)
     refuses(step, "is not a part of")
+
+
+def test_finished_responses_are_not_read_from_elsewhere(tmp_path):
+    step, other = tmp_path / "step", tmp_path / "other"
+    step.mkdir()
+    other.mkdir()
+    for directory in (step, other):
+        write_responses(directory, 0, "k", {1: Response((1, 2), (-1.0, -2.0), "length")})
+    path = step / "rollout/replica_00000.h5"
+    with h5py.File(path, "r+") as file:
+        del file["tokens"]
+        file["tokens"] = h5py.ExternalLink(str(other / "rollout/replica_00000.h5"), "tokens")
+    with pytest.raises(DamageError, match=r"replica_00000\.h5: damaged \(tokens is a link"):
+        list(read_responses(step))
+    path.unlink()
+    path.symlink_to(other / "rollout/replica_00000.h5")
+    with pytest.raises(DamageError, match="not a regular file"):
+        list(read_responses(step))

@@ -11,6 +11,7 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import DataError, TrainingError
 from verl_hpc.generation.generate import generate
+from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.slots import GenerateSettings
 from verl_hpc.placement.layouts import Pool
@@ -125,10 +126,25 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_a_preempted_rank_drops_the_step():
+def test_a_preempted_rank_drops_the_step_and_keeps_finished_responses():
     answers = iter([False, False, False, True])
+    kept = KeptResponses()
     with pytest.raises(StepDropped):
-        run(some=rollout(wants_to_leave=lambda: next(answers, True)))
+        run(some=rollout(wants_to_leave=lambda: next(answers, True), kept=kept))
+    assert sorted(kept.by_slot) == [0, 1, 2]
+    # The next start generates the rest, and ends with what an uninterrupted one has.
+    some = rollout(Counted(), kept=kept)
+    again = run(some=some)[1]
+    assert some.engine.num_prompts == 3
+    assert same(again, run(some=rollout(kept=KeptResponses()))[1])
+
+
+class Counted(LocalRollout):
+    num_prompts = 0
+
+    def generate(self, feed, sampling):
+        self.num_prompts += len(feed.requests)
+        super().generate(feed, sampling)
 
 
 def test_evaluation_is_greedy_once_a_prompt_and_not_interrupted():

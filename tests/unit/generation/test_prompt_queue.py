@@ -105,6 +105,7 @@ def test_a_slow_engine_answers_less_and_every_response_is_at_its_slot():
 ENGINE_SETTINGS = [
     ({"engine": "hf"}, "needs engine: vllm"),
     ({"staleness": 1}, "needs staleness: 0"),
+    ({"on_interrupt": "keep"}, "on_interrupt: drop"),
 ]
 
 

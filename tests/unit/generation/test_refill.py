@@ -144,6 +144,7 @@ def test_a_run_that_is_resumed_asks_the_prompts_that_come_next(tmp_path):
 ALONE = {"algorithm__advantage": {"name": "gae"}, "rollout__num_samples": 1}
 UNFIT_SETTINGS = [
     ({"algorithm__drop_equal_groups": False}, "drop_equal_groups = false"),
+    ({"rollout__on_interrupt": "keep"}, "rollout.on_interrupt = keep"),
     ({"roles": {"reward": {"path": "models/r"}}}, "roles.reward, a model"),
     ({"placement": {"train": 0, "reward": 1}}, "placement.reward"),
     ({"algorithm__advantage": {"name": "remax"}}, "advantage.name = remax"),

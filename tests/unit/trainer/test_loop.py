@@ -295,6 +295,21 @@ def test_a_run_saves_and_stops_before_it_passes_its_hours(
     assert (result.outcome, result.progress.step) == ("stopped", last)
 
 
+def test_finished_responses_are_kept_beside_the_step(tmp_path):
+    changes = {"steps": 3, "rollout__on_interrupt": "keep", "checkpoint__every": 1}
+    run = told_run(tmp_path, StopRequest.RESTART_NOW, "assign", **changes)
+    loop(run)
+    assert len(run.rollout.kept.by_slot) == 4
+    again, count = small_run(tmp_path, **changes), []
+    generate = again.rollout.engine.generate
+    again.rollout.engine.generate = lambda f, s: count.append(len(f.requests)) or generate(f, s)
+    loop(again, resumes=True)
+    assert count == [0, 4]
+    whole = small_run(tmp_path, name="whole", **changes)
+    loop(whole)
+    assert equal(weights(again), weights(whole))
+
+
 # Epochs
 
 

@@ -153,6 +153,7 @@ STALE = {"rollout__staleness": 2, "placement": {"train": 0, "rollout": 1}}
 
 
 UNFIT_SETTINGS = [
+    ({"rollout__on_interrupt": "keep"}, "on_interrupt: keep with an environment"),
     (STALE, "staleness = 2 with an environment"),
     ({"recipe": "sft"}, "rollout.environment with recipe: sft, which generates nothing"),
     ({"rollout__environment": {"name": "calculater"}}, "calculator"),

@@ -51,6 +51,11 @@ def check_router_replay(config: RunSections) -> None:
             "the experts of engines with all layers on each rank; choose 1, and a larger "
             "rollout.tensor_parallel"
         )
+    if rollout.on_interrupt == "keep":
+        raise ValueError(
+            f"{setting} with rollout.on_interrupt = keep: responses are kept without their "
+            "experts; choose drop"
+        )
     for name, reason in _NOT_WITH_REPLAY.items():
         option = {f"rollout.engine_options.{name}": name in rollout.engine_options}
         refuse(option, f" with {setting}: {reason}; leave it out")
@@ -142,6 +147,7 @@ def check_structured(config: RunSections) -> None:
         raise ValueError(f"{setting} with rollout.engine = {rollout.engine}; choose vllm")
     refuse(
         {
+            "rollout.on_interrupt = keep": rollout.on_interrupt == "keep",
             f"rollout.staleness = {rollout.staleness}": rollout.staleness > 1,
             "rollout.environment": rollout.environment is not None,
         },
@@ -163,6 +169,7 @@ def check_refill(config: RunSections) -> None:
         "algorithm.drop_equal_groups = false": not algorithm.drop_equal_groups,
         f"recipe: {config.recipe}": config.recipe != "rl",
         f"rollout.staleness = {rollout.staleness}": rollout.staleness > 0,
+        f"rollout.on_interrupt = {rollout.on_interrupt}": rollout.on_interrupt == "keep",
         "roles.reward, a model": REWARD in config.roles,
         "placement.reward": REWARD in config.placement,
         f"algorithm.advantage.name = {algorithm.advantage.name}": "greedy"

@@ -26,6 +26,7 @@ from benchmarks.figures import machine, machine_markdown, markdown_table, report
 from benchmarks.simulated_world import SimulatedControl, Traffic
 from benchmarks.world_plan import pickled_facts, plan_of_the_world
 from verl_hpc.algorithms.advantages.grpo import Grpo
+from verl_hpc.config.load import parse_config
 from verl_hpc.engines.shared.micro_batches import Planner
 from verl_hpc.flow import Move
 from verl_hpc.generation.generate import agree
@@ -60,6 +61,17 @@ NUM_PROMPTS, NUM_SAMPLES = 1024, 16
 MINI_BATCHES = 4
 MAX_TOKENS = 16384
 HIDDEN_SIZE = 8192
+CONFIG = parse_config(
+    {
+        "name": "scale",
+        "recipe": "rl",
+        "steps": 1,
+        "model": {"path": "none"},
+        "data": {"train": {"kind": "files", "paths": ["none.jsonl"]}},
+        "rollout": {"num_samples": NUM_SAMPLES, "max_prompt_tokens": 2**20},
+        "batch": {"size": NUM_PROMPTS, "mini_batches": MINI_BATCHES},
+    }
+)
 REPEATS = 5
 SETTING = (
     f"{NUM_PROMPTS} prompts x {NUM_SAMPLES} samples, {REPEATS} repetitions; the busier of the "
@@ -126,14 +138,14 @@ class Rank:
     def _scores(self) -> None:
         place = self.places["rollout"]
         mine = _scored(self._positions(self.rank))
-        found = place.together(lambda: mine)
+        found = place.control.together(lambda: mine)
         self.made["scores"] = gather_scores(
             place, self._positions(self.rank), found, len(self.samples)
         )
 
     def _assign(self) -> None:
         groups = {name: len(place.groups) for name, place in self.places.items()}
-        settings = AssignSettings({"actor": groups["actor"]}, HIDDEN_SIZE, MINI_BATCHES, 2**20)
+        settings = AssignSettings(CONFIG, {"actor": groups["actor"]}, HIDDEN_SIZE)
         rows = StepRows(1, range(NUM_PROMPTS))
         self.made["samples"], _ = assign(
             self.places["rollout"], settings, rows, self.made["responses"]

@@ -86,6 +86,7 @@ def _measure(
     assert run.rollout is not None and run.sync is not None
     run.sync.to_generation()
     asking, scoring = run.settings.generate, run.settings.score
+    assert run.rollout is not None and run.rollout.engine is not None
     ways = {
         AFTER: (replace(asking, scoring=None), replace(scoring, ahead=None)),
         BESIDE: (replace(asking, scoring=scoring), scoring),
@@ -95,7 +96,7 @@ def _measure(
         rows = StepRows(step, range(arguments.prompts))
         values = []
         for way, (asks, scores) in ways.items():
-            run.rollout.here.finish_update()  # nothing is cached of the other way
+            run.rollout.engine.finish_update()  # nothing is cached of the other way
             begin = time.perf_counter()
             (samples, columns), _ = generate(run.rollout.place, run.rollout, asks, rows)
             generated = time.perf_counter()
@@ -106,7 +107,7 @@ def _measure(
                 seconds[way].append(end - begin)
                 seconds["generate"] += [generated - begin] if way == AFTER else []
         assert values[0] == values[1], "the same scores"
-    run.rollout.here.close()
+    run.rollout.engine.close()
     return {name: spread(times) for name, times in seconds.items()} | {"count": len(samples)}
 
 

@@ -38,8 +38,8 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
     engines, before, during = [], [], []
     load_weights, build_rollout = module._load_weights, module.build_rollout
 
-    def remember(session, role, weights, base):
-        load_weights(session, role, weights, base)
+    def remember(run, role, base):
+        load_weights(run, role, base)
         engine = role.training
         engines.append(engine)
         loaded = {name: w.clone() for name, w in engine.weights.items()}

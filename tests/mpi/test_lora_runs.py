@@ -21,7 +21,7 @@ from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.memory.ledger import ledger
-from verl_hpc.step.role import WithoutAdapters
+from verl_hpc.step.role import InitialWeights
 from verl_hpc.trainer.build import build_run
 from verl_hpc.trainer.saves import save
 from verl_hpc.trainer.state import Progress, restore
@@ -193,7 +193,7 @@ def test_the_reference_is_the_base_and_takes_no_memory(here, configure):
     data = {"train": {"kind": "files", "paths": [_pairs(configure_directory(configure), here)]}}
     run = build_run(here, configure(LAYOUTS[1], recipe="dpo", data=data))
     reference = run.roles["reference"].engine
-    assert isinstance(reference, WithoutAdapters)
+    assert isinstance(reference, InitialWeights) and reference.copy is None
     _update(run)
     sequences = some_sequences(3, run.arch.vocab_size)
     plain = once(here, lambda: Reference(run.config.model.path).outputs(sequences))

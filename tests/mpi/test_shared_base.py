@@ -62,9 +62,9 @@ def without(config: RunConfig) -> RunConfig:
 
 def built(here, config: RunConfig) -> RunContext:
     """A run's roles, without what generates."""
-    run, builder = plan_run(here, config)
+    run = plan_run(here, config)
     run.rollout = None
-    build_engines(builder, run, here.enter, False)
+    build_engines(run, here.enter, False)
     return run
 
 

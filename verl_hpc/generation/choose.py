@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from verl_hpc.algorithms.correction import CorrectionConfig, correct
-from verl_hpc.algorithms.loss import PolicyLoss, StepTokens
-from verl_hpc.algorithms.overlong import OverlongConfig, overlong_penalties
+from verl_hpc.algorithms.loss import StepTokens
+from verl_hpc.algorithms.overlong import overlong_penalties
 from verl_hpc.algorithms.selection import at_least_kth_largest
+from verl_hpc.config.run import RunConfig
 from verl_hpc.generation.score import tells_apart
 from verl_hpc.generation.slots import seed_of
 from verl_hpc.step.batch import (
@@ -29,24 +30,26 @@ from verl_hpc.step.batch import (
     padded,
 )
 from verl_hpc.step.operator import Metrics, operator
+from verl_hpc.step.operators.update import PolicySettings
 from verl_hpc.step.placement import Placement
 
 
-@dataclass(frozen=True)
-class ChooseSettings:
-    """Samples to exclude, and the correction of the others."""
+def correction_of(config: RunConfig) -> CorrectionConfig | None:
+    """Return algorithm.correction, or its defaults if rollout.verify.on_mismatch needs one."""
+    corrects = config.rollout.verify.on_mismatch == "correct"
+    return config.algorithm.correction or (CorrectionConfig() if corrects else None)
 
-    correction: CorrectionConfig | None
-    drops_cut: bool
-    """Whether to exclude responses cut at the length limit."""
-    drops_equal_groups: bool
-    """Whether to exclude prompts whose responses all have the same score."""
+
+def leaves_out_cut(config: RunConfig) -> bool:
+    """Whether responses cut at the length limit are left out."""
+    overlong = config.algorithm.overlong
+    return overlong is not None and overlong.leave_out
 
 
 @operator("trained")
 def choose_tokens(
     place: Placement,
-    settings: ChooseSettings,
+    config: RunConfig,
     samples: Samples,
     sequences: Columns,
     old: Columns | None = None,
@@ -54,16 +57,17 @@ def choose_tokens(
 ) -> tuple[Columns, Metrics]:
     """Compute the mask of tokens to train on, for all losses and advantages, and the weights of
     algorithm.correction."""
-    left_out, metrics = _left_out(settings, samples, scores)
+    left_out, metrics = _left_out(config, samples, scores)
+    correction = correction_of(config)
     masks = [
         torch.zeros_like(mask) if position in left_out else mask
         for position, mask in zip(sequences.positions, sequences[MASK], strict=True)
     ]
     columns = {MASK: masks}
-    if settings.correction is not None:
+    if correction is not None:
         assert old is not None
         corrected = correct(
-            settings.correction,
+            correction,
             padded(sequences[ROLLOUT_LOG_PROBS], place.device),
             padded(old[OLD_LOG_PROBS], place.device),
             padded(masks, place.device),
@@ -78,37 +82,26 @@ def choose_tokens(
 
 
 def _left_out(
-    settings: ChooseSettings, samples: Samples, scores: Scores | None
+    config: RunConfig, samples: Samples, scores: Scores | None
 ) -> tuple[set[int], dict[str, float]]:
     """Return the positions of excluded samples, and metrics of how many are excluded."""
     excluded: set[int] = set()
     metrics = {}
-    if settings.drops_equal_groups:
+    if config.algorithm.drop_equal_groups:
         assert scores is not None
         differ = tells_apart(samples, scores)
         excluded |= {i for i, sample in enumerate(samples) if not differ[sample.group]}
         metrics["batch/equal_groups"] = sum(not d for d in differ.values()) / len(differ)
-    if settings.drops_cut:
+    if leaves_out_cut(config):
         excluded |= {i for i, sample in enumerate(samples) if sample.truncated}
     metrics["batch/samples_left_out"] = len(excluded) / len(samples)
     return excluded, metrics
 
 
-@dataclass(frozen=True)
-class SelectSettings:
-    """Tokens that the policy's loss covers."""
-
-    loss: PolicyLoss
-    top_entropy: float
-    """Share of tokens to keep, by highest entropy."""
-    seed: int
-    """Seed of the run."""
-
-
 @operator("selected")
 def select_tokens(
     place: Placement,
-    settings: SelectSettings,
+    settings: PolicySettings,
     rows: StepRows,
     samples: Samples,
     sequences: Columns,
@@ -119,21 +112,22 @@ def select_tokens(
     """Compute the mask of the policy's loss, and the tokens that the loss itself selects."""
     masks = (trained or sequences)[MASK]
     mask = padded(masks, place.device)
-    metrics = {}
-    if settings.top_entropy < 1:
+    metrics, top = {}, settings.steps.config.algorithm.top_entropy
+    if top < 1:
         num_tokens = float(place.reduce(mask.double().sum()))
-        count = max(int(settings.top_entropy * num_tokens), 1)
+        count = max(int(top * num_tokens), 1)
         entropy = padded(old[ENTROPY], place.device).double()
         mask = at_least_kth_largest(entropy, mask.bool(), count, place.reduce).to(mask)
         metrics["actor/top_entropy_tokens"] = float(place.reduce(mask.double().sum()))
     lengths = [len(row) for row in masks]
     columns = {MASK: [row.to(torch.uint8) for row in cut_rows(mask, lengths)]}
     if settings.loss.selects:
+        drawn = _random(settings.steps.config.seed, rows.step, samples, sequences)
         step = StepTokens(
             padded(old[OLD_LOG_PROBS], place.device),
             padded(advantages[ADVANTAGES], place.device),
             mask,
-            padded(_random(settings.seed, rows.step, samples, sequences), place.device).double(),
+            padded(drawn, place.device).double(),
             place.reduce,
         )
         chosen = settings.loss.select(step)
@@ -151,23 +145,15 @@ def _random(seed: int, step: int, samples: Samples, sequences: Columns) -> list[
     return numbers
 
 
-@dataclass(frozen=True)
-class ShapeSettings:
-    """A penalty on long responses."""
-
-    overlong: OverlongConfig
-    longest: int
-    """Value of rollout.max_response_tokens."""
-
-
 @operator("shaped", shared=("shaped",))
 def shape_scores(
-    place: Placement, settings: ShapeSettings, samples: Samples, scores: Scores
+    place: Placement, config: RunConfig, samples: Samples, scores: Scores
 ) -> tuple[Scores, Metrics]:
     """Add the penalty of algorithm.overlong to the scores."""
     lengths: Sequence[int] = [sample.response_length for sample in samples]
-    overlong = settings.overlong
-    penalties = overlong_penalties(lengths, settings.longest, overlong.buffer, overlong.factor)
+    overlong, longest = config.algorithm.overlong, config.rollout.max_response_tokens
+    assert overlong is not None
+    penalties = overlong_penalties(lengths, longest, overlong.buffer, overlong.factor)
     shaped = [score + p for score, p in zip(scores.values, penalties, strict=True)]
     return replace(scores, values=shaped), {
         "reward/overlong_penalty": sum(penalties) / len(penalties)

@@ -96,18 +96,23 @@ def generate(
         TrainingError: on every rank, if logits of one rank's model are not finite.
         StepDropped: on every rank, if the call is interruptible and a rank was preempted.
     """
-    slots = place.together(partial(slots_of, place, settings, rows))
+    slots = place.control.together(partial(slots_of, place, settings, rows))
     prompts = _prompts(place, rollout, settings, rows, slots) if settings.steals else None
-    known = _known(rollout, settings, rows, slots)
-    missing = _missing(settings, rows, slots, known)
-    new, failures = place.together(
+    kept = rollout.kept if settings.trains else None
+    known = begun_before(rollout, settings, rows.step) if settings.ahead else {}
+    if kept is not None:
+        known = kept.take(rows, slots)
+    missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
+    # An engine begins nothing unless this step needs it, also after a start.
+    if settings.ahead and all(s.step > rows.step for s in missing):
+        missing = []
+    new, failures = place.control.together(
         partial(_answered, place, rollout, settings, rows, missing, known, prompts)
     )
     # From here on `known` has every response of this engine, finished or not.
     known |= new
-    if settings.kept is not None:
-        finished = {index: tagged.response for (_, index), tagged in known.items()}
-        settings.kept.remember(rows, finished)
+    if kept is not None:
+        kept.remember(rows, {index: tagged.response for (_, index), tagged in known.items()})
     current = [s for s in slots if s.step == rows.step]
     if prompts is not None:
         current = [s for s in current if s.group in prompts.taken]
@@ -143,35 +148,11 @@ def _prompts(
 ) -> EnginePrompts:
     """Return what this rank's engine takes from the queue; it gets all samples of a prompt, which
     share its prefix cache."""
-    assert rollout.queue is not None
-    at_a_time = place.control.merge(rollout.here.at_a_time, min)
+    assert rollout.engine is not None and rollout.queue is not None
+    at_a_time = place.control.merge(rollout.engine.at_a_time, min)
     prompts = {slot.group: slot.prompt for slot in slots}
     num_prompts = math.ceil(at_a_time / settings.num_samples)
     return rollout.queue.deal(place, prompts, rows, num_prompts)
-
-
-def _known(
-    rollout: Rollout, settings: GenerateSettings, rows: StepRows, slots: Sequence[Slot]
-) -> dict[SlotKey, VersionedResponse]:
-    """Return the responses that earlier steps have begun, or that outlived an interruption."""
-    if settings.ahead:
-        return begun_before(rollout, settings, rows.step)
-    if settings.kept is None:
-        return {}
-    by_slot = settings.kept.take(rows)
-    return {s.key: VersionedResponse(by_slot[s.index], ()) for s in slots if s.index in by_slot}
-
-
-def _missing(
-    settings: GenerateSettings,
-    rows: StepRows,
-    slots: Sequence[Slot],
-    known: Mapping[SlotKey, VersionedResponse],
-) -> list[Slot]:
-    """Return the slots that the engine works on."""
-    missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
-    # An engine begins nothing unless this step needs it, also after a start.
-    return [] if settings.ahead and all(s.step > rows.step for s in missing) else missing
 
 
 def _answered(
@@ -190,11 +171,12 @@ def _answered(
         Request(s.prompt, response_seed(settings, s, len(b.response.tokens)), b.response, s.images)
         for s, b in zip(slots, begun, strict=True)
     ]
+    assert rollout.engine is not None, f"rank {place.rank} does not generate"
     # Each feature is a feed around the others.
-    feed = Feed(requests, rollout.preempted if settings.interruptible else never)
+    feed = Feed(requests, rollout.preempted if settings.trains else never)
     if prompts is not None:
         groups = [slot.group for slot in slots]
-        feed = FromQueue(feed, prompts, groups, rollout.here.at_a_time)
+        feed = FromQueue(feed, prompts, groups, rollout.engine.at_a_time)
     if settings.tagged:
         feed = InFlight(feed, {i for i, slot in enumerate(slots) if slot.step == rows.step})
     if settings.scoring is not None and settings.scoring.ahead is not None:
@@ -202,10 +184,10 @@ def _answered(
         feed = ScoredAhead(feed, place, settings.scoring, slots)
     failures: Sequence[str] = ()
     if settings.environments is None:
-        rollout.here.generate(feed, settings.sampling)
+        rollout.engine.generate(feed, settings.sampling)
     else:
         with closing(_conversations(feed, rollout, settings, slots)) as conversations:
-            rollout.here.generate(conversations, settings.sampling)
+            rollout.engine.generate(conversations, settings.sampling)
         failures = conversations.failures
     # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
     if not all(math.isfinite(sum(response.log_probs)) for response in feed.responses):
@@ -224,7 +206,7 @@ _NOTHING = VersionedResponse(NOT_BEGUN, ())
 def _conversations(
     feed: Feed, rollout: Rollout, settings: GenerateSettings, slots: Sequence[Slot]
 ) -> Conversations:
-    environment = settings.limits.environment
+    environment = settings.config.rollout.environment
     assert settings.environments is not None and environment is not None
     return Conversations(
         feed,

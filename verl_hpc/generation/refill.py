@@ -157,12 +157,8 @@ def _metrics(done: Sequence[_Round], num_mixed: int) -> dict[str, float]:
     """Return metrics of all scored responses, and of the rounds."""
     values = [value for part in done for value in part.scores.values]
     failed = sum(part.scores.num_failed for part in done)
-    extra: dict[str, float] = {}
-    for part in done:
-        for name, mean in (part.scores.extra or {}).items():
-            share = len(part.scores.values) / len(values)
-            extra[name] = extra.get(name, 0.0) + mean * share
-    metrics = Scores(values, failed, extra).metrics if values else {}
+    details = [of_one for part in done for of_one in part.scores.details]
+    metrics = Scores(values, failed, details).metrics if values else {}
     metrics |= _turns([part.turns for part in done], [len(part.samples) for part in done])
     return metrics | {
         "batch/rounds": float(len(done)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.prompt_queue import PromptQueue
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.partial import ResponseId, VersionedResponse
@@ -28,16 +29,13 @@ class Rollout:
     """Control plane of the ranks of this rank's engine."""
     queue: PromptQueue | None = None
     """Prompt queue of rollout.balance: stealing."""
+    kept: KeptResponses | None = None
+    """Finished responses of an interrupted step; None without rollout.on_interrupt: keep."""
     version: int = 0
     """Number of steps that had changed the engines' weights."""
     ahead: Mapping[ResponseId, VersionedResponse] = field(default_factory=dict)
     """Responses that this rank's engine has generated ahead: all of the next step to train, and
     those of later steps in flight."""
-
-    @property
-    def here(self) -> RolloutEngine:
-        assert self.engine is not None, f"rank {self.place.rank} does not generate"
-        return self.engine
 
     def preempted(self) -> bool:
         """Whether any rank of this engine is preempted; its ranks call this together."""

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from verl_hpc.metrics.names import SCORE, SET
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
-from verl_hpc.runtime.control import Control
 from verl_hpc.step.batch import MASK, Columns, Samples, Scores, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
@@ -105,7 +104,7 @@ def score(
         ]
         return settings.scores(answers, rows.step)
 
-    scores = gather_scores(place, positions, place.together(run), len(samples))
+    scores = gather_scores(place, positions, place.control.together(run), len(samples))
     return scores, scores.metrics
 
 
@@ -151,13 +150,15 @@ def gather_scores(
     ordered = [scores[position] for position in range(count)]
     num_failed = sum(score.error is not None for score in ordered)
     if num_failed:
-        reasons = agreed_reasons(place.control, (s.error for s in mine if s.error is not None))
+        reasons = some_reasons(s.error for s in mine if s.error is not None)
+        of_ranks = place.control.gather(reasons)
         if place.leads:
+            reasons = some_reasons(chain.from_iterable(of_ranks))
             _logger.warning(
                 "%d of %d rewards failed and are 0: %s", num_failed, count, "; ".join(reasons)
             )
     details = [score.metrics for score in ordered]
-    return Scores([s.value for s in ordered], num_failed, _means(details), details, listed)
+    return Scores([s.value for s in ordered], num_failed, details, listed)
 
 
 def _gathered(
@@ -203,35 +204,8 @@ def score_rows(positions: Sequence[int], scores: Sequence[Score], names: Sequenc
     return rows
 
 
-def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    by_name: dict[str, list[float]] = {}
-    for of_one in metrics:
-        for name, value in of_one.items():
-            by_name.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in sorted(by_name.items())}
-
-
 def some_reasons(reasons: Iterable[str]) -> list[str]:
     """Return the first few distinct reasons, truncated: thousands of them would send megabytes to
     every rank."""
     different = dict.fromkeys(reason[:_MOST_TEXT] for reason in reasons)
     return list(islice(different, _MOST_REASONS))
-
-
-_Places = dict[str, tuple[int, int]]
-"""(rank, index) of each reason's first occurrence."""
-
-
-def agreed_reasons(control: Control, reasons: Iterable[str]) -> list[str]:
-    """Return the first distinct reasons over all ranks, equal on every rank, which all call
-    this."""
-    mine: _Places = {r: (control.rank, n) for n, r in enumerate(some_reasons(reasons))}
-    first = control.merge(mine, _first)
-    return list(first)
-
-
-def _first(one: _Places, other: _Places) -> _Places:
-    places = dict(other)
-    for reason, place in one.items():
-        places[reason] = min(place, places.get(reason, place))
-    return dict(sorted(places.items(), key=lambda item: item[1])[:_MOST_REASONS])

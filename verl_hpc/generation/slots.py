@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.run import RunConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder, fit_prompt
 from verl_hpc.environments.processes import Environments
-from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.score import ScoreSettings
 from verl_hpc.hf.pictures import ImagePrompt, packed
 from verl_hpc.rollout.protocol import Sampling
@@ -26,37 +25,35 @@ class GenerateSettings:
 
     problems: StepProblems
     encoder: Encoder
-    limits: RolloutConfig
-    """Length limits, and the treatment of overlong prompts."""
+    config: RunConfig
     sampling: Sampling
     num_samples: int
     """Responses per prompt."""
-    seed: int
-    """Seed of the run."""
     purpose: str = "rollout"
     """Part of every response's seed."""
-    kept: KeptResponses | None = None
-    """Finished responses of an interrupted step; None generates all."""
-    interruptible: bool = True
-    """Whether preemption of a rank ends the generation."""
+    trains: bool = True
+    """Whether responses are trained on. If not, preemption of a rank does not end the generation,
+    and a response's seed depends on its row and its number within it, instead of the step."""
     ahead: bool = False
     """Whether responses are generated while another step trains; checkpoints then hold them."""
-    tagged: bool = False
-    """Whether to record the weights' version of each token; responses may then be in flight."""
-    repeatable: bool = False
-    """Whether a response's seed depends on its row and its number within it, instead of the
-    step."""
     environments: Environments | None = None
-    """Environments of `limits.environment`; None for single-turn responses."""
-    steals: bool = False
-    """Whether engines take prompts from the rollout's queue; else each has a fixed share of the
-    slots.
-    """
+    """Environments of rollout.environment; None for single-turn responses."""
     routed_bytes: int = 0
     """Bytes per token of recorded experts (`Architecture.routed_bytes`); 0 records no experts."""
     scoring: ScoreSettings | None = None
     """Settings to score responses in separate processes as they finish; None scores after
     generation."""
+
+    @property
+    def tagged(self) -> bool:
+        """Whether to record the weights' version of each token; responses may then be in flight."""
+        return self.trains and self.ahead
+
+    @property
+    def steals(self) -> bool:
+        """Whether engines take prompts from the rollout's queue; else each has a fixed share of the
+        slots."""
+        return self.trains and self.config.rollout.balance == "stealing"
 
     def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
         """Return settings for one greedy answer to each of other problems, not interruptible."""
@@ -74,12 +71,8 @@ class GenerateSettings:
             sampling=sampling,
             num_samples=num_samples,
             purpose=purpose,
-            kept=None,
-            interruptible=False,
+            trains=False,
             ahead=False,
-            tagged=False,
-            repeatable=True,
-            steals=False,
             routed_bytes=0,
             scoring=None,
         )
@@ -134,7 +127,7 @@ class Slot:
     @property
     def image_bytes(self) -> bytes:
         """Its images as they travel (`hf.pictures.packed`)."""
-        return packed(self.images)
+        return b"" if self.images is None else packed(self.images)
 
     @property
     def key(self) -> SlotKey:
@@ -168,7 +161,8 @@ def _encode(
     """Encode the prompts of `groups`, without dropped ones."""
     wanted = sorted(groups)
     problems = settings.problems.read([rows.rows[g] for g in wanted])
-    limit, policy = settings.limits.max_prompt_tokens, settings.limits.overlong_prompt
+    limits = settings.config.rollout
+    limit, policy = limits.max_prompt_tokens, limits.overlong_prompt
     encoded: dict[int, tuple[Problem, Sequence[int], ImagePrompt | None]] = {}
     for group, problem in zip(wanted, problems, strict=True):
         ids = settings.encoder.prompt(problem)
@@ -182,6 +176,6 @@ def response_seed(settings: GenerateSettings, slot: Slot, length: int) -> int:
     """Return the seed of a response that starts (length 0), or continues after `length` tokens with
     other random numbers."""
     purpose = f"{settings.purpose}+{length}" if length else settings.purpose
-    if settings.repeatable:
-        return seed_of(settings.seed, purpose, slot.row, slot.index % settings.num_samples)
-    return seed_of(settings.seed, purpose, slot.step, slot.index)
+    if settings.trains:
+        return seed_of(settings.config.seed, purpose, slot.step, slot.index)
+    return seed_of(settings.config.seed, purpose, slot.row, slot.index % settings.num_samples)

@@ -1,8 +1,7 @@
 """evaluations/step_000010.jsonl: every answer of an evaluation, with its score.
 
-One line per answer: rows may have different figures, a rank writes its part in little memory, and
-any reader of text, such as data.train, can read it. Ranks write parts, which one of them joins in
-order into the file.
+One line per answer: rows may have different figures, and any reader of text, such as data.train,
+can read it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,10 +19,6 @@ from verl_hpc.runs.records import parse_record
 
 DIRECTORY = "evaluations"
 _NAME = re.compile(r"step_(\d{6,12})\.jsonl")
-_PART = re.compile(r"step_\d{6,12}\.jsonl\.\d{4}-\d{6}|\.step_.+\.new")
-
-Part = tuple[int, int]
-"""Index of the set, and of the group of ranks that answered."""
 
 
 @dataclass(frozen=True)
@@ -64,62 +59,31 @@ def generation_steps(run_directory: Path) -> list[int]:
     return sorted(int(name[1]) for name in map(_NAME.fullmatch, names) if name is not None)
 
 
-def write_part(
-    run_directory: Path, step: int, part: Part, generations: Iterable[Generation]
-) -> None:
-    """Write the answers of one group of ranks. JSON escapes all but ASCII, so that no terminal
-    obeys them.
+def write_generations(run_directory: Path, step: int, lines: Iterable[str]) -> Path:
+    """Write the lines (`line_of`) of an evaluation's answers to its file, replacing an older one.
 
     Raises:
-        OSError: the part cannot be written.
+        OSError: the file cannot be written; an older one then stays.
     """
-    path = _part_of(run_directory, step, part)
+    path = file_of(run_directory, step)
     make_directory(path.parent)
-    replace_file(path, map(line_of, generations)).close()
+    replace_file(path, lines).close()
+    return path
 
 
 def line_of(generation: Generation) -> str:
     """Return an answer as a JSON object and a line break. NaN and infinities, which JSON lacks, are
-    written by name."""
+    written by name; JSON escapes all but ASCII, so that no terminal obeys it."""
     extra = {n: v if math.isfinite(v) else str(v) for n, v in generation.extra.items()}
     return json.dumps({**asdict(generation), "extra": extra}, allow_nan=False) + "\n"
 
 
-def join_parts(run_directory: Path, step: int, parts: Sequence[Part]) -> Path:
-    """Join parts into the step's file, replacing an older one, and remove the parts.
-
-    Raises:
-        OSError: a part is missing, or the file cannot be written; an older file then stays.
-    """
-    path = file_of(run_directory, step)
-    make_directory(path.parent)
-    try:
-        replace_file(path, _lines(_part_of(run_directory, step, part) for part in parts)).close()
-    finally:
-        forget_parts(run_directory)
-    return path
-
-
-def _lines(paths: Iterable[Path]) -> Iterator[str]:
-    for path in paths:
-        with open_regular(path) as file:
-            yield from map(bytes.decode, file)
-
-
-def forget_parts(run_directory: Path) -> None:
-    """Remove parts that an unfinished evaluation has left behind."""
-    for path in _files(run_directory):
-        if _PART.fullmatch(path.name):
-            path.unlink(missing_ok=True)
-
-
 def forget_after(run_directory: Path, last: int) -> None:
-    """Remove the answers of steps after `last`, and parts.
+    """Remove the answers of steps after `last`.
 
     Raises:
         OSError: they cannot be removed.
     """
-    forget_parts(run_directory)
     for step in generation_steps(run_directory):
         if step > last:
             file_of(run_directory, step).unlink()
@@ -152,8 +116,3 @@ def _files(run_directory: Path) -> list[Path]:
         return list((run_directory / DIRECTORY).iterdir())
     except OSError:
         return []
-
-
-def _part_of(run_directory: Path, step: int, part: Part) -> Path:
-    path = file_of(run_directory, step)
-    return path.with_name(f"{path.name}.{part[0]:04d}-{part[1]:06d}")

@@ -6,6 +6,7 @@ columns are unpadded; which group of ranks has which sample is one of the facts.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -170,18 +171,19 @@ class Scores:
     """Score of each sample, by position."""
     num_failed: int = 0
     """Calls of the reward function that failed and scored 0."""
-    extra: Mapping[str, float] | None = None
-    """Means of further numbers that the reward function returned."""
     details: Sequence[Mapping[str, float]] = ()
-    """The further numbers of each sample, by position."""
+    """Further numbers that the reward function returned of each sample, by position."""
     per_token: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     """Rewards of a response's tokens by their index, by position, if the reward function returned a
     list. The last token gets the rest of the response's value."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        metrics = spread("critic/score", self.values)
-        metrics |= {f"reward/{name}": value for name, value in (self.extra or {}).items()}
+        metrics, numbers = spread("critic/score", self.values), defaultdict(list)
+        for of_one in self.details:
+            for name, value in of_one.items():
+                numbers[name].append(value)
+        metrics |= {f"reward/{name}": sum(v) / len(v) for name, v in sorted(numbers.items())}
         if self.num_failed:
             metrics["reward/num_failed"] = float(self.num_failed)
         return metrics

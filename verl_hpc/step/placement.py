@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,10 +74,6 @@ class Placement:
         """Control plane of the placement's ranks."""
         assert self._control is not None, f"rank {self.rank} is not in {self.name}"
         return self._control
-
-    def together(self, work: Callable[[], T]) -> T:
-        """Run `work` on every rank; if it fails on one, it fails on all (`Control.together`)."""
-        return self.control.together(work)
 
     def allgather(self, value: T) -> list[T]:
         """Gather the values of all ranks, in rank order."""

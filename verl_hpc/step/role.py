@@ -88,15 +88,20 @@ class Role:
 
 
 class InitialWeights:
-    """Another role's engine, computing with a copy of its initial weights.
+    """Another role's engine, computing with the weights that it began with.
 
-    The copy stays in host memory and is exchanged for each pass: a second model would take device
-    memory for the whole run, an exchange costs two or three copies a step.
+    A copy of them stays in host memory and is exchanged for each pass: a second model would take
+    device memory for the whole run, an exchange costs two or three copies a step.
+
+    Args:
+        engine: the other role's.
+        in_adapters: its adapters started at zero, so that leaving them out gives those weights, and
+            costs neither memory nor copies.
     """
 
-    def __init__(self, engine: TrainingEngine) -> None:
+    def __init__(self, engine: TrainingEngine, in_adapters: bool = False) -> None:
         self._engine = engine
-        self._first = engine.host_copy()
+        self.copy = None if in_adapters else engine.host_copy()
 
     def infer(
         self,
@@ -105,23 +110,6 @@ class InitialWeights:
         wanted: OutputOptions = NOTHING_MORE,
     ) -> list[TokenOutputs]:
         """See `InferenceEngine.infer`; the engine's own weights come back bit for bit."""
-        with self._engine.exchanged(self._first):
-            return self._engine.infer(sequences, temperature, wanted)
-
-
-class WithoutAdapters:
-    """Another role's engine without its adapters, which is the model before training: adapters
-    start at zero, so leaving them out costs no memory and no copies."""
-
-    def __init__(self, engine: TrainingEngine) -> None:
-        self._engine = engine
-
-    def infer(
-        self,
-        sequences: Sequence[torch.Tensor],
-        temperature: float = 1.0,
-        wanted: OutputOptions = NOTHING_MORE,
-    ) -> list[TokenOutputs]:
-        """See `InferenceEngine.infer`."""
-        with self._engine.without_adapters():
-            return self._engine.infer(sequences, temperature, wanted)
+        engine, first = self._engine, self.copy
+        with engine.without_adapters() if first is None else engine.exchanged(first):
+            return engine.infer(sequences, temperature, wanted)

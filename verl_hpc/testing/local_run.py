@@ -127,7 +127,7 @@ def _add_rollout(run: RunContext) -> None:
         run.places[ROLLOUT], engine.shard_map, engine, replica_control=LocalControl()
     )
     if run.config.rollout.on_interrupt == "keep":
-        run.kept = KeptResponses(rollout_key(run.config))
+        run.rollout.kept = KeptResponses(rollout_key(run.config))
     offloads = offloads_of(run.roles.values())
     run.sync = WeightSync(
         run.session, run.roles["actor"], run.rollout, offloads, torch.float32, checksums=True

@@ -31,7 +31,7 @@ from verl_hpc.runtime.session import Session
 from verl_hpc.step.exchange import Communicators
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import open_problems
-from verl_hpc.trainer.build_roles import Builder, add_rollout, build_engines, make_roles
+from verl_hpc.trainer.build_roles import add_rollout, build_engines, make_role
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import fingerprint
 from verl_hpc.trainer.prompt_form import PROMPT_FORM, prompt_form, say_what_is_unused
@@ -43,8 +43,8 @@ _logger = logging.getLogger(__name__)
 
 def build_run(session: Session, config: RunConfig, resumes: bool = False) -> RunContext:
     """Plan a run (`plan_run`) and build its engines."""
-    run, builder = plan_run(session, config, resumes=resumes)
-    build_engines(builder, run, session.enter, resumes)
+    run = plan_run(session, config, resumes=resumes)
+    build_engines(run, session.enter, resumes)
     return run
 
 
@@ -53,7 +53,7 @@ def plan_run(
     config: RunConfig,
     enter: Callable[[str], object] | None = None,
     resumes: bool = False,
-) -> tuple[RunContext, Builder]:
+) -> RunContext:
     """Build everything that a recipe uses, with roles and a rollout that have no engines yet; every
     rank calls it.
 
@@ -63,9 +63,6 @@ def plan_run(
         enter: called with the name of each stage, instead of `session.enter`.
         resumes: `restore` will fill trained roles, which then load no weights unless they have
             adapters or another role shares their first weights.
-
-    Returns:
-        The run, and the builder for `build_engines`.
 
     Raises:
         ConfigError, ModelError, DataError, RewardError: on every rank, if the configuration, a
@@ -109,17 +106,7 @@ def plan_run(
     num_steps = config.num_steps(len(problems.train))
     settings = together(lambda: with_decay_steps(config, settings, num_steps))
     # 3. The fingerprint, compared with a checkpoint's on resuming.
-    frozen = _frozen(settings, weights)
-    bases = _frozen(settings, weights, of_adapters=True)
-    known = fingerprint(
-        session.control,
-        config,
-        first,
-        Path(tokenizer_path),
-        reads_weights=None in [*frozen.values(), *bases.values()] or not resumes,
-        frozen=frozen,
-        bases=bases,
-    )
+    known = fingerprint(session.control, config, weights, Path(tokenizer_path), resumes)
     if form := prompt_form(encoder, problems.train):
         known[PROMPT_FORM] = form
     if leads:
@@ -127,7 +114,6 @@ def plan_run(
     # 4. Placements and roles, without engines.
     controls = Communicators(session.control)
     places = _places(session, layouts, controls, config.seed)
-    builder = Builder(session, config, settings, weights, layouts, places, tokenizer_path)
     run = RunContext(
         session,
         config,
@@ -146,14 +132,16 @@ def plan_run(
         own_files=own_files,
         kl=kl_controller(config.algorithm.kl),
         fingerprint=known,
+        weights=weights,
+        tokenizer_path=tokenizer_path,
     )
     if any(role.parallel.engine == "megatron" for role in config.role_settings.values()):
         _say_what_is_slow(session, config.model)
-    run.roles = make_roles(builder)
+    run.roles = {name: make_role(run, role) for name, role in settings.items()}
     if config.generates:
-        add_rollout(builder, run)
+        add_rollout(run)
     run.tasks = open_tasks(run)
-    return run, builder
+    return run
 
 
 def with_decay_steps(
@@ -276,19 +264,6 @@ def _check_bases(
                 f"which {name} and {base} start, so that their frozen weights cannot be in memory "
                 f"once; set lora.share_base: false, here or in roles.{name}.lora"
             )
-
-
-def _frozen(
-    settings: Mapping[str, RoleSettings], weights: Mapping[str, Weights], of_adapters: bool = False
-) -> dict[str, Weights | None]:
-    """Return the weights of roles that are not trained, or (of_adapters) of roles that train
-    adapters; None for the first role's weights."""
-    first = next(iter(settings.values())).model.path
-    return {
-        name: None if role.model.path == first else weights[name]
-        for name, role in settings.items()
-        if (role.lora is not None if of_adapters else not role.trainable)
-    }
 
 
 def _own_files(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.roles import RoleSettings
-from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.factory import build_engine, engine_shard_map
 from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.generation.kept import KeptResponses, rollout_key
@@ -20,57 +17,28 @@ from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.adapters import trained_map
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.live import check_parameters
-from verl_hpc.placement.layouts import ROLLOUT, RunLayouts
+from verl_hpc.placement.layouts import ROLLOUT
 from verl_hpc.rollout.factory import build_rollout, rollout_shard_map
-from verl_hpc.runtime.session import Session
-from verl_hpc.step.placement import Placement
-from verl_hpc.step.role import InitialWeights, Role, WithoutAdapters
+from verl_hpc.step.role import InitialWeights, Role
 from verl_hpc.trainer.adapters import fill_adapters
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fill import fill
 from verl_hpc.trainer.sync import WeightSync, device_to_itself, offloads_of
 
 
-@dataclass(frozen=True)
-class Builder:
-    """Inputs that all parts of building share."""
-
-    session: Session
-    config: RunConfig
-    settings: Mapping[str, RoleSettings]
-    weights: Mapping[str, Weights]
-    """Opened weights by role."""
-    layouts: RunLayouts
-    places: Mapping[str, Placement]
-    tokenizer: str
-    """Directory of the tokenizer."""
-
-    def place(self, name: str) -> Placement:
-        return self.places[self.layouts.pool_of[name]]
-
-
-def make_roles(builder: Builder) -> dict[str, Role]:
-    """Make all roles, without engines."""
-    return {name: _role(builder, settings) for name, settings in builder.settings.items()}
-
-
-def add_rollout(builder: Builder, run: RunContext) -> None:
+def add_rollout(run: RunContext) -> None:
     """Add the rollout role, without an engine; every rank calls it."""
-    config, layouts = builder.config, builder.layouts
-    place = builder.place(ROLLOUT)
-    shard_map = rollout_shard_map(
-        config.rollout, run.arch, layouts.replicas, builder.config.rollout_dtype
-    )
-    index = place.index if place.is_here else len(layouts.replicas)
-    replica = builder.session.control.split(index)
+    config, replicas, control = run.config, run.layouts.replicas, run.session.control
+    place = run.place(ROLLOUT)
+    shard_map = rollout_shard_map(config.rollout, run.arch, replicas, config.rollout_dtype)
+    replica = control.split(place.index if place.is_here else len(replicas))
     run.rollout = Rollout(place, shard_map, None, replica_control=replica)
     if config.rollout.balance == "stealing":
-        control = builder.session.control
         number = _count("verl_hpc/prompt_queues") if control.rank == 0 else None
         name = f"verl_hpc/prompts/{control.broadcast(number)}"
         run.rollout.queue = PromptQueue(name, _count, replica)
     if config.rollout.on_interrupt == "keep":
-        run.kept = KeptResponses(rollout_key(config))
+        run.rollout.kept = KeptResponses(rollout_key(config))
 
 
 def _count(name: str) -> int:
@@ -79,31 +47,30 @@ def _count(name: str) -> int:
     return int(dist.distributed_c10d._get_default_store().add(name, 1)) - 1
 
 
-def build_engines(
-    builder: Builder, run: RunContext, enter: Callable[[str], object], resumes: bool
-) -> None:
+def build_engines(run: RunContext, enter: Callable[[str], object], resumes: bool) -> None:
     """Build the engines with their weights, except for roles that share another's; then the
     rollout's."""
-    shared = {role.shares for role in builder.settings.values() if role.shares}
+    shared = {role.settings.shares for role in run.roles.values()}
     for name, role in run.roles.items():
         if role.settings.shares:
             continue
         enter(f"build {name}")
         base = run.roles[run.layouts.bases[name]] if name in run.layouts.bases else None
-        role.training = builder.session.control.together(partial(_engine, builder, role, base))
+        role.training = run.session.control.together(partial(_engine, run, role, base))
         lora = role.settings.lora
         if lora is not None or not (resumes and role.settings.trainable and name not in shared):
-            _load_weights(builder.session, role, builder.weights[name], base)
+            _load_weights(run, role, base)
         if lora is not None:
-            fill_adapters(builder.session, role, builder.config.seed)
+            fill_adapters(run.session, role, run.config.seed)
     if run.rollout is not None:
-        enter(f"build rollout ({builder.config.rollout.engine})")
-        build_rollout_engine(builder, run, run.rollout)
+        enter(f"build rollout ({run.config.rollout.engine})")
+        build_rollout_engine(run, run.rollout)
     _share_engines(run.roles)
 
 
-def _role(builder: Builder, settings: RoleSettings) -> Role:
-    weights, layout = builder.weights[settings.name], builder.layouts.train[settings.name]
+def make_role(run: RunContext, settings: RoleSettings) -> Role:
+    """Make a role, without an engine."""
+    weights, layout = run.weights[settings.name], run.layouts.train[settings.name]
     arch, head = weights.arch, settings.head
     shard_map = engine_shard_map(
         arch,
@@ -116,11 +83,11 @@ def _role(builder: Builder, settings: RoleSettings) -> Role:
     trained = trained_map(arch, shard_map, head, settings.lora)
     # What is trained here learns to score the last token.
     pad = None if settings.trainable else weights.pad_token
-    place = builder.place(settings.name)
+    place = run.place(settings.name)
     return Role(settings.name, settings, place, arch, layout, shard_map, trained, pad_token=pad)
 
 
-def _engine(builder: Builder, role: Role, base: Role | None) -> TrainingEngine | None:
+def _engine(run: RunContext, role: Role, base: Role | None) -> TrainingEngine | None:
     """Build a role's engine with zero weights, except those shared with `base`; None on ranks
     outside the role's placement."""
     settings = role.settings
@@ -133,15 +100,16 @@ def _engine(builder: Builder, role: Role, base: Role | None) -> TrainingEngine |
         settings.parallel,
         head=settings.head,
         optimizer=settings.optimizer,
-        max_tokens=builder.config.batch.max_tokens_per_micro_batch,
+        max_tokens=run.config.batch.max_tokens_per_micro_batch,
         name=role.name,
         lora=settings.lora,
         base=base.training if base is not None else None,
     )
 
 
-def _load_weights(session: Session, role: Role, weights: Weights, base: Role | None) -> None:
+def _load_weights(run: RunContext, role: Role, base: Role | None) -> None:
     """Load from files all weights not shared with `base`; every rank takes part."""
+    weights = run.weights[role.name]
     # A new value head has no source to come from; it starts at zero.
     there = weights.shard_map.tensors
     new = HEAD_TENSORS.get(role.settings.head)
@@ -150,13 +118,13 @@ def _load_weights(session: Session, role: Role, weights: Weights, base: Role | N
         names = [n for n in names if n in role.trained_map.tensors or n not in base.frozen]
     engine, target = role.training, role.shard_map.restricted_to(names)
     held = engine.weights if engine else {}
-    fill(session, weights.shard_map, weights.reader, target, held)
+    fill(run.session, weights.shard_map, weights.reader, target, held)
     if engine is not None:
         engine.weights_changed()
 
 
-def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) -> None:
-    session, config = builder.session, builder.config
+def build_rollout_engine(run: RunContext, rollout: Rollout) -> None:
+    session, config = run.session, run.config
     offloads = offloads_of(run.roles.values()) if rollout.place.is_here else ()
     longest = {"max_response_tokens": config.longest_response}
     with device_to_itself(offloads):
@@ -164,11 +132,11 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
             lambda: build_rollout(
                 session.world,
                 run.arch,
-                str(builder.weights["actor"].hf_directory),
-                builder.tokenizer,
-                builder.layouts.replicas,
+                str(run.weights["actor"].hf_directory),
+                run.tokenizer_path,
+                run.layouts.replicas,
                 config.rollout.model_copy(update=longest),
-                builder.config.rollout_dtype,
+                config.rollout_dtype,
                 keeps_experts=config.replays_experts,
                 constraints=config.constraints,
             )
@@ -187,7 +155,7 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
         run.roles["actor"],
         rollout,
         offloads,
-        getattr(torch, builder.config.rollout_dtype),
+        getattr(torch, config.rollout_dtype),
         config.rollout.verify.checksums,
     )
 
@@ -200,5 +168,4 @@ def _share_engines(roles: Mapping[str, Role]) -> None:
         if owner is None:
             continue
         lora = roles[role.settings.shares or ""].settings.lora
-        keeps = lora is None or lora.path is not None
-        role.shared = InitialWeights(owner) if keeps else WithoutAdapters(owner)
+        role.shared = InitialWeights(owner, in_adapters=lora is not None and lora.path is None)

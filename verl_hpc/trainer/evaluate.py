@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from verl_hpc.algorithms.pass_at_k import ks_up_to, pass_at_k
-from verl_hpc.generation.answers import stop_reason
 from verl_hpc.generation.conversation import STEPS_FAILED
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.score import by_prompt, score
 from verl_hpc.generation.slots import EvaluationSet
-from verl_hpc.metrics.generations import Generation, Part, forget_parts, join_parts, write_part
+from verl_hpc.metrics.generations import Generation, line_of, write_generations
 from verl_hpc.metrics.names import RIGHT
 from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.step.batch import TOKENS, Columns, Samples, Scores, StepRows
 from verl_hpc.step.operators.assign import count_dropped
-from verl_hpc.step.problems import StepProblems
+from verl_hpc.step.placement import Placement
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.look import answer_samples
+from verl_hpc.trainer.look import answer_samples, texts_of
 from verl_hpc.trainer.recipe import Recipe
 
 _logger = logging.getLogger(__name__)
@@ -38,10 +37,10 @@ def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleG
     """
     rollout, sets = run.rollout, run.settings.evaluation_sets
     assert rollout is not None
-    saved = SavedGenerations(run, step) if run.config.evaluation.save_generations else None
-    answered = [_answer(run, step, held_out, saved) for held_out in sets if rollout.place.is_here]
-    if saved is not None and rollout.place.is_here:
-        saved.finish()
+    lines: list[Sequence[str]] = []
+    answered = [_answer(run, step, held_out, lines) for held_out in sets if rollout.place.is_here]
+    if run.config.evaluation.save_generations and rollout.place.is_here:
+        _save(run, rollout.place, step, lines)
     if not rollout.place.is_world:
         answered = run.session.control.broadcast(answered, root=rollout.place.ranks[0])
     names = [held_out.name for held_out in sets] if run.config.evaluation.sets else [""]
@@ -63,9 +62,10 @@ def evaluate_by(flow: Recipe, run: RunContext, step: int) -> dict[str, float]:
 
 
 def _answer(
-    run: RunContext, step: int, held_out: EvaluationSet, saved: SavedGenerations | None
+    run: RunContext, step: int, held_out: EvaluationSet, lines: list[Sequence[str]]
 ) -> tuple[dict[str, float], list[SampleGroup]]:
-    """Return a set's metrics, and some answers on the first generating rank."""
+    """Return a set's metrics, and some answers on the first generating rank; add this rank's
+    answers to `lines`, if they are saved."""
     rollout = run.rollout
     assert rollout is not None
     place, limit = rollout.place, run.config.rollout.max_prompt_tokens
@@ -73,8 +73,8 @@ def _answer(
     (samples, sequences), turns = generate(place, rollout, held_out.generate, rows)
     count_dropped(place, limit, samples.samples, held_out.num_prompts, when, held_out.setting)
     scores, _ = score(place, held_out.score, rows, samples, sequences)
-    if saved is not None:
-        saved.add(held_out.name, held_out.score.problems, samples, sequences, scores)
+    if run.config.evaluation.save_generations:
+        lines.append([*_lines_of(run, step, held_out, samples, sequences, scores)])
     answers = list(by_prompt(samples, scores).values())
     groups = []
     if place.leads:
@@ -127,90 +127,47 @@ def metrics_of_sets(found: Mapping[str, Mapping[str, float]]) -> dict[str, float
     return {f"val/{metric}": first[metric] for metric in _OF_FIRST} | named
 
 
-class SavedGenerations:
-    """Writes the answers of one evaluation. All generating ranks call every method.
-
-    If a file cannot be written (full disk, quota) a warning is logged, and the run continues.
-    """
-
-    def __init__(self, run: RunContext, step: int) -> None:
-        assert run.rollout is not None
-        self._run, self._step, self._place = run, step, run.rollout.place
-        self._directory = run.config.run_directory
-        self._parts: list[Part] = []
-        self._num_sets = 0
-        self._failure = ""
-
-    def add(
-        self,
-        name: str,
-        problems: StepProblems,
-        samples: Samples,
-        sequences: Columns,
-        scores: Scores,
-    ) -> None:
-        """Write this group's answers to a set.
-
-        Args:
-            name: the set's name.
-            problems: its rows; a sample's group is the index of its row.
-        """
-        place, number = self._place, self._num_sets
-        self._num_sets += 1
-        self._parts += [(number, group) for group in range(len(place.groups))]
-        if not place.leads_group or self._failure:
-            return
-        generations = self._generations(name, problems, samples, sequences, scores)
-        try:
-            write_part(self._directory, self._step, (number, place.index), generations)
-        except OSError as error:
-            self._failure = f"rank {place.rank}: {error}"
-
-    def finish(self) -> None:
-        """Join the parts to the final file once every rank has written its own."""
-        failures = [failure for failure in self._place.allgather(self._failure) if failure]
-        if not self._place.leads:
-            return
-        try:
-            if not failures:
-                join_parts(self._directory, self._step, self._parts)
-                return
-            forget_parts(self._directory)
-        except OSError as error:
-            failures.append(str(error))
-        _logger.warning(
-            "the answers of the evaluation of step %s are not saved: %s", self._step, failures[0]
+def _lines_of(
+    run: RunContext,
+    step: int,
+    held_out: EvaluationSet,
+    samples: Samples,
+    sequences: Columns,
+    scores: Scores,
+) -> Iterator[str]:
+    """Yield the answers that this rank's engine generated to a set, as lines of a file."""
+    numbers, problems = numbers_of(samples), held_out.score.problems
+    problems.read(sorted({samples.samples[p].group for p in sequences.positions}))  # all at once
+    for position, tokens in zip(sequences.positions, sequences[TOKENS], strict=True):
+        sample = samples.samples[position]
+        texts = texts_of(run, problems, sample.group, sample, tokens)
+        generation = Generation(
+            step=step,
+            set=held_out.name,
+            row=sample.group,
+            sample=numbers[position],
+            response=texts.pop("text"),
+            num_tokens=sample.response_length,
+            score=scores.values[position],
+            extra=scores.details[position],
+            **texts,
         )
+        yield line_of(generation)
 
-    def _generations(
-        self,
-        name: str,
-        problems: StepProblems,
-        samples: Samples,
-        sequences: Columns,
-        scores: Scores,
-    ) -> Iterator[Generation]:
-        decode, numbers = self._run.tokenizer.decode, numbers_of(samples)
-        stop = self._run.config.rollout.stop
-        rows = sorted({samples.samples[position].group for position in sequences.positions})
-        truths = {row: p.ground_truth for row, p in zip(rows, problems.read(rows), strict=True)}
-        for position, tokens in zip(sequences.positions, sequences[TOKENS], strict=True):
-            sample = samples.samples[position]
-            answer = tokens[sample.prompt_length :].tolist()
-            yield Generation(
-                step=self._step,
-                set=name,
-                row=sample.group,
-                sample=numbers[position],
-                prompt=str(decode(tokens[: sample.prompt_length].tolist())),
-                ground_truth=str(truths[sample.group]),
-                response=str(decode(answer)),
-                num_tokens=sample.response_length,
-                truncated=sample.truncated,
-                score=scores.values[position],
-                extra=scores.details[position],
-                stop_reason=stop_reason(self._run.tokenizer, answer, sample.truncated, stop),
-            )
+
+def _save(run: RunContext, place: Placement, step: int, lines: Sequence[Sequence[str]]) -> None:
+    """Write the answers of all engines, given by set; all generating ranks call it.
+
+    If the file cannot be written (full disk, quota) a warning is logged, and the run continues.
+    """
+    of_ranks = place.control.gather(lines if place.leads_group else [()] * len(lines))
+    if not place.leads:
+        return
+    in_order = chain.from_iterable(chain.from_iterable(zip(*of_ranks, strict=True)))
+    try:
+        write_generations(run.config.run_directory, step, in_order)
+    except OSError as error:
+        _logger.warning("the answers of the evaluation of step %s are not saved: %s", step, error)
 
 
 def numbers_of(samples: Samples) -> list[int]:

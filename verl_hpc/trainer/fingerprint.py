@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.checkpoint.weights import Weights
-from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.config.data import SourceConfig
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.config.lora import LoraConfig
@@ -74,12 +73,9 @@ _TOKENIZER_FILES = (
 def fingerprint(
     control: Control,
     config: RunConfig,
-    model: Weights,
+    weights: Mapping[str, Weights],
     tokenizer: Path,
-    *,
-    reads_weights: bool,
-    frozen: Mapping[str, Weights | None] | None = None,
-    bases: Mapping[str, Weights | None] | None = None,
+    resumes: bool,
 ) -> dict[str, str]:
     """Return by name what may not change unnoticed when a run is resumed; equal on every rank.
 
@@ -88,17 +84,18 @@ def fingerprint(
     Args:
         control: control plane of all ranks, which call this together; the first reads the files.
         config: the run's configuration.
-        model: weights that the run starts from.
+        weights: weights that roles start from, by role.
         tokenizer: directory of the tokenizer.
-        reads_weights: False leaves the weights out.
-        frozen: weights of untrained roles, by role; None for one that uses `model`.
-        bases: likewise for roles whose adapters are trained.
+        resumes: leave out the first weights where nothing uses them any more: reading is slow.
 
     Raises:
         DataError, CheckpointError: on every rank, if a file cannot be read.
     """
-
-    data, sets = config.data, config.evaluation_sets
+    data, sets, roles = config.data, config.evaluation_sets, config.role_settings
+    first = next(iter(roles.values()))
+    # Roles that compute with what they started from: untrained ones, and those with adapters.
+    fixed = {n: role for n, role in roles.items() if role.lora or not role.trainable}
+    of_first = [name for name, role in fixed.items() if role.model.path == first.model.path]
     # Which rows of train are left depends on evaluation where those of both are dropped.
     dropped = [sets[name].source for name in sorted(sets)] if data.overlap == "drop" else []
 
@@ -112,7 +109,7 @@ def fingerprint(
             "data.chat_template_kwargs": json.dumps(data.chat_template_kwargs, sort_keys=True),
             "data.system_prompt": json.dumps(data.system_prompt),
             "data.train_on": data.train_on,
-            **_of_architecture(model.arch),
+            **_of_architecture(weights[first.name].arch),
             "tokenizer": _of_tokenizer(tokenizer),
             **_of_revisions(config),
         }
@@ -123,8 +120,9 @@ def fingerprint(
             known[RECIPE_FILE] = of_file(Path(file)).hex()[:8]
         if config.tasks:
             known |= _of_tasks(config, dropped)
-        trained = [name for name, role in config.role_settings.items() if role.trainable]
+        trained = {name for name, role in roles.items() if role.trainable}
         known[TRAINED] = ", ".join(sorted(trained))
+        known[FROZEN] = ", ".join(sorted(roles.keys() - trained - {REFERENCE})) or "none"
         for setting, text in ALGORITHM_FILES.items():
             name = getattr(config.algorithm, setting).name
             if is_own(name):
@@ -134,14 +132,13 @@ def fingerprint(
             known[ENVIRONMENT] = _of_environment(config.rollout.environment)
         if config.evaluation.wanted:
             known[EVALUATION] = _of_evaluation(config)
-        # Reading weights is slow, so callers leave it out where nothing uses the first weights.
-        if reads_weights:
-            known[FIRST_WEIGHTS] = model.fingerprint()
-        known[FROZEN] = ", ".join(sorted({*(frozen or {})} - {REFERENCE})) or "none"
-        for name in bases or {}:
-            known[f"lora of {name}"] = _of_adapters(config.role_settings[name].lora)
-        for name, weights in {**(frozen or {}), **(bases or {})}.items():
-            known[f"roles.{name}.path"] = weights.fingerprint() if weights else SAME_AS_FIRST
+        if of_first or not resumes:
+            known[FIRST_WEIGHTS] = weights[first.name].fingerprint()
+        for name, role in fixed.items():
+            if role.lora is not None:
+                known[f"lora of {name}"] = _of_adapters(role.lora)
+            same = name in of_first
+            known[f"roles.{name}.path"] = SAME_AS_FIRST if same else weights[name].fingerprint()
         return known
 
     return control.broadcast(control.together(read if control.rank == 0 else dict))
@@ -153,19 +150,14 @@ def _of_tasks(config: RunConfig, dropped: Sequence[SourceConfig]) -> dict[str, s
     recipes = (f"{name}: {task.recipe}" for name, task in tasks.items())
     data = (fingerprint_of_data(task.data.train, *dropped) for task in tasks.values())
     told = [
-        [_of_reward(task.reward), *map(_function, _names_of(task.algorithm))]
-        for task in tasks.values()
+        [_of_reward(t.reward), *(_function(getattr(t.algorithm, n).name) for n in ALGORITHM_FILES)]
+        for t in tasks.values()
     ]
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     return {"recipe": ", ".join(recipes), "data.train": ", ".join(data), TASKS: digest[:8]}
 
 
-def _names_of(algorithm: AlgorithmConfig) -> list[str]:
-    return [getattr(algorithm, setting).name for setting in ALGORITHM_FILES]
-
-
-def _of_adapters(lora: LoraConfig | None) -> str:
-    assert lora is not None
+def _of_adapters(lora: LoraConfig) -> str:
     return f"rank {lora.rank}, alpha {lora.alpha:g}, {', '.join(sorted(lora.targets)) or 'all'}"
 
 

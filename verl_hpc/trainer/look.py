@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
+
 from verl_hpc.generation.answers import stop_reason
 from verl_hpc.metrics.samples import MAX_GROUPS, MAX_RESPONSES, SampleGroup, SampleResponse
-from verl_hpc.step.batch import ADVANTAGES, TOKENS, VERSIONS, Columns, Samples, Scores, StepRows
+from verl_hpc.step.batch import (
+    ADVANTAGES,
+    TOKENS,
+    VERSIONS,
+    Columns,
+    Sample,
+    Samples,
+    Scores,
+    StepRows,
+)
 from verl_hpc.step.problems import StepProblems
 from verl_hpc.trainer.context import RunContext
 
@@ -94,22 +105,31 @@ def _add_texts(
 ) -> None:
     """Decode the shown prompts and responses that this rank's engine generated."""
     assert run.rollout is not None
-    decode, stop = run.tokenizer.decode, run.config.rollout.stop
     recorded = sequences.values.get(VERSIONS, [()] * len(sequences.positions))
     for position, tokens, versions in zip(
         sequences.positions, sequences[TOKENS], recorded, strict=True
     ):
-        if position not in part:
-            continue
-        sample = samples.samples[position]
-        (problem,) = problems.read([rows.rows[sample.group]])
-        answer = tokens[sample.prompt_length :].tolist()
-        part[position] |= {
-            "group": sample.group,
-            "prompt": str(decode(tokens[: sample.prompt_length].tolist())),
-            "ground_truth": str(problem.ground_truth),
-            "text": str(decode(answer)),
-            "truncated": sample.truncated,
-            "version": int(versions[0]) if len(versions) else run.rollout.version,
-            "stop_reason": stop_reason(run.tokenizer, answer, sample.truncated, stop),
-        }
+        if position in part:
+            sample = samples.samples[position]
+            part[position] |= texts_of(run, problems, rows.rows[sample.group], sample, tokens)
+            part[position]["group"] = sample.group
+            version = int(versions[0]) if len(versions) else run.rollout.version
+            part[position]["version"] = version
+
+
+def texts_of(
+    run: RunContext, problems: StepProblems, row: int, sample: Sample, tokens: torch.Tensor
+) -> dict[str, Any]:
+    """Return prompt, ground_truth and text of a response, and how it ended (truncated,
+    stop_reason)."""
+    decode, prompt = run.tokenizer.decode, tokens[: sample.prompt_length].tolist()
+    answer = tokens[sample.prompt_length :].tolist()
+    (problem,) = problems.read([row])
+    stop = run.config.rollout.stop
+    return {
+        "prompt": str(decode(prompt)),
+        "ground_truth": str(problem.ground_truth),
+        "text": str(decode(answer)),
+        "truncated": sample.truncated,
+        "stop_reason": stop_reason(run.tokenizer, answer, sample.truncated, stop),
+    }

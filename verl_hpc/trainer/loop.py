@@ -199,13 +199,7 @@ class Loop:
         return metrics
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        begin = time.monotonic()
-        metrics = self._evaluation(step)
-        self.stop.took(evaluation=time.monotonic() - begin)
-        return metrics
-
-    def _evaluation(self, step: int) -> dict[str, float]:
-        self._evaluated = step
+        begin, self._evaluated = time.monotonic(), step
         # The tasks' first recipe stands for the run, but not in an evaluation.
         own = None if self.recipe.of_tasks else self.recipe.evaluation
         metrics = self._weights_to_rollout(step) if own is None or own.generates else {}
@@ -213,10 +207,13 @@ class Loop:
         if own is not None:
             # One of its operators may take the device, and with it the weights, from the engine.
             self._rollout_has = None
-            return metrics | evaluate_by(own, self.run, step)
-        scores, samples = evaluate(self.run, step)
-        self.records.samples(step, "evaluation", samples)
-        return metrics | scores
+            metrics |= evaluate_by(own, self.run, step)
+        else:
+            scores, samples = evaluate(self.run, step)
+            self.records.samples(step, "evaluation", samples)
+            metrics |= scores
+        self.stop.took(evaluation=time.monotonic() - begin)
+        return metrics
 
     def _save(self, progress: Progress) -> None:
         """Start saving the step unless it is saved already; the rollout engine loses its
@@ -242,13 +239,14 @@ class Loop:
     def _keep_responses(self, saved: int) -> None:
         """Save finished responses in the directory of the step whose weights generated them, if it
         exists."""
-        run, step = self.run, checkpoint_root(self.config) / step_name(saved)
-        if run.kept is None or run.rollout is None:
+        rollout, control = self.run.rollout, self.run.session.control
+        step = checkpoint_root(self.config) / step_name(saved)
+        if rollout is None or rollout.kept is None:
             return
-        if run.session.control.broadcast(step.is_dir()):
-            place = run.rollout.place
+        if control.broadcast(step.is_dir()):
+            place = rollout.place
             leads = place.is_here and place.leads_group
-            run.kept.save(run.session.control, step, place.index if leads else 0, leads)
+            rollout.kept.save(control, step, place.index if leads else 0, leads)
 
     def _record(self, step: int, metrics: dict[str, float]) -> None:
         self.records.pause()

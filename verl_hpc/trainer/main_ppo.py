@@ -26,72 +26,43 @@ given, the ranks are those that were started.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from verl_hpc.errors import ConfigError, VerlHpcError
+from verl_hpc.errors import VerlHpcError
 from verl_hpc.migration.translate import migrate, migrate_file
 from verl_hpc.trainer.start import Loaded, run_config, tell_notes
 
-if TYPE_CHECKING:
-    from verl_hpc.runtime.bootstrap import Kind
-
-_OPTIONS = ("--config", "--ranks", "--bootstrap")
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run verl's words; return the exit status: 0 done, 1 a `VerlHpcError`."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or "--help" in words or "-h" in words:
-        print(__doc__)
-        return 0 if words else 2
+    """Run verl's words; return the exit status: 0 done, 1 a `VerlHpcError`, 2 without words."""
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_hpc.trainer.main_ppo",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--ranks", type=int)
+    parser.add_argument("--bootstrap", choices=("mpi", "slurm"), default="mpi")
+    options, keys = parser.parse_known_args(argv)
+    if not keys and options.config is None:
+        parser.print_help()
+        return 2
     try:
-        options, keys = _options(words)
-        return run_config(lambda: _load(options, keys), _bootstrap(options), _ranks(options))
+        return run_config(lambda: _load(options.config, keys), options.bootstrap, options.ranks)
     except VerlHpcError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
 
 
-def _load(options: dict[str, str], keys: Sequence[str]) -> Loaded:
-    file = options.get("--config")
-    migration = migrate(keys) if file is None else migrate_file(Path(file), keys)
+def _load(file: Path | None, keys: Sequence[str]) -> Loaded:
+    migration = migrate(keys) if file is None else migrate_file(file, keys)
     config = migration.config()
     tell_notes(migration)
     return config, migration.ranks
-
-
-def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Separate our options from verl's words."""
-    options: dict[str, str] = {}
-    rest: list[str] = []
-    waiting = iter(words)
-    for word in waiting:
-        name, separator, text = word.partition("=")
-        if name not in _OPTIONS:
-            rest.append(word)
-            continue
-        value = text if separator else next(waiting, "")
-        if not value:
-            raise ConfigError(f"{name}: is given without a value")
-        options[name] = value
-    return options, rest
-
-
-def _ranks(options: dict[str, str]) -> int | None:
-    text = options.get("--ranks")
-    if text is not None and not text.isdecimal():
-        raise ConfigError(f"--ranks {text}: expected a number")
-    return None if text is None else int(text)
-
-
-def _bootstrap(options: dict[str, str]) -> Kind:
-    text = options.get("--bootstrap", "mpi")
-    if text not in ("mpi", "slurm"):
-        raise ConfigError(f"--bootstrap {text}: expected mpi or slurm")
-    return "slurm" if text == "slurm" else "mpi"
 
 
 if __name__ == "__main__":

@@ -200,7 +200,8 @@ class Recipe(DataFlow):
                     "its metrics: `return output, {}`"
                 )
             output, metrics = result
-            metrics = {f"{prefix}{metric}": value for metric, value in metrics.items()}
+            if prefix:
+                metrics = {f"{prefix}{metric}": value for metric, value in metrics.items()}
             twice = sorted({*self.metrics}.intersection(metrics))
             if twice:
                 raise FlowError(

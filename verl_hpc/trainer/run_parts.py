@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_hpc.algorithms.kl import KlController
+from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.algorithm import KlConfig
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.run import RunConfig
@@ -19,7 +20,6 @@ from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.environments.processes import Environments
 from verl_hpc.errors import FlowError
 from verl_hpc.generation.ahead import AsyncScorer
-from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.placement.layouts import RunLayouts
@@ -67,10 +67,12 @@ class RunParts:
     stop: StopFlag | None = None
     lock: RunLock | None = None
     """Lock of the run directory, on rank 0."""
-    kept: KeptResponses | None = None
-    """None if finished responses of an interrupted rollout are dropped."""
     caches: KeptCaches | None = None
     """None if compile caches are not kept after the job."""
+    weights: Mapping[str, Weights] = field(default_factory=dict)
+    """Opened weights that roles start from, by role."""
+    tokenizer_path: str = ""
+    """Directory of the tokenizer."""
     own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
     """`hf_files` of trained roles that have their own model, by role."""
     kl: KlController = field(default_factory=lambda: KlController(0.0))

@@ -66,7 +66,7 @@ class Saves:
             run.sync.to_training()
         components = [component for parts in self._parts for component in parts.components()]
         contents = StepContents(
-            self.state(progress),
+            _state(run, progress),
             self._config,
             run.hf_files,
             generator_states(),
@@ -103,29 +103,6 @@ class Saves:
             if self._run.rank == 0:
                 _logger.warning("continuing without a checkpoint of step %s: %s", step, error)
 
-    def state(self, progress: Progress) -> RunState:
-        """Return the run's small state after a step; every rank calls it."""
-        run = self._run
-        return RunState(
-            step=progress.step,
-            position=progress.position,
-            kl_coefficient=_kl_coefficient(run),
-            optimizers={role.name: _counters(run, role) for role in run.trained},
-            tasks={
-                name: progress.tasks.get(name, TaskState()).model_copy(
-                    update={"kl_coefficient": _kl_coefficient(task)}
-                )
-                for name, task in run.tasks.items()
-            },
-            next_task=progress.next_task,
-            numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
-            template_time=run.encoder.template.time.isoformat(),
-            turn_end=run.encoder.turn_end if run.fingerprint.get(PROMPT_FORM) == CHAT else None,
-            fingerprint=run.fingerprint,
-            ahead=ahead_key(run.config),
-            adapters={role.name: a for role in run.trained if (a := _adapter(role)) is not None},
-        )
-
     @cached_property
     def _config(self) -> str:
         return dump_config(self._run.config) if self._run.rank == 0 else ""
@@ -142,6 +119,29 @@ class Saves:
             prune(root, self._run.config.checkpoint.keep, step)
         except OSError as error:
             _logger.warning("old steps below %s stay: %s", root, error)
+
+
+def _state(run: RunContext, progress: Progress) -> RunState:
+    """Return the run's small state after a step; every rank calls it."""
+    return RunState(
+        step=progress.step,
+        position=progress.position,
+        kl_coefficient=_kl_coefficient(run),
+        optimizers={role.name: _counters(run, role) for role in run.trained},
+        tasks={
+            name: progress.tasks.get(name, TaskState()).model_copy(
+                update={"kl_coefficient": _kl_coefficient(task)}
+            )
+            for name, task in run.tasks.items()
+        },
+        next_task=progress.next_task,
+        numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
+        template_time=run.encoder.template.time.isoformat(),
+        turn_end=run.encoder.turn_end if run.fingerprint.get(PROMPT_FORM) == CHAT else None,
+        fingerprint=run.fingerprint,
+        ahead=ahead_key(run.config),
+        adapters={role.name: a for role in run.trained if (a := _adapter(role)) is not None},
+    )
 
 
 def save(run: RunContext, progress: Progress) -> Path:
@@ -173,10 +173,9 @@ def save_parts(
     kept = parts if optimizer else parts[::2]
     contents = StepContents(hf_files=run.hf_files, own_files=run.own_files)
     if state:
-        whole = Saves(run)
         contents = replace(
             contents,
-            state=whole.state(progress),
+            state=_state(run, progress),
             config=dump_config(run.config),
             rank_arrays=generator_states(),
             ahead=made_ahead(run, progress.step),

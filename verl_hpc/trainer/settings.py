@@ -10,13 +10,13 @@ from pydantic import ValidationError
 
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.aggregation import Mode
-from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
 from verl_hpc.config.explain import explain
+from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
-from verl_hpc.generation.choose import ChooseSettings, SelectSettings, ShapeSettings
+from verl_hpc.generation.choose import correction_of, leaves_out_cut
 from verl_hpc.generation.refill import RefillSettings
 from verl_hpc.generation.score import ScoreSettings
 from verl_hpc.generation.slots import EvaluationSet, GenerateSettings
@@ -29,13 +29,10 @@ from verl_hpc.step.operators.assign import AssignSettings
 from verl_hpc.step.operators.examples import ExampleSettings
 from verl_hpc.step.operators.infer import OldLogProbsSettings
 from verl_hpc.step.operators.kl import KlSettings
-from verl_hpc.step.operators.labelled import LabelledSettings
-from verl_hpc.step.operators.mismatch import MismatchSettings
 from verl_hpc.step.operators.optimise import OptimiseSettings
 from verl_hpc.step.operators.pairs import PairSettings
-from verl_hpc.step.operators.process_reward import ProcessRewardSettings
 from verl_hpc.step.operators.smooth import SmoothSettings
-from verl_hpc.step.operators.update import PolicySettings, ValueSettings
+from verl_hpc.step.operators.update import PolicySettings
 from verl_hpc.step.problems import StepProblems, setting_of
 from verl_hpc.trainer.run_parts import RunParts
 
@@ -118,15 +115,11 @@ class Settings:
         return GenerateSettings(
             self.problems,
             self._run.encoder,
-            config.rollout,
+            config,
             self._sampling,
             config.rollout.num_samples,
-            config.seed,
-            kept=self._run.kept,
             ahead=config.rollout.staleness > 0,
-            tagged=config.rollout.staleness > 0,
             environments=self._run.environments,
-            steals=config.rollout.balance == "stealing",
             routed_bytes=self._run.arch.routed_bytes if config.replays_experts else 0,
             scoring=self.score if self._scores_ahead else None,
         )
@@ -151,16 +144,12 @@ class Settings:
     def assign(self) -> AssignSettings:
         places = self._run.places.values()
         return AssignSettings(
+            self._config,
             {p.name: len(p.groups) for p in places if p.name != "rollout"},
             max(
                 [role.arch.hidden_size for role in self._run.roles.values()],
                 default=self._run.arch.hidden_size,
             ),
-            self._config.batch.mini_batches,
-            self._config.rollout.max_prompt_tokens,
-            self._config.batch.shuffle_mini_batches,
-            self._config.batch.update_epochs,
-            self._config.seed,
             # Transformer Engine's layers share none.
             shares_prompts=self._run.session.world.device == "cpu",
             data_set=self._run.problems.setting,
@@ -168,8 +157,7 @@ class Settings:
 
     @property
     def examples(self) -> ExampleSettings:
-        config = self._config
-        return ExampleSettings(self.problems, self._run.encoder, config.rollout, self.assign)
+        return ExampleSettings(self.problems, self._run.encoder, self.assign)
 
     @property
     def pairs(self) -> ExampleSettings:
@@ -180,7 +168,7 @@ class Settings:
     def evaluation_pairs(self) -> ExampleSettings:
         """Settings of pairs of the evaluation data."""
         held_out = self.evaluation_problems
-        assign = replace(self.assign, mini_batches=1, data_set="data.evaluation")
+        assign = replace(self.assign, data_set="data.evaluation")
         return replace(self.pairs, problems=held_out, assign=assign)
 
     @property
@@ -196,21 +184,15 @@ class Settings:
         smoothing = self._config.reward.smoothing
         if smoothing is None:
             return None
-        names = ("mean", "square", "weight")
-        numbers = (self._run.number(f"reward.smoothing.{name}", 0.0, "actor") for name in names)
-        return SmoothSettings(smoothing, *numbers)
+        averages = {
+            name: self._run.number(f"reward.smoothing.{name}", 0.0, "actor")
+            for name in ("mean", "square", "weight")
+        }
+        return SmoothSettings(smoothing, averages)
 
     @property
     def old_log_probs(self) -> OldLogProbsSettings:
-        config = self._config
-        return OldLogProbsSettings(
-            self.temperature,
-            bool(config.rollout.filters),
-            config.algorithm.old_log_probs == "rollout",
-            MismatchSettings.from_config(config),
-            keeps_entropy=config.algorithm.top_entropy < 1,
-            sum_p_squared="sum_p_squared" in self.advantage.needs,
-        )
+        return OldLogProbsSettings(self._config, "sum_p_squared" in self.advantage.needs)
 
     @cached_property
     def advantage(self) -> Advantage:
@@ -252,44 +234,24 @@ class Settings:
         return PairSettings(self.preference, self.steps(1.0))
 
     @property
-    def labelled_loss(self) -> LabelledSettings:
-        return LabelledSettings(self._config.algorithm.kto, self.steps(1.0))
-
-    @property
-    def choose(self) -> ChooseSettings | None:
+    def choose(self) -> RunConfig | None:
         """Choice of tokens; None if all sampled tokens are trained on with equal weight."""
-        algorithm = self._config.algorithm
-        overlong = algorithm.overlong
-        settings = ChooseSettings(
-            self.correction,
-            overlong is not None and overlong.leave_out,
-            algorithm.drop_equal_groups,
-        )
-        chooses = settings.correction or settings.drops_cut or settings.drops_equal_groups
-        return settings if chooses else None
+        config = self._config
+        drops = config.algorithm.drop_equal_groups or leaves_out_cut(config)
+        return config if drops or correction_of(config) else None
 
     @property
-    def correction(self) -> CorrectionConfig | None:
-        """algorithm.correction, or its defaults if rollout.verify.on_mismatch needs one."""
-        corrects = self._config.rollout.verify.on_mismatch == "correct"
-        return self._config.algorithm.correction or (CorrectionConfig() if corrects else None)
-
-    @property
-    def select(self) -> SelectSettings | None:
+    def select(self) -> PolicySettings | None:
         """Selection of tokens by entropy or the loss; None if the loss treats all tokens
         equally."""
-        top = self._config.algorithm.top_entropy
-        if top == 1 and not self.loss.selects:
-            return None
-        return SelectSettings(self.loss, top, self._config.seed)
+        selects = self._config.algorithm.top_entropy < 1 or self.loss.selects
+        return self.policy if selects else None
 
     @property
-    def shape(self) -> ShapeSettings | None:
+    def shape(self) -> RunConfig | None:
         """Penalty on long responses; None without one."""
         overlong = self._config.algorithm.overlong
-        if overlong is None or not overlong.buffer:
-            return None
-        return ShapeSettings(overlong, self._config.rollout.max_response_tokens)
+        return self._config if overlong is not None and overlong.buffer else None
 
     @property
     def kl(self) -> KlSettings:
@@ -298,25 +260,20 @@ class Settings:
     def steps(self, temperature: float, aggregation: Mode = "token-mean") -> OptimiseSettings:
         """Return the settings of optimizer steps; `aggregation` is the default if none is
         configured."""
-        algorithm = self._config.algorithm
-        return OptimiseSettings(
-            self._config.batch.update_epochs,
-            algorithm.aggregation or aggregation,
-            algorithm.loss_scale or self._config.rollout.max_response_tokens,
-            temperature,
-        )
+        config = self._config
+        chosen = config.algorithm.aggregation or aggregation
+        return OptimiseSettings(config, config.batch.update_epochs, chosen, temperature)
 
     @property
     def policy(self) -> PolicySettings:
         steps = self.steps(self.temperature, self.loss.aggregation)
-        return PolicySettings(self._config.algorithm, self.loss, steps, self.old_log_probs)
+        return PolicySettings(self.loss, steps)
 
     @property
-    def prm(self) -> ProcessRewardSettings:
+    def prm(self) -> OptimiseSettings:
         """Process reward model, with one pass over a batch as in verl's recipe/prime."""
-        steps = replace(self.steps(1.0), update_epochs=1)
-        return ProcessRewardSettings(self._config.algorithm.prm.beta, steps)
+        return replace(self.steps(1.0), update_epochs=1)
 
     @property
-    def value(self) -> ValueSettings:
-        return ValueSettings(self._config.critic.value_clip, self.steps(1.0))
+    def value(self) -> OptimiseSettings:
+        return self.steps(1.0)

@@ -145,8 +145,8 @@ def load_step_directory(run: RunContext, path: Path) -> Progress:
     run.fingerprint = {**state.fingerprint, **now}
     same_data = not differs.intersection(DATA)
     take_up(run, step, same_data)
-    if run.kept is not None:
-        run.kept.load(control, path)
+    if run.rollout is not None and run.rollout.kept is not None:
+        run.rollout.kept.load(control, path)
     tasks = dict(state.tasks)
     if not same_data:
         tasks = {n: s.model_copy(update={"position": Position()}) for n, s in tasks.items()}

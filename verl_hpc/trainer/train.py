@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.regular_file import replace_text
@@ -48,6 +49,8 @@ from verl_hpc.trainer.state import START, Progress, has_steps
 
 _logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 def train(session: Session, config: RunConfig, signals: Signals | None = None) -> Result:
     """Run a configuration to its end, resuming from its newest checkpoint; every rank calls it.
@@ -69,8 +72,9 @@ def train(session: Session, config: RunConfig, signals: Signals | None = None) -
     """
     signals = signals or Signals()
     signals.listen()
-    asked = _with_models(session, config)
-    config = as_files(_with_files(session, asked))
+    # Names on a hub become directories, and directories and globs of data sets their files.
+    asked = put_settings(config, _found(session, lambda: found_models(config)))
+    config = as_files(put_settings(asked, _found(session, lambda: found_files(asked))))
     with _run_directory(session, config) as lock:
         _write_rows(session, asked)
         life = session.control.together(lambda: _begin_life(session, config))
@@ -79,20 +83,11 @@ def train(session: Session, config: RunConfig, signals: Signals | None = None) -
             return _train(session, config, signals, lock, heartbeat, life)
 
 
-def _with_models(session: Session, config: RunConfig) -> RunConfig:
-    """Replace names on a hub by directories. One rank resolves them: a branch may move at any time,
-    and nodes may see that at different times."""
-    control = session.control
-    found = control.together(lambda: found_models(config) if session.world.rank == 0 else {})
-    return put_settings(config, control.broadcast(found))
-
-
-def _with_files(session: Session, config: RunConfig) -> RunConfig:
-    """Replace directories and globs of data sets by their files, as one rank lists them: others may
-    see a file that is being written at another time."""
-    control = session.control
-    found = control.together(lambda: found_files(config) if session.world.rank == 0 else {})
-    return put_settings(config, control.broadcast(found))
+def _found(session: Session, find: Callable[[], T]) -> T:
+    """Return on all ranks what the first one finds: others may see a branch or a directory that
+    changes at another time."""
+    control, leads = session.control, session.world.rank == 0
+    return control.broadcast(control.together(lambda: find() if leads else None))
 
 
 def _write_rows(session: Session, config: RunConfig) -> None:
@@ -120,7 +115,7 @@ def _train(
     resumes = has_steps(session, config)
     timeout_s = config.reward.import_timeout_s
     find = session.control.together(lambda: find_recipe(config.recipe, timeout_s))
-    run, builder = plan_run(session, config, enter, resumes)
+    run = plan_run(session, config, enter, resumes)
     if heartbeat is not None:
         heartbeat.expect(run.num_steps)
     # What is wrong with a recipe is found before engines take their time.
@@ -131,7 +126,7 @@ def _train(
         message = run.caches.unpack()
         if leads:
             announce(message, config.metrics.terminal)
-    build_engines(builder, run, enter, resumes)
+    build_engines(run, enter, resumes)
     if heartbeat is not None:
         heartbeat.place(placements(run))
     run.lock = lock

@@ -45,10 +45,13 @@ class Memory:
 
     def is_that_of(self, other: Memory) -> bool:
         """Whether all windows lie where those of `other` do."""
-        return self.dtypes == other.dtypes and all(
-            mine.keys() == theirs.keys() and all(t.is_set_to(theirs[n]) for n, t in mine.items())
-            for mine, theirs in ((self.source, other.source), (self.target, other.target))
-        )
+        for mine, theirs in ((self.source, other.source), (self.target, other.target)):
+            if mine.keys() != theirs.keys():
+                return False
+            for name, tensor in mine.items():
+                if not tensor.is_set_to(theirs[name]):
+                    return False
+        return self.dtypes == other.dtypes
 
     def in_place(self, found: torch.Tensor, fragment: Fragment) -> bool:
         """Whether a window's bytes lie in memory as they travel."""

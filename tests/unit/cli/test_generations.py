@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from verl_hpc.metrics.generations import Generation, join_parts, write_part
+from verl_hpc.metrics.generations import Generation, line_of, write_generations
 
 ONE = Generation(0, "aime24", 0, 0, "1 + 1?", "2", "it is 2", 5, False, 1.0, {"pred": 2.0})
 
@@ -20,8 +20,7 @@ def run(tmp_path):
             for name in ("aime24", "gsm8k")
             for i in range(8)
         ]
-        write_part(tmp_path, step, (0, 0), generations)
-        join_parts(tmp_path, step, [(0, 0)])
+        write_generations(tmp_path, step, map(line_of, generations))
     return tmp_path
 
 
@@ -53,8 +52,7 @@ def test_answers_are_chosen(run, words, count, prints):
 
 def test_nothing_in_an_answer_reaches_the_terminal(run, prints):
     evil = replace(ONE, response="\x1b[2J\u202e", set="x\x07", extra={"\x1b]0;": 1.0}, step=11)
-    write_part(run, 11, (0, 0), [evil])
-    join_parts(run, 11, [(0, 0)])
+    write_generations(run, 11, [line_of(evil)])
     for words in ([], ["--json"]):
         out = prints("generations", run, *words)
         assert not set("\x1b\u202e\x07") & set(out)

@@ -148,14 +148,14 @@ def test_responses_are_scored_as_they_end_and_asked_for_once():
     asking = settings(problems=problems, scoring=mine)
     seen = []
     engine = rollout()
-    whole = engine.here.generate
+    whole = engine.engine.generate
 
     def watched(*arguments, **rest):
         responses = whole(*arguments, **rest)
         seen.append(len(workers.asked))
         return responses
 
-    engine.here.generate = watched
+    engine.engine.generate = watched
     (samples, columns), _ = generate(PLACE, engine, asking, ROWS)
     assert seen == [len(samples)] == [6]
     responses, _ = score(PLACE, mine, ROWS, samples, columns)

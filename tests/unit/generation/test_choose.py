@@ -5,22 +5,16 @@ from itertools import chain
 import pytest
 import torch
 
+from tests.unit.config.trees import parse
 from tests.unit.step.operators.batches import MASKS, PLACE, column, per_token, samples, sequences
 from tests.unit.trainer.runs import loop, recipe_of, small_run
-from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.losses.clip_cov import ClipCov
 from verl_hpc.algorithms.losses.ppo_clip import PpoClip
-from verl_hpc.algorithms.overlong import OverlongConfig
 from verl_hpc.errors import ConfigError, FlowError
-from verl_hpc.generation.choose import (
-    ChooseSettings,
-    SelectSettings,
-    ShapeSettings,
-    choose_tokens,
-    select_tokens,
-    shape_scores,
-)
+from verl_hpc.generation.choose import choose_tokens, select_tokens, shape_scores
 from verl_hpc.step.batch import Sample, Samples, Scores, StepRows
+from verl_hpc.step.operators.optimise import OptimiseSettings
+from verl_hpc.step.operators.update import PolicySettings
 
 NOTHING = [[0] * len(mask) for mask in MASKS]
 
@@ -34,14 +28,15 @@ def cut(*which):
     return Samples(tuple(rows), found.owners, found.mini_batches)
 
 
-def choose(scores=(1.0, 0.0, 0.5), of=None, **settings):
-    chosen = {"correction": None, "drops_cut": False, "drops_equal_groups": False} | settings
+WITHOUT_CUT = {"leave_out": True}
+
+
+def choose(scores=(1.0, 0.0, 0.5), of=None, **algorithm):
     given = sequences()
     given.values["rollout_log_probs"] = per_token(3)
     old = column(old_log_probs=per_token(4))
-    return choose_tokens(
-        PLACE, ChooseSettings(**chosen), of or samples(), given, old, Scores(list(scores))
-    )
+    config = parse(algorithm=algorithm)
+    return choose_tokens(PLACE, config, of or samples(), given, old, Scores(list(scores)))
 
 
 def lists(rows):
@@ -49,23 +44,23 @@ def lists(rows):
 
 
 def test_responses_that_were_cut():
-    found, metrics = choose(of=cut(1), drops_cut=True)
+    found, metrics = choose(of=cut(1), overlong=WITHOUT_CUT)
     assert lists(found["mask"]) == [MASKS[0], NOTHING[1], MASKS[2]]
     assert metrics == {"batch/samples_left_out": pytest.approx(1 / 3)}
 
 
 def test_prompts_whose_responses_have_one_score():
     """The third response is the only one to its prompt, and equals itself."""
-    found, metrics = choose((0.5, 0.5, 1.0), drops_equal_groups=True)
+    found, metrics = choose((0.5, 0.5, 1.0), drop_equal_groups=True)
     assert lists(found["mask"]) == NOTHING
     assert metrics == {"batch/equal_groups": 1.0, "batch/samples_left_out": 1.0}
-    found, metrics = choose((0.5, 0.25, 1.0), drops_equal_groups=True)
+    found, metrics = choose((0.5, 0.25, 1.0), drop_equal_groups=True)
     assert lists(found["mask"]) == [MASKS[0], MASKS[1], NOTHING[2]]
     assert metrics["batch/equal_groups"] == 0.5
 
 
 def test_weights_are_of_what_is_left():
-    weighed, metrics = choose(of=cut(0), drops_cut=True, correction=CorrectionConfig(upper=1.5))
+    weighed, metrics = choose(of=cut(0), overlong=WITHOUT_CUT, correction={"upper": 1.5})
     expected = [
         [min(float(torch.exp(o - s)), 1.5) * m * (i != 0) for o, s, m in zip(*rows, strict=True)]
         for i, rows in enumerate(zip(per_token(4), per_token(3), MASKS, strict=True))
@@ -80,8 +75,9 @@ def test_weights_are_of_what_is_left():
 def select(loss=None, top=1.0, trained=None, step=1):
     given = column(old_log_probs=per_token(4), entropy=per_token(9))
     columns = sequences(), given, column(advantages=per_token(5)), trained
-    settings, rows = SelectSettings(loss or PpoClip(), top, 0), StepRows(step, [0, 1])
-    return select_tokens(PLACE, settings, rows, samples(), *columns)
+    steps = OptimiseSettings(parse(algorithm__top_entropy=top), 1, "token-mean")
+    settings = PolicySettings(loss or PpoClip(), steps)
+    return select_tokens(PLACE, settings, StepRows(step, [0, 1]), samples(), *columns)
 
 
 def test_tokens_of_the_highest_entropy():
@@ -109,12 +105,13 @@ def test_random_tokens_depend_on_step_and_sample_alone():
 
 
 def test_long_responses_lose_points():
-    settings = ShapeSettings(OverlongConfig(buffer=4, factor=2.0), longest=6)
-    found, metrics = shape_scores(PLACE, settings, samples(), Scores([1.0, 0.0, 0.5]))
+    overlong = {"buffer": 4, "factor": 2.0}
+    config = parse(algorithm__overlong=overlong, rollout__max_response_tokens=6)
+    found, metrics = shape_scores(PLACE, config, samples(), Scores([1.0, 0.0, 0.5]))
     assert found.values == pytest.approx([1.0 - 3 / 4 * 2, 0.0, 0.5 - 2 / 4 * 2])
     assert metrics == {"reward/overlong_penalty": pytest.approx(-(1.5 + 1.0) / 3)}
     listed = Scores([1.0, 0.0, 0.5], per_token={0: {2: 1.0}})
-    found, _ = shape_scores(PLACE, settings, samples(), listed)
+    found, _ = shape_scores(PLACE, config, samples(), listed)
     assert found.per_token == listed.per_token, "the penalty is for the end of the response"
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.unit.config.trees import parse
 from tests.unit.ranks import on_ranks
-from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import DataError, TrainingError
@@ -33,13 +33,14 @@ class Problems:
         return [Problem(row, TEXTS[row]) for row in rows]
 
 
-def settings(**changes):
-    limits = RolloutConfig(
-        max_prompt_tokens=5, max_response_tokens=6, overlong_prompt="drop", temperature=0.8
-    )
-    found = GenerateSettings(
-        Problems(), Encoder(LetterTokenizer()), limits, Sampling.from_config(limits), 2, 11
-    )
+LIMITS = {"max_prompt_tokens": 5, "max_response_tokens": 6, "overlong_prompt": "drop"}
+
+
+def settings(rollout=None, seed=11, **changes):
+    given = LIMITS | {"num_samples": 2, "temperature": 0.8} | (rollout or {})
+    config = parse(seed=seed, rollout=given)
+    sampling = Sampling.from_config(config.rollout)
+    found = GenerateSettings(Problems(), Encoder(LetterTokenizer()), config, sampling, 2)
     return replace(found, **changes)
 
 
@@ -113,13 +114,9 @@ def test_prompts_that_are_too_long_are_dropped_or_refused():
     samples, columns = run(rows)
     assert [s.group for s in samples] == [0, 0, 2, 2]
     assert ([s.index for s in samples], len(columns["tokens"])) == ([0, 1, 4, 5], 4)
-    error, truncate = (
-        settings().limits.model_copy(update={"overlong_prompt": policy})
-        for policy in ("error", "truncate_left")
-    )
     with pytest.raises(DataError, match="max_prompt_tokens"):
-        run(rows, limits=error)
-    _, columns = run(rows, limits=truncate)
+        run(rows, rollout={"overlong_prompt": "error"})
+    _, columns = run(rows, rollout={"overlong_prompt": "truncate_left"})
     assert columns["tokens"][2][:5].tolist() == LetterTokenizer().encode("bcdef")
 
 
@@ -133,13 +130,13 @@ def test_a_preempted_rank_drops_the_step_and_keeps_finished_responses():
     answers = iter([False, False, False, True])
     kept = KeptResponses()
     with pytest.raises(StepDropped):
-        run(some=rollout(wants_to_leave=lambda: next(answers, True)), kept=kept)
+        run(some=rollout(wants_to_leave=lambda: next(answers, True), kept=kept))
     assert sorted(kept.by_slot) == [0, 1, 2]
     # The next start generates the rest, and ends with what an uninterrupted one has.
-    some = rollout(Counted())
-    again = run(some=some, kept=kept)[1]
+    some = rollout(Counted(), kept=kept)
+    again = run(some=some)[1]
     assert some.engine.num_prompts == 3
-    assert same(again, run(kept=KeptResponses())[1])
+    assert same(again, run(some=rollout(kept=KeptResponses()))[1])
 
 
 class Counted(LocalRollout):
@@ -193,7 +190,7 @@ def test_responses_in_flight_continue_under_the_weights_of_then():
 
     def at(rows, version):
         some.version = version
-        (samples, columns), metrics = generate(PLACE, some, settings(ahead=True, tagged=True), rows)
+        (samples, columns), metrics = generate(PLACE, some, settings(ahead=True), rows)
         return samples, columns, metrics
 
     samples, columns, _ = at(replace(first, upcoming=[later]), 2)
@@ -229,7 +226,7 @@ class Idle(LocalRollout):
 def test_what_was_made_ahead_is_not_made_again():
     """A start finds it in a checkpoint, greedy answers too, and nothing begins."""
     some, rows = rollout(Halfway()), StepRows(3, [0, 1], [StepRows(4, [3, 0])])
-    sampled = settings(ahead=True, tagged=True)
+    sampled = settings(ahead=True)
     asked = sampled, sampled.greedily(sampled.problems, "greedy")
     first = [generate(PLACE, some, asked[0], rows)]
     some.engine = LocalRollout()

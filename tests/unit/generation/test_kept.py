@@ -2,6 +2,7 @@ import pytest
 
 from verl_hpc.config.load import load_config
 from verl_hpc.generation.kept import KeptResponses, rollout_key
+from verl_hpc.generation.slots import Slot
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.step.batch import StepRows
 
@@ -35,8 +36,13 @@ def test_settings_of_a_task_count():
 
 def test_only_responses_to_the_same_question_are_taken():
     kept, one, other = KeptResponses(), StepRows(1, [4]), StepRows(2, [4])
-    assert kept.take(one) == {}
+
+    def taken(rows):
+        slots = [Slot(rows.step, i, 0, 4, None, [1]) for i in range(3)]
+        return {key: tagged.response for key, tagged in kept.take(rows, slots).items()}
+
+    assert taken(one) == {}
     kept.remember(one, {2: RESPONSE, 3: RESPONSE})
-    assert (kept.take(one), kept.take(other)) == ({2: RESPONSE, 3: RESPONSE}, {})
+    assert (taken(one), taken(other)) == ({(1, 2): RESPONSE}, {})
     kept.remember(other, {1: RESPONSE})
-    assert kept.take(other) == {1: RESPONSE}
+    assert taken(other) == {(2, 1): RESPONSE}

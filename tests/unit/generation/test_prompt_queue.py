@@ -80,6 +80,9 @@ class Slow(LocalRollout):
         super().generate(Late(feed), sampling)
 
 
+STEALING = {"balance": "stealing"}
+
+
 def test_a_slow_engine_answers_less_and_every_response_is_at_its_slot():
     groups = ((0,), (1,))
     count = counter()
@@ -88,7 +91,7 @@ def test_a_slow_engine_answers_less_and_every_response_is_at_its_slot():
         place = Placement(Pool("rollout", groups), control.rank, control, CPU)
         engine = Slow() if steals and control.rank == 0 else LocalRollout()
         some = rollout(engine, place, queue=PromptQueue("q", count, LocalControl()))
-        (samples, columns), _ = generate(place, some, settings(steals=steals), ROWS)
+        (samples, columns), _ = generate(place, some, settings(STEALING if steals else None), ROWS)
         rows = [row.tolist() for row in columns["tokens"]]
         return samples, dict(zip(columns.positions, rows, strict=True))
 
@@ -113,7 +116,7 @@ def test_what_belongs_to_an_engine_is_not_taken_from_a_queue(changes, words):
 
 
 def test_an_evaluation_has_shares_and_teaches_nothing():
-    asks = settings(steals=True)
+    asks = settings(STEALING)
     asks = asks.answering(asks.problems, "val", Sampling(max_tokens=2), 1)
     some = rollout(queue=PromptQueue("q", counter(), LocalControl()))
     generate(some.place, some, asks, ROWS)

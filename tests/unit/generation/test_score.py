@@ -10,7 +10,7 @@ import torch
 from tests.unit.ranks import on_ranks
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.data.problem import Problem
-from verl_hpc.generation.score import ScoreSettings, agreed_reasons, score
+from verl_hpc.generation.score import ScoreSettings, score
 from verl_hpc.placement.layouts import Pool
 from verl_hpc.rewards.scorer import FunctionScorer
 from verl_hpc.step.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows
@@ -34,6 +34,10 @@ class Remembers(LocalControl):
         # What goes to the next rank.
         self.sent += len(pickle.dumps(combine(value, value)))
         return super().merge(value, combine)
+
+    def gather(self, value):
+        self.sent += len(pickle.dumps(value))
+        return super().gather(value)
 
 
 class Problems:
@@ -85,7 +89,6 @@ def test_failures_are_counted_and_some_reasons_told(caplog):
     )
     assert scores.num_failed == NUM - 1
     assert list(scores.values) == [float(i == 7) for i in range(NUM)]
-    assert scores.extra == {"length": 3.0}
     assert [i for i, own in enumerate(scores.details) if own] == [7], "others lack that number"
     assert metrics == {
         "critic/score/mean": 1 / NUM,
@@ -170,13 +173,3 @@ def test_nothing_more_is_sent_where_no_function_gives_a_list():
     assert sent[1] == sent[0], "zeros are no news"
     assert sent[2] == sent[0] + NUM * (4 + 4 + 8)
     assert found.per_token == {i: {0: 0.5} for i in range(NUM)}
-
-
-def test_reasons_of_many_ranks_are_the_first_of_all():
-    """However the ranks' reasons meet."""
-
-    def work(control):
-        return agreed_reasons(control, [f"reason {control.rank // 2}", "the same everywhere"])
-
-    found = ["reason 0", "the same everywhere", "reason 1"]
-    assert on_ranks(7, work) == [found] * 7

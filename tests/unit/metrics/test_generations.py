@@ -1,4 +1,4 @@
-"""Answers of evaluations: parts, the file that they become, and what a reader makes of it."""
+"""Answers of evaluations: their file, and what a reader makes of it."""
 
 import json
 import math
@@ -12,75 +12,54 @@ from verl_hpc.metrics.generations import (
     file_of,
     forget_after,
     generation_steps,
-    join_parts,
+    line_of,
     read_generations,
-    write_part,
+    write_generations,
 )
 
 ONE = Generation(10, "aime24", 3, 0, "1?", "1", "it is \x1b[31m2 \u202e", 5, True, 0.5, {"pred": 2})
-PARTS = [(0, 0), (0, 1), (1, 0)]
+ALL = [ONE, replace(ONE, sample=1), replace(ONE, row=4), replace(ONE, set="gsm8k")]
 
 
-def parts(directory, step=10):
-    """Write two parts of the first set and one of the second; return all generations."""
-    found = [[ONE, replace(ONE, sample=1)], [replace(ONE, row=4)], [replace(ONE, set="gsm8k")]]
-    for part, generations in zip(PARTS, found, strict=True):
-        write_part(directory, step, part, generations)
-    return [generation for part in found for generation in part]
+def write(directory, step=10, generations=ALL):
+    return write_generations(directory, step, map(line_of, generations))
 
 
 def names(directory):
     return sorted(path.name for path in (directory / "evaluations").iterdir())
 
 
-def test_parts_become_one_file_in_order(tmp_path):
-    written = parts(tmp_path)
-    assert generation_steps(tmp_path) == []
-    assert join_parts(tmp_path, 10, PARTS) == file_of(tmp_path, 10)
+def test_what_is_written_is_read_in_order(tmp_path):
+    assert write(tmp_path) == file_of(tmp_path, 10)
     assert names(tmp_path) == ["step_000010.jsonl"]
-    assert (list(read_generations(tmp_path, 10)), generation_steps(tmp_path)) == (written, [10])
+    assert (list(read_generations(tmp_path, 10)), generation_steps(tmp_path)) == (ALL, [10])
 
 
 def test_a_terminal_obeys_nothing_in_the_file(tmp_path):
-    parts(tmp_path)
-    text = join_parts(tmp_path, 10, PARTS).read_bytes()
+    text = write(tmp_path).read_bytes()
     assert all(byte >= 32 or byte == 10 for byte in text)
     assert text.isascii()
 
 
 def test_figures_that_are_no_numbers_of_json_survive(tmp_path):
-    write_part(tmp_path, 1, (0, 0), [replace(ONE, extra={"a": math.inf, "b": math.nan})])
-    line = join_parts(tmp_path, 1, [(0, 0)]).read_text()
+    line = write(tmp_path, 1, [replace(ONE, extra={"a": math.inf, "b": math.nan})]).read_text()
     assert json.loads(line)["extra"] == {"a": "inf", "b": "nan"}
     (found,) = read_generations(tmp_path, 1)
     assert found.extra["a"] == math.inf
     assert math.isnan(found.extra["b"])
 
 
-def test_a_part_that_is_missing_leaves_what_was_there(tmp_path):
-    parts(tmp_path)
-    join_parts(tmp_path, 10, PARTS)
-    before = file_of(tmp_path, 10).read_bytes()
-    write_part(tmp_path, 10, (0, 0), [ONE])
-    with pytest.raises(OSError, match="0000-000001"):
-        join_parts(tmp_path, 10, PARTS)
-    assert names(tmp_path) == ["step_000010.jsonl"]
-    assert file_of(tmp_path, 10).read_bytes() == before
-
-
 def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "evaluations").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="is a link"):
-        write_part(tmp_path, 1, (0, 0), [ONE])
+        write(tmp_path)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_run_that_resumes_forgets_what_it_does_again(tmp_path):
     for step in (5, 10, 15):
-        parts(tmp_path, step)
-        join_parts(tmp_path, step, PARTS)
-    write_part(tmp_path, 20, (0, 3), [ONE])
+        write(tmp_path, step)
     (tmp_path / "evaluations" / "notes.txt").write_text("mine")
     forget_after(tmp_path, 10)
     assert names(tmp_path) == ["notes.txt", "step_000005.jsonl", "step_000010.jsonl"]
@@ -93,8 +72,7 @@ def test_a_run_that_resumes_forgets_what_it_does_again(tmp_path):
      json.dumps({**vars(ONE), "extra": {"a": "b"}}), json.dumps({**vars(ONE), "score": None})],
 )  # fmt: skip
 def test_a_line_that_is_none_is_named(tmp_path, line):
-    parts(tmp_path)
-    path = join_parts(tmp_path, 10, PARTS)
+    path = write(tmp_path)
     with path.open("a") as file:
         file.write(line + "\n")
     with pytest.raises(DataError, match="line 5: no answer that was saved here"):

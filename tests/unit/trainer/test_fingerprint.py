@@ -4,13 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.config.trees import SMALLEST, parse
+from tests.unit.config.trees import SMALLEST
 from tests.unit.sources.hubs import COMMIT, OTHER, hf_repository
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.testing.local import LocalControl
-from verl_hpc.trainer.build import _frozen as frozen_weights
 from verl_hpc.trainer.fingerprint import changed, check_fingerprint, fingerprint
 
 BEFORE = {
@@ -65,6 +64,7 @@ def test_a_run_goes_on_with_another_reward():
     check_fingerprint(BEFORE, now, force=False)
 
 
+KL = {"kl": {"placement": "reward"}}
 MODEL = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16,
     "num_attention_heads": 2, "vocab_size": 32,
@@ -83,12 +83,16 @@ def run(tmp_path):
         "reward": {"function": f"{tmp_path}/reward.py:score"},
     }
 
-    def make(model=None, tokenizer: Path = tmp_path, frozen=None, path=tmp_path, **settings):
+    def make(model=None, tokenizer: Path = tmp_path, path=tmp_path, resumes=False, **settings):
         config = parse_config(given | {"model": {"path": str(path)}} | settings)
         arch = architecture_from(MODEL | (model or {}))
-        weights = SimpleNamespace(arch=arch, fingerprint=lambda: "weights")
-        control = LocalControl()
-        return fingerprint(control, config, weights, tokenizer, reads_weights=True, frozen=frozen)
+        hash_of = {True: "first", False: "others"}
+        paths = {name: role.model.path for name, role in config.role_settings.items()}
+        weights = {
+            name: SimpleNamespace(arch=arch, fingerprint=lambda of=of: hash_of[of == str(path)])
+            for name, of in paths.items()
+        }
+        return fingerprint(LocalControl(), config, weights, tokenizer, resumes)
 
     return make
 
@@ -131,32 +135,36 @@ def test_chat_belongs_to_it(run, tmp_path):
 
 
 def test_a_frozen_role_that_gets_weights_of_its_own_is_another(run):
-    other = SimpleNamespace(fingerprint=lambda: "others")
-    shared, own = run(frozen={"reference": None}), run(frozen={"reference": other})
+    own = {"roles": {"reference": {"path": "models/r"}}}
+    shared, own = run(algorithm=KL), run(algorithm=KL, **own)
     assert changed(shared, own) == changed(own, shared) == ["roles.reference.path"]
     with pytest.raises(ConfigError, match="roles.reference.path: other weights than the run"):
         check_fingerprint(shared, own, force=False)
 
 
-def test_a_frozen_role_that_comes_or_goes_is_named(run):
-    weights = SimpleNamespace(fingerprint=lambda: "others")
-    one, two = run(frozen={"reward": weights}), run(frozen={"reward": weights, "cost": weights})
-    for before, now in ((one, two), (two, one), (run(), one)):
+def test_a_frozen_role_that_comes_or_goes_is_named(run, tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    roles = {name: {"path": f"models/{name}", "trainable": False} for name in ("judge", "cost")}
+
+    def with_roles(*names):
+        chosen = {"actor": {}} | {name: roles[name] for name in names}
+        return run(recipe=f"{tmp_path}/mine.py:mine", roles=chosen)
+
+    none, one, two = with_roles(), with_roles("judge"), with_roles("judge", "cost")
+    for before, now in ((one, two), (two, one), (none, one)):
         assert changed(before, now) == ["roles that are not trained"]
-    with pytest.raises(ConfigError, match="not trained = reward, and was cost, reward"):
+    with pytest.raises(ConfigError, match="not trained = judge, and was cost, judge"):
         check_fingerprint(two, one, force=False)
-    assert changed(run(), run(frozen={"reference": weights})) == []
+    assert changed(run(), run(algorithm=KL)) == []
 
 
-def test_which_frozen_roles_have_the_first_weights():
-    for roles, shared in (
-        ({"reward": {"path": "models/r"}}, {"reference"}),
-        ({"reference": {"path": "models/f"}}, set()),
-    ):
-        settings = parse(algorithm__kl={"placement": "reward"}, roles=roles).role_settings
-        weights = {name: object() for name in settings}
-        frozen = {name: weights[name] for name in roles} | dict.fromkeys(shared)
-        assert frozen_weights(settings, weights) == frozen
+def test_first_weights_count_as_long_as_a_role_computes_with_them(run):
+    assert run()["model.path"] == run(algorithm=KL, resumes=True)["model.path"] == "first"
+    assert run(algorithm=KL)["roles.reference.path"] == "the weights of model.path"
+    own = run(algorithm=KL, roles={"reference": {"path": "models/r"}}, resumes=True)
+    assert "model.path" not in own and "model.path" not in run(resumes=True)
+    lora = run(lora={"rank": 2, "alpha": 4.0}, resumes=True)
+    assert (lora["lora of actor"], lora["model.path"]) == ("rank 2, alpha 4, all", "first")
 
 
 def test_another_text_of_a_recipe_is_told_and_not_refused(run, tmp_path):

@@ -299,7 +299,7 @@ def test_finished_responses_are_kept_beside_the_step(tmp_path):
     changes = {"steps": 3, "rollout__on_interrupt": "keep", "checkpoint__every": 1}
     run = told_run(tmp_path, StopRequest.RESTART_NOW, "assign", **changes)
     loop(run)
-    assert len(run.kept.by_slot) == 4
+    assert len(run.rollout.kept.by_slot) == 4
     again, count = small_run(tmp_path, **changes), []
     generate = again.rollout.engine.generate
     again.rollout.engine.generate = lambda f, s: count.append(len(f.requests)) or generate(f, s)

@@ -164,7 +164,7 @@ def test_an_aggregation_goes_with_a_loss_of_the_users(own):
     for name, more in (("null", {}), ("given", {"algorithm__aggregation": "seq-mean-token-sum"})):
         loss = {"name": "others.py:BySequence"}
         settings = small_run(own, name=name, steps=1, algorithm__loss=loss, **more).settings
-        aggregations[name] = (settings.policy.steps.aggregation, settings.value.steps.aggregation)
+        aggregations[name] = (settings.policy.steps.aggregation, settings.value.aggregation)
     # The critic's loss is none of the policy's.
     assert aggregations == {
         "null": ("seq-mean-token-mean", "token-mean"),

@@ -73,7 +73,7 @@ def test_a_disk_that_is_full_ends_no_run(tmp_path, caplog):
     (run.config.run_directory / "evaluations").write_text("in the way")
     with caplog.at_level(logging.WARNING):
         metrics, _ = evaluate(run, 4)
-    assert "the answers of the evaluation of step 4 are not saved: rank 0: " in caplog.text
+    assert "the answers of the evaluation of step 4 are not saved: " in caplog.text
     assert metrics["val/hot/num_prompts"] == 3
 
 

@@ -109,7 +109,7 @@ def _spreads_of_tokens(
             values = torch.cat([*rows])[counts].double().cpu()
             largest, smallest = values.max().item(), values.min().item()
             mine[name] = len(values), values.sum().item(), largest, smallest
-    gathered = list(filter(None, place.allgather(mine)))
+    gathered = list(filter(None, place.control.allgather(mine)))
     metrics = {}
     for name in columns if gathered else ():
         num_tokens, sums, largest, smallest = zip(*(g[name] for g in gathered), strict=True)

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
-from typing import Literal
 
+from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import permute
 from verl_hpc.errors import DataError
 from verl_hpc.placement.balance import attention_cost, balance
@@ -26,20 +26,11 @@ DROPPED = "prompt_length/num_dropped"
 class AssignSettings:
     """How samples are assigned to groups of ranks and mini-batches."""
 
+    config: RunConfig
     num_groups: Mapping[str, int]
     """Number of groups of ranks to assign samples to, by placement."""
     hidden_size: int
     """Hidden size of the largest model, which sets the relative cost of attention."""
-    mini_batches: int
-    """Number of optimizer steps per batch and epoch."""
-    max_prompt_tokens: int
-    """Limit of a prompt, for error messages and metrics."""
-    shuffle: Literal["none", "samples", "groups"] = "none"
-    """Value of batch.shuffle_mini_batches."""
-    update_epochs: int = 1
-    """Passes over a batch; each has its own mini-batches if they are shuffled."""
-    seed: int = 0
-    """Seed of the run."""
     shares_prompts: bool = False
     """Whether an engine computes a common prefix of neighbours once, so that keeping samples of a
     prompt together saves work."""
@@ -64,7 +55,7 @@ def assign(
     Raises:
         DataError: on every rank, if there are no samples.
     """
-    samples, longest = responses.samples, settings.max_prompt_tokens
+    samples, longest = responses.samples, settings.config.rollout.max_prompt_tokens
     dropped = count_dropped(
         place, longest, samples, len(rows.rows), f"step {rows.step}", settings.data_set
     )
@@ -92,13 +83,14 @@ def assign_groups(
         together: number of neighbours that share owner and mini-batch.
         step: part of the seed of a shuffle.
     """
+    batch = settings.config.batch
     # Units of samples, as positions, that stay in one mini-batch.
     units: list[Sequence[int]] = [range(i, i + together) for i in range(0, len(samples), together)]
-    if settings.shuffle == "groups":
+    if batch.shuffle_mini_batches == "groups":
         by_group = groupby(range(len(samples)), key=lambda i: samples[i].group)
         units = [list(members) for _, members in by_group]
-    epochs = range(settings.update_epochs if settings.shuffle != "none" else 1)
-    mini_batches, *later = [_deal(settings, units, step, epoch) for epoch in epochs]
+    epochs = range(batch.update_epochs if batch.shuffle_mini_batches != "none" else 1)
+    mini_batches, *later = [_deal(settings.config, units, step, epoch) for epoch in epochs]
     all_owners = dict(owners or {})
     known = {1: [0] * len(samples)}
     for place, count in settings.num_groups.items():
@@ -109,15 +101,15 @@ def assign_groups(
 
 
 def _deal(
-    settings: AssignSettings, units: Sequence[Sequence[int]], step: int, epoch: int
+    config: RunConfig, units: Sequence[Sequence[int]], step: int, epoch: int
 ) -> list[list[int]]:
     """Return the positions of each mini-batch's samples in an epoch, ascending."""
     order = list(range(len(units)))
-    if settings.shuffle != "none":
-        permute(order, f"{settings.seed}/mini_batches/{step}/{epoch}")
-    batches = []
-    for index in range(settings.mini_batches):
-        chosen = [units[order[i]] for i in share(len(units), index, settings.mini_batches)]
+    if config.batch.shuffle_mini_batches != "none":
+        permute(order, f"{config.seed}/mini_batches/{step}/{epoch}")
+    batches, count = [], config.batch.mini_batches
+    for index in range(count):
+        chosen = [units[order[i]] for i in share(len(units), index, count)]
         batches.append(sorted(chain.from_iterable(chosen)))
     return batches
 
@@ -130,7 +122,7 @@ def _groups(
     together: int,
 ) -> list[int]:
     groups = [0] * len(samples)
-    for batch in mini_batches:
+    for batch in filter(None, mini_batches):
         units: list[Sequence[int]] = [range(i, i + together) for i in batch[::together]]
         # Whole prompts on one rank save shared prefixes but balance worse: take the better deal.
         deal = _balanced(settings, samples, units, count)

@@ -9,6 +9,7 @@ import torch
 
 from verl_hpc.algorithms.distillation import forward_kl
 from verl_hpc.config.algorithm import DistillationConfig, ForwardKl
+from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.protocol import OutputOptions, Sums
 from verl_hpc.step.batch import (
     ADVANTAGES,
@@ -32,16 +33,6 @@ from verl_hpc.step.role import Role
 
 
 @dataclass(frozen=True)
-class GradeSettings:
-    """Outputs to compute with the teacher."""
-
-    temperature: float
-    """Divides the teacher's logits."""
-    top_k: int = 0
-    """Number of the teacher's likeliest tokens to keep, with their log-probs."""
-
-
-@dataclass(frozen=True)
 class StudentSettings:
     """The policy's loss, and what is added to it."""
 
@@ -51,22 +42,24 @@ class StudentSettings:
 
 @operator("graded")
 def grade(
-    place: Placement, teacher: Role, settings: GradeSettings, samples: Samples, sequences: Columns
+    place: Placement, teacher: Role, config: RunConfig, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Metrics]:
-    """Compute the teacher's log-probs of the responses, and of its likeliest tokens."""
-    wanted = OutputOptions(top_k=settings.top_k, images=sequences.values.get(IMAGES))
-    outputs = teacher.engine.infer(sequences[TOKENS], settings.temperature, wanted)
+    """Compute the teacher's log-probs of the responses, and of its likeliest tokens, as many as the
+    forward KL has."""
+    top_k = config.distillation.top_k if isinstance(config.distillation, ForwardKl) else 0
+    wanted = OutputOptions(top_k=top_k, images=sequences.values.get(IMAGES))
+    outputs = teacher.engine.infer(sequences[TOKENS], config.rollout.temperature, wanted)
 
     def column(output: str) -> list[torch.Tensor]:
         return response_parts(samples, sequences.positions, outputs, output)
 
     columns = {TEACHER_LOG_PROBS: column("log_probs")}
     widths = {}
-    if settings.top_k:
+    if top_k:
         tokens = column("top_tokens")
         columns[TEACHER_TOP_TOKENS] = [row.int() for row in tokens]
         columns[TEACHER_TOP_LOG_PROBS] = column("top_log_probs")
-        widths = dict.fromkeys((TEACHER_TOP_TOKENS, TEACHER_TOP_LOG_PROBS), settings.top_k)
+        widths = dict.fromkeys((TEACHER_TOP_TOKENS, TEACHER_TOP_LOG_PROBS), top_k)
     return Columns(sequences.positions, columns, widths), {}
 
 
@@ -149,4 +142,4 @@ def update_student(
         ),
         masks=selected or trained,
     )
-    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}
+    return (), metrics

@@ -9,7 +9,6 @@ from typing import Literal
 
 import torch
 
-from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.prompts import Encoder, fit_prompt
 from verl_hpc.hf.pictures import packed
 from verl_hpc.step.batch import IMAGES, MASK, TOKENS, Columns, Sample, Samples, StepRows, as_bytes
@@ -36,8 +35,6 @@ class ExampleSettings:
 
     problems: StepProblems
     encoder: Encoder
-    limits: RolloutConfig
-    """Length limits, and the treatment of overlong prompts."""
     assign: AssignSettings
     per_row: Literal[1, 2] = 1
     """Answers per row. 2: the chosen and the rejected answer, neighbours on the same ranks and in
@@ -82,9 +79,10 @@ def encode_step(
     place: Placement, settings: ExampleSettings, rows: StepRows
 ) -> tuple[list[Example], Samples, Columns, dict[str, float]]:
     """Encode a step's rows as `examples` does; also return all examples as token ids."""
-    encoded = place.together(lambda: encode_rows(settings, rows))
+    encoded = place.control.together(lambda: encode_rows(settings, rows))
     samples, columns = assign_examples(place, settings, rows, encoded)
-    metrics = length_metrics(samples.samples, settings.assign.max_prompt_tokens)
+    longest = settings.assign.config.rollout.max_prompt_tokens
+    metrics = length_metrics(samples.samples, longest)
     metrics[DROPPED] = float(len(rows.rows) - len(encoded) // settings.per_row)
     return encoded, samples, columns, metrics
 
@@ -95,7 +93,7 @@ def encode_rows(settings: ExampleSettings, rows: StepRows) -> list[Example]:
     Raises:
         DataError: see `examples`.
     """
-    limits = settings.limits
+    limits = settings.assign.config.rollout
     kept = []
     for problem in settings.problems.read(rows.rows):
         prompt, answers = settings.encoder.example(problem, settings.per_row)
@@ -126,7 +124,7 @@ def assign_examples(
         Sample(i, i // settings.per_row, len(e.prompt), len(e.answer), e.truncated, len(e.images))
         for i, e in enumerate(encoded)
     ]
-    limit, when = settings.assign.max_prompt_tokens, f"step {rows.step}"
+    limit, when = settings.assign.config.rollout.max_prompt_tokens, f"step {rows.step}"
     count_dropped(place, limit, all_samples, len(rows.rows), when, settings.assign.data_set)
     samples = assign_groups(settings.assign, all_samples, together=settings.per_row, step=rows.step)
     mine = samples.owned_by(place.name, place.index)

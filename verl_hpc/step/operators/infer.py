@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.protocol import OutputOptions, TokenOutputs
 from verl_hpc.step.batch import (
     ENTROPY,
@@ -25,7 +26,7 @@ from verl_hpc.step.batch import (
     Scores,
 )
 from verl_hpc.step.operator import Metrics, operator
-from verl_hpc.step.operators.mismatch import MismatchSettings, check, compare
+from verl_hpc.step.operators.mismatch import check, compare
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
 
@@ -36,16 +37,7 @@ _SCORED: Any = np.dtype([("position", "<i4"), ("score", "<f8")])
 class OldLogProbsSettings:
     """How to obtain the log-probs in the denominator of the policy ratio."""
 
-    temperature: float
-    """Sampling temperature of responses."""
-    filtered: bool
-    """Whether tokens are sampled from another distribution than the policy's
-    (`RolloutConfig.filters`)."""
-    from_rollout: bool
-    """Whether to use the rollout engine's log-probs."""
-    mismatch: MismatchSettings
-    keeps_entropy: bool = False
-    """Also return the entropy of each token."""
+    config: RunConfig
     sum_p_squared: bool = False
     """Also return the sums of squared probabilities."""
 
@@ -100,19 +92,20 @@ def old_log_probs(
         TrainingError: on every rank, if they differ by more than
             rollout.verify.probe_tolerance on average and rollout.verify.on_mismatch is stop.
     """
+    config = settings.config
     wanted = OutputOptions(
-        untempered=settings.filtered,
+        untempered=bool(config.rollout.filters),
         sum_p_squared=settings.sum_p_squared,
         experts=sequences.values.get(EXPERTS),
         images=sequences.values.get(IMAGES),
     )
-    outputs = actor.engine.infer(sequences[TOKENS], settings.temperature, wanted)
-    metrics = probe(place, settings, samples, sequences, outputs)
+    outputs = actor.engine.infer(sequences[TOKENS], config.rollout.temperature, wanted)
+    metrics = probe(place, config, samples, sequences, outputs)
     log_probs = sequences[ROLLOUT_LOG_PROBS]
-    if not settings.from_rollout:
+    if config.algorithm.old_log_probs != "rollout":
         log_probs = response_parts(samples, sequences.positions, outputs, "log_probs")
     columns = {OLD_LOG_PROBS: log_probs}
-    if settings.keeps_entropy:
+    if config.algorithm.top_entropy < 1:
         columns[ENTROPY] = response_parts(samples, sequences.positions, outputs, "entropy")
     if settings.sum_p_squared:
         columns[SUM_P_SQUARED] = response_parts(
@@ -123,7 +116,7 @@ def old_log_probs(
 
 def probe(
     place: Placement,
-    settings: OldLogProbsSettings,
+    config: RunConfig,
     samples: Samples,
     sequences: Columns,
     outputs: Sequence[TokenOutputs],
@@ -134,14 +127,15 @@ def probe(
     Raises:
         TrainingError: see `old_log_probs`.
     """
-    like_rollout = "untempered" if settings.filtered else "log_probs"
+    # Under filters tokens come from another distribution than the policy's.
+    like_rollout = "untempered" if config.rollout.filters else "log_probs"
     metrics = compare(
         place,
         sequences,
         response_parts(samples, sequences.positions, outputs, like_rollout),
         response_parts(samples, sequences.positions, outputs, "entropy"),
     )
-    check(place, settings.mismatch, metrics)
+    check(place, config, metrics)
     return metrics
 
 

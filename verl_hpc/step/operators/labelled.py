@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
-from verl_hpc.algorithms.kto import Kto, reference_point
+from verl_hpc.algorithms.kto import reference_point
 from verl_hpc.engines.protocol import OutputOptions, Sums
 from verl_hpc.step.batch import IMAGES, MASK, REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.operators.examples import Example, ExampleSettings, assign_examples, encode_step
 from verl_hpc.step.operators.infer import response_parts
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimise
-from verl_hpc.step.operators.pairs import named, read_answers
+from verl_hpc.step.operators.pairs import LOSS, read_answers
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
-
-
-@dataclass(frozen=True)
-class LabelledSettings:
-    """KTO's loss, and its optimizer steps."""
-
-    loss: Kto
-    steps: OptimiseSettings
 
 
 @operator("samples", "sequences", "labels", "encoded", shared=("samples", "labels", "encoded"))
@@ -86,7 +78,7 @@ def others(prompts: Sequence[Sequence[int]]) -> list[int]:
 def update_on_labels(
     place: Placement,
     actor: Role,
-    settings: LabelledSettings,
+    settings: OptimiseSettings,
     samples: Samples,
     sequences: Columns,
     labels: list[bool],
@@ -105,7 +97,7 @@ def update_on_labels(
     Raises:
         TrainingError: a loss or gradient is not finite.
     """
-    points: list[torch.Tensor] = []
+    kto, points = settings.config.algorithm.kto, list[torch.Tensor]()
 
     # KTO's reference point, from the policy as it is before the step.
     def prepare(batch: MiniBatch) -> None:
@@ -122,8 +114,8 @@ def update_on_labels(
         )
         # Shares of all answers of the mini-batch; `_of_kinds` converts them to means of a kind.
         count = len(batch.members)
-        losses = settings.loss(answers.log_ratios, desirable, points[-1])
-        rewards, log_probs = settings.loss.rewards(answers).detach(), answers.log_probs.detach()
+        losses = kto(answers.log_ratios, desirable, points[-1])
+        rewards, log_probs = kto.rewards(answers).detach(), answers.log_probs.detach()
         metrics = {}
         for kind, chosen in (("chosen", desirable), ("rejected", ~desirable)):
             metrics[f"count/{kind}"] = chosen.sum().double() / count
@@ -131,14 +123,15 @@ def update_on_labels(
             metrics[f"logps/{kind}"] = log_probs[chosen].sum().double() / count
         return losses.sum() / count, metrics
 
-    metrics = _of_kinds(
-        optimise(place, actor, settings.steps, samples, sequences, loss, prepare=prepare)
+    of_all = optimise(
+        place, actor, settings, samples, sequences, loss, prepare=prepare, loss_name=LOSS
     )
+    metrics = _of_kinds(of_all)
     metrics["kto/kl"] = float(torch.stack(points).mean())
-    batches = samples.all_epochs(settings.steps.update_epochs)
+    batches = samples.all_epochs(settings.update_epochs)
     num_one_kind = sum(len({labels[i] for i in batch}) == 1 for batch in batches)
     metrics["kto/num_one_kind"] = float(num_one_kind)
-    return (), named(actor, metrics)
+    return (), metrics
 
 
 def _log_ratio(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from verl_hpc.algorithms.off_policy import off_policy
-from verl_hpc.config.rollout import VerifyConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import TrainingError
 from verl_hpc.metrics.names import ENTROPY, LOG_PROBS_DIFFERENCE
@@ -20,22 +18,6 @@ _logger = logging.getLogger(__name__)
 
 _LARGEST = "training/rollout_log_probs_diff_max"
 _TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "fp8": 0.3}
-
-
-@dataclass(frozen=True)
-class MismatchSettings:
-    """Largest allowed difference, and what happens above it."""
-
-    verify: VerifyConfig
-    tolerance: float
-    stale: bool = False
-    """Whether responses may be from older weights, so that a difference is expected."""
-
-    @classmethod
-    def from_config(cls, config: RunConfig) -> MismatchSettings:
-        verify = config.rollout.verify
-        tolerance = verify.probe_tolerance or default_tolerance(config)
-        return cls(verify, tolerance, config.rollout.staleness > 0)
 
 
 def compare(
@@ -74,16 +56,18 @@ def compare(
     return metrics
 
 
-def check(place: Placement, settings: MismatchSettings, metrics: Mapping[str, float]) -> None:
+def check(place: Placement, config: RunConfig, metrics: Mapping[str, float]) -> None:
     """Check what `compare` returned.
 
     Raises:
         TrainingError: on every rank, if the difference is too large.
     """
-    verify, mean = settings.verify, metrics[LOG_PROBS_DIFFERENCE]
-    if not verify.probe or settings.stale or mean <= settings.tolerance:  # NaN is not
+    verify, mean = config.rollout.verify, metrics[LOG_PROBS_DIFFERENCE]
+    tolerance = verify.probe_tolerance or default_tolerance(config)
+    # Responses of older weights are expected to differ; NaN is not within the tolerance.
+    if not verify.probe or config.rollout.staleness or mean <= tolerance:
         return
-    text = mismatch_text(mean, metrics[_LARGEST], settings.tolerance, verify.checksums)
+    text = mismatch_text(mean, metrics[_LARGEST], tolerance, verify.checksums)
     if verify.on_mismatch == "stop":
         raise place.alike(TrainingError(f"{text}. Nothing was trained on these responses"))
     if place.leads:

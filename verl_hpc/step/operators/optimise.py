@@ -9,6 +9,7 @@ from functools import partial
 import torch
 
 from verl_hpc.algorithms.aggregation import Aggregation, Mode
+from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.protocol import NOTHING_MORE, OnOutputs, OutputOptions, Sums, TokenOutputs
 from verl_hpc.step.batch import IMAGES, MASK, TOKENS, Columns, Samples, pad_rows
 from verl_hpc.step.operators.infer import response_parts
@@ -20,12 +21,16 @@ from verl_hpc.step.role import Role
 class OptimiseSettings:
     """Passes over a batch, and the aggregation of token losses."""
 
+    config: RunConfig
     update_epochs: int
     aggregation: Mode
-    scale: float
-    """Divisor of seq-mean-token-sum-norm."""
     temperature: float = 1.0
     """Divides the logits of a language model."""
+
+    @property
+    def scale(self) -> float:
+        """Divisor of seq-mean-token-sum-norm."""
+        return self.config.algorithm.loss_scale or self.config.rollout.max_response_tokens
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ def optimise(
     wanted: OutputOptions = NOTHING_MORE,
     prepare: Callable[[MiniBatch], None] | None = None,
     seen: OnOutputs | None = None,
+    loss_name: str | None = None,
 ) -> dict[str, float]:
     """Take one optimizer step per mini-batch and epoch; skip mini-batches without an unmasked
     token.
@@ -99,10 +105,11 @@ def optimise(
             rank's sequences.
         prepare: called before each step, on all ranks.
         seen: called in each step, before the weights change, with the outputs of its sequences.
+        loss_name: name of the loss among the metrics; ROLE/loss if None.
 
     Returns:
         Means of the metrics over the steps, the sum of num_skipped, and num_empty, the number of
-        mini-batches without a step, if there are any.
+        mini-batches without a step, if there are any: ROLE/NAME, or the name itself if it has a /.
 
     Raises:
         TrainingError: a loss or gradient is not finite.
@@ -118,7 +125,7 @@ def optimise(
         if prepare is not None:
             prepare(batch)
         tokens = [sequences[TOKENS][row] for row in batch.rows]
-        metrics = role.trained.update(
+        of_step = role.trained.update(
             tokens,
             partial(batch.loss_of, loss),
             settings.temperature,
@@ -127,11 +134,15 @@ def optimise(
             seen,
         )
         num_steps += 1
-        for name, value in metrics.items():
+        for name, value in of_step.items():
             sums[name] = sums.get(name, 0.0) + value
-    means = {n: total / (1 if n == "num_skipped" else num_steps) for n, total in sums.items()}
-    num_empty = len(batches) - num_steps
-    return means | ({"num_empty": float(num_empty)} if num_empty else {})
+    metrics, names = {}, {} if loss_name is None else {"loss": loss_name}
+    for name, total in sums.items():
+        value = total if name == "num_skipped" else total / num_steps
+        metrics[names.get(name, name if "/" in name else f"{role.name}/{name}")] = value
+    if num_steps < len(batches):
+        metrics[f"{role.name}/num_empty"] = float(len(batches) - num_steps)
+    return metrics
 
 
 def _mini_batches(

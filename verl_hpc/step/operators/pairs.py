@@ -19,7 +19,7 @@ from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, optimi
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
 
-NLL_LOSS = "nll_loss"
+LOSS = "preference/loss"
 Rewards = Callable[[Answers], torch.Tensor]
 """Function from B answers to their implicit rewards under a policy, (B,)."""
 
@@ -58,13 +58,14 @@ def update_on_pairs(
         sums = _sums(settings.loss, chosen, rejected)
         if settings.loss.sft_weight:
             losses = losses - settings.loss.sft_weight * chosen.mean_log_probs
-            sums[NLL_LOSS] = -chosen.mean_log_probs.sum()
+            sums["preference/nll_loss"] = -chosen.mean_log_probs.sum()
         num_pairs = batch.aggregation.num_sequences // 2
         metrics = {name: value.detach().double() / num_pairs for name, value in sums.items()}
         return losses.sum() / num_pairs, metrics
 
-    metrics = optimise(place, actor, settings.steps, samples, sequences, loss, together=2)
-    return (), named(actor, metrics)
+    steps = settings.steps
+    metrics = optimise(place, actor, steps, samples, sequences, loss, together=2, loss_name=LOSS)
+    return (), metrics
 
 
 def read_answers(batch: MiniBatch, reference: Columns | None) -> Answers:
@@ -72,16 +73,6 @@ def read_answers(batch: MiniBatch, reference: Columns | None) -> Answers:
     log_probs, mask = batch.responses("log_probs")
     before = None if reference is None else batch.column(reference, REF_LOG_PROBS)
     return answers_of(log_probs, mask, before)
-
-
-def named(actor: Role, metrics: Metrics) -> dict[str, float]:
-    """Name metrics: losses get the prefix preference/, names such as rewards/margins stay, and the
-    optimizer's metrics get the role's name."""
-    groups = dict.fromkeys(("loss", NLL_LOSS), "preference/")
-    return {
-        name if "/" in name else f"{groups.get(name, f'{actor.name}/')}{name}": value
-        for name, value in metrics.items()
-    }
 
 
 def _losses(loss: PreferenceLoss, chosen: Answers, rejected: Answers) -> torch.Tensor:

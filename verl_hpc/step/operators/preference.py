@@ -36,8 +36,7 @@ def update_reward(
         shares = {name: value.double() / num_pairs for name, value in metrics.items()}
         return bradley_terry(chosen, rejected).sum() / num_pairs, shares
 
-    metrics = optimise(place, reward, settings, samples, sequences, loss, together=2)
-    return (), {f"{reward.name}/{name}": value for name, value in metrics.items()}
+    return (), optimise(place, reward, settings, samples, sequences, loss, together=2)
 
 
 @operator()

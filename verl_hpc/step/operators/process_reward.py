@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from verl_hpc.algorithms.preference import answers_of
@@ -18,19 +16,11 @@ from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
 
 
-@dataclass(frozen=True)
-class ProcessRewardSettings:
-    """Scale of the log-ratio to the model's reference, and its optimizer steps."""
-
-    beta: float
-    steps: OptimiseSettings
-
-
 @operator(changes_state=True)
 def update_prm(
     place: Placement,
     prm: Role,
-    settings: ProcessRewardSettings,
+    settings: OptimiseSettings,
     samples: Samples,
     sequences: Columns,
     scores: Scores,
@@ -46,12 +36,13 @@ def update_prm(
             finite.
     """
     _check(place, scores)
+    beta = settings.config.algorithm.prm.beta
 
     def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
         log_probs, mask = batch.responses("log_probs")
         before = batch.column(prm_reference, REF_LOG_PROBS)
         answers = answers_of(log_probs, mask, before)
-        rewards = settings.beta * answers.log_ratios
+        rewards = beta * answers.log_ratios
         positions = [sequences.positions[row] for row in batch.rows]
         outcomes = torch.tensor([scores.values[p] for p in positions]).to(rewards)
         counts = answers.lengths > 0
@@ -60,15 +51,14 @@ def update_prm(
         right = counts & ((rewards > 0) == (outcomes > 0.5))
         return losses.sum() / num_responses, {"accuracy": right.sum().double() / num_responses}
 
-    metrics = optimise(place, prm, settings.steps, samples, sequences, loss)
-    return (), {f"{prm.name}/{name}": value for name, value in metrics.items()}
+    return (), optimise(place, prm, settings, samples, sequences, loss)
 
 
 @operator("process_rewards")
 def process_rewards(
     place: Placement,
     prm: Role,
-    settings: ProcessRewardSettings,
+    settings: OptimiseSettings,
     samples: Samples,
     sequences: Columns,
     prm_reference: Columns,
@@ -76,7 +66,8 @@ def process_rewards(
     """Compute beta (log pi_prm - log pi_ref) of each response token under the current model."""
     log_probs = log_probs_of(prm, 1.0, samples, sequences, PROCESS_REWARDS)[PROCESS_REWARDS]
     pairs = zip(log_probs, prm_reference[REF_LOG_PROBS], strict=True)
-    token_rewards = [settings.beta * (now - before) for now, before in pairs]
+    beta = settings.config.algorithm.prm.beta
+    token_rewards = [beta * (now - before) for now, before in pairs]
     total = torch.zeros((), dtype=torch.float64, device=place.device)
     for rewards, mask in zip(token_rewards, sequences[MASK], strict=True):
         total += torch.where(mask.bool(), rewards, 0).sum(dtype=torch.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from verl_hpc.config.reward import SmoothingConfig
@@ -19,12 +19,9 @@ class SmoothSettings:
     """The smoothing's settings, and its averages, which checkpoints hold."""
 
     smoothing: SmoothingConfig
-    mean: Number
-    """Moving average of the scores' means, 0 at the start."""
-    square: Number
-    """Moving average of the scores' mean squares, 0 at the start."""
-    weight: Number
-    """Divisor of both averages: 1 - decay^steps."""
+    averages: Mapping[str, Number]
+    """Moving averages of the scores' means (mean) and mean squares (square), and the divisor of
+    both, 1 - decay^steps (weight); 0 at the start."""
 
 
 @operator("smoothed_scores", shared=("smoothed_scores",), changes_state=True)
@@ -53,10 +50,10 @@ def _updated(settings: SmoothSettings, scores: Sequence[float]) -> tuple[float, 
         "square": sum(score**2 for score in scores) / len(scores),
         "weight": 1.0,
     }
-    decay = settings.smoothing.decay
+    decay, averages = settings.smoothing.decay, settings.averages
     for name, value in new.items():
-        number: Number = getattr(settings, name)
-        number.value = decay * number.value + (1.0 - decay) * value
-    mean = settings.mean.value / settings.weight.value
-    variance = settings.square.value / settings.weight.value - mean**2
+        averages[name].value = decay * averages[name].value + (1.0 - decay) * value
+    weight = averages["weight"].value
+    mean = averages["mean"].value / weight
+    variance = averages["square"].value / weight - mean**2
     return mean, float((max(variance, 0.0) + _LEAST_VARIANCE) ** 0.5)

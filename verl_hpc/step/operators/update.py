@@ -12,7 +12,6 @@ from verl_hpc.algorithms.kl import kl_penalty
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.value_loss import clipped_value_loss
-from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.engines.protocol import OutputOptions, Sums, TokenOutputs
 from verl_hpc.errors import FlowError
 from verl_hpc.step.batch import (
@@ -31,7 +30,7 @@ from verl_hpc.step.batch import (
 )
 from verl_hpc.step.metrics import peak_of_device, utilisation
 from verl_hpc.step.operator import Metrics, operator
-from verl_hpc.step.operators.infer import OldLogProbsSettings, probe
+from verl_hpc.step.operators.infer import probe
 from verl_hpc.step.operators.optimise import MiniBatch, OptimiseSettings, TokenLoss, optimise
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.role import Role
@@ -41,17 +40,7 @@ from verl_hpc.step.role import Role
 class PolicySettings:
     """The policy's loss, and its optimizer steps."""
 
-    algorithm: AlgorithmConfig
     loss: PolicyLoss
-    steps: OptimiseSettings
-    old: OldLogProbsSettings
-
-
-@dataclass(frozen=True)
-class ValueSettings:
-    """The critic's loss, and its optimizer steps."""
-
-    clip: float | None
     steps: OptimiseSettings
 
 
@@ -79,16 +68,17 @@ def update_actor(
         TrainingError: a loss or gradient is not finite; without `old` see also `old_log_probs`.
     """
     mismatch: dict[str, float] = {}
+    config = settings.steps.config
 
     def compare(outputs: Sequence[TokenOutputs]) -> None:
-        mismatch.update(probe(place, settings.old, samples, sequences, outputs))
+        mismatch.update(probe(place, config, samples, sequences, outputs))
 
     # Without `old` the step's own forward pass also gives the log-probs to compare with the
     # rollout's.
     starts_here = old is None
     if starts_here:
         _check_one_step(place, settings, samples)
-        if settings.old.from_rollout:
+        if config.algorithm.old_log_probs == "rollout":
             columns = {OLD_LOG_PROBS: sequences[ROLLOUT_LOG_PROBS]}
             old = Columns(sequences.positions, columns)
     begin = time.monotonic()
@@ -101,7 +91,8 @@ def update_actor(
         actor_loss(settings, old, advantages, reference, trained, selected),
         masks=selected or trained,
         wanted=OutputOptions(
-            untempered=starts_here and settings.old.filtered, experts=sequences.values.get(EXPERTS)
+            untempered=starts_here and bool(config.rollout.filters),
+            experts=sequences.values.get(EXPERTS),
         ),
         seen=compare if starts_here else None,
     )
@@ -111,7 +102,7 @@ def update_actor(
         time.monotonic() - begin,
         len(place.ranks) * peak_of_device(str(actor.dtype).removeprefix("torch.")),
     )
-    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()} | mismatch | used
+    return (), metrics | mismatch | used
 
 
 def _check_one_step(place: Placement, settings: PolicySettings, samples: Samples) -> None:
@@ -137,7 +128,7 @@ def actor_loss(
     """Return the policy's loss: weighted by algorithm.correction, minus the entropy bonus, and with
     kl.placement: loss plus the KL to the reference. Without `old` the ratio is 1, but has a
     gradient."""
-    algorithm = settings.algorithm
+    algorithm = settings.steps.config.algorithm
 
     def loss(batch: MiniBatch) -> tuple[torch.Tensor, Sums]:
         log_probs, mask = batch.responses("log_probs")
@@ -179,7 +170,7 @@ def actor_loss(
 def update_critic(
     place: Placement,
     critic: Role,
-    settings: ValueSettings,
+    settings: OptimiseSettings,
     samples: Samples,
     sequences: Columns,
     values: Columns,
@@ -199,7 +190,7 @@ def update_critic(
             batch.column(values, VALUES),
             batch.column(advantages, RETURNS),
             mask,
-            settings.clip,
+            settings.config.critic.value_clip,
         )
         value = batch.aggregation(losses, mask)
         metrics = {name: v.double() / batch.num_tokens for name, v in sums.items()}
@@ -207,9 +198,10 @@ def update_critic(
         metrics["vpred_mean"] = masked_sum(predicted.detach(), mask).double() / batch.num_tokens
         return value, metrics
 
-    metrics = optimise(place, critic, settings.steps, samples, sequences, loss, masks=trained)
-    metrics |= _explained_variance(place, trained or sequences, values, advantages)
-    return (), {f"{critic.name}/{name}": value for name, value in metrics.items()}
+    metrics = optimise(place, critic, settings, samples, sequences, loss, masks=trained)
+    explained = _explained_variance(place, trained or sequences, values, advantages)
+    metrics[f"{critic.name}/vf_explained_var"] = explained
+    return (), metrics
 
 
 @operator(changes_state=True)
@@ -226,16 +218,12 @@ def update_sft(
         log_probs, mask = batch.responses("log_probs")
         return batch.aggregation(-log_probs, mask), {}
 
-    metrics = optimise(place, actor, settings, samples, sequences, loss)
-    return (), {
-        "sft/loss" if name == "loss" else f"{actor.name}/{name}": value
-        for name, value in metrics.items()
-    }
+    return (), optimise(place, actor, settings, samples, sequences, loss, loss_name="sft/loss")
 
 
 def _explained_variance(
     place: Placement, masks: Columns, values: Columns, advantages: Columns
-) -> dict[str, float]:
+) -> float:
     """Return 1 - var(return - value) / var(return), over all unmasked response tokens."""
     sums = torch.zeros(5, dtype=torch.float64, device=place.device)
     rows = zip(values[VALUES], advantages[RETURNS], masks[MASK], strict=True)
@@ -249,4 +237,4 @@ def _explained_variance(
     error, error2, target, target2 = (total / max(count, 1.0) for total in totals)
     variance = target2 - target**2
     unexplained = error2 - error**2
-    return {"vf_explained_var": 1 - unexplained / variance if variance > 0 else 0.0}
+    return 1 - unexplained / variance if variance > 0 else 0.0

@@ -12,13 +12,7 @@ from verl_hpc.config.algorithm import ForwardKl, unmet_need
 from verl_hpc.errors import ConfigError
 from verl_hpc.generation.choose import select_tokens
 from verl_hpc.step.operators.advantages import advantages
-from verl_hpc.step.operators.distillation import (
-    GradeSettings,
-    StudentSettings,
-    follow,
-    grade,
-    update_student,
-)
+from verl_hpc.step.operators.distillation import StudentSettings, follow, grade, update_student
 from verl_hpc.step.operators.infer import old_log_probs
 from verl_hpc.step.operators.update import update_actor
 from verl_hpc.trainer.context import RunContext
@@ -40,13 +34,12 @@ def distillation(run: RunContext) -> Recipe:
     """
     settings, recipe = run.settings, Recipe("distillation", run)
     chosen = run.config.distillation
-    top_k = chosen.top_k if isinstance(chosen, ForwardKl) else 0
     add_responses(recipe, run)
     if chosen.task_reward_weight:
         add_scores(recipe, run)
     recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)
     add_choice(recipe, run)
-    recipe.operator(grade, roles=["teacher"], settings=GradeSettings(settings.temperature, top_k))
+    recipe.operator(grade, roles=["teacher"], settings=run.config)
     if chosen.task_reward_weight:
         _check_advantage(run, settings.advantage)
         shaped = add_shaping(recipe, run)

@@ -27,8 +27,8 @@ def kto(run: RunContext) -> Recipe:
         index="mismatched_samples",
     )
     recipe.operator(
-        update_on_labels, roles=["actor"], settings=settings.labelled_loss, name="update_actor"
+        update_on_labels, roles=["actor"], settings=settings.steps(1.0), name="update_actor"
     )
     if run.config.evaluation.wanted:
-        recipe.evaluation = pair_evaluation(run, settings.labelled_loss.loss.rewards)
+        recipe.evaluation = pair_evaluation(run, run.config.algorithm.kto.rewards)
     return recipe

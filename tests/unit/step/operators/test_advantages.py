@@ -76,7 +76,7 @@ def test_values_and_returns_are_told_of_tokens_that_count():
 
 def test_rewards_of_parts_are_those_that_every_response_has():
     details = [{"form": 1.0, "right": 1.0}, {"form": 0.0}, {"form": 0.0, "right": 0.0}]
-    scores = Scores(SCORES.values, 0, {}, details)
+    scores = Scores(SCORES.values, 0, details)
     given = PLACE, Gdpo(rewards=("form",)), samples(), sequences(), scores
     assert max(advantages(*given)[0]["advantages"][0]) > 0
     with pytest.raises(TrainingError, match="right is not there .* those that are: form, score"):

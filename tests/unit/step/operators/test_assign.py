@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.config.trees import parse
 from verl_hpc.errors import DataError
 from verl_hpc.step.batch import Sample, Samples, StepRows
 from verl_hpc.step.operators.assign import (
@@ -21,8 +22,14 @@ from verl_hpc.testing.local_run import local_place
 PLACE = local_place("rollout")
 
 
-def settings(mini_batches=1, **num_groups):
-    return AssignSettings(num_groups, 64, mini_batches, 100)
+CONFIG = parse(rollout__max_prompt_tokens=100)
+
+
+def settings(mini_batches=1, seed=0, shuffle="none", epochs=1, **num_groups):
+    changes = {"shuffle_mini_batches": shuffle, "update_epochs": epochs}
+    batch = CONFIG.batch.model_copy(update=changes | {"mini_batches": mini_batches})
+    config = CONFIG.model_copy(update={"batch": batch, "seed": seed})
+    return AssignSettings(config, num_groups, 64)
 
 
 def responses(lengths, per_prompt=2):
@@ -142,12 +149,8 @@ def test_neighbours_have_one_owner_and_one_mini_batch(lengths, groups, mini_batc
 
 def dealt(samples, shuffle="samples", mini_batches=2, epochs=3, together=1, step=4, **changes):
     """Mini-batches as sets, by epoch."""
-    given = replace(
-        settings(mini_batches, train=changes.pop("groups", 2)),
-        shuffle=shuffle,
-        update_epochs=epochs,
-        **changes,
-    )
+    groups = changes.pop("groups", 2)
+    given = settings(mini_batches, shuffle=shuffle, epochs=epochs, train=groups, **changes)
     assigned = assign_groups(given, samples, together=together, step=step)
     batches = [frozenset(batch) for batch in assigned.all_epochs(epochs)]
     each = len(batches) // epochs
@@ -155,9 +158,8 @@ def dealt(samples, shuffle="samples", mini_batches=2, epochs=3, together=1, step
 
 
 def test_fewer_epochs_than_were_dealt():
-    found = assign_groups(
-        replace(settings(2), shuffle="samples", update_epochs=3), responses([7] * 8, 2).samples
-    )
+    given = settings(2, shuffle="samples", epochs=3)
+    found = assign_groups(given, responses([7] * 8, 2).samples)
     assert found.all_epochs(1) == list(found.mini_batches)
     assert found.all_epochs(3)[:2] == list(found.mini_batches)
 
@@ -226,7 +228,7 @@ def test_dealt_mini_batches_are_not_those_of_neighbours():
 
 def test_work_is_equal_in_the_first_epoch():
     samples = responses([100, 1] * 10).samples
-    found = assign_groups(replace(settings(2, train=2), shuffle="samples"), samples)
+    found = assign_groups(settings(2, shuffle="samples", train=2), samples)
     for batch in found.mini_batches:
         work = [
             sum(samples[i].length for i in batch if found.owners["train"][i] == g) for g in (0, 1)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.unit.config.trees import parse
 from tests.unit.step.operators.batches import (
     MASKS,
     NUM_TOKENS,
@@ -19,13 +20,7 @@ from tests.unit.step.operators.batches import (
 from tests.unit.step.operators.test_update import SMALL, ppo_term, same, slow
 from tests.unit.step.operators.test_update import policy as policy_settings
 from verl_hpc.config.algorithm import AlgorithmConfig, ForwardKl, ReverseKl
-from verl_hpc.step.operators.distillation import (
-    GradeSettings,
-    StudentSettings,
-    follow,
-    grade,
-    update_student,
-)
+from verl_hpc.step.operators.distillation import StudentSettings, follow, grade, update_student
 
 TEMPERATURE = 0.7
 
@@ -47,16 +42,22 @@ def sampled(model):
     ]
 
 
+def forward_kl(top_k=None):
+    distillation = ReverseKl() if top_k is None else ForwardKl(top_k=top_k)
+    config = parse(rollout={"num_samples": 4, "temperature": TEMPERATURE})
+    return config.model_copy(update={"distillation": distillation})
+
+
 def test_a_teacher_grades_tokens_and_names_its_likeliest():
     teacher = role("teacher", seed=5)
-    found, _ = grade(PLACE, teacher, GradeSettings(TEMPERATURE, 3), samples(), sequences())
+    found, _ = grade(PLACE, teacher, forward_kl(3), samples(), sequences())
     assert found.widths == {"teacher_top_tokens": 3, "teacher_top_log_probs": 3}
     for i, row in enumerate(sampled(role("teacher", seed=5))):
         torch.testing.assert_close(found["teacher_log_probs"][i], row.float())
         top = torch.stack(exact(role("teacher", seed=5), i)).topk(3)
         assert torch.equal(found["teacher_top_tokens"][i], top.indices.int())
         torch.testing.assert_close(found["teacher_top_log_probs"][i], top.values.float())
-    plain, _ = grade(PLACE, teacher, GradeSettings(TEMPERATURE), samples(), sequences())
+    plain, _ = grade(PLACE, teacher, forward_kl(), samples(), sequences())
     assert set(plain.values) == {"teacher_log_probs"} and not plain.widths
 
 
@@ -91,8 +92,7 @@ def test_a_token_earns_how_much_likelier_it_is_to_the_teacher(settings):
 @pytest.mark.parametrize("bounds", [{}, {"rest": False, "min_log_prob": -2.0, "clamp": 0.7}])
 def test_a_student_follows_its_teachers_likeliest_tokens(mode, k, earns, bounds):
     actor = role(optimizer=SMALL)
-    settings = GradeSettings(TEMPERATURE, k)
-    graded, _ = grade(PLACE, role("teacher", seed=5), settings, samples(), sequences())
+    graded, _ = grade(PLACE, role("teacher", seed=5), forward_kl(k), samples(), sequences())
     old = [row.float() for row in sampled(role())]
     advantages = [row * earns for row in per_token(6)]
     algorithm = AlgorithmConfig()

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from verl_hpc.config.rollout import RolloutConfig
+from tests.unit.config.trees import parse
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import EncodedAnswer, Encoder
 from verl_hpc.errors import DataError
@@ -22,9 +22,10 @@ class Problems:
 
 
 def encoded(rows, **limits):
-    limits = RolloutConfig(max_prompt_tokens=5, max_response_tokens=4, **limits)
-    assign = AssignSettings({"train": 1}, 6, 1, 5)
-    settings = ExampleSettings(Problems(), Encoder(LetterTokenizer()), limits, assign)
+    limits |= {"max_prompt_tokens": 5, "max_response_tokens": 4}
+    config = parse(recipe="sft", rollout=limits)
+    assign = AssignSettings(config, {"train": 1}, 6)
+    settings = ExampleSettings(Problems(), Encoder(LetterTokenizer()), assign)
     (samples, columns), metrics = examples(local_place(), settings, StepRows(2, rows))
     return samples, columns, metrics
 
@@ -48,9 +49,8 @@ def test_what_others_say_between_turns_is_not_learned():
         def example(self, problem, num_answers):
             return [1, 2], [EncodedAnswer([3, 4, 5, 6], [1, 0, 1, 1])]
 
-    limits = RolloutConfig(max_prompt_tokens=5, max_response_tokens=3)
-    assign = AssignSettings({"train": 1}, 6, 1, 5)
-    settings = ExampleSettings(Problems(), Turns(None), limits, assign)
+    config = parse(recipe="sft", rollout={"max_prompt_tokens": 5, "max_response_tokens": 3})
+    settings = ExampleSettings(Problems(), Turns(None), AssignSettings(config, {"train": 1}, 6))
     (samples, columns), _ = examples(local_place(), settings, StepRows(2, [0]))
     assert columns["tokens"][0].tolist() == [1, 2, 3, 4, 5]
     assert columns["mask"][0].tolist() == [1, 0, 1]

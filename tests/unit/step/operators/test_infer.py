@@ -7,6 +7,7 @@ from itertools import chain
 import pytest
 import torch
 
+from tests.unit.config.trees import parse
 from tests.unit.step.operators.batches import (
     PLACE,
     PROMPTS,
@@ -18,7 +19,6 @@ from tests.unit.step.operators.batches import (
     samples,
     sequences,
 )
-from verl_hpc.config.rollout import VerifyConfig
 from verl_hpc.errors import TrainingError
 from verl_hpc.step.batch import ROLLOUT_LOG_PROBS
 from verl_hpc.step.operators.infer import (
@@ -28,10 +28,9 @@ from verl_hpc.step.operators.infer import (
     ref_log_probs,
     values,
 )
-from verl_hpc.step.operators.mismatch import MismatchSettings
 from verl_hpc.step.role import InitialWeights
 
-WITHOUT_CHECK = MismatchSettings(VerifyConfig(probe=False), 1.0)
+WITHOUT_CHECK = {"probe": False}
 
 
 def slow_log_probs(engine, temperature=1.0):
@@ -48,8 +47,11 @@ def slow_log_probs(engine, temperature=1.0):
     return log_probs, entropies
 
 
-def settings(temperature=1.0, filtered=False, from_rollout=False, mismatch=WITHOUT_CHECK):
-    return OldLogProbsSettings(temperature, filtered, from_rollout, mismatch)
+def settings(temperature=1.0, filtered=False, from_rollout=False, verify=WITHOUT_CHECK):
+    rollout = {"num_samples": 4, "temperature": temperature, "verify": verify}
+    algorithm = {"old_log_probs": "rollout"} if from_rollout else {}
+    filters = {"top_p": 0.9} if filtered else {}
+    return OldLogProbsSettings(parse(rollout=rollout | filters, algorithm=algorithm))
 
 
 def close(rows, expected):
@@ -116,10 +118,10 @@ def test_the_rollouts_own_log_probs_may_be_taken():
 
 
 def test_engines_that_are_apart_end_the_run():
-    strict = MismatchSettings(VerifyConfig(), 1e-4)
+    strict = {"probe_tolerance": 1e-4}
     given = with_rollout(per_token(1))
     with pytest.raises(TrainingError, match="differ by .* on average"):
-        old_log_probs(PLACE, role(), settings(mismatch=strict), samples(), given)
+        old_log_probs(PLACE, role(), settings(verify=strict), samples(), given)
 
 
 def test_reference_log_probs_are_those_of_the_first_weights():

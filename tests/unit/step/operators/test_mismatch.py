@@ -6,12 +6,7 @@ import pytest
 
 from tests.unit.config.trees import parse
 from verl_hpc.errors import TrainingError
-from verl_hpc.step.operators.mismatch import (
-    MismatchSettings,
-    check,
-    default_tolerance,
-    mismatch_text,
-)
+from verl_hpc.step.operators.mismatch import check, default_tolerance, mismatch_text
 from verl_hpc.testing.local_run import local_place
 
 PLACE = local_place()
@@ -41,7 +36,7 @@ def test_the_coarser_engine_decides_the_tolerance(model, rollout, tolerance):
 
 
 def settings(**verify):
-    return MismatchSettings.from_config(parse(model__dtype="float32", rollout__verify=verify))
+    return parse(model__dtype="float32", rollout__verify=verify)
 
 
 def test_a_mismatch_stops_the_run_by_default():

@@ -18,7 +18,8 @@ STEPS = [[0.0, 1.0, 1.0], [0.5, 0.25], [3.0, -1.0, 2.0, 2.0]]
 
 def settings(**changes):
     place = local_place()
-    return SmoothSettings(SmoothingConfig(**changes), *(Number(0.0, place) for _ in range(3)))
+    averages = {name: Number(0.0, place) for name in ("mean", "square", "weight")}
+    return SmoothSettings(SmoothingConfig(**changes), averages)
 
 
 def reference(steps, decay):
@@ -39,10 +40,10 @@ def reference(steps, decay):
 def test_scores_are_measured_against_the_average(decay, by):
     known = settings(decay=decay, by=by, clip=None)
     for scores, (mean, std) in zip(STEPS, reference(STEPS, decay), strict=True):
-        found, metrics = smooth(local_place(), known, Scores(scores, 2, {"x": 1.0}))
+        found, metrics = smooth(local_place(), known, Scores(scores, 2, [{"x": 1.0}]))
         scale = std if by == "mean_and_std" else 1.0
         assert found.values == pytest.approx([(x - mean) / scale for x in scores], abs=1e-9)
-        assert (found.num_failed, found.extra) == (2, {"x": 1.0})
+        assert (found.num_failed, found.details) == (2, [{"x": 1.0}])
         assert metrics == pytest.approx({"reward/ema_mean": mean, "reward/ema_std": std}, abs=1e-9)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.unit.config.trees import parse
 from tests.unit.step.operators.batches import (
     MASKS,
     NUM_TOKENS,
@@ -21,19 +22,11 @@ from tests.unit.step.operators.batches import (
 )
 from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.config.model import OptimizerConfig
-from verl_hpc.config.rollout import VerifyConfig
 from verl_hpc.errors import FlowError, TrainingError
 from verl_hpc.step.batch import MASK
 from verl_hpc.step.operators.infer import OldLogProbsSettings, old_log_probs
-from verl_hpc.step.operators.mismatch import MismatchSettings
 from verl_hpc.step.operators.optimise import OptimiseSettings
-from verl_hpc.step.operators.update import (
-    PolicySettings,
-    ValueSettings,
-    update_actor,
-    update_critic,
-    update_sft,
-)
+from verl_hpc.step.operators.update import PolicySettings, update_actor, update_critic, update_sft
 
 SMALL = OptimizerConfig(lr=1e-3, clip_grad=0.0)
 MODES = (
@@ -43,15 +36,27 @@ MODES = (
 SCALE = 16.0
 
 
-def steps(mode="token-mean", epochs=1, temperature=1.0):
-    return OptimiseSettings(epochs, mode, SCALE, temperature)
+def steps(mode="token-mean", epochs=1, temperature=1.0, config=None):
+    config = config or parse()
+    algorithm = config.algorithm.model_copy(update={"loss_scale": SCALE})
+    config = config.model_copy(update={"algorithm": algorithm})
+    return OptimiseSettings(config, epochs, mode, temperature)
 
 
-def policy(algorithm, mode="token-mean", epochs=1, temperature=1.0, **of_old):
-    chosen = {"from_rollout": False, "tolerance": math.inf} | of_old
-    mismatch = MismatchSettings(VerifyConfig(), chosen["tolerance"])
-    old = OldLogProbsSettings(temperature, False, chosen["from_rollout"], mismatch)
-    return PolicySettings(algorithm, algorithm.loss, steps(mode, epochs, temperature), old)
+def of_values(clip):
+    config = parse()
+    critic = config.critic.model_copy(update={"value_clip": clip})
+    return steps(config=config.model_copy(update={"critic": critic}))
+
+
+def policy(
+    algorithm, mode="token-mean", epochs=1, temperature=1.0, from_rollout=False, tolerance=1e9
+):
+    verify = {"probe_tolerance": tolerance}
+    config = parse(rollout={"num_samples": 4, "temperature": temperature, "verify": verify})
+    source = {"old_log_probs": "rollout" if from_rollout else "auto"}
+    config = config.model_copy(update={"algorithm": algorithm.model_copy(update=source)})
+    return PolicySettings(algorithm.loss, steps(mode, epochs, temperature, config))
 
 
 def updated(actor, settings, advantages, old, *more, **rest):
@@ -233,9 +238,8 @@ def test_one_step_needs_no_log_probs_from_before_it(from_rollout):
     sampled = [row + noise for row, noise in near]
     settings = policy(algorithm, temperature=0.7, from_rollout=from_rollout)
     _, measured = update_actor(PLACE, actors[0], settings, samples(), with_rollout(sampled), given)
-    before, metrics = old_log_probs(
-        PLACE, actors[1], settings.old, samples(), with_rollout(sampled)
-    )
+    old = OldLogProbsSettings(settings.steps.config)
+    before, metrics = old_log_probs(PLACE, actors[1], old, samples(), with_rollout(sampled))
     _, expected = update_actor(
         PLACE, actors[1], settings, samples(), with_rollout(sampled), given, before
     )
@@ -279,7 +283,7 @@ def test_the_critic_regresses_on_returns(clip):
 
     expected, gradients = slow(critic.training, term)
     given = samples(), sequences(), column(values=old), column(returns=returns)
-    _, metrics = update_critic(PLACE, critic, ValueSettings(clip, steps()), *given)
+    _, metrics = update_critic(PLACE, critic, of_values(clip), *given)
     assert metrics["critic/vf_loss"] == pytest.approx(expected, rel=1e-5)
     same(critic.training.gradients, gradients)
     earned, guessed = torch.tensor(counted(returns)), torch.tensor(counted(old))
@@ -317,7 +321,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights():
     returns = [torch.full((len(r),), torch.nan) for r in RESPONSES]
     with pytest.raises(TrainingError):
         update_critic(
-            PLACE, critic, ValueSettings(None, steps()), samples(), sequences(),
+            PLACE, critic, of_values(None), samples(), sequences(),
             column(values=per_token(1)), column(returns=returns),
         )  # fmt: skip
     for name, weight in critic.training.weights.items():

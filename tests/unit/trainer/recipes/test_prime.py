@@ -23,11 +23,7 @@ from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.errors import ConfigError, TrainingError
 from verl_hpc.step.batch import Scores
 from verl_hpc.step.operators.optimise import OptimiseSettings
-from verl_hpc.step.operators.process_reward import (
-    ProcessRewardSettings,
-    process_rewards,
-    update_prm,
-)
+from verl_hpc.step.operators.process_reward import process_rewards, update_prm
 from verl_hpc.testing.local_run import engine_of
 
 REWARD = "def score(response, ground_truth):\n    return float('a' in response)\n"
@@ -60,7 +56,7 @@ def test_it_learns_what_is_rewarded_and_raises_the_score(tmp_path):
     assert mean["critic/score/mean"] > first["critic/score/mean"] + 0.3
 
 
-SETTINGS = ProcessRewardSettings(0.5, OptimiseSettings(1, "token-mean", 1.0))
+SETTINGS = OptimiseSettings(parse(**PRIME, algorithm__prm={"beta": 0.5}), 1, "token-mean")
 SCORES = [1.0, 0.0, 0.25]
 
 

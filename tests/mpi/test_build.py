@@ -64,3 +64,34 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
         "training attention": "scaled_dot_product_attention",
         "rollout attention": "sdpa",
     }
+
+
+def test_a_run_that_resumes_reads_weights_of_untrained_roles_alone(
+    here, tiny_model, shared_directory, monkeypatch
+):
+    path = str(tiny_model())
+    config = configure(
+        "resumes",
+        path,
+        shared_directory,
+        recipe="rl",
+        algorithm={"kl": {"placement": "loss"}},
+        model={"path": path},
+        rollout={
+            "engine": "hf",
+            "num_samples": 2,
+            "max_prompt_tokens": 8,
+            "max_response_tokens": 8,
+        },
+    )
+    read, load_weights = [], module._load_weights
+
+    def remember(run, role, base):
+        read.append(role.name)
+        load_weights(run, role, base)
+
+    monkeypatch.setattr(module, "_load_weights", remember)
+    for resumes, names in ((False, ["actor", "reference"]), (True, ["reference"])):
+        read.clear()
+        build_run(here, config, resumes)
+        assert read == names

@@ -66,7 +66,7 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
     }
 
 
-def test_a_run_that_resumes_reads_weights_of_untrained_roles_alone(
+def test_a_run_that_resumes_reads_no_weights_of_trained_roles(
     here, tiny_model, shared_directory, monkeypatch
 ):
     path = str(tiny_model())
@@ -75,14 +75,9 @@ def test_a_run_that_resumes_reads_weights_of_untrained_roles_alone(
         path,
         shared_directory,
         recipe="rl",
-        algorithm={"kl": {"placement": "loss"}},
+        algorithm={"advantage": {"name": "gae"}},
         model={"path": path},
-        rollout={
-            "engine": "hf",
-            "num_samples": 2,
-            "max_prompt_tokens": 8,
-            "max_response_tokens": 8,
-        },
+        rollout={"engine": "hf", "max_prompt_tokens": 8, "max_response_tokens": 8},
     )
     read, load_weights = [], module._load_weights
 
@@ -91,7 +86,7 @@ def test_a_run_that_resumes_reads_weights_of_untrained_roles_alone(
         load_weights(run, role, base)
 
     monkeypatch.setattr(module, "_load_weights", remember)
-    for resumes, names in ((False, ["actor", "reference"]), (True, ["reference"])):
+    for resumes, names in ((False, ["actor", "critic"]), (True, [])):
         read.clear()
         build_run(here, config, resumes)
         assert read == names

@@ -10,11 +10,6 @@ from verl_hpc.config.requests import Request, leave_request, read_requests
 pytestmark = pytest.mark.usefixtures("here")
 
 
-@pytest.fixture
-def run(working_run):
-    return working_run
-
-
 def asked(run):
     (request,) = read_requests(run)
     return request.kind, request.now, request.after_step

@@ -17,12 +17,6 @@ from verl_hpc.runs.find import (
 )
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_a_run_is_a_directory_with_a_configuration_and_no_checkpoint(tmp_path):
     run = make_run(tmp_path)
     assert is_run(run) and is_run(submit_run(tmp_path / "submitted", "1"))

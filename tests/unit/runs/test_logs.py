@@ -15,13 +15,6 @@ from verl_hpc.runs.logs.read import (
 )
 
 
-@pytest.fixture
-def attempt(tmp_path):
-    directory = tmp_path / "job/attempts/0"
-    directory.mkdir(parents=True)
-    return directory
-
-
 @pytest.mark.parametrize(
     "line, rank, text",
     [

@@ -24,13 +24,6 @@ ValueError: bad
 """
 
 
-@pytest.fixture
-def attempt(tmp_path):
-    directory = tmp_path / "job/attempts/0"
-    directory.mkdir(parents=True)
-    return directory
-
-
 def write(attempt, node, *parts):
     """A node's log: (rank, text) as srun --label writes it, plain text as it is."""
     lines = []

@@ -166,14 +166,11 @@ def test_on_cpus_nothing_is_called_a_gpu():
     assert "rank-hours" in text
 
 
-def test_what_is_missing_is_said():
-    text = page(measured(4, 32, 9.0), measured(8, 32, 4.5), missing=["One thing.", "Another."])
+def test_what_is_missing_is_said_and_every_table_is_whole():
+    runs = measured(4, 32, 9.0), measured(8, 32, 4.5), measured(8, 64, 9.5)
+    text = page(*runs, missing=["One thing.", "Another."])
     assert text.endswith("## Missing\n\n- One thing.\n- Another.\n")
-    assert "Missing" not in page(measured(4, 32, 9.0), measured(8, 32, 4.5))
-
-
-def test_every_table_is_whole():
-    text = page(measured(4, 32, 9.0), measured(8, 32, 4.5), measured(8, 64, 9.5))
+    assert "Missing" not in page(*runs)
     for block in text.split("\n\n"):
         rows = [line for line in block.splitlines() if line.startswith("|")]
         assert len({row.count("|") for row in rows}) <= 1, block

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.unit.programs import program, umask
 from tests.unit.waiting import within
 from verl_hpc.runs.jobs import record_job
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
@@ -153,10 +154,7 @@ def test_a_rank_that_has_not_come_so_far_lives_on(victim, tmp_path):
 
 def stand_in(directory, monkeypatch, name, text):
     """A program of that name on PATH."""
-    tools = directory / "bin"
-    tools.mkdir(exist_ok=True)
-    (tools / name).write_text(f"#!/bin/sh\n{text}")
-    (tools / name).chmod(0o755)
+    tools = program(directory / "bin" / name, text).parent
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
 
 
@@ -194,11 +192,8 @@ def test_the_step_that_reaches_other_nodes(tmp_path, monkeypatch):
     write_ranks(tmp_path, ranks)
     (tmp_path / "job").mkdir()
     record_job(tmp_path / "job", {"job_id": "4711", "cluster": "c2"})
-    before = os.umask(0o027)
-    try:
+    with umask(0o027):
         (taken,) = gather_stacks(tmp_path, ranks)
-    finally:
-        os.umask(before)
     assert "the rank is gone" in taken.problem
     words = f"--overlap --jobid=4711 --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist={HOST} "
     assert (

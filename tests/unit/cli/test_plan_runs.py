@@ -72,11 +72,11 @@ def test_factors_that_are_fitted_predict_a_third_layout(here, called):
     assert (here / "fit.yaml").read_text().startswith("# Fitted by `plan calibrate`")
     # Factors that the runs do not tell are named with the run to add.
     told = out.split("these runs tell little of some factors")[1].split("\n\n")[0].splitlines()
-    found = {line.split()[0]: line for line in told[1:]}
-    assert "training" not in found and "memory" not in found
-    assert "a small part of all; add a run with another batch.size" in found["sequences"]
-    assert "not kept apart from" in found["elementwise"]
-    assert found["elementwise"].endswith("add a run with another tensor_parallel")
+    factors = {line.split()[0]: line for line in told[1:]}
+    assert "training" not in factors and "memory" not in factors
+    assert "a small part of all; add a run with another batch.size" in factors["sequences"]
+    assert "not kept apart from" in factors["elementwise"]
+    assert factors["elementwise"].endswith("add a run with another tensor_parallel")
     third = make(here, "c", 4, tensor_parallel=8)
     run = read_run(here / "runs/c", None, [str(SIZES)])
     machine = Machine(run.hardware, read_efficiency(here / "fit.yaml"))

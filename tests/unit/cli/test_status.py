@@ -60,17 +60,17 @@ def test_without_a_name_it_is_the_run_last_at_work(run, shown):
 
 
 def test_as_json(run, as_json):
-    found = as_json("ppo_lab")
-    assert found["run"] == "runs/ppo_lab"
-    assert (found["state"], found["operator"]) == ("running", "update_actor")
-    assert (found["step"], found["total_steps"]) == (2, 40)
-    assert found["seconds_by_operator"] == {"rollout": 6.0, "update_actor": 3.0, "other": 1.0}
-    assert not found["operators_overlap"]
-    assert (found["tokens_per_s"], found["remaining_s"]) == (200.0, 380.0)
-    assert found["metrics"] == {"critic/score/mean": 0.25, "actor/kl_loss": 0.01}
-    assert found["heartbeat_age_s"] < 60
-    assert (found["queue"], found["last_save"], found["problem"]) == (None, None, "")
-    assert found["placements"] == []
+    told = as_json("ppo_lab")
+    assert told["run"] == "runs/ppo_lab"
+    assert (told["state"], told["operator"]) == ("running", "update_actor")
+    assert (told["step"], told["total_steps"]) == (2, 40)
+    assert told["seconds_by_operator"] == {"rollout": 6.0, "update_actor": 3.0, "other": 1.0}
+    assert not told["operators_overlap"]
+    assert (told["tokens_per_s"], told["remaining_s"]) == (200.0, 380.0)
+    assert told["metrics"] == {"critic/score/mean": 0.25, "actor/kl_loss": 0.01}
+    assert told["heartbeat_age_s"] < 60
+    assert (told["queue"], told["last_save"], told["problem"]) == (None, None, "")
+    assert told["placements"] == []
 
 
 def test_placements_have_their_roles_and_what_they_do(run, shown, as_json):

@@ -48,11 +48,8 @@ def test_a_switch_beside_what_implies_it():
 
 def test_a_tutorials_key_that_is_refused_hides_no_other():
     found = migrate([*BASE, "algorithm=dreamer", "trainer.device=npu", "num_rollout_workers=x"])
-    assert {one.key for one in found.refused} == {
-        "algorithm",
-        "trainer.device",
-        "num_rollout_workers",
-    }
+    refused = {"algorithm", "trainer.device", "num_rollout_workers"}
+    assert {one.key for one in found.refused} == refused
     assert found.settings["model.path"] == "m"
 
 
@@ -70,19 +67,15 @@ def test_the_engine_of_a_file():
     assert not migrate_tree({"model_engine": "dp"}, BASE).refused
 
 
-@pytest.mark.parametrize(
-    "words", [["--actor_model", "--use_fsdp"], ["--actor_model"], ["--seed", "1", "--lr"]]
-)
-def test_an_option_without_a_value(words):
-    with pytest.raises(ConfigError, match="has no value; expected --"):
-        read_words(words)
+def test_options_with_and_without_a_value():
+    given = {"use_fsdp": True, "actor_model": "gpt2"}
+    assert read_words(["--use_fsdp", "--actor_model", "gpt2"]).given == given
+    for words in ("--actor_model --use_fsdp", "--actor_model", "--seed 1 --lr"):
+        with pytest.raises(ConfigError, match="has no value; expected --"):
+            read_words(words.split())
 
 
 def test_the_option_that_chooses_fsdp():
-    assert read_words(["--use_fsdp", "--actor_model", "gpt2"]).given == {
-        "use_fsdp": True,
-        "actor_model": "gpt2",
-    }
     found = migrate([*BASE[:2], "steps=1", "--use_fsdp", "--actor_model", "gpt2"])
     assert not found.refused
     assert (found.settings["model.path"], found.settings["parallel.engine"]) == ("gpt2", "fsdp")

@@ -1,5 +1,6 @@
 """Runs of ours as verl's command lines: the same resolved configurations."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.migration.scripts import needs_bubblewrap
-from verl_hpc.cli.main import main
 from verl_hpc.config import tree
 from verl_hpc.config.load import load_config
-from verl_hpc.config.plain_yaml import write_yaml
+from verl_hpc.config.plain_yaml import read_yaml, write_yaml
 from verl_hpc.errors import LaunchError
 from verl_hpc.migration.legacy import older
 from verl_hpc.migration.table import rows
@@ -74,10 +74,9 @@ def test_the_quickstarts_are_the_same_runs_in_verls_keys(name, words):
     assert migrate(words).config() == ours
 
 
-def test_the_file_that_migrate_prints_is_the_same_run(tmp_path, capsys):
-    assert main(["migrate", "python3", "-m", "verl.trainer.main_ppo", *QUICKSTART]) == 0
+def test_the_file_that_migrate_prints_is_the_same_run(tmp_path, prints):
     file = tmp_path / "run.yaml"
-    file.write_text(capsys.readouterr().out)
+    file.write_text(prints("migrate", "python3", "-m", "verl.trainer.main_ppo", *QUICKSTART))
     assert load_config(file) == load_config(ROOT / "configs/run/examples/quickstart.yaml")
 
 
@@ -89,7 +88,7 @@ def test_a_file_of_verls_keys_is_the_same_run(tmp_path):
         node = keys
         for section in sections:
             node = node.setdefault(section, {})
-        node[last] = value if "/" in value else migrate_value(value)
+        node[last] = value if "/" in value else read_yaml(value)
     file = tmp_path / "verl.yaml"
     file.write_text(write_yaml(keys))
     ours = load_config(ROOT / "configs/run/examples/quickstart.yaml")
@@ -104,29 +103,19 @@ def test_a_file_of_ours_is_read_once(monkeypatch):
     assert len(files) == len(set(files)) > 0
 
 
-def migrate_value(text):
-    from verl_hpc.config.plain_yaml import read_yaml
-
-    return read_yaml(text)
-
-
-def test_what_was_refused_is_a_comment_and_the_status(capsys):
+def test_what_was_refused_is_a_comment_and_the_status(called):
     words = [*QUICKSTART, "trainer.device=npu", "data.train_max_samples=10"]
-    assert main(["migrate", *words]) == 3
-    printed = capsys.readouterr()
-    assert "#   trainer.device: ranks take the GPUs" in printed.out
-    assert "#   data.train_max_samples: the first rows" in printed.out
-    assert "refused 1 of verl's keys" in printed.err
+    status, out, err = called("migrate", *words)
+    assert status == 3
+    assert "#   trainer.device: ranks take the GPUs" in out
+    assert "#   data.train_max_samples: the first rows" in out
+    assert "refused 1 of verl's keys" in err
 
 
-def test_the_table_by_a_word(capsys):
-    assert main(["migrate", "--keys", "cliprange_value"]) == 0
-    assert capsys.readouterr().out == "critic.cliprange_value\n    -> critic.value_clip\n"
-
-
-def test_the_table_of_all_keys(capsys):
-    assert main(["migrate", "--keys"]) == 0
-    shown = capsys.readouterr().out.splitlines()
+def test_the_table_of_all_keys_and_by_a_word(prints):
+    told = prints("migrate", "--keys", "cliprange_value")
+    assert told == "critic.cliprange_value\n    -> critic.value_clip\n"
+    shown = prints("migrate", "--keys").splitlines()
     keys = [*(row.key for row in rows()), *older().renamed, *older().tutorials]
     assert sorted(shown[::2]) == sorted(keys)
     meanings = dict(zip(shown[::2], shown[1::2], strict=True))
@@ -153,15 +142,10 @@ def test_a_script_is_migrated_without_torch(tmp_path):
     assert "name: quickstart" in done.stdout
 
 
-def main_ppo(*words, **environ):
-    import os
-
-    return subprocess.run(
-        [sys.executable, "-m", "verl_hpc.trainer.main_ppo", *words],
-        env=os.environ | {"PYTHONHASHSEED": "0"} | environ,
-        capture_output=True,
-        text=True,
-    )
+def main_ppo(*words):
+    command = [sys.executable, "-m", "verl_hpc.trainer.main_ppo", *words]
+    environ = os.environ | {"PYTHONHASHSEED": "0"}
+    return subprocess.run(command, env=environ, capture_output=True, text=True)
 
 
 def test_main_ppo_says_what_it_takes():

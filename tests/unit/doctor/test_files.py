@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster.requests import profile, request
+from tests.unit.programs import program
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.doctor import files as doctor_files
 from verl_hpc.doctor.files import check_inputs, check_python, check_room
@@ -163,13 +164,6 @@ def test_checkpoints_of_a_model_that_is_not_seen(here):
     assert "need about" not in room(request(here, *overrides)).found
 
 
-def fake_python(directory: Path, text: str) -> str:
-    path = directory / "python"
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
 def python_verdict(directory: Path, *overrides, has_config=True, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
     return check_python(plan_job(asked), has_config=has_config)
@@ -187,7 +181,7 @@ def python_with(directory, **found):
     """One that has our packages, and others or none of them."""
     names = ("torch", "mpi4py", "megatron-core", "h5py", "vllm")
     answer = {"version": "3.12.1", "found": dict.fromkeys(names, "1.0") | found}
-    return fake_python(directory, f"echo '{json.dumps(answer)}'")
+    return str(program(directory / "python", f"echo '{json.dumps(answer)}'"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tests.unit.programs import program
 from verl_hpc.doctor import quota as module
 from verl_hpc.doctor.quota import Quota, parse_quotas, read_quotas
 from verl_hpc.errors import ClusterError
@@ -20,14 +21,11 @@ QUOTA = """Disk quotas for user alice (uid 1000):
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
     """`tools("lustre", lfs=script)`: this kind of file system, these programs alone on PATH."""
-    directory = tmp_path / "bin"
-    directory.mkdir()
-    monkeypatch.setenv("PATH", str(directory))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
     def put(kind, **scripts):
         for name, script in {"stat": f"echo {kind}", **scripts}.items():
-            (directory / name).write_text(f"#!/bin/sh\n{script}\n")
-            (directory / name).chmod(0o755)
+            program(tmp_path / "bin" / name, script)
 
     return put
 

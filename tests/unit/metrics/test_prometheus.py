@@ -6,7 +6,6 @@ import logging
 import math
 import re
 import socket
-import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -17,6 +16,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.cluster.requests import ROOT
+from tests.unit.waiting import wait_for
 from verl_hpc.config.trackers import MetricsConfig, PrometheusConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics import MetricsExporter
@@ -198,12 +198,6 @@ def test_a_port_that_is_taken_is_named():
 def test_a_gateway_that_is_away_is_told_once_and_found_again(caplog):
     port = free_port()
     exporter = MetricsExporter(f"http://127.0.0.1:{port}", "job", run_name="mine")
-
-    def wait_for(condition) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
 
     with caplog.at_level(logging.WARNING):
         exporter.write(1, STEP)

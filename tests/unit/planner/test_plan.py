@@ -77,12 +77,8 @@ def test_the_sizes_that_are_shipped_are_those_that_were_published(name):
     published = PUBLISHED.get(name.removesuffix("-Instruct"))
     if published is None:
         # As their publishers count them.
-        counts = {
-            "Qwen2.5-32B-Instruct": 32.76e9,
-            "Qwen3-4B": 4.022e9,
-            "Qwen3-32B": 32.76e9,
-            "Qwen3-235B-A22B": 235.09e9,
-        }
+        counts = dict.fromkeys(("Qwen2.5-32B-Instruct", "Qwen3-32B"), 32.76e9)
+        counts |= {"Qwen3-4B": 4.022e9, "Qwen3-235B-A22B": 235.09e9}
         assert arch.num_parameters == pytest.approx(counts[name], rel=1e-3)
     else:
         assert arch.num_parameters == published[1]
@@ -196,21 +192,16 @@ def test_the_best_number_of_nodes_by_time_and_by_hours():
         assert fastest.step.seconds <= other.step.seconds
         assert cheapest.step.gpu_hours <= other.step.gpu_hours
     assert cheapest.num_nodes < fastest.num_nodes
-
-
-def test_of_numbers_of_nodes_on_which_nothing_fits_the_most_are_planned_for():
+    # Of numbers on which nothing fits the most are planned for.
     plan = planner().on_best(4)
     assert not plan.fits and plan.num_nodes == 4
 
 
 def test_a_number_of_nodes_that_cannot_be_laid_out():
-    with pytest.raises(ConfigError, match="does not divide the 8 ranks"):
-        planner().on(1)
-    with pytest.raises(ConfigError, match="does not divide the 8 ranks"):
-        planner().on_best(1)
-    # The most that were allowed, not the least.
-    with pytest.raises(ConfigError, match="does not divide the 24 ranks"):
-        planner().on_best(3)
+    # Of several the most that were allowed, not the least.
+    for plan, nodes in ((planner().on, 1), (planner().on_best, 1), (planner().on_best, 3)):
+        with pytest.raises(ConfigError, match=f"does not divide the {8 * nodes} ranks"):
+            plan(nodes)
 
 
 def test_a_search_beats_the_configuration_and_says_what_it_changes():

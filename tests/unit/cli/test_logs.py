@@ -9,10 +9,9 @@ from verl_hpc.runtime.failure import FailureReporter
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(here):
     """A run of two starts on two nodes."""
-    monkeypatch.chdir(tmp_path)
-    run = make_run(tmp_path / "runs", "ppo_lab")
+    run = make_run(here / "runs", "ppo_lab")
     for attempt in ("0", "1"):
         directory = run / "job/attempts" / attempt
         directory.mkdir(parents=True)

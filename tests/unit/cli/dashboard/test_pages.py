@@ -15,7 +15,6 @@ from tests.unit.cli.status_runs import beat, make_run, submit_run, without_slurm
 from verl_hpc.cli.dashboard.pages import MetricsTail
 from verl_hpc.cli.dashboard.parts import tail
 from verl_hpc.cli.dashboard.server import make_server
-from verl_hpc.cli.main import main
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.samples import SampleGroup, SampleLog, SampleResponse
 from verl_hpc.metrics.timeline import Timeline
@@ -265,13 +264,13 @@ def test_the_verb_prints_an_address_that_works_and_ends_at_an_interrupt(runs):
     assert (process.returncode, errors) == (0, "")
 
 
-def test_bad_words(tmp_path, runs, capsys, refuses):
-    assert "no such directory" in refuses("dashboard", str(tmp_path / "none"))
-    assert main(["dashboard", str(runs), "--port", "70000"]) == 1
-    assert "--port 70000: a number from 1 to 65535" in capsys.readouterr().err
+def test_bad_words(tmp_path, runs, refuses):
+    assert "no such directory" in refuses("dashboard", tmp_path / "none")
+    told = refuses("dashboard", runs, "--port", "70000")
+    assert "--port 70000: a number from 1 to 65535" in told
     with make_server(runs) as server:
-        assert main(["dashboard", str(runs), "--port", str(server.port)]) == 1
-    assert "Address already in use; name another" in capsys.readouterr().err
+        told = refuses("dashboard", runs, "--port", server.port)
+    assert "Address already in use; name another" in told
 
 
 def test_samples_and_timeline_of_a_run(server, runs):
@@ -301,9 +300,8 @@ def test_samples_and_timeline_of_a_run(server, runs):
     assert ask(server, "/samples?name=a%26b", cookie=False)[0] == 403
 
 
-def test_nobody_has_run_anything_yet(tmp_path, monkeypatch, prints):
-    monkeypatch.chdir(tmp_path)
-    assert prints("dashboard").startswith(f"no runs in {tmp_path / 'runs'} yet; ")
+def test_nobody_has_run_anything_yet(here, prints):
+    assert prints("dashboard").startswith(f"no runs in {here / 'runs'} yet; ")
 
 
 @pytest.mark.parametrize("error, told", [(ConnectionResetError(), False), (ValueError("x"), True)])

@@ -56,9 +56,6 @@ def test_py_spys_main_thread_comes_first():
     threads = from_py_spy(json.dumps(seen))
     assert [thread.name for thread in threads] == ["MainThread", "dog"]
     assert threads[0].frames == (Frame("f", "/x.py", 3),)
-
-
-def test_what_py_spy_does_not_write():
     assert from_py_spy("{}") == ()
     for text in ("", "[1]", '[{"thread_name": "a"}]'):
         with pytest.raises(ValueError):
@@ -167,14 +164,11 @@ def test_tracing_that_is_refused_falls_back_to_the_signal(victim, tmp_path, monk
     assert found.main[0].function == "inner"
 
 
-def test_a_rank_that_is_gone(tmp_path):
+def test_a_rank_that_is_gone_or_of_another_machine_without_a_job(tmp_path):
     process = subprocess.Popen(["true"])
     process.wait()
     (found,) = take_here(tmp_path, [Progress(0, 1, "reward", 9.0, HOST, process.pid)])
     assert found.problem == f"no process {process.pid} on {HOST}: the rank is gone"
-
-
-def test_ranks_of_other_machines_need_a_job(tmp_path):
     ranks = Ranks(0.0, 10.0, 120.0, None, (Progress(0, 1, "reward", 9.0, "elsewhere", 1),))
     (found,) = gather_stacks(tmp_path, ranks)
     assert found.problem.startswith("not reached: on another machine than")

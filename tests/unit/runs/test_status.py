@@ -188,18 +188,15 @@ def test_a_submitted_run(tmp_path):
     assert state(run, **{JOB: "FAILED"}).detail == ended
 
 
-@pytest.mark.parametrize(
-    "text, name, detail",
-    [
+def test_a_run_that_keeps_no_heartbeat(run):
+    for text, *expected in (
         ("finished", "finished", ""),
         ("goal reached", "goal reached", ""),
         ("stopped at step 3: asked to stop by ann", "stopped", "at step 3: asked to stop by ann"),
         ("interrupted at step 3: signal TERM", "interrupted", "at step 3: signal TERM"),
-    ],
-)
-def test_a_run_that_keeps_no_heartbeat(run, text, name, detail):
-    (run / "facts.json").write_text(json.dumps({"state": text}))
-    assert state(run) == State(name, detail)
+    ):
+        (run / "facts.json").write_text(json.dumps({"state": text}))
+        assert state(run) == State(*expected)
 
 
 def test_facts_of_the_end_leave_no_question_unless_it_was_submitted_since(tmp_path):

@@ -161,8 +161,6 @@ def test_what_transformer_engine_and_apex_need_is_locked():
     text = (RECIPES / "install.sh").read_text().replace("\\\n", "")
     for line in re.findall(r"^.*--no-build-isolation.*$", text, re.MULTILINE):
         assert "--no-deps" in line
-
-
-def test_transformer_engine_is_one_that_megatron_core_declares():
+    # It is one that Megatron-core declares.
     (need,) = [n for n in requires("megatron-core") if n.startswith("transformer-engine")]
     assert Requirement(need).specifier.contains(constant("TRANSFORMER_ENGINE"))

@@ -30,11 +30,6 @@ def submit(here):
     return lambda *words: main(["submit", *files, *words])
 
 
-def test_every_combination_once():
-    pairs = [(a, c) for a in ("a.b=1", "a.b=2") for c in ("c=x", "c=y")]
-    assert combinations(["a.b=1,2", "c=x, y"]) == pairs
-
-
 @pytest.mark.parametrize(
     "sweeps, complaint",
     [
@@ -50,6 +45,8 @@ def test_every_combination_once():
     ],
 )
 def test_words_that_are_no_sweep(sweeps, complaint):
+    pairs = [(a, c) for a in ("a.b=1", "a.b=2") for c in ("c=x", "c=y")]
+    assert combinations(["a.b=1,2", "c=x, y"]) == pairs, "every combination once"
     with pytest.raises(ConfigError, match=complaint):
         combinations(sweeps)
 

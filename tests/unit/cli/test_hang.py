@@ -58,6 +58,8 @@ def test_all_of_it(tmp_path):
     assert "call_14" in text and "outer calls" not in text
     assert "  verl_hpc-watchdog of rank 2\n    _run  /x/watchdog.py:3" in text
     assert "operators below are those of 1m 40s ago, when rank 0 last heard from all ranks" in text
+    punctual = Ranks(1000.0, 10.0, 120.0, None, (progress(0), progress(1)))
+    assert "no rank is late" in as_text(tmp_path, punctual, STACKS[:2], 1000.0)
 
 
 def test_an_operator_that_a_rank_was_stopped_behind_is_not_where_it_is(tmp_path):
@@ -73,11 +75,6 @@ def test_an_operator_that_a_rank_was_stopped_behind_is_not_where_it_is(tmp_path)
     later = as_text(tmp_path, ranks, [STACKS[0], stopped], 1060.0)
     words = "that it was in 'read model, data and reward'"
     assert f"late: rank 1 on n0, which last wrote, 1m 09s ago, {words}\n" in later
-
-
-def test_nobody_late(tmp_path):
-    ranks = Ranks(1000.0, 10.0, 120.0, None, (progress(0), progress(1)))
-    assert "no rank is late" in as_text(tmp_path, ranks, STACKS[:2], 1000.0)
 
 
 def test_json(tmp_path):

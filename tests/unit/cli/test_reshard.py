@@ -17,6 +17,8 @@ SMALL = {
     "torch_dtype": "bfloat16",
 }  # fmt: skip
 
+SITE = "name: here\ngpus_per_node: 2\ncores_per_node: 8\n"
+
 SPREADS = {
     f"{name}_bytes_per_{unit}"
     for unit, names in (("rank", "received minimum allgather"), ("node", "inbound minimum_inbound"))
@@ -95,9 +97,7 @@ def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, prints):
     site = tmp_path / "site.yaml"
     limits = []
     for network in (40.0, 20.0):
-        site.write_text(
-            f"name: here\ngpus_per_node: 2\ncores_per_node: 8\nlinks: {{network_gb_s: {network}}}\n"
-        )
+        site.write_text(f"{SITE}links: {{network_gb_s: {network}}}\n")
         words = ["--train", "tp=4,pp=2", "--rollout", "tp=2", "--site", str(site), "--json"]
         figures = json.loads(prints("reshard", "--model", model, *words))
         assert figures["limit_seconds"] < figures["predicted_seconds"]
@@ -110,9 +110,6 @@ def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, prints):
 def test_neither_a_site_nor_gpus_per_node(model, refuses):
     words = ["--model", model, "--train", "tp=4", "--rollout", "tp=2"]
     assert "give --gpus-per-node N, or --site" in refuses("reshard", *words)
-
-
-SITE = "name: here\ngpus_per_node: 2\ncores_per_node: 8\n"
 
 
 def test_gpus_per_node_wins_over_the_sites(tmp_path, monkeypatch, reshard):

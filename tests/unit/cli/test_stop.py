@@ -21,9 +21,6 @@ def test_after_the_step_under_way(run, prints):
         "good.\n"
     )
     assert asked(run) == ("stop", False, 0)
-
-
-def test_now(run, prints):
     words = "drops the step under way if that has changed no weights yet"
     assert words in prints("stop", run, "--now")
     assert asked(run) == ("stop", True, 0)

@@ -61,20 +61,18 @@ def test_words_of_the_script(tmp_path, fields, words, others):
     assert [word for word in (*words, *others) if word in text] == words
 
 
-@pytest.mark.parametrize(
-    "environ, inside",
-    [
-        ({}, False),
-        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}, False),
-        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "3"}, True),
-        ({"SLURM_STEP_ID": str(0xFFFFFFFA), "SLURM_PROCID": "0"}, False),
-        ({"SLURM_STEP_ID": "0"}, False),
-        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, False),
-        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, True),
-    ],
-)
-def test_ranks_of_a_step(environ, inside):
-    assert is_inside_step(environ) is inside
+def test_ranks_of_a_step():
+    step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}
+    for environ in (step | {"SLURM_PROCID": "3"}, step | {"SLURM_STEP_NUM_TASKS": "2"}):
+        assert is_inside_step(environ), environ
+    for environ in (
+        {},
+        {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"},
+        step | {"SLURM_STEP_ID": str(0xFFFFFFFA)},
+        {"SLURM_STEP_ID": "0"},
+        step | {"SLURM_STEP_NUM_TASKS": "1"},
+    ):
+        assert not is_inside_step(environ), environ
 
 
 def result(directory, job="7"):

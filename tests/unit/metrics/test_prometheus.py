@@ -91,9 +91,9 @@ def test_labels_are_chosen_before_the_first_step():
     metrics.step(1, {"task/x": 0.5, "task/solve/x": 0.25})
     metrics.by_task()
     metrics.named("mine")
-    found = values(metrics)
+    samples = values(metrics)
     # A name that begins as those of a task is of no task.
-    assert (found["verl_task_x", "mine", ""], found["verl_x", "mine", "solve"]) == (0.5, 0.25)
+    assert (samples["verl_task_x", "mine", ""], samples["verl_x", "mine", "solve"]) == (0.5, 0.25)
     with pytest.raises(ConfigError, match="label run = 'mine'.*make another MetricsExporter"):
         metrics.named("other")
     # A trainer without a namespace takes no other one's label, nor gets one.

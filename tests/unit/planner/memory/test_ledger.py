@@ -71,12 +71,12 @@ def test_405b_does_not_fit_into_engines_of_8_gpus_of_80_gb_and_what_would_is_nam
     misfit = ledger(config, LLAMA_405B, layouts, H100).first_misfit
     assert (misfit.name, misfit.of) == ("build", "rollout")
     assert "gpu_memory_utilization = 0.9" in misfit.why_not()
-    found = remedy(config, {"actor": LLAMA_405B}, 256, H100)
-    assert found.ledger.fits
-    assert found.num_ranks == 256
-    assert found.config.rollout.tensor_parallel == 8, "of a node"
-    assert found.config.rollout.pipeline_parallel == 2
-    assert "rollout.pipeline_parallel: 2" in str(found)
+    change = remedy(config, {"actor": LLAMA_405B}, 256, H100)
+    assert change.ledger.fits
+    assert change.num_ranks == 256
+    assert change.config.rollout.tensor_parallel == 8, "of a node"
+    assert change.config.rollout.pipeline_parallel == 2
+    assert "rollout.pipeline_parallel: 2" in str(change)
 
 
 def test_recomputing_comes_before_more_gpus():
@@ -233,9 +233,9 @@ def test_where_cores_memory_does_not_do_all_of_it_is_named():
     most = max(one.all_phases, key=lambda phase: phase.device_bytes + phase.host_bytes)
     needed = most.device_bytes + most.host_bytes
     tight = Hardware(KINDS["cpu"], 4, host_bytes=4 * (needed - 2**20))
-    found = small(hardware=tight, rollout={"engine": "hf", "num_samples": 4}).first_misfit
-    assert found is not None
-    said = found.why_not()
+    misfit = small(hardware=tight, rollout={"engine": "hf", "num_samples": 4}).first_misfit
+    assert misfit is not None
+    said = misfit.why_not()
     assert f"{needed / GIB:.1f} GiB of memory, which has" in said
     assert "process" in said
 

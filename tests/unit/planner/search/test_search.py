@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.config.trees import GAE, parse
-from tests.unit.layout.models import architecture
+from tests.unit.planner.search.test_exhaustive import DEEP
 from verl_hpc.errors import ConfigError
 from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.planner.memory.ledger import ledger_on
@@ -14,16 +14,7 @@ from verl_hpc.planner.search.search import search
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import predict_step
 
-SMALL = architecture(
-    num_layers=4,
-    hidden_size=1024,
-    ffn_size=4096,
-    num_heads=8,
-    num_kv_heads=4,
-    head_size=128,
-    vocab_size=32000,
-    max_positions=4096,
-)
+SMALL = replace(DEEP, num_layers=4, num_heads=8, vocab_size=32000)
 PPO = {
     **GAE,
     "algorithm__kl": {"placement": "reward"},
@@ -54,16 +45,16 @@ def executed(config, candidate, archs, on):
 
 def test_every_candidate_is_a_run_of_the_seconds_that_it_promises():
     """PPO has the paper's fifteen placements."""
-    config, archs, on, found = the_best()
-    assert found.placements == len(found.ranking) + len(found.misfits) == 15
-    for candidate in found.ranking:
+    config, archs, on, result = the_best()
+    assert result.placements == len(result.ranking) + len(result.misfits) == 15
+    for candidate in result.ranking:
         run = executed(config, candidate, archs, on)
         step = predict_step(run.config, archs, run.layouts, on)
         assert step.seconds == pytest.approx(candidate.seconds)
         assert step.operators == pytest.approx(candidate.operators)
     # What is found does not depend on what the file said.
-    again = applied(config, overrides_of(config, found.ranking[-1]))
-    assert search(again, archs, on, 8).best.seconds == pytest.approx(found.best.seconds)
+    again = applied(config, overrides_of(config, result.ranking[-1]))
+    assert search(again, archs, on, 8).best.seconds == pytest.approx(result.best.seconds)
 
 
 def test_where_nothing_can_be_laid_out_or_fits():

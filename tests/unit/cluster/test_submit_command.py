@@ -83,7 +83,8 @@ NAMES = ["--account", "a1", "--partition", "p1", "--qos", "q1", "--max-restarts"
 @pytest.mark.parametrize(
     ("words", "patterns"),
     [
-        (["site.extra_directives=['--comment=it''s a']"], [r'^#SBATCH --comment="it\'s a"$']),
+        (["site.extra_directives=['--comment=it''s']"], [r'^#SBATCH --comment="it\'s"$']),
+        (["site.extra_directives=['--comment=a b']"], ['^#SBATCH --comment="a b"$']),
         (NAMES, [rf"^#SBATCH --{name}={name[0]}1$" for name in ("account", "partition", "qos")]),
         (NAMES, [r"^account.* a1 .*\[command line\]$", r"^partition.* p1 .*\[command line\]$"]),
         (NAMES, [r"^qos.* q1 .*\[command line\]$", r'"\$\{SLURM_RESTART_COUNT:-0\}" -ge 3']),

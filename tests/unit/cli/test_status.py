@@ -175,9 +175,11 @@ def test_heartbeats_of_other_times(run, shown):
     assert shown("ppo_lab").startswith("runs/ppo_lab: unknown: it keeps no heartbeat\n")
 
 
-def test_values_that_are_not_finite(run, shown, as_json):
-    work(run, 1, first=3, **{"actor/kl_loss": float("nan")})
-    assert "kl not finite" in shown("ppo_lab")
+def test_values_that_are_not_finite_and_an_evaluation_of_an_earlier_step(run, shown, as_json):
+    score = {"val/score/mean": lambda step: 0.5 if step == 5 else None}
+    work(run, 6, first=3, **{"actor/kl_loss": float("nan")}, **score)
+    text = shown("ppo_lab")
+    assert "kl not finite" in text and "val score 0.5 at step 5" in text
     assert as_json("ppo_lab")["metrics"]["actor/kl_loss"] is None
 
 
@@ -202,11 +204,6 @@ def test_a_job_is_shown_with_all_its_nodes(run, monkeypatch, shown):
     beat(run, "reward", 3)
     assert "2 on n[0-1]" in shown("ppo_lab")
     assert json.loads(shown("ppo_lab", "--json"))["nodes"] == "n[0-1]"
-
-
-def test_an_evaluation_is_of_its_own_step(run, shown):
-    work(run, 6, **{"val/score/mean": lambda step: 0.5 if step == 5 else None})
-    assert "val score 0.5 at step 5" in shown("ppo_lab")
 
 
 # Watching

@@ -60,8 +60,7 @@ def test_ranks_that_do_not_fit_the_layout(tmp_path):
 
 
 def test_a_model_that_can_be_read_is_checked_against_the_layout(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text(json.dumps(next(iter(PUBLISHED.values()))[0]))
+    published(tmp_path / "model")
     check(request(tmp_path, "parallel.tensor_parallel=4"))
     with pytest.raises(ConfigError, match="parallel"):
         check(request(tmp_path, "parallel.tensor_parallel=3", nodes=3))

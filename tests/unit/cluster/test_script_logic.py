@@ -358,6 +358,8 @@ def test_a_link_that_saves_leaves_the_rest_to_the_next(link):
     assert not (link.run_directory / "job/ended").exists()
     assert link.run(RC="85")[0] == 85
     assert len([call for call in link.calls("srun") if "--label" in call]) == 2
+    assert link.run(RC="143", PREEMPTED=PREEMPTED)[0] == 85, "a preemption killed it"
+    assert not (link.run_directory / "job/ended").exists()
 
 
 @pytest.mark.parametrize(
@@ -373,8 +375,3 @@ def test_after_the_end_later_links_do_nothing(link, environ, ended):
     assert status == 0
     assert f"ended with status {ended}" in out
     assert not link.calls("srun")
-
-
-def test_a_link_that_a_preemption_killed_is_not_the_end(link):
-    assert link.run(RC="143", PREEMPTED=PREEMPTED)[0] == 85
-    assert not (link.run_directory / "job/ended").exists()

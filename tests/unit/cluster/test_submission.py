@@ -273,26 +273,22 @@ def fail_at(monkeypatch, function, call=1):
     monkeypatch.setattr(Path, function, fail)
 
 
-def test_a_quota_that_is_used_up_before_sbatch(cluster, tmp_path, monkeypatch):
-    fail_at(monkeypatch, "open")
-    with pytest.raises(ConfigError, match=r"cannot write .*runs/run: .*Disk quota exceeded"):
-        send(tmp_path)
-    assert not (cluster / "calls").exists()
-    assert not (tmp_path / "runs").exists()
+BEFORE = r"cannot write .*runs/run: .*Disk quota exceeded"
+WITHIN = r"Disk quota exceeded.*will run: 41\. End them with"
+BEHIND = r"'Submitted batch job 41', but .*quota exceeded.*end the job with scancel"
+QUOTAS = [("open", 1, ConfigError, BEFORE), ("open", 2, ConfigError, WITHIN)]
+QUOTAS += [("rename", 1, ClusterError, BEHIND)]
 
 
-def test_a_quota_that_is_used_up_when_slurm_has_the_job(cluster, tmp_path, monkeypatch):
-    fail_at(monkeypatch, "rename")
-    told = r"'Submitted batch job 41', but .*quota exceeded.*end the job with scancel"
-    with pytest.raises(ClusterError, match=told):
-        send(tmp_path)
-    assert (tmp_path / "runs/run/job/job.sbatch").is_file()
-
-
-def test_a_quota_that_is_used_up_in_the_middle_of_a_chain(cluster, tmp_path, monkeypatch):
-    fail_at(monkeypatch, "open", 2)
-    with pytest.raises(ConfigError, match=r"Disk quota exceeded.*will run: 41\. End them with"):
+@pytest.mark.parametrize(("function", "call", "error", "told"), QUOTAS)
+def test_a_quota_that_is_used_up(cluster, tmp_path, monkeypatch, function, call, error, told):
+    """Before sbatch, within a chain, and when Slurm has the job."""
+    fail_at(monkeypatch, function, call)
+    with pytest.raises(error, match=told):
         send(tmp_path, code="installed", restarts={"by": "chain", "most": 2})
+    is_taken = told != BEFORE
+    assert (cluster / "calls").exists() is (tmp_path / "runs").exists() is is_taken
+    assert (tmp_path / "runs/run/job/job.sbatch").is_file() is is_taken
 
 
 def test_a_lock_that_cannot_be_read_is_no_submission(cluster, tmp_path):

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,9 +50,17 @@ def test_the_batch_scripts_variables(tmp_path, monkeypatch, count, directory, re
     assert (spoken.job_id, spoken.restarts, spoken.attempt) == ("4711", restarts, attempt)
 
 
-def test_how_often_it_is_written(tmp_path, clock, monkeypatch):
+@pytest.fixture
+def timers(monkeypatch):
+    """Timers that have been started, none of which ever goes off."""
+    started = []
+    timer = SimpleNamespace(start=lambda: started.append("one"), cancel=lambda: None)
+    monkeypatch.setattr(heartbeat.threading, "Timer", lambda *_: timer)
+    return started
+
+
+def test_how_often_it_is_written(tmp_path, clock, timers):
     """The operator stays, another one begins, or the clock is set back."""
-    monkeypatch.setattr(heartbeat.threading, "Timer", NoTimer)
     for operator, after, step in (
         ("rollout", 0.9, 1),
         ("rollout", 1.0, 2),
@@ -66,26 +75,11 @@ def test_how_often_it_is_written(tmp_path, clock, monkeypatch):
         assert read_heartbeat(tmp_path).step == step, (operator, after)
 
 
-class NoTimer:
-    started = 0
-
-    def __init__(self, *words):
-        pass
-
-    def start(self):
-        NoTimer.started += 1
-
-    def cancel(self):
-        pass
-
-
-def test_many_changes_at_once_start_one_thread(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr(heartbeat.threading, "Timer", NoTimer)
-    before = NoTimer.started
+def test_many_changes_at_once_start_one_thread(tmp_path, clock, timers):
     heart = Heartbeat(tmp_path, clock)
     for number in range(50):
         heart.beat(f"operator {number}", 1)
-    assert NoTimer.started == before + 1
+    assert timers == ["one"]
 
 
 def test_the_last_of_several_quick_operators_is_told_in_the_end(tmp_path):

@@ -166,15 +166,12 @@ def attempt(tmp_path):
     return attempt
 
 
-def test_a_job_whose_rank_was_killed(tmp_path, attempt):
+def test_a_job_whose_rank_was_killed_or_fails_before_it_can_tell(tmp_path, attempt):
     text = "2026-11-22T06:30:19 attempt 0: job 7 on n[0-1]\n"
     text += "srun: error: n1: task 1: Killed\nsrun: Force Terminated\n"
     (tmp_path / "job/slurm-7.log").write_text(text)
     with pytest.raises(ClusterError, match=r"first: srun: error: n1: task 1: Killed\. "):
         wait(tmp_path, "")
-
-
-def test_a_job_that_fails_before_it_can_tell(tmp_path, attempt):
     lines = ["verl_hpc: rank 5 of 8 on n3 failed in between n2 and n3: OSError: no route"]
     lines += ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no route"]
     (attempt / "n3.log").write_text("".join(f"5: {line}\n" for line in lines))

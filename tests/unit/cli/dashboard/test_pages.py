@@ -55,13 +55,10 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(server):
     assert f"{server.cookie}={server.token}; HttpOnly; SameSite=Lax" in headers["Set-Cookie"]
     assert server.address.endswith(f":{server.port}/?token={server.token}")
     assert len(server.token) >= 43
-
-
-@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example"])
-def test_a_redirect_stays_here(server, path):
-    status, headers, _ = ask(server, f"{path}?token={server.token}", cookie=False)
-    assert status == 303
-    assert headers["Location"].rstrip("/") == "/evil.example", "a path, not a host"
+    for path in ("//evil.example/", "/\\evil.example"):
+        status, headers, _ = ask(server, f"{path}?token={server.token}", cookie=False)
+        assert status == 303
+        assert headers["Location"].rstrip("/") == "/evil.example", "a path, not a host"
 
 
 PATHS = ["/", "/run?name=a", "/part?of=runs", "/dashboard.js", "/nowhere"]
@@ -77,10 +74,10 @@ def test_without_the_token_there_is_nothing(server, runs, path, cookie):
     assert "runs" not in text.replace("dashboard", "")
 
 
-@pytest.mark.parametrize("token", ["", "x", "%C3%A4", "A" * 43])
-def test_a_wrong_token(server, token):
-    status, headers, _ = ask(server, f"/?token={token}", cookie=False)
-    assert (status, "Set-Cookie" in headers) == (403, False)
+def test_a_wrong_token(server):
+    for token in ("", "x", "%C3%A4", "A" * 43):
+        status, headers, _ = ask(server, f"/?token={token}", cookie=False)
+        assert (status, "Set-Cookie" in headers) == (403, False), token
 
 
 def test_another_name_for_this_machine_is_refused_and_another_port_is_not(server):
@@ -151,8 +148,7 @@ def test_parts_follow_the_run(server, runs):
 
 
 def test_a_directory_that_is_a_run(runs):
-    run = make_run(runs, "alone")
-    with make_server(run) as server:
+    with make_server(make_run(runs, "alone")) as server:
         assert "alone" in server.pages.overview()
         assert "alone" in server.pages.run("alone")
 
@@ -178,9 +174,15 @@ def test_what_runs_say_is_only_text(server, runs):
 
 
 def test_files_of_a_run_are_linked_and_shown(server, runs):
-    (make_run(runs, "x") / "report.html").write_text("<h1>what it did</h1><script>1</script>")
+    run = make_run(runs, "x")
+    (run / "report.html").write_text("<h1>what it did</h1><script>1</script>")
+    for step in (20, 40, 60):
+        (run / f"checkpoints/step_{step:08}").mkdir(parents=True)
+    for step in (20, 40):
+        (run / f"checkpoints/step_{step:08}/manifest.json").write_text("{}")
     _, _, page = ask(server, "/part?of=status&name=x")
     assert "<dt>directory</dt>" in page
+    assert "<dt>checkpoints</dt><dd>steps 20, 40</dd>" in page
     assert 'href="/file?name=x&amp;file=report.html">report</a>' in page
     assert "flow.txt" not in page
     status, headers, text = ask(server, "/file?name=x&file=report.html")
@@ -201,15 +203,6 @@ def test_only_named_regular_files_are_shown(server, runs, tmp_path):
         status, _, text = ask(server, f"/file?name=x&file={name}")
         assert (status, "secret" in text) == (404, False)
     assert "report.html" not in ask(server, "/part?of=status&name=x")[2]
-
-
-def test_checkpoints_are_listed(server, runs):
-    run = make_run(runs, "x")
-    for step in (20, 40, 60):
-        (run / f"checkpoints/step_{step:08}").mkdir(parents=True)
-    for step in (20, 40):
-        (run / f"checkpoints/step_{step:08}/manifest.json").write_text("{}")
-    assert "<dt>checkpoints</dt><dd>steps 20, 40</dd>" in ask(server, "/part?of=status&name=x")[2]
 
 
 def test_what_is_no_address_is_refused(server):

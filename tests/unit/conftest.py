@@ -1,4 +1,4 @@
-"""A clock that tests set, a process without alarms, and what all tests and properties share."""
+"""A clock that tests set, calls of the program, and what all tests and properties share."""
 
 import random
 import signal
@@ -6,6 +6,8 @@ import sys
 
 import pytest
 from hypothesis import settings
+
+from verl_hpc.cli.main import main
 
 # How long an example takes depends on what else the machine does. A push tries the same examples
 # as the one before; new ones are searched for with --slow.
@@ -25,6 +27,13 @@ def same_draws():
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty directory, which is the working one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 class Clock:
@@ -47,3 +56,31 @@ def no_alarm():
     yield
     signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+@pytest.fixture
+def prints(capsys):
+    """Call the program, which must succeed; gives its standard output."""
+    return lambda *words: _call(capsys, words, 0).out
+
+
+@pytest.fixture
+def refuses(capsys):
+    """Call the program, which must end with status 1; gives its standard error."""
+    return lambda *words: _call(capsys, words, 1).err
+
+
+@pytest.fixture
+def called(capsys):
+    """Call the program: (status, standard output, standard error)."""
+
+    def call(*words):
+        status = main([str(word) for word in words])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def _call(capsys, words, status):
+    assert main([str(word) for word in words]) == status
+    return capsys.readouterr()

@@ -1,6 +1,7 @@
 """An end for what may wait for ever."""
 
 import signal
+import time
 
 import pytest
 
@@ -18,3 +19,11 @@ def within(seconds, do, *arguments):
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def wait_for(condition, seconds=30):
+    """Return once a condition holds, before so many seconds are over."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"nothing happened within {seconds} s"
+        time.sleep(0.01)

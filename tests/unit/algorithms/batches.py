@@ -23,13 +23,8 @@ def numbers(draw, shape, low=-3.0, high=3.0):
 @st.composite
 def masks(draw, shape, dtype=torch.float64):
     """(B, T) of 0 and 1, gaps and empty rows included."""
-    rows = draw(
-        st.lists(
-            st.lists(st.booleans(), min_size=shape[1], max_size=shape[1]),
-            min_size=shape[0],
-            max_size=shape[0],
-        )
-    )
+    row = st.lists(st.booleans(), min_size=shape[1], max_size=shape[1])
+    rows = draw(st.lists(row, min_size=shape[0], max_size=shape[0]))
     return torch.tensor(rows, dtype=dtype)
 
 

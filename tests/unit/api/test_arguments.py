@@ -1,7 +1,6 @@
 """What the Python names make of arguments: kinds of them that are taken, and refusals."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import verl_hpc
 from tests.unit.api.test_data import write
+from tests.unit.sources.hubs import COMMIT, hf_model, hf_repository
 from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError, RewardError
 from verl_hpc.models import get_actor_critic
@@ -115,25 +115,14 @@ def test_what_cannot_be_made_is_named(hf_model, tokenizer, rows, tasks):
         verl_hpc.PPOTrainer(hf_model.double(), None, tokenizer)
 
 
+ONE = verl_hpc.DataFlow().add("a", lambda: 1)
 CALLS = [
     (lambda t, p: p.read(0), ConfigError, "read: count = 0; .*greater than or equal to 1"),
     (lambda t, p: p.load_state_dict({"epch": 0}), DataError, "expected what state_dict"),
     (lambda t, p: p.seek(Position(0, 10)), DataError, "row 10 of epoch 0, and the data set has 10"),
-    (
-        lambda t, p: Nothing().read(1),
-        DataError,
-        r"Nothing: rows\(\) gave None; expected an iterator",
-    ),
-    (
-        lambda t, p: verl_hpc.DataFlow().add("a", lambda: 1).compile().run(z=1),
-        FlowError,
-        "no input 'z'",
-    ),
-    (
-        lambda t, p: verl_hpc.DataFlow().add_operator(Nameless()),
-        FlowError,
-        r"no name; call super\(",
-    ),
+    (lambda t, p: Nothing().read(1), DataError, r"Nothing: rows\(\) gave None; expected an iter"),
+    (lambda t, p: ONE.compile().run(z=1), FlowError, "no input 'z'"),
+    (lambda t, p: ONE.add_operator(Nameless()), FlowError, r"no name; call super\("),
     (lambda t, p: t.train(-1), ConfigError, r"PPOTrainer.train: num_steps = -1; .*equal to 0"),
     (lambda t, p: t.train(1), ConfigError, "data_provider is needed"),
     (lambda t, p: t.save_checkpoint("x", "yes"), ConfigError, "save_optimizer = 'yes'"),
@@ -207,10 +196,7 @@ def test_a_model_that_no_cache_has(name, tmp_path, monkeypatch):
 
 
 def test_a_model_of_the_cache(model_dir, tmp_path, monkeypatch):
-    snapshot = tmp_path / "models--ORG--NAME/snapshots/abc"
-    shutil.copytree(model_dir, snapshot)
-    (tmp_path / "models--ORG--NAME/refs").mkdir()
-    (tmp_path / "models--ORG--NAME/refs/main").write_text("abc")
+    snapshot = hf_model(tmp_path, "ORG/NAME", COMMIT, model_dir)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     actor, _ = get_actor_critic("ORG/NAME@main")
     assert actor.config._name_or_path == str(snapshot)
@@ -225,12 +211,9 @@ def test_a_model_of_the_cache(model_dir, tmp_path, monkeypatch):
 )
 def test_a_model_that_is_no_language_model_of_transformers(family, needs, tmp_path, monkeypatch):
     """The model lies in the cache under its name."""
-    snapshot = tmp_path / "models--Qwen--NAME/snapshots/abc"
-    snapshot.mkdir(parents=True)
-    (snapshot / "config.json").write_text(json.dumps({"model_type": family}))
-    (snapshot / "model.safetensors").touch()
-    (tmp_path / "models--Qwen--NAME/refs").mkdir()
-    (tmp_path / "models--Qwen--NAME/refs/main").write_text("abc")
+    config = json.dumps({"model_type": family}).encode()
+    files = {"config.json": config, "model.safetensors": b""}
+    hf_repository(tmp_path, "Qwen/NAME", COMMIT, files)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     for make in (verl_hpc.HfModelAdapter, get_actor_critic):
         with pytest.raises(ModelError, match=f"{family} is not trained here: it needs {needs}"):

@@ -38,9 +38,8 @@ def test_rewards_that_are_no_numbers(trainer):
             functools.partial(batch.scored, rewards),
             functools.partial(flow.compile().run, prompts=["one", "two"]),
         ):
-            with pytest.raises(
-                DataError, match="rewards = .*; expected a number for each response"
-            ):
+            told = "rewards = .*; expected a number for each response"
+            with pytest.raises(DataError, match=told):
                 take()
 
 

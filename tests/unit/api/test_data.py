@@ -11,6 +11,7 @@ import verl_hpc
 from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError, DataError
 
+ALL = [f"p{i}" for i in range(10)]
 ROWS = [{"prompt": f"p{i}", "answer": f"a{i}"} for i in range(10)]
 
 
@@ -51,12 +52,8 @@ def test_an_epoch_is_iterated_in_batches(tmp_path, kind):
     epochs = [[prompts(batch) for batch in provider] for _ in range(2)]
     for batches in epochs:
         assert [len(batch) for batch in batches] == [4, 4, 2]
-        assert sorted(chain(*batches)) == sorted(prompts_of_all())
+        assert sorted(chain(*batches)) == ALL
     assert epochs[0] != epochs[1]
-
-
-def prompts_of_all():
-    return [row["prompt"] for row in ROWS]
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +78,14 @@ def test_rows_of_a_bucket_of_a_local_s3_server(kind, tmp_path, s3_server):
     options = {"key": "test", "secret": "test", "client_kwargs": names}
     for path in (f"s3://bucket/rows.{kind}", "s3://bucket/", f"s3://bucket/*.{kind}"):
         provider = verl_hpc.DataProvider(path, kind, storage_options=options)
-        assert prompts(provider.read(10)) == prompts_of_all() and len(provider) == 10
+        assert prompts(provider.read(10)) == ALL and len(provider) == 10
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"data_path": "nowhere.parquet"}, "no such file"),
-        (
-            {"data_path": "memory://nowhere/"},
-            "memory://nowhere/: cannot be read .FileNotFoundError",
-        ),
+        ({"data_path": "memory://nowhere/"}, "//nowhere/: cannot be read .FileNotFoundError"),
         ({"file_format": "csv"}, "file_format = 'csv'; choose parquet or jsonl"),
         ({"data_path": "nope://x/rows.parquet"}, "nope"),
         ({"prompt_key": "question"}, "no column 'question'"),
@@ -218,4 +212,4 @@ def test_a_directory_is_read_as_its_files(tmp_path):
         write(tmp_path / f"part-{half}.parquet", rows)
     (tmp_path / "other.txt").touch()
     provider = verl_hpc.DataProvider(f"{tmp_path}/", "parquet")
-    assert prompts(provider.read(10)) == prompts_of_all()
+    assert prompts(provider.read(10)) == ALL

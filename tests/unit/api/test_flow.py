@@ -65,7 +65,8 @@ def test_earlier_responses_are_replayed(make_trainer, prompts):
     assert metrics["training/rollout_log_probs_diff_mean"] > 1e-3  # of earlier weights
 
 
-def test_a_replay_that_nothing_corrects_is_refused(make_trainer, prompts):
+def test_what_nodes_cannot_do_is_named(make_trainer, prompts):
+    """One cannot replay what nothing corrects, for example."""
     trainer = make_trainer()
     with pytest.raises(ConfigError, match="replay: True"):
         step_flow(trainer, verl_hpc.ReplayBuffer()).compile()
@@ -73,10 +74,6 @@ def test_a_replay_that_nothing_corrects_is_refused(make_trainer, prompts):
     trainer.update(trainer.rollout(prompts), [float(i) for i in range(16)])
     with pytest.raises(TrainingError, match="log-prob"):
         trainer.update(old, [0.0] * 16)
-
-
-def test_what_nodes_cannot_do_is_named(make_trainer, prompts):
-    trainer = make_trainer()
     bare = verl_hpc.DataFlow().add_operator(verl_hpc.RolloutNode(trainer))
     with pytest.raises(ConfigError, match="no RewardNode"):
         bare.add_operator(verl_hpc.UpdateNode(trainer)).compile()
@@ -85,16 +82,13 @@ def test_what_nodes_cannot_do_is_named(make_trainer, prompts):
 
 
 def test_a_manager_answers_texts_and_ids(hf_model, tokenizer):
-    manager = verl_hpc.RolloutManager(
-        hf_model, tokenizer, num_samples=3, max_response_length=5, max_batch_size=2, seed=4
-    )
+    options = {"num_samples": 3, "max_response_length": 5, "max_batch_size": 2, "seed": 4}
+    manager = verl_hpc.RolloutManager(hf_model, tokenizer, **options)
     responses = manager.generate(["abc", "x"], references=["r", "s"])
     assert len(responses) == 6 and [r.prompt for r in responses] == ["abc"] * 3 + ["x"] * 3
     assert [r.reference for r in responses] == ["r"] * 3 + ["s"] * 3
     assert all(len(r.log_probs) == len(r.response_ids) <= 5 for r in responses)
-    again = verl_hpc.RolloutManager(
-        hf_model, tokenizer, num_samples=3, max_response_length=5, max_batch_size=2, seed=4
-    )
+    again = verl_hpc.RolloutManager(hf_model, tokenizer, **options)
     assert again.generate(tokenizer(["abc", "x"]).input_ids).texts == responses.texts
     short = verl_hpc.RolloutManager(hf_model, tokenizer, max_prompt_length=2)
     with pytest.raises(DataError, match="the prompt has 3 tokens"):

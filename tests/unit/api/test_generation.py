@@ -9,18 +9,15 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.rollout.protocol import Sampling
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
+def test_what_is_honoured():
+    for given, expected in (
         ({}, Sampling(20)),
         ({"max_new_tokens": 4}, Sampling(4)),
         ({"do_sample": False, "temperature": 0.7}, Sampling(20, 0.0)),
         ({"do_sample": True, "temperature": 0.7, "top_p": 0.9}, Sampling(20, 0.7, 0.9)),
         ({"top_k": np.int64(50), "temperature": None}, Sampling(20, top_k=50)),
-    ],
-)
-def test_what_is_honoured(given, expected):
-    assert Generation.of(given).sampling == expected
+    ):
+        assert Generation.of(given).sampling == expected
 
 
 def test_defaults_are_not_those_of_transformers(hf_model):

@@ -5,9 +5,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import verl_hpc
+from verl_hpc.api.rewards import scorer_of
+from verl_hpc.checkpoint.convert import export_step
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError, RewardError
 from verl_hpc.metrics import MetricsExporter
+from verl_hpc.rewards.request import Request
 
 
 def weights_of(trainer):
@@ -45,6 +48,8 @@ def test_mini_batches_and_epochs_are_optimizer_steps(make_trainer, prompts):
     trainer = make_trainer(batch_size=4, ppo_epochs=2, rollout_batch_size=4)
     trainer.step(prompts)
     assert trainer._run.roles["actor"].trained.counters() == {"num_steps": 8}
+    with pytest.raises(ConfigError, match="batch_size = 3 does not divide the 16"):
+        make_trainer(batch_size=3).step(prompts)
 
 
 def test_a_subclass_brings_its_own_forward_and_generate(hf_model, make_trainer, prompts):
@@ -129,9 +134,6 @@ def test_weights_alone_are_a_step_that_nothing_resumes_from(make_trainer, prompt
 
 
 def test_a_checkpoint_is_exported_and_loaded_by_transformers(make_trainer, prompts, tmp_path):
-    from transformers import AutoModelForCausalLM
-
-    from verl_hpc.checkpoint.convert import export_step
 
     trainer = make_trainer()
     trainer.step(prompts)
@@ -156,13 +158,9 @@ def test_exporters_are_told_every_step_and_dropped_where_they_fail(make_trainer,
         trainer.add_metrics_exporter(object())
 
 
-@pytest.mark.parametrize(("response", "right"), [("4", 1.0), ("so \\boxed{8/2}", 1.0), ("5", 0.0)])
-def test_accuracy_is_of_text_or_of_mathematics(response, right):
-    from verl_hpc.api.rewards import scorer_of
-    from verl_hpc.rewards.request import Request
-
-    (score,) = scorer_of("accuracy_reward")([Request(0, "", "4", {}, response)])
-    assert score.value == right
+def test_accuracy_is_of_text_or_of_mathematics():
+    requests = [Request(0, "", "4", {}, said) for said in ("4", "so \\boxed{8/2}", "5")]
+    assert [score.value for score in scorer_of("accuracy_reward")(requests)] == [1.0, 1.0, 0.0]
 
 
 class _Scaled(verl_hpc.ActorModel):
@@ -187,9 +185,8 @@ def test_a_parameter_without_dimensions_is_of_the_first_weights(model_dir, make_
     assert trainer(2.0)._run.fingerprint != first._run.fingerprint
     first.step(["one", "two"])
     assert first.actor_model.scale != 1.0
-    with pytest.raises(
-        ModelError, match=r"save_checkpoint: scale of actor has no dimensions.*\(1,\)"
-    ):
+    told = r"save_checkpoint: scale of actor has no dimensions.*\(1,\)"
+    with pytest.raises(ModelError, match=told):
         first.save_checkpoint(tmp_path)
 
 
@@ -201,8 +198,3 @@ def test_an_exporter_of_a_namespace_is_refused_without_one(make_trainer, tmp_pat
     named = MetricsExporter(textfile=tmp_path / "other.prom", run_name="both")
     make_trainer(namespace="search-rl").add_metrics_exporter(named)
     make_trainer().add_metrics_exporter(named)
-
-
-def test_a_batch_size_has_to_divide_a_step(make_trainer, prompts):
-    with pytest.raises(ConfigError, match="batch_size = 3 does not divide the 16"):
-        make_trainer(batch_size=3).step(prompts)

@@ -10,6 +10,7 @@ import verl_hpc
 from tests.unit.api.conftest import share_of_vowels
 from tests.unit.api.test_data import prompts as prompts_of
 from tests.unit.api.test_data import write
+from tests.unit.waiting import wait_for
 
 
 class Counted(verl_hpc.ActorModel):
@@ -66,13 +67,6 @@ def test_workers_read_at_the_same_time_and_as_far_ahead_as_asked(tmp_path):
     assert provider.state_dict() == {"epoch": 0, "offset": 5}
     assert prompts_of(provider.read(5)) == [f"p{i}" for i in range(5, 10)]
     provider.close()
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("shape", ["(B, L)", "(B, L, 1)"])

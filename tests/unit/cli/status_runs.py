@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from tests.unit.cluster.requests import profile, request, run_config
+from tests.unit.programs import program
 from verl_hpc.cluster.run_directory import write_job
 from verl_hpc.config.load import dump_config
 from verl_hpc.metrics.log import MetricsLog
@@ -59,13 +60,10 @@ def beat(run: Path, operator="rollout", step=1, at=None, outcome=None, total_ste
 
 def fake_slurm(directory: Path, monkeypatch, **bodies: str) -> Path:
     """Programs of Slurm on PATH that write down how they are called; returns that file."""
-    tools = directory / "bin"
-    tools.mkdir(exist_ok=True)
-    log = directory / "calls"
-    for name in ("squeue", "sacct"):
+    tools, log = directory / "bin", directory / "calls"
+    for name in ("squeue", "sacct", "sacctmgr", "sreport", "scontrol"):
         body = bodies.get(name, "exit 1")
-        (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\n{body}\n')
-        (tools / name).chmod(0o755)
+        program(tools / name, f'echo "{name} $*" >>{log}\n{body}')
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     return log
 

@@ -13,11 +13,10 @@ from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(here, monkeypatch):
     """A run of two ranks, which look at once."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(verb, "_PATIENCE_S", 1.0)
-    run = make_run(tmp_path / "runs", "ppo")
+    run = make_run(here / "runs", "ppo")
     both = tuple(Progress(rank, 1, "reward", 1.0, "n7", 100 + rank) for rank in (0, 1))
     write_ranks(run, Ranks(time.time(), 0.1, 120.0, None, both))
     return run

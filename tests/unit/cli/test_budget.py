@@ -4,12 +4,20 @@ import json
 
 import pytest
 
-from tests.unit.cli.status_runs import NOW, beat, make_run, submit_run, without_slurm, work
+from tests.unit.cli.status_runs import (
+    NOW,
+    beat,
+    fake_slurm,
+    make_run,
+    submit_run,
+    without_slurm,
+    work,
+)
 from tests.unit.cluster.requests import SITE, write
+from tests.unit.programs import program
 from verl_hpc.budget.days import DAY_S
 from verl_hpc.budget.page import Account, Report, render_page
 from verl_hpc.cli.budget import gather, records_of
-from verl_hpc.cli.main import main
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.jobs import record_job
 from verl_hpc.runs.lives import LifeRecord
@@ -21,15 +29,6 @@ SUBMITTED = 1_799_996_400
 CONFIG = "AcctGatherEnergyType = acct_gather_energy/ipmi\nClusterName = lab"
 
 
-def add_programs(directory, monkeypatch, **bodies):
-    tools = directory / "bin"
-    tools.mkdir(exist_ok=True)
-    for name in ("sacct", "sacctmgr", "sreport", "scontrol"):
-        (tools / name).write_text(f"#!/bin/sh\n{bodies.get(name, 'exit 1')}\n")
-        (tools / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
-
-
 def job(number, energy=""):
     """Three hours on 8 GPUs, an hour after it was submitted."""
     times = f"{SUBMITTED}|{SUBMITTED}|{SUBMITTED + 3600}|10800"
@@ -39,7 +38,7 @@ def job(number, energy=""):
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     """A run of one job, and a cluster with accounts."""
-    add_programs(
+    fake_slurm(
         tmp_path,
         monkeypatch,
         sacct=f"echo '{job(4711, 36_000_000)}'",
@@ -68,10 +67,10 @@ def test_the_page(cluster, prints):
     assert "the meter is acct_gather_energy/ipmi" in told
 
 
-def test_a_report_in_a_file_with_co2(cluster, tmp_path, capsys, refuses):
+def test_a_report_in_a_file_with_co2(cluster, tmp_path, prints, refuses):
     site = write(tmp_path / "mine.yaml", SITE | {"budget": {"co2_g_per_kwh": 250.0}})
-    words = ["budget", str(cluster), "--cluster", str(site), "--report", "use.md"]
-    assert (main(words), capsys.readouterr().out) == (0, "use.md\n")
+    words = ["budget", cluster, "--cluster", site, "--report", "use.md"]
+    assert prints(*words) == "use.md\n"
     page = (tmp_path / "use.md").read_text()
     assert " | 10 | 2.5 |" in page
     assert "CO2 is 250 g for a kWh" in page
@@ -113,20 +112,16 @@ def test_json(cluster, prints):
     assert told["account"]["name"] == "proj"
 
 
-def test_each_job_is_looked_up_on_its_own_cluster(cluster, tmp_path, monkeypatch, capsys):
+def test_each_job_is_looked_up_on_its_own_cluster(cluster, tmp_path, monkeypatch, prints):
     """Both clusters have a job 4711, and each run is charged with its own."""
     other = submit_run(tmp_path / "b")
     record_job(other / "job", {"job_id": "4711", "cluster": "c2"})
     short = job(4711).replace("|10800|", "|3600|")
-    add_programs(
-        tmp_path,
-        monkeypatch,
-        sacct=f"echo x >>{tmp_path}/asked\n"
-        f'case "$*" in *--clusters=c2*) echo "{short}" ;; *) echo "{job(4711)}" ;; esac',
-    )
-    assert main(["budget", str(cluster), str(other), "--json"]) == 0
-    assert [run["hours"] for run in json.loads(capsys.readouterr().out)["runs"]] == [24.0, 8.0]
-    assert (tmp_path / "asked").read_text() == "x\nx\n"
+    each = f'case "$*" in *--clusters=c2*) echo "{short}" ;; *) echo "{job(4711)}" ;; esac'
+    log = fake_slurm(tmp_path, monkeypatch, sacct=each)
+    told = json.loads(prints("budget", cluster, other, "--json"))
+    assert [run["hours"] for run in told["runs"]] == [24.0, 8.0]
+    assert log.read_text().count("sacct ") == 2
 
 
 def test_each_runs_jobs_are_looked_up_from_its_own_first_on(cluster, tmp_path, monkeypatch, clock):
@@ -139,7 +134,7 @@ def test_each_runs_jobs_are_looked_up_from_its_own_first_on(cluster, tmp_path, m
     weeks = job(815).replace(f"|{SUBMITTED}|", f"|{SUBMITTED - 120 * DAY_S:.0f}|")
     years = job(4711).replace(f"|{SUBMITTED}|", f"|{SUBMITTED - 110 * DAY_S:.0f}|")
     rows = "\n".join([years, job(4711), weeks])
-    add_programs(tmp_path, monkeypatch, sacct=f"echo '{rows}'")
+    fake_slurm(tmp_path, monkeypatch, sacct=f"echo '{rows}'")
     report = gather({"new": cluster, "old": scripted, "idle": make_run(tmp_path, "idle")}, NOW)
     assert [use.hours for use in report.runs] == [24.0, 24.0, None]
     assert [use.source for use in report.runs] == ["sacct", "sacct", "nothing"]
@@ -152,7 +147,7 @@ def test_a_link_that_a_user_submitted_is_looked_up_with_those_on_the_list(
     monkeypatch.setenv("SLURM_JOB_ID", "815")
     LifeRecord(cluster, 2, on_gpus=True, clock=clock).end("finished")
     older = job(815).replace(f"|{SUBMITTED}|", f"|{SUBMITTED - 101 * DAY_S:.0f}|")
-    add_programs(tmp_path, monkeypatch, sacct=f"echo '{job(4711)}\n{older}'")
+    fake_slurm(tmp_path, monkeypatch, sacct=f"echo '{job(4711)}\n{older}'")
     (use,) = gather({"run": cluster}, NOW).runs
     assert (use.hours, use.starts) == (48.0, 2)
 
@@ -206,9 +201,7 @@ def test_without_runs_the_account_alone(cluster, tmp_path, monkeypatch, prints):
 
 
 def site_with(tmp_path, script):
-    command = tmp_path / "allocation"
-    command.write_text(f"#!/bin/sh\n{script}\n")
-    command.chmod(0o755)
+    command = program(tmp_path / "allocation", script)
     return str(write(tmp_path / "own.yaml", SITE | {"budget": {"command": [str(command)]}}))
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from tests.unit.cli.status_runs import beat, make_run
 from verl_hpc.cli.hang import as_json, as_text
-from verl_hpc.cli.main import main
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 from verl_hpc.runs.stacks.stack import STOPPED, Frame, Stack, Thread
 
@@ -59,6 +58,8 @@ def test_all_of_it(tmp_path):
     assert "call_14" in text and "outer calls" not in text
     assert "  verl_hpc-watchdog of rank 2\n    _run  /x/watchdog.py:3" in text
     assert "operators below are those of 1m 40s ago, when rank 0 last heard from all ranks" in text
+    punctual = Ranks(1000.0, 10.0, 120.0, None, (progress(0), progress(1)))
+    assert "no rank is late" in as_text(tmp_path, punctual, STACKS[:2], 1000.0)
 
 
 def test_an_operator_that_a_rank_was_stopped_behind_is_not_where_it_is(tmp_path):
@@ -76,11 +77,6 @@ def test_an_operator_that_a_rank_was_stopped_behind_is_not_where_it_is(tmp_path)
     assert f"late: rank 1 on n0, which last wrote, 1m 09s ago, {words}\n" in later
 
 
-def test_nobody_late(tmp_path):
-    ranks = Ranks(1000.0, 10.0, 120.0, None, (progress(0), progress(1)))
-    assert "no rank is late" in as_text(tmp_path, ranks, STACKS[:2], 1000.0)
-
-
 def test_json(tmp_path):
     found = json.loads(as_json(tmp_path, RANKS, STACKS, 1004.0))
     assert found["age_s"] == 4.0
@@ -90,9 +86,8 @@ def test_json(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return make_run(tmp_path / "runs", "ppo")
+def run(here):
+    return make_run(here / "runs", "ppo")
 
 
 def test_a_run_that_is_over(run, refuses):
@@ -101,11 +96,8 @@ def test_a_run_that_is_over(run, refuses):
     assert "is not under way (finished): no rank to look at" in refuses("hang", "ppo")
 
 
-def test_a_run_whose_ranks_are_not_known(run, refuses):
+def test_ranks_that_are_not_known_or_out_of_reach(run, refuses, called):
     assert "runs/ppo has no ranks.json" in refuses("hang")
-
-
-def test_ranks_out_of_reach(run, capsys):
     write_ranks(run, Ranks(1000.0, 10.0, 120.0, None, (progress(0),)))
-    assert main(["hang", "ppo"]) == 1
-    assert "not reached: on another machine than" in capsys.readouterr().out
+    status, out, _ = called("hang", "ppo")
+    assert status == 1 and "not reached: on another machine than" in out

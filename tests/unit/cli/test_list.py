@@ -70,13 +70,7 @@ def test_pipes_and_links_in_a_run_directory_hold_nobody_up(here, monkeypatch, li
     assert (lines()[1][0], main(["status", "x"])) == ("x", 0)
 
 
-def test_a_directory_without_runs(here, prints):
-    assert prints("list", str(here)).endswith(": no runs\n")
-
-
-def test_no_such_directory(refuses):
+def test_where_there_are_no_runs(here, prints, refuses):
+    assert prints("list", here).endswith(": no runs\n")
     assert "elsewhere: no such directory" in refuses("list", "elsewhere")
-
-
-def test_nobody_has_run_anything_yet(prints):
     assert prints("list").startswith("no runs in ")

@@ -9,20 +9,15 @@ from verl_hpc.runtime.failure import FailureReporter
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(here):
     """A run of two starts on two nodes."""
-    monkeypatch.chdir(tmp_path)
-    run = make_run(tmp_path / "runs", "ppo_lab")
+    run = make_run(here / "runs", "ppo_lab")
     for attempt in ("0", "1"):
         directory = run / "job/attempts" / attempt
         directory.mkdir(parents=True)
         (directory / "n0.log").write_text(f"0: zero of {attempt}\n1: one of {attempt}\n")
         (directory / "n1.log").write_text(f"2: two of {attempt}\n")
     return run
-
-
-def logs(*words):
-    return main(["logs", *words])
 
 
 def test_the_last_start_node_by_node(run, prints):
@@ -52,10 +47,10 @@ def test_what_is_not_there(run, refuses):
     assert "did you mean ppo_lab?" in refuses("logs", "ppo_lb")
 
 
-def test_a_start_that_has_said_nothing_yet(run, capsys):
+def test_a_start_that_has_said_nothing_yet(run, called):
     (run / "job/attempts/2").mkdir()
-    assert logs("ppo_lab") == 0
-    assert "nothing yet" in capsys.readouterr().err
+    status, _, err = called("logs", "ppo_lab")
+    assert status == 0 and "nothing yet" in err
 
 
 def test_the_first_error(run, capfd):
@@ -63,29 +58,25 @@ def test_the_first_error(run, capfd):
     report = capfd.readouterr().err
     with (run / "job/attempts/1/n1.log").open("a") as log:
         log.writelines(f"2: {line}\n" for line in report.splitlines())
-    assert logs("ppo_lab", "--first-error") == 0
+    assert main(["logs", "ppo_lab", "--first-error"]) == 0
     assert capfd.readouterr().out == f"== attempt 1, n1, rank 2\n{report.lstrip()}"
 
 
-def test_no_error_is_told_by_the_status(run, capsys):
-    assert logs("ppo_lab", "--first-error") == 1
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", "runs/ppo_lab/job/attempts/1: no error found\n")
-
-
-def test_slurms_word_and_other_ranks_errors(run, capsys):
+def test_slurms_word_and_other_ranks_errors(run, called, prints):
+    none = (1, "", "runs/ppo_lab/job/attempts/1: no error found\n")
+    assert called("logs", "ppo_lab", "--first-error") == none
     log = run / "job/attempts/1/n0.log"
     log.write_text("slurmstepd: error: Detected 1 oom_kill event\n")
-    assert logs("ppo_lab", "--first-error") == 0
-    assert capsys.readouterr().out.startswith("== attempt 1, n0, Slurm\nslurmstepd: error")
+    told = prints("logs", "ppo_lab", "--first-error")
+    assert told.startswith("== attempt 1, n0, Slurm\nslurmstepd: error")
     log.write_text(
         "".join(f"{rank}: verl_hpc: rank {rank} of 3 on n0 failed in x:\n" for rank in range(3))
     )
-    assert logs("ppo_lab", "--first-error") == 0
-    assert "2 other ranks failed, too; --rank R shows one" in capsys.readouterr().out
+    told = prints("logs", "ppo_lab", "--first-error")
+    assert "2 other ranks failed, too; --rank R shows one" in told
 
 
-def test_following_goes_on_until_ctrl_c(run, capsys, monkeypatch):
+def test_following_goes_on_until_ctrl_c(run, prints, monkeypatch):
     rounds = []
 
     def sleep(seconds):
@@ -96,5 +87,5 @@ def test_following_goes_on_until_ctrl_c(run, capsys, monkeypatch):
             log.write("2: news\n")
 
     monkeypatch.setattr(verb.time, "sleep", sleep)
-    assert logs("ppo_lab", "-f", "--rank", "2") == 0
-    assert capsys.readouterr().out == "== attempt 1\nn1 2: two of 1\nn1 2: news\n"
+    told = prints("logs", "ppo_lab", "-f", "--rank", "2")
+    assert told == "== attempt 1\nn1 2: two of 1\nn1 2: news\n"

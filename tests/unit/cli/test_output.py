@@ -37,10 +37,9 @@ def abandoned():
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(here):
     """A run with a line in its log."""
-    monkeypatch.chdir(tmp_path)
-    directory = make_run(tmp_path / "runs", "ppo")
+    directory = make_run(here / "runs", "ppo")
     beat(directory, "end", 3, outcome="finished")
     log = directory / "job/attempts/0/n0.log"
     log.parent.mkdir(parents=True)

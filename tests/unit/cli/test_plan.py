@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.unit.cluster.requests import ROOT, RUN, SITE, write
+from tests.unit.cluster.test_hardware import MEASURED
 from verl_hpc.cli.main import main
 from verl_hpc.cli.plan_text import KINDS, by_kind
 from verl_hpc.config.load import load_config
@@ -21,18 +22,18 @@ H100 = ROOT / "slurm/h100_infiniband_pyxis.yaml"
 SIZES = ROOT / "configs/model"
 MODEL = ["--model-config", str(SIZES / "Llama-3.1-70B-Instruct.json")]
 PPO_WORDS = ["--config", str(PPO), "--cluster", str(H100)]
+PPO_16 = [*PPO_WORDS, *MODEL, "--nodes", 16]
 
 
 @pytest.fixture
-def plan(capsys):
-    """Run the verb: (status, stdout, stderr)."""
+def plan(called):
+    return lambda *words: called("plan", *words)
 
-    def run(*words):
-        status = main(["plan", *map(str, words)])
-        told = capsys.readouterr()
-        return status, told.out, told.err
 
-    return run
+@pytest.fixture
+def figures(plan):
+    """What the verb prints as JSON."""
+    return lambda *words: json.loads(plan(*words, "--json")[1])
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def give_model(tmp_path, name="Llama-3.1-8B"):
 
 
 def test_what_a_user_reads(plan):
-    status, out, err = plan(*PPO_WORDS, *MODEL, "--nodes", 16)
+    status, out, err = plan(*PPO_16)
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("ppo_70b: rl (gae, ppo_clip) on 16 nodes x 8 H100-80: 128 ranks")
@@ -74,12 +75,11 @@ def test_what_does_not_fit_has_status_1_and_a_change(plan):
     assert "tokens/s" not in out
 
 
-def test_explain_has_every_term_and_assumption(plan):
-    _, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--explain")
+def test_explain_has_every_term_and_assumption(plan, figures):
+    _, out, _ = plan(*PPO_16, "--explain")
     assert "actor.moments: elements of the same ranges x 8" in out
-    told = json.loads(plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--json")[1])
     flat = " ".join(out.split()).replace("- ", "-")
-    for line in told["assumptions"]:
+    for line in figures(*PPO_16)["assumptions"]:
         assert " ".join(line.split()).replace("- ", "-") in flat
 
 
@@ -95,52 +95,44 @@ def test_numbers_of_nodes(plan):
 
 def test_overrides_of_run_and_site(plan):
     words = ("steps=3", "site.gpu=H200", "parallel.pipeline_parallel=2")
-    _, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 16, *words)
+    _, out, _ = plan(*PPO_16, *words)
     assert "H200" in out and "the whole run: 3 steps" in out and "tp=8 pp=2 dp=8" in out
 
 
-def test_means_that_are_given(plan):
-    _, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--prompt", 1024, "--response", 3072)
-    assert "A mean" not in out
-    shorter = json.loads(plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--json")[1])
-    longer = json.loads(
-        plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--json", "--prompt", 1024, "--response", 3072)[1]
-    )
+def test_means_that_are_given(figures):
+    shorter, longer = figures(*PPO_16), figures(*PPO_16, "--prompt", 1024, "--response", 3072)
+    assert "A mean" not in " ".join(longer["assumptions"])
     assert longer["operators"]["update_actor"] > 1.5 * shorter["operators"]["update_actor"]
 
 
-def test_a_search_is_written_and_read_back(plan, tmp_path):
+def test_a_search_is_written_and_read_back(plan, figures, tmp_path):
     file = tmp_path / "found.yaml"
-    words = [*PPO_WORDS, *MODEL, "--nodes", 16]
-    status, out, _ = plan(*words, "--search", "--explain", "--write", file, "steps=7")
+    status, out, _ = plan(*PPO_16, "--search", "--explain", "--write", file, "steps=7")
     assert status == 0
     assert "settings that change:" in out and "why the others lost" in out
     assert file.read_text().startswith("# Layout found by: python -m verl_hpc plan --search")
     assert load_config(file).steps == 7
     assert f" --model-config {MODEL[1]} " in file.read_text().splitlines()[0]
-    one = json.loads(plan(*words, "--search", "--json", "steps=7")[1])
-    other = json.loads(
-        plan("--config", file, "--cluster", H100, *MODEL, "--nodes", 16, "--json")[1]
-    )
+    one = figures(*PPO_16, "--search", "steps=7")
+    other = figures("--config", file, "--cluster", H100, *MODEL, "--nodes", 16)
     for key in ("fits", "phases", "step_seconds", "placement", "layouts"):
         assert one[key] == other[key]
     assert main(["config", "--config", str(file), "--explain", "rollout.tensor_parallel"]) == 0
 
 
 def test_the_record_has_all_that_a_search_depends_on(plan, tmp_path):
-    (tmp_path / "factors.yaml").write_text("training: 0.4\n")
-    found = tmp_path / "found.yaml"
-    words = ["--nodes", 16, "--efficiency", tmp_path / "factors.yaml", "--write", found]
-    roles = ["--model-config", f"critic={MODEL[1]}"]
-    assert plan(*PPO_WORDS, *MODEL, *roles, "--search", *words)[0] == 0
+    factors, found = tmp_path / "factors.yaml", tmp_path / "found.yaml"
+    factors.write_text("training: 0.4\n")
+    words = ["--model-config", f"critic={MODEL[1]}", "--efficiency", factors, "--write", found]
+    assert plan(*PPO_16, "--search", *words)[0] == 0
     made_by = found.read_text().splitlines()[0]
     assert f" --model-config {MODEL[1]} --model-config critic={MODEL[1]} " in made_by
-    assert f" --efficiency {tmp_path / 'factors.yaml'}" in made_by
+    assert f" --efficiency {factors}" in made_by
 
 
 def test_what_a_search_keeps_of_a_layout_can_be_given(plan):
     words = ["parallel.recompute=full", "placement={}", "roles.critic.parallel=null"]
-    status, out, err = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--search", *words)
+    status, out, err = plan(*PPO_16, "--search", *words)
     assert (status, err) == (0, "")
     assert "recompute: full" in out
 
@@ -199,39 +191,35 @@ def test_mistakes_are_answered_in_a_few_lines(plan, small, tmp_path, words, answ
     assert len(err.splitlines()) <= 3
 
 
-def test_without_a_configuration_or_a_site(plan):
-    assert "--config is needed" in plan()[2]
-    assert "--cluster is needed" in plan("--config", PPO)[2]
+def test_without_a_configuration_a_site_or_a_model(small, refuses):
+    assert "--config is needed" in refuses("plan")
+    assert "--cluster is needed" in refuses("plan", "--config", PPO)
+    told = refuses("plan", *small, "--nodes", 1)
+    assert "model.path = model: no config.json there" in told
+    assert "`plan` takes --model-config FILE" in told
 
 
-def test_a_model_that_is_not_there(plan, small):
-    status, _, err = plan(*small, "--nodes", 1)
-    assert status == 1
-    assert "model.path = model: no config.json there" in err
-    assert "`plan` takes --model-config FILE" in err
-
-
-def test_a_published_model_that_is_not_here_has_its_shipped_sizes(plan, monkeypatch):
+def test_a_published_model_that_is_not_here_has_its_shipped_sizes(plan, figures, monkeypatch):
     monkeypatch.chdir(ROOT)
-    words = [*PPO_WORDS, "--nodes", 16, "--json"]
-    told = json.loads(plan(*words, "model.path=meta-llama/Llama-3.1-70B-Instruct")[1])
+    words = [*PPO_WORDS, "--nodes", 16]
+    told = figures(*words, "model.path=meta-llama/Llama-3.1-70B-Instruct")
     file = "configs/model/Llama-3.1-70B-Instruct.json"
     said = f"model.path = meta-llama/Llama-3.1-70B-Instruct has the sizes of {file}, since it is"
     assert any(line.startswith(said) for line in told["assumptions"])
-    given = json.loads(plan(*words, *MODEL)[1])
+    given = figures(*words, *MODEL)
     assert given["phases"] == told["phases"]
     assert not any("has the sizes of" in line for line in given["assumptions"])
     assert "no config.json there" in plan(*words, "model.path=meta-llama/Llama-3.1-71B")[2]
 
 
-def test_a_role_with_a_model_of_its_own(plan, small, tmp_path):
+def test_a_role_with_a_model_of_its_own(plan, figures, small, tmp_path):
     give_model(tmp_path)
     words = [*small, "--nodes", 4, "roles.reward.path=judge"]
     assert "--model-config reward=FILE" in plan(*words)[2]
     judge = SIZES / "Llama-3.1-405B-Instruct.json"
-    one = json.loads(plan(*words, "--json", "--model-config", f"reward={judge}")[1])
+    one = figures(*words, "--model-config", f"reward={judge}")
     (tmp_path / "judge").symlink_to("model")
-    other = json.loads(plan(*words, "--json")[1])
+    other = figures(*words)
     weights = [next(p for p in t["phases"] if p["name"] == "load")["terms"] for t in (one, other)]
     assert weights[0]["reward.weights"] > 40 * weights[1]["reward.weights"]
 
@@ -272,29 +260,20 @@ def test_only_cores_exceed_their_peak(tmp_path):
 )
 def test_factors_that_are_none(plan, tmp_path, text, answer):
     (tmp_path / "a.yaml").write_text(text)
-    words = [*PPO_WORDS, *MODEL, "--nodes", 16, "--efficiency", tmp_path / "a.yaml"]
-    status, _, err = plan(*words)
+    status, _, err = plan(*PPO_16, "--efficiency", tmp_path / "a.yaml")
     assert status == 1 and answer in err
 
 
-def test_measured_figures_are_planned_with_and_said(plan, tmp_path):
+def test_measured_figures_are_planned_with_and_said(plan, figures, tmp_path):
     path = tmp_path / "measured.json"
-    tree = {
-        "measured_at": "2026-11-24T10:00:00+00:00",
-        "site": "here",
-        "nodes": 16,
-        "ranks_per_node": 8,
-        "device": "NVIDIA H100 80GB HBM3",
-        "device_memory_gib": 77.0,
-    }
+    tree = MEASURED | {"nodes": 16, "ranks_per_node": 8, "device_memory_gib": 77.0}
     path.write_text(json.dumps(tree))
-    words = [*PPO_WORDS, *MODEL, "--nodes", 16, "--json"]
-    told = json.loads(plan(*words, "--measured", path)[1])
+    told = figures(*PPO_16, "--measured", path)
     assert {phase["limit_bytes"] for phase in told["phases"]} == {77 * 2**30}
     assert any("Measured on 16 nodes" in line for line in told["assumptions"])
     assert any("Other figures of H100-80: NVIDIA H100" in line for line in told["assumptions"])
-    assert json.loads(plan(*words, f"site.measured={path}")[1])["phases"] == told["phases"]
-    assert "\nMeasured on 16 nodes of site here" in plan(*words[:-1], "--measured", path)[1]
+    assert figures(*PPO_16, f"site.measured={path}")["phases"] == told["phases"]
+    assert "\nMeasured on 16 nodes of site here" in plan(*PPO_16, "--measured", path)[1]
     path.write_text(json.dumps(tree | {"device": "cpu"}))
-    status, _, err = plan(*words, "--measured", path)
+    status, _, err = plan(*PPO_16, "--measured", path)
     assert status == 1 and "device = cpu" in err

@@ -7,9 +7,8 @@ from fractions import Fraction
 import pytest
 
 from tests.unit.budget.queue_simulator import HOUR, Partition
-from tests.unit.cli.status_runs import submit_run, work
+from tests.unit.cli.status_runs import fake_slurm, submit_run, work
 from tests.unit.cluster.requests import ROOT
-from verl_hpc.cli.main import main
 from verl_hpc.cli.plan import add_arguments
 from verl_hpc.cli.plan_budget import run_budget
 from verl_hpc.runs.lives import LifeRecord
@@ -32,22 +31,14 @@ def printed(lives):
 
 
 @pytest.fixture
-def plan(monkeypatch, tmp_path, capsys):
+def plan(monkeypatch, tmp_path, called):
     """Run the verb, a month after the beginning of a queue; (status, stdout, stderr)."""
 
-    def sacct(lives):
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "history").write_text(printed(lives))
-        program = tmp_path / "bin/sacct"
-        program.write_text(f"#!/bin/sh\ncat {tmp_path}/history\n" if lives else "exit 1")
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
-
     def run(*words, history=()):
-        sacct(history)
-        status = main(["plan", *map(str, words)])
-        told = capsys.readouterr()
-        return status, told.out, told.err
+        (tmp_path / "history").write_text(printed(history))
+        sacct = f"cat {tmp_path}/history" if history else "exit 1"
+        fake_slurm(tmp_path, monkeypatch, sacct=sacct)
+        return called("plan", *words)
 
     return run
 
@@ -147,10 +138,8 @@ def test_as_a_run_went(plan, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be(plan, words, problem):
-    status, _, err = plan(*PPO, "--nodes", 8, *words)
-    assert status == 1
-    assert problem in err
+def test_what_cannot_be(refuses, words, problem):
+    assert problem in refuses("plan", *PPO, "--nodes", 8, *words)
 
 
 def test_the_day_that_is_told_is_that_on_which_a_chain_of_the_queue_ends(tmp_path, capsys):

@@ -7,7 +7,6 @@ import pytest
 
 from tests.unit.cluster.requests import ROOT
 from tests.unit.config.trees import GAE, parse
-from verl_hpc.cli.main import main
 from verl_hpc.cli.plan_runs import read_run
 from verl_hpc.config.load import dump_config
 from verl_hpc.hardware.node import KINDS, Hardware
@@ -60,29 +59,24 @@ def make(directory, name, nodes, seconds=1.0, **parallel):
     return step
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def call(capsys, *words):
-    status = main([str(word) for word in words])
-    told = capsys.readouterr()
-    return status, told.out, told.err
-
-
 MODEL = ("--model-config", SIZES)
 
 
-def test_factors_that_are_fitted_predict_a_third_layout(here, capsys):
+def test_factors_that_are_fitted_predict_a_third_layout(here, called):
     make(here, "a", 1, tensor_parallel=2)
     make(here, "b", 2, tensor_parallel=4)
-    status, out, err = call(capsys, "plan", "calibrate", "a", "b", *MODEL, "--out", "fit.yaml")
+    status, out, err = called("plan", "calibrate", "a", "b", *MODEL, "--out", "fit.yaml")
     assert (status, err) == (0, "")
     assert "fitted to seconds of the clock of 2 runs" in out
     assert "runs/a" in out and "wrote fit.yaml" in out
     assert (here / "fit.yaml").read_text().startswith("# Fitted by `plan calibrate`")
+    # Factors that the runs do not tell are named with the run to add.
+    told = out.split("these runs tell little of some factors")[1].split("\n\n")[0].splitlines()
+    factors = {line.split()[0]: line for line in told[1:]}
+    assert "training" not in factors and "memory" not in factors
+    assert "a small part of all; add a run with another batch.size" in factors["sequences"]
+    assert "not kept apart from" in factors["elementwise"]
+    assert factors["elementwise"].endswith("add a run with another tensor_parallel")
     third = make(here, "c", 4, tensor_parallel=8)
     run = read_run(here / "runs/c", None, [str(SIZES)])
     machine = Machine(run.hardware, read_efficiency(here / "fit.yaml"))
@@ -96,10 +90,10 @@ def test_factors_that_are_fitted_predict_a_third_layout(here, capsys):
         assert answers.operators[name] == pytest.approx(third.operators[name], rel=0.2)
 
 
-def test_of_three_runs_each_is_predicted_by_the_others(here, capsys):
+def test_of_three_runs_each_is_predicted_by_the_others(here, called):
     for name, nodes, tp in (("a", 1, 2), ("b", 2, 4), ("c", 4, 8)):
         make(here, name, nodes, tensor_parallel=tp)
-    _, out, _ = call(capsys, "plan", "calibrate", "a", "b", "c", *MODEL)
+    _, out, _ = called("plan", "calibrate", "a", "b", "c", *MODEL)
     table = out[out.index("  operator ") :].splitlines()
     assert "by others" in table[0]
     rows = [line.split() for line in table[1:] if "runs/" in line]
@@ -107,24 +101,6 @@ def test_of_three_runs_each_is_predicted_by_the_others(here, capsys):
     assert all(len(row) == 6 and row[4].endswith("%") for row in rows)
     # Of a made-up machine all of it is told but what runs cannot tell.
     assert max(abs(int(row[4][:-1])) for row in rows if row[0] == "update_actor") <= 15
-
-
-def test_factors_that_runs_do_not_tell_are_named_with_the_run_to_add(here, capsys):
-    make(here, "a", 1, tensor_parallel=2)
-    make(here, "b", 2, tensor_parallel=4)
-    _, out, _ = call(capsys, "plan", "calibrate", "a", "b", *MODEL)
-    told = out.split("these runs tell little of some factors")[1].split("\n\n")[0].splitlines()
-    found = {line.split()[0]: line for line in told[1:]}
-    assert "training" not in found and "memory" not in found
-    assert "a small part of all; add a run with another batch.size" in found["sequences"]
-    assert "not kept apart from" in found["elementwise"]
-    assert found["elementwise"].endswith("add a run with another tensor_parallel")
-
-
-def test_one_run_tells_little(here, capsys):
-    make(here, "a", 1)
-    _, out, _ = call(capsys, "plan", "calibrate", "a", *MODEL)
-    assert out.rstrip().endswith("add one with another layout")
 
 
 @pytest.mark.parametrize(
@@ -141,22 +117,22 @@ def test_one_run_tells_little(here, capsys):
         (["a", "--cluster", "gone.yaml"], "--cluster gone.yaml: no such file"),
     ],
 )
-def test_what_calibrate_refuses(here, capsys, words, answer):
+def test_what_calibrate_refuses(here, refuses, words, answer):
     make(here, "a", 1)
     (here / "small.yaml").write_text(SITE.replace("site", "small").replace(": 8", ": 4"))
-    status, _, err = call(capsys, "plan", "calibrate", *words, *MODEL)
-    assert status == 1
-    assert answer in err
+    assert answer in refuses("plan", "calibrate", *words, *MODEL)
 
 
-def test_a_run_that_was_not_submitted_needs_a_site(here, capsys):
+def test_a_run_alone_tells_little_and_needs_a_site(here, prints, refuses):
     make(here, "a", 1)
+    told = prints("plan", "calibrate", "a", *MODEL)
+    assert told.rstrip().endswith("add one with another layout")
     (here / "runs/a/job/site.yaml").unlink()
-    status, _, err = call(capsys, "plan", "calibrate", "a", *MODEL)
-    assert status == 1 and "no job/site.yaml" in err and "--cluster" in err
+    err = refuses("plan", "calibrate", "a", *MODEL)
+    assert "no job/site.yaml" in err and "--cluster" in err
 
 
-def test_the_scaling_page_has_the_prediction_beside_each_size(here, capsys):
+def test_the_scaling_page_has_the_prediction_beside_each_size(here, called):
     """The machine is twice as fast as it is predicted to be."""
     sizes = {"n1": 1, "n2": 2, "n4": 4}
     for name, nodes in sizes.items():
@@ -165,7 +141,7 @@ def test_the_scaling_page_has_the_prediction_beside_each_size(here, capsys):
 
     (here / "truth.yaml").write_text(write_efficiency(TRUTH, []))
     words = ["report", "scaling", *sizes, "--predict", *MODEL, "--efficiency", "truth.yaml"]
-    status, out, err = call(capsys, *words)
+    status, out, err = called(*words)
     assert (status, err) == (0, "")
     section = out.split("## Prediction\n")[1].split("\n## ")[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| n")]
@@ -174,17 +150,15 @@ def test_the_scaling_page_has_the_prediction_beside_each_size(here, capsys):
     assert "factors of truth.yaml" in section
     assert TRUTH.basis.sentence in section and "of GPUs" not in section
     assert "| rollout | " in section
-    assert call(capsys, *words, "--out", "page.md")[0] == 0
+    assert called(*words, "--out", "page.md")[0] == 0
     assert (here / "page.md").read_text() == out
-    assert call(capsys, *words, "--out", "gone/page.md")[0] == 1
+    assert called(*words, "--out", "gone/page.md")[0] == 1
 
 
-def test_without_predict_the_page_is_as_it_was(here, capsys):
+def test_without_predict_the_page_is_as_it_was(here, prints, refuses):
     make(here, "n1", 1)
     make(here, "n2", 2)
-    _, out, _ = call(capsys, "report", "scaling", "n1", "n2")
-    assert "## Prediction" not in out
-    status, _, err = call(capsys, "report", "scaling", "n1", "n2", "--efficiency", "x")
-    assert status == 1 and "belong to --predict" in err
-    status, _, err = call(capsys, "report", "n1", "--predict")
-    assert status == 1 and "takes one run and no options" in err
+    words = ["report", "scaling", "n1", "n2"]
+    assert "## Prediction" not in prints(*words)
+    assert "belong to --predict" in refuses(*words, "--efficiency", "x")
+    assert "takes one run and no options" in refuses("report", "n1", "--predict")

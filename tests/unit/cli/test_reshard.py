@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from tests.unit.layout.models import PUBLISHED
-from verl_hpc.cli.main import main
 from verl_hpc.cli.reshard import parse_sizes
 from verl_hpc.errors import ConfigError
 
@@ -17,6 +16,8 @@ SMALL = {
     "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 128,
     "torch_dtype": "bfloat16",
 }  # fmt: skip
+
+SITE = "name: here\ngpus_per_node: 2\ncores_per_node: 8\n"
 
 SPREADS = {
     f"{name}_bytes_per_{unit}"
@@ -35,24 +36,14 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def reshard(model, capsys):
+def reshard(model, called):
     """Run the verb on the small model with some flags changed: (status, stdout, stderr)."""
 
     def run(*more, **changes):
-        flags = {
-            "model": model,
-            "train": "tp=4,dp=2",
-            "rollout": "tp=2",
-            "gpus-per-node": "4",
-            **changes,
-        }
+        flags = {"model": model, "train": "tp=4,dp=2", "rollout": "tp=2", "gpus-per-node": "4"}
+        flags |= changes
         words = [word for name, value in flags.items() for word in (f"--{name}", value)]
-        try:
-            status = main(["reshard", *words, *more])
-        except SystemExit as ended:
-            status = ended.code
-        shown = capsys.readouterr()
-        return status, shown.out, shown.err
+        return called("reshard", *words, *more)
 
     return run
 
@@ -85,10 +76,9 @@ def test_adapters_are_counted_alone(reshard):
 
 
 def test_the_paper_is_null_where_its_grouping_does_not_apply(reshard):
-    _, out, _ = reshard("--json", "--grouping", "contiguous")
-    assert json.loads(out)["paper_bytes_per_rank"] is None
-    _, out, _ = reshard("--grouping", "contiguous")
-    assert "does not apply" in out
+    told = json.loads(reshard("--json", "--grouping", "contiguous")[1])
+    assert told["paper_bytes_per_rank"] is None
+    assert "does not apply" in reshard("--grouping", "contiguous")[1]
 
 
 def test_flags_reach_the_plan(reshard):
@@ -107,9 +97,7 @@ def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, prints):
     site = tmp_path / "site.yaml"
     limits = []
     for network in (40.0, 20.0):
-        site.write_text(
-            f"name: here\ngpus_per_node: 2\ncores_per_node: 8\nlinks: {{network_gb_s: {network}}}\n"
-        )
+        site.write_text(f"{SITE}links: {{network_gb_s: {network}}}\n")
         words = ["--train", "tp=4,pp=2", "--rollout", "tp=2", "--site", str(site), "--json"]
         figures = json.loads(prints("reshard", "--model", model, *words))
         assert figures["limit_seconds"] < figures["predicted_seconds"]
@@ -119,12 +107,9 @@ def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, prints):
     assert limits[1] == pytest.approx(2 * limits[0])
 
 
-def test_neither_a_site_nor_gpus_per_node(model, capsys):
-    assert main(["reshard", "--model", model, *["--train", "tp=4", "--rollout", "tp=2"]]) == 1
-    assert "give --gpus-per-node N, or --site" in capsys.readouterr().err
-
-
-SITE = "name: here\ngpus_per_node: 2\ncores_per_node: 8\n"
+def test_neither_a_site_nor_gpus_per_node(model, refuses):
+    words = ["--model", model, "--train", "tp=4", "--rollout", "tp=2"]
+    assert "give --gpus-per-node N, or --site" in refuses("reshard", *words)
 
 
 def test_gpus_per_node_wins_over_the_sites(tmp_path, monkeypatch, reshard):

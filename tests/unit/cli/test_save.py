@@ -1,22 +1,14 @@
 """`save`: asks for a checkpoint of a run that continues."""
 
-import pytest
-
 from tests.unit.cli.status_runs import beat
-from verl_hpc.cli.main import main
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 
-@pytest.fixture
-def run(working_run):
-    return working_run
-
-
-def test_a_save_after_the_step_under_way(run, capsys):
-    assert (main(["save", "ppo_lab"]), read_requests(run)[0].kind) == (0, "save")
-    assert capsys.readouterr().out == (
+def test_a_save_after_the_step_under_way(run, prints):
+    assert prints("save", "ppo_lab") == (
         "runs/ppo_lab: it finishes the step under way, which takes 10.0s, saves and continues.\n"
     )
+    assert read_requests(run)[0].kind == "save"
 
 
 def test_a_save_leaves_a_stop_that_waits(run, prints):

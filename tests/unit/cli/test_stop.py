@@ -10,11 +10,6 @@ from verl_hpc.config.requests import Request, leave_request, read_requests
 pytestmark = pytest.mark.usefixtures("here")
 
 
-@pytest.fixture
-def run(working_run):
-    return working_run
-
-
 def asked(run):
     (request,) = read_requests(run)
     return request.kind, request.now, request.after_step
@@ -26,9 +21,6 @@ def test_after_the_step_under_way(run, prints):
         "good.\n"
     )
     assert asked(run) == ("stop", False, 0)
-
-
-def test_now(run, prints):
     words = "drops the step under way if that has changed no weights yet"
     assert words in prints("stop", run, "--now")
     assert asked(run) == ("stop", True, 0)

@@ -60,8 +60,7 @@ def test_ranks_that_do_not_fit_the_layout(tmp_path):
 
 
 def test_a_model_that_can_be_read_is_checked_against_the_layout(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text(json.dumps(next(iter(PUBLISHED.values()))[0]))
+    published(tmp_path / "model")
     check(request(tmp_path, "parallel.tensor_parallel=4"))
     with pytest.raises(ConfigError, match="parallel"):
         check(request(tmp_path, "parallel.tensor_parallel=3", nodes=3))
@@ -227,9 +226,9 @@ def test_a_file_of_code_without_the_name_is_refused_unrun(here, setting, text, w
         assert word in message
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_file_of_code_with_the_name(here):
+    job = plan_job(request(here, "recipe=own.py:mine"))
+    for text in (
         "def mine(): raise ValueError",
         "raise ValueError\nclass mine: pass",
         "first, mine = 1, 2",
@@ -238,22 +237,17 @@ def test_a_file_of_code_without_the_name_is_refused_unrun(here, setting, text, w
         "from nowhere import *",
         "try:\n    import nowhere\nexcept ImportError:\n    def mine(): pass",
         "def __getattr__(name): return print",
-    ],
-)
-def test_a_file_of_code_with_the_name(here, text):
-    (here / "own.py").write_text(text)
-    asked = request(here, "recipe=own.py:mine")
-    check_own_code(plan_job(asked))
+    ):
+        (here / "own.py").write_text(text)
+        check_own_code(job)
 
 
 def test_code_that_only_compute_nodes_see(here):
-    site = profile(here, check_paths=False)
-    asked = request(here, "recipe=gone.py:mine", site=site)
-    check_own_code(plan_job(asked))
+    job = plan_job(request(here, "recipe=own.py:mine", site=profile(here, check_paths=False)))
+    check_own_code(job)
     (here / "own.py").write_text("")
-    asked = request(here, "recipe=own.py:mine", site=site)
     with pytest.raises(ConfigError, match="defines no 'mine'"):
-        check_own_code(plan_job(asked))
+        check_own_code(job)
 
 
 def test_directories_and_globs_are_listed_and_stores_are_not_asked(here):
@@ -279,12 +273,9 @@ def test_evaluation_sets_are_looked_for_too(here):
     assert "defines no 'rate'" in told
 
 
-def test_an_image_that_is_missing(here):
+def test_an_image_is_looked_for_unless_it_is_a_registrys(here):
     message = refusal(here, site=profile(here, container=CONTAINERS["pyxis"]))
     assert "container.image = /images/a.sqsh" in message
-
-
-def test_an_image_of_a_registry_is_not_looked_for(here):
     check_files(here, site=profile(here, container=image(image="registry#team/verl_hpc:1")))
 
 
@@ -295,19 +286,17 @@ def test_what_no_mount_shows(here, tmp_path_factory):
         assert part in message
 
 
-def test_mounts_are_followed_to_the_host(here, tmp_path_factory):
-    models = tmp_path_factory.mktemp("models")
-    (models / "tiny").mkdir()
-    site = profile(here, container=image(f"{models}:/models:ro"), node_scratch="/local")
-    check_files(here, "model.path=/models/tiny", site=site)
-    assert f"{models}/big does not exist" in refusal(here, "model.path=/models/big", site=site)
-
-
-def test_of_mounts_inside_each_other_the_later_counts(here, tmp_path_factory):
+def test_mounts_are_followed_to_the_host_and_the_later_of_two_inside_each_other(
+    here, tmp_path_factory
+):
     models, better = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("better")
-    (better / "tiny").mkdir()
+    (models / "tiny").mkdir()
+    (better / "small").mkdir()
     mounts = image(f"{models}:/models:ro", f"{better}:/models/better")
-    check_files(here, "model.path=/models/better/tiny", site=profile(here, container=mounts))
+    site = profile(here, container=mounts, node_scratch="/local")
+    for name in ("tiny", "better/small"):
+        check_files(here, f"model.path=/models/{name}", site=site)
+    assert f"{models}/big does not exist" in refusal(here, "model.path=/models/big", site=site)
 
 
 def test_what_containers_show_without_a_mount(here, monkeypatch, tmp_path_factory):
@@ -362,11 +351,6 @@ def test_a_job_gets_the_snapshot_that_was_there_when_it_was_submitted(cached, he
         check_paths(plan_job(asked))
 
 
-def test_a_models_layout_is_checked_in_the_cache(cached, here):
-    with pytest.raises(ConfigError, match="parallel"):
-        check(request(here, "model.path=Org/Base", "parallel.tensor_parallel=3", nodes=3))
-
-
 def test_a_snapshot_needs_its_blobs_inside_the_container(cached, here):
     """Its files are links to them."""
     elsewhere = here / "elsewhere"
@@ -385,7 +369,9 @@ def test_a_model_that_is_in_no_cache(cached, here):
     check_files(here, "model.tokenizer=Org/Gone", site=profile(here, check_paths=False))
 
 
-def test_a_model_that_is_in_the_cache_in_part(cached, here):
+def test_a_model_of_the_cache_is_checked_against_the_layout_and_has_to_be_whole(cached, here):
+    with pytest.raises(ConfigError, match="parallel"):
+        check(request(here, "model.path=Org/Base", "parallel.tensor_parallel=3", nodes=3))
     (cached / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="model.path = Org/Base@0123.* is not whole in the cache"):
         check_files(here, "model.path=Org/Base")

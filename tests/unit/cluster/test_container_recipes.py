@@ -52,6 +52,8 @@ def parse(text):
 
 def test_the_base_image_is_pinned_and_known_names_alone_are_used():
     headers, sections = parse(DEFINITION.read_text())
+    copied = [line.split()[0] for line in sections["files"].split("\n") if line.strip()]
+    assert copied and all((ROOT / file).is_file() for file in copied)
     assert headers["bootstrap"] == "docker"
     assert re.fullmatch(r"nvidia/cuda:[\d.]+-cudnn-devel-ubuntu24\.04", headers["from"])
     assert set(sections) >= {"files", "post", "environment", "test", "help"}
@@ -70,12 +72,6 @@ def test_a_machine_without_a_recipe_and_a_recipe_without_the_lock(variables, wor
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
     assert done.returncode == 2
     assert words in done.stderr
-
-
-def test_files_that_are_copied_exist():
-    for line in parse(DEFINITION.read_text())[1]["files"].split("\n"):
-        if line.strip():
-            assert (ROOT / line.split()[0]).is_file()
 
 
 @pytest.mark.parametrize("section", ["post", "environment", "test", "runscript"])
@@ -165,8 +161,6 @@ def test_what_transformer_engine_and_apex_need_is_locked():
     text = (RECIPES / "install.sh").read_text().replace("\\\n", "")
     for line in re.findall(r"^.*--no-build-isolation.*$", text, re.MULTILINE):
         assert "--no-deps" in line
-
-
-def test_transformer_engine_is_one_that_megatron_core_declares():
+    # It is one that Megatron-core declares.
     (need,) = [n for n in requires("megatron-core") if n.startswith("transformer-engine")]
     assert Requirement(need).specifier.contains(constant("TRANSFORMER_ENGINE"))

@@ -21,6 +21,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.cluster.requests import CONTAINERS, profile, request
+from tests.unit.programs import program
 from verl_hpc.cluster.containers import BwrapConfig, ContainerConfig, PodmanConfig
 from verl_hpc.cluster.explain import explain
 from verl_hpc.cluster.job import plan_job
@@ -121,10 +122,8 @@ def test_a_ranks_status_is_kept_while_signals_come(tmp_path):
 def told(tmp_path):
     """What a stand-in of the program, which prints its words, is started with."""
     programs = tmp_path / "programs"
-    programs.mkdir()
     for kind in ("podman", "docker"):
-        (programs / kind).write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
-        (programs / kind).chmod(0o755)
+        program(programs / kind, 'printf "%s\\n" "$@"')
 
     def start(kind, **environ):
         script = f"IMAGE=verl_hpc:1\n{prefix(tmp_path, kind, gpu='none')} python -m verl_hpc"
@@ -157,9 +156,9 @@ def test_podman_gets_the_variables_of_slurm_and_pmi(told):
 
 def archive():
     """A root file system of bash and some programs of this machine."""
-    files = {Path(shutil.which(program)) for program in PROGRAMS}
-    for program in list(files):
-        done = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
+    files = {Path(shutil.which(name)) for name in PROGRAMS}
+    for file in list(files):
+        done = subprocess.run(["ldd", file], capture_output=True, text=True, check=True)
         words = done.stdout.split()
         files |= {Path(word) for word in words if word.startswith("/")}
     data = io.BytesIO()

@@ -65,13 +65,10 @@ def test_nodes_of_another_site_are_left_alone(tmp_path, path, site):
     assert excluded_nodes(site) == ("n3", "n9")
 
 
-def test_nothing_to_exclude_writes_nothing(site, path):
+def test_forgetting(site, path):
     assert exclude(path, site, []) == []
     assert not path.exists()
     assert (read_excluded(path), excluded_nodes(site)) == ([], ())
-
-
-def test_forgetting(site, path):
     exclude(path, site, [("n3", "x"), ("n4", "y")])
     forget(path, "n3")
     assert names(path) == ["n4"]

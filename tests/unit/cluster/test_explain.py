@@ -60,9 +60,6 @@ def test_passed_variables_show_no_value(tmp_path, monkeypatch):
     assert "hunter2" not in text
 
 
-@pytest.mark.parametrize(
-    "restarts, words",
-    [({"by": "requeue", "most": 5}, "5 times"), ({"by": "chain", "most": 2}, "3 jobs")],
-)
-def test_what_happens_afterwards(tmp_path, restarts, words):
-    assert words in shown(tmp_path, restarts=restarts)["after the job"]
+def test_what_happens_afterwards(tmp_path):
+    for by, most, words in (("requeue", 5, "5 times"), ("chain", 2, "3 jobs")):
+        assert words in shown(tmp_path, restarts={"by": by, "most": most})["after the job"]

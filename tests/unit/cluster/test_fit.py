@@ -4,7 +4,6 @@ import pytest
 import yaml
 
 from tests.unit.cluster.requests import CPU_SITE, ROOT, RUN, SITE, write
-from verl_hpc.cli.main import main
 from verl_hpc.cluster.fit import with_best_layout
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.cluster.profile import load_profile
@@ -16,20 +15,17 @@ SIZES = ROOT / "configs/model"
 
 
 @pytest.fixture
-def submit(tmp_path, monkeypatch, capsys):
+def submit(here, called):
     """A dry run of a small configuration with a real model's sizes: (status, stdout, stderr)."""
-    write(tmp_path / "run.yaml", RUN | {"offload": {"optimizer": True, "gradients": True}})
-    monkeypatch.chdir(tmp_path)
+    write(here / "run.yaml", RUN | {"offload": {"optimizer": True, "gradients": True}})
 
     def run(*words, model="Qwen3-8B", nodes=2, way="--dry-run", site=None):
-        write(tmp_path / "site.yaml", site or SITE | {"gpu": "A100-40"})
+        write(here / "site.yaml", site or SITE | {"gpu": "A100-40"})
         if model is not None:
-            (tmp_path / "model").mkdir(exist_ok=True)
-            (tmp_path / "model/config.json").write_text((SIZES / f"{model}.json").read_text())
-        files = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", str(nodes)]
-        status = main(["submit", *files, "--time", "10", *([way] if way else []), *words])
-        told = capsys.readouterr()
-        return status, told.out, told.err
+            (here / "model").mkdir(exist_ok=True)
+            (here / "model/config.json").write_text((SIZES / f"{model}.json").read_text())
+        files = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", nodes]
+        return called("submit", *files, "--time", "10", *([way] if way else []), *words)
 
     return run
 
@@ -132,7 +128,7 @@ def test_auto_shows_what_it_chose(submit):
     assert "--auto" in out.split("== srun")[0]
 
 
-def test_the_run_directory_records_where_the_layout_came_from(submit, tmp_path, capsys):
+def test_the_run_directory_records_where_the_layout_came_from(submit, tmp_path, prints):
     submit()
     base = Request(
         load_config("run.yaml"), "run.yaml", (), load_profile("site.yaml"), 2, "10", tmp_path
@@ -145,7 +141,5 @@ def test_the_run_directory_records_where_the_layout_came_from(submit, tmp_path, 
     assert text.startswith("# Layout found by: the command\n")
     assert load_config(job / "config.yaml").model_dump() == request.config.model_dump()
     assert yaml.safe_load(text)["name"] == "run"
-    words = ["--config", str(job / "config.yaml"), "--explain", "parallel.tensor_parallel"]
-    assert main(["config", *words]) == 0
-    shown = capsys.readouterr().out
-    assert "[plan]\nfound by: the command\nwhy: " in shown
+    words = ["--config", job / "config.yaml", "--explain", "parallel.tensor_parallel"]
+    assert "[plan]\nfound by: the command\nwhy: " in prints("config", *words)

@@ -17,26 +17,15 @@ def test_a_site_names_its_gpus_and_another_kind_may_be_asked_for():
     facts = hardware.kind.name, hardware.ranks_per_node, hardware.nvlink_gb_s
     assert facts == ("A100-80", 4, 250.0)
     assert hardware_of(site(gpu="A100-80"), "H200").kind.name == "H200"
-
-
-def test_a_site_that_does_not_say_is_refused():
     with pytest.raises(ConfigError, match=r"site here: gpu is not given.*H100-80"):
         hardware_of(site())
 
 
-@pytest.mark.parametrize(
-    "fields, gib",
-    [
-        ({"memory": "0"}, None),
-        ({"memory": None}, None),
-        ({"memory": "900G"}, 900),
-        ({"memory": "2T"}, 2048),
-        ({"memory": "1024"}, 1),
-        ({"memory": "900G", "host_memory_gib": 880.0}, 880),
-    ],
-)
-def test_the_memory_of_a_node(fields, gib):
-    assert host_bytes(site(**fields)) == (None if gib is None else gib * 2**30)
+def test_the_memory_of_a_node():
+    gib = {"0": None, None: None, "900G": 900, "2T": 2048, "1024": 1}
+    expected = {memory: size and size * 2**30 for memory, size in gib.items()}
+    assert {memory: host_bytes(site(memory=memory)) for memory in gib} == expected
+    assert host_bytes(site(memory="900G", host_memory_gib=880.0)) == 880 * 2**30
 
 
 FIGURES = {"memory_gib": 47.4, "bfloat16_tflops": 364.0, "hbm_gb_s": 960.0}

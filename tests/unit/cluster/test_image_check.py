@@ -13,6 +13,7 @@ import pytest
 import vllm
 
 from tests.unit.cluster.requests import ROOT
+from tests.unit.programs import program
 
 CHECK = ROOT / "containers/check.sh"
 NAMES = ("torch", "vllm", "megatron-core", "mpi4py", "h5py", "transformer_engine", "apex")
@@ -64,10 +65,8 @@ def image(tmp_path):
         about.parent.mkdir()
         about.write_text(f"Name: {name}\nVersion: 1\n")
     (root / "opt/python").mkdir()
-    python = root / "opt/verl_hpc/bin/python"
-    python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={standins} exec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
+    python = f'PYTHONPATH={standins} exec {sys.executable} -S "$@"'
+    program(root / "opt/verl_hpc/bin/python", python)
     return root
 
 

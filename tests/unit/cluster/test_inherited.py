@@ -27,8 +27,6 @@ def test_the_process_has_its_own_again(monkeypatch):
         assert "SLURM_JOB_ID" not in os.environ
         raise KeyError
     assert os.environ["SLURM_JOB_ID"] == "7"
-
-
-def test_options_that_are_left_aside_are_told():
+    # Options that are left aside are told.
     environ = {"SBATCH_GRES": "x", "SBATCH_ACCOUNT": "a", "SBATCH_QOS": "q", "SLURM_CONF": "c"}
     assert unused_options(environ) == ["SBATCH_GRES"]

@@ -170,13 +170,10 @@ def test_what_is_refused(tmp_path, overrides, fields, message):
         plan(tmp_path, *overrides, **fields)
 
 
-@pytest.mark.parametrize("nodes", [0, -1, 65_534, 99_999_999_999])
-def test_numbers_of_nodes_that_no_cluster_has(tmp_path, nodes):
-    with pytest.raises(ConfigError, match=f"--nodes {nodes}: from 1 to 65533"):
-        plan_job(request(tmp_path, nodes=nodes))
-
-
-def test_a_chain_has_no_script_of_its_own(tmp_path):
+def test_numbers_of_nodes_that_no_cluster_has_and_a_chain_with_a_script_of_its_own(tmp_path):
+    for nodes in (0, -1, 65_534, 99_999_999_999):
+        with pytest.raises(ConfigError, match=f"--nodes {nodes}: from 1 to 65533"):
+            plan_job(request(tmp_path, nodes=nodes))
     site = profile(tmp_path, restarts={"by": "chain"})
     with pytest.raises(ConfigError, match="--resume-by chain"):
         plan_job(request(tmp_path, site=site, standalone=True))
@@ -217,16 +214,11 @@ def test_gpus_are_asked_for_once(tmp_path, name, fields, word, other):
     assert str(refused.value).startswith(told)
 
 
-@pytest.mark.parametrize(
-    "request_by, word",
-    [
-        ("gpus-per-node", "--gpus-per-node=2"),
-        ("gpus-per-node", "--gpus-per-node=h100:2"),
-        ("gres", "--gres=nvme:8,gpu:2"),
-        ("gres", "--gres=gpu:h100"),
-    ],
-)
-def test_jobs_have_the_gpus_that_ranks_are_started_for(tmp_path, request_by, word):
+WORDS = ["gpus-per-node=2", "gpus-per-node=h100:2", "gres=nvme:8,gpu:2", "gres=gpu:h100"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_jobs_have_the_gpus_that_ranks_are_started_for(tmp_path, word):
     told = r"extra_directives: --.*\[site\]: is less than gpus_per_node = 4"
     with pytest.raises(ConfigError, match=told):
-        plan(tmp_path, gpu_request=request_by, extra_directives=[word])
+        plan(tmp_path, gpu_request=word.partition("=")[0], extra_directives=[f"--{word}"])

@@ -97,15 +97,11 @@ def test_the_model_can_be_cut_as_the_configuration_says(name):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_ledger_says_that_it_fits(name):
-    misfit = ledger(*laid_out(name), hardware_of(site_of(name), "H100-80")).first_misfit
+def test_it_fits_by_the_ledger_and_is_not_bound_by_launches(name):
+    hardware = hardware_of(site_of(name), "H100-80")
+    misfit = ledger(*laid_out(name), hardware).first_misfit
     assert misfit is None, misfit.why_not()
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_no_run_is_bound_by_launches(name):
-    machine = Machine(hardware_of(site_of(name), "H100-80"))
-    step = predict_step(*laid_out(name), machine)
+    step = predict_step(*laid_out(name), Machine(hardware))
     assert step.launch_shares
     assert max(step.launch_shares.values()) < MOST_SHARE, step.launch_shares
 
@@ -115,26 +111,18 @@ def test_names_agree(name):
     path = f"configs/run/{'' if name in RUNS else 'examples/'}{name}.yaml"
     config = load_config(ROOT / path)
     assert config.name == name
+    assert (config.model.fp8 is not None) == name.endswith("fp8")
     assert arguments(name)["config"] == path
     assert config.steps % (config.checkpoint.every or 1) == 0
 
 
-def test_the_lab_run_uses_all_ranks_of_two_nodes():
+def test_the_lab_run_is_on_two_nodes_and_its_model_is_the_one_that_its_comment_makes():
     assert num_ranks("ppo_lab") == 4
-
-
-def test_the_lab_model_is_the_one_that_its_comment_makes():
     text = (ROOT / "configs/run/examples/ppo_lab.yaml").read_text()
     comment = " ".join(re.findall(r"^#(.*?)\\?$", text, re.M))
     words = shlex.split(comment[comment.index("python -m") :])
     config = load_config(ROOT / "configs/run/examples/ppo_lab.yaml")
     assert words[words.index("--out") + 1] == config.model.path
-
-
-def test_fp8_is_asked_for_where_the_name_says_so():
-    for name in RUNS:
-        fp8 = load_config(ROOT / f"configs/run/{name}.yaml").model.fp8
-        assert (fp8 is not None) == name.endswith("fp8")
 
 
 def quickstart(directory, environ):

@@ -13,7 +13,6 @@ import sys
 import pytest
 
 from tests.unit.cluster.requests import CPU_SITE, RUN, profile, request, write
-from verl_hpc.cli.main import main
 from verl_hpc.cluster.checks import check_packages
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.errors import ConfigError, DataError
@@ -37,11 +36,9 @@ def missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
 
 
-def test_a_package_that_is_there_is_no_word(tmp_path):
-    assert check(tmp_path) == ""
-
-
-def test_a_missing_package_is_refused(tmp_path, missing):
+def test_a_missing_package_is_refused(tmp_path, request):
+    assert check(tmp_path) == "", "one that is there is no word"
+    request.getfixturevalue("missing")
     with pytest.raises(ConfigError, match=f"^{NEEDED}.*pip install mlflow-skinny "):
         check(tmp_path)
     assert check(tmp_path, run={}) == "", "a run without trackers needs none"
@@ -73,16 +70,12 @@ def test_another_python_is_not_judged_from_here(tmp_path, missing, fields):
 
 
 @pytest.mark.parametrize("words", [[], ["--sweep", "seed=0,1"]])
-def test_the_command_says_it_once_and_submits_nothing(
-    tmp_path, monkeypatch, capsys, missing, words
-):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "site.yaml", CPU_SITE | {"python": sys.executable})
-    write(tmp_path / "run.yaml", RUN | WATCHED)
+def test_the_command_says_it_once_and_submits_nothing(here, called, missing, words):
+    write(here / "site.yaml", CPU_SITE | {"python": sys.executable})
+    write(here / "run.yaml", RUN | WATCHED)
     files = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", "1", "--time", "10"]
-    assert main(["submit", *files, *words, "--dry-run"]) == 1
-    shown = capsys.readouterr()
-    assert (shown.err.count(NEEDED), shown.out) == (1, "")
+    status, out, err = called("submit", *files, *words, "--dry-run")
+    assert (status, out, err.count(NEEDED)) == (1, "", 1)
 
 
 WITHOUT = """

@@ -33,14 +33,6 @@ def test_everything_about_a_run_is_in_its_directory(tmp_path):
     assert (job / "attempts").is_dir()
 
 
-def test_a_new_run_directory_is_the_owners_alone_and_an_old_ones_permissions_stay(tmp_path):
-    run = write_job(request(tmp_path), "", "").parent
-    assert run.stat().st_mode & 0o777 == 0o700
-    run.chmod(0o750)
-    write_job(request(tmp_path), "", "")
-    assert run.stat().st_mode & 0o777 == 0o750
-
-
 def test_a_run_directory_that_cannot_be_written(tmp_path):
     (tmp_path / "runs").write_text("in the way")
     with pytest.raises(ConfigError, match="directory = runs: cannot write"):
@@ -61,12 +53,15 @@ def test_ranks_run_the_copy_even_in_a_checkout_and_compile_nothing(tmp_path):
     assert f"{cache_from_source(copy)} matches {copy}\n" in done.stderr
 
 
-def test_a_second_submission_replaces_the_copy(tmp_path):
+def test_a_second_submission_replaces_the_copy_and_leaves_permissions(tmp_path):
     job = write_job(request(tmp_path), "", "")
+    assert job.parent.stat().st_mode & 0o777 == 0o700
+    job.parent.chmod(0o750)
     stale, ended = job / "code/verl_hpc/stale.py", job / "ended"
     stale.write_text("")
     ended.write_text("0\n")
     write_job(request(tmp_path), "", "")
+    assert job.parent.stat().st_mode & 0o777 == 0o750
     assert not stale.exists()
     assert not ended.exists(), "a chain that has ended is open again"
     assert sorted(path.name for path in job.iterdir() if "code" in path.name) == ["code"]

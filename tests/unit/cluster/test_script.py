@@ -6,7 +6,6 @@ import pytest
 
 from tests.unit.cluster.goldens import GOLDEN, GOLDENS, HERE, LAUNCH, golden, launch
 from tests.unit.cluster.goldens import request as golden_request
-from tests.unit.cluster.requests import profile, request
 from tests.unit.cluster.shellcheck import shellcheck
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.cluster.script import render_script
@@ -56,11 +55,6 @@ def test_nothing_of_the_machine_is_in_a_script(monkeypatch):
     monkeypatch.setenv("USER", "somebody")
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     assert golden("pyxis.sbatch") == (GOLDEN / "pyxis.sbatch").read_text()
-
-
-def test_a_blank_in_an_option_is_quoted(tmp_path):
-    site = profile(tmp_path, extra_directives=["--comment=two words"])
-    assert '#SBATCH --comment="two words"' in render_script(plan_job(request(tmp_path, site=site)))
 
 
 def test_a_plan_depends_on_nothing_but_the_request():

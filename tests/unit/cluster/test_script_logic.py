@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.unit.cluster.requests import profile, request
+from tests.unit.programs import program
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.cluster.script import render_script
 from verl_hpc.runs.logs.read import TIME_FORMAT
@@ -59,10 +60,8 @@ class Batch:
         self.script.write_text(render_script(plan_job(asked)))
         self.log = directory / "log"
         fakes = directory / "bin"
-        fakes.mkdir()
         for name, body in FAKES.items():
-            (fakes / name).write_text(f"#!/bin/bash\n{body}")
-            (fakes / name).chmod(0o755)
+            program(fakes / name, body)
         self.environ = {
             "PATH": f"{fakes}:{os.environ['PATH']}",
             "LOG": str(self.log),
@@ -205,12 +204,7 @@ def test_every_start_has_its_own_logs(batch):
     assert sorted(path.name for path in attempts.iterdir()) == ["0", "1", "2", "latest"]
     last = [call for call in batch.calls("srun") if "--output" in call][-1]
     assert f"--output={attempts}/2/%N.log" in last
-
-
-def test_a_start_takes_no_directory_of_another(batch):
-    attempts = batch.run_directory / "job/attempts"
-    for _ in range(3):
-        batch.run()
+    # A start takes no directory of another.
     shutil.rmtree(attempts / "0")
     assert "attempt 3: job 77" in batch.run()[1]
     assert (attempts / "2/outcome").exists()
@@ -364,6 +358,8 @@ def test_a_link_that_saves_leaves_the_rest_to_the_next(link):
     assert not (link.run_directory / "job/ended").exists()
     assert link.run(RC="85")[0] == 85
     assert len([call for call in link.calls("srun") if "--label" in call]) == 2
+    assert link.run(RC="143", PREEMPTED=PREEMPTED)[0] == 85, "a preemption killed it"
+    assert not (link.run_directory / "job/ended").exists()
 
 
 @pytest.mark.parametrize(
@@ -379,8 +375,3 @@ def test_after_the_end_later_links_do_nothing(link, environ, ended):
     assert status == 0
     assert f"ended with status {ended}" in out
     assert not link.calls("srun")
-
-
-def test_a_link_that_a_preemption_killed_is_not_the_end(link):
-    assert link.run(RC="143", PREEMPTED=PREEMPTED)[0] == 85
-    assert not (link.run_directory / "job/ended").exists()

@@ -46,10 +46,7 @@ def test_without_variables_an_expandable_word_is_literal(text):
 )
 def test_variables_are_expanded_and_nothing_else(text, expected):
     assert bash(expandable(text), A="one two") == f"{expected}\0"
-
-
-def test_simple_words_stay_readable():
-    assert expandable("--gres=gpu:8") == "--gres=gpu:8"
+    assert expandable("--gres=gpu:8") == "--gres=gpu:8", "simple words stay readable"
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a:b", "/a,b", "/a%j", "/a$b", '/a"b', "/a\nb", "/a#b"])
@@ -58,8 +55,5 @@ def test_a_path_that_some_tool_would_misread(path):
         check_path("directory", path)
     assert f"directory = {path!r}" in str(caught.value)
     assert repr(path[2]) in str(caught.value)
-
-
-def test_ordinary_paths():
     for path in ("runs/a-b_c.1", "/scratch/u+v/x@y=z", "../runs", "~/runs"):
         assert check_path("directory", path) == path

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster.requests import profile, request
+from tests.unit.programs import program, umask
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.cluster.script import render_script
 from verl_hpc.cluster.submission import only_submission, submit
 from verl_hpc.errors import ClusterError, ConfigError
 from verl_hpc.runs.jobs import read_jobs
 
-SBATCH = """#!/bin/bash
+SBATCH = """
 count=$(cat "$LAB/count" 2>/dev/null || echo 40)
 echo $((count + 1)) >"$LAB/count"
 echo "$*" >>"$LAB/calls"
@@ -32,10 +33,8 @@ echo "Submitted batch job $((count + 1))$WHERE"
 def cluster(tmp_path, monkeypatch):
     """sbatch that gives job ids from 41 up; srun only has to be there."""
     lab = tmp_path / "lab"
-    lab.mkdir()
-    for name, text in (("sbatch", SBATCH), ("srun", "#!/bin/sh\n")):
-        (lab / name).write_text(text)
-        (lab / name).chmod(0o755)
+    program(lab / "sbatch", SBATCH)
+    program(lab / "srun", "")
     monkeypatch.setenv("PATH", f"{lab}:{os.environ['PATH']}")
     monkeypatch.setenv("LAB", str(lab))
     monkeypatch.setenv("REFUSES", "")
@@ -138,7 +137,7 @@ def test_a_run_and_a_sweep_do_not_share_a_directory(cluster, tmp_path):
 
 
 def test_an_answer_that_names_no_job_keeps_the_directory(cluster, tmp_path):
-    (cluster / "sbatch").write_text("#!/bin/sh\necho accepted\n")
+    program(cluster / "sbatch", "echo accepted")
     with pytest.raises(ClusterError, match="does not say whether Slurm has taken the job"):
         send(tmp_path, code="installed")
     assert (tmp_path / "runs/run/job/job.sbatch").is_file()
@@ -152,12 +151,9 @@ def test_a_job_that_cannot_be_recorded_is_named(cluster, tmp_path):
 
 @pytest.mark.parametrize(("login", "site"), [(0o077, "027"), (0o022, "077"), (0o022, "007")])
 def test_who_may_read_what_a_submission_writes(cluster, tmp_path, login, site):
-    before = os.umask(login)
-    try:
+    with umask(login):
         send(tmp_path, umask=site)
         assert os.umask(login) == login
-    finally:
-        os.umask(before)
     run = tmp_path / "runs/run"
     written = [run, *(path for path in run.rglob("*") if not path.is_symlink())]
     assert {run / "job/submitted.jsonl", run / "job/41_submission.sh"} <= set(written)
@@ -185,15 +181,11 @@ def test_a_run_of_a_sweep_that_was_cut_off_is_found(cluster, tmp_path):
         send(tmp_path, "name='0'", run=lambda _: f"41_0|RUNNING|{tmp_path}/runs/.x.sh\n")
 
 
-def test_another_run_may_be_in_the_queue(cluster, tmp_path):
+def test_a_run_goes_on_with_a_new_job_whatever_else_is_in_the_queue(cluster, tmp_path):
     send(tmp_path)
     assert send(tmp_path, "name=other", run=queue(j41="RUNNING")) == ["42"]
-
-
-def test_a_run_goes_on_with_a_new_job(cluster, tmp_path):
-    send(tmp_path)
-    assert send(tmp_path, run=queue(j99="RUNNING")) == ["42"]
-    assert [facts["job_id"] for facts in read_jobs(tmp_path / "runs/run/job")] == ["41", "42"]
+    assert send(tmp_path, run=queue(j99="RUNNING")) == ["43"]
+    assert [facts["job_id"] for facts in read_jobs(tmp_path / "runs/run/job")] == ["41", "43"]
 
 
 def test_no_cluster(tmp_path, monkeypatch):
@@ -234,9 +226,8 @@ def test_the_callers_job_does_not_travel(cluster, tmp_path, monkeypatch):
 
 def test_the_job_of_another_cluster_is_seen(cluster, tmp_path):
     """A run of c1 is submitted to c2, where another job has the number 41."""
-    asks = cluster / "squeue"
-    asks.write_text('#!/bin/sh\necho "CLUSTER: $SLURM_CLUSTERS"; cat "$LAB/on_$SLURM_CLUSTERS"\n')
-    asks.chmod(0o755)
+    asks = 'echo "CLUSTER: $SLURM_CLUSTERS"; cat "$LAB/on_$SLURM_CLUSTERS"'
+    program(cluster / "squeue", asks)
     for name in ("c1", "c2"):
         (cluster / f"on_{name}").write_text("41|RUNNING|/elsewhere/x.sh\n")
     assert send(tmp_path, code="installed", run=ASK, cluster="c1") == ["41"]
@@ -282,26 +273,22 @@ def fail_at(monkeypatch, function, call=1):
     monkeypatch.setattr(Path, function, fail)
 
 
-def test_a_quota_that_is_used_up_before_sbatch(cluster, tmp_path, monkeypatch):
-    fail_at(monkeypatch, "open")
-    with pytest.raises(ConfigError, match=r"cannot write .*runs/run: .*Disk quota exceeded"):
-        send(tmp_path)
-    assert not (cluster / "calls").exists()
-    assert not (tmp_path / "runs").exists()
+BEFORE = r"cannot write .*runs/run: .*Disk quota exceeded"
+WITHIN = r"Disk quota exceeded.*will run: 41\. End them with"
+BEHIND = r"'Submitted batch job 41', but .*quota exceeded.*end the job with scancel"
+QUOTAS = [("open", 1, ConfigError, BEFORE), ("open", 2, ConfigError, WITHIN)]
+QUOTAS += [("rename", 1, ClusterError, BEHIND)]
 
 
-def test_a_quota_that_is_used_up_when_slurm_has_the_job(cluster, tmp_path, monkeypatch):
-    fail_at(monkeypatch, "rename")
-    told = r"'Submitted batch job 41', but .*quota exceeded.*end the job with scancel"
-    with pytest.raises(ClusterError, match=told):
-        send(tmp_path)
-    assert (tmp_path / "runs/run/job/job.sbatch").is_file()
-
-
-def test_a_quota_that_is_used_up_in_the_middle_of_a_chain(cluster, tmp_path, monkeypatch):
-    fail_at(monkeypatch, "open", 2)
-    with pytest.raises(ConfigError, match=r"Disk quota exceeded.*will run: 41\. End them with"):
+@pytest.mark.parametrize(("function", "call", "error", "told"), QUOTAS)
+def test_a_quota_that_is_used_up(cluster, tmp_path, monkeypatch, function, call, error, told):
+    """Before sbatch, within a chain, and when Slurm has the job."""
+    fail_at(monkeypatch, function, call)
+    with pytest.raises(error, match=told):
         send(tmp_path, code="installed", restarts={"by": "chain", "most": 2})
+    is_taken = told != BEFORE
+    assert (cluster / "calls").exists() is (tmp_path / "runs").exists() is is_taken
+    assert (tmp_path / "runs/run/job/job.sbatch").is_file() is is_taken
 
 
 def test_a_lock_that_cannot_be_read_is_no_submission(cluster, tmp_path):

@@ -6,51 +6,40 @@ import sys
 
 import pytest
 
+from tests.unit.cli.status_runs import HEAVY
 from tests.unit.cluster.requests import CPU_SITE, ROOT, RUN, write
-from verl_hpc.cli.main import main
-
-HEAVY = ("torch", "numpy", "mpi4py", "h5py", "vllm", "megatron", "transformers", "submitit")
-SUBMIT = ["--nodes", "2", "--time", "10"]
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
-    """Words that name a run and a site in an empty directory, which is the working one."""
-    write(tmp_path / "run.yaml", RUN)
-    write(tmp_path / "site.yaml", CPU_SITE)
-    monkeypatch.chdir(tmp_path)
-    return ["--config", "run.yaml", "--cluster", "site.yaml", *SUBMIT]
+def submit(here, called):
+    """Submit a run to a site, both in an empty directory, which is the working one."""
+    write(here / "run.yaml", RUN)
+    write(here / "site.yaml", CPU_SITE)
+    files = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", "2", "--time", "10"]
+    return lambda *words: called("submit", *files, *words)
 
 
-def submit(*words):
-    return main(["submit", *words])
-
-
-def test_a_dry_run_writes_nothing_and_needs_no_slurm(files, tmp_path, monkeypatch, capsys):
+def test_a_dry_run_writes_nothing_and_needs_no_slurm(submit, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     before = sorted(tmp_path.rglob("*"))
-    assert submit(*files, "--dry-run") == 0
+    status, out, err = submit("--dry-run")
     assert sorted(tmp_path.rglob("*")) == before
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    assert "== environment of the ranks" in shown.out
+    assert (status, err) == (0, "")
+    assert "== environment of the ranks" in out
 
 
 @pytest.mark.parametrize("more", [[], ["--sweep", "seed=1,2"]])
-def test_a_dry_run_looks_into_a_recipe_of_the_users(files, tmp_path, capsys, more):
-    assert submit(*files, *more, "--dry-run", "recipe=gone.py:mine") == 1
-    assert "gone.py does not exist here" in capsys.readouterr().err
+def test_a_dry_run_looks_into_a_recipe_of_the_users_and_at_the_shell(
+    submit, tmp_path, monkeypatch, more
+):
+    status, _, err = submit(*more, "--dry-run", "recipe=gone.py:mine")
+    assert status == 1 and "gone.py does not exist here" in err
     (tmp_path / "own.py").write_text("raise ValueError\n\ndef nine(run): pass\n")
-    assert submit(*files, *more, "--dry-run", "recipe=own.py:mine") == 1
-    assert "defines no 'mine'; did you mean nine?" in capsys.readouterr().err
-    assert submit(*files, *more, "--dry-run", "recipe=own.py:nine") == 0
-
-
-@pytest.mark.parametrize("more", [[], ["--sweep", "seed=1,2"]])
-def test_a_dry_run_tells_which_options_of_the_shell_are_not_used(files, monkeypatch, capsys, more):
+    status, _, err = submit(*more, "--dry-run", "recipe=own.py:mine")
+    assert status == 1 and "defines no 'mine'; did you mean nine?" in err
     monkeypatch.setenv("SBATCH_GRES", "gpu:1")
-    assert submit(*files, *more, "--dry-run") == 0
-    assert "SBATCH_GRES: this shell sets what sbatch would read" in capsys.readouterr().err
+    status, _, err = submit(*more, "--dry-run", "recipe=own.py:nine")
+    assert status == 0 and "SBATCH_GRES: this shell sets what sbatch would read" in err
 
 
 @pytest.mark.parametrize(
@@ -65,11 +54,10 @@ def test_a_dry_run_tells_which_options_of_the_shell_are_not_used(files, monkeypa
     ],
 )
 @pytest.mark.parametrize("way", ["--dry-run", "--script-only"])
-def test_a_line_break_becomes_no_line_of_the_script(files, capsys, words, way):
-    assert submit(*files, *words, way) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "which a batch script cannot hold; write it in one line" in shown.err
+def test_a_line_break_becomes_no_line_of_the_script(submit, words, way):
+    status, out, err = submit(*words, way)
+    assert (status, out) == (1, "")
+    assert "which a batch script cannot hold; write it in one line" in err
 
 
 @pytest.mark.parametrize(
@@ -83,11 +71,10 @@ def test_a_line_break_becomes_no_line_of_the_script(files, capsys, words, way):
     ],
 )
 @pytest.mark.parametrize("way", ["--dry-run", "--script-only"])
-def test_a_quote_ends_no_option_of_sbatch(files, capsys, words, name, way):
-    assert submit(*files, *words, way) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert re.search(rf"--{name}=.* is not allowed in an #SBATCH line", shown.err), shown.err
+def test_a_quote_ends_no_option_of_sbatch(submit, words, name, way):
+    status, out, err = submit(*words, way)
+    assert (status, out) == (1, "")
+    assert re.search(rf"--{name}=.* is not allowed in an #SBATCH line", err), err
 
 
 NAMES = ["--account", "a1", "--partition", "p1", "--qos", "q1", "--max-restarts", "3"]
@@ -97,6 +84,7 @@ NAMES = ["--account", "a1", "--partition", "p1", "--qos", "q1", "--max-restarts"
     ("words", "patterns"),
     [
         (["site.extra_directives=['--comment=it''s']"], [r'^#SBATCH --comment="it\'s"$']),
+        (["site.extra_directives=['--comment=a b']"], ['^#SBATCH --comment="a b"$']),
         (NAMES, [rf"^#SBATCH --{name}={name[0]}1$" for name in ("account", "partition", "qos")]),
         (NAMES, [r"^account.* a1 .*\[command line\]$", r"^partition.* p1 .*\[command line\]$"]),
         (NAMES, [r"^qos.* q1 .*\[command line\]$", r'"\$\{SLURM_RESTART_COUNT:-0\}" -ge 3']),
@@ -105,9 +93,9 @@ NAMES = ["--account", "a1", "--partition", "p1", "--qos", "q1", "--max-restarts"
         (["seed=7", "site.environment.NCCL_DEBUG=INFO"], ["export NCCL_DEBUG=INFO", "^seed +7 "]),
     ],
 )
-def test_words_of_a_submission_are_in_its_dry_run(files, capsys, words, patterns):
-    assert submit(*files, *words, "--dry-run") == 0
-    shown = capsys.readouterr().out
+def test_words_of_a_submission_are_in_its_dry_run(submit, words, patterns):
+    status, shown, _ = submit(*words, "--dry-run")
+    assert status == 0
     assert [pattern for pattern in patterns if not re.search(pattern, shown, re.M)] == []
 
 
@@ -126,17 +114,16 @@ def test_words_of_a_submission_are_in_its_dry_run(files, capsys, words, patterns
         ("--config=gone.yaml", "gone.yaml"),
     ],
 )
-def test_mistakes_are_answered_in_one_line_or_two(files, capsys, word, answer):
-    assert submit(*files, "--dry-run", word) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert answer in shown.err
-    assert "Traceback" not in shown.err
-    assert len(shown.err.splitlines()) <= 3
+def test_mistakes_are_answered_in_one_line_or_two(submit, word, answer):
+    status, out, err = submit("--dry-run", word)
+    assert (status, out) == (1, "")
+    assert answer in err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) <= 3
 
 
-def python(*words, cwd=ROOT):
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=cwd)
+def python(*words):
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -148,30 +135,8 @@ def test_both_ways_to_call_it():
         assert option in first
 
 
-def imported(*words):
-    """Names of the modules that a command imports."""
-    done = python("-X", "importtime", "-m", "verl_hpc.submit", *words)
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    return {line.rpartition("|")[2].strip() for line in lines}
-
-
-def test_a_login_node_imports_nothing_heavy():
-    names = imported(
-        "--config", "configs/run/ppo_70b.yaml", "--cluster", "slurm/h100_infiniband_pyxis.yaml",
-        "--nodes", "16", "--time", "24:00:00", "--dry-run",
-    )  # fmt: skip
-    assert "pydantic" in names
-    assert not {name for name in names if name.split(".")[0] in HEAVY}
-
-
-def test_help_imports_next_to_nothing():
-    names = imported("--help")
-    assert not {name for name in names if name.split(".")[0] in (*HEAVY, "pydantic", "yaml")}
-
-
 def test_submitting_imports_nothing_heavy_but_submitit():
     program = (
-        "import sys, submitit, verl_hpc.cluster.submission\n"
-        f"print(sorted(set({HEAVY[:-1]!r}) & set(sys.modules)))"
+        f"import sys, submitit, verl_hpc.cluster.submission\nprint(*{HEAVY!r} & set(sys.modules))"
     )
-    assert python("-c", program).stdout == "[]\n"
+    assert python("-c", program).stdout == "submitit\n"

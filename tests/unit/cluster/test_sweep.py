@@ -10,6 +10,7 @@ import pytest
 from tests.unit.cluster.requests import CPU_SITE, RUN, request, write
 from tests.unit.cluster.shellcheck import shellcheck
 from tests.unit.cluster.test_submission import cluster  # noqa: F401 (a fixture)
+from tests.unit.programs import program, umask
 from verl_hpc.cli.main import main
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.cluster.sweep import combinations, plan_sweep
@@ -22,17 +23,11 @@ NO_COPY = "site.code=installed"
 
 
 @pytest.fixture
-def submit(tmp_path, monkeypatch):
-    write(tmp_path / "run.yaml", RUN)
-    write(tmp_path / "site.yaml", CPU_SITE)
-    monkeypatch.chdir(tmp_path)
+def submit(here):
+    write(here / "run.yaml", RUN)
+    write(here / "site.yaml", CPU_SITE)
     files = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", "2", "--time", "10"]
     return lambda *words: main(["submit", *files, *words])
-
-
-def test_every_combination_once():
-    pairs = [(a, c) for a in ("a.b=1", "a.b=2") for c in ("c=x", "c=y")]
-    assert combinations(["a.b=1,2", "c=x, y"]) == pairs
 
 
 @pytest.mark.parametrize(
@@ -50,6 +45,8 @@ def test_every_combination_once():
     ],
 )
 def test_words_that_are_no_sweep(sweeps, complaint):
+    pairs = [(a, c) for a in ("a.b=1", "a.b=2") for c in ("c=x", "c=y")]
+    assert combinations(["a.b=1,2", "c=x, y"]) == pairs, "every combination once"
     with pytest.raises(ConfigError, match=complaint):
         combinations(sweeps)
 
@@ -106,8 +103,7 @@ def run_of(sweep, index, **variables):
 
 def ask_squeue(lab, text=""):
     """A squeue on PATH that prints a text and counts its calls."""
-    (lab / "squeue").write_text(f"#!/bin/sh\necho asked >>$LAB/asked\nprintf '{text}'\n")
-    (lab / "squeue").chmod(0o755)
+    program(lab / "squeue", f"echo asked >>$LAB/asked\nprintf '{text}'")
 
 
 def directories(place):
@@ -151,11 +147,8 @@ def test_a_sweep_that_is_refused_leaves_nothing(submit, cluster, tmp_path, monke
 
 @pytest.mark.parametrize(("login", "site"), [(0o077, "027"), (0o022, "077")])
 def test_who_may_read_a_sweep(submit, cluster, tmp_path, login, site):  # noqa: F811
-    before = os.umask(login)
-    try:
+    with umask(login):
         assert submit(*SWEEP, NO_COPY, f'site.umask="{site}"') == 0
-    finally:
-        os.umask(before)
     sweep = tmp_path / "runs/run"
     for path in (sweep, *(path for path in sweep.rglob("*") if not path.is_symlink())):
         full = 0o777 if path.is_dir() else 0o666

@@ -7,7 +7,6 @@ import shlex
 
 import pytest
 
-from tests.unit.cluster import goldens
 from tests.unit.cluster.goldens import GOLDEN, ROOT
 from tests.unit.cluster.requests import request
 from verl_hpc.cluster.job import plan_job
@@ -87,9 +86,7 @@ def test_eight_systems_are_there():
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_dry_run_is_what_the_centre_asks_for(name):
-    script = (GOLDEN / f"systems/{name}.sbatch").read_text()
-    assert script == goldens.golden(f"systems/{name}.sbatch")
-    asked = asked_for(script)
+    asked = asked_for((GOLDEN / f"systems/{name}.sbatch").read_text())
     wanted = {line for line in PAGES[name] if not line.startswith("no ")}
     unwanted = {line.removeprefix("no ") for line in PAGES[name]} - wanted
     assert (wanted - asked, unwanted & asked) == (set(), set())

@@ -18,18 +18,6 @@ from verl_hpc.config.tree import parse_override, put
 from verl_hpc.errors import ConfigError
 
 
-@pytest.fixture
-def write(tmp_path):
-    """Write files by name, as YAML; return the path of the first."""
-
-    def write(**files):
-        for name, content in files.items():
-            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
-        return tmp_path / f"{next(iter(files))}.yaml"
-
-    return write
-
-
 def at(config, name):
     for part in name.split("."):
         config = config[part] if isinstance(config, dict) else getattr(config, part)
@@ -41,6 +29,8 @@ GYM = {"kind": "reasoning_gym", "task": "chain_sum", "size": 9, "options": {"min
 SETS = {"a": {"source": GYM}}
 RATIO = {"ratio": "product", "lower": 0.5, "upper": 2.0}
 PREFIXES = {"engine_options": {"enable_prefix_caching": False}}
+GAE = {"name": "gae", "gamma": 0.9}
+FOUR, GSPO, HIGH = {"num_samples": 4}, {"name": "gspo"}, ".clip_high=0.01"
 FSDP = {"engine": "fsdp", "fsdp": {"shard_size": 2}}
 DPPO = {"name": "dppo", "divergence": "kl", "threshold": 0.01}
 KL = {"placement": "reward", "controller": "adaptive", "target": 7.0, "horizon": 9}
@@ -61,19 +51,12 @@ CASES = [
         [".loss={clip_high: 2e-3}", "={aggregation: token-mean}"],
         {"loss.name": "gspo", "loss.clip_low": 1e-3},
     ),
-    ("algorithm.loss", CLIPS, [".name=gspo", "={clip_high: 2e-3}"], {"clip_high": 2e-3}),
-    ("algorithm.loss", CLIPS, [".name=gspo", "={clip_high: 2e-3}"], {"name": "gspo"}),
+    ("algorithm.loss", CLIPS, [".name=gspo", "={clip_high: 2e-3}"], GSPO | {"clip_high": 2e-3}),
     ("algorithm.loss", CLIPS, [".name=gspo", "={}"], {"name": "ppo_clip", "clip_high": 0.2}),
     ("algorithm.loss", CLIPS, [".name=ppo_clip"], {"clip_high": 0.28}),
-    ("algorithm.loss", CLIPS, [".clip_high=0.01", ".name=gspo"], {"clip_high": 0.01}),
-    ("algorithm.loss", CLIPS, [".clip_high=0.01", ".name=gspo"], {"clip_low": 3e-4}),
+    ("algorithm.loss", CLIPS, [HIGH, ".name=gspo"], {"clip_high": 0.01, "clip_low": 3e-4}),
     ("algorithm.loss", CLIPS, [".name=gspo", ".name=ppo_clip"], {"clip_high": 0.28}),
-    (
-        "algorithm.advantage",
-        {"name": "gae", "gamma": 0.9},
-        [f".name={BASELINE}"],
-        {"name": BASELINE},
-    ),
+    ("algorithm.advantage", GAE, [f".name={BASELINE}"], {"name": BASELINE}),
     ("algorithm.preference", {"name": "ipo", "beta": 0.7}, [".name=dpo"], {"beta": 0.1}),
     ("data.train", GYM, [".kind=files", ".paths=[a.jsonl]"], {"paths": ["a.jsonl"]}),
     ("data.train", GYM, [".task=gcd"], {"options": {}}),
@@ -81,8 +64,7 @@ CASES = [
     ("reward", {"function": "a.py:f", "options": {"x": 1}}, [".function=b.py:f"], {"options": {}}),
     ("reward.terms", SEQUENCE, [".t.function=math"], {"t.options": {}, "t.weight": 3.0}),
     ("rollout.environment", PYTHON, [".name=calculator"], {"options": {}, "max_turns": 3}),
-    ("rollout", {"num_samples": 4} | PREFIXES, [".engine=hf"], {"engine_options": {}}),
-    ("rollout", {"num_samples": 4} | PREFIXES, [".engine=hf"], {"num_samples": 4}),
+    ("rollout", FOUR | PREFIXES, [".engine=hf"], FOUR | {"engine_options": {}}),
     ("parallel", FSDP, [".engine=megatron", ".tensor_parallel=2"], {"fsdp": None}),
     ("algorithm.kl", KL, [".controller=fixed"], {"target": 0.1, "placement": "reward"}),
     ("algorithm.loss", DPPO, [".divergence=tv"], {"threshold": None}),
@@ -93,13 +75,12 @@ CASES = [
 
 
 FIRST = {"name": "ppo_clip", "clip_high": 0.2}
+ANOTHER = [".function=a.py:f", ".options={k: 1}", ".function=b.py:g"]
 TWICE = [
     ("algorithm.loss", [".name=gspo", ".clip_high=0.1", ".name=ppo_clip"], FIRST),
     ("algorithm.loss", ["={name: gspo, clip_high: 0.1}", ".name=ppo_clip"], FIRST),
-    ("algorithm.loss", [".clip_high=0.1", ".name=gspo", ".name=gspo"], {"clip_high": 0.1}),
-    ("algorithm.loss", [".clip_high=0.1", ".name=gspo", ".name=gspo"], {"name": "gspo"}),
-    ("reward", [".function=a.py:f", ".options={k: 1}", ".function=b.py:g"], {"options": {}}),
-    ("reward", [".function=a.py:f", ".options={k: 1}", ".function=b.py:g"], {"function": "b.py:g"}),
+    ("algorithm.loss", [HIGH, ".name=gspo", ".name=gspo"], GSPO | {"clip_high": 0.01}),
+    ("reward", ANOTHER, {"function": "b.py:g", "options": {}}),
 ]
 
 

@@ -18,14 +18,11 @@ def test_a_shared_reference_is_the_actor_as_it_was():
         assert getattr(reference, name) == getattr(settings["actor"], name)
 
 
-def test_a_reference_with_a_path_shares_nothing():
+def test_a_reference_with_a_path_or_without_an_actor_is_a_model_of_its_own():
     actor = {"parallel": {"tensor_parallel": 2}}
     settings = parse(**KL, roles={"actor": actor, "reference": {"path": "models/r"}}).role_settings
     assert settings["reference"].shares is None
     assert settings["reference"].parallel.tensor_parallel == 1
-
-
-def test_a_reference_without_an_actor_is_a_model_of_its_own():
     settings = parse(**OWN, roles={"student": {"trainable": True}, "reference": {}}).role_settings
     assert settings["reference"].shares is None
     assert settings["reference"].label == "train"

@@ -55,7 +55,5 @@ def test_signed_addresses():
 
 
 def test_a_long_text_is_looked_through_at_once():
-    assert not holds_secret("a" * 1_000_000 + "://")
-    assert not holds_secret("://a" * 100_000)
-    assert not holds_secret("://a?b" * 100_000)
-    assert not assigns_secret("a" * 1_000_000)
+    for text in ("a" * 1_000_000 + "://", "://a" * 100_000, "://a?b" * 100_000):
+        assert not holds_secret(text) and not assigns_secret(text)

@@ -10,6 +10,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.unit.programs import program
+
 PACKAGES = ("torch", "mpi4py", "megatron-core", "h5py", "vllm")
 PYTHON = json.dumps({"version": "3.12.3", "found": dict.fromkeys(PACKAGES, "1.0")})
 WITHOUT_TORCH = PYTHON.replace('"torch": "1.0"', '"torch": null')
@@ -48,8 +50,7 @@ class Cluster:
                 for command, answer in sorted(self.answers.items(), reverse=True)
                 if command.split()[0] == name
             )
-            (directory / name).write_text(f'#!/bin/sh\ncase "{name} $*" in\n{cases}esac\n')
-            (directory / name).chmod(0o755)
+            program(directory / name, f'case "{name} $*" in\n{cases}esac')
 
     def lose(self, name: str) -> None:
         """Take a program away."""

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from tests.unit.programs import program
 from verl_hpc.config.spans import parse_spans
 from verl_hpc.runtime import device, environment, fabric, limits, session, world
 from verl_hpc.runtime.binding import Binding
@@ -98,8 +99,7 @@ class Node:
 
     def smi(self, script: str) -> None:
         """Another nvidia-smi."""
-        self.write(self.root / "bin/nvidia-smi", f"#!/bin/sh\n{script}")
-        (self.root / "bin/nvidia-smi").chmod(0o755)
+        program(self.root / "bin/nvidia-smi", script)
 
     def first(self, name: str, text: str, column: int, cell: str) -> None:
         """Another value of the first GPU: a file of AMD's driver, or a column of nvidia-smi."""

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster.requests import profile, request
+from tests.unit.doctor.cluster import PACKAGES
+from tests.unit.programs import program
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.doctor import files as doctor_files
 from verl_hpc.doctor.files import check_inputs, check_python, check_room
@@ -72,12 +74,9 @@ def test_data_and_reward(here):
     states = [f"{v.check} {v.state}" for v in check_inputs(plan_job(asked))]
     files = ["data.train.paths ok", "data.train.paths fails", "reward.function fails"]
     assert states == ["model.path ok", *files]
-
-
-def test_a_class_of_the_users_is_no_model(here):
     (here / "own.py").write_text("class Own: ...")
-    asked = request(here, "data.train={kind: source, path: own.py:Own}")
-    assert "data.train.path ok" in [f"{v.check} {v.state}" for v in check_inputs(plan_job(asked))]
+    own = inputs(here, "data.train={kind: source, path: own.py:Own}")
+    assert own["data.train.path"].state == "ok", "a class of the user's is no model"
 
 
 def room(asked, *, has_config=True):
@@ -105,6 +104,8 @@ def test_room(here):
     assert verdict.state == "ok"
     assert "checkpoints need about" in verdict.found
     assert "checkpoints" not in room(asked, has_config=False).found
+    unseen_critic = request(here, "algorithm.advantage.name=gae", "roles.critic.path=nowhere")
+    assert "need about" not in room(unseen_critic).found
 
 
 @pytest.mark.parametrize(
@@ -158,18 +159,6 @@ def test_checkpoints_have_each_trained_roles_own_model(here, where, overrides):
     assert verdict.found.endswith(f"need about {sum(sizes) * 14 * 10 / 1e9:,.1f} GB")
 
 
-def test_checkpoints_of_a_model_that_is_not_seen(here):
-    overrides = ("algorithm.advantage.name=gae", "roles.critic.path=nowhere")
-    assert "need about" not in room(request(here, *overrides)).found
-
-
-def fake_python(directory: Path, text: str) -> str:
-    path = directory / "python"
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
 def python_verdict(directory: Path, *overrides, has_config=True, **fields):
     asked = request(directory, *overrides, site=profile(directory, **fields))
     return check_python(plan_job(asked), has_config=has_config)
@@ -179,15 +168,13 @@ def test_this_python(tmp_path):
     """It has everything, as it runs these tests."""
     verdict = python_verdict(tmp_path, python=sys.executable)
     assert verdict.state == "ok", verdict
-    for name in ("torch", "mpi4py", "megatron-core", "h5py", "vllm"):
-        assert f"{name} " in verdict.found
+    assert all(f"{name} " in verdict.found for name in PACKAGES)
 
 
 def python_with(directory, **found):
     """One that has our packages, and others or none of them."""
-    names = ("torch", "mpi4py", "megatron-core", "h5py", "vllm")
-    answer = {"version": "3.12.1", "found": dict.fromkeys(names, "1.0") | found}
-    return fake_python(directory, f"echo '{json.dumps(answer)}'")
+    answer = {"version": "3.12.1", "found": dict.fromkeys(PACKAGES, "1.0") | found}
+    return str(program(directory / "python", f"echo '{json.dumps(answer)}'"))
 
 
 @pytest.mark.parametrize(

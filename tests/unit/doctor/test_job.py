@@ -61,20 +61,18 @@ def test_words_of_the_script(tmp_path, fields, words, others):
     assert [word for word in (*words, *others) if word in text] == words
 
 
-@pytest.mark.parametrize(
-    "environ, inside",
-    [
-        ({}, False),
-        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}, False),
-        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "3"}, True),
-        ({"SLURM_STEP_ID": str(0xFFFFFFFA), "SLURM_PROCID": "0"}, False),
-        ({"SLURM_STEP_ID": "0"}, False),
-        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, False),
-        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, True),
-    ],
-)
-def test_ranks_of_a_step(environ, inside):
-    assert is_inside_step(environ) is inside
+def test_ranks_of_a_step():
+    step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}
+    for environ in (step | {"SLURM_PROCID": "3"}, step | {"SLURM_STEP_NUM_TASKS": "2"}):
+        assert is_inside_step(environ), environ
+    for environ in (
+        {},
+        {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"},
+        step | {"SLURM_STEP_ID": str(0xFFFFFFFA)},
+        {"SLURM_STEP_ID": "0"},
+        step | {"SLURM_STEP_NUM_TASKS": "1"},
+    ):
+        assert not is_inside_step(environ), environ
 
 
 def result(directory, job="7"):
@@ -110,6 +108,7 @@ def test_waiting_until_the_ranks_have_spoken(tmp_path, answers):
 
 
 def test_a_job_that_ends_without_a_result(tmp_path):
+    result(tmp_path, "6")  # of an earlier job
     naps = []
     with pytest.raises(ClusterError, match="job 7 has ended without a result") as caught:
         wait(tmp_path, "8 RUNNING\n", naps.append)
@@ -167,25 +166,16 @@ def attempt(tmp_path):
     return attempt
 
 
-def test_a_job_whose_rank_was_killed(tmp_path, attempt):
+def test_a_job_whose_rank_was_killed_or_fails_before_it_can_tell(tmp_path, attempt):
     text = "2026-11-22T06:30:19 attempt 0: job 7 on n[0-1]\n"
     text += "srun: error: n1: task 1: Killed\nsrun: Force Terminated\n"
     (tmp_path / "job/slurm-7.log").write_text(text)
     with pytest.raises(ClusterError, match=r"first: srun: error: n1: task 1: Killed\. "):
         wait(tmp_path, "")
-
-
-def test_a_job_that_fails_before_it_can_tell(tmp_path, attempt):
     lines = ["verl_hpc: rank 5 of 8 on n3 failed in between n2 and n3: OSError: no route"]
     lines += ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no route"]
     (attempt / "n3.log").write_text("".join(f"5: {line}\n" for line in lines))
     with pytest.raises(ClusterError, match=r"between n2 and n3: OSError: no route\. "):
-        wait(tmp_path, "")
-
-
-def test_the_result_of_an_earlier_job_is_not_taken_for_this_ones(tmp_path):
-    result(tmp_path, "6")
-    with pytest.raises(ClusterError):
         wait(tmp_path, "")
 
 

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tests.unit.programs import program
 from verl_hpc.doctor import quota as module
 from verl_hpc.doctor.quota import Quota, parse_quotas, read_quotas
 from verl_hpc.errors import ClusterError
@@ -20,14 +21,11 @@ QUOTA = """Disk quotas for user alice (uid 1000):
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
     """`tools("lustre", lfs=script)`: this kind of file system, these programs alone on PATH."""
-    directory = tmp_path / "bin"
-    directory.mkdir()
-    monkeypatch.setenv("PATH", str(directory))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
     def put(kind, **scripts):
         for name, script in {"stat": f"echo {kind}", **scripts}.items():
-            (directory / name).write_text(f"#!/bin/sh\n{script}\n")
-            (directory / name).chmod(0o755)
+            program(tmp_path / "bin" / name, script)
 
     return put
 
@@ -68,17 +66,14 @@ def test_no_quota_is_none(tools, tmp_path):
     assert read_quotas(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "limit"),
-    [
-        ("/a/very/long/name\n   2048 0 4096 - 1 0 0 -", 4096),
-        ("/s [2048] 1024 0 - 1 0 0 -", 1024),
-        ("Some errors happened when getting quota info.", None),
-    ],
-    ids=["wrapped", "a soft limit alone", "words"],
-)
-def test_rows(text, limit):
-    assert [q.limit_bytes for q in parse_quotas(text, "user")] == ([limit * 1024] if limit else [])
+def test_rows():
+    """One that is wrapped, one of a soft limit alone, and words."""
+    for text, limits in (
+        ("/a/very/long/name\n   2048 0 4096 - 1 0 0 -", [4096 * 1024]),
+        ("/s [2048] 1024 0 - 1 0 0 -", [1024 * 1024]),
+        ("Some errors happened when getting quota info.", []),
+    ):
+        assert [quota.limit_bytes for quota in parse_quotas(text, "user")] == limits
 
 
 @pytest.mark.parametrize(

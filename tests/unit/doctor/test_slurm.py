@@ -82,11 +82,8 @@ def test_what_the_doctor_says(tmp_path, fields, changed, check, state, words):
     assert bool(verdict.todo) or state != "fails", "every failure has a next step"
 
 
-def test_a_site_without_pyxis_asks_for_none(tmp_path):
+def test_slurm_that_is_not_here_and_a_site_without_pyxis(monkeypatch, tmp_path):
     assert set(look(tmp_path, {})) == {"mpi", "partition", "nodes", "account", "sbatch"}
-
-
-def test_slurm_that_is_not_here(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     verdict = check_tools()
     assert verdict.state == "fails"

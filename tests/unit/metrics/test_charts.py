@@ -1,7 +1,5 @@
 """Charts of metrics that roles and operators of any name write."""
 
-import pytest
-
 from verl_hpc.metrics.charts import MOST_OWN, charts_of
 from verl_hpc.metrics.names import CHARTS
 from verl_hpc.metrics.sections import charts
@@ -55,15 +53,11 @@ def test_what_no_chart_has_gets_one_of_its_name():
     assert {title: charts[title] for title in own} == own
 
 
-def test_a_loss_whose_parts_have_charts_has_none():
+def test_what_is_on_the_page_elsewhere_has_none():
+    names = ("timing_s/rollout", "perf/memory", "critic/vpred_mean", "val/num_prompts")
+    assert len(by_title(*names)) == len(CHARTS)
+    # Nor has a loss whose parts have charts.
     assert "cost_critic/loss" not in by_title("cost_critic/loss", "cost_critic/vf_loss")
-
-
-@pytest.mark.parametrize(
-    "name", ["timing_s/rollout", "perf/memory", "critic/vpred_mean", "val/num_prompts"]
-)
-def test_what_is_on_the_page_elsewhere_has_none(name):
-    assert len(by_title(name)) == len(CHARTS)
 
 
 def test_weights_of_a_correction_have_a_chart():

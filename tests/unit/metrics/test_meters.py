@@ -147,6 +147,8 @@ def test_without_a_meter_that_can_be_read_nothing_is_told(tmp_path, nvml):
 
 def test_a_meter_that_fails_is_left_and_what_it_has_counted_stays(nvml, caplog):
     meters = Meters(find_counters("abc", reads_node=False))
+    nvml.millijoules = 10
+    assert energy(meters) == {"energy_j/nvml/other": 0.0}, "its driver was loaded anew"
     meters.enter("rollout")
     nvml.millijoules += 3_000
     meters.enter("reward")
@@ -155,12 +157,6 @@ def test_a_meter_that_fails_is_left_and_what_it_has_counted_stays(nvml, caplog):
     assert "energy_j/nvml is not read any more: GPU is lost" in caplog.text
     nvml.error = None
     assert energy(meters) == {}
-
-
-def test_a_driver_that_was_loaded_anew_takes_nothing_away(nvml):
-    meters = Meters(find_counters("abc", reads_node=False))
-    nvml.millijoules = 10
-    assert energy(meters) == {"energy_j/nvml/other": 0.0}
 
 
 def test_a_run_records_all_that_its_meter_counted(tmp_path, monkeypatch):

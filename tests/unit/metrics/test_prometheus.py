@@ -6,7 +6,6 @@ import logging
 import math
 import re
 import socket
-import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -17,6 +16,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.cluster.requests import ROOT
+from tests.unit.waiting import wait_for
 from verl_hpc.config.trackers import MetricsConfig, PrometheusConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics import MetricsExporter
@@ -83,23 +83,17 @@ def test_a_metric_cannot_have_a_name_that_is_taken(name):
     assert (found["verl_" + name.replace("/", "_") + "_2",], found["verl_step",]) == (0.5, 3)
 
 
-def test_a_metric_whose_name_begins_as_a_task_s_is_of_no_task():
-    metrics = PrometheusMetrics()
-    metrics.by_task()
-    metrics.step(1, {"task/x": 0.5, "task/solve/x": 0.25})
-    found = values(metrics)
-    assert (found["verl_task_x", ""], found["verl_x", "solve"]) == (0.5, 0.25)
-
-
 def test_labels_are_chosen_before_the_first_step():
     metrics = PrometheusMetrics()
     metrics.by_task()
     metrics.named("mine")
     metrics.rewards([1.0], "solve")
-    metrics.step(1, {"task/solve/x": 0.25})
+    metrics.step(1, {"task/x": 0.5, "task/solve/x": 0.25})
     metrics.by_task()
     metrics.named("mine")
-    assert values(metrics)["verl_x", "mine", "solve"] == 0.25
+    samples = values(metrics)
+    # A name that begins as those of a task is of no task.
+    assert (samples["verl_task_x", "mine", ""], samples["verl_x", "mine", "solve"]) == (0.5, 0.25)
     with pytest.raises(ConfigError, match="label run = 'mine'.*make another MetricsExporter"):
         metrics.named("other")
     # A trainer without a namespace takes no other one's label, nor gets one.
@@ -198,12 +192,6 @@ def test_a_port_that_is_taken_is_named():
 def test_a_gateway_that_is_away_is_told_once_and_found_again(caplog):
     port = free_port()
     exporter = MetricsExporter(f"http://127.0.0.1:{port}", "job", run_name="mine")
-
-    def wait_for(condition) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
 
     with caplog.at_level(logging.WARNING):
         exporter.write(1, STEP)

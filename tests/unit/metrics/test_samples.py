@@ -50,6 +50,8 @@ def step_file(directory: Path, step: int) -> Path:
 
 
 def test_what_is_written_is_read(tmp_path):
+    assert sample_steps(tmp_path / "none") == []
+    assert read_samples(tmp_path, 10) == {}
     log = SampleLog(tmp_path, None)
     answers = [response("four", None, None), SampleResponse("5", -1.5, math.inf, True, 0, "length")]
     trained = SampleGroup(EVIL, "4", answers)
@@ -61,14 +63,11 @@ def test_what_is_written_is_read(tmp_path):
     assert names(tmp_path) == ["step_000010.json"]
 
 
-def test_a_terminal_obeys_nothing_in_a_file(tmp_path):
-    SampleLog(tmp_path, None).write(1, "train", [group(EVIL)])
+def test_a_terminal_obeys_nothing_in_a_file_and_nan_is_told(tmp_path):
+    evil = SampleGroup(EVIL, "4", [response(score=math.nan)])
+    SampleLog(tmp_path, None).write(1, "train", [evil])
     data = step_file(tmp_path, 1).read_bytes()
     assert all(32 <= byte < 127 for byte in data.rstrip(b"\n"))
-
-
-def test_nan_is_told(tmp_path):
-    SampleLog(tmp_path, None).write(1, "train", [SampleGroup("", "", [response(score=math.nan)])])
     (found,) = read_samples(tmp_path, 1)["train"]
     assert math.isnan(found.responses[0].score)
 
@@ -198,8 +197,3 @@ def test_links_and_pipes_are_not_followed(tmp_path):
     for step in (2, 3):
         log.write(step, "train", [group(str(step))])
     assert [read_samples(tmp_path, s)["train"][0].prompt for s in (1, 2, 3)] == ["2+2=", "2", "3"]
-
-
-def test_no_run_no_samples(tmp_path):
-    assert sample_steps(tmp_path / "none") == []
-    assert read_samples(tmp_path, 1) == {}

@@ -17,38 +17,29 @@ from verl_hpc.metrics.series import axis_range
 from verl_hpc.metrics.svg import line_chart, stacked_bars, ticks
 
 
-@pytest.mark.parametrize(
-    ("span", "count", "expected"),
-    [
+def test_ticks_are_round():
+    for span, count, expected in (
         ((0, 17), 4, [0, 5, 10, 15]),
         ((1, 200), 5, [50, 100, 150, 200]),
         ((-0.01, 0.011), 4, [-0.01, -0.005, 0.0, 0.005, 0.01]),
         ((0.9e-6, 1.1e-6), 4, [0.9e-6, 0.95e-6, 1e-6, 1.05e-6, 1.1e-6]),
-    ],
-)
-def test_ticks_are_round(span, count, expected):
-    assert ticks(span, count) == pytest.approx(expected, abs=1e-12)
+    ):
+        assert ticks(span, count) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("value", [5.0, -3.0, 1e-6])
-def test_the_range_around_one_value_is_not_empty(value):
-    low, high = axis_range([value], 0.0)
-    assert low < value < high
-    assert math.isclose(low + high, 2 * value, abs_tol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("values", "limits", "expected"),
-    [
+def test_a_range_stays_within_its_limits():
+    for values, limits, expected in (
         ([0.0, 0.0], (None, None), (0.0, 1.0)),
         ([0.0, 0.5], (0.0, 1.0), (0.0, 0.53)),
         ([0.5, 1.0], (0.0, 1.0), (0.47, 1.0)),
         ([1.0], (0.0, 1.0), (0.9, 1.0)),
         ([-6.1e14, 0.5], (-1.0, 1.0), (-1.0, 0.59)),
-    ],
-)
-def test_a_range_stays_within_its_limits(values, limits, expected):
-    assert axis_range(values, 0.06, limits) == pytest.approx(expected)
+    ):
+        assert axis_range(values, 0.06, limits) == pytest.approx(expected)
+    for value in (5.0, -3.0, 1e-6):
+        low, high = axis_range([value], 0.0)
+        assert low < value < high
+        assert math.isclose(low + high, 2 * value, abs_tol=1e-12)
 
 
 def notation(label: str) -> str:

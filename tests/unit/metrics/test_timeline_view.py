@@ -52,12 +52,8 @@ def test_overlap_of_placements(tmp_path):
     ]
     assert re.findall(r">(step \d)<", card) == ["step 2", "step 3", "step 4"]
     assert "Seconds since step 2 began" in card
-
-
-def test_no_step_no_card(tmp_path):
-    split_run(tmp_path)
-    assert timeline_card(tmp_path, range(50, 60), {}) == ""
-    assert timeline_card(tmp_path, range(0), {}) == ""
+    for steps in (range(50, 60), range(0)):
+        assert timeline_card(tmp_path, steps, {}) == ""
 
 
 def test_ranks_of_the_same_placements_stand_together(tmp_path):
@@ -96,6 +92,10 @@ def test_a_pause_between_two_starts_is_left_out(tmp_path):
     assert "What was before a pause of 1h 06m is left out." in card
     kept, pause = after_last_pause(read_timeline(tmp_path, None))
     assert [interval.step for interval in kept] == [3, 4] and pause == 4000 - 19
+    # Steps before it can be asked for.
+    card = timeline_card(tmp_path, range(1, 3), {})
+    assert re.findall(r"<title>(step \d)", card) == ["step 1", "step 2"]
+    assert "pause" not in card
 
 
 def test_an_evaluation_of_the_step_before_is_no_pause(tmp_path):
@@ -111,13 +111,6 @@ def test_an_evaluation_of_the_step_before_is_no_pause(tmp_path):
         card = timeline_card(tmp_path, steps, {})
         assert "step 9, rollout, 8.0s" in card
         assert "pause" not in card
-
-
-def test_steps_before_a_pause_can_be_asked_for(tmp_path):
-    write(tmp_path, 0, [(k, "x", "all", t, t + 9) for k, t in ((1, 0.0), (2, 10.0), (3, 4000.0))])
-    card = timeline_card(tmp_path, range(1, 3), {})
-    assert re.findall(r"<title>(step \d)", card) == ["step 1", "step 2"]
-    assert "pause" not in card
 
 
 def test_a_rank_that_waits_is_no_pause():

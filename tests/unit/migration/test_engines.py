@@ -52,10 +52,9 @@ def test_what_megatron_core_alone_honours_chooses_it_and_is_named(word, critic):
     assert "weights and gradients are whole on every rank" in note
 
 
-@pytest.mark.parametrize(
-    "word", ["verl_hpc.parallel.engine=megatron", "verl_hpc.parallel.tensor_parallel=2"]
-)
+@pytest.mark.parametrize("word", ["engine=megatron", "tensor_parallel=2"])
 def test_a_setting_of_ours_decides(word):
+    word = f"verl_hpc.parallel.{word}"
     found = migrate([*BASE, word, f"{ACTOR}.fsdp_config.reshard_after_forward=False"])
     assert engines(word) == {"actor": "megatron", "critic": "megatron"}
     assert f"{ACTOR}.strategy" not in found.notes
@@ -69,8 +68,6 @@ def test_the_reference_stays_in_the_actors_engine():
     assert roles["critic"].parallel.fsdp is None
     words.append(f"{REF}.strategy=fsdp2")
     assert migrate([*BASE, *words]).config().role_settings["reference"].shares == "actor"
-
-
-def test_a_critic_of_fsdp_beside_an_actor_of_megatrons():
+    # A critic of FSDP may stand beside an actor of Megatron-core's.
     words = ["model_engine=megatron", "critic.strategy=fsdp"]
     assert engines(*words) == {"actor": "megatron", "critic": "fsdp"}

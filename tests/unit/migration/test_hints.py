@@ -1,10 +1,9 @@
 """A setting that does not exist, but in verl, is answered with its name here."""
 
 import pytest
-import yaml
 
+from tests.unit.cluster.requests import write
 from tests.unit.config.trees import tree
-from verl_hpc.cli.main import main
 from verl_hpc.migration.hints import with_verls_names
 
 KEYS = {
@@ -62,11 +61,8 @@ def test_what_verl_has_not_or_means_many_things_by_stays(name):
     assert with_verls_names(message) == message
 
 
-def test_commands_say_it(tmp_path, capsys):
-    path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(tree(rollout__n=8)))
-    assert main(["config", "--config", str(path)]) == 1
-    assert "verl's actor_rollout_ref.rollout.n is rollout.num_samples" in capsys.readouterr().err
-    path.write_text(yaml.safe_dump(tree()))
-    assert main(["config", "--config", str(path), "algorithm.loss.name=vanilla"]) == 1
-    assert "verl's vanilla is ppo_clip here" in capsys.readouterr().err
+def test_commands_say_it(tmp_path, refuses):
+    words = ["config", "--config", write(tmp_path / "run.yaml", tree(rollout__n=8))]
+    assert "verl's actor_rollout_ref.rollout.n is rollout.num_samples" in refuses(*words)
+    write(tmp_path / "run.yaml", tree())
+    assert "verl's vanilla is ppo_clip here" in refuses(*words, "algorithm.loss.name=vanilla")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.migration.scripts import needs_bubblewrap, outcome, read
+from tests.unit.programs import program
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration import script as module
 from verl_hpc.migration.script import command_words, words_of
@@ -186,14 +187,9 @@ def test_without_bubblewrap_a_script_is_refused_with_what_to_do(tmp_path, monkey
     said = outcome(tmp_path, "RUN a=1")
     assert "bubblewrap is not installed here: install the package bubblewrap" in said
     assert command in said
-    fails = tmp_path / "bwrap"
-    fails.write_text(
-        "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n"
-    )
-    fails.chmod(0o755)
-    monkeypatch.setattr(
-        shutil, "which", lambda name: str(fails) if name == "bwrap" else which(name)
-    )
+    told = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
+    fails = {"bwrap": str(program(tmp_path / "bwrap", told))}
+    monkeypatch.setattr(shutil, "which", lambda name: fails.get(name) or which(name))
     said = outcome(tmp_path, "RUN a=1")
     assert "does not start here (bwrap: No permissions to create new namespace)" in said
     assert "ask for unprivileged user namespaces" in said and command in said

@@ -16,6 +16,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_an_example_of_the_page_is_laid_out(text):
+    assert len(EXAMPLES) == 4
     changes = yaml.safe_load(text)
     num_ranks = 128 if "nodes" in text else 12 if "8-11" in text else 4
     algorithm = {"advantage": {"name": "gae" if "critic" in text else "grpo"}}
@@ -24,7 +25,3 @@ def test_an_example_of_the_page_is_laid_out(text):
     layouts = place_roles(config, num_ranks, ranks_per_node=8)
     assert layouts.is_split
     assert {label for label in changes["placement"] if label != "train"} <= set(layouts.pool_of)
-
-
-def test_the_page_has_examples():
-    assert len(EXAMPLES) == 4

@@ -26,12 +26,9 @@ def layers_by_rank(plan):
     return found
 
 
-def test_a_stage_of_a_rollout_engine_gets_its_own_layers():
+def test_a_rank_of_a_rollout_engine_gets_the_layers_of_its_stage():
     plan = planned(rollout__tensor_parallel=1, rollout__pipeline_parallel=2)
     assert layers_by_rank(plan) == {0: {0, 1}, 1: {2, 3}, 2: {0, 1}, 3: {2, 3}}
-
-
-def test_every_rank_of_an_engine_without_stages_gets_all_layers():
     plan = planned(rollout__tensor_parallel=2)
     assert layers_by_rank(plan) == {rank: {0, 1, 2, 3} for rank in range(4)}
 

@@ -17,12 +17,6 @@ from verl_hpc.runs.find import (
 )
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_a_run_is_a_directory_with_a_configuration_and_no_checkpoint(tmp_path):
     run = make_run(tmp_path)
     assert is_run(run) and is_run(submit_run(tmp_path / "submitted", "1"))
@@ -44,12 +38,6 @@ def test_runs_are_found_at_several_levels_and_not_inside_runs(tmp_path):
     assert list(runs_below(tmp_path / "gone")) == []
 
 
-def test_a_word_is_a_path_or_a_name(here):
-    run = make_run(here / "runs", "ppo_lab")
-    for word in ("ppo_lab", "runs/ppo_lab", str(run)):
-        assert find_run(word).resolve() == run
-
-
 def test_the_doctors_directory_has_logs_and_is_no_run(here):
     job = here / "runs/doctor/job"
     job.mkdir(parents=True)
@@ -69,8 +57,10 @@ def test_the_doctors_directory_has_logs_and_is_no_run(here):
     ],
 )
 def test_a_word_that_means_none(here, word, answer):
-    make_run(here / "runs", "ppo_lab")
+    run = make_run(here / "runs", "ppo_lab")
     make_run(here / "runs/group", "inner")
+    for name in ("ppo_lab", "runs/ppo_lab", str(run)):
+        assert find_run(name).resolve() == run
     with pytest.raises(ConfigError, match=f"^{word}: ") as caught:
         find_run(word)
     assert answer in str(caught.value)

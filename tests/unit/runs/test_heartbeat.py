@@ -4,20 +4,15 @@ import json
 import logging
 import os
 import socket
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from tests.unit.waiting import wait_for
 from verl_hpc.config import regular_file
 from verl_hpc.runs import heartbeat
 from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runs.heartbeat import FAILED, FILE, Heartbeat, read_heartbeat
-
-
-@pytest.fixture(autouse=True)
-def no_job(monkeypatch):
-    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", ATTEMPT):
-        monkeypatch.delenv(name, raising=False)
 
 
 def test_the_number_of_steps_may_be_known_later(tmp_path, clock):
@@ -42,64 +37,49 @@ def test_what_a_heartbeat_says(tmp_path, clock):
     assert vars(read_heartbeat(tmp_path)) == facts | {"placements": ()}
 
 
-def test_the_batch_scripts_variables(tmp_path, clock, monkeypatch):
+VARIABLES = [("2", "runs/x/job/attempts/3", 2, 3), *((v, v, 0, None) for v in ("", "x", "-1"))]
+
+
+@pytest.mark.parametrize(("count", "directory", "restarts", "attempt"), VARIABLES)
+def test_the_batch_scripts_variables(tmp_path, monkeypatch, count, directory, restarts, attempt):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    monkeypatch.setenv(ATTEMPT, "runs/x/job/attempts/3")
-    Heartbeat(tmp_path, clock).beat("rollout", 1)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", count)
+    monkeypatch.setenv(ATTEMPT, directory)
+    Heartbeat(tmp_path).beat("rollout", 1)
     spoken = read_heartbeat(tmp_path)
-    assert (spoken.job_id, spoken.restarts, spoken.attempt) == ("4711", 2, 3)
+    assert (spoken.job_id, spoken.restarts, spoken.attempt) == ("4711", restarts, attempt)
 
 
-@pytest.mark.parametrize("value", ["", "x", "-1"])
-def test_variables_that_are_no_numbers(tmp_path, clock, monkeypatch, value):
-    monkeypatch.setenv("SLURM_RESTART_COUNT", value)
-    monkeypatch.setenv(ATTEMPT, value)
-    Heartbeat(tmp_path, clock).beat("rollout", 1)
-    spoken = read_heartbeat(tmp_path)
-    assert (spoken.restarts, spoken.attempt) == (0, None)
+@pytest.fixture
+def timers(monkeypatch):
+    """Timers that have been started, none of which ever goes off."""
+    started = []
+    timer = SimpleNamespace(start=lambda: started.append("one"), cancel=lambda: None)
+    monkeypatch.setattr(heartbeat.threading, "Timer", lambda *_: timer)
+    return started
 
 
-@pytest.mark.parametrize(
-    "operator, after, written",
-    [
-        ("rollout", 0.9, False),
-        ("rollout", 1.0, True),
-        ("reward", 0.4, False),
-        ("reward", 0.5, True),
-        ("rollout", -3600, True),
-    ],
-    ids=["same", "same later", "other", "other later", "the clock was set back"],
-)
-def test_how_often_it_is_written(tmp_path, clock, monkeypatch, operator, after, written):
-    monkeypatch.setattr(heartbeat.threading, "Timer", NoTimer)
-    heart = Heartbeat(tmp_path, clock)
-    heart.beat("rollout", 1)
-    clock.now += after
-    heart.beat(operator, 2)
-    assert (read_heartbeat(tmp_path).step == 2) is written
+def test_how_often_it_is_written(tmp_path, clock, timers):
+    """The operator stays, another one begins, or the clock is set back."""
+    for operator, after, step in (
+        ("rollout", 0.9, 1),
+        ("rollout", 1.0, 2),
+        ("reward", 0.4, 1),
+        ("reward", 0.5, 2),
+        ("rollout", -3600, 2),
+    ):
+        heart = Heartbeat(tmp_path, clock)
+        heart.beat("rollout", 1)
+        clock.now += after
+        heart.beat(operator, 2)
+        assert read_heartbeat(tmp_path).step == step, (operator, after)
 
 
-class NoTimer:
-    started = 0
-
-    def __init__(self, *words):
-        pass
-
-    def start(self):
-        NoTimer.started += 1
-
-    def cancel(self):
-        pass
-
-
-def test_many_changes_at_once_start_one_thread(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr(heartbeat.threading, "Timer", NoTimer)
-    before = NoTimer.started
+def test_many_changes_at_once_start_one_thread(tmp_path, clock, timers):
     heart = Heartbeat(tmp_path, clock)
     for number in range(50):
         heart.beat(f"operator {number}", 1)
-    assert NoTimer.started == before + 1
+    assert timers == ["one"]
 
 
 def test_the_last_of_several_quick_operators_is_told_in_the_end(tmp_path):
@@ -107,10 +87,7 @@ def test_the_last_of_several_quick_operators_is_told_in_the_end(tmp_path):
     for operator in ("rollout", "reward", "update_actor"):
         heart.beat(operator, 1)
     assert read_heartbeat(tmp_path).operator == "rollout"
-    deadline = time.monotonic() + 10
-    while read_heartbeat(tmp_path).operator != "update_actor":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: read_heartbeat(tmp_path).operator == "update_actor")
 
 
 def test_the_end_is_written_at_once_and_is_the_last_word(tmp_path, clock):
@@ -131,12 +108,9 @@ def test_an_exception_is_a_failure_unless_the_end_was_written(tmp_path, clock, e
             heart.end(ended)
         raise ValueError("boom")
     assert read_heartbeat(tmp_path).outcome == outcome
-
-
-def test_leaving_without_an_end_is_no_outcome(tmp_path, clock):
     with Heartbeat(tmp_path, clock) as heart:
         heart.beat("reward", 2)
-    assert read_heartbeat(tmp_path).outcome is None
+    assert read_heartbeat(tmp_path).outcome is None, "leaving without an end is none"
 
 
 def test_a_directory_that_cannot_be_written_is_reported_once(tmp_path, clock, caplog):

@@ -21,8 +21,5 @@ def test_a_run_is_looked_for_where_it_was_submitted(tmp_path, monkeypatch):
     record_job(run / "job", {"job_id": "45", "cluster": "c2"})
     assert cluster_of(run / "job") == "c2"
     assert ask_slurm(run, ["45"]).jobs["45"].state == "RUNNING"
-
-
-def test_the_command_that_ends_jobs():
     assert scancel(None, "1", "2") == "scancel 1 2"
     assert scancel("c2", "1") == "scancel --clusters=c2 1"

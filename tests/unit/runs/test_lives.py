@@ -5,13 +5,8 @@ import os
 
 import pytest
 
+from tests.unit.programs import umask
 from verl_hpc.runs.lives import EVERY_S, LifeRecord, lost_seconds, read_lives
-
-
-@pytest.fixture(autouse=True)
-def no_job(monkeypatch):
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "VERL_HPC_ATTEMPT"))]:
-        monkeypatch.delenv(name)
 
 
 def test_a_start_without_slurm_counts_ranks_from_its_own_beginning(tmp_path, clock):
@@ -26,11 +21,8 @@ def test_a_start_without_slurm_counts_ranks_from_its_own_beginning(tmp_path, clo
 
 
 def test_a_group_may_read_hours_where_the_umask_lets_it(tmp_path):
-    before = os.umask(0o027)
-    try:
+    with umask(0o027):
         LifeRecord(tmp_path, 1, on_gpus=False)
-    finally:
-        os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
     assert modes == {"lives": 0o750, "0.json": 0o640}
 

@@ -14,32 +14,24 @@ from verl_hpc.runs.logs.read import (
     read_lines,
 )
 
+LABELS = {
+    b"3: hello\n": (3, "hello"),
+    b"03: hello\n": (3, "hello"),
+    b" 3: hello\n": (3, "hello"),
+    b"3:   indented\n": (3, "  indented"),
+    b"3: \n": (3, ""),
+    b"12:30 unlabelled\n": (None, "12:30 unlabelled"),
+    b"12: 7: seven\r\n": (12, "7: seven"),
+    b"srun: error: n1: task 2: Killed\n": (None, "srun: error: n1: task 2: Killed"),
+    b"\n": (None, ""),
+    b"3: \xff\xfe\n": (3, "\ufffd\ufffd"),
+    b"3: no line end": (3, "no line end"),
+}
 
-@pytest.fixture
-def attempt(tmp_path):
-    directory = tmp_path / "job/attempts/0"
-    directory.mkdir(parents=True)
-    return directory
 
-
-@pytest.mark.parametrize(
-    "line, rank, text",
-    [
-        (b"3: hello\n", 3, "hello"),
-        (b"03: hello\n", 3, "hello"),
-        (b" 3: hello\n", 3, "hello"),
-        (b"3:   indented\n", 3, "  indented"),
-        (b"3: \n", 3, ""),
-        (b"12:30 unlabelled\n", None, "12:30 unlabelled"),
-        (b"12: 7: seven\r\n", 12, "7: seven"),
-        (b"srun: error: n1: task 2: Killed\n", None, "srun: error: n1: task 2: Killed"),
-        (b"\n", None, ""),
-        (b"3: \xff\xfe\n", 3, "\ufffd\ufffd"),
-        (b"3: no line end", 3, "no line end"),
-    ],
-)
-def test_labels(line, rank, text):
-    assert parse_line("n0", line) == Line("n0", rank, text)
+def test_labels():
+    lines = {line: Line("n0", *expected) for line, expected in LABELS.items()}
+    assert {line: parse_line("n0", line) for line in LABELS} == lines
 
 
 def test_times_and_logs_of_one_rank_which_have_no_labels():

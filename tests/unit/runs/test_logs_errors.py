@@ -24,13 +24,6 @@ ValueError: bad
 """
 
 
-@pytest.fixture
-def attempt(tmp_path):
-    directory = tmp_path / "job/attempts/0"
-    directory.mkdir(parents=True)
-    return directory
-
-
 def write(attempt, node, *parts):
     """A node's log: (rank, text) as srun --label writes it, plain text as it is."""
     lines = []
@@ -74,6 +67,8 @@ def test_other_ranks_lines_in_between_are_left_out(attempt, reports):
     mixed = list(itertools.chain.from_iterable(((5, line), (4, f"noise {line}")) for line in lines))
     write(attempt, "n1", *mixed)
     assert "\n".join(first_error(attempt).lines) == reports[5].strip()
+    write(attempt, "n1", (5, reports[5] + "\n".join(["noise"] * 1000)))
+    assert len(first_error(attempt).lines) == 400, "a report has an end whatever follows"
 
 
 def test_our_report_counts_more_than_a_traceback_that_was_logged_before(attempt, reports):
@@ -127,11 +122,6 @@ def test_a_bare_traceback_with_its_chain(attempt):
     lines = first_error(attempt).lines
     assert "\n".join(lines).startswith(TRACEBACK.strip())
     assert len(lines) < 40 and not any("worse" in line for line in lines)
-
-
-def test_a_report_has_an_end_whatever_follows(attempt, reports):
-    write(attempt, "n0", (5, reports[5] + "\n".join(["noise"] * 1000)))
-    assert len(first_error(attempt).lines) == 400
 
 
 @pytest.mark.parametrize("who", ["slurmstepd", "slurmstepd-n0"])

@@ -49,15 +49,12 @@ def test_a_job_that_waits(run, slurm, calls):
     assert calls() == ["squeue --array --noheader --jobs=4711 --states=all --format=%i|%T|%r|%S"]
 
 
-def test_what_slurm_leaves_open_is_left_out(run, slurm):
-    slurm('echo "4711|RUNNING|None|N/A"')
-    assert ask_slurm(run, ["4711"]).jobs["4711"] == QueuedJob("RUNNING")
-
-
 def test_jobs_that_are_over_are_looked_up_in_accounting(run, slurm, calls):
-    slurm('echo "12|RUNNING|None|N/A"', 'echo "11|CANCELLED by 1000"; echo "10|TIMEOUT"')
+    squeue = 'echo "CLUSTER: c2"; echo "12|RUNNING|None|N/A"'
+    slurm(squeue, 'echo "11|CANCELLED by 1000"; echo "10|TIMEOUT"')
     answer = ask_slurm(run, ["10", "11", "12"])
     assert states(answer) == {"10": "TIMEOUT", "11": "CANCELLED", "12": "RUNNING"}
+    assert answer.jobs["12"] == QueuedJob("RUNNING"), "what squeue leaves open is left out"
     assert calls()[1].endswith("--jobs=10,11")
 
 
@@ -66,11 +63,6 @@ def test_squeue_forgets_a_job_that_is_over(run, slurm):
     slurm(forgotten, 'echo "4711|FAILED"')
     answer = ask_slurm(run, ["4711"])
     assert (answer.jobs["4711"].state, answer.problem) == ("FAILED", "")
-
-
-def test_squeue_names_the_cluster_before_its_jobs(run, slurm):
-    slurm(f'echo "CLUSTER: c2"; {PENDING}')
-    assert ask_slurm(run, ["4711"]).jobs["4711"].state == "PENDING"
 
 
 def test_each_job_is_asked_about_on_its_own_cluster(run, slurm, calls):
@@ -106,14 +98,9 @@ def test_without_slurm_nothing_is_asked_and_nothing_kept(run, tmp_path, monkeypa
     assert not (run / "job" / CACHE).exists()
 
 
-def test_no_question_is_asked_about_no_jobs(run, slurm, calls):
-    slurm()
-    assert ask_slurm(run, []).jobs == {}
-    assert calls() == []
-
-
 def test_slurm_is_asked_every_30_seconds_at_most(run, slurm, calls, clock):
     slurm(PENDING)
+    assert ask_slurm(run, []).jobs == {} and calls() == [], "no question about no jobs"
     first = ask_slurm(run, ["4711"], clock=clock)
     clock.now += EVERY_S - 0.1
     assert ask_slurm(run, ["4711"], clock=clock) == first

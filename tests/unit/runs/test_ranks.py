@@ -12,9 +12,7 @@ def at(rank, num_waits, waited_s=0.0, seconds=300.0, count=7):
 def test_a_rank_that_others_have_long_waited_for_is_late_in_the_same_operator():
     progress = [at(0, 20, 130), at(1, 19), at(2, 20, 131), at(3, 18)]
     assert [p.rank for p in late_ranks(progress, 120)] == [3, 1]
-
-
-def test_a_short_wait_makes_nobody_late_nor_does_a_wait_in_the_same_place():
+    # A short wait makes nobody late, nor does a wait in the same place.
     assert late_ranks([at(0, 20, 3.0), at(1, 19)], 120) == []
     assert late_ranks([at(0, 20, 500), at(1, 20, 500)], 120) == []
 
@@ -36,13 +34,11 @@ def test_what_ranks_wrote_of_themselves_is_told_as_what_was():
     assert both == "last wrote, 2m 03s ago, that they were in critic, reward"
 
 
-def test_placements_enter_different_numbers_of_operators():
+def test_a_rank_that_another_placement_waits_for_is_late():
+    """Rank 2 waits for the reward of rank 1, who waits for rank 0. Placements enter different
+    numbers of operators, which makes nobody late."""
     progress = [placed(0, "actor", 80, "update_actor"), placed(1, "critic", 44, "update_critic")]
     assert late_ranks(progress, 120) == []
-
-
-def test_a_rank_that_another_placement_waits_for_is_late():
-    """Rank 2 waits for the reward of rank 1, who waits for rank 0."""
     progress = [
         placed(0, "actor, rollout", 80, "rollout"),
         placed(1, "reward", 30, "rollout to reward", waited_s=290.0, waits_for="0-1"),

@@ -41,11 +41,6 @@ def test_hours_that_are_used_up_are_not_free_again_with_the_next_job(reason):
     assert never_passes(reason) is None
 
 
-def test_what_speaks_for_itself_is_left_as_it_is():
-    for reason in ("Priority", "Resources", "BeginTime", "CANCELLED", ""):
-        assert explained(reason, "45") == reason
-
-
 def test_what_waits_for_a_command_and_what_passes_by_itself():
     for reason in (
         "JobHeldAdmin", "JobHeldUser", "launch_failed_requeued_held", "(JobHoldMaxRequeue)",
@@ -54,5 +49,7 @@ def test_what_waits_for_a_command_and_what_passes_by_itself():
         "DependencyNeverSatisfied",
     ):  # fmt: skip
         assert never_passes(reason).startswith(f"{reason}: ")
-    for reason in ("Priority", "Resources", "ReqNodeNotAvail", "AssocGrpGRES", "", "BeginTime"):
+    for reason in ("ReqNodeNotAvail", "AssocGrpGRES"):
         assert never_passes(reason) is None
+    for reason in ("Priority", "Resources", "BeginTime", "CANCELLED", ""):
+        assert (never_passes(reason), explained(reason, "45")) == (None, reason)

@@ -75,21 +75,14 @@ def test_a_size_that_is_good_enough_beyond_one_that_is_not_does_not_count():
     assert scales_to(points) == 1
 
 
-@pytest.mark.parametrize(
-    "name, first, second",
-    [
-        ("model.path", "a", "b"),
-        ("rollout.max_response_tokens", 512, 1024),
-        ("batch.mini_batches", 1, 2),
-        ("algorithm.kl.placement", "none", "loss"),
-        ("seed", 0, 1),
-        ("data.train.size", 10, 20),
-        ("names", 1, 2),
-    ],
-)
-def test_runs_that_compute_other_things_are_refused(name, first, second):
-    runs = [measured(4, 32, 9.0, **{name: first}), measured(8, 32, 5.0, **{name: second})]
-    with pytest.raises(ConfigError, match=f"do not compute the same: {name} = {first} and"):
+OF_RESULTS = """model.path rollout.max_response_tokens batch.mini_batches algorithm.kl.placement
+seed data.train.size names"""
+
+
+@pytest.mark.parametrize("name", OF_RESULTS.split())
+def test_runs_that_compute_other_things_are_refused(name):
+    runs = [measured(4, 32, 9.0, **{name: 1}), measured(8, 32, 5.0, **{name: 2})]
+    with pytest.raises(ConfigError, match=f"do not compute the same: {name} = 1 and"):
         check_comparable(runs)
 
 
@@ -166,14 +159,11 @@ def test_on_cpus_nothing_is_called_a_gpu():
     assert "rank-hours" in text
 
 
-def test_what_is_missing_is_said():
-    text = page(measured(4, 32, 9.0), measured(8, 32, 4.5), missing=["One thing.", "Another."])
+def test_what_is_missing_is_said_and_every_table_is_whole():
+    runs = measured(4, 32, 9.0), measured(8, 32, 4.5), measured(8, 64, 9.5)
+    text = page(*runs, missing=["One thing.", "Another."])
     assert text.endswith("## Missing\n\n- One thing.\n- Another.\n")
-    assert "Missing" not in page(measured(4, 32, 9.0), measured(8, 32, 4.5))
-
-
-def test_every_table_is_whole():
-    text = page(measured(4, 32, 9.0), measured(8, 32, 4.5), measured(8, 64, 9.5))
+    assert "Missing" not in page(*runs)
     for block in text.split("\n\n"):
         rows = [line for line in block.splitlines() if line.startswith("|")]
         assert len({row.count("|") for row in rows}) <= 1, block

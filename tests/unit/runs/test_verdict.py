@@ -10,16 +10,9 @@ VERDICTS = [
 ]
 
 
-def test_unknown_is_no_failure():
-    assert not any_fails(VERDICTS[:2])
+def test_failures_and_the_nodes_to_blame():
     assert any_fails(VERDICTS)
-
-
-def test_nodes_to_blame():
     assert failing_nodes(VERDICTS) == [("n0", "pairs: slow"), ("n2", "clocks: off; pairs: slow")]
-    assert failing_nodes(VERDICTS[:2]) == []
-
-
-def test_a_long_list_of_names():
+    assert (any_fails(VERDICTS[:2]), failing_nodes(VERDICTS[:2])) == (False, []), "unknown is none"
     assert listed(["a", "b"]) == "a, b"
     assert listed([str(i) for i in range(10)], 3) == "0, 1, 2 and 7 more"

@@ -67,29 +67,24 @@ def test_mpi_ranks_count_whose_cores_overlap(monkeypatch, others, sharers):
     assert job.sharers() == sharers
 
 
-@pytest.mark.parametrize("text, counts", [("4", [4]), ("4(x2),3", [4, 4, 3]), ("1,2", [1, 2])])
-def test_counts(text, counts):
-    assert expand_counts(text) == counts
-
-
-@pytest.mark.parametrize("text", ["", "4(x)", "x", "4(2)"])
-def test_what_is_no_count(text):
-    with pytest.raises(LaunchError, match="expected counts such as"):
-        expand_counts(text)
+def test_counts():
+    assert [expand_counts(t) for t in ("4", "4(x2),3", "1,2")] == [[4], [4, 4, 3], [1, 2]]
+    for text in ("", "4(x)", "x", "4(2)"):
+        with pytest.raises(LaunchError, match="expected counts such as"):
+            expand_counts(text)
 
 
 @pytest.mark.parametrize("name", STEP)
 def test_a_variable_that_is_missing(name):
-    with pytest.raises(LaunchError) as caught:
+    told = f"--bootstrap slurm: {name} is not set.*srun --mpi=none"
+    with pytest.raises(LaunchError, match=told):
         read_step({key: value for key, value in STEP.items() if key != name})
-    for words in (f"--bootstrap slurm: {name} is not set", "srun --mpi=none"):
-        assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("change", [{"SLURM_NTASKS": "12"}, {"SLURM_STEP_NODELIST": "n08"}])
-def test_variables_that_disagree(change):
-    with pytest.raises(LaunchError, match="do not change Slurm's variables"):
-        read_step(STEP | change)
+def test_variables_that_disagree():
+    for change in ({"SLURM_NTASKS": "12"}, {"SLURM_STEP_NODELIST": "n08"}):
+        with pytest.raises(LaunchError, match="do not change Slurm's variables"):
+            read_step(STEP | change)
 
 
 def test_ports_differ_between_the_jobs_and_steps_of_a_node():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compile_caches import measure
+from tests.unit.programs import umask
 from verl_hpc.errors import ClusterError
 from verl_hpc.runtime import cache_archive
 from verl_hpc.runtime.cache_archive import (
@@ -50,14 +51,13 @@ def archive(tmp_path):
 
 
 def test_another_node_gets_what_one_has_compiled(node, archive, tmp_path):
+    assert unpack(archive, tmp_path / "other") == NOTHING, "no archive is no trouble"
     names = pack(node, archive, NOTHING)
+    os.utime(archive, (1e9, 1e9))
     assert unpack(archive, tmp_path / "other") == names == {KERNEL}
+    assert archive.stat().st_mtime > 1e9, "unpacking is a use"
     assert read(tmp_path / "other") == {KERNEL: b"machine code"}
     assert list(archive.parent.iterdir()) == [archive]
-
-
-def test_no_archive_is_no_trouble(archive, tmp_path):
-    assert unpack(archive, tmp_path / "other") == NOTHING
 
 
 def test_what_is_not_content_addressed_is_left(node, archive, tmp_path):
@@ -93,11 +93,8 @@ def test_tritons_groups_name_the_files_beside_them(node, archive, tmp_path):
     "mask, mode", [(0o077, 0o600), (0o027, 0o640), (0o007, 0o640), (0o000, 0o644)]
 )
 def test_the_umask_says_who_may_read_it_and_nobody_else_may_write(node, archive, mask, mode):
-    before = os.umask(mask)
-    try:
+    with umask(mask):
         pack(node, archive, NOTHING)
-    finally:
-        os.umask(before)
     assert archive.stat().st_mode & 0o777 == mode
 
 
@@ -224,13 +221,6 @@ def test_the_oldest_by_use_are_removed_and_the_newest_stays(tmp_path):
         remove_oldest(tmp_path, most)
         assert len(list(tmp_path.iterdir())) == left
     assert {path.name for path in tmp_path.iterdir()} == {"new.tar", "notes.txt"}
-
-
-def test_unpacking_is_a_use(node, archive, tmp_path):
-    pack(node, archive, NOTHING)
-    os.utime(archive, (1e9, 1e9))
-    unpack(archive, tmp_path / "other")
-    assert archive.stat().st_mtime > 1e9
 
 
 def test_caches_that_are_too_large_are_not_kept(node, archive, monkeypatch):

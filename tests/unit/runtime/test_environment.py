@@ -58,42 +58,48 @@ SET = [
 """Variables of the user and of the site, and some that libraries then read."""
 
 
+@pytest.fixture
+def interfaces(monkeypatch):
+    """Give the node an address of its name, and interfaces, two of which may have no address."""
+
+    def give(address, *names):
+        monkeypatch.setattr(environment.socket, "if_nameindex", lambda: list(enumerate(names)))
+        without = ("hsn0", "docker0")
+        monkeypatch.setattr(environment, "_has_address", lambda name: name not in without)
+        monkeypatch.setattr(environment.socket, "gethostbyname", lambda _: address)
+
+    return give
+
+
 @pytest.mark.parametrize(("given", "expected"), SET)
-def test_what_libraries_read_unless_the_user_chose(environ, monkeypatch, given, expected):
-    names = ["lo", "hsn0", "hsn1", "ib0", "ib1"]
-    monkeypatch.setattr(environment.socket, "if_nameindex", lambda: list(enumerate(names)))
-    monkeypatch.setattr(environment, "_has_address", lambda name: name != "hsn0")
-    monkeypatch.setattr(environment.socket, "gethostbyname", lambda _: "10.0.0.7")
+def test_what_libraries_read_unless_the_user_chose(environ, interfaces, given, expected):
+    interfaces("10.0.0.7", "lo", "hsn0", "hsn1", "ib0", "ib1")
     environ |= given
     environment.prepare_environment(3, sharers=2)
     assert {name: environ.get(name) for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("wanted", "chosen"),
-    [("^lo,docker", "hsn1"), ("^lo,docker,hsn", "ib0"), ("^=hsn1", "ib0"), ("^lo,hsn,ib,d", None)],
-)
+UNREACHED = {"^lo,docker": "hsn1", "^lo,docker,hsn": "ib0", "^=hsn1": "ib0", "^lo,hsn,ib,d": None}
+
+
+@pytest.mark.parametrize(("wanted", "chosen"), UNREACHED.items())
 def test_gloo_leaves_the_address_of_a_name_that_no_other_node_reaches(
-    environ, monkeypatch, wanted, chosen
+    environ, interfaces, wanted, chosen
 ):
-    names = ["lo", "docker0", "hsn0", "hsn1", "ib0"]
-    monkeypatch.setattr(environment.socket, "if_nameindex", lambda: list(enumerate(names)))
-    monkeypatch.setattr(environment, "_has_address", lambda name: name not in ("hsn0", "docker0"))
-    monkeypatch.setattr(environment.socket, "gethostbyname", lambda _: "127.0.1.1")
+    interfaces("127.0.1.1", "lo", "docker0", "hsn0", "hsn1", "ib0")
     environ["NCCL_SOCKET_IFNAME"] = wanted
     environment.prepare_environment(3, sharers=2)
     assert environ.get("GLOO_SOCKET_IFNAME") == chosen
 
 
-@pytest.mark.parametrize(
-    "threads, cores, sharers, expected", [(None, 8, 2, 4), (None, 2, 4, 1), (3, 8, 2, 3)]
-)
-def test_cores_are_shared_among_the_ranks_that_have_them(
-    environ, threads, cores, sharers, expected
-):
+THREADS = [(None, 8, 2, 4), (None, 2, 4, 1), (3, 8, 2, 3)]
+
+
+@pytest.mark.parametrize("threads, cores, sharers, found", THREADS)
+def test_cores_are_shared_among_the_ranks_that_have_them(environ, threads, cores, sharers, found):
     environment.os.sched_getaffinity = lambda _: set(range(cores))
-    assert environment.prepare_environment(threads, sharers) == expected
-    assert environ["OMP_NUM_THREADS"] == str(expected)
+    assert environment.prepare_environment(threads, sharers) == found
+    assert environ["OMP_NUM_THREADS"] == str(found)
 
 
 def test_our_warnings_are_printed_and_the_libraries_are_not(environ, capsys):
@@ -133,16 +139,14 @@ DEVICES = [
 
 
 @pytest.mark.parametrize("device, launcher, network", DEVICES)
-def test_ucx_is_left_alone_but_for_slurms_own_pmi(environ, device, launcher, network):
+def test_ucx_and_other_libraries_are_left_alone_but_for_slurms_own_pmi(
+    environ, device, launcher, network
+):
     environ |= launcher
+    environment.choose_mpi_network("Open MPI v5.0.3, package: Debian, ident: 5.0.3")
+    assert environ == launcher
     environment.choose_mpi_network(f"MPICH Version:      5.0.2\nMPICH Device:       {device}\n")
     assert environ.get("MPIR_CVAR_CH4_NETMOD") == network
-
-
-def test_other_mpi_libraries_are_left_alone(environ):
-    environ |= BELOW_SLURM
-    environment.choose_mpi_network("Open MPI v5.0.3, package: Debian, ident: 5.0.3")
-    assert environ == BELOW_SLURM
 
 
 @pytest.mark.parametrize("cores, name", [(8, "29123"), (7, "29123-rank5")])
@@ -205,13 +209,11 @@ def test_an_interface_that_has_an_address():
     assert not environment._has_address("no_such_name")
 
 
-@pytest.mark.parametrize(
-    "template, address", [(None, "jwb1.juwels"), ("{node}i", "jwb1i"), ("ib-{node}.x", "ib-jwb1.x")]
-)
-def test_the_name_at_which_a_node_is_reached(environ, template, address):
-    if template is not None:
+def test_the_name_at_which_a_node_is_reached(environ):
+    assert environment.node_address("jwb1.juwels") == "jwb1.juwels"
+    for template, address in (("{node}i", "jwb1i"), ("ib-{node}.x", "ib-jwb1.x")):
         environ["VERL_HPC_NODE_ADDRESS"] = template
-    assert environment.node_address("jwb1.juwels") == address
+        assert environment.node_address("jwb1.juwels") == address
 
 
 def test_hidden_gpus(environ):

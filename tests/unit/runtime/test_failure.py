@@ -65,27 +65,30 @@ def raised(error):
         return caught
 
 
-def test_the_first_failure_is_told_in_full(capfd):
+@pytest.fixture
+def told(capfd):
+    """What has been written to standard error since it was last asked for."""
+    return lambda: capfd.readouterr().err
+
+
+def test_the_first_failure_is_told_in_full(told):
     reporter().report(raised(ValueError("fragment 3 differs\nfrom 2")))
-    _, text = capfd.readouterr()
+    text = told()
     first, second, *calls = text.strip().splitlines()
     cause = "ValueError: fragment 3 differs"
     assert first == f"verl_hpc: rank 3 of 8 on node7 failed in rollout: {cause}"
     assert second.startswith("Traceback")
     assert any("raise error" in line for line in calls), "with the lines of the traceback"
     assert calls[-2:] == [cause, "from 2"]
-
-
-def test_an_error_for_users_is_told_in_words(capfd):
+    # An error for users is told in words.
     reporter().report(raised(TransferError("fragment 3 differs\nfrom 2")))
-    _, text = capfd.readouterr()
     start = "\nverl_hpc: rank 3 of 8 on node7 failed in rollout: "
-    assert text == f"{start}TransferError: fragment 3 differs\nfrom 2\n"
+    assert told() == f"{start}TransferError: fragment 3 differs\nfrom 2\n"
 
 
-def test_a_report_without_an_end_loses_its_middle(capfd):
+def test_a_report_without_an_end_loses_its_middle(told):
     reporter().report(raised(ValueError("x" * 5_000_000)))
-    _, text = capfd.readouterr()
+    text = told()
     assert len(text) < 70_000
     assert "characters are left out ...\n" in text
     assert text.startswith("\nverl_hpc: rank 3 of 8") and text.endswith("xxx\n")
@@ -140,17 +143,13 @@ LEAVES = [*map(SystemExit, (0, 3)), ValueError("bad"), KeyboardInterrupt(), Conf
 def test_an_exception_or_an_exit_aborts_every_rank(capfd, error):
     job = Job()
     with ending_the_job(job, reporter()):
+        pass
+    assert (job.calls, capfd.readouterr().err) == ([], ""), "an end without one is no failure"
+    with ending_the_job(job, reporter()):
         raise error
     assert job.calls == [("abort", 1)]
     text = capfd.readouterr().err
     assert "failed in rollout" in text and f"{type(error).__name__}: {error}".strip(": ") in text
-
-
-def test_an_end_without_an_exception_is_no_failure(capfd):
-    job = Job()
-    with ending_the_job(job, reporter()):
-        pass
-    assert (job.calls, capfd.readouterr().err) == ([], "")
 
 
 @pytest.mark.parametrize("rank, text", [(0, "ConfigError: steps = 0\n"), (3, "")])
@@ -164,27 +163,21 @@ def test_an_error_that_all_ranks_raise_is_told_once_without_traceback(capfd, ran
     assert capfd.readouterr().err == text
 
 
-def test_the_parent_knows_what_was_told(capfd):
-    note = Note()
-    failed = FailureReporter(0, 1, "laptop", note)
-    failed.enter("reward")
-    assert (note.stage, note.state) == ("reward", 0)
-    failed.report(ValueError("bad"))
-    assert note.state == 1
-    capfd.readouterr()
-
-
 def test_a_report_that_nobody_can_read_is_left_to_the_parent(monkeypatch):
     def closed(*_):
         raise OSError
 
     note = Note()
     failed = FailureReporter(0, 1, "laptop", note)
-    monkeypatch.setattr(os, "write", closed)
+    failed.enter("reward")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", closed)
+        failed.report(ValueError("bad"))
+        with pytest.raises(SystemExit), ending_the_job(Job(), failed):
+            raise agreed(ConfigError("steps = 0"))
+    assert (note.stage, note.state) == ("reward", 0)
     failed.report(ValueError("bad"))
-    with pytest.raises(SystemExit), ending_the_job(Job(), failed):
-        raise agreed(ConfigError("steps = 0"))
-    assert note.state == 0
+    assert note.state == 1
 
 
 @pytest.mark.parametrize("stream", [None, io.StringIO(), SimpleNamespace(fileno=lambda: 9999)])

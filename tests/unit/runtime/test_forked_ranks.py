@@ -6,7 +6,6 @@ import re
 import pytest
 
 from tests.unit.layout.models import PUBLISHED
-from verl_hpc.cli.main import main
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import forked_ranks
 from verl_hpc.trainer import forked
@@ -17,6 +16,7 @@ CONFIG = ["--config", "configs/run/examples/quickstart.yaml"]
 @pytest.fixture
 def alone(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setattr("verl_hpc.trainer.start.Signals.listen", lambda _: None)
     for name in forked_ranks._LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
 
@@ -36,12 +36,8 @@ NO_RANKS = [
 
 
 @pytest.mark.parametrize(("words", "message"), NO_RANKS)
-def test_what_makes_no_ranks_is_refused_before_anything_is_imported(
-    monkeypatch, capsys, alone, words, message
-):
-    monkeypatch.setattr("verl_hpc.trainer.start.Signals.listen", lambda _: None)
-    assert main(["train", *words, *CONFIG]) == 1
-    assert message in capsys.readouterr().err
+def test_what_makes_no_ranks_is_refused_before_anything_is_imported(refuses, alone, words, message):
+    assert message in refuses("train", *words, *CONFIG)
 
 
 TOO_MANY_RANKS = [
@@ -53,23 +49,20 @@ TOO_MANY_RANKS = [
 
 @pytest.mark.parametrize(("size", "more", "message"), TOO_MANY_RANKS)
 def test_ranks_that_the_run_or_the_machine_cannot_have(
-    monkeypatch, capsys, alone, size, more, message
+    monkeypatch, refuses, alone, size, more, message
 ):
-    monkeypatch.setattr("verl_hpc.trainer.start.Signals.listen", lambda _: None)
     monkeypatch.setattr(forked, "_import_for", lambda _: pytest.fail("imports"))
-    assert main(["train", "--ranks", str(size), *CONFIG, *more]) == 1
-    assert re.match(message, capsys.readouterr().err)
+    assert re.match(message, refuses("train", "--ranks", size, *CONFIG, *more))
 
 
 def test_a_model_that_the_engine_cannot_serve_is_refused_before_anything_is_imported(
-    monkeypatch, capsys, alone, tmp_path
+    monkeypatch, refuses, alone, tmp_path
 ):
-    monkeypatch.setattr("verl_hpc.trainer.start.Signals.listen", lambda _: None)
     monkeypatch.setattr(forked, "_import_for", lambda _: pytest.fail("imports"))
     fields = next(iter(PUBLISHED.values()))[0] | {"head_dim": 8}
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    assert main(["train", "--ranks", "2", *CONFIG, f"model.path={tmp_path}"]) == 1
-    assert "heads have 8 elements, and vLLM's attention on CPUs" in capsys.readouterr().err
+    told = refuses("train", "--ranks", "2", *CONFIG, f"model.path={tmp_path}")
+    assert "heads have 8 elements, and vLLM's attention on CPUs" in told
 
 
 def test_what_bounds_the_number_of_ranks(monkeypatch):

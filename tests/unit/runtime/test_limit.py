@@ -67,18 +67,10 @@ def test_work_of_every_kind_is_cut_short(work):
     assert time.monotonic() - start < 30
 
 
-def test_work_in_time_is_left_alone():
-    with time_limit(5):
-        assert sum(range(1000)) == 499500
-
-
-def test_the_sooner_of_two_limits_counts_from_outside():
+def test_the_sooner_of_two_limits_counts():
     for _ in range(2):  # a limit follows one that was hit
         with pytest.raises(TimeLimitExceeded), time_limit(0.05), time_limit(5):
             spin(60)
-
-
-def test_the_sooner_of_two_limits_counts_from_inside():
     with time_limit(5):
         with pytest.raises(TimeLimitExceeded), time_limit(0.1):
             spin(60)

@@ -81,12 +81,9 @@ def test_signals_that_change_nothing(handlers):
     assert noted.stop_request is StopRequest.CONTINUE
 
 
-@pytest.mark.parametrize(
-    "others",
-    [[StopRequest.CONTINUE, StopRequest.SAVE], [StopRequest.STOP_NOW, StopRequest.RESTART]],
-)
-def test_the_strongest_request_of_all_ranks_counts(run, others):
-    assert StopFlag(Others(stop_requests=others), run, Signals()).agree(1) is max(others)
+def test_the_strongest_request_of_all_ranks_counts(run):
+    for others in permutations(StopRequest, 2):
+        assert StopFlag(Others(stop_requests=others), run, Signals()).agree(1) is max(others)
 
 
 @pytest.mark.parametrize("later, earlier", permutations(["SLURM_JOB_END_TIME", END_TIME]))
@@ -112,27 +109,23 @@ def test_an_end_that_is_no_number_is_refused(run, monkeypatch):
         StopFlag(Others(), run, Signals())
 
 
-def test_a_step_that_would_pass_the_ceiling_is_not_begun_and_the_run_stops_for_good(run, clock):
-    flag = StopFlag(Others(), run, Signals(), clock, ceiling=clock.now + 1000)
-    flag.took(step=100.0, save=50.0)
-    clock.now += 1000 - 150 - MARGIN_S - 1
-    assert flag.stop_request(1) is StopRequest.CONTINUE
-    clock.now += 2
-    assert flag.stop_request(2) is StopRequest.STOP
-    assert "would pass runtime.max_gpu_hours" in flag.reason
-
-
-def test_an_evaluation_needs_its_time_before_the_end_as_well(run, clock, monkeypatch):
-    """One is due before the next step, or after it, or both."""
+def test_steps_and_evaluations_that_would_pass_the_end_or_the_ceiling(run, clock, monkeypatch):
+    """An evaluation is due before the next step, or after it, or both. At the ceiling the run stops
+    for good."""
+    limited = StopFlag(Others(), run, Signals(), clock, ceiling=2000)
     monkeypatch.setenv(END_TIME, "2000")
-    flag = StopFlag(Others(), run, Signals(), clock)
-    flag.took(step=100.0, save=50.0)
-    flag.took(evaluation=300.0)
-    for step, due in enumerate((0, 1, 2)):
-        clock.now = 2000 - 150 - 300 * due - MARGIN_S - 1
-        assert flag.stop_request(step, due) is StopRequest.CONTINUE
-        clock.now += 2
-        assert flag.stop_request(step, due) is StopRequest.RESTART
+    for flag, asked in (
+        (StopFlag(Others(), run, Signals(), clock), StopRequest.RESTART),
+        (limited, StopRequest.STOP),
+    ):
+        flag.took(step=100.0, save=50.0)
+        flag.took(evaluation=300.0)
+        for step, due in enumerate((0, 1, 2)):
+            clock.now = 2000 - 150 - 300 * due - MARGIN_S - 1
+            assert flag.stop_request(step, due) is StopRequest.CONTINUE
+            clock.now += 2
+            assert flag.stop_request(step, due) is asked
+    assert "would pass runtime.max_gpu_hours" in limited.reason
 
 
 def test_a_start_that_has_used_up_the_hours_begins_no_step(run, clock):
@@ -174,13 +167,8 @@ def test_a_save_undoes_no_stop_that_waits(run):
     assert [request.kind for request in read_requests(run)] == ["stop"]
     assert [flag.stop_request(step) for step in (2, 3)] == [StopRequest.CONTINUE, StopRequest.STOP]
     assert flag.reason == "asked to stop by ann"
-
-
-def test_a_stop_that_is_due_comes_before_a_save(run):
-    flag = StopFlag(Others(), run, Signals())
-    leave_request(run, Request(kind="stop", by="ann"))
     leave_request(run, Request(kind="save", by="cron"))
-    assert flag.stop_request(1) is StopRequest.STOP
+    assert flag.stop_request(4) is StopRequest.STOP, "one that is due comes before a save"
     flag.honoured()
     assert read_requests(run) == []
 

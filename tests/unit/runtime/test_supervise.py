@@ -5,10 +5,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.unit.waiting import wait_for
 
 PROGRAM = """
 import ctypes, faulthandler, os, signal, subprocess, sys, time
@@ -109,10 +110,7 @@ def test_a_rank_does_not_outlive_its_parent(tmp_path):
     child = int(process.stdout.readline())
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{child}").exists()
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
 
 
 def test_a_process_that_a_rank_leaves_is_ended_and_named(tmp_path):

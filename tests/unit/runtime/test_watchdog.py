@@ -11,6 +11,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.waiting import wait_for
 from verl_hpc.runs.ranks import Progress, late_ranks
 from verl_hpc.runtime.watchdog import Watchdog, describe
 
@@ -36,12 +37,8 @@ def test_late_means_behind_and_long(places, late_after):
 
 
 def test_the_report():
-    progress = [
-        at(0, 6, 130, "update"),
-        at(1, 6, 129, "update"),
-        at(5, 5, 131.4, "reward"),
-        at(6, 4, 200, "rollout"),
-    ]
+    ahead = [at(0, 6, 130, "update"), at(1, 6, 129, "update")]
+    progress = [*ahead, at(5, 5, 131.4, "reward"), at(6, 4, 200, "rollout")]
     assert describe(late_ranks(progress, 120), progress) == (
         "verl_hpc: late ranks:\n"
         "  rank 6 on n1: in 'rollout' for 200 s\n"
@@ -103,13 +100,6 @@ def connect():
     """Opens connections to a store of this process, as a job's ranks do."""
     master = connection(0, is_master=True)
     return lambda: connection(master.port)
-
-
-def wait_for(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, "nothing happened within ten seconds"
-        time.sleep(0.01)
 
 
 def test_a_late_rank_is_told_once_an_episode(connect):

@@ -49,11 +49,8 @@ def test_in_the_middle(run):
 
 
 def test_at_the_oldest_and_beyond_the_newest(run):
+    assert timeline_part(run / "none", "a", "", {}) == ""
     assert "earlier" not in timeline_part(run, "a", "1", {})
     page = timeline_part(run, "a", "90-92", {})
     assert "No rank has a line of these steps." in page
     assert "later" not in page and "newest" in page
-
-
-def test_no_timeline(tmp_path):
-    assert timeline_part(tmp_path, "a", "", {}) == ""

@@ -20,17 +20,11 @@ def test_parameters_begin_at_multiples_of_64_and_buckets_end_at_multiples_of_128
     assert buffer.owned(1) == [36, 10]
 
 
-def test_a_shared_embedding_has_a_bucket_of_its_own():
-    buffer = Buffer(parameters([200, 10, 10], own={0}), 1, None)
-    assert buffer.buckets == [(0, 128), (128, 384)]
-
-
-def test_a_bucket_is_full_with_the_parameter_that_reaches_its_size():
-    buffer = Buffer(parameters([100] * 4), 1, 150)
-    assert [end - begin for begin, end in buffer.buckets] == [256, 256]
-
-
-def test_buckets_grow_with_the_replicas():
+def test_buckets_of_a_shared_embedding_and_of_a_size():
+    own = Buffer(parameters([200, 10, 10], own={0}), 1, None)
+    assert own.buckets == [(0, 128), (128, 384)]
+    full = Buffer(parameters([100] * 4), 1, 150)
+    assert full.buckets == [(0, 256), (256, 512)]
     assert bucket_elements(8) == 40_000_000
     assert bucket_elements(512) == 512_000_000
 

@@ -9,7 +9,6 @@ from tests.unit.cluster.test_launch_configs import laid_out as launched
 from tests.unit.config.trees import parse
 from tests.unit.layout.models import PUBLISHED, architecture
 from tests.unit.shipped import laid_out
-from verl_hpc.config.load import parse_config
 from verl_hpc.config.model import Fp8Config
 from verl_hpc.hardware.node import GIB, KINDS, Hardware
 from verl_hpc.layout.architecture import architecture_from
@@ -24,6 +23,7 @@ from verl_hpc.planner.memory.terms import TERMS, term
 from verl_hpc.planner.memory.transfer import bucket_bytes, counted_peers, page_locked
 from verl_hpc.planner.refit_plan import refit_plans
 
+AWAY = {"offload": {"parameters": True, "gradients": True, "optimizer": True}}
 H100 = Hardware(KINDS["H100-80"], 8, host_bytes=2000 * GIB)
 LLAMA_405B = architecture_from(PUBLISHED["Llama-3.1-405B"][0])
 
@@ -47,17 +47,11 @@ def small(num_ranks=4, hardware=H100, counts_peers=False, **changes):
 
 def big(**more):
     """Llama-3.1-405B that trains as TP8 x PP16 and generates with TP8."""
-    tree = {
-        "name": "big",
-        "recipe": "rl",
-        "steps": 1,
-        "model": {"path": "none"},
+    changes = {
         "parallel": {"tensor_parallel": 8, "pipeline_parallel": 16, "sequence_parallel": True},
-        "offload": {"parameters": True, "gradients": True, "optimizer": True},
         "rollout": {"tensor_parallel": 8, "num_samples": 8, "gpu_memory_utilization": 0.9},
-        "data": {"train": {"kind": "files", "paths": ["none"]}},
     }
-    return parse_config(tree | more)
+    return parse(**AWAY, **changes | more)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -69,28 +63,20 @@ def test_shipped_configurations_fit_with_6_gib_to_spare(name):
         assert phase.host_room_bytes > 0, phase.title
 
 
-def test_405b_does_not_fit_into_engines_of_8_gpus_of_80_gb():
+def test_405b_does_not_fit_into_engines_of_8_gpus_of_80_gb_and_what_would_is_named():
     config = big()
     layouts = run_layouts(config, LLAMA_405B, 256)
-    found = ledger(config, LLAMA_405B, layouts, H100)
-    assert not found.fits
-    assert (found.first_misfit.name, found.first_misfit.of) == ("build", "rollout")
-    assert "gpu_memory_utilization = 0.9" in found.first_misfit.why_not()
-
-
-def test_what_would_fit_is_named():
-    found = remedy(big(), {"actor": LLAMA_405B}, 256, H100)
-    assert found.ledger.fits
-    assert found.num_ranks == 256
-    assert found.config.rollout.tensor_parallel == 8, "of a node"
-    assert found.config.rollout.pipeline_parallel == 2
-    assert "rollout.pipeline_parallel: 2" in str(found)
-
-
-def test_on_larger_gpus_405b_fits_as_it_is():
-    config = big()
     mi300x = Hardware(KINDS["MI300X"], 8)
-    assert ledger(config, LLAMA_405B, run_layouts(config, LLAMA_405B, 256), mi300x).fits
+    assert ledger(config, LLAMA_405B, layouts, mi300x).fits
+    misfit = ledger(config, LLAMA_405B, layouts, H100).first_misfit
+    assert (misfit.name, misfit.of) == ("build", "rollout")
+    assert "gpu_memory_utilization = 0.9" in misfit.why_not()
+    change = remedy(config, {"actor": LLAMA_405B}, 256, H100)
+    assert change.ledger.fits
+    assert change.num_ranks == 256
+    assert change.config.rollout.tensor_parallel == 8, "of a node"
+    assert change.config.rollout.pipeline_parallel == 2
+    assert "rollout.pipeline_parallel: 2" in str(change)
 
 
 def test_recomputing_comes_before_more_gpus():
@@ -104,13 +90,9 @@ def test_recomputing_comes_before_more_gpus():
     assert all("recompute" in name for name in found.settings)
 
 
-def test_a_run_that_fits_needs_no_change():
+def test_a_run_that_fits_needs_no_change_and_nothing_helps_on_too_small_a_device():
     config, arch = parse(), architecture(max_positions=4096, dtype="bfloat16")
     assert remedy(config, {"actor": arch}, 4, H100).settings == {}
-
-
-def test_nothing_helps_a_device_that_is_too_small_for_a_process():
-    config, arch = parse(), architecture(max_positions=4096, dtype="bfloat16")
     tiny = Hardware(KINDS["H100-80"], 8, measured_device_bytes=GIB // 2)
     assert remedy(config, {"actor": arch}, 4, tiny) is None
 
@@ -211,11 +193,10 @@ def test_ranks_that_only_generate_hold_nothing_of_training():
 
 def test_offloading_frees_the_device_while_it_generates_and_takes_host_memory():
     plain, away = small(), small(offload={"optimizer": True, "gradients": True})
-    of = {name: next(p for p in run.of_rank(0) if p.name == "generate") for name, run in
-          (("plain", plain), ("away", away))}  # fmt: skip
-    gone = set(of["plain"].device) - set(of["away"].device)
-    assert gone == {"actor.gradients", "actor.masters", "actor.moments"}
-    assert set(of["away"].host) - set(of["plain"].host) == {"actor.optimizer_copy"}
+    there, gone = (next(p for p in run.of_rank(0) if p.name == "generate") for run in (plain, away))
+    freed = {"actor.gradients", "actor.masters", "actor.moments"}
+    assert set(there.device) - set(gone.device) == freed
+    assert set(gone.host) - set(there.host) == {"actor.optimizer_copy"}
 
 
 def test_moments_in_bfloat16_take_half():
@@ -248,20 +229,15 @@ def test_cores_share_the_memory_of_their_node():
 def test_where_cores_memory_does_not_do_all_of_it_is_named():
     """Device and host are the same memory there, and are counted together."""
     one = small(hardware=Hardware(KINDS["cpu"], 4), rollout={"engine": "hf", "num_samples": 4})
+    assert one.fits and one.least_room_bytes is None, "without a known limit everything fits"
     most = max(one.all_phases, key=lambda phase: phase.device_bytes + phase.host_bytes)
     needed = most.device_bytes + most.host_bytes
     tight = Hardware(KINDS["cpu"], 4, host_bytes=4 * (needed - 2**20))
-    found = small(hardware=tight, rollout={"engine": "hf", "num_samples": 4}).first_misfit
-    assert found is not None
-    said = found.why_not()
+    misfit = small(hardware=tight, rollout={"engine": "hf", "num_samples": 4}).first_misfit
+    assert misfit is not None
+    said = misfit.why_not()
     assert f"{needed / GIB:.1f} GiB of memory, which has" in said
     assert "process" in said
-
-
-def test_without_a_known_limit_everything_fits():
-    found = small(hardware=Hardware(KINDS["cpu"], 4), rollout={"engine": "hf", "num_samples": 4})
-    assert found.fits
-    assert found.least_room_bytes is None
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -286,18 +262,13 @@ def test_experts_have_copies_in_fp8_like_other_layers():
     assert copies == 2 * sum(matrices)  # by rows and by columns
 
 
-def test_page_locked_memory_is_rounded_up_to_powers_of_2():
-    assert page_locked(3 * 2**20) == 4 * 2**20
-    assert page_locked(2**28 + 1) == 2**28 + 1
-    assert page_locked(2**29) == 2**29
-
-
 @pytest.mark.parametrize("name", ["grpo_8b", "ppo_70b"])
-def test_page_locked_memory_is_hardly_more_than_what_it_holds(name):
-    phase = next(phase for phase in shipped(name).of_rank(0) if phase.name == "generate")
-    resident = next(phase for phase in shipped(name).of_rank(0) if phase.name == "load").device
-    held = resident["actor.masters"] + resident["actor.moments"]
-    assert held <= phase.host["actor.optimizer_copy"] < 1.03 * held
+def test_page_locked_memory_is_rounded_up_and_hardly_more_than_what_it_holds(name):
+    whole = (3 * 2**20, 2**28 + 1, 2**29)
+    assert [page_locked(n) for n in whole] == [4 * 2**20, 2**28 + 1, 2**29]
+    phases = {phase.name: phase for phase in shipped(name).of_rank(0)}
+    held = sum(phases["load"].device[f"actor.{part}"] for part in ("masters", "moments"))
+    assert held <= phases["generate"].host["actor.optimizer_copy"] < 1.03 * held
 
 
 def test_more_tokens_or_fewer_recomputed_layers_never_take_less():
@@ -314,7 +285,6 @@ def test_more_tokens_or_fewer_recomputed_layers_never_take_less():
 
 
 REFERENCE = {"algorithm__kl": {"placement": "loss"}}
-AWAY = {"offload": {"parameters": True, "gradients": True, "optimizer": True}}
 
 
 def test_copies_are_there_once_something_was_put_away_and_not_before():

@@ -27,16 +27,7 @@ TINY = architecture(
     vocab_size=16000,
     max_positions=4096,
 )
-DEEP = architecture(
-    num_layers=8,
-    hidden_size=1024,
-    ffn_size=4096,
-    num_heads=4,
-    num_kv_heads=4,
-    head_size=128,
-    vocab_size=16000,
-    max_positions=4096,
-)
+DEEP = replace(TINY, num_layers=8, hidden_size=1024, ffn_size=4096, num_heads=4, num_kv_heads=4)
 """With stages of several layers, which may be cut into virtual ones."""
 GRPO = {"algorithm__kl": {"placement": "loss"}}
 PPO = {**GAE, "algorithm__kl": {"placement": "reward"}}

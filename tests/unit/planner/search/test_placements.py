@@ -35,14 +35,13 @@ def test_allotments_are_all_compositions(units, number, unit):
     found = list(allotments(units * unit, unit, [unit] * number))
     assert len(set(found)) == len(found) == comb(units - 1, number - 1)
     assert all(sum(sizes) == units * unit and min(sizes) >= unit for sizes in found)
-
-
-def test_allotments_have_their_least():
+    # Allotments have their least.
     assert list(allotments(8, 2, [3, 2])) == [(4, 4), (6, 2)]
     assert list(allotments(8, 2, [8, 2])) == []
 
 
 def test_units():
+    assert [unit_of(nodes * 8, 8, [1, 2]) for nodes in (128, 4096)] == [8, 32 * 8]
     assert unit_of(8, 8, [1, 2, 3]) == 1
     assert unit_of(64, 8, [1, 2, 3]) == 8
     placements = [len(sets) for sets in set_partitions("abcd")]
@@ -50,11 +49,6 @@ def test_units():
     assert unit % 8 == 0 and unit > 8
     counts = [len(list(allotments(4096, unit, [unit] * number))) for number in placements]
     assert sum(counts) <= MOST_ALLOTMENTS
-
-
-def test_two_models_on_many_nodes_have_few_units():
-    assert unit_of(128 * 8, 8, [1, 2]) == 8
-    assert unit_of(4096 * 8, 8, [1, 2]) == 32 * 8
 
 
 def test_layouts_are_what_the_model_and_the_ranks_allow():

@@ -1,27 +1,20 @@
 """What a search finds is what a run executes."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.config.trees import GAE, parse
-from tests.unit.layout.models import architecture
+from tests.unit.planner.search.test_exhaustive import DEEP
 from verl_hpc.errors import ConfigError
-from verl_hpc.hardware.node import KINDS, GpuKind, Hardware
+from verl_hpc.hardware.node import KINDS, Hardware
 from verl_hpc.planner.memory.ledger import ledger_on
 from verl_hpc.planner.search.emit import applied, overrides_of
 from verl_hpc.planner.search.search import search
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import predict_step
 
-SMALL = architecture(
-    num_layers=4,
-    hidden_size=1024,
-    ffn_size=4096,
-    num_heads=8,
-    num_kv_heads=4,
-    head_size=128,
-    vocab_size=32000,
-    max_positions=4096,
-)
+SMALL = replace(DEEP, num_layers=4, num_heads=8, vocab_size=32000)
 PPO = {
     **GAE,
     "algorithm__kl": {"placement": "reward"},
@@ -34,8 +27,7 @@ REWARD = {"roles": {"reward": {"path": "models/reward"}}}
 def machine(ranks_per_node=4, memory_gib=None):
     kind = KINDS["A100-80"]
     if memory_gib is not None:
-        fields = {f: getattr(kind, f) for f in kind.__dataclass_fields__}
-        kind = GpuKind(**{**fields, "memory_gib": memory_gib})
+        kind = replace(kind, memory_gib=memory_gib)
     return Machine(Hardware(kind, ranks_per_node))
 
 
@@ -51,33 +43,23 @@ def executed(config, candidate, archs, on):
     return ledger_on(chosen, archs, candidate.num_ranks, on.hardware)
 
 
-def test_ppo_has_the_papers_fifteen_placements():
-    _, _, _, found = the_best()
-    assert found.placements == 15
-    assert len(found.ranking) + len(found.misfits) == 15
-
-
 def test_every_candidate_is_a_run_of_the_seconds_that_it_promises():
-    config, archs, on, found = the_best()
-    for candidate in found.ranking:
+    """PPO has the paper's fifteen placements."""
+    config, archs, on, result = the_best()
+    assert result.placements == len(result.ranking) + len(result.misfits) == 15
+    for candidate in result.ranking:
         run = executed(config, candidate, archs, on)
         step = predict_step(run.config, archs, run.layouts, on)
         assert step.seconds == pytest.approx(candidate.seconds)
         assert step.operators == pytest.approx(candidate.operators)
+    # What is found does not depend on what the file said.
+    again = applied(config, overrides_of(config, result.ranking[-1]))
+    assert search(again, archs, on, 8).best.seconds == pytest.approx(result.best.seconds)
 
 
-def test_what_is_found_does_not_depend_on_what_the_file_said():
-    config, archs, on, found = the_best()
-    again = applied(config, overrides_of(config, found.ranking[-1]))
-    assert search(again, archs, on, 8).best.seconds == pytest.approx(found.best.seconds)
-
-
-def test_ranks_that_fill_no_node():
+def test_where_nothing_can_be_laid_out_or_fits():
     with pytest.raises(ConfigError, match="6 ranks fill no whole number of nodes of 4"):
         the_best(6)
-
-
-def test_nothing_fits():
     config = parse(**PPO)
     archs = dict.fromkeys(config.role_settings, SMALL)
     with pytest.raises(ConfigError, match="nothing fits on 2 ranks"):

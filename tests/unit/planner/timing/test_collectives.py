@@ -30,14 +30,11 @@ def test_costs():
         assert cost == pytest.approx(expected), name
 
 
-def test_what_crosses_nodes():
+def test_links():
     assert not H100.crosses_nodes(8) and H100.crosses_nodes(16)
     assert not H100.crosses_nodes(2, 4) and H100.crosses_nodes(2, 8)
     assert "memory" not in CPUS.all_gather(1e9, 4, stride=8)
-
-
-def test_gpus_without_nvlink_take_pcie():
-    assert Fabric(Hardware(KINDS["L40S"], 4)).bandwidth(4) == 32e9
+    assert Fabric(Hardware(KINDS["L40S"], 4)).bandwidth(4) == 32e9, "without NVLink over PCIe"
 
 
 def test_gloo_has_rings():

@@ -48,7 +48,6 @@ def test_all_alike():
 
 def test_stretches_have_the_mean():
     lengths = Lengths(700, 3072)
-    assert sum(width * share for _, width, share in survival(lengths)) == pytest.approx(
-        700, rel=1e-3
-    )
+    mean_length = sum(width * share for _, width, share in survival(lengths))
+    assert mean_length == pytest.approx(700, rel=1e-3)
     assert sum(width for _, width, _ in survival(lengths)) == pytest.approx(3072)

@@ -17,8 +17,7 @@ def test_two_flops_a_parameter_and_token():
 
 
 def test_attention_is_causal():
-    arch = architecture_from(PUBLISHED["Llama-3.1-8B"][0])
-    length = 100
+    arch, length = architecture_from(PUBLISHED["Llama-3.1-8B"][0]), 100
     pairs = length * length / 2
     products = 2 * 2 * pairs * arch.num_heads * arch.head_size * arch.num_layers
     plain = forward_flops(arch, length, 0.0)

@@ -49,11 +49,10 @@ def test_what_the_planner_gets_is_the_least_of_all(num_nodes, figures, speeds, e
 A100 = ranks(39, 39, device="NVIDIA A100-SXM4-40GB")
 
 
-@pytest.mark.parametrize(
-    "figures", [[*ranks(79, 79), *A100], ranks(79, 79, 79)], ids=["devices", "ranks"]
-)
-def test_nodes_that_are_not_alike_are_not_told_as_one(figures):
-    assert measured_of("here", 2, figures, {}) is None
+def test_nodes_that_are_not_alike_are_not_told_as_one():
+    """Nodes may differ in their devices, and in their numbers of ranks."""
+    for figures in ([*ranks(79, 79), *A100], ranks(79, 79, 79)):
+        assert measured_of("here", 2, figures, {}) is None
 
 
 def test_the_least_limit_of_all_control_groups_counts(tmp_path):
@@ -63,9 +62,7 @@ def test_the_least_limit_of_all_control_groups_counts(tmp_path):
     (tmp_path / "slurm/job_7/memory.max").write_text("3000\n")
     (tmp_path / "slurm/memory.max").write_text("4000\n")
     assert list(_group_limits("0::/slurm/job_7/step_0\n", tmp_path)) == [3000, 4000]
-
-
-def test_limits_of_control_groups_of_the_first_version(tmp_path):
+    # Groups of the first version.
     job = tmp_path / "memory/slurm/job_7"
     job.mkdir(parents=True)
     (job / "memory.limit_in_bytes").write_text("5000\n")

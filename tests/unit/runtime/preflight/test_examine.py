@@ -16,13 +16,10 @@ def test_ranks_with_cores_of_their_own():
     assert (verdict.state, verdict.found) == ("ok", "at least 8 a rank, no two ranks on one")
 
 
-def test_ranks_that_are_not_bound():
+def test_ranks_that_are_not_bound_and_whose_node_lacks_cores():
     verdict = judge_binding([binding(r, range(64), asked=8) for r in range(4)])
     assert verdict.state == "ok"
     assert "not bound: ranks share them" in verdict.found
-
-
-def test_ranks_whose_node_lacks_cores():
     verdict = judge_binding([binding(r, {r}, asked=8, there=2) for r in range(2)])
     assert verdict.state == "fails"
     assert "cores_per_node" in verdict.todo
@@ -38,8 +35,5 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     tree = json.loads(path.read_text())
     assert tree["failing_nodes"] == [{"node": "n2", "reason": "clocks: off"}]
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
     with pytest.raises(ClusterError, match=r"--out .*none: No such file"):
         write_result(result_path(tmp_path / "none", "7"), [])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.unit.programs import program
 from verl_hpc.runtime.preflight.gpu import Gpu, judge_gpus, near_cores, read_gpus
 
 
@@ -9,12 +10,7 @@ from verl_hpc.runtime.preflight.gpu import Gpu, judge_gpus, near_cores, read_gpu
 def tool(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    def write(text):
-        path = tmp_path / "nvidia-smi"
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-
-    return write
+    return lambda text: program(tmp_path / "nvidia-smi", text)
 
 
 def test_the_tool(tool):

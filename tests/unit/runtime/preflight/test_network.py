@@ -16,10 +16,7 @@ def test_rounds_have_each_pair_of_the_ring_once_and_no_node_twice(num_nodes):
         assert len(nodes) == len(set(nodes))
     found = sorted(tuple(sorted(pair)) for pairs in rounds for pair in pairs)
     assert found == sorted({tuple(sorted((i, (i + 1) % num_nodes))) for i in range(num_nodes)})
-
-
-def test_one_node_has_nobody_to_measure():
-    assert rounds_of(1) == []
+    assert rounds_of(1) == [], "one node has nobody to measure"
 
 
 def ring(num_nodes, *bad):
@@ -28,16 +25,12 @@ def ring(num_nodes, *bad):
     return {pair: 1.0 if set(pair) & set(bad) else 10.0 for pair in pairs}
 
 
-@pytest.mark.parametrize(
-    "num_nodes, bad", [(3, [1]), (4, [0]), (4, [3]), (8, [2, 5]), (8, [2, 3]), (9, [8]), (9, [])]
-)
-def test_bad_nodes_are_found(num_nodes, bad):
-    assert slow_nodes(ring(num_nodes, *bad), 5.0) == bad
-
-
+RINGS = [(3, [1]), (4, [0]), (4, [3]), (8, [2, 5]), (8, [2, 3]), (9, [8]), (9, [])]
 ONE_SLOW_PAIR, TWO_NODES = ring(5) | {(1, 2): 1.0}, {(0, 1): 1.0}
 
 
-@pytest.mark.parametrize("speeds", [ONE_SLOW_PAIR, TWO_NODES, ring(5, *range(5))])
-def test_where_no_node_stands_out_none_is_to_blame(speeds):
-    assert slow_nodes(speeds, 5.0) == []
+def test_bad_nodes_are_found_and_none_is_to_blame_where_none_stands_out():
+    for num_nodes, bad in RINGS:
+        assert slow_nodes(ring(num_nodes, *bad), 5.0) == bad
+    for speeds in (ONE_SLOW_PAIR, TWO_NODES, ring(5, *range(5))):
+        assert slow_nodes(speeds, 5.0) == []

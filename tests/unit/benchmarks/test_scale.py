@@ -18,7 +18,7 @@ def test_a_step_of_one_rank(samples, size, rank):
     parts = {part.name: part.traffic for part in one.step()}
     assert one.made["samples"].samples == tuple(samples)
     assert one.made["scores"].values == [float(i % 3 == 0) for i in range(len(samples))]
-    assert one.made["scores"].extra == {"accuracy": pytest.approx(1 / 3, abs=1e-3)}
+    assert one.made["scores"].metrics["reward/accuracy"] == pytest.approx(1 / 3, abs=1e-3)
     sequences, lengths = one.made["sequences"], [s.length for s in samples]
     assert sequences.positions == one.made["samples"].owned_by("actor", rank // scale.TRAIN_RANKS)
     own_lengths = [lengths[i] for i in sequences.positions]

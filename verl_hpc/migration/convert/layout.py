@@ -225,7 +225,7 @@ def _section(values: Values, draft: Draft, model: str) -> dict[str, Any]:
     dropped = [n for n, cut in cuts.items() if cut != ParallelConfig.model_fields[n].default]
     if section.get("recompute") == "selective":
         section["recompute"] = "full"
-    if dropped and model == ACTOR:
+    if dropped:
         draft.note(f"{model}.strategy", note("by_name_trains", dropped=", ".join(dropped)))
     return section
 

@@ -148,7 +148,9 @@ def translate(spoken: Overrides) -> Migration:
         refusal.key = names.get(refusal.key, refusal.key)
     told_already = {one.key for one in now.refused}
     refusals = [*now.refused, *(one for one in refusals if one.key not in told_already)]
+    refused = {one.key for one in refusals}
     notes = {names.get(key, key): text for key, text in draft.notes.items()}
+    notes = {key: text for key, text in notes.items() if key not in refused}
     return Migration(_trimmed(draft.settings), draft.origins, notes, refusals, draft.ranks)
 
 

@@ -194,7 +194,7 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
     elif is_replaced and key not in values:
         return  # verl's default is not for a loss of ours
     elif name not in _OF_SEQUENCES or is_replaced:
-        _put_mode(values, draft, "algorithm.aggregation", key)
+        put_mode(values, draft, "algorithm.aggregation", key)
     elif values["algorithm.adv_estimator"] == "gae" and values[key] != "token-mean":
         why = note("critics_terms", value=values[key], mode=mode, own=own)
         raise Refused(key, why, f"{key}={own}")
@@ -202,12 +202,13 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
         if name == "gspo":
             draft.note(f"{_POLICY}.loss_mode", note("gspo"))
         if values.flag(f"{ACTOR}.use_kl_loss") or values[f"{ACTOR}.entropy_coeff"]:
-            _put_mode(values, draft, "algorithm.penalty_aggregation", key)
+            put_mode(values, draft, "algorithm.penalty_aggregation", key)
         elif key in values and name != "gspo":
             draft.note(key, f"verl sums {mode} by {own} whatever it says, and so it is here")
 
 
-def _put_mode(values: Values, draft: Draft, ours: str, key: str) -> None:
+def put_mode(values: Values, draft: Draft, ours: str, key: str) -> None:
+    """How a term of the loss is summed, by verl's word for it."""
     draft.put(ours, values[key], key)
     is_scaled = values[key] == SCALED and values[f"{ACTOR}.loss_scale_factor"] is None
     if is_scaled and values["trainer.use_v1"]:

@@ -225,7 +225,7 @@ def _section(values: Values, draft: Draft, model: str) -> dict[str, Any]:
     dropped = [n for n, cut in cuts.items() if cut != ParallelConfig.model_fields[n].default]
     if section.get("recompute") == "selective":
         section["recompute"] = "full"
-    if dropped and model == ACTOR:
+    if dropped:
         draft.note(f"{model}.strategy", note("by_name_trains", dropped=", ".join(dropped)))
     return section
 
@@ -307,11 +307,16 @@ def offload(values: Values, draft: Draft) -> None:
         if not is_there(values, model):
             continue
         section = FSDP[model] if values.form == "fsdp" else f"{model}.megatron"
+        engine = draft.settings.get("parallel.engine")
+        engine = draft.settings.get(f"{ROLE[model]}parallel.engine", engine)
         offloaded = {
             ours: values.flag(f"{section}.{theirs}")
             for ours, theirs in _OFFLOAD.items()
             if not (ours == "gradients" and values.form == "fsdp")
         }
+        if engine == "fsdp" and offloaded.get("gradients"):
+            draft.note(f"{section}.grad_offload", note("gradients_freed"))
+            offloaded["gradients"] = False
         if model == ACTOR or OffloadConfig(**offloaded) != OffloadConfig(**shared):
             for name, value in offloaded.items():
                 draft.put(f"{ROLE[model]}offload.{name}", value, f"{section}.{_OFFLOAD[name]}")

@@ -68,7 +68,7 @@ def experts(values: Values, draft: Draft) -> None:
             draft.note(key, "an engine divides each expert over its ranks, as other layers")
         return
     draft.put("rollout.expert_parallel", size > 1 and each > 1, key)
-    if size > each:
+    if size > each > 1:
         draft.note(key, f"the {each} ranks of an engine share its experts")
 
 

@@ -16,6 +16,7 @@ from verl_hpc.layout.families import FAMILIES
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.layout.not_mapped import BY_NAME, COMPUTED, NOT_MAPPED
 from verl_hpc.layout.not_mapped import REFUSED as NOT_TRAINED
+from verl_hpc.layout.published import listed_shapes
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.vllm import check_vllm_layout
 from verl_hpc.testing.tiny import make_tiny_model
@@ -119,6 +120,14 @@ LEFT_OUT = {"text_config": {"hidden_size": 2560, "num_hidden_layers": 34}}
         ({"is_encoder_decoder": True}, "only decoders are trained"),
         ({"use_bidirectional_attention": True}, "only models that read to the left are trained"),
         ({"vision_config": {"depth": 2}}, "images are in prompts of gemma3, qwen2_5_vl,"),
+        ({"text_config": "x"}, "config: text_config = 'x': not a section of names and values"),
+        ({"num_experts_per_tok": "8"}, "num_experts_per_tok = '8': not an integer of at least 0"),
+        ({"num_experts_per_tok": [2, 2]}, r"num_experts_per_tok = \[2, 2\]: not an integer"),
+        ({"num_key_value_heads": "2"}, "num_key_value_heads = '2': not an integer of at least 1"),
+        ({"head_dim": "x"}, "head_dim = 'x': not an integer"),
+        ({"head_dim": -2}, "head_dim = -2: not an integer"),
+        ({"moe_intermediate_size": [8]}, r"moe_intermediate_size = \[8\]: not an integer"),
+        ({"num_hidden_layers": None, "layers_block_type": 4}, "num_hidden_layers or .* not given"),
     ],
 )
 def test_a_config_without_a_table_is_checked(changes, problem):
@@ -133,6 +142,14 @@ def test_a_config_without_a_table_is_checked(changes, problem):
     check_vllm_layout(recurrent, 2)
     with pytest.raises(ModelError, match=problem):
         architecture_from(config | changes)
+
+
+@pytest.mark.parametrize(
+    "tensors", [["a"], {"a": 3}, {"a": ["x"]}, {"a": [0]}, {"a.{x}.b": [3]}], ids=str
+)
+def test_what_is_no_list_of_tensors_is_refused(tensors):
+    with pytest.raises(ModelError, match="config.json: tensors.*: (not a section|give a list)"):
+        listed_shapes({"tensors": tensors}, "config.json")
 
 
 @pytest.mark.parametrize("family", COMPUTED)
@@ -390,6 +407,15 @@ REFUSED = [
         GLM,
         {"rope_scaling": {"type": "linear", "factor": 2}},
         *("rope_type = 'linear' with partial_rotary_factor = 0.5", "parallel.engine: fsdp"),
+    ),
+    # what transformers refuses, or reads otherwise than vLLM
+    (GLM, {"num_experts_per_tok": 0}, "num_experts_per_tok = 0", "remove it for 8"),
+    (GLM, {"partial_rotary_factor": None}, "partial_rotary_factor = None", "remove it for 0.5"),
+    (GATED, {"num_experts_per_tok": 0}, "num_experts_per_tok = 0", "remove it for 4"),
+    (
+        GATED,
+        {"shared_expert_intermediate_size": None},
+        *("shared_expert_intermediate_size = None", "remove it for 5632"),
     ),
     # what vLLM does not read
     (GATED, {"qkv_bias": False}, "qkv_bias = False"),

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi.any_models import LATENT, MODELS, NO_AUX, OTHER_IN_VLLM, UNKNOWN_TO_VLLM
+from tests.mpi.any_models import (
+    BFLOAT16_IN_VLLM,
+    LATENT,
+    MODELS,
+    NO_AUX,
+    NOT_IN_VLLM,
+    OTHER_IN_VLLM,
+    UNKNOWN_TO_VLLM,
+)
 from tests.unit.layout.models import LLAMA_31_ROPE, PUBLISHED
 from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.hf.model import resolved
@@ -77,8 +85,19 @@ def test_what_has_no_table_or_is_refused_is_transformers_name():
     # Every one of them was trained in tests, by the engine that it says.
     assert {family for family, _ in MODELS.values()} | {"kimi_k2"} == BY_NAME.keys()
     assert {n for n, e in BY_NAME.items() if e == "hf"} == OTHER_IN_VLLM | UNKNOWN_TO_VLLM
+
+
+def test_the_page_has_each_family_in_the_row_of_its_tests():
     page = Path(__file__).parents[3].joinpath("docs/models.md").read_text(encoding="utf-8")
-    assert not [name for name in BY_NAME if f"`{name}`" not in page]
+    _, table = page.split("| `model_type` | the trainer's and vLLM's log-probs |\n|---|---|\n")
+    rows = table.partition("\n\n")[0].splitlines()
+    near = MODELS.keys() - BFLOAT16_IN_VLLM - NOT_IN_VLLM - OTHER_IN_VLLM - {"nemotron_h_dense"}
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == [
+        near | {"nemotron_h"},
+        BFLOAT16_IN_VLLM,
+        NOT_IN_VLLM - {"mpt"},
+        OTHER_IN_VLLM | {"cohere2", "mpt"},
+    ]
 
 
 def test_a_family_without_a_table_has_the_tensors_of_its_files(tmp_path):

@@ -67,7 +67,7 @@ def decode(pictures: Sequence[Picture], where: str) -> list[Image]:
     """Return images in RGB, upright.
 
     Raises:
-        DataError: one is not there, is none that Pillow reads, or has too many pixels.
+        DataError: one is not there, is none that Pillow reads, or has too many pixels or bits.
     """
     check_there(pictures, where)
     try:
@@ -86,6 +86,12 @@ def _decode(picture: Picture) -> Image:
                 raise DataError(
                     f"{picture.name} has {image.width} x {image.height} pixels; at most "
                     f"{MOST_PIXELS:,} are read; make it smaller"
+                )
+            if image.mode in ("F", "I") or image.mode.startswith("I;16"):  # convert would clip
+                raise DataError(
+                    f"{picture.name} has mode {image.mode}; images with 8 bits a channel are read "
+                    "(grey, palette, RGB, RGBA, CMYK and others): scale its values to 0 to 255, "
+                    "and save it as 8-bit grey or RGB"
                 )
             upright = ImageOps.exif_transpose(image)
             return upright.convert("RGB")

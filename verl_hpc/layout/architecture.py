@@ -16,11 +16,18 @@ from typing import Any
 from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.layout.blocks import LatentAttention, RouterShape, latent_attention, router_shape
 from verl_hpc.layout.families import FAMILIES, has_table
-from verl_hpc.layout.hf_config import HfConfig, parse_hf_config
+from verl_hpc.layout.hf_config import parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
 from verl_hpc.layout.not_mapped import COMPUTED, NOT_MAPPED, REFUSED, WITH_IMAGES
-from verl_hpc.layout.published import Published, listed_shapes, shapes_in, shapes_of, sizes_of
+from verl_hpc.layout.published import (
+    Published,
+    listed_shapes,
+    section_of,
+    shapes_in,
+    shapes_of,
+    sizes_of,
+)
 from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.layout.variants import QUANTISED, problems_of
 
@@ -340,7 +347,7 @@ def read_architecture(path: str | Path, engine: str = "megatron") -> Architectur
         )
     config = read_json_object(file)
     mapped = has_table(str(config.get("model_type")), engine)
-    shapes = None if mapped else shapes_in(file.parent) or listed_shapes(config)
+    shapes = None if mapped else shapes_in(file.parent) or listed_shapes(config, str(file))
     return architecture_from(config, str(file), shapes, engine, file.parent)
 
 
@@ -407,7 +414,7 @@ def architecture_from(
         rotated_share=rope.get("partial_rotary_factor", 1.0),
         max_positions=fields.max_position_embeddings,
         num_experts=num_experts if moe else 0,
-        experts_per_token=_experts_per_token(fields, num_experts) if moe else 0,
+        experts_per_token=min(fields.num_experts_per_tok or 0, num_experts) if moe else 0,
         renormalise_router=not family.norm_topk_prob or bool(fields.norm_topk_prob),
         router=router_shape(fields, family),
         shared_ffn_size=shared_size if family.table.uses("shared_ffn_size") else 0,
@@ -440,7 +447,7 @@ def _published(
         if value := config.get(name):
             given = "" if isinstance(value, Mapping) else f" = {value!r}"
             raise ModelError(f"{origin}: {name}{given}: {why}")
-    fields = {**config, **(config.get("text_config") or {})}
+    fields = {**config, **section_of(config, "text_config", origin)}
     for name, values in COMPUTED.get(family, {}).items():
         if (value := fields.get(name)) is not None and value not in values:
             only = " or ".join(map(repr, values))
@@ -450,11 +457,6 @@ def _published(
             )
     sizes = sizes_of(config, origin)
     return Architecture(family, **sizes, published=published)
-
-
-def _experts_per_token(fields: HfConfig, num_experts: int) -> int:
-    default = FAMILIES[fields.model_type].defaults["num_experts_per_tok"]
-    return min(fields.num_experts_per_tok or default, num_experts)
 
 
 def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:

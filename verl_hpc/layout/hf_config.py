@@ -175,14 +175,16 @@ class HfConfig(BaseModel):
 
     @model_validator(mode="after")
     def _rotary(self) -> HfConfig:
-        _Theta.model_validate(self.rope)
+        _Rope.model_validate(self.rope)
         if settings := SCALED_ROPE.get(self.rope.get("rope_type", "default")):
             settings.model_validate(self.rope)
         return self
 
 
-class _Theta(BaseModel):
+class _Rope(BaseModel):
     rope_theta: Positive
+    rope_type: str = "default"
+    partial_rotary_factor: Number = 1.0
 
 
 def parse_hf_config(config: Mapping[str, Any], origin: str) -> HfConfig:

@@ -63,14 +63,14 @@ _OF_GATES = {
     "layer_scale": (False,),
     "norm_topk_prob": (True,),
 }
-_OF_LATENTS = {
-    "scoring_func": ("sigmoid",),
-    "topk_method": ("noaux_tc",),
-    "moe_layer_freq": (1,),
-    "rope_interleave": (True,),
-}
+_OF_SIGMOIDS = {"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)}
+_OF_LATENTS = _OF_SIGMOIDS | {"rope_interleave": (True,)}
 COMPUTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     **dict.fromkeys(_QWEN3_5, _OF_GATES),
+    "qwen3_next": {"attn_output_gate": (True,), "layer_scale": (False,)},
+    **dict.fromkeys(("deepseek_v3", "kimi_k2"), _OF_SIGMOIDS),
+    "minimax_m2": {"scoring_func": ("sigmoid",), "use_routing_bias": (True,)},
+    "hy_v3": {"route_norm": (True,), "qk_norm": (True,)},
     "glm_moe_dsa": _OF_LATENTS | {"indexer_rope_interleave": (True,)},
     "deepseek_v32": _OF_LATENTS | {"indexer_rope_interleave": (False,)},
 }

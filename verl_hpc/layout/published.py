@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.safetensors import safetensors_shard_map
@@ -73,16 +73,60 @@ def shapes_in(directory: Path) -> dict[str, tuple[int, ...]]:
     return shapes_of(safetensors_shard_map(directory).tensors)
 
 
-def listed_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def listed_shapes(config: Mapping[str, Any], origin: str) -> dict[str, tuple[int, ...]]:
     """Shapes of all tensors that a file of sizes lists as `tensors`: `{24}` in a name is each of 0
-    to 23. A publisher's `config.json` lists none."""
+    to 23. A publisher's `config.json` lists none.
+
+    Raises:
+        ModelError: it lists something else.
+    """
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in config.get("tensors", {}).items():
+    for name, shape in section_of(config, "tensors", origin).items():
         before, brace, rest = name.partition("{")
         count, _, after = rest.partition("}")
+        is_shape = isinstance(shape, list) and all(map(_is_size, shape))
+        if not is_shape or (brace and not count.isdecimal()):
+            raise ModelError(
+                f"{origin}: tensors: {name!r} = {shape!r}: give a list of positive integers, and "
+                "the number of its layers between the braces of a name"
+            )
         names = [f"{before}{i}{after}" for i in range(int(count))] if brace else [name]
         shapes |= dict.fromkeys(names, tuple(shape))
     return shapes
+
+
+def section_of(config: Mapping[str, Any], name: str, origin: str) -> Mapping[str, Any]:
+    """A section of a `config.json`, empty where it is not given.
+
+    Raises:
+        ModelError: it is something else than a section.
+    """
+    section = config.get(name)
+    if not isinstance(section, Mapping | None):
+        raise ModelError(
+            f"{origin}: {name} = {section!r}: not a section of names and values; give the "
+            "config.json that the model's publisher wrote"
+        )
+    return section or {}
+
+
+def size_in(
+    config: Mapping[str, Any], name: str, origin: str, default: int | None = None, least: int = 1
+) -> int:
+    """A size, or `default` where it is not given.
+
+    Raises:
+        ModelError: it is no integer of at least `least`, or is not given and has no default.
+    """
+    value = config.get(name)
+    if value is None and default is not None:
+        return default
+    if not _is_size(value, least):
+        raise ModelError(
+            f"{origin}: {name} = {value!r}: not an integer of at least {least}; give the "
+            "config.json that the model's publisher wrote"
+        )
+    return value
 
 
 def sizes_of(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
@@ -91,18 +135,18 @@ def sizes_of(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
     `ffn_size` is the width that a token goes through: in a mixture, that of all its experts.
 
     Raises:
-        ModelError: a size that every model has is not given.
+        ModelError: a size that every model has is not given, or one is no integer.
     """
     dtype = config.get("dtype") or config.get("torch_dtype")
     left_out = _LEFT_OUT.get(str(config.get("model_type")), {})
-    config = {**left_out, **config, **(config.get("text_config") or {})}  # beside a vision tower
+    config = {**left_out, **config, **section_of(config, "text_config", origin)}
     sizes: dict[str, Any] = {
         size: next((config[name] for name in names if _is_size(config.get(name))), None)
         for size, names in _SIZES.items()
     }
     if sizes["num_layers"] is None:  # a list or a string of kinds, one a layer
         kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern") or ""
-        sizes["num_layers"] = len(kinds) or None
+        sizes["num_layers"] = len(kinds) if isinstance(kinds, list | str) and kinds else None
     missing = [" or ".join(_SIZES[size]) for size in _NEEDED if sizes[size] is None]
     if missing:
         raise ModelError(
@@ -110,20 +154,21 @@ def sizes_of(config: Mapping[str, Any], origin: str) -> dict[str, Any]:
             "have other names, or are in a section of config.json, are not trained here"
         )
     widths = [config[name] for name in _WIDTHS if _is_size(config.get(name))]
-    of_expert = config.get("moe_intermediate_size")
-    if of_expert is None and config.get("num_local_experts"):
-        of_expert = config.get("intermediate_size")
-    width = max([*widths, (of_expert or 0) * (config.get("num_experts_per_tok") or 0)])
+    of_mlp = 0
+    if config.get("num_local_experts"):
+        of_mlp = size_in(config, "intermediate_size", origin, 0)
+    of_expert = size_in(config, "moe_intermediate_size", origin, of_mlp, least=0)
+    width = max([*widths, of_expert * size_in(config, "num_experts_per_tok", origin, 0, least=0)])
     heads = sizes["num_heads"] or 1
     return sizes | {
         "ffn_size": width or 4 * sizes["hidden_size"],
         "num_heads": heads,
-        "num_kv_heads": config.get("num_key_value_heads") or heads,
-        "head_size": config.get("head_dim") or sizes["hidden_size"] // heads,
+        "num_kv_heads": size_in(config, "num_key_value_heads", origin, heads),
+        "head_size": size_in(config, "head_dim", origin, sizes["hidden_size"] // heads),
         "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
         "dtype": dtype or config.get("dtype") or config.get("torch_dtype") or "float32",
     }
 
 
-def _is_size(value: object) -> bool:
-    return type(value) is int and value > 0
+def _is_size(value: object, least: int = 1) -> TypeGuard[int]:
+    return type(value) is int and value >= least

@@ -13,6 +13,8 @@ QUANTISED = (
 )
 _SIGMOID_ROUTER = {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": True}
 """The only values of fields of a router by sigmoids."""
+_NEVER_EMPTY = ("num_experts_per_tok", "partial_rotary_factor", "shared_expert_intermediate_size")
+"""Fields that have a default where they are left out, and none where they are null or zero."""
 
 
 def problems_of(fields: HfConfig) -> Iterator[str]:
@@ -32,6 +34,13 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
             yield f"{field} = {getattr(fields, field)!r} is not supported"
     if fields.quantization_config:
         yield f"quantization_config = {fields.quantization_config!r}: {QUANTISED}"
+    for field in _NEVER_EMPTY:
+        if field in family.defaults and not getattr(fields, field):
+            yield (
+                f"{field} = {getattr(fields, field)!r} in a {fields.model_type}, which is computed "
+                "with a number above 0: set it as the model's publisher does, or remove it for "
+                f"{family.defaults[field]}"
+            )
     for field, why in family.refused.items():
         if getattr(fields, field):
             yield f"{field} in a {fields.model_type} {why}"

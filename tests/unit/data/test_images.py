@@ -73,13 +73,20 @@ def test_verls_parquet_has_bytes_and_several_images_a_row(tmp_path):
     assert len(list(rows.scan())) == 2
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "1", "I;16", "CMYK"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "1", "CMYK"])
 def test_any_mode_becomes_rgb(tmp_path, mode):
     file = tmp_path / "a.tiff"
-    plain = Image.new("L", (4, 4), 200)
-    (plain.convert("I").convert(mode) if mode == "I;16" else plain.convert(mode)).save(file)
+    Image.new("L", (4, 4), 200).convert(mode).save(file)
     (problem,) = source(tmp_path / "rows.jsonl", ask(images=["a.tiff"]))
     assert decode(problem.images, "")[0].mode == "RGB"
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16B", "I", "F"])
+def test_an_image_that_rgb_would_clip_is_refused(tmp_path, mode):
+    Image.new(mode, (4, 4)).save(tmp_path / "a.tiff")
+    (problem,) = source(tmp_path / "rows.jsonl", ask(images=["a.tiff"]))
+    with pytest.raises(DataError, match=f"line 1: images: .*a.tiff has mode {mode}; .* 8 bits"):
+        decode(problem.images, problem.where)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi.any_models import LATENT, MODELS, NO_AUX, OTHER_IN_VLLM, UNKNOWN_TO_VLLM
+from tests.mpi.any_models import (
+    BFLOAT16_IN_VLLM,
+    LATENT,
+    MODELS,
+    NO_AUX,
+    NOT_IN_VLLM,
+    OTHER_IN_VLLM,
+    UNKNOWN_TO_VLLM,
+)
 from tests.unit.layout.models import LLAMA_31_ROPE, PUBLISHED
 from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.hf.model import resolved
@@ -16,6 +24,7 @@ from verl_hpc.layout.families import FAMILIES
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.layout.not_mapped import BY_NAME, COMPUTED, NOT_MAPPED
 from verl_hpc.layout.not_mapped import REFUSED as NOT_TRAINED
+from verl_hpc.layout.published import listed_shapes
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.vllm import check_vllm_layout
 from verl_hpc.testing.tiny import make_tiny_model
@@ -76,8 +85,19 @@ def test_what_has_no_table_or_is_refused_is_transformers_name():
     # Every one of them was trained in tests, by the engine that it says.
     assert {family for family, _ in MODELS.values()} | {"kimi_k2"} == BY_NAME.keys()
     assert {n for n, e in BY_NAME.items() if e == "hf"} == OTHER_IN_VLLM | UNKNOWN_TO_VLLM
+
+
+def test_the_page_has_each_family_in_the_row_of_its_tests():
     page = Path(__file__).parents[3].joinpath("docs/models.md").read_text(encoding="utf-8")
-    assert not [name for name in BY_NAME if f"`{name}`" not in page]
+    _, table = page.split("| `model_type` | the trainer's and vLLM's log-probs |\n|---|---|\n")
+    rows = table.partition("\n\n")[0].splitlines()
+    near = MODELS.keys() - BFLOAT16_IN_VLLM - NOT_IN_VLLM - OTHER_IN_VLLM - {"nemotron_h_dense"}
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == [
+        near | {"nemotron_h"},
+        BFLOAT16_IN_VLLM,
+        NOT_IN_VLLM - {"mpt"},
+        OTHER_IN_VLLM | {"cohere2", "mpt"},
+    ]
 
 
 def test_a_family_without_a_table_has_the_tensors_of_its_files(tmp_path):
@@ -119,6 +139,14 @@ LEFT_OUT = {"text_config": {"hidden_size": 2560, "num_hidden_layers": 34}}
         ({"is_encoder_decoder": True}, "only decoders are trained"),
         ({"use_bidirectional_attention": True}, "only models that read to the left are trained"),
         ({"vision_config": {"depth": 2}}, "images are in prompts of gemma3, qwen2_5_vl,"),
+        ({"text_config": "x"}, "config: text_config = 'x': not a section of names and values"),
+        ({"num_experts_per_tok": "8"}, "num_experts_per_tok = '8': not an integer of at least 0"),
+        ({"num_experts_per_tok": [2, 2]}, r"num_experts_per_tok = \[2, 2\]: not an integer"),
+        ({"num_key_value_heads": "2"}, "num_key_value_heads = '2': not an integer of at least 1"),
+        ({"head_dim": "x"}, "head_dim = 'x': not an integer"),
+        ({"head_dim": -2}, "head_dim = -2: not an integer"),
+        ({"moe_intermediate_size": [8]}, r"moe_intermediate_size = \[8\]: not an integer"),
+        ({"num_hidden_layers": None, "layers_block_type": 4}, "num_hidden_layers or .* not given"),
     ],
 )
 def test_a_config_without_a_table_is_checked(changes, problem):
@@ -135,17 +163,26 @@ def test_a_config_without_a_table_is_checked(changes, problem):
         architecture_from(config | changes)
 
 
+@pytest.mark.parametrize(
+    "tensors", [["a"], {"a": 3}, {"a": ["x"]}, {"a": [0]}, {"a.{x}.b": [3]}], ids=str
+)
+def test_what_is_no_list_of_tensors_is_refused(tensors):
+    with pytest.raises(ModelError, match="config.json: tensors.*: (not a section|give a list)"):
+        listed_shapes({"tensors": tensors}, "config.json")
+
+
 @pytest.mark.parametrize("family", COMPUTED)
 def test_a_field_that_transformers_does_not_read_is_refused(family):
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9}
     fields = COMPUTED[family]
     config = {"model_type": family, "text_config": sizes}
     known = {name: values[-1] for name, values in fields.items()}
-    assert architecture_from(config | {"text_config": sizes | known}).family == family
+    trained = config | {"text_config": sizes | known}
+    assert architecture_from(trained, engine="fsdp").family == family
     for name, values in fields.items():
         other = "other" if isinstance(values[0], str) else not values[0]
         with pytest.raises(ModelError, match=f"{name} = {other!r}: .*{family} by {values[0]!r}"):
-            architecture_from(config | {"text_config": sizes | {name: other}})
+            architecture_from(config | {"text_config": sizes | {name: other}}, engine="fsdp")
 
 
 EXPERTS = {
@@ -389,6 +426,15 @@ REFUSED = [
         GLM,
         {"rope_scaling": {"type": "linear", "factor": 2}},
         *("rope_type = 'linear' with partial_rotary_factor = 0.5", "parallel.engine: fsdp"),
+    ),
+    # what transformers refuses, or reads otherwise than vLLM
+    (GLM, {"num_experts_per_tok": 0}, "num_experts_per_tok = 0", "remove it for 8"),
+    (GLM, {"partial_rotary_factor": None}, "partial_rotary_factor = None", "remove it for 0.5"),
+    (GATED, {"num_experts_per_tok": 0}, "num_experts_per_tok = 0", "remove it for 4"),
+    (
+        GATED,
+        {"shared_expert_intermediate_size": None},
+        *("shared_expert_intermediate_size = None", "remove it for 5632"),
     ),
     # what vLLM does not read
     (GATED, {"qkv_bias": False}, "qkv_bias = False"),

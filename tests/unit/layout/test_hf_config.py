@@ -28,6 +28,8 @@ LLAMA = PUBLISHED["Llama-3.1-8B"][0]
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan: "),
         ({"rope_theta": "x"}, "rope_theta = 'x': "),
         ({"rope_parameters": {"rope_theta": "x"}}, "rope_theta = 'x': "),
+        ({"rope_parameters": {"partial_rotary_factor": "half"}}, "partial_rotary_factor = 'half'"),
+        ({"rope_parameters": {"rope_type": ["yarn"]}}, r"rope_type = \['yarn'\]: "),
         ({"rope_scaling": [1]}, "rope_scaling = "),
         ({"rope_scaling": {**LLAMA_31_ROPE, "factor": "8"}}, "factor = '8': "),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor: is needed"),

@@ -24,9 +24,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from verl_hpc.layout.not_mapped import WHOLE_SCORES
+from verl_hpc.layout.published import section_of, size_in
 from verl_hpc.planner.shape import RoleShape
 
 _FLOAT = 4
+_ORIGIN = "config.json: vision_config"
 
 
 def by_name(shape: RoleShape, tokens: int, trains: bool) -> dict[str, int]:
@@ -34,7 +36,7 @@ def by_name(shape: RoleShape, tokens: int, trains: bool) -> dict[str, int]:
     published = shape.arch.published
     if published is None:
         return {}
-    vision = published.config.get("vision_config")
+    vision = section_of(published.config, "vision_config", "config.json")
     tower = {"tower": _tower(shape, published.config, vision, tokens, trains)} if vision else {}
     if shape.arch.family not in WHOLE_SCORES:
         return tower
@@ -55,21 +57,22 @@ def _tower(
     trains: bool,
 ) -> int:
     """Bytes of one block, and in an update of what all of them and the ends keep."""
-    hidden, branch = vision["hidden_size"], vision["intermediate_size"]
-    depth: int = vision.get("depth") or vision["num_hidden_layers"]
+    hidden, branch = (size_in(vision, n, _ORIGIN) for n in ("hidden_size", "intermediate_size"))
+    depth = size_in(vision, "depth" if vision.get("depth") else "num_hidden_layers", _ORIGIN)
     size, patches = shape.item_bytes, tokens * _patches_of_a_token(config, vision)
     block: int = patches * (size * (11 * hidden + 4 * branch) + _FLOAT * 4 * hidden)
     if not trains or shape.frozen_tower:
         return block
     projections = 1 + len(vision.get("deepstack_visual_indexes") or ())
-    pixels = 3 * vision.get("temporal_patch_size", 2) * vision["patch_size"] ** 2
+    frames = size_in(vision, "temporal_patch_size", _ORIGIN, 2)
+    pixels = 3 * frames * size_in(vision, "patch_size", _ORIGIN) ** 2
     ends: int = patches * (size * 8 * hidden * projections + _FLOAT * 2 * pixels)
     is_again = shape.recompute == "full"
     return ends + block + depth * (patches * hidden * size if is_again else block)
 
 
 def _patches_of_a_token(config: Mapping[str, Any], vision: Mapping[str, Any]) -> int:
-    if of_image := config.get("mm_tokens_per_image"):  # whatever the image's size
-        patches: int = (vision["image_size"] // vision["patch_size"]) ** 2
-        return patches // of_image
-    return int(vision.get("spatial_merge_size", 1) ** 2)
+    if config.get("mm_tokens_per_image"):  # whatever the image's size
+        size, patch = (size_in(vision, name, _ORIGIN) for name in ("image_size", "patch_size"))
+        return (size // patch) ** 2 // size_in(config, "mm_tokens_per_image", "config.json")
+    return size_in(vision, "spatial_merge_size", _ORIGIN, 1) ** 2

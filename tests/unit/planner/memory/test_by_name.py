@@ -7,8 +7,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from tests.mpi.storages import Saved
 from tests.unit.cluster.requests import ROOT
 from verl_hpc.config.model import ModelConfig, ParallelConfig
+from verl_hpc.errors import ModelError
 from verl_hpc.hf.images import image_reader
-from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.architecture import architecture_from, read_architecture
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.not_mapped import WITH_IMAGES
@@ -44,6 +45,24 @@ def test_a_tower_keeps_no_more_than_the_bound(family, tmp_path):
     frozen = by_name(shape_of(arch, "frozen"), tokens, True)
     assert frozen == by_name(shape_of(arch), tokens, False)
     assert frozen["tower"] < again
+
+
+@pytest.mark.parametrize(
+    ("tower", "problem"),
+    [
+        ("x", "vision_config = 'x': not a section"),
+        ({"depth": 2}, "vision_config: hidden_size = None: not an integer"),
+        (
+            {"hidden_size": 8, "intermediate_size": "8"},
+            "vision_config: intermediate_size = '8': not an",
+        ),
+    ],
+)
+def test_a_tower_without_its_sizes_is_refused(tower, problem):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 9}
+    arch = architecture_from({"model_type": "qwen3_vl", "vision_config": tower, **sizes}, shapes={})
+    with pytest.raises(ModelError, match=f"config.json: {problem}"):
+        by_name(shape_of(arch), 4, True)
 
 
 def test_scores_of_a_layer_are_within_the_bound():

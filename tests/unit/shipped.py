@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.cluster.requests import ROOT
-from tests.unit.cluster.test_launch_configs import MODELS, num_ranks, site_of
+from tests.unit.cluster.test_launch_configs import MODELS, num_ranks, site_of, sizes_of
 from tests.unit.layout.models import architecture, moe
 from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.hardware.node import KINDS, Hardware
-from verl_hpc.layout.architecture import Architecture, architecture_from
+from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.placement.layouts import RunLayouts, run_layouts
 
 FILES = {path.stem: path for path in sorted((ROOT / "configs/run").rglob("*.yaml"))}
@@ -27,18 +27,17 @@ def laid_out(
     Args:
         name: of the file in configs/run, or in examples/ there.
         whole: with all of the model's layers, and not two on each pipeline stage. Of a mixture a
-            rank has two experts a layer either way.
+            rank has two experts a layer either way. A model without a layer table is always whole.
     """
     config = load_config(FILES[name])
     if name in MODELS:
-        arch, ranks, per_node = (
-            architecture_from(MODELS[name]), num_ranks(name), site_of(name).ranks_per_node
-        )  # fmt: skip
+        arch = read_architecture(sizes_of(name), config.parallel.engine)
+        ranks, per_node = num_ranks(name), site_of(name).ranks_per_node
     else:
         kind = moe if name == "moe" else architecture
         experts = {"num_experts": 8, "family": "qwen3_moe"} if name == "moe" else {}
         arch, ranks, per_node = kind(**_SIZES, **experts), _EXAMPLE_RANKS, 2
-    arch = _smaller(arch, config, whole)
+    arch = _smaller(arch, config, whole) if arch.is_mapped else arch
     hardware = Hardware(KINDS["H100-80" if name in MODELS else "cpu"], per_node)
     return config, arch, run_layouts(config, arch, ranks, ranks_per_node=per_node), hardware
 

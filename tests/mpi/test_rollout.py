@@ -282,7 +282,7 @@ def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
 
 def test_tokens_end_a_response_of_transformers(hf):
     index, tokens = one_with(OPENS, of_seeds(hf))
-    (found,) = of_seeds(hf, [index], stop_token_ids=(OPENS,))
+    found = of_seeds(hf, stop_token_ids=(OPENS,))[index]
     assert (found.tokens, found.finish_reason) == (tokens[: tokens.index(OPENS) + 1], "stop")
 
 

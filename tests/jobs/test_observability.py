@@ -18,6 +18,7 @@ from tests.pushgateway import has_now
 from tests.wandb_stand_in import WandbStandIn
 from verl_hpc.metrics import MetricsExporter
 from verl_hpc.metrics.log import read_metrics
+from verl_hpc.runtime.preflight.speeds import OPERATIONS
 
 SECRET = "0123456789abcdef" * 2 + "deadbeef"
 JOB = "tiny runs"
@@ -184,3 +185,11 @@ def test_the_trace_has_the_operators(run):
     inside = [e for e in events if e.get("cat") == "cpu_op"]
     assert any(e["name"] == "aten::mm" for e in inside)
     assert any(e["name"] == "[memory]" for e in events), "memory: true"
+
+
+def test_comm_measures_ranks_that_it_starts():
+    done = verl_hpc("comm", "--ranks", 2, "--sizes", "0.1", "--json", timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [row["operation"] for row in rows] == list(OPERATIONS)
+    assert all(row["gb_s"] > 0 and row["mpi_gb_s"] > 0 for row in rows)

@@ -33,6 +33,7 @@ VERBS = {
     "import": "write a Hugging Face directory as a checkpoint",
     "report": "write a run's report.html again; or compare runs of several sizes",
     "budget": "what an account and runs have used: hours, waiting, lost work, energy, CO2",
+    "comm": "time collectives and messages between ranks, beside MPI's",
     "generations": "read the answers that a run's evaluations have saved",
     "overlap": "count the prompts of evaluation that occur in training as well",
     "migrate": "show a verl command line, script or YAML file as a run's file of ours",

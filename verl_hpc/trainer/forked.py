@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from verl_hpc.config.run import RunConfig
@@ -32,6 +33,17 @@ def fork_ranks(config: RunConfig, size: int) -> int | None:
     check_size(size)
     _check_layout(config, size)
     _check_heads(config)
+    return _fork(size, lambda: _import_for(config))
+
+
+def fork_plain_ranks(size: int) -> int | None:
+    """Fork ranks that need only torch; see `fork_ranks` for errors."""
+    check_alone()
+    check_size(size)
+    return _fork(size, lambda: None)
+
+
+def _fork(size: int, import_all: Callable[[], object]) -> int | None:
     # One thread until the ranks are there: a fork has no others. A rank then sets its own number.
     environment.prepare_environment(threads=1, sharers=size)
     environment.choose_compiler("cpu")
@@ -43,7 +55,7 @@ def fork_ranks(config: RunConfig, size: int) -> int | None:
             "--ranks forks CPU ranks, and this torch is built for GPUs, whose libraries do not "
             "survive a fork; leave --ranks out and start with mpiexec or srun"
         )
-    _import_for(config)
+    import_all()
     spare_what_exists()
     return start_ranks(size)
 

@@ -70,6 +70,7 @@ NAMED = "budget dashboard fetch generations hang list logs migrate overlap repor
 """Verbs that take a name alone."""
 BAD_INPUT = {verb: [NOWHERE] for verb in NAMED.split()} | {
     "attach": [NOWHERE, "--rank", "1"],
+    "comm": ["--config", NOWHERE],
     "config": ["--explain", NOWHERE],
     "doctor": ["--cluster", NOWHERE],
     "export": ["--step", NOWHERE, "--out", "model"],

@@ -6,11 +6,11 @@ it, so that numbers for two nodes and for all of them compare with each other an
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_hpc.runs.verdict import Verdict, fails, listed, ok
+from verl_hpc.runtime.preflight.speeds import bus_gb_s, seconds_of
 from verl_hpc.runtime.session import Session
 
 Pair = tuple[int, int]
@@ -18,7 +18,6 @@ Pair = tuple[int, int]
 
 _MIB = 2**20
 _GPU_MIB, _CPU_MIB = 256, 8
-_REPEATS = 5
 
 
 def measure_pairs(here: Session, hosts: Sequence[str]) -> dict[Pair, float]:
@@ -108,22 +107,12 @@ def _floor(floor: float | None) -> str:
 
 
 def _all_reduce_s(here: Session, group: Any) -> float:
-    """Seconds of one all-reduce."""
+    """Seconds of one all-reduce, after one that opens the connections."""
     import torch
     import torch.distributed as dist
 
     data = torch.ones(_num_bytes(here) // 4, device=here.device)
-
-    def reduce(times: int) -> None:
-        for _ in range(times):
-            dist.all_reduce(data, op=dist.ReduceOp.MAX, group=group)
-        if here.world.device != "cpu":
-            torch.cuda.synchronize()
-
-    reduce(1)  # opens the connections
-    start = time.perf_counter()
-    reduce(_REPEATS)
-    return (time.perf_counter() - start) / _REPEATS
+    return seconds_of(here, lambda: dist.all_reduce(data, op=dist.ReduceOp.MAX, group=group))
 
 
 def _num_bytes(here: Session) -> int:
@@ -131,4 +120,4 @@ def _num_bytes(here: Session) -> int:
 
 
 def _bus_gb_s(here: Session, num_ranks: int, seconds: float) -> float:
-    return _num_bytes(here) / seconds * 2 * (num_ranks - 1) / num_ranks / 1e9
+    return bus_gb_s("all-reduce", _num_bytes(here), num_ranks, seconds)

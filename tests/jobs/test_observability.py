@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.jobs.conftest import ppo
-from tests.jobs.launch import train, write_config
+from tests.jobs.launch import train, verl_hpc, write_config
 from tests.pushgateway import has_now
 from tests.wandb_stand_in import WandbStandIn
 from verl_hpc.metrics import MetricsExporter

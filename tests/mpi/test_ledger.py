@@ -172,7 +172,7 @@ def built(here, tiny_model):
 def test_exact_terms_are_the_bytes_of_storages(built, here, sizes, dtype):
     engines = built(sizes, dtype)
     wanted = {name: counted(engine) for name, engine in engines.by_role.items()}
-    reference = sum(p.nbytes for pieces in engines.reference._first for p in pieces)
+    reference = sum(p.nbytes for pieces in engines.reference.copy for p in pieces)
     rollout = storage_bytes(engines.rollout.weights.values())
     for recipe, offload in product(RECIPES, OFFLOADS):
         run = engines.run(recipe, offload)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -43,17 +44,21 @@ def published_config(arch: Architecture) -> PreTrainedConfig:
         ModelError: transformers does not know the family, or refuses a setting.
     """
     assert arch.published is not None, arch.family
-    family = _CLASSES.get(arch.family, arch.family)
-    # Code of the model's publisher is not run.
-    fields = {n: v for n, v in arch.published.config.items() if n != "auto_map"}
     try:
-        with TemporaryDirectory() as directory:
-            text = json.dumps(fields | {"model_type": family})
-            Path(directory, "config.json").write_text(text, encoding="utf-8")
-            config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config = settings_of(arch.published.config)
     except Exception as error:  # every class of settings checks them in its own way
         raise _refused(arch, error) from error
     return without_dropout(config)
+
+
+def settings_of(config: Mapping[str, Any]) -> PreTrainedConfig:
+    """Return transformers' settings for a `config.json`, whose publisher's code is not run."""
+    family = config.get("model_type")
+    fields = {name: value for name, value in config.items() if name != "auto_map"}
+    with TemporaryDirectory() as directory:
+        text = json.dumps(fields | {"model_type": _CLASSES.get(str(family), family)})
+        Path(directory, "config.json").write_text(text, encoding="utf-8")
+        return AutoConfig.from_pretrained(directory, trust_remote_code=False)
 
 
 _DRAWN = re.compile("drop(out|$)|jitter")

@@ -25,10 +25,11 @@ def check_model(model: Path) -> None:
     Raises:
         ModelError: transformers refuses config.json, or generation_config.json is damaged.
     """
-    from transformers import AutoConfig
+    from verl_hpc.hf.model import settings_of
 
+    config = read_json_object(model / "config.json")
     try:
-        AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+        settings_of(config)
     except Exception as error:  # every class of configuration checks itself in its own way
         raise ModelError(
             f"model: {model / 'config.json'} is refused by transformers: "

@@ -26,6 +26,11 @@ def change(file, **fields):
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
+def test_a_family_that_another_ones_class_computes(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "kimi_k2"}')
+    check_model(tmp_path)
+
+
 def test_a_whole_one_passes_with_and_without_settings_of_generation(model):
     check_model(model)
     change(model / "config.json", eos_token_id=None, head_dim=None)

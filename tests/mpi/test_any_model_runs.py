@@ -60,10 +60,11 @@ def test_ppo_goes_on_with_other_shards(here, shared_directory, name):
         more |= {"parallel": parallel, "steps": steps, "checkpoint": {"resume": "auto", "every": 1}}
         return finish(here, configure(label, model, shared_directory, **more, rollout=rollout))
 
-    alone = run("any-alone", 2, SHARDED)
+    alone = run(f"{name}-alone", 2, SHARDED)
     assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in alone)
-    facts = json.loads((shared_directory / "runs" / "any-alone" / "facts.json").read_text())
+    (file,) = (shared_directory / "runs").glob(f"{name.replace('_', '-')}-alone/facts.json")
+    facts = json.loads(file.read_text())
     assert facts["weights for the rollout"].startswith("whole tensors by their names")
-    run("any-again", 1, SHARDED)
-    again = run("any-again", 2, SHARDED | {"fsdp": {"shard_size": 1}})
+    run(f"{name}-again", 1, SHARDED)
+    again = run(f"{name}-again", 2, SHARDED | {"fsdp": {"shard_size": 1}})
     assert_same(again, alone, ("actor/loss", "actor/grad_norm", "critic/"), rel=1e-4)

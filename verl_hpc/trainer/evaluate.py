@@ -64,8 +64,8 @@ def evaluate_by(flow: Recipe, run: RunContext, step: int) -> dict[str, float]:
 def _answer(
     run: RunContext, step: int, held_out: EvaluationSet, lines: list[Sequence[str]]
 ) -> tuple[dict[str, float], list[SampleGroup]]:
-    """Return a set's metrics, and some answers on the first generating rank; add this rank's
-    answers to `lines`, if they are saved."""
+    """Return a set's metrics, and some answers on the first generating rank; on the first rank of
+    each engine add the engine's answers to `lines`, if they are saved."""
     rollout = run.rollout
     assert rollout is not None
     place, limit = rollout.place, run.config.rollout.max_prompt_tokens
@@ -73,7 +73,7 @@ def _answer(
     (samples, sequences), turns = generate(place, rollout, held_out.generate, rows)
     count_dropped(place, limit, samples.samples, held_out.num_prompts, when, held_out.setting)
     scores, _ = score(place, held_out.score, rows, samples, sequences)
-    if run.config.evaluation.save_generations:
+    if run.config.evaluation.save_generations and place.leads_group:
         lines.append([*_lines_of(run, step, held_out, samples, sequences, scores)])
     answers = list(by_prompt(samples, scores).values())
     groups = []
@@ -160,10 +160,10 @@ def _save(run: RunContext, place: Placement, step: int, lines: Sequence[Sequence
 
     If the file cannot be written (full disk, quota) a warning is logged, and the run continues.
     """
-    of_ranks = place.control.gather(lines if place.leads_group else [()] * len(lines))
+    of_engines = list(filter(None, place.control.gather(lines)))
     if not place.leads:
         return
-    in_order = chain.from_iterable(chain.from_iterable(zip(*of_ranks, strict=True)))
+    in_order = chain.from_iterable(chain.from_iterable(zip(*of_engines, strict=True)))
     try:
         write_generations(run.config.run_directory, step, in_order)
     except OSError as error:

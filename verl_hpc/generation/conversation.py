@@ -254,7 +254,7 @@ def turn_metrics(place: Placement, columns: Columns, failures: Sequence[str]) ->
     """Return metrics of the model's turns per response, and of failed environment steps."""
     counts = [_num_turns(mask) for mask in columns[MASK]]
     mine = (counts, len(failures), some_reasons(failures))
-    gathered = place.allgather(mine if place.leads_group else ([], 0, []))
+    gathered = place.control.allgather(mine if place.leads_group else ([], 0, []))
     turns = [count for counts, _, _ in gathered for count in counts]
     num_failed = sum(failed for _, failed, _ in gathered)
     if num_failed and place.leads:

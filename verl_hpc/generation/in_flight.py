@@ -57,7 +57,7 @@ def lag_metrics(place: Placement, step: int, columns: Columns) -> dict[str, floa
     lags = [step - 1 - row for row in columns[VERSIONS]]
     sums = (sum(int(row.sum()) for row in lags), sum(len(row) for row in lags))
     largest = max([int(row.max()) for row in lags if len(row)], default=0)
-    gathered = place.allgather((*sums, largest) if place.leads_group else (0, 0, 0))
+    gathered = place.control.allgather((*sums, largest) if place.leads_group else (0, 0, 0))
     total, count, most = (
         sum(g[0] for g in gathered), sum(g[1] for g in gathered), max(g[2] for g in gathered)
     )  # fmt: skip

@@ -16,7 +16,6 @@ from verl_hpc.placement.layouts import Pool
 if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control
 
-T = TypeVar("T")
 E = TypeVar("E", bound=VerlHpcError)
 
 
@@ -74,10 +73,6 @@ class Placement:
         """Control plane of the placement's ranks."""
         assert self._control is not None, f"rank {self.rank} is not in {self.name}"
         return self._control
-
-    def allgather(self, value: T) -> list[T]:
-        """Gather the values of all ranks, in rank order."""
-        return self.control.allgather(value)
 
     def gather_rows(self, rows: Any) -> Any:
         """Gather the rows of all ranks, in rank order (`Control.allgather_array`)."""

@@ -62,11 +62,9 @@ class Family:
     partial_rotary: bool = False
 
 
+_EXPERTS = experts("mlp.experts", "gate_proj", "up_proj", "down_proj")
 _DEEPSEEK_V3 = Family(
-    LayerTable(
-        (*LATENT, *router("mlp.gate.weight"), ROUTER_BIAS, *SHARED),
-        experts("mlp.experts", "gate_proj", "up_proj", "down_proj"),
-    ),
+    LayerTable((*LATENT, *router("mlp.gate.weight"), ROUTER_BIAS, *SHARED), _EXPERTS),
     dense_table=LayerTable((*LATENT, *DENSE_MLP)),
     defaults={
         "num_key_value_heads": 128,
@@ -159,10 +157,7 @@ FAMILIES: Mapping[str, Family] = {
         },
     ),
     "qwen2_moe": Family(
-        LayerTable(
-            (*_BIASED_ATTENTION, *router("mlp.gate.weight"), *GATED_SHARED),
-            experts("mlp.experts", "gate_proj", "up_proj", "down_proj"),
-        ),
+        LayerTable((*_BIASED_ATTENTION, *router("mlp.gate.weight"), *GATED_SHARED), _EXPERTS),
         defaults={
             "num_key_value_heads": 16,
             "moe_intermediate_size": 1408,
@@ -176,10 +171,7 @@ FAMILIES: Mapping[str, Family] = {
         heads_fill_hidden=True,
     ),
     "qwen3_moe": Family(
-        LayerTable(
-            (INPUT_NORM, Q, K, V, *QK_NORM, OUT, *router("mlp.gate.weight")),
-            experts("mlp.experts", "gate_proj", "up_proj", "down_proj"),
-        ),
+        LayerTable((INPUT_NORM, Q, K, V, *QK_NORM, OUT, *router("mlp.gate.weight")), _EXPERTS),
         defaults={
             "num_key_value_heads": 4,
             "moe_intermediate_size": 768,
@@ -200,7 +192,7 @@ FAMILIES: Mapping[str, Family] = {
                 ROUTER_BIAS,
                 *SHARED,
             ),
-            experts("mlp.experts", "gate_proj", "up_proj", "down_proj"),
+            _EXPERTS,
         ),
         dense_table=LayerTable((*_GLM4_ATTENTION, *DENSE_MLP)),
         defaults={

@@ -81,18 +81,18 @@ class Watchdog:
         self._control, self.host = control, host
         self.late_after_s = late_after_s
         self.interval_s = min(late_after_s / 4, 10.0)
-        self.run_directory: Path | None = None
-        """Where rank 0 leaves ranks.json; None for nowhere."""
         self.errands: list[Callable[[TCPStore], object]] = []
         """What else to do each time, on every rank."""
         self.places = ""
         """Names of the placements that this rank belongs to, once it is known."""
         self._write = write
+        self._run_directory: Path | None = None
         self._longest: dict[str, float] = {}
         """Seconds, by operator."""
         # Times of the system's clock: rank 0 counts on where a rank has fallen silent.
         self._now = (0, "start-up", time.time())
-        self._stop = threading.Event()
+        self._is_stopping = False
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._reported: frozenset[tuple[int, int]] = frozenset()
 
@@ -101,6 +101,11 @@ class Watchdog:
         now, (count, last, since) = time.time(), self._now
         self._longest[last] = max(self._longest.get(last, 0.0), now - since)
         self._now = (count + 1, operator, now)
+
+    def write_into(self, run_directory: Path) -> None:
+        """Leave ranks.json in `run_directory`, on rank 0: now, and at each beat from now on."""
+        self._run_directory = run_directory
+        self._wake.set()
 
     def start(self, store: TCPStore) -> None:
         """Publish and watch through `store`, a connection that no other thread uses."""
@@ -112,15 +117,14 @@ class Watchdog:
 
     def stop(self) -> None:
         """End the thread; returns after 5 seconds at the latest, also while the store hangs."""
-        self._stop.set()
+        self._is_stopping = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
 
     def _run(self, store: TCPStore) -> None:
         store.set_timeout(timedelta(seconds=max(self.interval_s, 1.0)))
-        wait = 0.0
-        while not self._stop.wait(wait):
-            wait = self.interval_s
+        while not self._is_stopping:
             try:
                 self._publish(store)
                 for errand in self.errands:
@@ -130,7 +134,9 @@ class Watchdog:
             except (RuntimeError, OSError):
                 # The store is gone or slow: the job is ending, or ranks have not published yet.
                 # Or the run directory cannot be written, of which the heartbeat tells.
-                continue
+                pass
+            self._wake.wait(self.interval_s)
+            self._wake.clear()
 
     def _publish(self, store: TCPStore) -> None:
         (count, operator, entered), control = self._now, self._control
@@ -162,8 +168,8 @@ class Watchdog:
         if episode - self._reported:
             self._write(describe(late, progress, patience_s=ranks.patience_s))
         self._reported = episode
-        if self.run_directory is not None:
-            write_ranks(self.run_directory, ranks)
+        if self._run_directory is not None:
+            write_ranks(self._run_directory, ranks)
 
 
 def _progress(text: bytes, now: float) -> Progress:

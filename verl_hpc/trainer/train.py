@@ -276,7 +276,7 @@ def _be_watched(session: Session, config: RunConfig) -> None:
     if config.runtime.post_mortem:
         world = session.world
         session.reporter.post_mortem = PostMortem(config.run_directory, world.rank, world.size)
-    session.watchdog.run_directory = config.run_directory
+    session.watchdog.write_into(config.run_directory)
     session.watchdog.errands.append(Attachments(session.world, config.run_directory).look)
     timeout_s = config.runtime.collective_timeout_s
     Breakpoints(session.world, config.run_directory, timeout_s).install()

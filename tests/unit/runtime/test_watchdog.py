@@ -149,6 +149,20 @@ def test_ranks_that_have_not_published_yet_are_waited_for(connect):
         late.stop()
 
 
+def test_ranks_are_written_once_there_is_a_directory_not_at_the_next_beat(connect, tmp_path):
+    beats = []
+    dog = Watchdog(control(0, 1), "n0", 60)
+    dog.interval_s = 3600
+    dog.errands.append(beats.append)
+    dog.start(connect())
+    try:
+        wait_for(lambda: beats)
+        dog.write_into(tmp_path)
+        wait_for((tmp_path / "ranks.json").exists)
+    finally:
+        dog.stop()
+
+
 def test_a_store_that_goes_away_does_not_end_the_thread_or_the_rank():
     told = []
     master = connection(0, is_master=True)

@@ -22,8 +22,6 @@ REFUSED = "keys are refused by name"
 _OTC = "actor_rollout_ref.actor.megatron.override_transformer_config"
 FIRST = (
     "actor_rollout_ref.model.path",
-    "actor_rollout_ref.actor.model_engine",
-    "actor_rollout_ref.actor.policy_loss.tau_pos",
     "actor_rollout_ref.rollout.expert_parallel_size",
     f"{_OTC}.moe_aux_loss_coeff",
     "distillation.teacher_models",

@@ -19,6 +19,9 @@ from verl_hpc.migration.values import Refused
 _FORMS: dict[str, Form] = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron", "veomni": "fsdp"}
 _FILES: dict[str, Form] = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron"}
 _ENGINES = (["model_engine"], ["override model_engine"])
+_ENGINE_KEYS = ("model_engine", "actor_rollout_ref.actor.model_engine")
+"""The key of the form, and the name that verl's examples/README.md has for it, which verl's own
+configuration does not have."""
 _FLAGS = ("use_fsdp", "standalone")
 """Options of tutorials and of torchrun that have no value."""
 _DICTIONARY_COLON = re.compile(r":(?=[^\s/])")
@@ -99,8 +102,9 @@ def of_tree(tree: Mapping[str, Any]) -> Overrides:
             said.form = _FILES[entry]
         elif entry != "_self_":
             said.refused.append(Refused("defaults", note("other_file", entry=shown(entry))))
-    if "model_engine" in said.given:
-        _choose_form(said, said.given.pop("model_engine"))
+    for key in _ENGINE_KEYS:
+        if key in said.given:
+            _choose_form(said, said.given.pop(key))
     return said
 
 
@@ -143,7 +147,7 @@ def _set(found: Overrides, key: str, text: str) -> None:
         problem = str(error).partition("\n")[0]
         found.refused.append(Refused(key, f"= {text}: the value cannot be read: {problem}"))
         return
-    if key == "model_engine":
+    if key in _ENGINE_KEYS:
         _choose_form(found, value)
     else:
         found.given[key] = value

@@ -69,13 +69,13 @@ def comments(said):
 
 
 def test_refused_keys_with_the_same_reason_are_told_together(capsys):
-    turns = [
-        f"actor_rollout_ref.rollout.multi_turn.{name}" for name in ("enable", "max_user_turns")
+    servers = [
+        f"actor_rollout_ref.rollout.agent.custom_async_server.{name}" for name in ("path", "name")
     ]
-    words = [f"{turns[0]}=true", "trainer.val_only=true", f"{turns[1]}=2"]
+    words = [f"{servers[0]}=a.py", "trainer.val_only=true", f"{servers[1]}=A"]
     status, said = shown(capsys, *COMMAND.split(), *words)
     assert status == 3 and "refused 3 of verl's keys" in said.err
-    assert f"{', '.join(turns)}: tools and further turns are" in comments(said)
+    assert f"{', '.join(servers)}: tools and further turns are" in comments(said)
     assert "trainer.val_only: a run takes" in comments(said)
 
 

@@ -38,6 +38,7 @@ RUNS = {
     "distillation_8b": ("Qwen3-8B", (2, 1, 4, 1, 1, 8)),
     "grpo_code_8b": ("Qwen3-8B", (2, 1, 8, 1, 1, 16)),
     "grpo_deepseek_v3": ("DeepSeek-V3", (8, 8, 8, 1, 32, 16)),
+    "grpo_glm_4_5_air": ("GLM-4.5-Air", (2, 4, 8, 1, 8, 8)),
     "grpo_vl_7b": ("Qwen2.5-VL-7B-Instruct", (1, 1, 8, 1, 1, 8)),
     "grpo_gpt_oss_20b": ("gpt-oss-20b", (1, 1, 16, 1, 1, 8)),
 }

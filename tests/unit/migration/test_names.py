@@ -67,6 +67,8 @@ def test_an_engine_that_is_not_there(engine):
 def test_the_engine_of_a_file():
     word = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1"
     assert not migrate_tree({"model_engine": "megatron"}, [*BASE, word]).refused
+    of_actor = {"actor_rollout_ref": {"actor": {"model_engine": "megatron"}}}
+    assert not migrate_tree(of_actor, [*BASE, word]).refused
     assert not migrate_tree({"model_engine": "dp"}, BASE).refused
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from verl_hpc.config.tree import put
 from verl_hpc.migration.convert.layout import is_for_fsdp_alone
 from verl_hpc.migration.convert.plain import our_word, refusal
-from verl_hpc.migration.row import ACTOR, ROLLOUT, Draft
+from verl_hpc.migration.row import ACTOR, ROLLOUT, Draft, same
 from verl_hpc.migration.table import note
 from verl_hpc.migration.values import Refused, Values
 
@@ -84,6 +84,24 @@ def _check_room(values: Values, draft: Draft, key: str, room: Any) -> None:
     if room is not None and (type(room) is not int or room < longest):
         raise Refused(key, f"the longest prompt and response have {longest} tokens", "rollout")
     draft.note(key, f"an engine has room for the longest prompt and response, {longest}")
+
+
+def turns(values: Values, draft: Draft) -> None:
+    """Tools and further turns, where an environment of ours is named beside verl's keys."""
+    most = f"{ROLLOUT}.multi_turn.max_assistant_turns"
+    keys = (f"{ROLLOUT}.multi_turn.", f"{ROLLOUT}.agent.default_agent_loop")
+    given = [k for k in values.given if k.startswith(keys)]
+    given = [key for key in given if not same(values[key], values.default(key))]
+    if given and "rollout.environment.name" not in values.own:
+        raise Refused(given[0], note("turns"), _ENVIRONMENT)
+    for key in given:
+        draft.note(key, note("environment"))
+        draft.put("rollout.environment.role", "tool", *given)
+    if most in given:
+        draft.put("rollout.environment.max_turns", values[most], most)
+
+
+_ENVIRONMENT = "verl_hpc.rollout.environment.name=NAME (docs/environments.md)"
 
 
 def samples(values: Values, draft: Draft) -> None:

@@ -12,9 +12,12 @@ from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import build_engine, gathered, held, rollout_of, same
 from tests.mpi.lora_for_tests import fill, merged, some_adapters
 from tests.mpi.parity import TOLERANCE, num_outputs, replica_share, score_loss
+from tests.mpi.recipe_runs import SAME_DRAWS, assert_same, configure, finish, write_reward
 from tests.mpi.test_any_model import ROLLOUT, check_vllm, log_probs, one_process
 from tests.mpi.test_fsdp_updates import BATCHES, CONDITIONED, adamw, gradients_at_step
 from tests.mpi.test_lora_arrival import sync_of
+from verl_hpc.checkpoint.peft import write_adapter
+from verl_hpc.checkpoint.run_state import AdapterState
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.megatron import TrainLayout
@@ -105,6 +108,15 @@ def test_updates_of_adapters_equal_pefts(here, shared_directory, tiny_model, nam
     assert moved > 0.01  # or nothing was tested
     whole = gathered(here, engine.trained_map, engine.weights)
     same(whole, {n: p.detach() for n, p in named.items()}, TOLERANCE)
+    if here.world.rank == 0:
+        out = shared_directory / f"{name}-{here.world.size}-{type(targets).__name__}"
+        out.mkdir()
+        told = AdapterState(base=str(directory), rank=RANK, alpha=ALPHA)
+        write_adapter(out, whole, told, None, engine.arch.is_mapped)
+        loaded = peft.PeftModel.from_pretrained(one_process(directory), out)
+        with torch.no_grad():
+            again = [log_probs(loaded, s) for s in BATCHES[0][share]]
+        torch.testing.assert_close(again, wanted, atol=TOLERANCE, rtol=0)
     same({n: engine.weights[n] for n in base}, base)
     assert engine.optimizer.mains.keys() == engine.weights.keys() - base.keys()
 
@@ -176,3 +188,35 @@ def test_layers_without_adapters_are_refused(here, shared_directory, name, targe
     lora = LoraConfig(target_modules=[target] if target else "all-linear")
     with pytest.raises(ModelError, match=told):
         build_engine(here, directory, TrainLayout(dp=here.world.size), engine="fsdp", lora=lora)
+
+
+@pytest.mark.world(2)
+@pytest.mark.slow(reason="whole runs; run with --slow")
+def test_grpo_goes_on_on_another_number_of_ranks(here, shared_directory):
+    """Two steps on two ranks, and with a checkpoint between them of which one rank trains on while
+    the other generates; the reference is the model without adapters."""
+
+    def run(label, steps, **more):
+        config = configure(
+            label,
+            any_model(here, shared_directory, "gemma3_text"),
+            shared_directory,
+            recipe="rl",
+            steps=steps,
+            optimizer={"lr": 1e-2},
+            lora={"rank": 4, "alpha": 8.0},
+            parallel={"engine": "fsdp"},
+            algorithm={"kl": {"placement": "loss", "coefficient": 0.1}},
+            reward={"function": write_reward(here, shared_directory)},
+            rollout=SAME_DRAWS | {"engine": "vllm", "kv_cache_gib": 0.05},
+            checkpoint={"resume": "auto", "every": 1},
+            **more,
+        )
+        return finish(here, config)
+
+    alone = run("alone", 2)
+    assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in alone)
+    assert alone[1]["actor/kl_loss"] > alone[0]["actor/kl_loss"] > 0  # of a second mini-batch on
+    run("again", 1)
+    again = run("again", 2, placement={"train": "0", "rollout": "1"})
+    assert_same(again, alone, ("actor/loss", "actor/grad_norm", "actor/kl_loss"), rel=1e-4)

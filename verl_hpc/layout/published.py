@@ -72,7 +72,7 @@ class Published:
     @property
     def adaptable(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes of the weights that may have adapters: `linears`, or else all matrices in layers
-        of its files, of which some, such as a router, may be no linear layer.
+        of its files but routers, of which some may be no linear layer.
 
         transformers computes all experts in one product. PEFT (0.21) takes layers that are named as
         theirs are for experts, so that these have no adapters either.
@@ -81,6 +81,7 @@ class Published:
         if weights is None:
             matrices = {n: s for n, s in self.shapes.items() if len(s) == 2 and LAYER.match(n)}
             weights = {n: s for n, s in matrices.items() if n.endswith(".weight")}
+            weights = {n: s for n, s in weights.items() if last_part(n) not in ("gate", "router")}
         experts = {last_part(name) for name in self.shapes if ".experts." in name}
         if "gate_up_proj" in experts:
             experts |= {"gate_proj", "up_proj"}

@@ -253,15 +253,17 @@ class WeightSync:
     def _send(self) -> Iterator[tuple[int, TransferStats]]:
         """Send what may have changed since the last time, and yield the bytes that all ranks needed
         and what it took."""
+        sends = self._engine.weights if self._engine is not None else {}
         if self._by_name:
-            yield from self._send_by_name()
+            yield from self._send_by_name(sends)
             return
         engine, arrival = self._rollout.engine, self._arrival
         for number, transfer in enumerate(self._weights):
             receives = engine.weights if engine is not None else {}
             if arrival is not None and number:
                 receives = arrival.memory_of(transfer.target)
-            yield transfer.minimum, transfer.run(self._sends(transfer), receives)
+            sends = self._merged(transfer) if self._merges else sends
+            yield transfer.minimum, transfer.run(sends, receives)
             if arrival is not None:
                 arrival.keep(receives)
             if number or self._merges:
@@ -270,26 +272,25 @@ class WeightSync:
             return
         self._weights, receives = [], {}  # nothing holds the last layer while others are merged
         received = arrival.factors if arrival is not None else {}
-        yield self._adapters.minimum, self._adapters.run(self._sends(self._adapters), received)
+        yield self._adapters.minimum, self._adapters.run(sends, received)
         if arrival is not None:
             arrival.merge()
 
-    def _sends(self, transfer: _PlannedTransfer) -> Mapping[str, torch.Tensor]:
-        """Return what this rank sends, by local name."""
-        if self._engine is None:
-            return {}
-        if self._merges:
-            return merged_weights(self._engine, transfer.source)
-        return self._engine.weights
+    def _merged(self, transfer: _PlannedTransfer) -> Mapping[str, torch.Tensor]:
+        """Return what this rank sends, by local name, with adapters merged."""
+        return merged_weights(self._engine, transfer.source) if self._engine is not None else {}
 
-    def _send_by_name(self) -> Iterator[tuple[int, TransferStats]]:
+    def _send_by_name(
+        self, sends: Mapping[str, torch.Tensor]
+    ) -> Iterator[tuple[int, TransferStats]]:
         """Send whole tensors, some at a time, which the rollout engines cut and fuse themselves."""
         engine, rank = self._rollout.engine, self._session.world.rank
         for transfer in self._weights:
             receives = {}
             if engine is not None:
                 receives = transfer.new_memory(rank, self._session.device)
-            yield transfer.minimum, transfer.run(self._sends(transfer), receives)
+            sends = self._merged(transfer) if self._merges else sends
+            yield transfer.minimum, transfer.run(sends, receives)
             transfer.forget()
             if engine is not None:
                 engine.load(receives)

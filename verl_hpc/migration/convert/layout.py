@@ -97,7 +97,7 @@ def _obstacles(
     if "selective" in (layout.get("recompute"), *own):
         yield f"{OWN}parallel.recompute = selective"
     rank = f"{MODEL[model]}.{'lora.rank' if values.form == 'megatron' else 'lora_rank'}"
-    # There they travel alone, and are merged where they arrive.
+    # Megatron-core trains adapters of the families that it has: they travel to the rollout alone.
     is_mapped = _kind(values, model)[0] != "by_name"
     if values[rank] and is_mapped:
         yield f"adapters ({rank})"
